@@ -1,0 +1,1 @@
+//! A stand-in for libcuda in host memory, for tests.

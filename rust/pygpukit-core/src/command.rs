@@ -1,0 +1,127 @@
+//! `Command`: everything the runtime ever asks of a device, as one owned value.
+//!
+//! A command is launched at once, or recorded in a graph and launched again and again; it owns what it
+//! needs, so a recorded one keeps its kernel and memory alive.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::device::{DevPtr, RawGraph};
+use crate::kernel::Kernel;
+use crate::memory::Storage;
+
+/// The packed argument block of a kernel, laid out at the offsets the driver reports.
+pub type ArgBlob = SmallVec<[u8; 256]>;
+
+/// Work done by the host in stream order (NumPy operators on the CPU device).
+pub type HostFn = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct LaunchAttributes {
+    /// Blocks per cluster; all zero means no cluster.
+    pub cluster: [u32; 3],
+    pub cooperative: bool,
+    /// The kernel may start before its predecessor ends (it waits on the device itself).
+    pub programmatic: bool,
+    pub priority: Option<i32>,
+}
+
+#[derive(Clone)]
+pub struct KernelLaunch {
+    pub kernel: Arc<Kernel>,
+    pub grid: [u32; 3],
+    pub block: [u32; 3],
+    /// Dynamic shared memory in bytes.
+    pub shared: u32,
+    pub attributes: LaunchAttributes,
+    pub args: ArgBlob,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CopyKind {
+    HostToDevice,
+    DeviceToHost,
+    DeviceToDevice,
+}
+
+#[derive(Clone)]
+pub struct Copy {
+    pub kind: CopyKind,
+    pub dst: u64,
+    pub src: u64,
+    pub bytes: usize,
+    /// Keeps the host side alive while the command exists.
+    pub keep: Option<Arc<dyn Any + Send + Sync>>,
+}
+
+/// Set `count` elements of `width` bytes (1, 2 or 4) to `value`.
+#[derive(Clone, Copy, Debug)]
+pub struct Fill {
+    pub dst: DevPtr,
+    pub value: u32,
+    pub width: u8,
+    pub count: usize,
+}
+
+#[derive(Clone)]
+pub enum Work {
+    Kernel(KernelLaunch),
+    Copy(Copy),
+    Fill(Fill),
+    Host(HostFn),
+    Graph(RawGraph),
+}
+
+impl fmt::Debug for Work {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.describe())
+    }
+}
+
+impl Work {
+    /// One line for fault reports: what was launched and how.
+    pub fn describe(&self) -> String {
+        match self {
+            Work::Kernel(k) => {
+                format!("kernel {} grid={:?} block={:?} shared={}", k.kernel.name(), k.grid, k.block, k.shared)
+            }
+            Work::Copy(c) => format!("copy {:?} {} bytes", c.kind, c.bytes),
+            Work::Fill(s) => format!("fill {} x {} bytes", s.count, s.width),
+            Work::Host(_) => "host function".to_string(),
+            Work::Graph(_) => "graph replay".to_string(),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    Read,
+    Write,
+}
+
+/// Shape and type of an argument, kept for fault reports.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ArgTag {
+    pub dtype: u8,
+    pub ndim: u8,
+    pub dims: [u32; 4],
+}
+
+/// Memory a command touches.
+#[derive(Clone)]
+pub struct Use {
+    pub storage: Arc<Storage>,
+    pub access: Access,
+    pub tag: ArgTag,
+}
+
+#[derive(Clone)]
+pub struct Command {
+    pub work: Work,
+    pub uses: SmallVec<[Use; 4]>,
+    /// Key of the cost model: the same kernel on the same sizes has the same key. 0 means unknown.
+    pub cost_key: u64,
+}

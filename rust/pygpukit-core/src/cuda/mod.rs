@@ -1,0 +1,1 @@
+//! CUDA without a toolkit: libraries opened at run time, and the device on top of them.

@@ -1,0 +1,162 @@
+//! The `Device` trait: what a backend must offer. Two implementations: `cuda::CudaDevice` and `cpu::CpuDevice`.
+//!
+//! Everything above it (pool, streams, graphs, launch) is written once against this trait, so what runs
+//! without a GPU in the tests is the code that runs on one.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::command::{Command, Work};
+use crate::error::Result;
+
+/// An address in the device's space. On the CPU device it is a host address.
+pub type DevPtr = u64;
+
+macro_rules! raw_handle {
+    ($($(#[$doc:meta])* $name:ident),*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+        pub struct $name(pub usize);
+    )*};
+}
+
+raw_handle!(
+    /// A backend's stream handle (`CUstream`, or an index on the CPU device).
+    RawStream,
+    RawEvent,
+    RawLibrary,
+    RawKernel,
+    RawGraph,
+    /// Physical memory made by `create`.
+    PhysHandle
+);
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DeviceKind {
+    Cpu,
+    Cuda,
+}
+
+/// What a device is. `sm_count` is the device's; code that sizes a grid asks its lane instead.
+#[derive(Clone, Debug)]
+pub struct DeviceProps {
+    pub kind: DeviceKind,
+    pub ordinal: i32,
+    pub name: String,
+    /// Compute capability; (0, 0) on the CPU device.
+    pub capability: (i32, i32),
+    pub sm_count: u32,
+    pub total_memory: usize,
+    pub l2_bytes: usize,
+    pub max_threads_per_block: u32,
+    pub max_block: [u32; 3],
+    pub max_grid: [u32; 3],
+    /// Shared memory a block gets without asking, and at most.
+    pub shared_per_block: u32,
+    pub shared_per_block_optin: u32,
+    pub shared_per_sm: u32,
+    pub max_threads_per_sm: u32,
+    pub clock_khz: u32,
+    pub memory_clock_khz: u32,
+    pub memory_bus_bits: u32,
+    /// CUDA version the driver speaks, as 1000 * major + 10 * minor; 0 on the CPU device.
+    pub driver_version: i32,
+    pub pci_bus_id: String,
+    pub uuid: String,
+    /// Mechanisms in force, by name: "vmm", "green_contexts", "cooperative", ...
+    pub features: Vec<&'static str>,
+}
+
+/// Registers and limits of a loaded kernel.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KernelAttributes {
+    pub registers: u32,
+    pub static_shared: u32,
+    pub local_bytes: u32,
+    pub const_bytes: u32,
+    pub max_threads: u32,
+    /// Offset and size of each parameter in the argument block; None where the driver cannot say.
+    pub params: Option<Vec<(usize, usize)>>,
+}
+
+/// One node of a graph being built: a command and the nodes it waits for.
+pub struct GraphNode<'a> {
+    pub command: &'a Command,
+    pub after: &'a [usize],
+}
+
+pub trait Device: Send + Sync + fmt::Debug {
+    fn props(&self) -> &DeviceProps;
+
+    /// Free and total bytes, as the driver sees them now.
+    fn memory_info(&self) -> Result<(usize, usize)>;
+
+    // -- address space and physical memory ---------------------------------------------------------------
+
+    /// Granularity of `reserve`, `create` and `map`; None where virtual memory management is missing.
+    fn vmm_granularity(&self) -> Option<usize>;
+    /// Reserve addresses; nothing is mapped yet.
+    fn reserve(&self, bytes: usize) -> Result<DevPtr>;
+    fn unreserve(&self, va: DevPtr, bytes: usize) -> Result<()>;
+    /// Make physical memory. Out of memory is `Error::Driver { code: 2, .. }`; the pool adds the rest.
+    fn create(&self, bytes: usize) -> Result<PhysHandle>;
+    fn release(&self, handle: PhysHandle, bytes: usize) -> Result<()>;
+    /// Map and make readable and writable.
+    fn map(&self, va: DevPtr, bytes: usize, handle: PhysHandle) -> Result<()>;
+    /// Does not wait for running kernels: the caller has seen every stream pass the last use.
+    fn unmap(&self, va: DevPtr, bytes: usize) -> Result<()>;
+    /// A whole allocation outside the arena: the fallback without VMM, and `PYGPUKIT_POOL=none`.
+    fn plain_alloc(&self, bytes: usize) -> Result<DevPtr>;
+    /// The caller has seen every stream pass the last use.
+    fn plain_free(&self, ptr: DevPtr) -> Result<()>;
+
+    // -- streams and events ------------------------------------------------------------------------------
+
+    /// (least, greatest) priority; greatest is the smaller number, as in CUDA.
+    fn priority_range(&self) -> (i32, i32);
+    fn stream_create(&self, priority: i32) -> Result<RawStream>;
+    /// Has everything submitted so far finished? Never blocks.
+    fn stream_query(&self, stream: RawStream) -> Result<bool>;
+    fn stream_wait(&self, stream: RawStream, event: RawEvent) -> Result<()>;
+    fn event_create(&self, timing: bool) -> Result<RawEvent>;
+    fn event_destroy(&self, event: RawEvent);
+    fn event_record(&self, event: RawEvent, stream: RawStream) -> Result<()>;
+    /// Has the last record of this event completed? Never blocks. An event never recorded is complete.
+    fn event_query(&self, event: RawEvent) -> Result<bool>;
+    fn event_elapsed_ms(&self, start: RawEvent, end: RawEvent) -> Result<f32>;
+
+    // -- work --------------------------------------------------------------------------------------------
+
+    /// Put one piece of work on a stream. Only `launch::submit` calls this.
+    fn enqueue(&self, stream: RawStream, work: &Work) -> Result<()>;
+
+    /// Let queued work make progress. The CPU device's deferred streams run here; elsewhere it does nothing.
+    fn poll(&self) -> Result<()> {
+        Ok(())
+    }
+
+    // -- kernels -----------------------------------------------------------------------------------------
+
+    /// Load a cubin or PTX image eagerly.
+    fn library_load(&self, image: &[u8]) -> Result<RawLibrary>;
+    fn library_unload(&self, library: RawLibrary);
+    fn kernel_get(&self, library: RawLibrary, entry: &str) -> Result<(RawKernel, KernelAttributes)>;
+    /// Raise the dynamic shared memory limit of a kernel.
+    fn kernel_set_max_shared(&self, kernel: RawKernel, bytes: u32) -> Result<()>;
+    /// Resident blocks per SM.
+    fn kernel_occupancy(&self, kernel: RawKernel, block_threads: u32, shared: u32) -> Result<u32>;
+
+    // -- graphs ------------------------------------------------------------------------------------------
+
+    /// Make an executable graph of the recorded commands, or None where the list itself is replayed.
+    fn graph_build(&self, nodes: &[GraphNode<'_>]) -> Result<Option<RawGraph>>;
+    fn graph_destroy(&self, graph: RawGraph);
+
+    // -- host memory -------------------------------------------------------------------------------------
+
+    /// Page-locked host memory the device can address.
+    fn host_alloc(&self, bytes: usize) -> Result<*mut u8>;
+    fn host_free(&self, ptr: *mut u8, bytes: usize) -> Result<()>;
+}
+
+pub type SharedDevice = Arc<dyn Device>;

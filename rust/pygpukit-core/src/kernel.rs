@@ -1,0 +1,118 @@
+//! Loaded kernels: a library image on one device, and the entry points in it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::device::{KernelAttributes, RawKernel, RawLibrary, SharedDevice};
+use crate::error::{Error, Result};
+use crate::sync::{SyncKind, may_sync};
+
+/// How far a kernel's bits may be trusted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Determinism {
+    NotGuaranteed,
+    #[default]
+    RunToRun,
+    BatchInvariant,
+}
+
+/// What the scheduler and the graph builder must know of a kernel.
+#[derive(Clone, Debug, Default)]
+pub struct KernelMeta {
+    pub determinism: Determinism,
+    /// May be launched in block ranges.
+    pub sliceable: bool,
+    pub cooperative: bool,
+    pub cluster: [u32; 3],
+    /// Waits for its predecessor on the device, so that it may be launched early.
+    pub programmatic: bool,
+}
+
+/// An image loaded on one device; unloaded with its last kernel.
+#[derive(Debug)]
+pub struct Library {
+    device: SharedDevice,
+    raw: RawLibrary,
+}
+
+impl Library {
+    pub fn load(device: &SharedDevice, image: &[u8]) -> Result<Arc<Library>> {
+        let raw = may_sync(SyncKind::ModuleLoad, || device.library_load(image))?;
+        Ok(Arc::new(Library { device: device.clone(), raw }))
+    }
+}
+
+impl Drop for Library {
+    fn drop(&mut self) {
+        may_sync(SyncKind::ModuleUnload, || self.device.library_unload(self.raw));
+    }
+}
+
+#[derive(Debug)]
+pub struct Kernel {
+    name: String,
+    raw: RawKernel,
+    attributes: KernelAttributes,
+    meta: KernelMeta,
+    /// Dynamic shared memory already allowed.
+    shared_allowed: AtomicU32,
+    library: Arc<Library>,
+}
+
+impl Kernel {
+    pub fn new(library: &Arc<Library>, entry: &str, name: &str, meta: KernelMeta) -> Result<Arc<Kernel>> {
+        let (raw, attributes) = may_sync(SyncKind::ModuleLoad, || library.device.kernel_get(library.raw, entry))?;
+        let default_shared = library.device.props().shared_per_block.saturating_sub(attributes.static_shared);
+        Ok(Arc::new(Kernel {
+            name: name.to_string(),
+            raw,
+            attributes,
+            meta,
+            shared_allowed: AtomicU32::new(default_shared),
+            library: library.clone(),
+        }))
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub fn raw(&self) -> RawKernel {
+        self.raw
+    }
+
+    pub fn attributes(&self) -> &KernelAttributes {
+        &self.attributes
+    }
+
+    pub fn meta(&self) -> &KernelMeta {
+        &self.meta
+    }
+
+    pub fn device(&self) -> &SharedDevice {
+        &self.library.device
+    }
+
+    /// Make sure a launch may use this much dynamic shared memory.
+    #[inline]
+    pub fn allow_shared(&self, bytes: u32) -> Result<()> {
+        if bytes <= self.shared_allowed.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let limit = self.device().props().shared_per_block_optin.saturating_sub(self.attributes.static_shared);
+        if bytes > limit {
+            return Err(Error::Launch(format!(
+                "kernel '{}' asks for {bytes} bytes of dynamic shared memory; this device allows {limit} per block",
+                self.name
+            )));
+        }
+        self.device().kernel_set_max_shared(self.raw, bytes)?;
+        self.shared_allowed.fetch_max(bytes, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Resident blocks per SM for this block size.
+    pub fn occupancy(&self, block_threads: u32, shared: u32) -> Result<u32> {
+        self.device().kernel_occupancy(self.raw, block_threads, shared)
+    }
+}

@@ -1,0 +1,272 @@
+//! Streams with sequence numbers.
+//!
+//! Every submission to a stream gets the next number. Memory reuse, eviction, accounting and tracing all ask
+//! the same question, `passed(n)`: has the stream finished everything up to n? The answer comes from events
+//! recorded lazily, when somebody asks, and never one per kernel.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+
+use crate::command::{ArgTag, Command, Work};
+use crate::device::{RawEvent, RawStream, SharedDevice};
+use crate::error::Result;
+use crate::kernel::Kernel;
+
+/// Launches kept per stream for fault reports.
+pub const HISTORY: usize = 64;
+
+/// One remembered submission.
+#[derive(Clone)]
+pub struct LaunchRecord {
+    pub seq: u64,
+    what: Remembered,
+    tags: SmallVec<[ArgTag; 4]>,
+    task: Option<Arc<str>>,
+}
+
+#[derive(Clone)]
+enum Remembered {
+    Kernel(Arc<Kernel>, [u32; 3], [u32; 3], u32),
+    Other(&'static str, usize),
+}
+
+impl LaunchRecord {
+    /// One line of a fault report.
+    pub fn describe(&self) -> String {
+        let mut line = match &self.what {
+            Remembered::Kernel(kernel, grid, block, shared) => {
+                format!("#{} kernel '{}' grid={grid:?} block={block:?} shared={shared}", self.seq, kernel.name())
+            }
+            Remembered::Other(what, bytes) => format!("#{} {what} ({bytes} bytes)", self.seq),
+        };
+        for tag in &self.tags {
+            line.push_str(&format!(" {}", tag.describe()));
+        }
+        if let Some(task) = &self.task {
+            line.push_str(&format!(" task={task}"));
+        }
+        line
+    }
+
+    pub fn kernel_name(&self) -> Option<&str> {
+        match &self.what {
+            Remembered::Kernel(kernel, ..) => Some(kernel.name()),
+            Remembered::Other(..) => None,
+        }
+    }
+}
+
+struct Marker {
+    seq: u64,
+    event: RawEvent,
+}
+
+#[derive(Default)]
+struct State {
+    markers: VecDeque<Marker>,
+    spare: Vec<RawEvent>,
+    history: VecDeque<LaunchRecord>,
+}
+
+/// A stream of one device. Streams are never destroyed while the device lives: a closed one is handed out
+/// again, so its numbers only grow and nothing that remembers (stream, number) can dangle.
+pub struct Stream {
+    id: u32,
+    raw: RawStream,
+    priority: i32,
+    device: SharedDevice,
+    /// Number of the last submission that has reached the driver.
+    submitted: AtomicU64,
+    /// Highest number known to have finished.
+    completed: AtomicU64,
+    state: Mutex<State>,
+}
+
+impl std::fmt::Debug for Stream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Stream({}, priority {})", self.id, self.priority)
+    }
+}
+
+impl Stream {
+    /// `id` is unique on the device and small: pools index tables with it.
+    pub fn new(device: &SharedDevice, id: u32, priority: i32) -> Result<Arc<Stream>> {
+        let raw = device.stream_create(priority)?;
+        Ok(Arc::new(Stream {
+            id,
+            raw,
+            priority,
+            device: device.clone(),
+            submitted: AtomicU64::new(0),
+            completed: AtomicU64::new(0),
+            state: Mutex::default(),
+        }))
+    }
+
+    #[inline]
+    pub fn id(&self) -> u32 {
+        self.id
+    }
+
+    pub fn raw(&self) -> RawStream {
+        self.raw
+    }
+
+    pub fn priority(&self) -> i32 {
+        self.priority
+    }
+
+    pub fn device(&self) -> &SharedDevice {
+        &self.device
+    }
+
+    /// Number of the last submission.
+    #[inline]
+    pub fn seq(&self) -> u64 {
+        self.submitted.load(Ordering::Acquire)
+    }
+
+    /// Count and remember a submission that has reached the driver. Counting after the launch keeps markers
+    /// conservative: a marker never claims a number whose work it does not cover.
+    #[inline]
+    pub(crate) fn note(&self, command: &Command, task: Option<&Arc<str>>) -> u64 {
+        let what = match &command.work {
+            Work::Kernel(k) => Remembered::Kernel(k.kernel.clone(), k.grid, k.block, k.shared),
+            Work::Copy(c) => Remembered::Other("copy", c.bytes),
+            Work::Fill(f) => Remembered::Other("fill", f.count * f.width as usize),
+            Work::Host(_) => Remembered::Other("host function", 0),
+            Work::Graph(_) => Remembered::Other("graph replay", 0),
+        };
+        let tags = command.uses.iter().map(|u| u.tag).collect();
+        let mut state = self.state.lock();
+        let seq = self.submitted.fetch_add(1, Ordering::AcqRel) + 1;
+        if state.history.len() == HISTORY {
+            state.history.pop_front();
+        }
+        state.history.push_back(LaunchRecord { seq, what, tags, task: task.cloned() });
+        seq
+    }
+
+    /// Has the stream finished everything up to `n`? Never blocks; asking starts the tracking.
+    pub fn passed(&self, n: u64) -> Result<bool> {
+        if self.completed.load(Ordering::Acquire) >= n {
+            return Ok(true);
+        }
+        let mut state = self.state.lock();
+        self.mark(&mut state, n)?;
+        self.harvest(&mut state)?;
+        Ok(self.completed.load(Ordering::Acquire) >= n)
+    }
+
+    /// Wait until the stream has passed `n`. `check` runs every few milliseconds and may end the wait with an
+    /// error (a signal handler that raised).
+    pub fn wait_passed(&self, n: u64, check: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+        wait_until(check, || {
+            if self.passed(n)? {
+                return Ok(true);
+            }
+            self.device.poll()?;
+            Ok(false)
+        })
+    }
+
+    /// Wait for everything submitted so far.
+    pub fn synchronize(&self, check: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+        let n = self.seq();
+        wait_until(check, || {
+            self.device.poll()?;
+            self.device.stream_query(self.raw)
+        })?;
+        self.completed.fetch_max(n, Ordering::AcqRel);
+        Ok(())
+    }
+
+    /// Make this stream wait, on the device, until `other` has passed `n`.
+    pub fn wait_for(&self, other: &Stream, n: u64) -> Result<()> {
+        if other.id == self.id || other.completed.load(Ordering::Acquire) >= n {
+            return Ok(());
+        }
+        let mut state = other.state.lock();
+        other.mark(&mut state, n)?;
+        match state.markers.iter().find(|m| m.seq >= n) {
+            Some(marker) => self.device.stream_wait(self.raw, marker.event),
+            None => Ok(()),
+        }
+    }
+
+    /// The last launches, oldest first, for a fault report.
+    pub fn history(&self) -> Vec<LaunchRecord> {
+        self.state.lock().history.iter().cloned().collect()
+    }
+
+    /// Highest number known to have finished, without asking the driver.
+    pub fn completed(&self) -> u64 {
+        self.completed.load(Ordering::Acquire)
+    }
+
+    /// Make sure a marker at or after `n` exists.
+    fn mark(&self, state: &mut State, n: u64) -> Result<()> {
+        if state.markers.back().is_some_and(|m| m.seq >= n) {
+            return Ok(());
+        }
+        // Read before the record: the event then covers at least this number.
+        let seq = self.submitted.load(Ordering::Acquire);
+        let event = match state.spare.pop() {
+            Some(event) => event,
+            None => self.device.event_create(false)?,
+        };
+        if let Err(error) = self.device.event_record(event, self.raw) {
+            state.spare.push(event);
+            return Err(error);
+        }
+        state.markers.push_back(Marker { seq, event });
+        Ok(())
+    }
+
+    fn harvest(&self, state: &mut State) -> Result<()> {
+        while let Some(marker) = state.markers.front() {
+            if !self.device.event_query(marker.event)? {
+                break;
+            }
+            self.completed.fetch_max(marker.seq, Ordering::AcqRel);
+            let done = state.markers.pop_front().expect("front exists");
+            state.spare.push(done.event);
+        }
+        Ok(())
+    }
+}
+
+impl ArgTag {
+    pub fn describe(&self) -> String {
+        let dims: Vec<String> = self.dims.iter().take(self.ndim as usize).map(|d| d.to_string()).collect();
+        let more = if self.ndim > 4 { ", ..." } else { "" };
+        let name = crate::dtype::DType::from_code(self.dtype).map_or("bytes", |d| d.name());
+        format!("{name}({}{more})", dims.join(", "))
+    }
+}
+
+/// Poll until `done`: spin first, since most waits are short, then sleep a little between polls.
+pub(crate) fn wait_until(check: &mut dyn FnMut() -> Result<()>, mut done: impl FnMut() -> Result<bool>) -> Result<()> {
+    let start = Instant::now();
+    let mut next_check = Duration::from_millis(5);
+    loop {
+        if done()? {
+            return Ok(());
+        }
+        let waited = start.elapsed();
+        if waited >= next_check {
+            check()?;
+            next_check = waited + Duration::from_millis(5);
+        }
+        if waited > Duration::from_millis(2) {
+            std::thread::sleep(Duration::from_micros(20));
+        } else {
+            std::hint::spin_loop();
+        }
+    }
+}
