@@ -56,6 +56,7 @@ def parse_size(size: SupportsIndex | str) -> int:
     >>> parse_size("512MB"), parse_size("1GiB"), parse_size(4096)
     (512000000, 1073741824, 4096)
     """
+    number: int
     if isinstance(size, str):
         match = _SIZE.fullmatch(size.strip())
         unit = _SIZE_UNITS.get(match[2].lower()) if match else None

@@ -83,7 +83,7 @@ _EXTENSION = {
     "float8_e4m3fn": ml_dtypes.float8_e4m3fn,
     "float8_e5m2": ml_dtypes.float8_e5m2,
 }
-_NUMPY = {d.name: np.dtype(_EXTENSION.get(d.name, d.name)) for d in _ALL}
+_NUMPY: dict[str, np.dtype[Any]] = {d.name: np.dtype(_EXTENSION.get(d.name, d.name)) for d in _ALL}
 _BY_NUMPY = {_NUMPY[d.name]: d for d in _ALL}
 _BY_TYPE: dict[type[Any], DataType] = {bool: bool_, int: int64, float: float64, complex: complex128}
 # The tags win over NumPy's type codes: "i8" is int8 here, as in kernel symbols, and never eight bytes.
