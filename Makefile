@@ -23,11 +23,13 @@ help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # The dependencies are read from pyproject.toml, so that the environment is complete before the first build.
+REQUIREMENTS = $(BIN)/python -c 'import sys, tomllib; p = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
+	print(*p["dependencies"], *p["optional-dependencies"][sys.argv[1]], sep="\n")'
+
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -c 'import tomllib; p = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
-		print(*p["dependencies"], *p["optional-dependencies"]["dev"], sep="\n")' > $(VENV)/requirements.txt
-	$(BIN)/python -m pip install --quiet --retries 10 -r $(VENV)/requirements.txt
+	$(REQUIREMENTS) dev > $(VENV)/dev.txt
+	$(BIN)/python -m pip install --quiet --retries 10 -r $(VENV)/dev.txt
 	@touch $@
 
 $(VENV)/.built: $(VENV)/.installed $(RUST_SOURCES) $(if $(EXTENSION),,force)
@@ -72,15 +74,16 @@ bench: ## Measure the core on this machine's GPU (PYTHON=...)
 # The wheel holds exactly the bundles asked for, whatever gpu-bundle left behind.
 wheel: build ## Build a wheel; BUNDLE="80 86 89 90a" adds compiled kernels for these architectures
 	rm -rf $(BUNDLES) dist
-	$(if $(BUNDLE),mkdir -p $(BUNDLES))
-	set -e; for arch in $(BUNDLE); do $(BIN)/pygpukit cache export $(BUNDLES)/sm_$$arch.zip --arch $$arch; done
+	$(if $(BUNDLE),mkdir -p $(BUNDLES); for arch in $(BUNDLE); do \
+		$(BIN)/pygpukit cache export $(BUNDLES)/sm_$$arch.zip --arch $$arch || exit 1; done)
 	$(BIN)/maturin build --release --quiet --out dist
 	@for wheel in dist/*.whl; do size=$$(wc -c < $$wheel); echo "$$wheel: $$size bytes"; \
 		if [ -z "$(BUNDLE)" ] && [ $$size -gt $(WHEEL_LIMIT) ]; then \
 		echo "error: the wheel is over the limit of $(WHEEL_LIMIT) bytes" >&2; exit 1; fi; done
 
 docs: env ## Build the documentation into site/
-	$(BIN)/python -m pip install --quiet --retries 10 'mkdocs-material>=9.5'
+	$(REQUIREMENTS) docs > $(VENV)/docs.txt
+	$(BIN)/python -m pip install --quiet --retries 10 -r $(VENV)/docs.txt
 	$(BIN)/mkdocs build --strict
 
 clean: ## Remove everything the targets above made

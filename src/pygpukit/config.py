@@ -130,10 +130,8 @@ class Settings:
         Seconds after which an entry is too old; None means never (PYGPUKIT_CACHE_TTL).
     quiet : bool
         No progress lines on stderr (PYGPUKIT_QUIET).
-    streams : str
-        ``"inline"`` or ``"deferred"``: when the CPU device runs queued work (PYGPUKIT_STREAMS).
-    streams_seed : int
-        Seed of the order of deferred work (PYGPUKIT_STREAMS=deferred:SEED).
+    deferred : int or None
+        Seed of the order in which the CPU device runs queued work; None runs it at once (PYGPUKIT_STREAMS).
     nvrtc, cublaslt, libcuda : Path or None
         Libraries to open instead of searching (PYGPUKIT_NVRTC, PYGPUKIT_CUBLASLT, PYGPUKIT_LIBCUDA).
     bundle : tuple of Path
@@ -150,8 +148,7 @@ class Settings:
     cache_size: int = 512 * 10**6
     cache_ttl: float | None = None
     quiet: bool = False
-    streams: str = "inline"
-    streams_seed: int = 0
+    deferred: int | None = None
     nvrtc: Path | None = None
     cublaslt: Path | None = None
     libcuda: Path | None = None
@@ -196,7 +193,6 @@ def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
 
     flag = "1 or 0 (also true/false, yes/no, on/off)"
     default = Settings()
-    streams, seed = read("STREAMS", _streams, "inline, deferred or deferred:SEED", ("inline", 0))
     return Settings(
         device=read("DEVICE", _device, "cpu, cuda, cuda:N (N from 0) or emulated", default.device),
         pool=read("POOL", _pool, "arena or none", default.pool),
@@ -206,8 +202,7 @@ def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
         cache_size=read("CACHE_SIZE", parse_size, "a size such as 512MB or 1GiB", default.cache_size),
         cache_ttl=read("CACHE_TTL", _seconds, "seconds as a positive number", default.cache_ttl),
         quiet=read("QUIET", _flag, flag, default.quiet),
-        streams=streams,
-        streams_seed=seed,
+        deferred=read("STREAMS", _streams, "inline, deferred or deferred:SEED", default.deferred),
         nvrtc=read("NVRTC", _path, "the path of the NVRTC library", default.nvrtc),
         cublaslt=read("CUBLASLT", _path, "the path of the cuBLASLt library", default.cublaslt),
         libcuda=read("LIBCUDA", _path, "the path of the CUDA driver library", default.libcuda),
@@ -242,11 +237,11 @@ def _pool(text: str) -> str:
     raise ValueError(text)
 
 
-def _streams(text: str) -> tuple[str, int]:
+def _streams(text: str) -> int | None:
     match = re.fullmatch(r"(inline|deferred(?::([0-9]{1,18}))?)", text.lower(), re.ASCII)
     if match is None:
         raise ValueError(text)
-    return ("inline", 0) if match[1] == "inline" else ("deferred", int(match[2] or 0))
+    return None if match[1] == "inline" else int(match[2] or 0)
 
 
 def _seconds(text: str) -> float:

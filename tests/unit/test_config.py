@@ -14,6 +14,10 @@ from hypothesis import strategies as st
 
 from pygpukit.config import Settings, format_size, parse_size, read_settings
 
+VARIABLES = [
+    f"PYGPUKIT_{'STREAMS' if field.name == 'deferred' else field.name.upper()}"
+    for field in dataclasses.fields(Settings)
+]
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "PB": 10**15}
 UNITS |= {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "PiB": 2**50}
 
@@ -86,9 +90,7 @@ def test_formatted_sizes_look_like_the_core_writes_them() -> None:
 
 def test_an_empty_environment_gives_the_defaults() -> None:
     assert read_settings({}) == Settings()
-    assert (
-        read_settings({f"PYGPUKIT_{field.name.upper()}": " " for field in dataclasses.fields(Settings)}) == Settings()
-    )
+    assert read_settings(dict.fromkeys(VARIABLES, " ")) == Settings()
 
 
 def test_every_variable_is_read() -> None:
@@ -119,8 +121,7 @@ def test_every_variable_is_read() -> None:
         cache_size=2**30,
         cache_ttl=3600.0,
         quiet=True,
-        streams="deferred",
-        streams_seed=7,
+        deferred=7,
         nvrtc=Path("/a/libnvrtc.so.13"),
         cublaslt=Path("/a/libcublasLt.so.13"),
         libcuda=Path("/a/libcuda.so.1"),
@@ -131,6 +132,14 @@ def test_every_variable_is_read() -> None:
         f.name for f in dataclasses.fields(Settings) if getattr(settings, f.name) == getattr(Settings(), f.name)
     ]
     assert untouched == []
+
+
+def test_streams() -> None:
+    assert [read_settings({"PYGPUKIT_STREAMS": s}).deferred for s in ("inline", "deferred", "Deferred:9")] == [
+        None,
+        0,
+        9,
+    ]
 
 
 def test_the_process_environment_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,6 +161,7 @@ def test_the_process_environment_is_the_default(monkeypatch: pytest.MonkeyPatch)
         ("CACHE_TTL", "inf", "positive"),
         ("CACHE_TTL", "soon", "positive"),
         ("QUIET", "y", "1 or 0"),
+        ("STREAMS", "eager", "deferred:SEED"),
         ("STREAMS", "deferred:", "deferred:SEED"),
         ("STREAMS", "inline:1", "deferred:SEED"),
         ("CPU_MEMORY", "0", "above 0"),
@@ -169,9 +179,7 @@ def test_settings_are_frozen() -> None:
         Settings().sync = True  # type: ignore[misc]
 
 
-@given(
-    st.dictionaries(st.sampled_from([f"PYGPUKIT_{f.name.upper()}" for f in dataclasses.fields(Settings)]), st.text())
-)
+@given(st.dictionaries(st.sampled_from(VARIABLES), st.text()))
 def test_any_environment_gives_settings_or_a_value_error(environ: dict[str, str]) -> None:
     message = ""
     try:
