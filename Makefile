@@ -72,7 +72,7 @@ bench: ## Measure the core on this machine's GPU (PYTHON=...)
 	PYTHONPATH=src $(PYTHON) benchmarks/core.py
 
 # The wheel holds exactly the bundles asked for, whatever gpu-bundle left behind.
-wheel: build ## Build a wheel; BUNDLE="80 86 89 90a" adds compiled kernels for these architectures
+wheel: build ## Build a wheel; BUNDLE="80 86 89 90" adds compiled kernels for these architectures
 	rm -rf $(BUNDLES) dist
 	$(if $(BUNDLE),mkdir -p $(BUNDLES); for arch in $(BUNDLE); do \
 		$(BIN)/pygpukit cache export $(BUNDLES)/sm_$$arch.zip --arch $$arch || exit 1; done)

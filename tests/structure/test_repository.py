@@ -96,6 +96,15 @@ def test_links_between_pages_lead_somewhere(repository: Path) -> None:
     assert not broken
 
 
+def test_files_named_in_the_documentation_exist(repository: Path) -> None:
+    missing = []
+    for path in pages(repository):
+        for name in re.findall(r"`((?:rust|src|tests|benchmarks)/[\w./-]+)`", path.read_text(encoding="utf-8")):
+            if not (repository / name).exists():
+                missing.append(f"{path.name}: {name}")
+    assert not missing
+
+
 def test_every_page_is_in_the_navigation(repository: Path) -> None:
     navigation = (repository / "mkdocs.yml").read_text(encoding="utf-8")
     listed = set(re.findall(r":\s*([\w/-]+\.md)\s*$", navigation, re.MULTILINE))
