@@ -152,13 +152,13 @@ fn open_cpu(total_memory: Option<usize>, deferred: Option<u64>, pooled: bool) ->
     opened(device.clone(), arena_mode(&*device, pooled))
 }
 
-/// CUDA version of the driver as 1000 * major + 10 * minor. Raises where there is no driver.
+/// CUDA version of the driver as 1000 * major + 10 * minor; None where no driver can be used.
 #[pyfunction]
-fn driver_version() -> PyResult<i32> {
-    driver().map(|d| d.version()).py()
+fn driver_version() -> Option<i32> {
+    driver().ok().map(|d| d.version())
 }
 
-/// Path of the driver library. Raises where there is no driver.
+/// Path of the driver library. Raises, with what was searched, where no driver can be used.
 #[pyfunction]
 fn driver_path() -> PyResult<String> {
     driver().map(|d| d.path().to_string()).py()

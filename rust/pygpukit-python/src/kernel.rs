@@ -370,6 +370,37 @@ impl PyKernel {
         self.launch(&ctx, grid, block, shared, filled)
     }
 
+    /// Launch a built-in kernel: arrays of any layout, 64-bit integers and structs as bytes, packed in order. The
+    /// first argument is the output.
+    #[pyo3(signature = (grid, block, args, stream=None))]
+    fn _launch(
+        &self,
+        py: Python<'_>,
+        grid: i64,
+        block: i64,
+        args: Vec<Bound<'_, PyAny>>,
+        stream: Option<&Bound<'_, PyStream>>,
+    ) -> PyResult<()> {
+        let mut filled = Filled { blob: ArgBlob::new(), uses: SmallVec::new(), first: None };
+        for arg in &args {
+            if let Ok(array) = arg.cast_exact::<GPUArray>() {
+                let access = if filled.uses.is_empty() { Access::Write } else { Access::Read };
+                filled.uses.push(array.get().used(access));
+                filled.blob.extend_from_slice(&array.get().ptr().to_le_bytes());
+            } else if let Ok(bytes) = arg.cast_exact::<PyBytes>() {
+                filled.blob.extend_from_slice(bytes.as_bytes());
+            } else {
+                filled.blob.extend_from_slice(&arg.extract::<i64>()?.to_le_bytes());
+            }
+        }
+        let (grid, block) = self.checked(self.state.device.props(), [grid, 1, 1], [block, 1, 1])?;
+        let mut ctx = context_for(py, &self.state)?;
+        if let Some(stream) = stream {
+            ctx = Arc::new(stream.get().context(&ctx)?);
+        }
+        self.launch(&ctx, grid, block, 0, filled)
+    }
+
     fn __repr__(&self) -> String {
         format!("<Kernel {}({})>", self.kernel.name(), self.show_params())
     }

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from pygpukit import _pygpukit_rust as _native
-from pygpukit._pygpukit_rust import DataType, Device, GPUArray, Kernel
+from pygpukit._pygpukit_rust import DataType, Device, GPUArray, Kernel, Stream
 from pygpukit.array.bridge import from_numpy, host_view
 from pygpukit.jit.compiler import arch_for, compile_image
 from pygpukit.ops import reference
+from pygpukit.ops.call import KernelCall
 from pygpukit.ops.plan import plan
-from pygpukit.ops.units import headers
 
 _Plan: TypeAlias = tuple[DataType, DataType, DataType, int, int, int, tuple[Kernel, Kernel] | None]
 
@@ -32,7 +32,7 @@ def _plan_hook(name: str, inputs: tuple[DataType | str, ...], out: DataType | No
 def builtin_kernels(name: str, source: str, entries: tuple[str, ...], device: Device) -> list[Kernel]:
     """Compile a built-in source for a device, or find its image, and load its entries."""
     arch = arch_for(device.capability)
-    image = compile_image(source, name=name, arch=arch, headers=headers())
+    image = compile_image(source, name=name, arch=arch)
     return _native.load_kernels(image.image, list(entries), name, None, device, arch)
 
 
@@ -50,4 +50,31 @@ def _coerce_hook(name: str, value: Any, device: Device) -> GPUArray:
     raise TypeError(f"{name}() takes GPUArrays and numbers, not {type(value).__name__}; convert it with {hint}")
 
 
-_native.set_operator_hooks(_plan_hook, _cpu_hook, _coerce_hook)
+def install() -> None:
+    """Give the native operators their Python side."""
+    _native.set_operator_hooks(_plan_hook, _cpu_hook, _coerce_hook)
+
+
+def run(
+    calls: Sequence[KernelCall],
+    buffers: Mapping[str, GPUArray],
+    device: Device,
+    stream: Stream | None,
+) -> None:
+    """Launch planned kernels; their pointer arguments are names in `buffers`, the output first."""
+    for call in calls:
+        kernel = _kernel(call.entry, call.source, device)
+        arguments = [buffers[a] if isinstance(a, str) else a for a in call.arguments]
+        kernel._launch(call.grid, call.block, arguments, stream)
+
+
+_kernels: dict[tuple[str, int, str], Kernel] = {}
+
+
+def _kernel(entry: str, source: str, device: Device) -> Kernel:
+    # An entry's name says its types, and its source follows from them.
+    key = (device.kind, device.index, entry)
+    found = _kernels.get(key)
+    if found is None:
+        found = _kernels.setdefault(key, builtin_kernels(entry, source, (entry,), device)[0])
+    return found
