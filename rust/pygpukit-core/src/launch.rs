@@ -32,6 +32,23 @@ pub fn submit(ctx: &ExecCtx, command: Command) -> Result<()> {
     Ok(())
 }
 
+/// Seconds per launch of the bare driver call: the floor that benchmarks compare `submit` with. Bursts of `burst`
+/// launches, each followed by a wait; the median of `rounds`.
+pub fn time_bare_launches(ctx: &ExecCtx, work: &Work, burst: u32, rounds: u32) -> Result<f64> {
+    ctx.state.check()?;
+    let mut times = Vec::with_capacity(rounds as usize);
+    for _ in 0..rounds {
+        let start = std::time::Instant::now();
+        for _ in 0..burst {
+            ctx.state.device.enqueue(ctx.stream.raw(), work)?;
+        }
+        times.push(start.elapsed().as_secs_f64() / f64::from(burst.max(1)));
+        ctx.stream.synchronize(&mut || Ok(()))?;
+    }
+    times.sort_by(f64::total_cmp);
+    Ok(times.get(times.len() / 2).copied().unwrap_or(0.0))
+}
+
 /// Check a launch's shape against the device before the driver refuses it with a number.
 pub fn check_dimensions(
     props: &crate::device::DeviceProps,

@@ -8,7 +8,7 @@ use pygpukit_core::dtype::DType;
 use pygpukit_core::error::Error;
 use pygpukit_core::exec::ExecCtx;
 use pygpukit_core::kernel::{Kernel, KernelMeta, Library};
-use pygpukit_core::launch::{check_dimensions, submit};
+use pygpukit_core::launch::{check_dimensions, submit, time_bare_launches};
 use pygpukit_core::layout::show;
 use pygpukit_core::runtime::DeviceState;
 use pyo3::buffer::PyBuffer;
@@ -368,6 +368,25 @@ impl PyKernel {
             ctx = Arc::new(stream.get().context(&ctx)?);
         }
         self.launch(&ctx, grid, block, shared, filled)
+    }
+
+    /// Seconds per bare driver launch with these arguments, for benchmarks.
+    fn _time_bare_launches(&self, py: Python<'_>, args: Vec<Bound<'_, PyAny>>, burst: u32, rounds: u32) -> PyResult<f64> {
+        let params = self.params.as_deref().unwrap_or_default();
+        let mut filled = Filled { blob: ArgBlob::from_elem(0, self.arg_bytes), uses: SmallVec::new(), first: None };
+        for (param, value) in params.iter().zip(&args) {
+            self.fill(param, value, &mut filled)?;
+        }
+        let work = Work::Kernel(KernelLaunch {
+            kernel: self.kernel.clone(),
+            grid: [1; 3],
+            block: [DEFAULT_BLOCK as u32, 1, 1],
+            shared: 0,
+            attributes: Default::default(),
+            args: filled.blob,
+        });
+        let ctx = context_for(py, &self.state)?;
+        py.detach(|| time_bare_launches(&ctx, &work, burst, rounds)).py()
     }
 
     /// Launch a built-in kernel: arrays of any layout, 64-bit integers and structs as bytes, packed in order. The
