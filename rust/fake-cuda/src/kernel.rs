@@ -76,7 +76,7 @@ pub struct LaunchAttribute {
 }
 
 /// Kernels of an image: lines `.entry NAME(SIZE,SIZE,...)`; None when it has none or one cannot be read.
-fn parse_image(image: &str) -> Option<Vec<(String, Vec<(usize, usize)>)>> {
+fn parse_image(image: &str) -> Option<Vec<Kernel>> {
     let mut kernels = Vec::new();
     for line in image.lines() {
         let Some((_, rest)) = line.split_once(".entry ") else { continue };
@@ -91,7 +91,7 @@ fn parse_image(image: &str) -> Option<Vec<(String, Vec<(usize, usize)>)>> {
             params.push((offset, size));
             end = offset + size;
         }
-        kernels.push((name.trim().to_string(), params));
+        kernels.push(Kernel { name: name.trim().to_string(), params, max_shared: SHARED_DEFAULT });
     }
     (!kernels.is_empty()).then_some(kernels)
 }
@@ -153,10 +153,10 @@ exports! {
     ) {
         let kernels = parse_image(&text(code)?).ok_or(INVALID_IMAGE)?;
         let mut table = std::collections::HashMap::new();
-        for (name, params) in kernels {
+        for kernel in kernels {
             let handle = state.handle();
-            state.kernels.insert(handle, Kernel { name: name.clone(), params, max_shared: SHARED_DEFAULT });
-            table.insert(name, handle);
+            table.insert(kernel.name.clone(), handle);
+            state.kernels.insert(handle, kernel);
         }
         let handle = state.handle();
         state.libraries.insert(handle, table);
@@ -247,9 +247,9 @@ mod tests {
     #[test]
     fn images_name_kernels_and_lay_out_parameters() {
         let kernels = parse_image("// x\n.visible .entry add(8,4, 8,1,2)\n.entry none()").unwrap();
-        assert_eq!(kernels[0].0, "add");
-        assert_eq!(kernels[0].1, [(0, 8), (8, 4), (16, 8), (24, 1), (26, 2)]);
-        assert_eq!(kernels[1], ("none".to_string(), vec![]));
+        assert_eq!(kernels[0].name, "add");
+        assert_eq!(kernels[0].params, [(0, 8), (8, 4), (16, 8), (24, 1), (26, 2)]);
+        assert_eq!((kernels[1].name.as_str(), kernels[1].args_size()), ("none", 0));
         for bad in ["", "no kernels", ".entry x(", ".entry x(a)", ".entry x(0)", ".entry x\n"] {
             assert!(parse_image(bad).is_none(), "{bad:?}");
         }

@@ -29,6 +29,8 @@ fn cubins_for_two_architectures_and_ptx() {
     let Some(nvrtc) = nvrtc() else { return };
     assert!(nvrtc.version().0 >= 12, "{nvrtc:?}");
     assert!(nvrtc.path().contains("nvrtc"), "{nvrtc:?}");
+    #[cfg(target_os = "linux")]
+    assert!(std::fs::read_to_string("/proc/self/maps").unwrap().contains("libnvrtc-builtins"), "not preloaded");
     for arch in ["sm_80", "sm_90a"] {
         let compiled = compile(&nvrtc, SCALE, arch, ImageKind::Cubin).unwrap();
         assert!(compiled.image.starts_with(b"\x7fELF"), "{arch}");

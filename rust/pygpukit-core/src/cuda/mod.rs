@@ -8,6 +8,7 @@ mod enqueue;
 mod graph;
 pub mod loader;
 pub mod nvrtc;
+mod props;
 pub mod status;
 pub mod table;
 pub mod types;
