@@ -13,6 +13,11 @@ pub struct CublasLt {
 }
 
 impl CublasLt {
+    /// What the library of a CUDA major version is called here.
+    pub fn file_name(major: u32) -> String {
+        if cfg!(windows) { format!("cublasLt64_{major}.dll") } else { format!("libcublasLt.so.{major}") }
+    }
+
     /// Open the first of the candidates (absolute paths or bare names); a copy already loaded is preferred.
     pub fn open(candidates: &[String]) -> Result<Arc<CublasLt>> {
         let library = loader::open(candidates).map_err(|attempts| missing(&describe(&attempts)))?;

@@ -158,9 +158,18 @@ impl CudaDevice {
         (status, handle)
     }
 
-    /// Wait for our own stream by asking; nothing long ever runs on it.
+    /// Wait for our own stream by asking; nothing long ever runs on it. The caller has bound the context.
     fn drain_service(&self) -> Result<()> {
-        crate::stream::wait_until(&mut || Ok(()), || self.stream_query(self.service))
+        crate::stream::wait_until(&mut || Ok(()), || self.finished(self.service))
+    }
+
+    fn finished(&self, stream: RawStream) -> Result<bool> {
+        // SAFETY: the stream is one of ours and streams are never destroyed.
+        match unsafe { (self.driver.api.cuStreamQuery)(stream.0 as Handle) } {
+            Status::SUCCESS => Ok(true),
+            Status::NOT_READY => Ok(false),
+            status => Err(self.driver.error("cuStreamQuery", status)),
+        }
     }
 
     fn kernel_attribute(&self, kernel: Handle, which: i32) -> Result<u32> {
@@ -321,16 +330,10 @@ impl Device for CudaDevice {
 
     fn stream_query(&self, stream: RawStream) -> Result<bool> {
         let _bound = self.bind()?;
-        // SAFETY: the stream is one of ours and streams are never destroyed.
-        match unsafe { (self.driver.api.cuStreamQuery)(stream.0 as Handle) } {
-            Status::SUCCESS => {
-                // A host function that failed has done so by now.
-                self.deferred.report()?;
-                Ok(true)
-            }
-            Status::NOT_READY => Ok(false),
-            status => Err(self.driver.error("cuStreamQuery", status)),
-        }
+        let finished = self.finished(stream)?;
+        // A host function that failed has done so by now.
+        self.deferred.report()?;
+        Ok(finished)
     }
 
     fn stream_wait(&self, stream: RawStream, event: RawEvent) -> Result<()> {

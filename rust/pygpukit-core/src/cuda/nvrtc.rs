@@ -98,6 +98,11 @@ impl Drop for ProgramGuard<'_> {
 }
 
 impl Nvrtc {
+    /// What the library of a CUDA major version is called here.
+    pub fn file_name(major: u32) -> String {
+        if cfg!(windows) { format!("nvrtc64_{major}0_0.dll") } else { format!("libnvrtc.so.{major}") }
+    }
+
     /// Open the first of the candidates (absolute paths or bare names); a copy already loaded is preferred.
     pub fn open(candidates: &[String]) -> Result<Arc<Nvrtc>> {
         let library = loader::open(candidates).map_err(|attempts| missing(&describe(&attempts)))?;

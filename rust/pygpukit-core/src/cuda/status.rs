@@ -64,6 +64,7 @@ pub(crate) fn advice(code: i32) -> Option<&'static str> {
         804 => "The CUDA compatibility package does not support this GPU: remove it from the library path.",
         805..=809 => "The MPS server refused or is gone: restart it, or unset CUDA_MPS_PIPE_DIRECTORY.",
         810 => "MPS ended this client after a fault: restart the process.",
+        911 => "A device outside the GPU failed while CUDA used it: restart the process.",
         912 => "The cluster shape does not divide the grid or is too large for this GPU.",
         _ => return None,
     })
@@ -86,7 +87,7 @@ mod tests {
 
     #[test]
     fn every_sticky_code_says_that_the_process_must_restart() {
-        for code in (0..1000).filter(|c| is_sticky(*c) && *c != 911) {
+        for code in (0..1000).filter(|c| is_sticky(*c)) {
             let text = advice(code).unwrap_or_default();
             assert!(text.to_lowercase().contains("restart"), "{code}: {text}");
         }
