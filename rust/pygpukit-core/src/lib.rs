@@ -1,6 +1,7 @@
 //! The PyGPUkit runtime core: driver access, memory, streams, graphs and launch. It knows nothing of Python.
 
 pub mod command;
+pub mod cpu;
 pub mod cuda;
 pub mod device;
 pub mod dtype;
