@@ -50,3 +50,6 @@ pub fn shutdown() {
 pub(crate) fn is_shut_down() -> bool {
     SHUT_DOWN.load(Ordering::Acquire)
 }
+
+#[cfg(test)]
+mod tests;
