@@ -22,7 +22,7 @@ const PLAIN_GRANULE: usize = 2 << 20;
 const RESERVE_FACTOR: usize = 8;
 const RESERVE_MAX: usize = 1 << 40;
 
-const REPORTED_HOLDERS: usize = 5;
+pub(super) const REPORTED_HOLDERS: usize = 5;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ArenaMode {
@@ -279,14 +279,13 @@ impl Arena {
         if !matches!(error, Error::Driver { .. }) || !error.is_out_of_memory() {
             return error;
         }
+        self.out_of_memory(requested)
+    }
+
+    pub(crate) fn out_of_memory(&self, requested: usize) -> Error {
         let (free, total) = self.memory_info();
-        Error::OutOfMemory(Box::new(OutOfMemory {
-            requested,
-            free,
-            total,
-            quota: None,
-            holders: self.top_holders(REPORTED_HOLDERS),
-        }))
+        let holders = self.top_holders(REPORTED_HOLDERS);
+        Error::OutOfMemory(Box::new(OutOfMemory { requested, free, total, quota: None, holders }))
     }
 
     /// Free and total bytes, or zeros where the device cannot say, for reports.

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
+use super::pool::Pool;
 use super::segment::{Segment, SegmentClass};
 use super::size_class::{CLASSES, Fit, Request, class_bytes};
 use super::uses::Uses;
@@ -153,6 +154,8 @@ pub(crate) struct Cache {
     pub frees: u64,
     /// Uses of the whole pool: replays of a graph that owns it.
     pub replays: Uses,
+    /// The pool itself, as long as it has live blocks: one reference for all of them.
+    pub keep: Option<Arc<Pool>>,
 }
 
 impl Default for Cache {
@@ -168,6 +171,7 @@ impl Default for Cache {
             misses: 0,
             frees: 0,
             replays: Uses::default(),
+            keep: None,
         }
     }
 }

@@ -18,6 +18,7 @@
 //! locks are held together: quotas along the parent chain are atomics. No lock is held while a stream is waited
 //! for, because work that runs meanwhile may allocate.
 
+mod account;
 mod arena;
 mod cache;
 mod grow;
@@ -50,3 +51,6 @@ pub fn shutdown() {
 pub(crate) fn is_shut_down() -> bool {
     SHUT_DOWN.load(Ordering::Acquire)
 }
+
+#[cfg(test)]
+mod tests;

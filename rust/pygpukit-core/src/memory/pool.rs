@@ -2,11 +2,12 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 
-use super::arena::{Arena, ArenaMode, largest};
+use super::account::Account;
+use super::arena::{Arena, ArenaMode, REPORTED_HOLDERS, largest};
 use super::cache::{Block, Cache};
 use super::segment::SegmentClass;
 use super::size_class::{Fit, Request, slab_bytes};
@@ -15,45 +16,6 @@ use super::storage::Storage;
 use super::uses::Uses;
 use crate::error::{Error, OutOfMemory, Result};
 use crate::stream::Stream;
-
-const UNLIMITED: usize = usize::MAX;
-const REPORTED_HOLDERS: usize = 5;
-
-/// What is handed out, in this pool and below.
-#[derive(Debug)]
-struct Account {
-    used: AtomicUsize,
-    peak: AtomicUsize,
-    quota: AtomicUsize,
-}
-
-impl Account {
-    /// The new total, or None when the quota has no room for it.
-    #[inline]
-    fn add(&self, bytes: usize) -> Option<usize> {
-        let quota = self.quota.load(Ordering::Relaxed);
-        let mut used = self.used.load(Ordering::Relaxed);
-        loop {
-            let total = used.checked_add(bytes).filter(|total| *total <= quota)?;
-            match self.used.compare_exchange_weak(used, total, Ordering::Relaxed, Ordering::Relaxed) {
-                Ok(_) => return Some(total),
-                Err(now) => used = now,
-            }
-        }
-    }
-
-    #[inline]
-    fn subtract(&self, bytes: usize) {
-        self.used.fetch_sub(bytes, Ordering::Relaxed);
-    }
-
-    #[inline]
-    fn raise_peak(&self, total: usize) {
-        if total > self.peak.load(Ordering::Relaxed) {
-            self.peak.fetch_max(total, Ordering::Relaxed);
-        }
-    }
-}
 
 pub struct Pool {
     id: u32,
@@ -70,7 +32,7 @@ pub struct Pool {
 
 impl fmt::Debug for Pool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Pool('{}', {} bytes used)", self.name, self.account.used.load(Ordering::Relaxed))
+        write!(f, "Pool('{}', {} bytes used)", self.name, self.account.used())
     }
 }
 
@@ -106,11 +68,7 @@ impl Pool {
             arena: arena.clone(),
             parent,
             private,
-            account: Account {
-                used: AtomicUsize::new(0),
-                peak: AtomicUsize::new(0),
-                quota: AtomicUsize::new(quota.unwrap_or(UNLIMITED)),
-            },
+            account: Account::new(quota),
             closed: AtomicBool::new(false),
             cache: Mutex::default(),
         });
@@ -140,12 +98,13 @@ impl Pool {
     }
 
     pub fn quota(&self) -> Option<usize> {
-        Some(self.account.quota.load(Ordering::Relaxed)).filter(|quota| *quota != UNLIMITED)
+        self.account.quota()
     }
 
     /// A quota below what is in use refuses new allocations until enough is given back.
     pub fn set_quota(&self, quota: Option<usize>) {
-        self.account.quota.store(quota.unwrap_or(UNLIMITED), Ordering::Relaxed);
+        let _lock = self.cache.lock();
+        self.account.set_quota(quota);
     }
 
     /// A block for use on `stream`. Zero bytes give a null pointer without memory. A quota refuses at once; a full
@@ -167,25 +126,25 @@ impl Pool {
             return Err(Error::ShuttingDown);
         }
         let Some(request) = Request::new(bytes, self.arena.granule()) else {
-            return Err(self.out_of_memory(bytes, None));
+            return Err(self.arena.out_of_memory(bytes));
         };
-        if request.fit == Fit::Empty {
-            return self.allocate_empty(stream);
-        }
+        let mut cache = self.cache.lock();
         if let Err(refusing) = self.charge(request.rounded) {
-            return Err(if refusing.is_closed() {
-                refusing.closed_error()
-            } else {
-                self.out_of_memory(bytes, Some(refusing))
-            });
+            drop(cache);
+            return Err(refusing.refusal(bytes));
         }
-        match self.find(&request, stream, check) {
-            Ok(block) => Ok(Storage::new(block, request, self.clone())),
-            Err(error) => {
-                self.uncharge(request.rounded);
-                Err(error)
-            }
+        if let Some(block) = self.take_at_once(&mut cache, &request, stream) {
+            self.keep_alive(&mut cache);
+            drop(cache);
+            return Ok(Storage::new(block, &request, self));
         }
+        drop(cache);
+        let found = self.find(&request, stream, check);
+        if found.is_err() {
+            let _lock = self.cache.lock();
+            self.uncharge(request.rounded);
+        }
+        Ok(Storage::new(found?, &request, self))
     }
 
     /// Give cached memory that no stream needs any more back to the device. A graph's pool keeps its memory.
@@ -220,6 +179,9 @@ impl Pool {
             let cache = self.cache.lock();
             let cached = cache.reserved - cache.live_bytes;
             let stats = PoolStats {
+                used: self.account.used(),
+                peak: self.account.peak(),
+                quota: self.quota(),
                 cached,
                 reserved: cache.reserved,
                 hits: cache.hits,
@@ -231,9 +193,6 @@ impl Pool {
             };
             (stats, free.saturating_add(cached))
         };
-        stats.used = self.account.used.load(Ordering::Relaxed);
-        stats.peak = self.account.peak.load(Ordering::Relaxed);
-        stats.quota = self.quota();
         stats.available = self.quota_room().min(room);
         stats
     }
@@ -254,83 +213,83 @@ impl Pool {
         }
     }
 
-    /// Take a dropped storage's block back.
+    /// Take a dropped storage's block back. The last one returns the pool's reference to itself, which the caller
+    /// drops when it is done with the pool.
     #[inline]
-    pub(crate) fn give_back(&self, block: Block, charged: usize, uses: Uses) {
-        if charged == 0 {
-            self.cache.lock().frees += 1;
-            return;
-        }
-        if self.arena.mode() == ArenaMode::None {
-            self.retire_exact(block, uses);
-        } else {
-            if block.segment.class() == SegmentClass::Large {
-                block.segment.set_label(None);
-            }
-            let mut cache = self.cache.lock();
-            cache.give_back(block, uses, !self.private);
-            let last = self.is_closed() && cache.live() == 0;
-            drop(cache);
-            if last {
-                let closed = self.close();
-                self.arena.record(closed);
-            }
-        }
+    pub(crate) fn give_back(&self, block: Block, charged: usize, uses: Uses) -> Option<Arc<Pool>> {
+        let mut cache = self.cache.lock();
         self.uncharge(charged);
+        match block.segment.class() {
+            SegmentClass::Empty => cache.frees += 1,
+            _ if self.arena.mode() == ArenaMode::None => return self.retire_exact(cache, block, uses),
+            class => {
+                if class == SegmentClass::Large {
+                    block.segment.set_label(None);
+                }
+                cache.give_back(block, uses, !self.private);
+            }
+        }
+        if cache.live() > 0 {
+            return None;
+        }
+        let keep = cache.keep.take();
+        drop(cache);
+        if self.is_closed() {
+            let closed = self.close();
+            self.arena.record(closed);
+        }
+        keep
     }
 
     #[cold]
-    fn retire_exact(&self, block: Block, mut uses: Uses) {
-        {
-            let mut cache = self.cache.lock();
-            cache.returned(&block);
-            cache.forget(&block.segment);
-            uses.merge(&cache.replays);
-        }
+    fn retire_exact(&self, mut cache: MutexGuard<'_, Cache>, block: Block, mut uses: Uses) -> Option<Arc<Pool>> {
+        cache.returned(&block);
+        cache.forget(&block.segment);
+        uses.merge(&cache.replays);
         uses.note(&block.home, block.home.seq());
+        let keep = if cache.live() == 0 { cache.keep.take() } else { None };
+        drop(cache);
         self.arena.retire([(block.segment, uses)]);
+        keep
     }
 
-    fn allocate_empty(self: &Arc<Self>, stream: &Arc<Stream>) -> Result<Arc<Storage>> {
-        self.check_open()?;
-        self.cache.lock().hits += 1;
-        let block = Block { ptr: 0, segment: self.arena.empty_segment().clone(), home: stream.clone() };
-        Ok(Storage::new(block, Request { bytes: 0, rounded: 0, fit: Fit::Empty }, self.clone()))
+    /// The common case: an array without bytes, or a block the stream itself has freed.
+    #[inline]
+    fn take_at_once(&self, cache: &mut Cache, request: &Request, stream: &Arc<Stream>) -> Option<Block> {
+        if request.fit == Fit::Empty {
+            cache.hits += 1;
+            return Some(Block { ptr: 0, segment: self.arena.empty_segment().clone(), home: stream.clone() });
+        }
+        cache.take_own(request, stream)
+    }
+
+    /// Live blocks keep their pool alive.
+    #[inline]
+    fn keep_alive(self: &Arc<Self>, cache: &mut Cache) {
+        if cache.keep.is_none() {
+            cache.keep = Some(self.clone());
+        }
     }
 
     /// The charge is made; find memory for it.
-    #[inline]
-    fn find(&self, request: &Request, stream: &Arc<Stream>, check: &mut dyn FnMut() -> Result<()>) -> Result<Block> {
-        {
-            let mut cache = self.cache.lock();
-            if self.is_closed() {
-                return Err(self.closed_error());
-            }
-            if let Some(block) = cache.take_own(request, stream) {
-                return Ok(block);
-            }
-        }
-        self.find_slowly(request, stream, check)
-    }
-
     #[cold]
-    fn find_slowly(
-        &self,
+    fn find(
+        self: &Arc<Self>,
         request: &Request,
         stream: &Arc<Stream>,
         check: &mut dyn FnMut() -> Result<()>,
     ) -> Result<Block> {
         let found = self.arena.under_pressure(check, || {
-            {
-                let mut cache = self.cache.lock();
-                if self.is_closed() {
-                    return Err(self.closed_error());
-                }
-                if let Some(block) = cache.take_held(request, stream, !self.private)? {
-                    return Ok(block);
-                }
+            let mut cache = self.cache.lock();
+            if self.is_closed() {
+                return Err(self.closed_error());
+            }
+            if let Some(block) = cache.take_held(request, stream, !self.private)? {
+                self.keep_alive(&mut cache);
+                return Ok(block);
             }
             // Not under the lock: making memory takes the driver a while.
+            drop(cache);
             let (bytes, class) = match request.fit {
                 _ if self.arena.mode() == ArenaMode::None => (request.bytes, SegmentClass::Large),
                 Fit::Slab(class) => (slab_bytes(class as usize, self.arena.granule()), SegmentClass::Slab(class)),
@@ -343,46 +302,57 @@ impl Pool {
                 self.arena.retire([(segment, Uses::default())]);
                 return Err(self.closed_error());
             }
+            self.keep_alive(&mut cache);
             Ok(cache.adopt(segment, stream))
         });
         found.map_err(|error| self.arena.explain(error, request.bytes))
     }
 
-    /// Count bytes here and in every pool above, or name the pool that is closed or whose quota has no room.
+    /// Count bytes here and in every pool above, or name the pool that is closed or whose quota has no room. The
+    /// cache's lock is held.
     #[inline]
     fn charge(&self, bytes: usize) -> std::result::Result<(), &Pool> {
-        if self.is_closed() {
+        if self.is_closed() || (bytes > 0 && !self.account.add_own(bytes)) {
             return Err(self);
         }
-        let total = self.account.add(bytes).ok_or(self)?;
         if let Some(parent) = &self.parent
-            && let Err(refusing) = parent.charge(bytes)
+            && let Err(refusing) = parent.charge_below(bytes)
         {
-            self.account.subtract(bytes);
+            self.account.subtract_own(bytes);
             return Err(refusing);
         }
-        self.account.raise_peak(total);
+        self.account.raise_peak();
         Ok(())
     }
 
+    fn charge_below(&self, bytes: usize) -> std::result::Result<(), &Pool> {
+        if self.is_closed() || (bytes > 0 && !self.account.add_below(bytes)) {
+            return Err(self);
+        }
+        if let Some(parent) = &self.parent
+            && let Err(refusing) = parent.charge_below(bytes)
+        {
+            self.account.subtract_below(bytes);
+            return Err(refusing);
+        }
+        self.account.raise_peak();
+        Ok(())
+    }
+
+    /// The cache's lock is held.
     #[inline]
     fn uncharge(&self, bytes: usize) {
-        let mut pool = self;
-        loop {
-            pool.account.subtract(bytes);
-            match &pool.parent {
-                Some(parent) => pool = parent,
-                None => return,
-            }
+        self.account.subtract_own(bytes);
+        let mut above = self.parent.as_ref();
+        while let Some(pool) = above {
+            pool.account.subtract_below(bytes);
+            above = pool.parent.as_ref();
         }
     }
 
     /// What the quotas from here to the root leave.
     fn quota_room(&self) -> usize {
-        let own = match self.quota() {
-            Some(quota) => quota.saturating_sub(self.account.used.load(Ordering::Relaxed)),
-            None => UNLIMITED,
-        };
+        let own = self.account.room();
         self.parent.as_ref().map_or(own, |parent| own.min(parent.quota_room()))
     }
 
@@ -401,16 +371,15 @@ impl Pool {
         Error::Value(format!("memory pool '{}' is closed; allocate from an open pool", self.name))
     }
 
-    fn out_of_memory(&self, requested: usize, full: Option<&Pool>) -> Error {
+    /// Why this pool refused a charge.
+    #[cold]
+    fn refusal(&self, requested: usize) -> Error {
+        if self.is_closed() {
+            return self.closed_error();
+        }
+        let quota = Some((self.name.clone(), self.account.used(), self.quota().unwrap_or(usize::MAX)));
         let (free, total) = self.arena.memory_info();
-        let (quota, holders) = match full {
-            Some(pool) => {
-                let used = pool.account.used.load(Ordering::Relaxed);
-                let quota = pool.account.quota.load(Ordering::Relaxed);
-                (Some((pool.name.clone(), used, quota)), pool.top_holders(REPORTED_HOLDERS))
-            }
-            None => (None, self.arena.top_holders(REPORTED_HOLDERS)),
-        };
+        let holders = self.top_holders(REPORTED_HOLDERS);
         Error::OutOfMemory(Box::new(OutOfMemory { requested, free, total, quota, holders }))
     }
 }

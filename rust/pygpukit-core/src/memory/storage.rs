@@ -21,7 +21,8 @@ pub struct Storage {
     bytes: usize,
     charged: usize,
     born: u64,
-    pool: Arc<Pool>,
+    /// Not counted: the pool keeps itself alive while it has live blocks, which saves two atomic operations.
+    pool: ManuallyDrop<Arc<Pool>>,
     exports: AtomicU32,
     /// Uses by streams other than home.
     uses: Mutex<Uses>,
@@ -34,9 +35,13 @@ impl fmt::Debug for Storage {
 }
 
 impl Storage {
+    /// `block` counts as live in `pool`.
     #[inline]
-    pub(crate) fn new(block: Block, request: Request, pool: Arc<Pool>) -> Arc<Storage> {
+    pub(crate) fn new(block: Block, request: &Request, pool: &Arc<Pool>) -> Arc<Storage> {
         let born = block.home.seq();
+        // SAFETY: the pool holds a reference to itself as long as this block is live, that is, until the drop below
+        // has given it back; this copy is never dropped.
+        let pool = ManuallyDrop::new(unsafe { Arc::from_raw(Arc::as_ptr(pool)) });
         Arc::new(Storage {
             block: ManuallyDrop::new(block),
             bytes: request.bytes,
@@ -133,6 +138,8 @@ impl Drop for Storage {
         if *self.exports.get_mut() > 0 {
             block.segment.unpin_exported();
         }
-        self.pool.give_back(block, self.charged, take(self.uses.get_mut()));
+        let keep = self.pool.give_back(block, self.charged, take(self.uses.get_mut()));
+        // The pool may end here; nothing below touches it.
+        drop(keep);
     }
 }
