@@ -23,7 +23,7 @@ from pygpukit.jit.headers import builtin_headers, used_headers
 from pygpukit.jit.nvrtc import expected_version, open_nvrtc
 from pygpukit.jit.progress import progress
 
-__all__ = ["Image", "arch_for", "compile_for_bundle", "compile_image", "define_options", "forget_images"]
+__all__ = ["Image", "arch_for", "compile_for_bundle", "compile_image", "forget_images", "macro_texts"]
 
 _ARCH = re.compile(r"[0-9]{2,3}[af]?")
 _ARCH_OPTION = re.compile(r"--?(?:gpu-architecture|arch)\b.*")
@@ -60,6 +60,9 @@ class _Request:
     """One compile with everything that decides its result."""
 
     source: str
+    # Macros stand before the source and not among the options, where they would also hold in NVRTC's own headers:
+    # a macro named T would break those.
+    preamble: str
     name: str
     arch: str
     options: tuple[str, ...]
@@ -71,7 +74,7 @@ class _Request:
 
     def key(self, compiler: str) -> str:
         return image_key(
-            self.source,
+            self.preamble + self.source,
             headers=self.headers,
             options=self.options,
             arch=self.arch,
@@ -102,21 +105,23 @@ def arch_for(capability: tuple[int, int]) -> str:
     return f"{major}{minor}{'a' if major >= 9 else ''}"
 
 
-def define_options(defines: Mapping[str, object] | None) -> list[str]:
-    """Macros as compiler options, in the order of their names.
+def macro_texts(defines: Mapping[str, object] | None) -> dict[str, str]:
+    """Macros and their values as C++ text, in the order of their names; None stands for a macro without a value.
 
     Examples
     --------
-    >>> define_options({"T": "float", "FAST": True, "DEBUG": None})
-    ['-DDEBUG', '-DFAST=1', '-DT=float']
+    >>> macro_texts({"T": "float", "FAST": True, "DEBUG": None})
+    {'DEBUG': '', 'FAST': '1', 'T': 'float'}
     """
-    options = []
+    texts = {}
     for name, value in sorted((defines or {}).items()):
-        if not name.isidentifier():
+        text = "" if value is None else str(int(value)) if isinstance(value, bool) else str(value)
+        if not name.isidentifier() or not name.isascii():
             raise ValueError(f"defines has {name!r}, which is not a macro's name")
-        text = str(int(value)) if isinstance(value, bool) else str(value)
-        options.append(f"-D{name}" if value is None else f"-D{name}={text}")
-    return options
+        if "\n" in text or text.endswith("\\"):
+            raise ValueError(f"the value of {name!r} in defines must be one line, not {text!r}")
+        texts[name] = text
+    return texts
 
 
 def compile_image(
@@ -204,7 +209,9 @@ def _request(
         raise ValueError(f"{arch!r} is not an architecture: use '80', '86', '89', '90a', '100a', '120a', ...")
     if kind not in ("cubin", "ptx"):
         raise ValueError(f"kind={kind!r} is not valid: use 'cubin' or 'ptx'")
-    given = [*options, *define_options(defines)]
+    given = list(options)
+    macros = [f"#define {macro} {text}\n" for macro, text in macro_texts(defines).items()]
+    preamble = "".join([*macros, "#line 1\n"]) if macros else ""
     chosen = next((option for option in given if _ARCH_OPTION.fullmatch(option)), None)
     if chosen is not None:
         raise ValueError(f"options has {chosen!r}, but the architecture is that of the device; leave it out")
@@ -217,7 +224,9 @@ def _request(
     # NVRTC adds options from these variables by itself.
     private = has_folders or any(os.environ.get(f"NVRTC_{place}_FLAGS") for place in ("PREPEND", "APPEND"))
     used = used_headers(source, {**builtin_headers(with_c_library=not has_folders), **(headers or {})})
-    return _Request(source, name, arch, (*ours, *given), MappingProxyType(used), tuple(expressions), kind, private)
+    return _Request(
+        source, preamble, name, arch, (*ours, *given), MappingProxyType(used), tuple(expressions), kind, private
+    )
 
 
 def _remembered(key: str) -> Image | None:
@@ -270,7 +279,7 @@ def _compile(request: _Request) -> Entry:
     try:
         with progress(f"compiling kernel '{request.name}' for {target} ..."):
             result = _native.nvrtc_compile(
-                request.source,
+                request.preamble + request.source,
                 file,
                 list(request.options),
                 dict(request.headers),

@@ -28,6 +28,10 @@ _HINTS = (
         "'{0}' is declared by #include <cstdint>, which is always there.",
     ),
     (
+        re.compile(r"^__nv_nvrtc_builtin_header\.h\(", re.MULTILINE),
+        "A macro given as -D in options replaces a name in NVRTC's own header; give it with defines= instead.",
+    ),
+    (
         re.compile(r"invalid value for --gpu-architecture"),
         "This NVRTC does not know the architecture; a newer one may: pip install --upgrade nvidia-cuda-nvrtc.",
     ),
@@ -105,7 +109,7 @@ def _hints(log: str) -> Iterator[tuple[str, re.Match[str]]]:
 
 def _excerpt(text: str | None, finding: _Finding) -> list[str]:
     """The line before, the line itself with a mark, and the line after."""
-    lines = text.splitlines() if text is not None else []
+    lines = text.replace("\r\n", "\n").split("\n") if text is not None else []
     if not 1 <= finding.line <= len(lines):
         return []
     first, last = max(1, finding.line - 1), min(len(lines), finding.line + 1)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pygpukit import _pygpukit_rust as _native
 from pygpukit.errors import DeviceError, KernelCompileError
-from pygpukit.jit.compiler import arch_for, compile_image
+from pygpukit.jit.compiler import arch_for, compile_image, macro_texts
 from pygpukit.jit.nvrtc import is_nvrtc_available
 from pygpukit.jit.ptx import ptx_entry
 from pygpukit.jit.signature import Param, find_signature
@@ -157,9 +157,7 @@ def _macros(options: Sequence[str], defines: Mapping[str, object] | None) -> dic
         if option.startswith("-D") or option.startswith("--define-macro="):
             name, equals, value = option.removeprefix("-D").removeprefix("--define-macro=").partition("=")
             macros[name.strip()] = value if equals else "1"
-    for name, given in (defines or {}).items():
-        macros[name] = "1" if given is None or given is True else "0" if given is False else str(given)
-    return macros
+    return macros | macro_texts(defines)
 
 
 def _load(image: bytes, entry: str, name: str, params: tuple[Param, ...] | None) -> _native.Kernel:
