@@ -45,6 +45,3 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.close()
         return 1
 
-
-if __name__ == "__main__":
-    sys.exit(main())
