@@ -248,9 +248,9 @@ def load_kernels(
     image: bytes,
     entries: list[str],
     name: str,
-    params: list[tuple[str, str]] | None = None,
     device: Device | None = None,
     arch: str = "",
+    programmatic: bool = False,
 ) -> list[Kernel]: ...
 def nvrtc_open(candidates: list[str]) -> tuple[str, tuple[int, int]]: ...
 def nvrtc_compile(

@@ -8,7 +8,6 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from fractions import Fraction
 from pathlib import Path
 from typing import SupportsIndex, TypeVar
 
@@ -65,7 +64,9 @@ def parse_size(size: SupportsIndex | str) -> int:
                 f"{size!r} is not a memory size: use bytes as a plain number, or a text such as "
                 "'512MB' (powers of 1000) or '1GiB' (powers of 1024)"
             )
-        number = math.floor(Fraction(match[1]) * unit)
+        whole, _, fraction = match[1].partition(".")
+        # Exact in integers: a float would lose bytes of a large size.
+        number = int(whole + fraction) * unit // 10 ** len(fraction)
     elif isinstance(size, bool):
         raise TypeError(f"a memory size must be an int or a str such as '512MB', not {size!r}")
     else:

@@ -494,29 +494,33 @@ fn load_kernel(
     arch: &str,
     source: Option<String>,
 ) -> PyResult<PyKernel> {
-    let mut kernels = load(py, &image, &[entry.to_string()], name, params, device, arch)?;
+    let meta = KernelMeta::default();
+    let mut kernels = load(py, &image, &[entry.to_string()], name, params, device, arch, meta)?;
     let mut kernel = kernels.pop().ok_or_else(|| PyTypeError::new_err("an entry is needed"))?;
     kernel.source = source;
     Ok(kernel)
 }
 
-/// Load an image and take several entries of one built-in kernel from it.
+/// Load an image and take several entries of one built-in kernel from it. `programmatic` says that they wait for
+/// their predecessor on the device, so that a graph may launch them early.
 #[pyfunction]
-#[pyo3(signature = (image, entries, name, params=None, device=None, arch=""))]
+#[pyo3(signature = (image, entries, name, device=None, arch="", programmatic=false))]
 fn load_kernels<'py>(
     py: Python<'py>,
     image: Bound<'py, PyBytes>,
     entries: Vec<String>,
     name: &str,
-    params: Option<Vec<(String, String)>>,
     device: Option<&Bound<'py, PyDevice>>,
     arch: &str,
+    programmatic: bool,
 ) -> PyResult<Bound<'py, PyList>> {
-    let kernels = load(py, &image, &entries, name, params, device, arch)?;
+    let meta = KernelMeta { programmatic, ..KernelMeta::default() };
+    let kernels = load(py, &image, &entries, name, None, device, arch, meta)?;
     let kernels = kernels.into_iter().map(|k| Py::new(py, k)).collect::<PyResult<Vec<_>>>()?;
     PyList::new(py, kernels)
 }
 
+#[allow(clippy::too_many_arguments)]
 fn load(
     py: Python<'_>,
     image: &Bound<'_, PyBytes>,
@@ -525,6 +529,7 @@ fn load(
     params: Option<Vec<(String, String)>>,
     device: Option<&Bound<'_, PyDevice>>,
     arch: &str,
+    meta: KernelMeta,
 ) -> PyResult<Vec<PyKernel>> {
     let state = match device {
         Some(device) => device.get().state.clone(),
@@ -535,7 +540,7 @@ fn load(
     let kernels = py
         .detach(|| -> pygpukit_core::Result<Vec<Arc<Kernel>>> {
             let library = Library::load(&state.device, bytes)?;
-            entries.iter().map(|entry| Kernel::new(&library, entry, name, KernelMeta::default())).collect()
+            entries.iter().map(|entry| Kernel::new(&library, entry, name, meta.clone())).collect()
         })
         .py()?;
     kernels

@@ -39,6 +39,7 @@ PGK_FN void fill(A (&tile)[DEPTH][TILE + 1], const T* p, i64 along, i64 step, i6
 template <class Ta, class Tb, class A, class To, bool LOGICAL>
 PGK_FN void matmul(To* out, const Ta* a, const Tb* b, i64 m, i64 n, i64 depth, i64 out_row, i64 out_column, i64 a_row,
                    i64 a_column, i64 b_row, i64 b_column, const Nd<3>& batch) {
+    await_predecessor();
     __shared__ A left[DEPTH][TILE + 1];
     __shared__ A right[DEPTH][TILE + 1];
     const i64 tiles_n = (n + TILE - 1) / TILE;

@@ -38,6 +38,7 @@ PGK_FN Line<T> line_of(const T* x, i64 o, i64 c, i64 i, i64 n, i64 stride_outer,
 template <class T, class A, class To>
 PGK_FN void sum_rows(To* out, const T* x, i64 outer, i64 n, i64 inner, i64 chunks, i64 stride_outer, i64 stride_n,
                      i64 stride_inner) {
+    await_predecessor();
     constexpr int rows = THREADS / WARP;
     constexpr int unroll = sizeof(T) <= 4 ? 8 : 2;
     constexpr int loads = WIDE * sizeof(T) <= 16 ? 1 : WIDE * sizeof(T) / 16;
@@ -92,6 +93,7 @@ PGK_FN void sum_rows(To* out, const T* x, i64 outer, i64 n, i64 inner, i64 chunk
 template <class T, class A, class To>
 PGK_FN void sum_cols(To* out, const T* x, i64 outer, i64 n, i64 inner, i64 chunks, i64 stride_outer, i64 stride_n,
                      i64 stride_inner) {
+    await_predecessor();
     constexpr int parts = THREADS / WARP;
     constexpr int groups = WARP / parts;
     __shared__ A partial[THREADS];

@@ -11,7 +11,6 @@ import numpy as np
 from pygpukit import _pygpukit_rust as _native
 from pygpukit._pygpukit_rust import DataType, Device, GPUArray, Kernel, Stream
 from pygpukit.array.bridge import from_numpy, host_view
-from pygpukit.jit.compiler import arch_for, compile_image
 from pygpukit.ops import reference
 from pygpukit.ops.call import KernelCall
 from pygpukit.ops.plan import plan
@@ -30,10 +29,15 @@ def _plan_hook(name: str, inputs: tuple[DataType | str, ...], out: DataType | No
 
 
 def builtin_kernels(name: str, source: str, entries: tuple[str, ...], device: Device) -> list[Kernel]:
-    """Compile a built-in source for a device, or find its image, and load its entries."""
+    """Compile a built-in source for a device, or find its image, and load its entries.
+
+    Every built-in kernel starts with ``await_predecessor()``, so that graphs may launch it early.
+    """
+    from pygpukit.jit.compiler import arch_for, compile_image
+
     arch = arch_for(device.capability)
     image = compile_image(source, name=name, arch=arch)
-    return _native.load_kernels(image.image, list(entries), name, None, device, arch)
+    return _native.load_kernels(image.image, list(entries), name, device, arch, True)
 
 
 def _cpu_hook(name: str, inputs: tuple[Any, ...], out: GPUArray) -> Callable[[], None]:

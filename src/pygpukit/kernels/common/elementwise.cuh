@@ -23,6 +23,16 @@ namespace pgk {
 constexpr int THREADS = 256;
 constexpr int PER_BLOCK_ND = 4 * THREADS;
 
+// The first statement of every kernel: lets the next kernel of a graph be launched early, then waits until this one's own
+// predecessors have ended and their writes are visible. Nothing before it may touch global memory. All threads must run
+// it, or a successor could start before a predecessor's predecessor has ended. Without early launch it does nothing.
+PGK_FN void await_predecessor() {
+#if PGK_ON_DEVICE && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 // One input. p == nullptr: the scalar `value`; step 0: the single element *p; step 1: dense.
 template <class T, class C> struct Operand {
     using element = T;
@@ -133,6 +143,7 @@ PGK_FN bool is_array(NoOperand) { return false; }
 
 template <class Op, int E, int U, class To, class A, class B = NoOperand, class C = NoOperand>
 PGK_FN void dense(To* out, i64 n, int vec, const A& a, const B& b = {}, const C& c = {}) {
+    await_predecessor();
     constexpr int span = THREADS * E * U;
     const i64 base = static_cast<i64>(blockIdx.x) * span;
     const int left = n - base < span ? static_cast<int>(n - base) : span;
@@ -219,6 +230,7 @@ template <int K, int U> PGK_FN void locate(i64 (&offset)[K][U], u64 first, u32 a
 
 template <class Op, int U, class To, int K, class A, class B = NoOperand, class C = NoOperand>
 PGK_FN void strided(To* out, i64 n, const Nd<K>& nd, const A& a, const B& b = {}, const C& c = {}) {
+    await_predecessor();
     const auto x = Source<A>::of(a, 0, is_array(a));
     const auto y = Source<B>::of(b, 0, is_array(b));
     const auto z = Source<C>::of(c, 0, is_array(c));
