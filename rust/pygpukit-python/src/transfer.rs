@@ -107,6 +107,9 @@ fn read_buffer(
     let uses = smallvec![array.used(Access::Read)];
     let target = data.buf_ptr() as u64;
     py.detach(|| {
+        // A copy to pageable memory blocks in the driver until the stream gets there: wait where Ctrl-C is heard.
+        ctx.state.check()?;
+        ctx.stream.synchronize(&mut check_signals)?;
         submit(&ctx, copy(CopyKind::DeviceToHost, target, array.ptr(), array.bytes(), uses))?;
         ctx.stream.synchronize(&mut check_signals)
     })
