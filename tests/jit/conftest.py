@@ -49,9 +49,7 @@ class FakeNative:
     version: tuple[int, int] = (13, 4)
     driver: int | None = 13000
     missing: bool = False
-    device: SimpleNamespace = field(
-        default_factory=lambda: SimpleNamespace(kind="cuda", index=0, capability=(9, 0))
-    )
+    device: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(kind="cuda", index=0, capability=(9, 0)))
     opened: int = 0
     compiled: list[dict[str, Any]] = field(default_factory=list)
     loaded: list[dict[str, Any]] = field(default_factory=list)

@@ -227,7 +227,7 @@ def test_clear_says_what_it_cannot_remove(cache: DiskCache, monkeypatch: pytest.
         raise PermissionError(errno.EACCES, "Permission denied")
 
     monkeypatch.setattr(cache_module.os, "unlink", refuse)
-    with pytest.raises(CacheError, match="cannot remove .*Permission denied"):
+    with pytest.raises(CacheError, match=r"cannot remove .*Permission denied"):
         cache.clear()
 
 

@@ -211,7 +211,7 @@ def bundle_paths() -> list[Path]:
 
 
 def find_in_bundles(key: str) -> Entry | None:
-    """The image with this key from the first bundle that has it intact; a damaged bundle is passed over with a warning."""
+    """The image with this key from the first bundle that has it intact; a damaged one is passed over with a warning."""
     for bundle in _open_bundles(read_settings().bundle, cache_folder()):
         if key in bundle:
             try:

@@ -32,7 +32,9 @@ def ptx_entry(text: str, func: str | None) -> tuple[str, list[Param]]:
         raise KernelCompileError("the PTX text has no .entry function", source=text)
     if func is None:
         if len(entries) > 1:
-            raise KernelCompileError(f"the PTX text has entries {', '.join(entries)}; say which with func=", source=text)
+            raise KernelCompileError(
+                f"the PTX text has entries {', '.join(entries)}; say which with func=", source=text
+            )
         func = next(iter(entries))
     if func not in entries:
         close = difflib.get_close_matches(func, entries, n=1)
