@@ -6,6 +6,8 @@ BUNDLE ?=
 BUNDLES := src/pygpukit/kernels/bundles
 WHEEL_LIMIT := 5000000
 PYTEST_ARGS ?= -n auto
+# Tests of what runs on streams; they run a second time with the CPU device's work put off as long as is legal.
+DEFERRED := $(wildcard tests/runtime tests/array)
 
 RUST_SOURCES := Cargo.toml Cargo.lock $(shell find rust -name '*.rs' -o -name 'Cargo.toml')
 EXTENSION := $(wildcard src/pygpukit/_pygpukit_rust*.so src/pygpukit/_pygpukit_rust*.pyd)
@@ -17,10 +19,11 @@ export PYO3_PYTHON := $(CURDIR)/$(BIN)/python
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help env build demo test lint types rust-test py-test test-gpu gpu-bundle bench wheel docs clean force
+.PHONY: help env build demo test lint types rust-test deferred-test py-test test-gpu gpu-bundle bench \
+	wheel docs clean force
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # The dependencies are read from pyproject.toml, so that the environment is complete before the first build.
 REQUIREMENTS = $(BIN)/python -c 'import sys, tomllib; p = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
@@ -43,7 +46,7 @@ build: $(VENV)/.built ## Build the Rust extension into the environment
 demo: build ## Run the guided demo on whichever device this machine has
 	$(BIN)/pygpukit demo
 
-test: lint types rust-test py-test ## Everything a change must pass: lint, types, Rust tests, Python tests (no GPU)
+test: lint types rust-test deferred-test py-test ## Everything a change must pass: lint, types, Rust tests, Python tests (no GPU)
 
 lint: env ## Check style: ruff, rustfmt, clippy
 	$(BIN)/ruff check .
@@ -57,6 +60,9 @@ types: env ## Check types with mypy --strict
 # The binding crate is tested from Python: its test binary would have to link libpython.
 rust-test: env ## Run the Rust tests
 	cargo test --locked --quiet --workspace --exclude pygpukit-python
+
+deferred-test: build ## Run the stream tests with work deferred, which shows missing waits
+	$(if $(DEFERRED),PYGPUKIT_DEVICE=cpu PYGPUKIT_STREAMS=deferred:1 $(BIN)/python -m pytest $(PYTEST_ARGS) -q $(DEFERRED))
 
 py-test: build ## Run the Python tests on the CPU device
 	PYGPUKIT_DEVICE=cpu $(BIN)/python -m pytest $(PYTEST_ARGS)

@@ -9,7 +9,12 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import hypothesis
 import pytest
+
+# A loaded machine is slow, not wrong.
+hypothesis.settings.register_profile("pygpukit", deadline=None)
+hypothesis.settings.load_profile("pygpukit")
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -18,7 +23,8 @@ def pytest_configure(config: pytest.Config) -> None:
     # Without a request for CUDA the tests run on the CPU device, whatever the machine has.
     if "cuda" not in config.option.markexpr.replace("not cuda", ""):
         os.environ.setdefault("PYGPUKIT_DEVICE", "cpu")
-    os.environ.setdefault("PYGPUKIT_QUIET", "1")
+    # Compiled kernels are kept between runs, but apart from the user's own.
+    os.environ.setdefault("PYGPUKIT_CACHE_DIR", str(ROOT / ".pytest_cache" / "kernels"))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

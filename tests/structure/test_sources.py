@@ -74,6 +74,15 @@ def test_submit_is_the_only_way_to_the_device(repository: Path) -> None:
     assert not callers, "only launch::submit may call Device::enqueue"
 
 
+def test_rust_does_not_panic_on_purpose(repository: Path) -> None:
+    """An `expect` states why it cannot fail; a bare unwrap or a panic does not."""
+    found = []
+    for path in sorted((repository / "rust").glob("pygpukit-*/src/**/*.rs")):
+        for number, line in matches(r"\.unwrap\(\)|\bpanic!\(", without_tests(path.read_text(encoding="utf-8"))):
+            found.append(f"{path.relative_to(repository)}:{number}: {line}")
+    assert not found
+
+
 def test_text_is_ascii(project_files: list[Path], repository: Path) -> None:
     wrong = []
     for path in project_files:

@@ -1,35 +1,56 @@
 //! Memory: one arena per device, segments, pools with size-class free lists and quotas.
+//!
+//! ```text
+//! Arena        one per device: addresses, physical memory, what waits to be released
+//!  +- Segment  one mapping: a slab of one size class, one large array, or a piece of a GrowBuffer
+//! Pool         a tree of budgets; each pool owns its segments and caches freed blocks per stream
+//!  +- Storage  one block handed out; dropping it gives it back in stream order
+//! GrowBuffer   an address range that is mapped further in place
+//! ```
+//!
+//! Stream order. A block is handed out for a *home* stream. When it is dropped it may serve that stream again at
+//! once, since the stream itself orders the two uses. Another stream gets it only when the home stream has passed
+//! the number it had at the drop, and when other streams used it (`Storage::note_use`) nobody gets it before each
+//! of them has passed that use. Memory goes back to the device under the same rule, because unmapping does not wait
+//! for running kernels.
+//!
+//! Lock order: a pool's cache, then the arena, then a stream's state, then the device's own locks. No two pool
+//! locks are held together: quotas along the parent chain are atomics. No lock is held while a stream is waited
+//! for, because work that runs meanwhile may allocate.
 
-use std::sync::Arc;
+mod account;
+mod arena;
+mod cache;
+mod grow;
+mod pool;
+mod ranges;
+mod segment;
+mod size_class;
+mod stats;
+mod storage;
+mod uses;
 
-use crate::device::{DevPtr, SharedDevice};
-use crate::error::Result;
-use crate::stream::Stream;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A block handed out by a pool; it goes back, in stream order, when the last owner drops it.
-#[derive(Debug)]
-pub struct Storage {
-    ptr: DevPtr,
-    bytes: usize,
+pub use arena::{Arena, ArenaMode};
+pub use grow::GrowBuffer;
+pub use pool::Pool;
+pub use segment::{Segment, SegmentClass, SegmentState};
+pub use size_class::{ALIGN, SMALL_MAX};
+pub use stats::PoolStats;
+pub use storage::Storage;
+
+static SHUT_DOWN: AtomicBool = AtomicBool::new(false);
+
+/// The process is ending: from now on drops touch neither pools nor devices, and allocation is refused.
+pub fn shutdown() {
+    SHUT_DOWN.store(true, Ordering::Release);
 }
 
-impl Storage {
-    pub fn ptr(&self) -> DevPtr {
-        self.ptr
-    }
-    pub fn bytes(&self) -> usize {
-        self.bytes
-    }
+#[inline]
+pub(crate) fn is_shut_down() -> bool {
+    SHUT_DOWN.load(Ordering::Acquire)
 }
 
-#[derive(Debug)]
-pub struct Pool {
-    #[allow(dead_code)]
-    device: SharedDevice,
-}
-
-impl Pool {
-    pub fn allocate(self: &Arc<Self>, _bytes: usize, _stream: &Arc<Stream>) -> Result<Arc<Storage>> {
-        unimplemented!()
-    }
-}
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,281 @@
+//! Streams and events of the CPU device, run at once or deferred.
+//!
+//! Deferred, a stream is a queue of operations, and `poll` runs a few of those that may run now: heads of their
+//! queues that wait for no event. Which ones is drawn from a seed. No lock is held while work runs, nor while it is
+//! dropped: it may submit work, take other locks, or free memory.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::time::Instant;
+
+use parking_lot::Mutex;
+
+use super::{code, failure};
+use crate::command::{Copy, Fill, Work};
+use crate::device::{RawEvent, RawStream};
+use crate::error::{Error, Result};
+
+/// At most this many operations run in one poll.
+const STEPS: u64 = 3;
+
+/// Number of one record of an event: waits refer to the record, not to the event, which may be recorded again.
+type RecordId = u64;
+
+enum Operation {
+    Work(Box<Work>),
+    Record(RawEvent, RecordId),
+    Wait(RecordId),
+}
+
+#[derive(Default)]
+struct StreamQueue {
+    operations: VecDeque<Operation>,
+    /// An operation of this stream runs now, on some thread.
+    running: bool,
+}
+
+struct Event {
+    timing: bool,
+    last: Option<RecordId>,
+    /// When the last record ran.
+    at: Option<Instant>,
+}
+
+#[derive(Default)]
+struct State {
+    streams: Vec<StreamQueue>,
+    events: HashMap<usize, Event>,
+    next_event: usize,
+    next_record: RecordId,
+    /// Records that have not run yet.
+    pending: HashSet<RecordId>,
+    random: u64,
+}
+
+pub(crate) struct Queue {
+    deferred: bool,
+    state: Mutex<State>,
+}
+
+impl Queue {
+    pub fn new(deferred: Option<u64>) -> Queue {
+        let state = State { random: deferred.unwrap_or(0), ..State::default() };
+        Queue { deferred: deferred.is_some(), state: Mutex::new(state) }
+    }
+
+    pub fn add_stream(&self) -> RawStream {
+        let mut state = self.state.lock();
+        state.streams.push(StreamQueue::default());
+        RawStream(state.streams.len() - 1)
+    }
+
+    pub fn is_idle(&self, stream: RawStream) -> Result<bool> {
+        let mut state = self.state.lock();
+        let queue = state.stream("cpu.stream_query", stream)?;
+        Ok(queue.operations.is_empty() && !queue.running)
+    }
+
+    pub fn enqueue(&self, stream: RawStream, work: &Work) -> Result<()> {
+        let mut state = self.state.lock();
+        let queue = state.stream("cpu.enqueue", stream)?;
+        if self.deferred {
+            queue.operations.push_back(Operation::Work(Box::new(work.clone())));
+            return Ok(());
+        }
+        drop(state);
+        run(work)
+    }
+
+    pub fn add_event(&self, timing: bool) -> RawEvent {
+        let mut state = self.state.lock();
+        state.next_event += 1;
+        let id = state.next_event;
+        state.events.insert(id, Event { timing, last: None, at: None });
+        RawEvent(id)
+    }
+
+    pub fn remove_event(&self, event: RawEvent) {
+        self.state.lock().events.remove(&event.0);
+    }
+
+    pub fn record(&self, event: RawEvent, stream: RawStream) -> Result<()> {
+        const CALL: &str = "cpu.event_record";
+        let mut state = self.state.lock();
+        state.stream(CALL, stream)?;
+        let id = state.next_record + 1;
+        let known = state.event(CALL, event)?;
+        known.last = Some(id);
+        known.at = None;
+        state.next_record = id;
+        state.pending.insert(id);
+        if self.deferred {
+            state.stream(CALL, stream)?.operations.push_back(Operation::Record(event, id));
+        } else {
+            state.complete(event, id);
+        }
+        Ok(())
+    }
+
+    pub fn wait(&self, stream: RawStream, event: RawEvent) -> Result<()> {
+        const CALL: &str = "cpu.stream_wait";
+        let mut state = self.state.lock();
+        let last = state.event(CALL, event)?.last;
+        let queue = state.stream(CALL, stream)?;
+        if let Some(id) = last
+            && self.deferred
+        {
+            queue.operations.push_back(Operation::Wait(id));
+        }
+        Ok(())
+    }
+
+    pub fn is_complete(&self, event: RawEvent) -> Result<bool> {
+        let mut state = self.state.lock();
+        let last = state.event("cpu.event_query", event)?.last;
+        Ok(last.is_none_or(|id| !state.pending.contains(&id)))
+    }
+
+    pub fn elapsed_ms(&self, start: RawEvent, end: RawEvent) -> Result<f32> {
+        let mut state = self.state.lock();
+        let (start, end) = (state.time_of(start)?, state.time_of(end)?);
+        let ms = match end.checked_duration_since(start) {
+            Some(later) => later.as_secs_f64(),
+            None => -start.duration_since(end).as_secs_f64(),
+        } * 1e3;
+        Ok(ms as f32)
+    }
+
+    /// Run a few operations that may run now. An error of one of them ends the poll; its stream goes on.
+    pub fn poll(&self) -> Result<()> {
+        if !self.deferred {
+            return Ok(());
+        }
+        let steps = 1 + self.state.lock().draw() % STEPS;
+        for _ in 0..steps {
+            if !self.step()? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Run one operation; false when none may run.
+    fn step(&self) -> Result<bool> {
+        let mut state = self.state.lock();
+        let ready: Vec<usize> = (0..state.streams.len()).filter(|&index| state.is_ready(index)).collect();
+        if ready.is_empty() {
+            return Ok(false);
+        }
+        let index = ready[(state.draw() % ready.len() as u64) as usize];
+        match state.streams[index].operations.pop_front() {
+            None | Some(Operation::Wait(_)) => {}
+            Some(Operation::Record(event, id)) => state.complete(event, id),
+            Some(Operation::Work(work)) => {
+                state.streams[index].running = true;
+                drop(state);
+                let _finish = Finish { queue: self, index };
+                run(&work)?;
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// Ends an operation's turn, also when it panics.
+struct Finish<'a> {
+    queue: &'a Queue,
+    index: usize,
+}
+
+impl Drop for Finish<'_> {
+    fn drop(&mut self) {
+        self.queue.state.lock().streams[self.index].running = false;
+    }
+}
+
+impl State {
+    fn stream(&mut self, call: &'static str, stream: RawStream) -> Result<&mut StreamQueue> {
+        let known = self.streams.len();
+        self.streams.get_mut(stream.0).ok_or_else(|| {
+            failure(call, code::INVALID_HANDLE, format!("stream {} is unknown, there are {known}", stream.0))
+        })
+    }
+
+    fn event(&mut self, call: &'static str, event: RawEvent) -> Result<&mut Event> {
+        self.events
+            .get_mut(&event.0)
+            .ok_or_else(|| failure(call, code::INVALID_HANDLE, format!("event {} is unknown or destroyed", event.0)))
+    }
+
+    fn is_ready(&self, index: usize) -> bool {
+        let queue = &self.streams[index];
+        !queue.running
+            && match queue.operations.front() {
+                None => false,
+                Some(Operation::Wait(id)) => !self.pending.contains(id),
+                Some(_) => true,
+            }
+    }
+
+    fn complete(&mut self, event: RawEvent, id: RecordId) {
+        self.pending.remove(&id);
+        if let Some(event) = self.events.get_mut(&event.0)
+            && event.last == Some(id)
+        {
+            event.at = Some(Instant::now());
+        }
+    }
+
+    fn time_of(&mut self, event: RawEvent) -> Result<Instant> {
+        const CALL: &str = "cpu.event_elapsed";
+        let known = self.event(CALL, event)?;
+        if !known.timing || known.last.is_none() {
+            let text = "both events need timing, and to have been recorded".to_string();
+            return Err(failure(CALL, code::INVALID_HANDLE, text));
+        }
+        known.at.ok_or_else(|| failure(CALL, code::NOT_READY, "an event has not been reached yet".to_string()))
+    }
+
+    /// The next number of a splitmix sequence.
+    fn draw(&mut self) -> u64 {
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.random;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+}
+
+/// Do one piece of work that `check` has let through.
+fn run(work: &Work) -> Result<()> {
+    match work {
+        Work::Copy(copy) => copy_bytes(copy),
+        Work::Fill(fill) => fill_elements(fill),
+        Work::Host(function) => return function().map_err(Error::Host),
+        Work::Kernel(_) | Work::Graph(_) => {
+            return Err(Error::Device(format!("the CPU device cannot run a {}", work.describe())));
+        }
+    }
+    Ok(())
+}
+
+fn copy_bytes(copy: &Copy) {
+    if copy.bytes > 0 {
+        // SAFETY: the command's contract: both sides are valid for `bytes`; they may overlap.
+        unsafe { std::ptr::copy(copy.src as *const u8, copy.dst as *mut u8, copy.bytes) };
+    }
+}
+
+fn fill_elements(fill: &Fill) {
+    if fill.count == 0 {
+        return;
+    }
+    let (dst, count) = (fill.dst as usize, fill.count);
+    // SAFETY: the command's contract: `count` elements of this width are valid at `dst`, which `check` found aligned.
+    unsafe {
+        match fill.width {
+            1 => std::slice::from_raw_parts_mut(dst as *mut u8, count).fill(fill.value as u8),
+            2 => std::slice::from_raw_parts_mut(dst as *mut u16, count).fill(fill.value as u16),
+            _ => std::slice::from_raw_parts_mut(dst as *mut u32, count).fill(fill.value),
+        }
+    }
+}

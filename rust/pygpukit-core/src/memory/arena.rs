@@ -1,0 +1,369 @@
+//! `Arena`: a device's addresses and physical memory, made into segments and released when no stream needs them.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+
+use super::pool::Pool;
+use super::ranges::Range;
+use super::segment::{Backing, Segment, SegmentClass};
+use super::size_class::round_up;
+use super::uses::Uses;
+use crate::device::{DevPtr, Device, SharedDevice};
+use crate::error::{Error, OutOfMemory, Result};
+
+/// Rounding of large arrays where the device does not say.
+const PLAIN_GRANULE: usize = 2 << 20;
+
+/// The first reservation is this many times the device's memory, and at most `RESERVE_MAX`.
+const RESERVE_FACTOR: usize = 8;
+const RESERVE_MAX: usize = 1 << 40;
+
+pub(super) const REPORTED_HOLDERS: usize = 5;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ArenaMode {
+    /// Reserved addresses with physical memory mapped behind them.
+    Vmm,
+    /// Whole allocations, where virtual memory management is missing.
+    Plain,
+    /// No pooling: each array is its own exact allocation, so that a sanitizer sees every overrun.
+    None,
+}
+
+impl ArenaMode {
+    /// The best mode the device offers.
+    pub fn of(device: &dyn Device) -> ArenaMode {
+        if device.vmm_granularity().is_some() { ArenaMode::Vmm } else { ArenaMode::Plain }
+    }
+}
+
+/// A segment on its way back to the device, and the uses that must be over first.
+struct Retired {
+    segment: Arc<Segment>,
+    uses: Uses,
+}
+
+#[derive(Default)]
+struct State {
+    ranges: Vec<Range>,
+    retired: Vec<Retired>,
+    pools: Vec<(u32, Weak<Pool>)>,
+}
+
+pub struct Arena {
+    device: SharedDevice,
+    mode: ArenaMode,
+    granule: usize,
+    /// The segment of arrays without bytes.
+    empty: Arc<Segment>,
+    next_pool: AtomicU32,
+    reserved: AtomicUsize,
+    grown: AtomicUsize,
+    last_error: Mutex<Option<Error>>,
+    state: Mutex<State>,
+}
+
+impl fmt::Debug for Arena {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Arena({:?}, {} bytes reserved)", self.mode, self.reserved())
+    }
+}
+
+impl Arena {
+    /// Touches the device only when the first memory is asked for. `Vmm` becomes `Plain` where the device lacks it.
+    pub fn new(device: SharedDevice, mode: ArenaMode) -> Arc<Arena> {
+        let granularity = device.vmm_granularity().filter(|granule| *granule > 0);
+        let mode = if mode == ArenaMode::Vmm && granularity.is_none() { ArenaMode::Plain } else { mode };
+        Arc::new(Arena {
+            device,
+            mode,
+            granule: granularity.unwrap_or(PLAIN_GRANULE),
+            empty: Segment::new(0, 0, Backing::Nothing, SegmentClass::Empty, 0),
+            next_pool: AtomicU32::new(1),
+            reserved: AtomicUsize::new(0),
+            grown: AtomicUsize::new(0),
+            last_error: Mutex::new(None),
+            state: Mutex::default(),
+        })
+    }
+
+    pub fn device(&self) -> &SharedDevice {
+        &self.device
+    }
+
+    pub fn mode(&self) -> ArenaMode {
+        self.mode
+    }
+
+    /// Large arrays are rounded up to this.
+    pub fn granule(&self) -> usize {
+        self.granule
+    }
+
+    /// Bytes held from the device by all pools and buffers, those waiting to be released included.
+    pub fn reserved(&self) -> usize {
+        self.reserved.load(Ordering::Relaxed)
+    }
+
+    /// The last error of a release, which nobody could be told about; asking forgets it.
+    pub fn take_error(&self) -> Option<Error> {
+        self.last_error.lock().take()
+    }
+
+    /// Give every cached piece of memory that no stream needs any more back to the device.
+    pub fn trim(&self) -> Result<()> {
+        for pool in self.pools() {
+            pool.trim()?;
+        }
+        self.reap()
+    }
+
+    /// The largest live allocations of all pools.
+    pub fn top_holders(&self, n: usize) -> Vec<(usize, String)> {
+        let mut holders: Vec<_> = self.pools().iter().flat_map(|pool| pool.own_holders()).collect();
+        match self.grown.load(Ordering::Relaxed) {
+            0 => {}
+            bytes => holders.push((bytes, "growable buffers".to_string())),
+        }
+        largest(holders, n)
+    }
+
+    pub(crate) fn empty_segment(&self) -> &Arc<Segment> {
+        &self.empty
+    }
+
+    pub(crate) fn next_pool_id(&self) -> u32 {
+        self.next_pool.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(crate) fn register(&self, pool: &Arc<Pool>) {
+        self.state.lock().pools.push((pool.id(), Arc::downgrade(pool)));
+    }
+
+    pub(crate) fn unregister(&self, id: u32) {
+        self.state.lock().pools.retain(|(known, _)| *known != id);
+    }
+
+    /// The pools alive now. Dropping one of them may take the arena's lock, so it is not held here.
+    pub(crate) fn pools(&self) -> Vec<Arc<Pool>> {
+        let weak: Vec<_> = self.state.lock().pools.iter().map(|(_, pool)| pool.clone()).collect();
+        weak.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// A new segment of its own addresses. Fails with the device's out-of-memory error when it has no more.
+    pub(crate) fn obtain(&self, bytes: usize, class: SegmentClass, owner: u32) -> Result<Arc<Segment>> {
+        self.reap()?;
+        if self.mode != ArenaMode::Vmm {
+            let ptr = self.device.plain_alloc(bytes)?;
+            self.count_new(bytes, class);
+            return Ok(Segment::new(ptr, bytes, Backing::Plain, class, owner));
+        }
+        let va = self.take_range(bytes)?;
+        self.map_at(va, bytes, class, owner).inspect_err(|_| self.give_back_range(va, bytes))
+    }
+
+    /// Put memory behind addresses taken with `take_range`; they belong to the segment from then on.
+    pub(crate) fn map_at(&self, va: DevPtr, bytes: usize, class: SegmentClass, owner: u32) -> Result<Arc<Segment>> {
+        let handle = self.device.create(bytes)?;
+        if let Err(error) = self.device.map(va, bytes, handle) {
+            self.record(self.device.release(handle, bytes));
+            return Err(error);
+        }
+        self.count_new(bytes, class);
+        Ok(Segment::new(va, bytes, Backing::Mapped(handle), class, owner))
+    }
+
+    pub(crate) fn take_range(&self, bytes: usize) -> Result<DevPtr> {
+        let mut state = self.state.lock();
+        if let Some(va) = state.ranges.iter_mut().find_map(|range| range.take(bytes)) {
+            return Ok(va);
+        }
+        let generous = self.device.props().total_memory.saturating_mul(RESERVE_FACTOR).min(RESERVE_MAX);
+        let mut wanted = round_up(generous.max(bytes), self.granule).unwrap_or(bytes);
+        let base = loop {
+            match self.device.reserve(wanted) {
+                Ok(base) => break base,
+                Err(error) if wanted <= bytes => return Err(error),
+                Err(_) => wanted = round_up((wanted / 2).max(bytes), self.granule).unwrap_or(bytes),
+            }
+        };
+        let mut range = Range::new(base, wanted);
+        let va = range.take(bytes);
+        state.ranges.push(range);
+        va.ok_or_else(|| Error::Value(format!("the device reserved {wanted} bytes of addresses, {bytes} were needed")))
+    }
+
+    pub(crate) fn give_back_range(&self, va: DevPtr, bytes: usize) {
+        if let Some(range) = self.state.lock().ranges.iter_mut().find(|range| range.contains(va)) {
+            range.give_back(va, bytes);
+        }
+    }
+
+    /// Release segments once their uses are over: at once if they are, else in a later call.
+    pub(crate) fn retire(&self, segments: impl IntoIterator<Item = (Arc<Segment>, Uses)>) {
+        let retired = segments.into_iter().map(|(segment, uses)| Retired { segment, uses });
+        self.state.lock().retired.extend(retired);
+        let reaped = self.reap();
+        self.record(reaped);
+    }
+
+    /// Release what was retired and is no longer used.
+    pub(crate) fn reap(&self) -> Result<()> {
+        let mut idle = Vec::new();
+        let mut failed = Ok(());
+        {
+            let mut state = self.state.lock();
+            if state.retired.is_empty() {
+                return Ok(());
+            }
+            // Each stream is asked at most once; what its answer does not cover waits for the next call.
+            let mut asked: SmallVec<[u32; 8]> = SmallVec::new();
+            let mut index = 0;
+            while index < state.retired.len() {
+                let uses = &mut state.retired[index].uses;
+                uses.drop_completed();
+                for (stream, seq) in uses.iter() {
+                    if asked.contains(&stream.id()) {
+                        continue;
+                    }
+                    asked.push(stream.id());
+                    if let Err(error) = stream.passed(seq) {
+                        failed = Err(error);
+                    }
+                }
+                uses.drop_completed();
+                if uses.is_empty() {
+                    idle.push(state.retired.swap_remove(index).segment);
+                } else {
+                    index += 1;
+                }
+            }
+        }
+        for segment in idle {
+            self.release(&segment);
+        }
+        failed
+    }
+
+    /// Try, and when the device is full give cached memory back, then wait stream by stream for more, and try again.
+    /// No lock is held while waiting.
+    pub(crate) fn under_pressure<T>(
+        &self,
+        check: &mut dyn FnMut() -> Result<()>,
+        mut attempt: impl FnMut() -> Result<T>,
+    ) -> Result<T> {
+        match attempt() {
+            Err(error) if error.is_out_of_memory() => {}
+            other => return other,
+        }
+        let mut unfinished = self.unfinished();
+        loop {
+            self.trim()?;
+            let full = match attempt() {
+                Err(error) if error.is_out_of_memory() => error,
+                other => return other,
+            };
+            match unfinished.pop() {
+                Some((stream, seq)) => stream.wait_passed(seq, check)?,
+                None => return Err(full),
+            }
+        }
+    }
+
+    /// The error a caller gets when the device has no more. Other errors pass through.
+    pub(crate) fn explain(&self, error: Error, requested: usize) -> Error {
+        if !matches!(error, Error::Driver { .. }) || !error.is_out_of_memory() {
+            return error;
+        }
+        self.out_of_memory(requested)
+    }
+
+    pub(crate) fn out_of_memory(&self, requested: usize) -> Error {
+        let (free, total) = self.memory_info();
+        let holders = self.top_holders(REPORTED_HOLDERS);
+        Error::OutOfMemory(Box::new(OutOfMemory { requested, free, total, quota: None, holders }))
+    }
+
+    /// Free and total bytes, or zeros where the device cannot say, for reports.
+    pub(crate) fn memory_info(&self) -> (usize, usize) {
+        self.device.memory_info().unwrap_or((0, self.device.props().total_memory))
+    }
+
+    /// Streams whose progress would make memory free.
+    fn unfinished(&self) -> Uses {
+        let mut uses = Uses::default();
+        for pool in self.pools() {
+            pool.note_unfinished(&mut uses);
+        }
+        for retired in &self.state.lock().retired {
+            uses.merge(&retired.uses);
+        }
+        uses.drop_completed();
+        uses
+    }
+
+    fn release(&self, segment: &Segment) {
+        let (va, bytes) = (segment.va(), segment.bytes());
+        let released = match segment.backing() {
+            Backing::Nothing => return,
+            Backing::Plain => self.device.plain_free(va),
+            // Addresses whose unmapping failed are not used again.
+            Backing::Mapped(handle) => self.device.unmap(va, bytes).and_then(|()| {
+                self.give_back_range(va, bytes);
+                self.device.release(handle, bytes)
+            }),
+        };
+        if released.is_ok() {
+            self.reserved.fetch_sub(bytes, Ordering::Relaxed);
+            if segment.class() == SegmentClass::Grow {
+                self.grown.fetch_sub(bytes, Ordering::Relaxed);
+            }
+        }
+        self.record(released);
+    }
+
+    fn count_new(&self, bytes: usize, class: SegmentClass) {
+        self.reserved.fetch_add(bytes, Ordering::Relaxed);
+        if class == SegmentClass::Grow {
+            self.grown.fetch_add(bytes, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn record(&self, result: Result<()>) {
+        if let Err(error) = result {
+            *self.last_error.lock() = Some(error);
+        }
+    }
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        if super::is_shut_down() {
+            return;
+        }
+        // Nobody can release what is left later: wait for it. Memory whose streams fail stays with the device.
+        let retired = std::mem::take(&mut self.state.get_mut().retired);
+        for Retired { segment, uses } in retired {
+            let waited = uses.iter().try_for_each(|(stream, seq)| stream.wait_passed(seq, &mut || Ok(())));
+            if waited.is_ok() {
+                self.release(&segment);
+            }
+        }
+        for range in &self.state.get_mut().ranges {
+            if range.is_whole() {
+                // A failure leaves addresses reserved that nobody asks for any more.
+                let _ = self.device.unreserve(range.base, range.bytes);
+            }
+        }
+    }
+}
+
+pub(crate) fn largest(mut holders: Vec<(usize, String)>, n: usize) -> Vec<(usize, String)> {
+    holders.sort_by(|a, b| b.cmp(a));
+    holders.truncate(n);
+    holders
+}

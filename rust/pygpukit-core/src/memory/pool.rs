@@ -1,0 +1,398 @@
+//! `Pool`: a tree of budgets; each pool owns its segments and hands out blocks of them.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::{Mutex, MutexGuard};
+
+use super::account::Account;
+use super::arena::{Arena, ArenaMode, REPORTED_HOLDERS, largest};
+use super::cache::{Block, Cache};
+use super::segment::SegmentClass;
+use super::size_class::{Fit, Request, slab_bytes};
+use super::stats::PoolStats;
+use super::storage::Storage;
+use super::uses::Uses;
+use crate::error::{Error, OutOfMemory, Result};
+use crate::stream::Stream;
+
+pub struct Pool {
+    id: u32,
+    name: String,
+    arena: Arc<Arena>,
+    parent: Option<Arc<Pool>>,
+    /// Memory of one graph: reused in recorded order on one stream, kept until the pool ends.
+    private: bool,
+    account: Account,
+    /// Set under the cache's lock.
+    closed: AtomicBool,
+    cache: Mutex<Cache>,
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Pool('{}', {} bytes used)", self.name, self.account.used())
+    }
+}
+
+impl Pool {
+    /// A pool without a parent.
+    pub fn root(arena: &Arc<Arena>, name: &str) -> Arc<Pool> {
+        Pool::build(arena, name, None, None, false)
+    }
+
+    /// A pool whose allocations also count against this one.
+    pub fn child(self: &Arc<Self>, name: &str, quota: Option<usize>) -> Result<Arc<Pool>> {
+        self.check_open()?;
+        Ok(Pool::build(&self.arena, name, Some(self.clone()), quota, false))
+    }
+
+    /// The memory of one graph. What is freed while the graph is recorded serves later allocations on the same
+    /// stream, in recorded order, and never another stream; nothing goes back to the device before the pool and its
+    /// last storage are gone. `note_use` tells the pool of replays.
+    pub fn private(parent: &Arc<Pool>) -> Arc<Pool> {
+        Pool::build(&parent.arena, &format!("{} (graph)", parent.name), Some(parent.clone()), None, true)
+    }
+
+    fn build(
+        arena: &Arc<Arena>,
+        name: &str,
+        parent: Option<Arc<Pool>>,
+        quota: Option<usize>,
+        private: bool,
+    ) -> Arc<Pool> {
+        let pool = Arc::new(Pool {
+            id: arena.next_pool_id(),
+            name: name.to_string(),
+            arena: arena.clone(),
+            parent,
+            private,
+            account: Account::new(quota),
+            closed: AtomicBool::new(false),
+            cache: Mutex::default(),
+        });
+        arena.register(&pool);
+        pool
+    }
+
+    /// Unique in the arena; segments carry it.
+    pub fn id(&self) -> u32 {
+        self.id
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub fn parent(&self) -> Option<&Arc<Pool>> {
+        self.parent.as_ref()
+    }
+
+    pub fn arena(&self) -> &Arc<Arena> {
+        &self.arena
+    }
+
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    pub fn quota(&self) -> Option<usize> {
+        self.account.quota()
+    }
+
+    /// A quota below what is in use refuses new allocations until enough is given back.
+    pub fn set_quota(&self, quota: Option<usize>) {
+        let _lock = self.cache.lock();
+        self.account.set_quota(quota);
+    }
+
+    /// A block for use on `stream`. Zero bytes give a null pointer without memory. A quota refuses at once; a full
+    /// device is first trimmed, then waited for.
+    #[inline]
+    pub fn allocate(self: &Arc<Self>, bytes: usize, stream: &Arc<Stream>) -> Result<Arc<Storage>> {
+        self.allocate_with_check(bytes, stream, &mut || Ok(()))
+    }
+
+    /// `allocate` with a function that runs every few milliseconds while a full device is waited for, and may end
+    /// the wait with an error.
+    pub fn allocate_with_check(
+        self: &Arc<Self>,
+        bytes: usize,
+        stream: &Arc<Stream>,
+        check: &mut dyn FnMut() -> Result<()>,
+    ) -> Result<Arc<Storage>> {
+        if super::is_shut_down() {
+            return Err(Error::ShuttingDown);
+        }
+        let Some(request) = Request::new(bytes, self.arena.granule()) else {
+            return Err(self.arena.out_of_memory(bytes));
+        };
+        let mut cache = self.cache.lock();
+        if let Err(refusing) = self.charge(request.rounded) {
+            drop(cache);
+            return Err(refusing.refusal(bytes));
+        }
+        if let Some(block) = self.take_at_once(&mut cache, &request, stream) {
+            self.keep_alive(&mut cache);
+            drop(cache);
+            return Ok(Storage::new(block, &request, self));
+        }
+        drop(cache);
+        let found = self.find(&request, stream, check);
+        if found.is_err() {
+            let _lock = self.cache.lock();
+            self.uncharge(request.rounded);
+        }
+        Ok(Storage::new(found?, &request, self))
+    }
+
+    /// Give cached memory that no stream needs any more back to the device. A graph's pool keeps its memory.
+    pub fn trim(&self) -> Result<()> {
+        if self.private {
+            return Ok(());
+        }
+        let idle = self.cache.lock().drain_idle(false)?;
+        self.arena.retire(idle);
+        Ok(())
+    }
+
+    /// Refuse new allocations and release the pool's memory: at once what is free, the rest with the last block.
+    pub fn close(&self) -> Result<()> {
+        let idle = {
+            let mut cache = self.cache.lock();
+            self.closed.store(true, Ordering::Release);
+            if cache.live() == 0 || !self.private { cache.drain_idle(true)? } else { Vec::new() }
+        };
+        self.arena.retire(idle);
+        Ok(())
+    }
+
+    /// The whole pool's memory is used by `stream` up to `seq`: a replay of the graph that owns it.
+    pub fn note_use(&self, stream: &Arc<Stream>, seq: u64) {
+        self.cache.lock().replays.note(stream, seq);
+    }
+
+    pub fn stats(&self) -> PoolStats {
+        let (free, _) = self.arena.memory_info();
+        let (mut stats, room) = {
+            let cache = self.cache.lock();
+            let cached = cache.reserved - cache.live_bytes;
+            let stats = PoolStats {
+                used: self.account.used(),
+                peak: self.account.peak(),
+                quota: self.quota(),
+                cached,
+                reserved: cache.reserved,
+                hits: cache.hits,
+                misses: cache.misses,
+                allocations: cache.hits + cache.misses,
+                frees: cache.frees,
+                live: cache.live(),
+                ..PoolStats::default()
+            };
+            (stats, free.saturating_add(cached))
+        };
+        stats.available = self.quota_room().min(room);
+        stats
+    }
+
+    /// The largest live allocations of this pool and those below it: bytes and what is known of them.
+    pub fn top_holders(&self, n: usize) -> Vec<(usize, String)> {
+        let pools = self.arena.pools();
+        largest(pools.iter().filter(|pool| pool.is_within(self)).flat_map(|pool| pool.own_holders()).collect(), n)
+    }
+
+    pub(crate) fn own_holders(&self) -> Vec<(usize, String)> {
+        self.cache.lock().holders(&self.name)
+    }
+
+    pub(crate) fn note_unfinished(&self, uses: &mut Uses) {
+        if !self.private {
+            self.cache.lock().note_unfinished(uses);
+        }
+    }
+
+    /// Take a dropped storage's block back. The last one returns the pool's reference to itself, which the caller
+    /// drops when it is done with the pool.
+    #[inline]
+    pub(crate) fn give_back(&self, block: Block, charged: usize, uses: Uses) -> Option<Arc<Pool>> {
+        let mut cache = self.cache.lock();
+        self.uncharge(charged);
+        match block.segment.class() {
+            SegmentClass::Empty => cache.frees += 1,
+            _ if self.arena.mode() == ArenaMode::None => return self.retire_exact(cache, block, uses),
+            class => {
+                if class == SegmentClass::Large {
+                    block.segment.set_label(None);
+                }
+                cache.give_back(block, uses, !self.private);
+            }
+        }
+        if cache.live() > 0 {
+            return None;
+        }
+        let keep = cache.keep.take();
+        drop(cache);
+        if self.is_closed() {
+            let closed = self.close();
+            self.arena.record(closed);
+        }
+        keep
+    }
+
+    #[cold]
+    fn retire_exact(&self, mut cache: MutexGuard<'_, Cache>, block: Block, mut uses: Uses) -> Option<Arc<Pool>> {
+        cache.returned(&block);
+        cache.forget(&block.segment);
+        uses.merge(&cache.replays);
+        uses.note(&block.home, block.home.seq());
+        let keep = if cache.live() == 0 { cache.keep.take() } else { None };
+        drop(cache);
+        self.arena.retire([(block.segment, uses)]);
+        keep
+    }
+
+    /// The common case: an array without bytes, or a block the stream itself has freed.
+    #[inline]
+    fn take_at_once(&self, cache: &mut Cache, request: &Request, stream: &Arc<Stream>) -> Option<Block> {
+        if request.fit == Fit::Empty {
+            cache.hits += 1;
+            return Some(Block { ptr: 0, segment: self.arena.empty_segment().clone(), home: stream.clone() });
+        }
+        cache.take_own(request, stream)
+    }
+
+    /// Live blocks keep their pool alive.
+    #[inline]
+    fn keep_alive(self: &Arc<Self>, cache: &mut Cache) {
+        if cache.keep.is_none() {
+            cache.keep = Some(self.clone());
+        }
+    }
+
+    /// The charge is made; find memory for it.
+    #[cold]
+    fn find(
+        self: &Arc<Self>,
+        request: &Request,
+        stream: &Arc<Stream>,
+        check: &mut dyn FnMut() -> Result<()>,
+    ) -> Result<Block> {
+        let found = self.arena.under_pressure(check, || {
+            let mut cache = self.cache.lock();
+            if self.is_closed() {
+                return Err(self.closed_error());
+            }
+            if let Some(block) = cache.take_held(request, stream, !self.private)? {
+                self.keep_alive(&mut cache);
+                return Ok(block);
+            }
+            // Not under the lock: making memory takes the driver a while.
+            drop(cache);
+            let (bytes, class) = match request.fit {
+                _ if self.arena.mode() == ArenaMode::None => (request.bytes, SegmentClass::Large),
+                Fit::Slab(class) => (slab_bytes(class as usize, self.arena.granule()), SegmentClass::Slab(class)),
+                Fit::Large | Fit::Empty => (request.rounded, SegmentClass::Large),
+            };
+            let segment = self.arena.obtain(bytes, class, self.id)?;
+            let mut cache = self.cache.lock();
+            if self.is_closed() {
+                drop(cache);
+                self.arena.retire([(segment, Uses::default())]);
+                return Err(self.closed_error());
+            }
+            self.keep_alive(&mut cache);
+            Ok(cache.adopt(segment, stream))
+        });
+        found.map_err(|error| self.arena.explain(error, request.bytes))
+    }
+
+    /// Count bytes here and in every pool above, or name the pool that is closed or whose quota has no room. The
+    /// cache's lock is held.
+    #[inline]
+    fn charge(&self, bytes: usize) -> std::result::Result<(), &Pool> {
+        if self.is_closed() || (bytes > 0 && !self.account.add_own(bytes)) {
+            return Err(self);
+        }
+        if let Some(parent) = &self.parent
+            && let Err(refusing) = parent.charge_below(bytes)
+        {
+            self.account.subtract_own(bytes);
+            return Err(refusing);
+        }
+        self.account.raise_peak();
+        Ok(())
+    }
+
+    fn charge_below(&self, bytes: usize) -> std::result::Result<(), &Pool> {
+        if self.is_closed() || (bytes > 0 && !self.account.add_below(bytes)) {
+            return Err(self);
+        }
+        if let Some(parent) = &self.parent
+            && let Err(refusing) = parent.charge_below(bytes)
+        {
+            self.account.subtract_below(bytes);
+            return Err(refusing);
+        }
+        self.account.raise_peak();
+        Ok(())
+    }
+
+    /// The cache's lock is held.
+    #[inline]
+    fn uncharge(&self, bytes: usize) {
+        self.account.subtract_own(bytes);
+        let mut above = self.parent.as_ref();
+        while let Some(pool) = above {
+            pool.account.subtract_below(bytes);
+            above = pool.parent.as_ref();
+        }
+    }
+
+    /// What the quotas from here to the root leave.
+    fn quota_room(&self) -> usize {
+        let own = self.account.room();
+        self.parent.as_ref().map_or(own, |parent| own.min(parent.quota_room()))
+    }
+
+    fn is_within(&self, other: &Pool) -> bool {
+        self.id == other.id || self.parent.as_ref().is_some_and(|parent| parent.is_within(other))
+    }
+
+    fn check_open(&self) -> Result<()> {
+        if self.is_closed() {
+            return Err(self.closed_error());
+        }
+        self.parent.as_ref().map_or(Ok(()), |parent| parent.check_open())
+    }
+
+    fn closed_error(&self) -> Error {
+        Error::Value(format!("memory pool '{}' is closed; allocate from an open pool", self.name))
+    }
+
+    /// Why this pool refused a charge.
+    #[cold]
+    fn refusal(&self, requested: usize) -> Error {
+        if self.is_closed() {
+            return self.closed_error();
+        }
+        let quota = Some((self.name.clone(), self.account.used(), self.quota().unwrap_or(usize::MAX)));
+        let (free, total) = self.arena.memory_info();
+        let holders = self.top_holders(REPORTED_HOLDERS);
+        Error::OutOfMemory(Box::new(OutOfMemory { requested, free, total, quota, holders }))
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        if super::is_shut_down() {
+            return;
+        }
+        self.arena.unregister(self.id);
+        match self.cache.get_mut().drain_idle(true) {
+            Ok(idle) => self.arena.retire(idle),
+            Err(error) => self.arena.record(Err(error)),
+        }
+    }
+}

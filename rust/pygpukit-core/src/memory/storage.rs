@@ -1,0 +1,145 @@
+//! `Storage`: a block handed out by a pool.
+
+use std::fmt;
+use std::mem::{ManuallyDrop, take};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use parking_lot::Mutex;
+
+use super::cache::Block;
+use super::pool::Pool;
+use super::segment::{Segment, SegmentClass};
+use super::size_class::Request;
+use super::uses::Uses;
+use crate::device::DevPtr;
+use crate::stream::Stream;
+
+/// A block handed out by a pool; it goes back, in stream order, when the last owner drops it.
+pub struct Storage {
+    block: ManuallyDrop<Block>,
+    bytes: usize,
+    charged: usize,
+    born: u64,
+    /// Not counted: the pool keeps itself alive while it has live blocks, which saves two atomic operations.
+    pool: ManuallyDrop<Arc<Pool>>,
+    exports: AtomicU32,
+    /// Uses by streams other than home.
+    uses: Mutex<Uses>,
+}
+
+impl fmt::Debug for Storage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Storage({:#x}, {} bytes)", self.ptr(), self.bytes)
+    }
+}
+
+impl Storage {
+    /// `block` counts as live in `pool`.
+    #[inline]
+    pub(crate) fn new(block: Block, request: &Request, pool: &Arc<Pool>) -> Arc<Storage> {
+        let born = block.home.seq();
+        // SAFETY: the pool holds a reference to itself as long as this block is live, that is, until the drop below
+        // has given it back; this copy is never dropped.
+        let pool = ManuallyDrop::new(unsafe { Arc::from_raw(Arc::as_ptr(pool)) });
+        Arc::new(Storage {
+            block: ManuallyDrop::new(block),
+            bytes: request.bytes,
+            charged: request.rounded,
+            born,
+            pool,
+            exports: AtomicU32::new(0),
+            uses: Mutex::default(),
+        })
+    }
+
+    #[inline]
+    pub fn ptr(&self) -> DevPtr {
+        self.block.ptr
+    }
+
+    /// Bytes asked for.
+    #[inline]
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Bytes that may be used.
+    pub fn capacity(&self) -> usize {
+        self.block.capacity()
+    }
+
+    /// The stream it was allocated for; its uses there need no note.
+    #[inline]
+    pub fn home(&self) -> &Arc<Stream> {
+        &self.block.home
+    }
+
+    /// Number of the home stream when the block was handed out. Earlier work there may still use the same memory, so
+    /// another stream waits for this number before it touches the block for the first time.
+    #[inline]
+    pub fn born(&self) -> u64 {
+        self.born
+    }
+
+    pub fn pool(&self) -> &Arc<Pool> {
+        &self.pool
+    }
+
+    pub fn segment(&self) -> &Segment {
+        &self.block.segment
+    }
+
+    /// Does the block have a segment of its own? Only then its label appears in reports.
+    pub fn owns_segment(&self) -> bool {
+        self.block.segment.class() == SegmentClass::Large
+    }
+
+    /// A command with number `seq` on `stream` uses the block.
+    #[inline]
+    pub fn note_use(&self, stream: &Arc<Stream>, seq: u64) {
+        if stream.id() != self.block.home.id() && self.bytes > 0 {
+            self.uses.lock().note(stream, seq);
+            self.block.segment.note_use(stream, seq);
+        }
+    }
+
+    /// A pointer to the block leaves our sight: its segment stays where it is until as many calls of `unexport`, or
+    /// until the storage is dropped.
+    pub fn export(&self) {
+        if self.exports.fetch_add(1, Ordering::AcqRel) == 0 {
+            self.block.segment.pin_exported();
+        }
+    }
+
+    /// Does nothing when nothing is exported.
+    pub fn unexport(&self) {
+        let before = self.exports.fetch_update(Ordering::AcqRel, Ordering::Acquire, |n| n.checked_sub(1));
+        if before == Ok(1) {
+            self.block.segment.unpin_exported();
+        }
+    }
+
+    /// What reports of large holders say about the block (type, shape, whose it is).
+    pub fn set_label(&self, label: &str) {
+        if self.owns_segment() {
+            self.block.segment.set_label(Some(label.into()));
+        }
+    }
+}
+
+impl Drop for Storage {
+    fn drop(&mut self) {
+        // SAFETY: the block is taken here only, and a drop runs once.
+        let block = unsafe { ManuallyDrop::take(&mut self.block) };
+        if super::is_shut_down() {
+            return;
+        }
+        if *self.exports.get_mut() > 0 {
+            block.segment.unpin_exported();
+        }
+        let keep = self.pool.give_back(block, self.charged, take(self.uses.get_mut()));
+        // The pool may end here; nothing below touches it.
+        drop(keep);
+    }
+}
