@@ -91,8 +91,12 @@ class FakeNative:
     def current_device(self) -> SimpleNamespace:
         return self.device
 
-    def load_kernel(self, image: bytes, entry: str, name: str, params: Any) -> SimpleNamespace:
-        self.loaded.append({"image": image, "entry": entry, "name": name, "params": params})
+    def load_kernel(
+        self, image: bytes, entry: str, name: str, params: Any, *, arch: str, source: str
+    ) -> SimpleNamespace:
+        self.loaded.append(
+            {"image": image, "entry": entry, "name": name, "params": params, "arch": arch, "source": source}
+        )
         return SimpleNamespace(**self.loaded[-1])
 
 

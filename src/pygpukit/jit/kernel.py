@@ -90,12 +90,13 @@ def jit(
     kernel = _known(key)
     if kernel is not None:
         return kernel
-    signature = find_signature(src, func, _macros(options, defines))
+    signature = find_signature(src, func, _macros(options, defines), headers)
     is_cuda = device.kind == "cuda"
+    arch = arch_for(device.capability) if is_cuda else _PTX_ARCH
     image = compile_image(
         src,
         name=signature.name,
-        arch=arch_for(device.capability) if is_cuda else _PTX_ARCH,
+        arch=arch,
         options=options,
         headers=headers,
         defines=defines,
@@ -103,7 +104,7 @@ def jit(
         kind="cubin" if is_cuda else "ptx",
     )
     entry = signature.name if signature.extern_c else image.lowered[signature.name]
-    return _remember(key, _load(image.image, entry, signature.name, signature.params))
+    return _remember(key, _load(image.image, entry, signature.name, signature.params, arch, src))
 
 
 def load_ptx(path_or_text: str | os.PathLike[str], func: str | None = None) -> _native.Kernel:
@@ -133,7 +134,7 @@ def load_ptx(path_or_text: str | os.PathLike[str], func: str | None = None) -> _
     if kernel is not None:
         return kernel
     entry, params = ptx_entry(text, func)
-    return _remember(key, _load(text.encode("utf-8") + b"\0", entry, entry, tuple(params)))
+    return _remember(key, _load(text.encode("utf-8") + b"\0", entry, entry, params, "", text))
 
 
 def warmup() -> None:
@@ -160,9 +161,9 @@ def _macros(options: Sequence[str], defines: Mapping[str, object] | None) -> dic
     return macros | macro_texts(defines)
 
 
-def _load(image: bytes, entry: str, name: str, params: tuple[Param, ...] | None) -> _native.Kernel:
-    codes = None if params is None else [(param.name, param.code) for param in params]
-    return _native.load_kernel(image, entry, name, codes)
+def _load(image: bytes, entry: str, name: str, params: Sequence[Param], arch: str, source: str) -> _native.Kernel:
+    codes = [(param.name, param.code) for param in params]
+    return _native.load_kernel(image, entry, name, codes, arch=arch, source=source)
 
 
 def _known(key: Hashable) -> _native.Kernel | None:
