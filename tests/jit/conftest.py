@@ -16,6 +16,7 @@ from pygpukit.errors import KernelCompileError, NvrtcNotFoundError
 
 # By name, because the package's attribute `jit` is the function.
 compiler: Any = importlib.import_module("pygpukit.jit.compiler")
+build: Any = importlib.import_module("pygpukit.jit.build")
 kernel: Any = importlib.import_module("pygpukit.jit.kernel")
 nvrtc: Any = importlib.import_module("pygpukit.jit.nvrtc")
 bundle: Any = importlib.import_module("pygpukit.jit.bundle")
@@ -104,7 +105,7 @@ class FakeNative:
 def native(monkeypatch: pytest.MonkeyPatch) -> FakeNative:
     """The native module replaced by one that compiles nothing and has a device of capability 9.0."""
     fake = FakeNative()
-    for module in (compiler, kernel, nvrtc, cli):
+    for module in (build, compiler, kernel, nvrtc, cli):
         monkeypatch.setattr(module, "_native", fake)
     monkeypatch.setattr(nvrtc, "_opened", None)
     # Which files lie on this machine must not matter.

@@ -67,6 +67,20 @@ def test_another_compiler_is_another_image(native: Any, monkeypatch: pytest.Monk
     assert compile_image(SOURCE, name="k", arch="90a").cached is None
 
 
+def test_a_copy_of_another_version_that_is_already_loaded_has_its_own_images(
+    native: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler: Any = importlib.import_module("pygpukit.jit.compiler")
+    # The files say 13.9; what opens is 13.4.
+    monkeypatch.setattr(compiler, "expected_version", lambda: (13, 9))
+    origins = []
+    for _ in range(2):
+        forget_images()
+        origins.append(compile_image(SOURCE, name="k", arch="90a").cached)
+    assert origins == [None, "disk"]
+    assert len(native.compiled) == 1
+
+
 def test_a_damaged_image_is_compiled_again(native: Any, cache_dir: Path) -> None:
     compile_image(SOURCE, name="k", arch="90a")
     [path] = cache_dir.iterdir()

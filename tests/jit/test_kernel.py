@@ -201,6 +201,18 @@ def test_hostile_ptx_ends(text: str, ending: str) -> None:
             ptx_entry(source, "k")
 
 
+@pytest.mark.nvrtc
+def test_a_real_kernel_on_the_cpu_device() -> None:
+    kernel = jit(SCALE)
+    assert kernel is jit(SCALE)
+    assert kernel.params == [("x", "*f32"), ("factor", "f32"), ("n", "i32")]
+    assert (kernel.name, kernel.arch, kernel.source) == ("scale", "80", SCALE)
+    assert b".entry scale(" in kernel.image
+    again = load_ptx(kernel.image.decode(), "scale")
+    assert [code for _, code in again.params] == ["*void", "f32", "i32"]
+    warmup()
+
+
 TYPES = [
     *["float", "double", "bool", "char", "signed char", "unsigned char", "short", "unsigned short int", "int"],
     *["unsigned", "long", "unsigned long", "long long", "long long unsigned", "size_t", "int64_t", "std::uint8_t"],
