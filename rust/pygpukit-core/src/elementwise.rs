@@ -36,6 +36,13 @@ pub struct Packed {
     len: usize,
 }
 
+impl Default for Packed {
+    #[inline]
+    fn default() -> Packed {
+        Packed { dense: false, n: 0, bytes: [0; MAX_ARGS], len: 0 }
+    }
+}
+
 impl Packed {
     #[inline]
     pub fn args(&self) -> &[u8] {
@@ -59,9 +66,17 @@ impl Packed {
     }
 }
 
-/// Pack the argument block for `out = op(inputs...)`; every input already broadcasts to `out`'s shape.
+/// Pack the argument block for `out = op(inputs...)`; every input already broadcasts to `out`'s shape. It is written
+/// in place: the block is large to move.
 #[inline]
-pub fn pack(out_ptr: DevPtr, out: &Layout, out_itemsize: usize, inputs: &[Input<'_>], shape: Shape) -> Result<Packed> {
+pub fn pack(
+    packed: &mut Packed,
+    out_ptr: DevPtr,
+    out: &Layout,
+    out_itemsize: usize,
+    inputs: &[Input<'_>],
+    shape: Shape,
+) -> Result<()> {
     let n = out.size();
     let mut dense = out.is_contiguous();
     let mut aligned = out_ptr % (shape.vector * out_itemsize) as u64 == 0;
@@ -74,7 +89,7 @@ pub fn pack(out_ptr: DevPtr, out: &Layout, out_itemsize: usize, inputs: &[Input<
             aligned = aligned && ptr % (shape.vector * itemsize) as u64 == 0;
         }
     }
-    let mut packed = Packed { dense, n, bytes: [0; MAX_ARGS], len: 0 };
+    (packed.dense, packed.n, packed.len) = (dense, n, 0);
     packed.put(out_ptr.to_le_bytes());
     if dense {
         for input in inputs {
@@ -88,7 +103,7 @@ pub fn pack(out_ptr: DevPtr, out: &Layout, out_itemsize: usize, inputs: &[Input<
         }
         packed.put(n.to_le_bytes());
         packed.put(i32::from(aligned).to_le_bytes());
-        return Ok(packed);
+        return Ok(());
     }
     let mut layouts = [*out; MAX_INPUTS + 1];
     for (slot, input) in layouts[1..].iter_mut().zip(inputs) {
@@ -109,7 +124,7 @@ pub fn pack(out_ptr: DevPtr, out: &Layout, out_itemsize: usize, inputs: &[Input<
     for word in merged.shape.into_iter().chain(merged.strides[..=inputs.len()].iter().flatten().copied()) {
         packed.put(word.to_le_bytes());
     }
-    Ok(packed)
+    Ok(())
 }
 
 #[cfg(test)]
@@ -117,6 +132,12 @@ mod tests {
     use super::*;
 
     const F32: Shape = Shape { compute_size: 4, vector: 4 };
+
+    fn packed(out_ptr: u64, out: &Layout, inputs: &[Input<'_>]) -> Packed {
+        let mut packed = Packed::default();
+        pack(&mut packed, out_ptr, out, 4, inputs, F32).unwrap();
+        packed
+    }
 
     fn word(args: &[u8], at: usize) -> i64 {
         i64::from_le_bytes(args[at..at + 8].try_into().unwrap())
@@ -131,7 +152,7 @@ mod tests {
             Input::Array { ptr: 4, layout: &one, itemsize: 4 },
             Input::Scalar([7; 16]),
         ];
-        let packed = pack(512, &out, 4, &inputs, F32).unwrap();
+        let packed = packed(512, &out, &inputs);
         assert!(packed.dense);
         assert_eq!(packed.n, 15);
         assert_eq!(packed.args().len(), 8 + 3 * 24 + 8 + 4);
@@ -147,7 +168,7 @@ mod tests {
     fn unaligned_pointers_clear_the_vector_flag() {
         let out = Layout::contiguous(&[8]).unwrap();
         let input = [Input::Array { ptr: 4100, layout: &out, itemsize: 4 }];
-        let packed = pack(512, &out, 4, &input, F32).unwrap();
+        let packed = packed(512, &out, &input);
         assert!(packed.dense);
         assert_eq!(packed.args()[packed.args().len() - 4], 0);
     }
@@ -161,7 +182,7 @@ mod tests {
             Input::Array { ptr: 64, layout: &turned, itemsize: 4 },
             Input::Array { ptr: 128, layout: &row, itemsize: 4 },
         ];
-        let packed = pack(512, &out, 4, &inputs, F32).unwrap();
+        let packed = packed(512, &out, &inputs);
         assert!(!packed.dense);
         let at = 8 + 2 * 24;
         assert_eq!(word(packed.args(), at), 24);

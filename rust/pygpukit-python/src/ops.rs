@@ -10,7 +10,7 @@ use std::sync::Arc;
 use parking_lot::RwLock;
 use pygpukit_core::command::{Access, Launch, LaunchAttributes, UseRef};
 use pygpukit_core::dtype::DType;
-use pygpukit_core::elementwise::{self, Input, MAX_INPUTS};
+use pygpukit_core::elementwise::{self, Input, MAX_INPUTS, Packed};
 use pygpukit_core::error::Error;
 use pygpukit_core::exec::ExecCtx;
 use pygpukit_core::kernel::Kernel;
@@ -318,7 +318,8 @@ fn run<'py>(
         });
     }
     let shape = elementwise::Shape { compute_size: plan.compute.itemsize(), vector: plan.vector };
-    let packed = elementwise::pack(target.ptr(), &target.layout, target.dtype.itemsize(), &inputs, shape).py()?;
+    let mut packed = Packed::default();
+    elementwise::pack(&mut packed, target.ptr(), &target.layout, target.dtype.itemsize(), &inputs, shape).py()?;
     let (kernel, per_block) = if packed.dense { (dense, plan.per_block) } else { (nd, plan.per_block_nd) };
     let blocks = (packed.n as u64).div_ceil(per_block as u64);
     let work = Launch {
