@@ -1,6 +1,6 @@
-//! `submit`: the only code that gives work to a device.
+//! `submit` and its borrowed form `launch`: the only code that gives work to a device.
 
-use crate::command::{Command, Work};
+use crate::command::{Command, Launch, UseRef, Work};
 use crate::error::{Error, Result};
 use crate::exec::ExecCtx;
 use crate::runtime;
@@ -32,18 +32,41 @@ pub fn submit(ctx: &ExecCtx, command: Command) -> Result<()> {
     Ok(())
 }
 
+/// `submit` for a kernel, borrowing everything: the hot path of operators and JIT kernels.
+#[inline]
+pub fn launch(ctx: &ExecCtx, launch: &Launch<'_>, uses: &[UseRef<'_>]) -> Result<()> {
+    ctx.state.check()?;
+    if let Some(recorder) = &ctx.recorder {
+        let uses = uses.iter().map(UseRef::to_owned).collect();
+        return recorder.record(&ctx.stream, Command { work: Work::Kernel(launch.to_owned()), uses, cost_key: 0 });
+    }
+    if let Some(lease) = &ctx.lease {
+        lease.charge(UNKNOWN_COST_NS, &mut || ctx.state.check())?;
+    }
+    launch.kernel.allow_shared(launch.shared)?;
+    ctx.state.device.launch(ctx.stream.raw(), launch)?;
+    let seq = ctx.stream.note_launch(launch, uses, ctx.task.as_ref());
+    for used in uses {
+        used.storage.note_use(&ctx.stream, seq);
+    }
+    if runtime::sync_every_submission() {
+        ctx.stream.synchronize(&mut || Ok(()))?;
+    }
+    Ok(())
+}
+
 /// Seconds per launch of the bare driver call: the floor that benchmarks compare `submit` with. Bursts of `burst`
-/// launches, each followed by a wait; the median of `rounds`.
-pub fn time_bare_launches(ctx: &ExecCtx, work: &Work, burst: u32, rounds: u32) -> Result<f64> {
+/// launches that end with a wait; the median of `rounds`.
+pub fn time_bare_launches(ctx: &ExecCtx, launch: &Launch<'_>, burst: u32, rounds: u32) -> Result<f64> {
     ctx.state.check()?;
     let mut times = Vec::with_capacity(rounds as usize);
     for _ in 0..rounds {
         let start = std::time::Instant::now();
         for _ in 0..burst {
-            ctx.state.device.enqueue(ctx.stream.raw(), work)?;
+            ctx.state.device.launch(ctx.stream.raw(), launch)?;
         }
-        times.push(start.elapsed().as_secs_f64() / f64::from(burst.max(1)));
         ctx.stream.synchronize(&mut || Ok(()))?;
+        times.push(start.elapsed().as_secs_f64() / f64::from(burst.max(1)));
     }
     times.sort_by(f64::total_cmp);
     Ok(times.get(times.len() / 2).copied().unwrap_or(0.0))

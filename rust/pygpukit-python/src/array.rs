@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pygpukit_core::command::{Access, ArgTag, Use};
+use pygpukit_core::command::{Access, ArgTag, Use, UseRef};
 use pygpukit_core::dtype::DType;
 use pygpukit_core::error::Error;
 use pygpukit_core::exec::ExecCtx;
@@ -51,13 +51,19 @@ impl GPUArray {
         self.layout.size() as usize * self.dtype.itemsize()
     }
 
+    /// The array as memory a command touches.
     #[inline]
     pub fn used(&self, access: Access) -> Use {
+        self.touched(access).to_owned()
+    }
+
+    #[inline]
+    pub fn touched(&self, access: Access) -> UseRef<'_> {
         let mut tag = ArgTag { dtype: self.dtype.code(), ndim: self.layout.ndim() as u8, dims: [0; 4] };
         for (slot, dim) in tag.dims.iter_mut().zip(self.layout.shape()) {
             *slot = u32::try_from(*dim).unwrap_or(u32::MAX);
         }
-        Use { storage: self.storage.clone(), access, tag }
+        UseRef { storage: &self.storage, access, tag }
     }
 
     /// Another look at the same storage.

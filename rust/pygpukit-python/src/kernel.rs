@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use pygpukit_core::command::{Access, ArgBlob, Command, KernelLaunch, LaunchAttributes, Use, Work};
+use pygpukit_core::command::{Access, ArgBlob, Launch, LaunchAttributes, UseRef};
 use pygpukit_core::device::DeviceProps;
 use pygpukit_core::dtype::DType;
 use pygpukit_core::error::Error;
 use pygpukit_core::exec::ExecCtx;
 use pygpukit_core::kernel::{Kernel, KernelMeta, Library};
-use pygpukit_core::launch::{check_dimensions, submit, time_bare_launches};
+use pygpukit_core::launch::{check_dimensions, launch, time_bare_launches};
 use pygpukit_core::layout::show;
 use pygpukit_core::runtime::DeviceState;
 use pyo3::buffer::PyBuffer;
@@ -96,7 +96,7 @@ pub struct PyKernel {
 /// A value on its way into the argument block.
 struct Filled<'a> {
     blob: ArgBlob,
-    uses: SmallVec<[Use; 4]>,
+    uses: SmallVec<[UseRef<'a>; 4]>,
     first: Option<&'a GPUArray>,
 }
 
@@ -133,7 +133,7 @@ impl PyKernel {
                     return Err(self.fail(format!("the array for parameter '{}' lives on another device", param.name)));
                 }
                 into.blob[param.offset..param.offset + 8].copy_from_slice(&array.ptr().to_le_bytes());
-                into.uses.push(array.used(access));
+                into.uses.push(array.touched(access));
                 into.first = into.first.or(Some(array));
             }
             Takes::Scalar(dtype) => {
@@ -377,14 +377,14 @@ impl PyKernel {
         for (param, value) in params.iter().zip(&args) {
             self.fill(param, value, &mut filled)?;
         }
-        let work = Work::Kernel(KernelLaunch {
-            kernel: self.kernel.clone(),
+        let work = Launch {
+            kernel: &self.kernel,
             grid: [1; 3],
             block: [DEFAULT_BLOCK as u32, 1, 1],
             shared: 0,
-            attributes: Default::default(),
-            args: filled.blob,
-        });
+            attributes: LaunchAttributes::default(),
+            args: &filled.blob,
+        };
         let ctx = context_for(py, &self.state)?;
         py.detach(|| time_bare_launches(&ctx, &work, burst, rounds)).py()
     }
@@ -404,7 +404,7 @@ impl PyKernel {
         for arg in &args {
             if let Ok(array) = arg.cast_exact::<GPUArray>() {
                 let access = if filled.uses.is_empty() { Access::Write } else { Access::Read };
-                filled.uses.push(array.get().used(access));
+                filled.uses.push(array.get().touched(access));
                 filled.blob.extend_from_slice(&array.get().ptr().to_le_bytes());
             } else if let Ok(bytes) = arg.cast_exact::<PyBytes>() {
                 filled.blob.extend_from_slice(bytes.as_bytes());
@@ -435,15 +435,8 @@ impl PyKernel {
     fn launch(&self, ctx: &ExecCtx, grid: [u32; 3], block: [u32; 3], shared: u32, filled: Filled<'_>) -> PyResult<()> {
         let meta = self.kernel.meta();
         let attributes = LaunchAttributes { cluster: meta.cluster, cooperative: meta.cooperative, ..Default::default() };
-        let work = Work::Kernel(KernelLaunch {
-            kernel: self.kernel.clone(),
-            grid,
-            block,
-            shared,
-            attributes,
-            args: filled.blob,
-        });
-        submit(ctx, Command { work, uses: filled.uses, cost_key: 0 }).py()
+        let work = Launch { kernel: &self.kernel, grid, block, shared, attributes, args: &filled.blob };
+        launch(ctx, &work, &filled.uses).py()
     }
 }
 

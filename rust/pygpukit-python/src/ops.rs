@@ -8,13 +8,13 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
 use parking_lot::RwLock;
-use pygpukit_core::command::{Access, Command, KernelLaunch, Work};
+use pygpukit_core::command::{Access, Launch, LaunchAttributes, UseRef};
 use pygpukit_core::dtype::DType;
-use pygpukit_core::elementwise::{self, Input, MAX_INPUTS};
+use pygpukit_core::elementwise::{self, Input, MAX_INPUTS, Packed};
 use pygpukit_core::error::Error;
 use pygpukit_core::exec::ExecCtx;
 use pygpukit_core::kernel::Kernel;
-use pygpukit_core::launch::submit;
+use pygpukit_core::launch::launch;
 use pygpukit_core::layout::{Layout, broadcast_shapes, show};
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::prelude::*;
@@ -187,7 +187,13 @@ fn result_layout(operands: &[Operand<'_, '_>], first: &GPUArray) -> PyResult<Lay
         }
     }
     match shapes.split_first() {
-        Some((head, rest)) if rest.iter().all(|s| s == head) => Layout::contiguous(head).py(),
+        Some((head, rest)) if rest.iter().all(|s| s == head) => {
+            // The usual case: an operand has the very layout of the result.
+            if first.layout.is_contiguous() && first.layout.shape() == *head {
+                return Ok(first.layout);
+            }
+            Layout::contiguous(head).py()
+        }
         Some(_) => Layout::contiguous(&broadcast_shapes(&shapes).py()?).py(),
         // Only an out= array: fill it.
         None => Layout::contiguous(first.layout.shape()).py(),
@@ -299,31 +305,32 @@ fn run<'py>(
         return run_on_host(py, op, plan, ctx, operands, out);
     };
     let mut inputs: SmallVec<[Input<'_>; MAX_INPUTS]> = SmallVec::new();
-    let mut uses = SmallVec::new();
-    uses.push(target.used(Access::Write));
+    let mut uses: SmallVec<[UseRef<'_>; MAX_INPUTS + 1]> = SmallVec::new();
+    uses.push(target.touched(Access::Write));
     for operand in operands {
         inputs.push(match operand {
             Operand::Array(array) => {
                 let array = array.get();
-                uses.push(array.used(Access::Read));
+                uses.push(array.touched(Access::Read));
                 Input::Array { ptr: array.ptr(), layout: &array.layout, itemsize: array.dtype.itemsize() }
             }
             Operand::Scalar(scalar) => Input::Scalar(scalar.encode(plan.common, plan.compute)?),
         });
     }
     let shape = elementwise::Shape { compute_size: plan.compute.itemsize(), vector: plan.vector };
-    let packed = elementwise::pack(target.ptr(), &target.layout, target.dtype.itemsize(), &inputs, shape).py()?;
+    let mut packed = Packed::default();
+    elementwise::pack(&mut packed, target.ptr(), &target.layout, target.dtype.itemsize(), &inputs, shape).py()?;
     let (kernel, per_block) = if packed.dense { (dense, plan.per_block) } else { (nd, plan.per_block_nd) };
     let blocks = (packed.n as u64).div_ceil(per_block as u64);
-    let work = Work::Kernel(KernelLaunch {
-        kernel: kernel.clone(),
+    let work = Launch {
+        kernel,
         grid: [blocks as u32, 1, 1],
         block: [THREADS, 1, 1],
         shared: 0,
-        attributes: Default::default(),
-        args: packed.args,
-    });
-    submit(ctx, Command { work, uses, cost_key: 0 }).py()
+        attributes: LaunchAttributes::default(),
+        args: packed.args(),
+    };
+    launch(ctx, &work, &uses).py()
 }
 
 #[cold]

@@ -254,6 +254,8 @@ def _load_or_compile(request: _Request) -> tuple[Entry, Literal["disk"] | None]:
     entry = cache.get(key)
     if entry is not None:
         return entry, "disk"
+    # Another copy may be loaded already, by another library and of another version; it is the one that is used.
+    key = request.key(_compiler_name(open_nvrtc().version))
     with cache.lock(key):
         # Another process may have compiled it while we waited.
         entry = cache.get(key)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ _PREFIX = struct.Struct("<8sIQ32s")  # magic, header bytes, image bytes, digest 
 _MAX_HEADER = 4 << 20
 _MAX_LOG = 16 << 10
 _KEY_BYTES = 32
+_KEY = re.compile(f"[0-9a-f]{{{2 * _KEY_BYTES}}}")
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,7 @@ def image_key(
 
 def is_key(text: str) -> bool:
     """Whether a text has the form of a key."""
-    return len(text) == 2 * _KEY_BYTES and all(char in "0123456789abcdef" for char in text)
+    return _KEY.fullmatch(text) is not None
 
 
 def encode(entry: Entry) -> bytes:
