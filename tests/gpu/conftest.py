@@ -44,7 +44,7 @@ def start_cuda() -> Iterator[Callable[..., subprocess.Popen[str]]]:
         environment = {k: v for k, v in os.environ.items() if not k.startswith("PYGPUKIT_")}
         environment |= {k: v for k, v in os.environ.items() if k in ("PYGPUKIT_CACHE_DIR", "PYGPUKIT_BUNDLE")}
         path = os.pathsep.join(filter(None, [str(HERE.parents[1] / "src"), str(HERE), environment.get("PYTHONPATH")]))
-        environment |= {"PYGPUKIT_DEVICE": "cuda", "PYTHONPATH": path, **environ}
+        environment |= {"PYGPUKIT_DEVICE": "cuda", "PYGPUKIT_QUIET": "1", "PYTHONPATH": path, **environ}
         child = subprocess.Popen(
             [sys.executable, "-u", "-c", program],
             env=environment,
