@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use smallvec::SmallVec;
@@ -23,6 +24,10 @@ const RESERVE_FACTOR: usize = 8;
 const RESERVE_MAX: usize = 1 << 40;
 
 pub(super) const REPORTED_HOLDERS: usize = 5;
+
+/// How often, and after which pause, a full device is tried again once nothing is left to wait for.
+const PRESSURE_ROUNDS: usize = 100;
+const PRESSURE_PAUSE: Duration = Duration::from_micros(100);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ArenaMode {
@@ -250,9 +255,11 @@ impl Arena {
     }
 
     /// Try, and when the device is full give cached memory back, then wait stream by stream for more, and try again.
+    /// Other threads may take what became free, so this goes on as long as `needed` bytes could still become free.
     /// No lock is held while waiting.
     pub(crate) fn under_pressure<T>(
         &self,
+        needed: usize,
         check: &mut dyn FnMut() -> Result<()>,
         mut attempt: impl FnMut() -> Result<T>,
     ) -> Result<T> {
@@ -261,15 +268,26 @@ impl Arena {
             other => return other,
         }
         let mut unfinished = self.unfinished();
+        let mut rounds = 0;
         loop {
             self.trim()?;
             let full = match attempt() {
                 Err(error) if error.is_out_of_memory() => error,
                 other => return other,
             };
-            match unfinished.pop() {
-                Some((stream, seq)) => stream.wait_passed(seq, check)?,
-                None => return Err(full),
+            if let Some((stream, seq)) = unfinished.pop() {
+                stream.wait_passed(seq, check)?;
+                continue;
+            }
+            if rounds == PRESSURE_ROUNDS || self.prospect() < needed {
+                return Err(full);
+            }
+            rounds += 1;
+            unfinished = self.unfinished();
+            if unfinished.is_empty() {
+                // Another thread is releasing memory right now.
+                check()?;
+                std::thread::sleep(PRESSURE_PAUSE);
             }
         }
     }
@@ -304,6 +322,13 @@ impl Arena {
         }
         uses.drop_completed();
         uses
+    }
+
+    /// Bytes that are free, or held by nobody for much longer.
+    fn prospect(&self) -> usize {
+        let pools: usize = self.pools().iter().map(|pool| pool.held()).sum();
+        let held = pools.saturating_add(self.grown.load(Ordering::Relaxed));
+        self.memory_info().0.saturating_add(self.reserved().saturating_sub(held))
     }
 
     fn release(&self, segment: &Segment) {

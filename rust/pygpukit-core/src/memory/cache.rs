@@ -307,6 +307,11 @@ impl Cache {
         Ok(drained)
     }
 
+    /// Bytes of segments with live blocks.
+    pub fn held(&self) -> usize {
+        self.segments.iter().filter(|segment| segment.live() > 0).map(|segment| segment.bytes()).sum()
+    }
+
     /// Note what free memory still waits for.
     pub fn note_unfinished(&self, uses: &mut Uses) {
         for cache in &self.streams {

@@ -207,6 +207,12 @@ impl Pool {
         self.cache.lock().holders(&self.name)
     }
 
+    /// Bytes that trimming cannot give back, whatever is waited for.
+    pub(crate) fn held(&self) -> usize {
+        let cache = self.cache.lock();
+        if self.private { cache.reserved } else { cache.held() }
+    }
+
     pub(crate) fn note_unfinished(&self, uses: &mut Uses) {
         if !self.private {
             self.cache.lock().note_unfinished(uses);
@@ -279,7 +285,12 @@ impl Pool {
         stream: &Arc<Stream>,
         check: &mut dyn FnMut() -> Result<()>,
     ) -> Result<Block> {
-        let found = self.arena.under_pressure(check, || {
+        let (bytes, class) = match request.fit {
+            _ if self.arena.mode() == ArenaMode::None => (request.bytes, SegmentClass::Large),
+            Fit::Slab(class) => (slab_bytes(class as usize, self.arena.granule()), SegmentClass::Slab(class)),
+            Fit::Large | Fit::Empty => (request.rounded, SegmentClass::Large),
+        };
+        let found = self.arena.under_pressure(bytes, check, || {
             let mut cache = self.cache.lock();
             if self.is_closed() {
                 return Err(self.closed_error());
@@ -290,11 +301,6 @@ impl Pool {
             }
             // Not under the lock: making memory takes the driver a while.
             drop(cache);
-            let (bytes, class) = match request.fit {
-                _ if self.arena.mode() == ArenaMode::None => (request.bytes, SegmentClass::Large),
-                Fit::Slab(class) => (slab_bytes(class as usize, self.arena.granule()), SegmentClass::Slab(class)),
-                Fit::Large | Fit::Empty => (request.rounded, SegmentClass::Large),
-            };
             let segment = self.arena.obtain(bytes, class, self.id)?;
             let mut cache = self.cache.lock();
             if self.is_closed() {
