@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use super::pool::Pool;
 use super::ranges::Range;
 use super::segment::{Backing, Segment, SegmentClass};
-use super::size_class::round_up;
+use super::size_class::{Request, round_up};
 use super::uses::Uses;
 use crate::device::{DevPtr, Device, SharedDevice};
 use crate::error::{Error, OutOfMemory, Result};
@@ -63,6 +63,8 @@ pub struct Arena {
     device: SharedDevice,
     mode: ArenaMode,
     granule: usize,
+    /// The device's memory.
+    total: usize,
     /// The segment of arrays without bytes.
     empty: Arc<Segment>,
     next_pool: AtomicU32,
@@ -84,6 +86,7 @@ impl Arena {
         let granularity = device.vmm_granularity().filter(|granule| *granule > 0);
         let mode = if mode == ArenaMode::Vmm && granularity.is_none() { ArenaMode::Plain } else { mode };
         Arc::new(Arena {
+            total: device.props().total_memory,
             device,
             mode,
             granule: granularity.unwrap_or(PLAIN_GRANULE),
@@ -137,6 +140,12 @@ impl Arena {
         largest(holders, n)
     }
 
+    /// None when the device could not hold it even if it were empty.
+    #[inline]
+    pub(crate) fn request(&self, bytes: usize) -> Option<Request> {
+        if bytes > self.total { None } else { Request::new(bytes, self.granule) }
+    }
+
     pub(crate) fn empty_segment(&self) -> &Arc<Segment> {
         &self.empty
     }
@@ -187,7 +196,7 @@ impl Arena {
         if let Some(va) = state.ranges.iter_mut().find_map(|range| range.take(bytes)) {
             return Ok(va);
         }
-        let generous = self.device.props().total_memory.saturating_mul(RESERVE_FACTOR).min(RESERVE_MAX);
+        let generous = self.total.saturating_mul(RESERVE_FACTOR).min(RESERVE_MAX);
         let mut wanted = round_up(generous.max(bytes), self.granule).unwrap_or(bytes);
         let base = loop {
             match self.device.reserve(wanted) {
@@ -308,7 +317,7 @@ impl Arena {
 
     /// Free and total bytes, or zeros where the device cannot say, for reports.
     pub(crate) fn memory_info(&self) -> (usize, usize) {
-        self.device.memory_info().unwrap_or((0, self.device.props().total_memory))
+        self.device.memory_info().unwrap_or((0, self.total))
     }
 
     /// Streams whose progress would make memory free.
