@@ -101,6 +101,11 @@ pub enum Error {
 }
 
 impl Error {
+    /// A code after which CUDA cannot be used in this process any more.
+    pub fn is_sticky(&self) -> bool {
+        matches!(self, Error::Driver { code, .. } if crate::cuda::status::is_sticky(*code))
+    }
+
     pub fn is_out_of_memory(&self) -> bool {
         matches!(self, Error::OutOfMemory(_)) || matches!(self, Error::Driver { code: 2, .. })
     }

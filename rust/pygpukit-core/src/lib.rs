@@ -5,9 +5,18 @@ pub mod cpu;
 pub mod cuda;
 pub mod device;
 pub mod dtype;
+pub mod elementwise;
 pub mod error;
+pub mod event;
+pub mod exec;
+pub mod graph;
 pub mod kernel;
+pub mod lane;
+pub mod launch;
+pub mod layout;
+pub mod lease;
 pub mod memory;
+pub mod runtime;
 pub mod stream;
 pub mod sync;
 

@@ -1,1 +1,34 @@
-//! PyO3 bindings.
+//! PyO3 bindings of the core: thin wrappers, one error map.
+
+mod array;
+mod device;
+mod dtype;
+mod errors;
+mod graph;
+mod kernel;
+mod libraries;
+mod operator;
+mod ops;
+mod pool;
+mod scalar;
+mod stream;
+mod transfer;
+
+use pyo3::prelude::*;
+
+#[pymodule]
+fn _pygpukit_rust(m: &Bound<'_, PyModule>) -> PyResult<()> {
+    m.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    m.add_class::<dtype::DataType>()?;
+    array::register(m)?;
+    device::register(m)?;
+    graph::register(m)?;
+    kernel::register(m)?;
+    libraries::register(m)?;
+    operator::register(m)?;
+    ops::register(m)?;
+    pool::register(m)?;
+    stream::register(m)?;
+    transfer::register(m)?;
+    Ok(())
+}

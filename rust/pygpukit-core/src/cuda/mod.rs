@@ -1,1 +1,14 @@
 //! CUDA without a toolkit: libraries opened at run time, and the device on top of them.
+
+pub mod cublaslt;
+mod deferred;
+pub mod device;
+pub mod driver;
+mod enqueue;
+mod graph;
+pub mod loader;
+pub mod nvrtc;
+mod props;
+pub mod status;
+pub mod table;
+pub mod types;

@@ -1,0 +1,295 @@
+"""The core against its peers: launch overhead, bandwidth, pool, graphs, import and first-operator time.
+
+Ours and the peer run in one process, alternating; every figure is a median of many rounds. Figures are ratios against a
+peer or a ceiling of the same run, and each has the bar it must meet.
+
+    python benchmarks/core.py --json benchmarks/results/core.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import pygpukit as gp
+
+BURST = 256
+KERNEL = """extern "C" __global__ void axpy(float* x, float factor, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) x[i] = x[i] * factor + 1.0f;
+}"""
+
+
+class Report:
+    """Rows of (what, ours, other, ratio, bar), printed as they come."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Any]] = []
+
+    def add(self, what: str, ours: float, other: float, unit: str, must: float, *, at_least: bool = False, **extra: Any) -> None:
+        """One comparison. `must` bounds ours / other from above, or from below with `at_least`."""
+        ratio = ours / other if other else float("nan")
+        held = ratio >= must if at_least else ratio <= must
+        sign = ">=" if at_least else "<="
+        row = {"what": what, "ours": ours, "other": other, "unit": unit, "ratio": ratio, "must": f"{sign} {must}", "held": held}
+        self.rows.append({**row, **extra})
+        mark = "ok  " if held else "MISS"
+        print(f"{mark} {what:58} {ours:10.3f} vs {other:10.3f} {unit:5} ratio {ratio:6.3f} (must {sign} {must})", flush=True)
+
+
+def burst_us(*calls: Callable[[], Any], sync: Callable[[], Any], rounds: int) -> list[float]:
+    """Microseconds of host time per call, in bursts that end with a wait; the calls alternate."""
+    times: list[list[float]] = [[] for _ in calls]
+    for call in calls:
+        for _ in range(BURST):
+            call()
+        sync()
+    for _ in range(rounds):
+        for call, kept in zip(calls, times, strict=True):
+            start = time.perf_counter()
+            for _ in range(BURST):
+                call()
+            sync()
+            kept.append((time.perf_counter() - start) / BURST * 1e6)
+    return [statistics.median(kept) for kept in times]
+
+
+def device_ms(*calls: Callable[[], Any], rounds: int) -> list[float]:
+    """Milliseconds on the device per call, by events on our stream; the calls alternate."""
+    times: list[list[float]] = [[] for _ in calls]
+    events = [(gp.Event(), gp.Event()) for _ in calls]
+    for call in calls:
+        call()
+    for _ in range(rounds):
+        for call, (start, end) in zip(calls, events, strict=True):
+            gp.synchronize()
+            start.record()
+            call()
+            end.record()
+            end.synchronize()
+            start_ms = start.elapsed_ms(end)
+            times[calls.index(call)].append(start_ms)
+    return [statistics.median(kept) for kept in times]
+
+
+def torch_ms(torch: Any, *calls: Callable[[], Any], rounds: int) -> list[float]:
+    """The same for torch's current stream."""
+    out = []
+    for call in calls:
+        call()
+        kept = []
+        for _ in range(rounds):
+            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            torch.cuda.synchronize()
+            start.record()
+            call()
+            end.record()
+            end.synchronize()
+            kept.append(start.elapsed_time(end))
+        out.append(statistics.median(kept))
+    return out
+
+
+def launches(report: Report, torch: Any, cupy: Any, rounds: int) -> None:
+    """Host time of an operator and of a JIT kernel, beside the bare driver call."""
+    x, y = gp.from_numpy(np.random.rand(1024).astype("f")), gp.from_numpy(np.random.rand(1024).astype("f"))
+    out = gp.empty_like(x)
+    kernel = gp.jit(KERNEL, func="axpy")
+    bare = kernel._time_bare_launches([x, 0.5, 1024], BURST, rounds) * 1e6
+
+    def sync() -> None:
+        gp.synchronize()
+        torch.cuda.synchronize()
+
+    tx, ty = torch.rand(1024, device="cuda"), torch.rand(1024, device="cuda")
+    tout = torch.empty_like(tx)
+    raw = cupy.RawKernel(KERNEL, "axpy")
+    cx, n32, half = cupy.random.rand(1024).astype("f"), np.int32(1024), np.float32(0.5)
+    ours, theirs, ours_out, theirs_out, jit, rawkernel = burst_us(
+        lambda: gp.add(x, y),
+        lambda: torch.add(tx, ty),
+        lambda: gp.add(x, y, out=out),
+        lambda: torch.add(tx, ty, out=tout),
+        lambda: kernel(x, 0.5, 1024),
+        lambda: raw((4,), (256,), (cx, half, n32)),
+        sync=sync,
+        rounds=rounds,
+    )
+    report.add("gp.add(x, y) 1,024 float32, against torch.add", ours, theirs, "us", 0.85)
+    report.add("gp.add(x, y) against bare launch + 0.9 us", ours, bare + 0.9, "us", 1.0, bare_launch_us=bare)
+    report.add("gp.add(x, y) against bare launch + 0.5 us (stretch)", ours, bare + 0.5, "us", 1.0)
+    report.add("gp.add(x, y, out=) against torch.add(out=)", ours_out, theirs_out, "us", 1.0)
+    report.add("JIT kernel, three arguments, against cupy.RawKernel", jit, rawkernel, "us", 0.80)
+    report.add("JIT kernel against bare launch + 0.5 us", jit, bare + 0.5, "us", 1.0)
+    report.add("JIT kernel against bare launch + 0.3 us (stretch)", jit, bare + 0.3, "us", 1.0)
+
+
+def bandwidth(report: Report, torch: Any, rounds: int) -> None:
+    """Elementwise operators on 1 GiB against the device copy and torch."""
+    for name, torch_type in (("float32", torch.float32), ("bfloat16", torch.bfloat16)):
+        n = (1 << 30) // gp.dtype(name).itemsize
+        host = torch.rand(n, dtype=torch.float32).to(torch_type)
+        tx = host.cuda()
+        ty = torch.flip(tx, (0,)).contiguous()
+        tout = torch.empty_like(tx)
+        raw = host.view(torch.uint8).numpy().view(gp.to_numpy_dtype(name))
+        x, y = gp.from_numpy(raw), gp.from_numpy(raw[::-1].copy())
+        out = gp.empty_like(x)
+        copy_ms = min(torch_ms(torch, lambda: tout.copy_(tx), rounds=rounds))
+        copy_rate = 2 * tx.nbytes / copy_ms / 1e6
+        cases = {
+            "add": (3, lambda: gp.add(x, y, out=out), lambda: torch.add(tx, ty, out=tout), 0.92),
+            "mul": (3, lambda: gp.mul(x, y, out=out), lambda: torch.mul(tx, ty, out=tout), 0.92),
+            "exp": (2, lambda: gp.exp(x, out=out), lambda: torch.exp(tx, out=tout), 0.92),
+            "gelu": (2, lambda: gp.gelu(x, out=out), lambda: torch.nn.functional.gelu(tx, approximate="tanh"), 0.85),
+        }
+        for op, (passes, ours, theirs, must) in cases.items():
+            (our_ms,) = device_ms(ours, rounds=rounds)
+            (their_ms,) = torch_ms(torch, theirs, rounds=rounds)
+            (again_ms,) = device_ms(ours, rounds=rounds)
+            our_rate = passes * x.nbytes / statistics.mean((our_ms, again_ms)) / 1e6
+            their_rate = passes * x.nbytes / their_ms / 1e6
+            report.add(f"{op} {name} 1 GiB against the device copy", our_rate, copy_rate, "GB/s", must, at_least=True)
+            report.add(f"{op} {name} 1 GiB against torch", our_rate, their_rate, "GB/s", 1.0, at_least=True)
+        del x, y, out, tx, ty, tout
+        gp.memory.trim()
+        torch.cuda.empty_cache()
+
+
+def pool(report: Report, rounds: int) -> None:
+    """Allocate and free from Python."""
+    held = gp.memory.get_default_pool()
+    before = held.stats()["misses"]
+    (us,) = burst_us(lambda: held.allocate(4096), sync=lambda: None, rounds=rounds)
+    misses = held.stats()["misses"] - before
+    report.add("pool allocate + free from Python", us, 0.4, "us", 1.0, misses=misses)
+
+
+def graphs(report: Report, torch: Any, rounds: int) -> None:
+    """A graph of 100 small operators."""
+    x, one = gp.from_numpy(np.random.rand(1024).astype("f")), gp.from_numpy(np.random.rand(1024).astype("f"))
+    graph = gp.CudaGraph()
+    gp.add(x, one)
+    with graph.capture():
+        y = x
+        for _ in range(100):
+            y = gp.add(y, one)
+    tx, tone = torch.rand(1024, device="cuda"), torch.rand(1024, device="cuda")
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        torch.add(tx, tone)
+    side.synchronize()
+    their_graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(their_graph):
+        ty = tx
+        for _ in range(100):
+            ty = torch.add(ty, tone)
+
+    def replay_us(replay: Callable[[], Any], sync: Callable[[], Any]) -> float:
+        start = time.perf_counter()
+        for _ in range(20):
+            replay()
+        sync()
+        return (time.perf_counter() - start) / 20 * 1e6
+
+    ours, theirs = [], []
+    for _ in range(rounds):
+        ours.append(replay_us(graph.replay, gp.synchronize))
+        theirs.append(replay_us(their_graph.replay, torch.cuda.synchronize))
+    mine, other = statistics.median(ours), statistics.median(theirs)
+    report.add("graph of 100 adds, replay, against torch.cuda.CUDAGraph", mine, other, "us", 1.05)
+    report.add("graph of 100 adds, replay (stretch)", mine, other, "us", 0.9)
+    np.testing.assert_array_equal(y.to_numpy(), _eager(x, one).to_numpy())
+
+
+def _eager(x: gp.GPUArray, one: gp.GPUArray) -> gp.GPUArray:
+    for _ in range(100):
+        x = gp.add(x, one)
+    return x
+
+
+def _child(code: str, **env: str) -> float:
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **env}, capture_output=True, text=True, check=True, timeout=120
+    )
+    return float(done.stdout.split()[-1])
+
+
+def processes(report: Report, rounds: int) -> None:
+    """Import time, and the first operator with an empty and with a warm cache."""
+    clock = "import time; t = time.perf_counter(); {}; print((time.perf_counter() - t) * 1e3)"
+    base, ours = [], []
+    for _ in range(rounds):
+        base.append(_child(clock.format("import numpy, ml_dtypes")))
+        ours.append(_child(clock.format("import pygpukit")))
+    report.add("import pygpukit against numpy and ml_dtypes + 50 ms", statistics.median(ours), statistics.median(base) + 50, "ms", 1.0)
+    report.add("import pygpukit, + 20 ms (stretch)", statistics.median(ours), statistics.median(base) + 20, "ms", 1.0)
+    first = (
+        "import time, pygpukit as gp; x = gp.empty(1024); gp.synchronize(); t = time.perf_counter(); "
+        "gp.add(x, x); gp.synchronize(); print((time.perf_counter() - t) * 1e3)"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        env = {"PYGPUKIT_CACHE_DIR": folder, "PYGPUKIT_BUNDLE": os.path.join(folder, "none.zip")}
+        empty = _child(first, **env)
+        warm = statistics.median(_child(first, **env) for _ in range(5))
+    report.add("first operator, empty cache", empty, 1000, "ms", 1.0)
+    report.add("first operator, warm cache", warm, 30, "ms", 1.0)
+
+
+def main() -> int:
+    """Run the benchmark; the exit code says whether every bar held."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, help="write all rows here")
+    parser.add_argument("--rounds", type=int, default=50, help="rounds per figure (default 50)")
+    parser.add_argument("--only", nargs="*", choices=["launches", "bandwidth", "pool", "graphs", "processes"])
+    args = parser.parse_args()
+    if not gp.is_cuda_available():
+        print("benchmarks/core.py compares with CUDA peers and needs a GPU", file=sys.stderr)
+        return 2
+    import cupy
+    import torch
+
+    chosen = args.only or ["launches", "bandwidth", "pool", "graphs", "processes"]
+    report = Report()
+    if "launches" in chosen:
+        launches(report, torch, cupy, args.rounds)
+    if "pool" in chosen:
+        pool(report, args.rounds)
+    if "graphs" in chosen:
+        graphs(report, torch, args.rounds)
+    if "bandwidth" in chosen:
+        bandwidth(report, torch, min(args.rounds, 20))
+    if "processes" in chosen:
+        processes(report, 5)
+    if args.json:
+        device = gp.get_device_info()
+        environment = {
+            "device": device["name"],
+            "driver_version": device["driver_version"],
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "cupy": cupy.__version__,
+            "pygpukit": gp.__version__,
+            "commit": os.environ.get("PYGPUKIT_COMMIT", ""),
+            "command": " ".join(["python", *sys.argv]),
+        }
+        args.json.write_text(json.dumps({"environment": environment, "rows": report.rows}, indent=1) + "\n")
+    missed = [row for row in report.rows if not row["held"] and "stretch" not in row["what"]]
+    print(f"{len(report.rows)} rows, {len(missed)} below their bar")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,188 @@
+//! Graphs: nodes in the order they were added, which their dependencies respect.
+
+use std::ffi::c_void;
+
+use crate::api::{exports, get, put};
+use crate::kernel::prepare;
+use crate::state::*;
+use crate::stream::{Op, Place, enqueue};
+
+pub(crate) type Graph = Vec<Op>;
+
+/// `CUDA_KERNEL_NODE_PARAMS_v2`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct KernelNodeParams {
+    function: usize,
+    grid: [u32; 3],
+    block: [u32; 3],
+    shared: u32,
+    params: *const *const c_void,
+    extra: *const *const c_void,
+    kernel: usize,
+    context: usize,
+}
+
+/// One side of `CUDA_MEMCPY3D_v2`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct CopySide {
+    position: [usize; 4],
+    memory_type: u32,
+    host: u64,
+    device: u64,
+    array: usize,
+    reserved: usize,
+    pitch: usize,
+    height: usize,
+}
+
+impl CopySide {
+    fn place(&self) -> Result<Place, i32> {
+        match self.memory_type {
+            _ if self.position != [0; 4] => Err(INVALID_VALUE),
+            1 => Ok(Place::Host(self.host)),
+            2 => Ok(Place::Device(self.device)),
+            _ => Err(INVALID_VALUE),
+        }
+    }
+}
+
+/// `CUDA_MEMCPY3D_v2`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Copy3d {
+    src: CopySide,
+    dst: CopySide,
+    width_bytes: usize,
+    height: usize,
+    depth: usize,
+}
+
+/// `CUDA_MEMSET_NODE_PARAMS_v1`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct MemsetNodeParams {
+    dst: u64,
+    pitch: usize,
+    value: u32,
+    element_size: u32,
+    width: usize,
+    height: usize,
+}
+
+fn check_context(context: usize) -> Result<(), i32> {
+    device_of(context).map(drop).ok_or(INVALID_CONTEXT)
+}
+
+/// Add a node whose dependencies are distinct nodes of the same graph.
+fn add(state: &mut State, node: *mut usize, graph: usize, after: *const usize, count: usize, op: Op) -> Outcome {
+    let mut seen = std::collections::HashSet::new();
+    for i in 0..count {
+        // SAFETY: the array has the length the caller gives.
+        let earlier = get(unsafe { after.add(i) })?;
+        if state.nodes.get(&earlier).is_none_or(|(owner, _)| *owner != graph) || !seen.insert(earlier) {
+            return Err(INVALID_VALUE);
+        }
+    }
+    if !op.valid(state) {
+        return Err(INVALID_VALUE);
+    }
+    let handle = state.handle();
+    let ops = state.graphs.get_mut(&graph).ok_or(INVALID_HANDLE)?;
+    ops.push(op);
+    let position = ops.len() - 1;
+    state.nodes.insert(handle, (graph, position));
+    put(node, handle)
+}
+
+exports! {
+    needs Health fn cuGraphCreate(state; graph: *mut usize, flags: u32) {
+        if flags != 0 {
+            return Err(INVALID_VALUE);
+        }
+        let handle = state.handle();
+        state.graphs.insert(handle, Graph::new());
+        put(graph, handle)
+    }
+
+    needs Health fn cuGraphAddKernelNode_v2(
+        state; node: *mut usize, graph: usize, after: *const usize, count: usize, params: *const KernelNodeParams,
+    ) {
+        let p = get(params)?;
+        check_context(p.context)?;
+        if p.function != 0 {
+            return Err(INVALID_VALUE);
+        }
+        let launch = prepare(state, p.kernel, p.grid, p.block, p.shared, p.params, p.extra)?;
+        add(state, node, graph, after, count, Op::Launch(launch))
+    }
+
+    needs Health fn cuGraphKernelNodeSetAttribute(state; node: usize, attribute: u32, value: *const [u32; 16]) {
+        let value = get(value)?;
+        let (graph, position) = *state.nodes.get(&node).ok_or(INVALID_HANDLE)?;
+        match state.graphs.get_mut(&graph).and_then(|ops| ops.get_mut(position)) {
+            Some(Op::Launch(launch)) => launch.attributes.push((attribute, [value[0], value[1], value[2]])),
+            _ => return Err(INVALID_VALUE),
+        }
+        Ok(())
+    }
+
+    needs Health fn cuGraphAddMemcpyNode(
+        state; node: *mut usize, graph: usize, after: *const usize, count: usize, params: *const Copy3d, context: usize,
+    ) {
+        let p = get(params)?;
+        check_context(context)?;
+        if p.height != 1 || p.depth != 1 || p.width_bytes == 0 {
+            return Err(INVALID_VALUE);
+        }
+        let op = Op::Copy { dst: p.dst.place()?, src: p.src.place()?, bytes: p.width_bytes };
+        add(state, node, graph, after, count, op)
+    }
+
+    needs Health fn cuGraphAddMemsetNode(
+        state; node: *mut usize, graph: usize, after: *const usize, count: usize, params: *const MemsetNodeParams,
+        context: usize,
+    ) {
+        let p = get(params)?;
+        check_context(context)?;
+        if p.height != 1 || !matches!(p.element_size, 1 | 2 | 4) || p.width == 0 {
+            return Err(INVALID_VALUE);
+        }
+        let op = Op::Fill { dst: p.dst, value: p.value, width: p.element_size as usize, count: p.width };
+        add(state, node, graph, after, count, op)
+    }
+
+    needs Health fn cuGraphAddEmptyNode(state; node: *mut usize, graph: usize, after: *const usize, count: usize) {
+        add(state, node, graph, after, count, Op::Empty)
+    }
+
+    needs Context fn cuGraphInstantiateWithFlags(state; exec: *mut usize, graph: usize, _flags: u64) {
+        let ops = state.graphs.get(&graph).ok_or(INVALID_HANDLE)?.clone();
+        let handle = state.handle();
+        state.execs.insert(handle, ops);
+        put(exec, handle)
+    }
+
+    needs Context fn cuGraphUpload(state; exec: usize, stream: usize) {
+        if !state.execs.contains_key(&exec) {
+            return Err(INVALID_HANDLE);
+        }
+        enqueue(state, stream, Op::Empty)
+    }
+
+    needs Context fn cuGraphLaunch(state; exec: usize, stream: usize) {
+        let ops = state.execs.get(&exec).ok_or(INVALID_HANDLE)?.clone();
+        enqueue(state, stream, Op::Graph(ops))
+    }
+
+    needs Health fn cuGraphDestroy(state; graph: usize) {
+        state.graphs.remove(&graph).ok_or(INVALID_HANDLE)?;
+        state.nodes.retain(|_, (owner, _)| *owner != graph);
+        Ok(())
+    }
+
+    needs Health fn cuGraphExecDestroy(state; exec: usize) {
+        state.execs.remove(&exec).map(drop).ok_or(INVALID_HANDLE)
+    }
+}

@@ -1,0 +1,186 @@
+//! Building an executable graph from recorded commands, node by node.
+
+use std::ffi::c_void;
+
+use smallvec::SmallVec;
+
+use crate::command::{Copy, CopyKind, Fill, KernelLaunch, Work};
+use crate::cuda::device::CudaDevice;
+use crate::cuda::driver::{Driver, call};
+use crate::cuda::enqueue::{attributes_of, check_width, extra_of};
+use crate::cuda::types::*;
+use crate::device::{GraphNode, RawGraph};
+use crate::error::{Error, Result};
+
+/// The graph under construction; only the executable made of it is kept.
+struct Draft<'a> {
+    driver: &'a Driver,
+    graph: Handle,
+    context: Handle,
+}
+
+impl Drop for Draft<'_> {
+    fn drop(&mut self) {
+        // SAFETY: made by us and destroyed once. A failure here leaks a little host memory and nothing else.
+        unsafe { (self.driver.api.cuGraphDestroy)(self.graph) };
+    }
+}
+
+impl CudaDevice {
+    pub(super) fn build_graph(&self, nodes: &[GraphNode<'_>]) -> Result<RawGraph> {
+        let _bound = self.bind()?;
+        let api = &self.driver.api;
+        let mut graph: Handle = std::ptr::null_mut();
+        call!(self.driver, api, cuGraphCreate(&mut graph, 0))?;
+        let draft = Draft { driver: &self.driver, graph, context: self.context() as Handle };
+        let mut made: Vec<Handle> = Vec::with_capacity(nodes.len());
+        for (index, node) in nodes.iter().enumerate() {
+            let mut earlier: SmallVec<[usize; 4]> = node.after.iter().copied().collect();
+            // The driver refuses an edge given twice.
+            earlier.sort_unstable();
+            earlier.dedup();
+            if let Some(late) = earlier.iter().find(|&&e| e >= index) {
+                return Err(Error::Graph(format!(
+                    "graph node {index} waits for node {late}, which does not come before it"
+                )));
+            }
+            let after: SmallVec<[Handle; 4]> = earlier.iter().map(|&e| made[e]).collect();
+            let early = self.driver.edges.as_ref().filter(|_| starts_early(nodes, node, &earlier));
+            match early {
+                Some(edges) => {
+                    let added = draft.add(index, &node.command.work, &[])?;
+                    let to: SmallVec<[Handle; 4]> = after.iter().map(|_| added).collect();
+                    let data: SmallVec<[EdgeData; 4]> = after.iter().map(|_| EdgeData::PROGRAMMATIC).collect();
+                    let (from, count) = (after.as_ptr(), after.len());
+                    call!(self.driver, edges, cuGraphAddDependencies(graph, from, to.as_ptr(), data.as_ptr(), count))?;
+                    made.push(added);
+                }
+                None => made.push(draft.add(index, &node.command.work, &after)?),
+            }
+        }
+        let mut exec: Handle = std::ptr::null_mut();
+        call!(self.driver, api, cuGraphInstantiateWithFlags(&mut exec, graph, 0))?;
+        // Uploaded ahead, so that the first replay costs what the later ones do.
+        if let Err(error) = call!(self.driver, api, cuGraphUpload(exec, self.service_stream())) {
+            // SAFETY: made above and not given out.
+            let status = unsafe { (api.cuGraphExecDestroy)(exec) };
+            self.deferred.note(self.driver.check("cuGraphExecDestroy", status));
+            return Err(error);
+        }
+        Ok(RawGraph(exec as usize))
+    }
+}
+
+/// May a node be launched before its predecessors have ended? Its kernel must wait for them on the device, and only
+/// kernels can be started behind.
+fn starts_early(nodes: &[GraphNode<'_>], node: &GraphNode<'_>, earlier: &[usize]) -> bool {
+    let waits = matches!(&node.command.work, Work::Kernel(launch) if launch.kernel.meta().programmatic);
+    waits && !earlier.is_empty() && earlier.iter().all(|&e| matches!(nodes[e].command.work, Work::Kernel(_)))
+}
+
+impl Draft<'_> {
+    fn add(&self, index: usize, work: &Work, after: &[Handle]) -> Result<Handle> {
+        match work {
+            Work::Kernel(launch) => self.add_kernel(launch, after),
+            Work::Copy(copy) if copy.bytes == 0 => self.add_empty(after),
+            Work::Copy(copy) => self.add_copy(copy, after),
+            Work::Fill(fill) => {
+                check_width(fill)?;
+                if fill.count == 0 { self.add_empty(after) } else { self.add_fill(fill, after) }
+            }
+            Work::Host(_) => Err(Error::Graph(format!(
+                "graph node {index} is a host function: host work cannot be part of a CUDA graph. Keep operators that \
+                 run on the CPU, and transfers to pageable host memory, out of the capture."
+            ))),
+            Work::Graph(_) => Err(Error::Graph(format!(
+                "graph node {index} is the replay of another graph: record its commands instead, graphs do not nest"
+            ))),
+        }
+    }
+
+    fn add_kernel(&self, launch: &KernelLaunch, after: &[Handle]) -> Result<Handle> {
+        let api = &self.driver.api;
+        let mut size = 0;
+        let mut extra = extra_of(&launch.args, &mut size);
+        let params = KernelNodeParams {
+            function: std::ptr::null_mut(),
+            grid: launch.grid,
+            block: launch.block,
+            shared: launch.shared,
+            params: std::ptr::null_mut(),
+            extra: if launch.args.is_empty() { std::ptr::null_mut() } else { extra.as_mut_ptr() },
+            kernel: launch.kernel.raw().0 as Handle,
+            context: self.context,
+        };
+        let mut node: Handle = std::ptr::null_mut();
+        let (count, first) = (after.len(), after.as_ptr());
+        call!(self.driver, api, cuGraphAddKernelNode(&mut node, self.graph, first, count, &params))?;
+        for attribute in attributes_of(&launch.attributes) {
+            call!(self.driver, api, cuGraphKernelNodeSetAttribute(node, attribute.id, &attribute.value))?;
+        }
+        Ok(node)
+    }
+
+    fn add_copy(&self, copy: &Copy, after: &[Handle]) -> Result<Handle> {
+        let (src, dst) = match copy.kind {
+            CopyKind::HostToDevice => (host_side(copy.src), device_side(copy.dst)),
+            CopyKind::DeviceToHost => (device_side(copy.src), host_side(copy.dst)),
+            CopyKind::DeviceToDevice => (device_side(copy.src), device_side(copy.dst)),
+        };
+        // One row: pitches do not matter and may exceed what a pitch can hold.
+        let params = Copy3d { src, dst, width_bytes: copy.bytes, height: 1, depth: 1 };
+        let mut node: Handle = std::ptr::null_mut();
+        let (count, first) = (after.len(), after.as_ptr());
+        let api = &self.driver.api;
+        call!(self.driver, api, cuGraphAddMemcpyNode(&mut node, self.graph, first, count, &params, self.context))?;
+        Ok(node)
+    }
+
+    fn add_fill(&self, fill: &Fill, after: &[Handle]) -> Result<Handle> {
+        let params = MemsetNodeParams {
+            dst: fill.dst,
+            pitch: 0,
+            value: fill.value,
+            element_size: fill.width.into(),
+            width: fill.count,
+            height: 1,
+        };
+        let mut node: Handle = std::ptr::null_mut();
+        let (count, first) = (after.len(), after.as_ptr());
+        let api = &self.driver.api;
+        call!(self.driver, api, cuGraphAddMemsetNode(&mut node, self.graph, first, count, &params, self.context))?;
+        Ok(node)
+    }
+
+    /// A node that does nothing keeps the order around work of no size.
+    fn add_empty(&self, after: &[Handle]) -> Result<Handle> {
+        let mut node: Handle = std::ptr::null_mut();
+        let (count, first) = (after.len(), after.as_ptr());
+        call!(self.driver, self.driver.api, cuGraphAddEmptyNode(&mut node, self.graph, first, count))?;
+        Ok(node)
+    }
+}
+
+fn host_side(address: u64) -> CopySide {
+    CopySide { memory_type: MEMORY_TYPE_HOST, host: address as *mut c_void, ..no_side() }
+}
+
+fn device_side(address: u64) -> CopySide {
+    CopySide { memory_type: MEMORY_TYPE_DEVICE, device: address, ..no_side() }
+}
+
+fn no_side() -> CopySide {
+    CopySide {
+        x_bytes: 0,
+        y: 0,
+        z: 0,
+        lod: 0,
+        memory_type: 0,
+        host: std::ptr::null_mut(),
+        device: 0,
+        array: std::ptr::null_mut(),
+        reserved: std::ptr::null_mut(),
+        pitch: 0,
+        height: 0,
+    }
+}

@@ -1,0 +1,95 @@
+//! `ExecCtx`: where the current thread's work goes.
+//!
+//! `with stream`, `with pool`, a scheduled task and a capture all swap this one value. It is thread-local;
+//! coroutines install it around each step, since a thread-local would leak across an await.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use crate::error::Result;
+use crate::graph::Recorder;
+use crate::lane::Lane;
+use crate::lease::Lease;
+use crate::memory::{Pool, Storage};
+use crate::runtime::DeviceState;
+use crate::stream::Stream;
+
+#[derive(Clone, Debug)]
+pub struct ExecCtx {
+    pub state: Arc<DeviceState>,
+    pub lane: Arc<Lane>,
+    pub stream: Arc<Stream>,
+    pub pool: Arc<Pool>,
+    pub task: Option<Arc<str>>,
+    pub recorder: Option<Arc<Recorder>>,
+    /// None: not limited.
+    pub lease: Option<Arc<Lease>>,
+    /// What `pop` goes back to. It travels with the context, so a coroutine carries its own nesting.
+    previous: Option<Arc<ExecCtx>>,
+}
+
+impl ExecCtx {
+    /// Work of nobody in particular on a device: its default stream and pool.
+    pub fn default_for(state: &Arc<DeviceState>) -> ExecCtx {
+        ExecCtx {
+            state: state.clone(),
+            lane: state.lane.clone(),
+            stream: state.default_stream.clone(),
+            pool: state.root_pool.clone(),
+            task: None,
+            recorder: None,
+            lease: None,
+            previous: None,
+        }
+    }
+
+    /// The same context on another stream.
+    pub fn on_stream(&self, stream: &Arc<Stream>) -> ExecCtx {
+        ExecCtx { stream: stream.clone(), ..self.clone() }
+    }
+
+    /// Memory for the current stream from the current pool.
+    #[inline]
+    pub fn allocate(&self, bytes: usize) -> Result<Arc<Storage>> {
+        self.state.check()?;
+        match &self.recorder {
+            Some(recorder) => recorder.pool().allocate(bytes, &self.stream),
+            None => self.pool.allocate(bytes, &self.stream),
+        }
+    }
+}
+
+thread_local! {
+    static CURRENT: RefCell<Option<Arc<ExecCtx>>> = const { RefCell::new(None) };
+}
+
+/// The current thread's context, or None before the first use of a device in this thread.
+#[inline]
+pub fn current() -> Option<Arc<ExecCtx>> {
+    CURRENT.with(|c| c.borrow().clone())
+}
+
+/// Install a context and return the one it replaces.
+pub fn swap(ctx: Option<Arc<ExecCtx>>) -> Option<Arc<ExecCtx>> {
+    CURRENT.with(|c| std::mem::replace(&mut *c.borrow_mut(), ctx))
+}
+
+/// Enter a context; `pop` goes back to the one before.
+pub fn push(mut ctx: ExecCtx) {
+    CURRENT.with(|c| {
+        let mut current = c.borrow_mut();
+        ctx.previous = current.take();
+        *current = Some(Arc::new(ctx));
+    });
+}
+
+/// Leave the context entered last.
+pub fn pop() {
+    CURRENT.with(|c| {
+        let mut current = c.borrow_mut();
+        let left = current.take();
+        *current = left.as_ref().and_then(|ctx| ctx.previous.clone());
+        drop(current);
+        drop(left);
+    });
+}

@@ -1,0 +1,209 @@
+//! Graphs: recorded command lists.
+//!
+//! The list is the truth. On CUDA an executable graph is a cache of it, one per lane, built without Python; on
+//! the CPU device the list itself is replayed. Memory allocated during a capture comes from a pool private to
+//! the graph, so replays never share it with anybody.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+
+use crate::command::{Command, Work};
+use crate::device::{GraphNode, RawGraph};
+use crate::error::{Error, Result};
+use crate::exec::ExecCtx;
+use crate::launch::submit;
+use crate::memory::Pool;
+use crate::runtime::{self, DeviceState};
+use crate::stream::Stream;
+
+type Nodes = SmallVec<[usize; 4]>;
+
+/// One recorded command and the earlier ones it waits for.
+#[derive(Clone)]
+pub struct Node {
+    pub command: Command,
+    pub after: Nodes,
+}
+
+#[derive(Default)]
+struct Recording {
+    nodes: Vec<Node>,
+    /// What the next command of each stream waits for.
+    tips: Vec<(u32, Nodes)>,
+    closed: bool,
+}
+
+impl Recording {
+    fn tip(&mut self, stream: u32) -> &mut Nodes {
+        let at = match self.tips.iter().position(|(id, _)| *id == stream) {
+            Some(at) => at,
+            None => {
+                self.tips.push((stream, Nodes::new()));
+                self.tips.len() - 1
+            }
+        };
+        &mut self.tips[at].1
+    }
+}
+
+/// Collects what is submitted during a capture.
+pub struct Recorder {
+    pool: Arc<Pool>,
+    recording: Mutex<Recording>,
+}
+
+impl std::fmt::Debug for Recorder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Recorder({} nodes)", self.recording.lock().nodes.len())
+    }
+}
+
+impl Recorder {
+    pub fn new(ctx: &ExecCtx) -> Result<Arc<Recorder>> {
+        ctx.state.check()?;
+        ctx.state.reap();
+        Ok(Arc::new(Recorder { pool: Pool::private(&ctx.pool), recording: Mutex::default() }))
+    }
+
+    pub fn pool(&self) -> &Arc<Pool> {
+        &self.pool
+    }
+
+    pub fn record(&self, stream: &Stream, mut command: Command) -> Result<()> {
+        if let Work::Kernel(launch) = &command.work {
+            launch.kernel.allow_shared(launch.shared)?;
+        }
+        // The graph owns its pool, so its own temporaries need no reference here; without one they can be
+        // reused by later commands of the same stream. Memory from elsewhere is kept alive.
+        command.uses.retain(|u| !(Arc::ptr_eq(u.storage.pool(), &self.pool) && u.storage.home().id() == stream.id()));
+        let mut recording = self.recording.lock();
+        if recording.closed {
+            return Err(Error::Graph("the capture has ended; its context cannot be used any more".to_string()));
+        }
+        let index = recording.nodes.len();
+        let after = std::mem::replace(recording.tip(stream.id()), SmallVec::from_slice(&[index]));
+        recording.nodes.push(Node { command, after });
+        Ok(())
+    }
+
+    /// The nodes a stream has reached.
+    pub fn tip(&self, stream: u32) -> Nodes {
+        self.recording.lock().tip(stream).clone()
+    }
+
+    /// Make a stream's next command wait for these nodes too.
+    pub fn join(&self, stream: u32, nodes: &[usize]) {
+        let mut recording = self.recording.lock();
+        let tip = recording.tip(stream);
+        for node in nodes {
+            if !tip.contains(node) {
+                tip.push(*node);
+            }
+        }
+    }
+
+    /// End the capture.
+    pub fn finish(self: &Arc<Self>, state: &Arc<DeviceState>) -> Graph {
+        let mut recording = self.recording.lock();
+        recording.closed = true;
+        Graph {
+            state: state.clone(),
+            pool: Some(self.pool.clone()),
+            nodes: std::mem::take(&mut recording.nodes),
+            execs: Mutex::default(),
+            replays: Mutex::default(),
+        }
+    }
+}
+
+/// A captured graph.
+pub struct Graph {
+    state: Arc<DeviceState>,
+    pool: Option<Arc<Pool>>,
+    nodes: Vec<Node>,
+    /// Executable graphs by lane: a node's lane is fixed when it is built.
+    execs: Mutex<Vec<(u32, RawGraph)>>,
+    /// The last replay on each stream.
+    replays: Mutex<Vec<(Arc<Stream>, u64)>>,
+}
+
+impl Graph {
+    pub fn num_nodes(&self) -> usize {
+        self.nodes.len()
+    }
+
+    pub fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+
+    pub fn pool(&self) -> &Arc<Pool> {
+        self.pool.as_ref().expect("the pool is there until drop")
+    }
+
+    /// Make the executable graph for a lane now rather than at the first replay.
+    pub fn prepare(&self, ctx: &ExecCtx) -> Result<Option<RawGraph>> {
+        let lane = ctx.lane.id();
+        let mut execs = self.execs.lock();
+        if let Some((_, raw)) = execs.iter().find(|(id, _)| *id == lane) {
+            return Ok(Some(*raw));
+        }
+        if self.nodes.is_empty() {
+            return Ok(None);
+        }
+        let nodes: Vec<GraphNode<'_>> =
+            self.nodes.iter().map(|n| GraphNode { command: &n.command, after: &n.after }).collect();
+        let built = self.state.device.graph_build(&nodes)?;
+        if let Some(raw) = built {
+            execs.push((lane, raw));
+        }
+        Ok(built)
+    }
+
+    /// Run everything that was recorded, in stream order, on the context's stream.
+    pub fn replay(&self, ctx: &ExecCtx) -> Result<()> {
+        if !Arc::ptr_eq(&ctx.state, &self.state) {
+            return Err(Error::Graph("the graph was captured on another device than the current one".to_string()));
+        }
+        ctx.state.check()?;
+        let exec = if ctx.recorder.is_none() { self.prepare(ctx)? } else { None };
+        match exec {
+            Some(raw) => submit(ctx, Command { work: Work::Graph(raw), uses: SmallVec::new(), cost_key: 0 })?,
+            None => {
+                for node in &self.nodes {
+                    submit(ctx, node.command.clone())?;
+                }
+            }
+        }
+        let mut replays = self.replays.lock();
+        let seq = ctx.stream.seq();
+        match replays.iter_mut().find(|(s, _)| s.id() == ctx.stream.id()) {
+            Some((_, last)) => *last = seq,
+            None => replays.push((ctx.stream.clone(), seq)),
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Graph {
+    fn drop(&mut self) {
+        if runtime::exiting() {
+            return;
+        }
+        let replays = std::mem::take(self.replays.get_mut());
+        for node in &self.nodes {
+            for used in &node.command.uses {
+                for (stream, seq) in &replays {
+                    used.storage.note_use(stream, *seq);
+                }
+            }
+        }
+        for (_, raw) in self.execs.get_mut().drain(..) {
+            self.state.device.graph_destroy(raw);
+        }
+        if let Some(pool) = self.pool.take() {
+            self.state.retire(pool, replays);
+        }
+    }
+}

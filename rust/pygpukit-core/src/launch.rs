@@ -1,0 +1,107 @@
+//! `submit` and its borrowed form `launch`: the only code that gives work to a device.
+
+use crate::command::{Command, Launch, UseRef, Work};
+use crate::error::{Error, Result};
+use crate::exec::ExecCtx;
+use crate::runtime;
+
+/// Cost assumed for work nobody has measured yet.
+const UNKNOWN_COST_NS: i64 = 10_000;
+
+/// Run a command on the context's stream, or record it when the context captures a graph.
+#[inline]
+pub fn submit(ctx: &ExecCtx, command: Command) -> Result<()> {
+    ctx.state.check()?;
+    if let Some(recorder) = &ctx.recorder {
+        return recorder.record(&ctx.stream, command);
+    }
+    if let Some(lease) = &ctx.lease {
+        lease.charge(UNKNOWN_COST_NS, &mut || ctx.state.check())?;
+    }
+    if let Work::Kernel(launch) = &command.work {
+        launch.kernel.allow_shared(launch.shared)?;
+    }
+    ctx.state.device.enqueue(ctx.stream.raw(), &command.work)?;
+    let seq = ctx.stream.note(&command, ctx.task.as_ref());
+    for used in &command.uses {
+        used.storage.note_use(&ctx.stream, seq);
+    }
+    if runtime::sync_every_submission() {
+        ctx.stream.synchronize(&mut || Ok(()))?;
+    }
+    Ok(())
+}
+
+/// `submit` for a kernel, borrowing everything: the hot path of operators and JIT kernels.
+#[inline]
+pub fn launch(ctx: &ExecCtx, launch: &Launch<'_>, uses: &[UseRef<'_>]) -> Result<()> {
+    ctx.state.check()?;
+    if let Some(recorder) = &ctx.recorder {
+        let uses = uses.iter().map(UseRef::to_owned).collect();
+        return recorder.record(&ctx.stream, Command { work: Work::Kernel(launch.to_owned()), uses, cost_key: 0 });
+    }
+    if let Some(lease) = &ctx.lease {
+        lease.charge(UNKNOWN_COST_NS, &mut || ctx.state.check())?;
+    }
+    launch.kernel.allow_shared(launch.shared)?;
+    ctx.state.device.launch(ctx.stream.raw(), launch)?;
+    let seq = ctx.stream.note_launch(launch, uses, ctx.task.as_ref());
+    for used in uses {
+        used.storage.note_use(&ctx.stream, seq);
+    }
+    if runtime::sync_every_submission() {
+        ctx.stream.synchronize(&mut || Ok(()))?;
+    }
+    Ok(())
+}
+
+/// Seconds per launch of the bare driver call: the floor that benchmarks compare `submit` with. Bursts of `burst`
+/// launches that end with a wait; the median of `rounds`.
+pub fn time_bare_launches(ctx: &ExecCtx, launch: &Launch<'_>, burst: u32, rounds: u32) -> Result<f64> {
+    ctx.state.check()?;
+    let mut times = Vec::with_capacity(rounds as usize);
+    for _ in 0..rounds {
+        let start = std::time::Instant::now();
+        for _ in 0..burst {
+            ctx.state.device.launch(ctx.stream.raw(), launch)?;
+        }
+        ctx.stream.synchronize(&mut || Ok(()))?;
+        times.push(start.elapsed().as_secs_f64() / f64::from(burst.max(1)));
+    }
+    times.sort_by(f64::total_cmp);
+    Ok(times.get(times.len() / 2).copied().unwrap_or(0.0))
+}
+
+/// Check a launch's shape against the device before the driver refuses it with a number.
+pub fn check_dimensions(
+    props: &crate::device::DeviceProps,
+    name: &str,
+    max_threads: u32,
+    grid: [i64; 3],
+    block: [i64; 3],
+) -> Result<([u32; 3], [u32; 3])> {
+    let fail = |text: String| Err(Error::Launch(format!("kernel '{name}': {text}")));
+    let mut out = ([1u32; 3], [1u32; 3]);
+    for i in 0..3 {
+        if grid[i] < 1 || grid[i] > props.max_grid[i] as i64 {
+            return fail(format!(
+                "grid {grid:?} is out of range: dimension {i} must be between 1 and {}",
+                props.max_grid[i]
+            ));
+        }
+        if block[i] < 1 || block[i] > props.max_block[i] as i64 {
+            return fail(format!(
+                "block {block:?} is out of range: dimension {i} must be between 1 and {}",
+                props.max_block[i]
+            ));
+        }
+        out.0[i] = grid[i] as u32;
+        out.1[i] = block[i] as u32;
+    }
+    let threads: i64 = block.iter().product();
+    let limit = if max_threads == 0 { props.max_threads_per_block } else { max_threads };
+    if threads > limit as i64 {
+        return fail(format!("block {block:?} has {threads} threads; this kernel on this device allows {limit}"));
+    }
+    Ok(out)
+}

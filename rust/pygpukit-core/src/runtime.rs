@@ -1,0 +1,242 @@
+//! What is global to the process: whether CUDA may still be used, and the open devices.
+//!
+//! An illegal address ends CUDA in the process for good, a fork leaves the child without it, and after
+//! interpreter exit no driver call may be made. One word says so; every submission looks at it.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::Mutex;
+
+use crate::device::{DeviceKind, SharedDevice};
+use crate::error::{Error, Result};
+use crate::lane::Lane;
+use crate::memory::{Arena, ArenaMode, Pool};
+use crate::stream::Stream;
+
+const FAULT: u32 = 1;
+const FORKED: u32 = 2;
+const EXITING: u32 = 4;
+
+static GATE: AtomicU32 = AtomicU32::new(0);
+static REPORT: OnceLock<String> = OnceLock::new();
+static DEVICES: Mutex<Vec<Arc<DeviceState>>> = Mutex::new(Vec::new());
+static SYNC_EVERY_SUBMISSION: AtomicBool = AtomicBool::new(false);
+
+/// Wait after every submission, so that a fault is reported by the launch that caused it.
+pub fn set_sync_every_submission(on: bool) {
+    SYNC_EVERY_SUBMISSION.store(on, Ordering::Release);
+}
+
+#[inline]
+pub(crate) fn sync_every_submission() -> bool {
+    SYNC_EVERY_SUBMISSION.load(Ordering::Relaxed)
+}
+
+/// An open device with its arena, pools and streams.
+pub struct DeviceState {
+    pub device: SharedDevice,
+    pub arena: Arc<Arena>,
+    pub root_pool: Arc<Pool>,
+    pub lane: Arc<Lane>,
+    pub default_stream: Arc<Stream>,
+    streams: Mutex<Streams>,
+    retired: Mutex<Vec<Retired>>,
+}
+
+/// The pool of a graph that is gone, kept until its last replays have finished.
+type Retired = (Arc<Pool>, Vec<(Arc<Stream>, u64)>);
+
+#[derive(Default)]
+struct Streams {
+    all: Vec<Arc<Stream>>,
+    idle: Vec<Arc<Stream>>,
+}
+
+impl std::fmt::Debug for DeviceState {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "DeviceState({:?})", self.device.props().name)
+    }
+}
+
+impl DeviceState {
+    pub fn new(device: SharedDevice, mode: ArenaMode) -> Result<Arc<DeviceState>> {
+        let arena = Arena::new(device.clone(), mode);
+        let root_pool = Pool::root(&arena, "default");
+        let lane = Lane::whole(&device);
+        let default_stream = Stream::new(&device, 0, 0)?;
+        let streams = Streams { all: vec![default_stream.clone()], idle: Vec::new() };
+        Ok(Arc::new(DeviceState {
+            device,
+            arena,
+            root_pool,
+            lane,
+            default_stream,
+            streams: Mutex::new(streams),
+            retired: Mutex::default(),
+        }))
+    }
+
+    pub fn is_cuda(&self) -> bool {
+        self.device.props().kind == DeviceKind::Cuda
+    }
+
+    /// A stream of this priority: one that was given back, or a new one.
+    pub fn stream(&self, priority: i32) -> Result<Arc<Stream>> {
+        self.check()?;
+        let (least, greatest) = self.device.priority_range();
+        let priority = priority.clamp(greatest.min(least), least.max(greatest));
+        let mut streams = self.streams.lock();
+        if let Some(i) = streams.idle.iter().position(|s| s.priority() == priority) {
+            return Ok(streams.idle.swap_remove(i));
+        }
+        let id = streams.all.len() as u32;
+        let stream = Stream::new(&self.device, id, priority)?;
+        streams.all.push(stream.clone());
+        Ok(stream)
+    }
+
+    /// Take back a stream nobody holds any more; work already on it goes on.
+    pub fn recycle(&self, stream: Arc<Stream>) {
+        self.streams.lock().idle.push(stream);
+    }
+
+    pub fn streams(&self) -> Vec<Arc<Stream>> {
+        self.streams.lock().all.clone()
+    }
+
+    /// Drop a graph's pool once these streams have passed.
+    pub(crate) fn retire(&self, pool: Arc<Pool>, waits: Vec<(Arc<Stream>, u64)>) {
+        self.retired.lock().push((pool, waits));
+        self.reap();
+    }
+
+    /// Let go of retired pools whose last replays have finished.
+    pub fn reap(&self) {
+        let all = std::mem::take(&mut *self.retired.lock());
+        let (done, waiting): (Vec<_>, Vec<_>) =
+            all.into_iter().partition(|(_, waits)| waits.iter().all(|(s, n)| s.passed(*n).unwrap_or(true)));
+        self.retired.lock().extend(waiting);
+        drop(done);
+    }
+
+    /// Wait for all our streams.
+    pub fn synchronize(&self, check: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+        self.check()?;
+        for stream in self.streams() {
+            stream.synchronize(check)?;
+        }
+        self.reap();
+        Ok(())
+    }
+
+    /// May this device still be used?
+    #[inline]
+    pub fn check(&self) -> Result<()> {
+        let gate = GATE.load(Ordering::Relaxed);
+        if gate == 0 { Ok(()) } else { self.refuse(gate) }
+    }
+
+    #[cold]
+    fn refuse(&self, gate: u32) -> Result<()> {
+        if gate & EXITING != 0 {
+            return Err(Error::ShuttingDown);
+        }
+        if !self.is_cuda() {
+            return Ok(());
+        }
+        if gate & FORKED != 0 {
+            return Err(Error::Forked(
+                "this process was forked after CUDA had been initialised, and CUDA cannot be used in it. Start workers \
+                 with multiprocessing's 'spawn' method, or fork before the first use of the GPU"
+                    .to_string(),
+            ));
+        }
+        Err(Error::DeviceLost(REPORT.get().cloned().unwrap_or_default()))
+    }
+}
+
+/// Remember an open device.
+pub fn register(state: &Arc<DeviceState>) {
+    DEVICES.lock().push(state.clone());
+    if state.is_cuda() {
+        watch_forks();
+    }
+}
+
+pub fn devices() -> Vec<Arc<DeviceState>> {
+    DEVICES.lock().clone()
+}
+
+/// Turn a driver error that ends CUDA into the latched report, naming what was in flight.
+pub fn attribute(error: Error) -> Error {
+    let Error::Driver { code, .. } = &error else { return error };
+    if !error.is_sticky() {
+        return error;
+    }
+    let report = REPORT.get_or_init(|| fault_report(&error, *code));
+    GATE.fetch_or(FAULT, Ordering::AcqRel);
+    Error::DeviceLost(report.clone())
+}
+
+fn fault_report(error: &Error, code: i32) -> String {
+    let mut lines = Vec::new();
+    let mut culprit = None;
+    for state in devices().iter().filter(|s| s.is_cuda()) {
+        for stream in state.streams() {
+            let done = stream.completed();
+            let pending: Vec<_> = stream.history().into_iter().filter(|r| r.seq > done).collect();
+            if pending.is_empty() {
+                continue;
+            }
+            lines.push(format!("  stream {} ({} in flight, newest last):", stream.id(), stream.seq() - done));
+            if culprit.is_none() {
+                culprit = pending.iter().rev().find_map(|r| r.kernel_name().map(str::to_string));
+            }
+            lines.extend(pending.iter().rev().take(16).rev().map(|r| format!("    {}", r.describe())));
+        }
+    }
+    let exact = sync_every_submission();
+    let mut report = format!("the GPU stopped with a fault: {error}.");
+    match culprit {
+        Some(name) if exact => report.push_str(&format!(" It happened in kernel '{name}'.")),
+        Some(name) => report.push_str(&format!(
+            " The last kernel launched was '{name}'; run with PYGPUKIT_SYNC=1 to find the exact one."
+        )),
+        None => {}
+    }
+    if !lines.is_empty() {
+        report.push_str("\nLaunches in flight:\n");
+        report.push_str(&lines.join("\n"));
+    }
+    report.push_str(&format!(
+        "\nError {code} ends CUDA in this process: all further GPU work is refused. Restart the process."
+    ));
+    report
+}
+
+/// Is the interpreter going away, or is this a forked child of a process that used CUDA?
+pub(crate) fn exiting() -> bool {
+    GATE.load(Ordering::Relaxed) & (EXITING | FORKED) != 0
+}
+
+/// No driver call after this: the interpreter is going away and the driver with it.
+pub fn shutdown() {
+    GATE.fetch_or(EXITING, Ordering::AcqRel);
+    crate::memory::shutdown();
+}
+
+#[cfg(unix)]
+fn watch_forks() {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    extern "C" fn in_child() {
+        GATE.fetch_or(FORKED, Ordering::AcqRel);
+    }
+    // SAFETY: the handler only touches an atomic, which is allowed between fork and exec.
+    ONCE.call_once(|| unsafe {
+        libc::pthread_atfork(None, None, Some(in_child));
+    });
+}
+
+#[cfg(not(unix))]
+fn watch_forks() {}

@@ -1,0 +1,266 @@
+//! `GPUArray`: storage, layout and element type. Python adds the rest of its methods at import.
+
+use std::sync::Arc;
+
+use pygpukit_core::command::{Access, ArgTag, Use, UseRef};
+use pygpukit_core::dtype::DType;
+use pygpukit_core::error::Error;
+use pygpukit_core::exec::ExecCtx;
+use pygpukit_core::layout::{Layout, MAX_NDIM};
+use pygpukit_core::memory::Storage;
+use pygpukit_core::runtime::DeviceState;
+use pyo3::prelude::*;
+use pyo3::types::{PyModule, PyTuple};
+use smallvec::SmallVec;
+
+use crate::device::{PyDevice, context};
+use crate::dtype::{self, DataType};
+use crate::errors::ToPy;
+
+pub type Dims = SmallVec<[i64; MAX_NDIM]>;
+
+/// An n-dimensional array on a device.
+///
+/// Made by `pygpukit.zeros`, `pygpukit.from_numpy` and their siblings. Operators run asynchronously on the
+/// current stream; `to_numpy` and `item` wait for them.
+#[pyclass(frozen, weakref, freelist = 128, module = "pygpukit")]
+pub struct GPUArray {
+    pub state: Arc<DeviceState>,
+    pub storage: Arc<Storage>,
+    /// Offset of the first element in the storage, in bytes.
+    pub offset: usize,
+    pub layout: Layout,
+    pub dtype: DType,
+}
+
+impl GPUArray {
+    /// A new array with memory from the context's pool.
+    #[inline]
+    pub fn allocate(ctx: &ExecCtx, layout: Layout, dtype: DType) -> pygpukit_core::Result<GPUArray> {
+        let bytes = layout.size() as usize * dtype.itemsize();
+        let storage = ctx.allocate(bytes)?;
+        Ok(GPUArray { state: ctx.state.clone(), storage, offset: 0, layout, dtype })
+    }
+
+    #[inline]
+    pub fn ptr(&self) -> u64 {
+        self.storage.ptr() + self.offset as u64
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.layout.size() as usize * self.dtype.itemsize()
+    }
+
+    /// The array as memory a command touches.
+    #[inline]
+    pub fn used(&self, access: Access) -> Use {
+        self.touched(access).to_owned()
+    }
+
+    #[inline]
+    pub fn touched(&self, access: Access) -> UseRef<'_> {
+        let mut tag = ArgTag { dtype: self.dtype.code(), ndim: self.layout.ndim() as u8, dims: [0; 4] };
+        for (slot, dim) in tag.dims.iter_mut().zip(self.layout.shape()) {
+            *slot = u32::try_from(*dim).unwrap_or(u32::MAX);
+        }
+        UseRef { storage: &self.storage, access, tag }
+    }
+
+    /// Another look at the same storage.
+    fn view(&self, layout: Layout, element_offset: i64) -> GPUArray {
+        let offset = (self.offset as i64 + element_offset * self.dtype.itemsize() as i64) as usize;
+        GPUArray { state: self.state.clone(), storage: self.storage.clone(), offset, layout, dtype: self.dtype }
+    }
+
+    /// First and one past the last byte reached.
+    pub fn byte_range(&self) -> Option<(u64, u64)> {
+        let (low, high) = self.layout.extent()?;
+        let item = self.dtype.itemsize() as i64;
+        let base = self.ptr() as i64;
+        Some(((base + low * item) as u64, (base + (high + 1) * item) as u64))
+    }
+
+    fn axis(&self, axis: i64) -> pygpukit_core::Result<usize> {
+        let ndim = self.layout.ndim() as i64;
+        if axis < -ndim || axis >= ndim {
+            return Err(Error::Shape(format!("axis {axis} is out of range for an array of {ndim} dimensions")));
+        }
+        Ok((if axis < 0 { axis + ndim } else { axis }) as usize)
+    }
+}
+
+#[pymethods]
+impl GPUArray {
+    #[getter]
+    fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, self.layout.shape())
+    }
+
+    /// Bytes between neighbours along each axis, as in NumPy.
+    #[getter]
+    fn strides<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        let item = self.dtype.itemsize() as i64;
+        PyTuple::new(py, self.layout.strides().iter().map(|s| s * item))
+    }
+
+    #[getter]
+    fn dtype(&self, py: Python<'_>) -> PyResult<Py<DataType>> {
+        dtype::object(py, self.dtype)
+    }
+
+    #[getter]
+    fn size(&self) -> i64 {
+        self.layout.size()
+    }
+
+    #[getter]
+    fn ndim(&self) -> usize {
+        self.layout.ndim()
+    }
+
+    #[getter]
+    fn nbytes(&self) -> usize {
+        self.bytes()
+    }
+
+    #[getter]
+    fn itemsize(&self) -> usize {
+        self.dtype.itemsize()
+    }
+
+    #[getter]
+    fn device(&self) -> PyDevice {
+        PyDevice { state: self.state.clone() }
+    }
+
+    /// Address of the first element. Reading it pins the memory for the array's life, since a raw pointer
+    /// leaves the runtime's sight.
+    #[getter(ptr)]
+    fn exported_ptr(&self) -> u64 {
+        self.storage.export();
+        self.ptr()
+    }
+
+    #[getter]
+    fn is_contiguous(&self) -> bool {
+        self.layout.is_contiguous()
+    }
+
+    /// The axes reversed; a view.
+    #[getter(T)]
+    fn t(&self) -> PyResult<GPUArray> {
+        let axes: Vec<usize> = (0..self.layout.ndim()).rev().collect();
+        Ok(self.view(self.layout.permute(&axes).py()?, 0))
+    }
+
+    fn __len__(&self) -> PyResult<usize> {
+        match self.layout.shape().first() {
+            Some(n) => Ok(*n as usize),
+            None => Err(pyo3::exceptions::PyTypeError::new_err("len() of an array without dimensions")),
+        }
+    }
+
+    /// The axes in another order; a view. Negative axes count from the end.
+    fn _permute(&self, axes: Vec<i64>) -> PyResult<GPUArray> {
+        let axes = axes.into_iter().map(|a| self.axis(a)).collect::<Result<Vec<_>, _>>().py()?;
+        Ok(self.view(self.layout.permute(&axes).py()?, 0))
+    }
+
+    /// The same elements in a new shape, or None where that needs a copy.
+    fn _reshape(&self, shape: Vec<i64>) -> PyResult<Option<GPUArray>> {
+        Ok(self.layout.reshape(&shape).py()?.map(|layout| self.view(layout, 0)))
+    }
+
+    fn _slice(&self, axis: i64, start: i64, count: i64, step: i64) -> PyResult<GPUArray> {
+        let axis = self.axis(axis).py()?;
+        let (layout, offset) = self.layout.slice(axis, start, count, step).py()?;
+        Ok(self.view(layout, offset))
+    }
+
+    fn _select(&self, axis: i64, index: i64) -> PyResult<GPUArray> {
+        let axis = self.axis(axis).py()?;
+        let (layout, offset) = self.layout.select(axis, index).py()?;
+        Ok(self.view(layout, offset))
+    }
+
+    fn _expand(&self, axis: usize) -> PyResult<GPUArray> {
+        Ok(self.view(self.layout.expand(axis).py()?, 0))
+    }
+
+    fn _broadcast_to(&self, shape: Vec<i64>) -> PyResult<GPUArray> {
+        Ok(self.view(self.layout.broadcast_to(&shape).py()?, 0))
+    }
+
+    /// The same bytes as another element type of the same size per row; the last axis is rescaled.
+    fn _reinterpret(&self, dtype: &Bound<'_, DataType>) -> PyResult<GPUArray> {
+        let target = dtype.get().dtype;
+        let (old, new) = (self.dtype.itemsize() as i64, target.itemsize() as i64);
+        let mut shape: Dims = self.layout.shape().into();
+        if old != new {
+            let dense = self.layout.is_contiguous();
+            let last = shape.last_mut().filter(|n| dense && (**n * old) % new == 0);
+            let Some(last) = last else {
+                return Err(Error::DType(format!(
+                    "cannot view {} as {}: the last axis must be contiguous and hold a whole number of elements",
+                    self.dtype.name(),
+                    target.name()
+                )))
+                .py();
+            };
+            *last = *last * old / new;
+        }
+        if !(self.ptr()).is_multiple_of(new as u64) {
+            return Err(Error::DType(format!(
+                "cannot view this slice as {}: its address is not a multiple of {new}",
+                target.name()
+            )))
+            .py();
+        }
+        let layout = if old == new { self.layout } else { Layout::contiguous(&shape).py()? };
+        Ok(GPUArray { dtype: target, ..self.view(layout, 0) })
+    }
+
+    /// Do two arrays reach the same bytes?
+    fn _shares_memory(&self, other: &Bound<'_, GPUArray>) -> bool {
+        overlap(self, other.get())
+    }
+
+    /// Address, shape, strides in bytes and type of the array in host memory; CPU device only.
+    fn _host_view<'py>(&self, py: Python<'py>) -> PyResult<(u64, Bound<'py, PyTuple>, Bound<'py, PyTuple>)> {
+        if self.state.is_cuda() {
+            return Err(Error::Device("this array lives on a GPU; use to_numpy() to copy it to the host".into())).py();
+        }
+        Ok((self.ptr(), self.shape(py)?, self.strides(py)?))
+    }
+}
+
+/// May two arrays share bytes? Compares ranges, so interleaved slices count as sharing.
+pub fn overlap(a: &GPUArray, b: &GPUArray) -> bool {
+    match (Arc::ptr_eq(&a.storage, &b.storage), a.byte_range(), b.byte_range()) {
+        (true, Some(x), Some(y)) => x.0 < y.1 && y.0 < x.1,
+        _ => false,
+    }
+}
+
+/// An array whose elements are not set.
+#[pyfunction]
+#[pyo3(signature = (shape, dtype, device=None))]
+fn empty(
+    py: Python<'_>,
+    shape: Vec<i64>,
+    dtype: &Bound<'_, DataType>,
+    device: Option<&Bound<'_, PyDevice>>,
+) -> PyResult<GPUArray> {
+    let ctx = match device {
+        Some(device) => crate::device::context_for(py, &device.get().state)?,
+        None => context(py)?,
+    };
+    let layout = Layout::contiguous(&shape).py()?;
+    GPUArray::allocate(&ctx, layout, dtype.get().dtype).py()
+}
+
+pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
+    m.add_class::<GPUArray>()?;
+    m.add_function(wrap_pyfunction!(empty, m)?)?;
+    Ok(())
+}

@@ -1,0 +1,249 @@
+//! Devices and the current execution context.
+
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::Mutex;
+use pygpukit_core::cpu::{CpuConfig, CpuDevice};
+use pygpukit_core::cuda::device::CudaDevice;
+use pygpukit_core::cuda::driver::Driver;
+use pygpukit_core::device::{DeviceKind, SharedDevice};
+use pygpukit_core::exec::{self, ExecCtx};
+use pygpukit_core::memory::ArenaMode;
+use pygpukit_core::runtime::{self, DeviceState};
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyModule};
+
+use crate::errors::{ToPy, check_signals};
+
+static DEFAULT: OnceLock<Arc<DeviceState>> = OnceLock::new();
+static DRIVER: Mutex<Option<Arc<Driver>>> = Mutex::new(None);
+
+/// The driver, opened once; a failure is not remembered, so that a fixed environment can be tried again.
+fn driver() -> pygpukit_core::Result<Arc<Driver>> {
+    let mut slot = DRIVER.lock();
+    if let Some(driver) = &*slot {
+        return Ok(driver.clone());
+    }
+    let opened = Driver::open()?;
+    *slot = Some(opened.clone());
+    Ok(opened)
+}
+
+/// An open device.
+#[pyclass(frozen, module = "pygpukit", name = "Device", weakref)]
+pub struct PyDevice {
+    pub state: Arc<DeviceState>,
+}
+
+#[pymethods]
+impl PyDevice {
+    /// "cuda" or "cpu".
+    #[getter]
+    fn kind(&self) -> &'static str {
+        match self.state.device.props().kind {
+            DeviceKind::Cpu => "cpu",
+            DeviceKind::Cuda => "cuda",
+        }
+    }
+
+    #[getter]
+    fn index(&self) -> i32 {
+        self.state.device.props().ordinal
+    }
+
+    #[getter]
+    fn name(&self) -> &str {
+        &self.state.device.props().name
+    }
+
+    #[getter]
+    fn capability(&self) -> (i32, i32) {
+        self.state.device.props().capability
+    }
+
+    /// Everything known about the device, by name.
+    fn properties<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let p = self.state.device.props();
+        let d = PyDict::new(py);
+        d.set_item("name", &p.name)?;
+        d.set_item("kind", self.kind())?;
+        d.set_item("index", p.ordinal)?;
+        d.set_item("capability", p.capability)?;
+        d.set_item("sm_count", p.sm_count)?;
+        d.set_item("total_memory", p.total_memory)?;
+        d.set_item("l2_bytes", p.l2_bytes)?;
+        d.set_item("max_threads_per_block", p.max_threads_per_block)?;
+        d.set_item("max_block", p.max_block)?;
+        d.set_item("max_grid", p.max_grid)?;
+        d.set_item("shared_per_block", p.shared_per_block)?;
+        d.set_item("shared_per_block_optin", p.shared_per_block_optin)?;
+        d.set_item("shared_per_sm", p.shared_per_sm)?;
+        d.set_item("max_threads_per_sm", p.max_threads_per_sm)?;
+        d.set_item("clock_khz", p.clock_khz)?;
+        d.set_item("memory_clock_khz", p.memory_clock_khz)?;
+        d.set_item("memory_bus_bits", p.memory_bus_bits)?;
+        d.set_item("driver_version", p.driver_version)?;
+        d.set_item("pci_bus_id", &p.pci_bus_id)?;
+        d.set_item("uuid", &p.uuid)?;
+        d.set_item("features", p.features.clone())?;
+        Ok(d)
+    }
+
+    /// Free and total bytes on the device.
+    fn memory_info(&self) -> PyResult<(usize, usize)> {
+        self.state.check().py()?;
+        self.state.device.memory_info().py()
+    }
+
+    /// Wait for all streams of the device.
+    fn synchronize(&self, py: Python<'_>) -> PyResult<()> {
+        py.detach(|| self.state.synchronize(&mut check_signals)).py()
+    }
+
+    /// Make it the current device of this thread, until `_leave`.
+    fn _enter(&self) {
+        exec::push(ExecCtx::default_for(&self.state));
+    }
+
+    fn _leave(&self) {
+        exec::pop();
+    }
+
+    /// Make it the device of every thread that has not chosen one. The first call wins.
+    fn _set_default(&self) -> bool {
+        DEFAULT.set(self.state.clone()).is_ok()
+    }
+
+    fn __repr__(&self) -> String {
+        match self.state.device.props().kind {
+            DeviceKind::Cpu => "<Device cpu>".to_string(),
+            DeviceKind::Cuda => format!("<Device cuda:{} {}>", self.index(), self.name()),
+        }
+    }
+}
+
+fn opened(device: SharedDevice, mode: ArenaMode) -> PyResult<PyDevice> {
+    let state = DeviceState::new(device, mode).py()?;
+    runtime::register(&state);
+    Ok(PyDevice { state })
+}
+
+fn arena_mode(device: &dyn pygpukit_core::device::Device, pooled: bool) -> ArenaMode {
+    match (pooled, device.vmm_granularity()) {
+        (false, _) => ArenaMode::None,
+        (true, Some(_)) => ArenaMode::Vmm,
+        (true, None) => ArenaMode::Plain,
+    }
+}
+
+/// Open a CUDA device. `pooled=False` gives every array its own allocation.
+#[pyfunction]
+fn open_cuda(py: Python<'_>, ordinal: i32, pooled: bool) -> PyResult<PyDevice> {
+    py.detach(|| -> pygpukit_core::Result<_> { CudaDevice::open(driver()?, ordinal) })
+        .py()
+        .and_then(|device| opened(device.clone(), arena_mode(&*device, pooled)))
+}
+
+/// Open a CPU device. `deferred` is the seed of the order in which queued work runs; None runs it at once.
+#[pyfunction]
+fn open_cpu(total_memory: Option<usize>, deferred: Option<u64>, pooled: bool) -> PyResult<PyDevice> {
+    let device = CpuDevice::new(CpuConfig { total_memory, deferred });
+    opened(device.clone(), arena_mode(&*device, pooled))
+}
+
+/// CUDA version of the driver as 1000 * major + 10 * minor; None where no driver can be used.
+#[pyfunction]
+fn driver_version() -> Option<i32> {
+    driver().ok().map(|d| d.version())
+}
+
+/// Path of the driver library. Raises, with what was searched, where no driver can be used.
+#[pyfunction]
+fn driver_path() -> PyResult<String> {
+    driver().map(|d| d.path().to_string()).py()
+}
+
+/// Number of CUDA devices. Raises where there is no driver.
+#[pyfunction]
+fn cuda_device_count() -> PyResult<usize> {
+    driver().and_then(|d| d.device_count()).py()
+}
+
+/// The current thread's context; the first use in the process picks the default device.
+#[inline]
+pub fn context(py: Python<'_>) -> PyResult<Arc<ExecCtx>> {
+    match exec::current() {
+        Some(ctx) => Ok(ctx),
+        None => first_context(py),
+    }
+}
+
+#[cold]
+fn first_context(py: Python<'_>) -> PyResult<Arc<ExecCtx>> {
+    if DEFAULT.get().is_none() {
+        PyModule::import(py, "pygpukit.core.device")?.getattr("open_default")?.call0()?;
+    }
+    let state = DEFAULT.get().ok_or_else(|| PyRuntimeError::new_err("no default device was opened"))?;
+    exec::push(ExecCtx::default_for(state));
+    exec::current().ok_or_else(|| PyRuntimeError::new_err("no current device"))
+}
+
+/// The current thread's context, or the default one of the array's own device when that is another.
+#[inline]
+pub fn context_for(py: Python<'_>, state: &Arc<DeviceState>) -> PyResult<Arc<ExecCtx>> {
+    let ctx = context(py)?;
+    Ok(if Arc::ptr_eq(&ctx.state, state) { ctx } else { Arc::new(ExecCtx::default_for(state)) })
+}
+
+/// The current device of this thread.
+#[pyfunction]
+fn current_device(py: Python<'_>) -> PyResult<PyDevice> {
+    Ok(PyDevice { state: context(py)?.state.clone() })
+}
+
+/// An execution context, held across the steps of a coroutine.
+#[pyclass(frozen, module = "pygpukit", name = "ExecContext")]
+struct ExecContext {
+    ctx: Option<Arc<ExecCtx>>,
+}
+
+/// Install a context in this thread and return the one it replaces.
+#[pyfunction]
+fn swap_context(context: Option<&Bound<'_, ExecContext>>) -> ExecContext {
+    ExecContext { ctx: exec::swap(context.and_then(|c| c.get().ctx.clone())) }
+}
+
+/// The context of this thread, to be installed elsewhere.
+#[pyfunction]
+fn current_context(py: Python<'_>) -> PyResult<ExecContext> {
+    Ok(ExecContext { ctx: Some(context(py)?) })
+}
+
+/// Wait after every submission, so that a fault is reported by the launch that caused it.
+#[pyfunction]
+fn set_sync_every_submission(on: bool) {
+    runtime::set_sync_every_submission(on);
+}
+
+/// Make no driver call any more: the interpreter is going away.
+#[pyfunction]
+fn shutdown() {
+    runtime::shutdown();
+}
+
+pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
+    m.add_class::<PyDevice>()?;
+    m.add_class::<ExecContext>()?;
+    m.add_function(wrap_pyfunction!(open_cuda, m)?)?;
+    m.add_function(wrap_pyfunction!(open_cpu, m)?)?;
+    m.add_function(wrap_pyfunction!(driver_version, m)?)?;
+    m.add_function(wrap_pyfunction!(driver_path, m)?)?;
+    m.add_function(wrap_pyfunction!(cuda_device_count, m)?)?;
+    m.add_function(wrap_pyfunction!(current_device, m)?)?;
+    m.add_function(wrap_pyfunction!(swap_context, m)?)?;
+    m.add_function(wrap_pyfunction!(current_context, m)?)?;
+    m.add_function(wrap_pyfunction!(set_sync_every_submission, m)?)?;
+    m.add_function(wrap_pyfunction!(shutdown, m)?)?;
+    Ok(())
+}

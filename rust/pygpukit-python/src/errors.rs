@@ -1,0 +1,80 @@
+//! The one place where the core's errors become Python exceptions.
+
+use std::sync::Mutex;
+
+use pygpukit_core::error::{Error, Result};
+use pygpukit_core::runtime;
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::PyModule;
+
+static ERRORS: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
+
+/// A Python exception on its way through the core: raised by a host function or a signal handler.
+static CARRIED: Mutex<Option<PyErr>> = Mutex::new(None);
+
+/// Wrap a Python exception so that it survives the way through the core.
+pub fn carry(error: PyErr) -> Error {
+    let text = error.to_string();
+    if let Ok(mut slot) = CARRIED.lock() {
+        *slot = Some(error);
+    }
+    Error::Host(text)
+}
+
+pub fn raise(name: &str, message: String) -> PyErr {
+    Python::attach(|py| {
+        let class = ERRORS
+            .get_or_try_init(py, || PyModule::import(py, "pygpukit.errors").map(Bound::unbind))
+            .and_then(|module| module.bind(py).getattr(name));
+        match class.and_then(|c| c.call1((message,))) {
+            Ok(value) => PyErr::from_value(value),
+            Err(error) => error,
+        }
+    })
+}
+
+pub fn to_py(error: Error) -> PyErr {
+    let error = runtime::attribute(error);
+    let text = error.to_string();
+    let name = match &error {
+        Error::DriverNotFound(_) => "DriverNotFoundError",
+        Error::DriverUnsupported(_) | Error::Driver { .. } => "DriverError",
+        Error::NoDevice(_) | Error::DeviceUnsupported(_) | Error::Device(_) => "DeviceError",
+        Error::NvrtcNotFound(_) => "NvrtcNotFoundError",
+        Error::LibraryNotFound(_) => "DriverError",
+        Error::Compile { .. } => "KernelCompileError",
+        Error::OutOfMemory(_) => "OutOfMemoryError",
+        Error::DeviceLost(_) => "DeviceLostError",
+        Error::Forked(_) => "ForkError",
+        Error::Launch(_) => "KernelLaunchError",
+        Error::Graph(_) => "GraphError",
+        Error::Shape(_) => "ShapeError",
+        Error::DType(_) => "DTypeError",
+        Error::Value(_) => return PyValueError::new_err(text),
+        Error::ShuttingDown => return PyRuntimeError::new_err(text),
+        Error::Host(_) => {
+            let carried = CARRIED.lock().ok().and_then(|mut slot| slot.take());
+            return carried.unwrap_or_else(|| PyRuntimeError::new_err(text));
+        }
+    };
+    raise(name, text)
+}
+
+/// `result.py()?` in place of a conversion the orphan rule forbids.
+pub trait ToPy<T> {
+    fn py(self) -> PyResult<T>;
+}
+
+impl<T> ToPy<T> for Result<T> {
+    #[inline]
+    fn py(self) -> PyResult<T> {
+        self.map_err(to_py)
+    }
+}
+
+/// Run Python's signal handlers from a wait; Ctrl-C ends it.
+pub fn check_signals() -> Result<()> {
+    Python::attach(|py| py.check_signals()).map_err(carry)
+}

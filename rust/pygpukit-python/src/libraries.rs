@@ -1,0 +1,79 @@
+//! NVRTC and cuBLASLt: opening them and compiling.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use pygpukit_core::cuda::cublaslt::CublasLt;
+use pygpukit_core::cuda::nvrtc::{ImageKind, Nvrtc};
+use pygpukit_core::error::Error;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyModule};
+
+use crate::errors::ToPy;
+
+static NVRTC: Mutex<Option<Arc<Nvrtc>>> = Mutex::new(None);
+
+/// What a compilation gave.
+#[pyclass(frozen, module = "pygpukit", name = "NvrtcResult")]
+struct NvrtcResult {
+    #[pyo3(get)]
+    image: Py<PyBytes>,
+    #[pyo3(get)]
+    log: String,
+    /// Mangled entry name of each name expression.
+    #[pyo3(get)]
+    lowered: HashMap<String, String>,
+}
+
+/// Open NVRTC: an already loaded copy, or the first candidate that works. Returns its path and version.
+#[pyfunction]
+fn nvrtc_open(py: Python<'_>, candidates: Vec<String>) -> PyResult<(String, (i32, i32))> {
+    let nvrtc = py.detach(|| Nvrtc::open(&candidates)).py()?;
+    let found = (nvrtc.path().to_string(), nvrtc.version());
+    *NVRTC.lock() = Some(nvrtc);
+    Ok(found)
+}
+
+/// Compile CUDA C++ to a cubin or to PTX.
+#[pyfunction]
+fn nvrtc_compile(
+    py: Python<'_>,
+    source: String,
+    name: String,
+    options: Vec<String>,
+    headers: HashMap<String, String>,
+    expressions: Vec<String>,
+    kind: &str,
+) -> PyResult<NvrtcResult> {
+    let kind = match kind {
+        "cubin" => ImageKind::Cubin,
+        "ptx" => ImageKind::Ptx,
+        other => return Err(Error::Value(format!("kind must be 'cubin' or 'ptx', not '{other}'"))).py(),
+    };
+    let Some(nvrtc) = NVRTC.lock().clone() else {
+        return Err(Error::NvrtcNotFound("NVRTC JIT compiler not available: it has not been opened".into())).py();
+    };
+    let headers: Vec<(String, String)> = headers.into_iter().collect();
+    let made = py.detach(|| nvrtc.compile(&source, &name, &options, &headers, &expressions, kind)).py()?;
+    Ok(NvrtcResult {
+        image: PyBytes::new(py, &made.image).unbind(),
+        log: made.log,
+        lowered: expressions.into_iter().zip(made.lowered).collect(),
+    })
+}
+
+/// Open cuBLASLt and return its path and version.
+#[pyfunction]
+fn cublaslt_open(py: Python<'_>, candidates: Vec<String>) -> PyResult<(String, usize)> {
+    let library = py.detach(|| CublasLt::open(&candidates)).py()?;
+    Ok((library.path().to_string(), library.version()))
+}
+
+pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
+    m.add_class::<NvrtcResult>()?;
+    m.add_function(wrap_pyfunction!(nvrtc_open, m)?)?;
+    m.add_function(wrap_pyfunction!(nvrtc_compile, m)?)?;
+    m.add_function(wrap_pyfunction!(cublaslt_open, m)?)?;
+    Ok(())
+}

@@ -1,0 +1,133 @@
+//! Operators as built-in functions: `pygpukit.add` is one of these, called without building a tuple.
+
+use std::ffi::CString;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyModule, PyString, PyTuple};
+use smallvec::SmallVec;
+
+use crate::array::GPUArray;
+use crate::ops::{self, Operator};
+use crate::stream::PyStream;
+
+/// What a built-in operator function carries as its self.
+#[pyclass(frozen, module = "pygpukit", name = "_Operator")]
+struct Handle {
+    operator: Arc<Operator>,
+}
+
+/// Make the built-in function of a table row. `signature` is the text Python shows, e.g. "x, y, /".
+#[pyfunction]
+fn operator(py: Python<'_>, name: &str, arity: usize, signature: &str, doc: &str) -> PyResult<Py<PyAny>> {
+    let operator = ops::intern(name, arity)?;
+    let text = format!("{name}({signature})\n--\n\n{doc}");
+    let (Ok(c_name), Ok(c_doc)) = (CString::new(name), CString::new(text)) else {
+        return Err(PyValueError::new_err(format!("operator '{name}': name and doc must not contain NUL")));
+    };
+    // A built-in function refers to its definition for as long as it lives; operators live as long as the process.
+    let definition = Box::leak(Box::new(ffi::PyMethodDef {
+        ml_name: c_name.into_raw(),
+        ml_meth: ffi::PyMethodDefPointer { PyCFunctionFastWithKeywords: call },
+        ml_flags: ffi::METH_FASTCALL | ffi::METH_KEYWORDS,
+        ml_doc: c_doc.into_raw(),
+    }));
+    let handle = Bound::new(py, Handle { operator })?;
+    let module = PyString::new(py, "pygpukit");
+    // SAFETY: the definition is leaked, and the new function takes its own references to handle and module.
+    unsafe {
+        let function = ffi::PyCFunction_NewEx(definition, handle.as_ptr(), module.as_ptr());
+        Bound::from_owned_ptr_or_err(py, function).map(Bound::unbind)
+    }
+}
+
+unsafe extern "C" fn call(
+    this: *mut ffi::PyObject,
+    args: *const *mut ffi::PyObject,
+    count: ffi::Py_ssize_t,
+    names: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    // SAFETY: Python calls this with the interpreter attached.
+    let py = unsafe { Python::assume_attached() };
+    // SAFETY: the vectorcall protocol: `count` positional arguments, then one per name in the tuple `names`.
+    let result = catch_unwind(AssertUnwindSafe(|| unsafe { dispatch(py, this, args, count as usize, names) }));
+    match result {
+        Ok(Ok(array)) => array.into_ptr(),
+        Ok(Err(error)) => {
+            error.restore(py);
+            std::ptr::null_mut()
+        }
+        Err(_) => {
+            pyo3::exceptions::PySystemError::new_err("an operator panicked; please report this").restore(py);
+            std::ptr::null_mut()
+        }
+    }
+}
+
+#[inline]
+unsafe fn dispatch(
+    py: Python<'_>,
+    this: *mut ffi::PyObject,
+    args: *const *mut ffi::PyObject,
+    count: usize,
+    names: *mut ffi::PyObject,
+) -> PyResult<Py<GPUArray>> {
+    // SAFETY: `this` is the Handle given to PyCFunction_NewEx above.
+    let this = unsafe { Bound::from_borrowed_ptr(py, this) };
+    let handle = unsafe { this.cast_unchecked::<Handle>() };
+    let operator = &handle.get().operator;
+    // SAFETY: the arguments are borrowed for the length of the call.
+    let argument = |i: usize| unsafe { Bound::from_borrowed_ptr(py, *args.add(i)) };
+    let positional: SmallVec<[Bound<'_, PyAny>; 4]> = (0..count).map(argument).collect();
+    let (mut out, mut stream) = (None, None);
+    if !names.is_null() {
+        // SAFETY: names is a tuple of str.
+        let names = unsafe { Bound::from_borrowed_ptr(py, names).cast_into_unchecked::<PyTuple>() };
+        for (i, name) in names.iter().enumerate() {
+            let value = argument(count + i);
+            let name = name.cast::<PyString>()?.to_cow()?;
+            match &*name {
+                "out" if value.is_none() => {}
+                "out" => out = Some(array_argument(operator, value)?),
+                "stream" if value.is_none() => {}
+                "stream" => stream = Some(value.cast_into::<PyStream>()?),
+                other => {
+                    return Err(PyTypeError::new_err(format!(
+                        "{}() got an unexpected keyword argument '{other}'",
+                        operator.name
+                    )));
+                }
+            }
+        }
+    }
+    ops::apply(py, operator, &positional, out.as_ref(), stream.as_ref())
+}
+
+/// Apply an operator by name; the way for code that does not hold its function.
+#[pyfunction]
+#[pyo3(signature = (name, operands, out=None, stream=None))]
+fn apply<'py>(
+    py: Python<'py>,
+    name: &str,
+    operands: Vec<Bound<'py, PyAny>>,
+    out: Option<Bound<'py, GPUArray>>,
+    stream: Option<Bound<'py, PyStream>>,
+) -> PyResult<Py<GPUArray>> {
+    ops::apply(py, &*ops::find(name)?, &operands, out.as_ref(), stream.as_ref())
+}
+
+fn array_argument<'py>(operator: &Operator, value: Bound<'py, PyAny>) -> PyResult<Bound<'py, GPUArray>> {
+    let kind = value.get_type().name()?.to_string();
+    value
+        .cast_into::<GPUArray>()
+        .map_err(|_| PyTypeError::new_err(format!("{}(): out must be a GPUArray, not {kind}", operator.name)))
+}
+
+pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
+    m.add_function(wrap_pyfunction!(operator, m)?)?;
+    m.add_function(wrap_pyfunction!(apply, m)?)?;
+    Ok(())
+}

@@ -1,0 +1,430 @@
+//! Elementwise operators: from a Python call to a launch without leaving Rust.
+//!
+//! What an operator means (its CUDA expression, type rule and NumPy reference) is a row of the Python table. The
+//! first call with new types asks Python for a plan and a compiled kernel; every later one finds them here.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::Arc;
+
+use parking_lot::RwLock;
+use pygpukit_core::command::{Access, Launch, LaunchAttributes, UseRef};
+use pygpukit_core::dtype::DType;
+use pygpukit_core::elementwise::{self, Input, MAX_INPUTS};
+use pygpukit_core::error::Error;
+use pygpukit_core::exec::ExecCtx;
+use pygpukit_core::kernel::Kernel;
+use pygpukit_core::launch::launch;
+use pygpukit_core::layout::{Layout, broadcast_shapes, show};
+use pyo3::exceptions::{PyRuntimeError, PyTypeError};
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyModule, PyTuple};
+use smallvec::SmallVec;
+
+use crate::array::{GPUArray, overlap};
+use crate::device::context;
+use crate::dtype::{self, DataType};
+use crate::errors::{ToPy, raise};
+use crate::kernel::PyKernel;
+use crate::scalar::Scalar;
+use crate::stream::PyStream;
+
+const THREADS: u32 = 256;
+const NO_OUT: u8 = 255;
+
+/// A registered operator.
+#[derive(Debug)]
+pub struct Operator {
+    id: u16,
+    pub name: String,
+    pub arity: usize,
+}
+
+/// How to run one operator on one combination of types.
+struct Plan {
+    common: DType,
+    compute: DType,
+    out: DType,
+    vector: usize,
+    per_block: i64,
+    per_block_nd: i64,
+    /// Dense and strided entry points; None on the CPU device.
+    kernels: Option<(Arc<Kernel>, Arc<Kernel>)>,
+}
+
+/// Plan keys are already well mixed words.
+#[derive(Default)]
+struct WordHasher(u64);
+
+impl Hasher for WordHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64(u64::from(*byte));
+        }
+    }
+    fn write_u64(&mut self, word: u64) {
+        self.0 = (self.0 ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+type Plans = HashMap<u64, Arc<Plan>, BuildHasherDefault<WordHasher>>;
+
+static OPERATORS: RwLock<Vec<Arc<Operator>>> = RwLock::new(Vec::new());
+static PLANS: RwLock<Plans> = RwLock::new(Plans::with_hasher(BuildHasherDefault::new()));
+static HOOKS: PyOnceLock<Hooks> = PyOnceLock::new();
+
+/// Python's part: making plans, running on the CPU device, and operands that are neither array nor scalar.
+struct Hooks {
+    plan: Py<PyAny>,
+    cpu: Py<PyAny>,
+    coerce: Py<PyAny>,
+}
+
+fn hooks(py: Python<'_>) -> PyResult<&'static Hooks> {
+    HOOKS.get(py).ok_or_else(|| PyRuntimeError::new_err("the operator table is not loaded: import pygpukit first"))
+}
+
+/// An operand as it came from Python.
+enum Operand<'a, 'py> {
+    Array(&'a Bound<'py, GPUArray>),
+    Scalar(Scalar),
+}
+
+pub fn find(name: &str) -> PyResult<Arc<Operator>> {
+    let operators = OPERATORS.read();
+    operators
+        .iter()
+        .find(|o| o.name == name)
+        .cloned()
+        .ok_or_else(|| PyRuntimeError::new_err(format!("operator '{name}' is not in the table: import pygpukit first")))
+}
+
+/// Apply an operator to `args`.
+pub fn apply<'py>(
+    py: Python<'py>,
+    op: &Operator,
+    args: &[Bound<'py, PyAny>],
+    out: Option<&Bound<'py, GPUArray>>,
+    stream: Option<&Bound<'py, PyStream>>,
+) -> PyResult<Py<GPUArray>> {
+    if args.len() != op.arity {
+        return Err(PyTypeError::new_err(format!(
+            "{}() takes {} operands but {} were given",
+            op.name,
+            op.arity,
+            args.len()
+        )));
+    }
+    let mut operands: SmallVec<[Operand<'_, 'py>; MAX_INPUTS]> = SmallVec::new();
+    let mut first: Option<&GPUArray> = out.map(|o| o.get());
+    for arg in args {
+        if let Ok(array) = arg.cast_exact::<GPUArray>() {
+            first = Some(array.get());
+            operands.push(Operand::Array(array));
+        } else if let Some(scalar) = Scalar::read(arg)? {
+            operands.push(Operand::Scalar(scalar));
+        } else {
+            return coerced(py, op, args, out, stream);
+        }
+    }
+    let Some(first) = first else {
+        return Err(PyTypeError::new_err(format!(
+            "{}() needs at least one GPUArray; got only Python scalars. Use pygpukit.asarray() to make one",
+            op.name
+        )));
+    };
+    for (i, operand) in operands.iter().enumerate() {
+        if let Operand::Array(array) = operand
+            && !Arc::ptr_eq(&array.get().state, &first.state)
+        {
+            return Err(raise(
+                "DeviceError",
+                format!("{}(): operand {} lives on another device than the others; copy it over first", op.name, i + 1),
+            ));
+        }
+    }
+    let mut ctx = crate::device::context_for(py, &first.state)?;
+    if let Some(stream) = stream {
+        ctx = Arc::new(stream.get().context(&ctx)?);
+    }
+    let plan = plan(py, op, &operands, out, &ctx)?;
+    let layout = result_layout(&operands, first)?;
+    let result = match out {
+        Some(out) => {
+            check_out(op, out.get(), &layout, first)?;
+            let clash = operands.iter().any(|operand| match operand {
+                Operand::Array(a) => {
+                    let (a, out) = (a.get(), out.get());
+                    overlap(a, out) && !(a.ptr() == out.ptr() && a.layout == out.layout && a.dtype == out.dtype)
+                }
+                Operand::Scalar(_) => false,
+            });
+            if clash {
+                // Part of the result would overwrite operands not read yet: go through a temporary.
+                let temporary = Bound::new(py, GPUArray::allocate(&ctx, layout, plan.out).py()?)?;
+                run(py, op, &plan, &ctx, &operands, &temporary)?;
+                let copy = find("copy")?;
+                return apply(py, &copy, &[temporary.into_any()], Some(out), stream);
+            }
+            out.clone()
+        }
+        None => Bound::new(py, GPUArray::allocate(&ctx, layout, plan.out).py()?)?,
+    };
+    run(py, op, &plan, &ctx, &operands, &result)?;
+    Ok(result.unbind())
+}
+
+#[inline]
+fn result_layout(operands: &[Operand<'_, '_>], first: &GPUArray) -> PyResult<Layout> {
+    let mut shapes: SmallVec<[&[i64]; MAX_INPUTS]> = SmallVec::new();
+    for operand in operands {
+        if let Operand::Array(array) = operand {
+            shapes.push(array.get().layout.shape());
+        }
+    }
+    match shapes.split_first() {
+        Some((head, rest)) if rest.iter().all(|s| s == head) => {
+            // The usual case: an operand has the very layout of the result.
+            if first.layout.is_contiguous() && first.layout.shape() == *head {
+                return Ok(first.layout);
+            }
+            Layout::contiguous(head).py()
+        }
+        Some(_) => Layout::contiguous(&broadcast_shapes(&shapes).py()?).py(),
+        // Only an out= array: fill it.
+        None => Layout::contiguous(first.layout.shape()).py(),
+    }
+}
+
+fn check_out(op: &Operator, out: &GPUArray, layout: &Layout, first: &GPUArray) -> PyResult<()> {
+    if !Arc::ptr_eq(&out.state, &first.state) {
+        return Err(raise("DeviceError", format!("{}(): out lives on another device than the operands", op.name)));
+    }
+    if out.layout.shape() != layout.shape() {
+        return Err(Error::Shape(format!(
+            "{}(): the result has shape {}, but out has {}",
+            op.name,
+            show(layout.shape()),
+            show(out.layout.shape())
+        )))
+        .py();
+    }
+    if out.layout.may_overlap_itself() {
+        return Err(Error::Shape(format!(
+            "{}(): out is a broadcast view whose elements share memory; copy it first",
+            op.name
+        )))
+        .py();
+    }
+    Ok(())
+}
+
+#[inline]
+fn plan(
+    py: Python<'_>,
+    op: &Operator,
+    operands: &[Operand<'_, '_>],
+    out: Option<&Bound<'_, GPUArray>>,
+    ctx: &ExecCtx,
+) -> PyResult<Arc<Plan>> {
+    let props = ctx.state.device.props();
+    let mut key = u64::from(op.id) << 48 | (props.ordinal as u64 & 0x7f) << 40 | u64::from(ctx.state.is_cuda()) << 47;
+    for (i, operand) in operands.iter().enumerate() {
+        let code = match operand {
+            Operand::Array(array) => array.get().dtype.code(),
+            Operand::Scalar(scalar) => scalar.kind().0,
+        };
+        key |= u64::from(code) << (8 * i);
+    }
+    key |= u64::from(out.map_or(NO_OUT, |o| o.get().dtype.code())) << 24;
+    if let Some(plan) = PLANS.read().get(&key) {
+        return Ok(plan.clone());
+    }
+    let made = Arc::new(make_plan(py, op, operands, out, ctx)?);
+    PLANS.write().insert(key, made.clone());
+    Ok(made)
+}
+
+#[cold]
+fn make_plan(
+    py: Python<'_>,
+    op: &Operator,
+    operands: &[Operand<'_, '_>],
+    out: Option<&Bound<'_, GPUArray>>,
+    ctx: &ExecCtx,
+) -> PyResult<Plan> {
+    let inputs = operands
+        .iter()
+        .map(|operand| match operand {
+            Operand::Array(array) => Ok(dtype::object(py, array.get().dtype)?.into_any()),
+            Operand::Scalar(scalar) => Ok(scalar.kind().1.into_pyobject(py)?.into_any().unbind()),
+        })
+        .collect::<PyResult<Vec<Py<PyAny>>>>()?;
+    let out = out.map(|o| dtype::object(py, o.get().dtype)).transpose()?;
+    let device = crate::device::PyDevice { state: ctx.state.clone() };
+    let made = hooks(py)?.plan.bind(py).call1((&op.name, PyTuple::new(py, inputs)?, out, device))?;
+    type Made<'py> = (
+        Bound<'py, DataType>,
+        Bound<'py, DataType>,
+        Bound<'py, DataType>,
+        usize,
+        i64,
+        i64,
+        Option<(Bound<'py, PyKernel>, Bound<'py, PyKernel>)>,
+    );
+    let (common, compute, out, vector, per_block, per_block_nd, kernels): Made<'_> = made.extract()?;
+    Ok(Plan {
+        common: common.get().dtype,
+        compute: compute.get().dtype,
+        out: out.get().dtype,
+        vector,
+        per_block,
+        per_block_nd,
+        kernels: kernels.map(|(dense, nd)| (dense.get().kernel.clone(), nd.get().kernel.clone())),
+    })
+}
+
+#[inline]
+fn run<'py>(
+    py: Python<'py>,
+    op: &Operator,
+    plan: &Plan,
+    ctx: &ExecCtx,
+    operands: &[Operand<'_, 'py>],
+    out: &Bound<'py, GPUArray>,
+) -> PyResult<()> {
+    let target = out.get();
+    if target.layout.size() == 0 {
+        return Ok(());
+    }
+    let Some((dense, nd)) = &plan.kernels else {
+        return run_on_host(py, op, plan, ctx, operands, out);
+    };
+    let mut inputs: SmallVec<[Input<'_>; MAX_INPUTS]> = SmallVec::new();
+    let mut uses: SmallVec<[UseRef<'_>; MAX_INPUTS + 1]> = SmallVec::new();
+    uses.push(target.touched(Access::Write));
+    for operand in operands {
+        inputs.push(match operand {
+            Operand::Array(array) => {
+                let array = array.get();
+                uses.push(array.touched(Access::Read));
+                Input::Array { ptr: array.ptr(), layout: &array.layout, itemsize: array.dtype.itemsize() }
+            }
+            Operand::Scalar(scalar) => Input::Scalar(scalar.encode(plan.common, plan.compute)?),
+        });
+    }
+    let shape = elementwise::Shape { compute_size: plan.compute.itemsize(), vector: plan.vector };
+    let packed = elementwise::pack(target.ptr(), &target.layout, target.dtype.itemsize(), &inputs, shape).py()?;
+    let (kernel, per_block) = if packed.dense { (dense, plan.per_block) } else { (nd, plan.per_block_nd) };
+    let blocks = (packed.n as u64).div_ceil(per_block as u64);
+    let work = Launch {
+        kernel,
+        grid: [blocks as u32, 1, 1],
+        block: [THREADS, 1, 1],
+        shared: 0,
+        attributes: LaunchAttributes::default(),
+        args: packed.args(),
+    };
+    launch(ctx, &work, &uses).py()
+}
+
+#[cold]
+fn run_on_host<'py>(
+    py: Python<'py>,
+    op: &Operator,
+    plan: &Plan,
+    ctx: &ExecCtx,
+    operands: &[Operand<'_, 'py>],
+    out: &Bound<'py, GPUArray>,
+) -> PyResult<()> {
+    let mut uses = SmallVec::new();
+    uses.push(out.get().used(Access::Write));
+    let mut inputs = Vec::new();
+    for operand in operands {
+        match operand {
+            Operand::Array(array) => {
+                uses.push(array.get().used(Access::Read));
+                inputs.push((*array).clone().into_any());
+            }
+            Operand::Scalar(scalar) => {
+                // Refuses what the common type cannot hold, as a kernel launch would.
+                scalar.encode(plan.common, plan.compute)?;
+                inputs.push(match *scalar {
+                    Scalar::Bool(x) => pyo3::types::PyBool::new(py, x).to_owned().into_any(),
+                    Scalar::Int(x) => x.into_pyobject(py)?.into_any(),
+                    Scalar::Float(x) => x.into_pyobject(py)?.into_any(),
+                    Scalar::Complex(x, y) => pyo3::types::PyComplex::from_doubles(py, x, y).into_any(),
+                });
+            }
+        }
+    }
+    let work = hooks(py)?.cpu.bind(py).call1((&op.name, PyTuple::new(py, inputs)?, out))?;
+    crate::transfer::submit_callable(ctx, work.unbind(), uses)
+}
+
+/// Turn NumPy scalars into arrays and try again; anything else is an error that names the way.
+#[cold]
+fn coerced<'py>(
+    py: Python<'py>,
+    op: &Operator,
+    args: &[Bound<'py, PyAny>],
+    out: Option<&Bound<'py, GPUArray>>,
+    stream: Option<&Bound<'py, PyStream>>,
+) -> PyResult<Py<GPUArray>> {
+    let mut converted = Vec::with_capacity(args.len());
+    let mut device = None;
+    for arg in args.iter().chain(out.map(|o| o.as_any())) {
+        if let Ok(array) = arg.cast_exact::<GPUArray>() {
+            device = Some(crate::device::PyDevice { state: array.get().state.clone() });
+        }
+    }
+    let device = match device {
+        Some(device) => device,
+        None => crate::device::PyDevice { state: context(py)?.state.clone() },
+    };
+    let device = Bound::new(py, device)?;
+    for arg in args {
+        if arg.cast_exact::<GPUArray>().is_ok() || Scalar::read(arg)?.is_some() {
+            converted.push(arg.clone());
+        } else {
+            converted.push(hooks(py)?.coerce.bind(py).call1((&op.name, arg, &device))?);
+        }
+    }
+    apply(py, op, &converted, out, stream)
+}
+
+/// Register a row of the operator table and return its id.
+pub fn intern(name: &str, arity: usize) -> PyResult<Arc<Operator>> {
+    if arity == 0 || arity > MAX_INPUTS {
+        return Err(PyTypeError::new_err(format!("operator '{name}' has {arity} operands; 1 to {MAX_INPUTS} are allowed")));
+    }
+    let mut operators = OPERATORS.write();
+    if let Some(existing) = operators.iter().find(|o| o.name == name) {
+        return Ok(existing.clone());
+    }
+    let operator = Arc::new(Operator { id: operators.len() as u16, name: name.to_string(), arity });
+    operators.push(operator.clone());
+    Ok(operator)
+}
+
+/// Give Rust the Python side of the operator table.
+#[pyfunction]
+fn set_operator_hooks(py: Python<'_>, plan: Py<PyAny>, cpu: Py<PyAny>, coerce: Py<PyAny>) -> PyResult<()> {
+    HOOKS.set(py, Hooks { plan, cpu, coerce }).map_err(|_| PyRuntimeError::new_err("the operator hooks are already set"))
+}
+
+/// Forget all plans, so that the next call of each operator asks Python again.
+#[pyfunction]
+fn clear_plans() {
+    PLANS.write().clear();
+}
+
+pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
+    m.add_function(wrap_pyfunction!(set_operator_hooks, m)?)?;
+    m.add_function(wrap_pyfunction!(clear_plans, m)?)?;
+    Ok(())
+}

@@ -1,0 +1,218 @@
+//! `MemoryPool`: quotas and statistics of the allocator behind every array.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use pygpukit_core::exec;
+use pygpukit_core::memory::{Pool, Storage};
+use pygpukit_core::runtime::DeviceState;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyModule};
+
+use crate::device::{PyDevice, context, context_for};
+use crate::errors::ToPy;
+
+/// A pool of device memory with its own quota, inside the pool that was current when it was made.
+///
+/// Parameters
+/// ----------
+/// quota : int, optional
+///     Most bytes in use at a time; None means as much as the pool around it allows.
+/// enable_eviction : bool
+///     Kept for the pool's owner to read; arrays are not moved to the host by this version.
+/// name : str
+///     Shown in out-of-memory errors and statistics.
+///
+/// Examples
+/// --------
+/// >>> with MemoryPool(quota=1 << 20) as pool:
+/// ...     pass
+#[pyclass(frozen, weakref, module = "pygpukit", name = "MemoryPool")]
+pub struct PyPool {
+    state: Arc<DeviceState>,
+    pool: Arc<Pool>,
+    enable_eviction: bool,
+}
+
+/// A block of a pool that is no array. It goes back when it is freed or dropped.
+#[pyclass(frozen, weakref, module = "pygpukit", name = "Allocation")]
+struct Allocation {
+    storage: Mutex<Option<Arc<Storage>>>,
+    ptr: u64,
+    nbytes: usize,
+}
+
+#[pymethods]
+impl Allocation {
+    /// Device address; meaningless after `free`.
+    #[getter]
+    fn ptr(&self) -> u64 {
+        self.ptr
+    }
+
+    #[getter]
+    fn nbytes(&self) -> usize {
+        self.nbytes
+    }
+
+    #[getter]
+    fn is_freed(&self) -> bool {
+        self.storage.lock().is_none()
+    }
+
+    /// Give the block back; a second call does nothing.
+    fn free(&self) {
+        let storage = self.storage.lock().take();
+        drop(storage);
+    }
+}
+
+#[pymethods]
+impl PyPool {
+    #[new]
+    #[pyo3(signature = (quota=None, enable_eviction=false, name="pool"))]
+    fn new(py: Python<'_>, quota: Option<usize>, enable_eviction: bool, name: &str) -> PyResult<PyPool> {
+        let ctx = context(py)?;
+        let pool = ctx.pool.child(name, quota).py()?;
+        Ok(PyPool { state: ctx.state.clone(), pool, enable_eviction })
+    }
+
+    #[getter]
+    fn name(&self) -> &str {
+        self.pool.name()
+    }
+
+    #[getter]
+    fn enable_eviction(&self) -> bool {
+        self.enable_eviction
+    }
+
+    #[getter]
+    fn device(&self) -> PyDevice {
+        PyDevice { state: self.state.clone() }
+    }
+
+    /// Bytes handed out, rounded up to size classes; pools inside this one count too.
+    #[getter]
+    fn used(&self) -> usize {
+        self.pool.stats().used
+    }
+
+    /// Bytes held for reuse.
+    #[getter]
+    fn cached(&self) -> usize {
+        self.pool.stats().cached
+    }
+
+    /// Bytes that may still be handed out.
+    #[getter]
+    fn available(&self) -> usize {
+        self.pool.stats().available
+    }
+
+    #[getter]
+    fn quota(&self) -> Option<usize> {
+        self.pool.stats().quota
+    }
+
+    /// Change the quota; what is in use above it stays until it is freed.
+    fn set_quota(&self, quota: Option<usize>) {
+        self.pool.set_quota(quota);
+    }
+
+    /// Take a block of the pool for the current stream.
+    fn allocate(&self, py: Python<'_>, nbytes: usize) -> PyResult<Allocation> {
+        let ctx = context_for(py, &self.state)?;
+        self.state.check().py()?;
+        let storage = self.pool.allocate(nbytes, &ctx.stream).py()?;
+        Ok(Allocation { ptr: storage.ptr(), nbytes, storage: Mutex::new(Some(storage)) })
+    }
+
+    /// Give a block back; the same as ``allocation.free()``.
+    fn free(&self, allocation: &Bound<'_, Allocation>) {
+        allocation.get().free();
+    }
+
+    /// Return cached memory that no stream uses to the device.
+    fn trim(&self) -> PyResult<()> {
+        self.state.reap();
+        self.pool.trim().py().map(|_| ())
+    }
+
+    /// Hand out no more; memory goes back to the device as its arrays are dropped.
+    fn close(&self) -> PyResult<()> {
+        self.pool.close().py()
+    }
+
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        stats_dict(py, &self.pool)
+    }
+
+    /// Largest live blocks: bytes and a label.
+    #[pyo3(signature = (count=10))]
+    fn top_holders(&self, count: usize) -> Vec<(usize, String)> {
+        self.pool.top_holders(count)
+    }
+
+    fn __enter__<'py>(slf: Bound<'py, Self>, py: Python<'py>) -> PyResult<Bound<'py, Self>> {
+        let this = slf.get();
+        let mut ctx = pygpukit_core::exec::ExecCtx::clone(&*context_for(py, &this.state)?);
+        ctx.pool = this.pool.clone();
+        exec::push(ctx);
+        Ok(slf)
+    }
+
+    #[pyo3(signature = (*_args))]
+    fn __exit__(&self, _args: &Bound<'_, PyAny>) {
+        exec::pop();
+    }
+
+    fn __repr__(&self) -> String {
+        let stats = self.pool.stats();
+        format!("<MemoryPool '{}' used={} quota={:?}>", self.pool.name(), stats.used, stats.quota)
+    }
+}
+
+fn stats_dict<'py>(py: Python<'py>, pool: &Pool) -> PyResult<Bound<'py, PyDict>> {
+    let stats = pool.stats();
+    let d = PyDict::new(py);
+    d.set_item("name", pool.name())?;
+    d.set_item("used", stats.used)?;
+    d.set_item("peak", stats.peak)?;
+    d.set_item("cached", stats.cached)?;
+    d.set_item("reserved", stats.reserved)?;
+    d.set_item("quota", stats.quota)?;
+    d.set_item("available", stats.available)?;
+    d.set_item("allocations", stats.allocations)?;
+    d.set_item("frees", stats.frees)?;
+    d.set_item("live", stats.live)?;
+    d.set_item("hits", stats.hits)?;
+    d.set_item("misses", stats.misses)?;
+    d.set_item("hit_rate", stats.hit_rate())?;
+    Ok(d)
+}
+
+/// The pool arrays come from in this thread.
+#[pyfunction]
+fn current_pool(py: Python<'_>) -> PyResult<PyPool> {
+    let ctx = context(py)?;
+    Ok(PyPool { state: ctx.state.clone(), pool: ctx.pool.clone(), enable_eviction: false })
+}
+
+/// Make a pool the one arrays come from in this thread from now on.
+#[pyfunction]
+fn set_default_pool(py: Python<'_>, pool: &Bound<'_, PyPool>) -> PyResult<()> {
+    let this = pool.get();
+    let mut ctx = pygpukit_core::exec::ExecCtx::clone(&*context_for(py, &this.state)?);
+    ctx.pool = this.pool.clone();
+    exec::swap(Some(Arc::new(ctx)));
+    Ok(())
+}
+
+pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
+    m.add_class::<PyPool>()?;
+    m.add_class::<Allocation>()?;
+    m.add_function(wrap_pyfunction!(current_pool, m)?)?;
+    m.add_function(wrap_pyfunction!(set_default_pool, m)?)?;
+    Ok(())
+}

@@ -1,0 +1,228 @@
+//! Copies between host and device, fills, and host functions in stream order.
+
+use std::sync::Arc;
+
+use pygpukit_core::command::{Access, Command, Copy, CopyKind, Fill, Use, Work};
+use pygpukit_core::error::Error;
+use pygpukit_core::exec::ExecCtx;
+use pygpukit_core::launch::submit;
+use pygpukit_core::layout::Layout;
+use pyo3::buffer::PyBuffer;
+use pyo3::prelude::*;
+use pyo3::types::PyModule;
+use smallvec::{SmallVec, smallvec};
+
+use crate::array::GPUArray;
+use crate::device::{PyDevice, context, context_for};
+use crate::dtype::DataType;
+use crate::errors::{ToPy, carry, check_signals};
+use crate::scalar::Scalar;
+use crate::stream::{PyStream, refuse_in_capture};
+
+fn on(py: Python<'_>, ctx: Arc<ExecCtx>, stream: Option<&Bound<'_, PyStream>>) -> PyResult<Arc<ExecCtx>> {
+    let _ = py;
+    match stream {
+        Some(stream) => Ok(Arc::new(stream.get().context(&ctx)?)),
+        None => Ok(ctx),
+    }
+}
+
+fn copy(kind: CopyKind, dst: u64, src: u64, bytes: usize, uses: SmallVec<[Use; 4]>) -> Command {
+    Command { work: Work::Copy(Copy { kind, dst, src, bytes, keep: None }), uses, cost_key: 0 }
+}
+
+/// Copy host bytes into a new array.
+#[pyfunction]
+#[pyo3(signature = (data, shape, dtype, device=None, stream=None))]
+fn from_buffer(
+    py: Python<'_>,
+    data: PyBuffer<u8>,
+    shape: Vec<i64>,
+    dtype: &Bound<'_, DataType>,
+    device: Option<&Bound<'_, PyDevice>>,
+    stream: Option<&Bound<'_, PyStream>>,
+) -> PyResult<GPUArray> {
+    let ctx = match device {
+        Some(device) => context_for(py, &device.get().state)?,
+        None => context(py)?,
+    };
+    let ctx = on(py, ctx, stream)?;
+    let layout = Layout::contiguous(&shape).py()?;
+    let array = GPUArray::allocate(&ctx, layout, dtype.get().dtype).py()?;
+    upload(py, &ctx, &array, &data)?;
+    Ok(array)
+}
+
+/// Overwrite a contiguous array with host bytes.
+#[pyfunction]
+#[pyo3(signature = (array, data, stream=None))]
+fn write_buffer(
+    py: Python<'_>,
+    array: &Bound<'_, GPUArray>,
+    data: PyBuffer<u8>,
+    stream: Option<&Bound<'_, PyStream>>,
+) -> PyResult<()> {
+    let ctx = on(py, context_for(py, &array.get().state)?, stream)?;
+    upload(py, &ctx, array.get(), &data)
+}
+
+fn upload(py: Python<'_>, ctx: &ExecCtx, array: &GPUArray, data: &PyBuffer<u8>) -> PyResult<()> {
+    check_buffer(array, data)?;
+    if array.bytes() == 0 {
+        return Ok(());
+    }
+    let uses = smallvec![array.used(Access::Write)];
+    let source = data.buf_ptr() as u64;
+    // A recorded or queued copy outlives this call, so it gets bytes of its own.
+    if ctx.recorder.is_some() || !array.state.is_cuda() {
+        // SAFETY: the buffer is contiguous and holds item_count bytes while `data` is held.
+        let bytes = unsafe { std::slice::from_raw_parts(source as *const u8, array.bytes()) };
+        let kept: Arc<Vec<u8>> = Arc::new(bytes.to_vec());
+        let mut command = copy(CopyKind::HostToDevice, array.ptr(), kept.as_ptr() as u64, kept.len(), uses);
+        if let Work::Copy(work) = &mut command.work {
+            work.keep = Some(kept);
+        }
+        return submit(ctx, command).py();
+    }
+    // From pageable memory the driver returns once the bytes are staged.
+    py.detach(|| submit(ctx, copy(CopyKind::HostToDevice, array.ptr(), source, array.bytes(), uses))).py()
+}
+
+/// Copy a contiguous array into host bytes and wait for it.
+#[pyfunction]
+#[pyo3(signature = (array, data, stream=None))]
+fn read_buffer(
+    py: Python<'_>,
+    array: &Bound<'_, GPUArray>,
+    data: PyBuffer<u8>,
+    stream: Option<&Bound<'_, PyStream>>,
+) -> PyResult<()> {
+    refuse_in_capture("copy an array to the host")?;
+    let array = array.get();
+    check_buffer(array, &data)?;
+    if array.bytes() == 0 {
+        return Ok(());
+    }
+    let ctx = on(py, context_for(py, &array.state)?, stream)?;
+    let uses = smallvec![array.used(Access::Read)];
+    let target = data.buf_ptr() as u64;
+    py.detach(|| {
+        submit(&ctx, copy(CopyKind::DeviceToHost, target, array.ptr(), array.bytes(), uses))?;
+        ctx.stream.synchronize(&mut check_signals)
+    })
+    .py()
+}
+
+fn check_buffer(array: &GPUArray, data: &PyBuffer<u8>) -> PyResult<()> {
+    if !array.layout.is_contiguous() {
+        return Err(Error::Shape("only a contiguous array can be copied as bytes; call contiguous() first".into())).py();
+    }
+    if !data.is_c_contiguous() || data.item_count() != array.bytes() {
+        return Err(Error::Value(format!(
+            "the host buffer has {} bytes, but the array has {}",
+            data.item_count(),
+            array.bytes()
+        )))
+        .py();
+    }
+    Ok(())
+}
+
+/// Set every element of a contiguous array to a Python scalar. Returns False where a kernel must do it:
+/// elements of more than four bytes that are not a repeated smaller pattern.
+#[pyfunction]
+#[pyo3(signature = (array, value, stream=None))]
+fn fill(
+    py: Python<'_>,
+    array: &Bound<'_, GPUArray>,
+    value: &Bound<'_, PyAny>,
+    stream: Option<&Bound<'_, PyStream>>,
+) -> PyResult<bool> {
+    let array = array.get();
+    let Some(scalar) = Scalar::read(value)? else { return Ok(false) };
+    if !array.layout.is_contiguous() {
+        return Ok(false);
+    }
+    if array.bytes() == 0 {
+        return Ok(true);
+    }
+    let size = array.dtype.itemsize();
+    let element = scalar.element(array.dtype)?;
+    let (width, count) = match size {
+        1 | 2 | 4 => (size, array.bytes() / size),
+        _ if element[..size].chunks(4).all(|c| c == &element[..4]) => (4, array.bytes() / 4),
+        _ => return Ok(false),
+    };
+    let mut word = [0u8; 4];
+    word[..width].copy_from_slice(&element[..width]);
+    let ctx = on(py, context_for(py, &array.state)?, stream)?;
+    let work = Work::Fill(Fill { dst: array.ptr(), value: u32::from_le_bytes(word), width: width as u8, count });
+    submit(&ctx, Command { work, uses: smallvec![array.used(Access::Write)], cost_key: 0 }).py()?;
+    Ok(true)
+}
+
+/// Copy a contiguous array over another of the same size on the same device.
+#[pyfunction]
+#[pyo3(signature = (target, source, stream=None))]
+fn copy_dense(
+    py: Python<'_>,
+    target: &Bound<'_, GPUArray>,
+    source: &Bound<'_, GPUArray>,
+    stream: Option<&Bound<'_, PyStream>>,
+) -> PyResult<()> {
+    let (target, source) = (target.get(), source.get());
+    let fits = target.bytes() == source.bytes()
+        && target.layout.is_contiguous()
+        && source.layout.is_contiguous()
+        && Arc::ptr_eq(&target.state, &source.state);
+    if !fits {
+        return Err(Error::Value("copy_dense needs two contiguous arrays of one size on one device".into())).py();
+    }
+    if source.bytes() == 0 {
+        return Ok(());
+    }
+    let ctx = on(py, context_for(py, &source.state)?, stream)?;
+    let uses = smallvec![target.used(Access::Write), source.used(Access::Read)];
+    submit(&ctx, copy(CopyKind::DeviceToDevice, target.ptr(), source.ptr(), source.bytes(), uses)).py()
+}
+
+/// Run a Python callable in stream order on the CPU device. `reads` and `writes` are the arrays it touches.
+#[pyfunction]
+#[pyo3(signature = (function, reads, writes, stream=None))]
+fn submit_host(
+    py: Python<'_>,
+    function: Py<PyAny>,
+    reads: Vec<Bound<'_, GPUArray>>,
+    writes: Vec<Bound<'_, GPUArray>>,
+    stream: Option<&Bound<'_, PyStream>>,
+) -> PyResult<()> {
+    let Some(first) = writes.first().or(reads.first()) else {
+        return Err(Error::Value("a host function must name the arrays it touches".into())).py();
+    };
+    let ctx = on(py, context_for(py, &first.get().state)?, stream)?;
+    let mut uses = SmallVec::new();
+    uses.extend(writes.iter().map(|a| a.get().used(Access::Write)));
+    uses.extend(reads.iter().map(|a| a.get().used(Access::Read)));
+    submit_callable(&ctx, function, uses)
+}
+
+/// Submit a Python callable as a host function; what it raises comes out of the call that ran it.
+pub fn submit_callable(ctx: &ExecCtx, function: Py<PyAny>, uses: SmallVec<[Use; 4]>) -> PyResult<()> {
+    let host = Arc::new(move || {
+        Python::attach(|py| match function.bind(py).call0() {
+            Ok(_) => Ok(()),
+            Err(error) => Err(carry(error).to_string()),
+        })
+    });
+    submit(ctx, Command { work: Work::Host(host), uses, cost_key: 0 }).py()
+}
+
+pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
+    m.add_function(wrap_pyfunction!(from_buffer, m)?)?;
+    m.add_function(wrap_pyfunction!(write_buffer, m)?)?;
+    m.add_function(wrap_pyfunction!(read_buffer, m)?)?;
+    m.add_function(wrap_pyfunction!(fill, m)?)?;
+    m.add_function(wrap_pyfunction!(copy_dense, m)?)?;
+    m.add_function(wrap_pyfunction!(submit_host, m)?)?;
+    Ok(())
+}

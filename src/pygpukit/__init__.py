@@ -1,0 +1,149 @@
+"""PyGPUkit: a small GPU runtime for Python.
+
+Arrays and operators, CUDA C++ kernels compiled at run time, streams, graphs and memory pools, with only the NVIDIA
+driver installed. Without a GPU the same array program runs on the CPU device.
+
+    >>> import pygpukit as gp
+    >>> gp.add(gp.ones(3), 1).tolist()
+    [2.0, 2.0, 2.0]
+"""
+
+from __future__ import annotations
+
+import atexit as _atexit
+
+from pygpukit import _pygpukit_rust as _native
+from pygpukit import errors
+from pygpukit._pygpukit_rust import CudaGraph, DataType, Event, GPUArray, Kernel, Stream, current_stream, default_stream
+from pygpukit.array import methods as _methods
+from pygpukit.array.bridge import asarray, from_numpy
+from pygpukit.array.creation import (
+    arange,
+    empty,
+    empty_like,
+    eye,
+    full,
+    full_like,
+    linspace,
+    ones,
+    ones_like,
+    zeros,
+    zeros_like,
+)
+from pygpukit.core import memory
+from pygpukit.core.context import with_context
+from pygpukit.core.device import (
+    Device,
+    current_device,
+    device,
+    device_count,
+    get_device_capabilities,
+    get_device_info,
+    is_cuda_available,
+    synchronize,
+)
+from pygpukit.core.info import info
+from pygpukit.core.stream import StreamManager
+from pygpukit.dtypes import (
+    bfloat16,
+    bool_,
+    complex64,
+    complex128,
+    dtype,
+    float8_e4m3,
+    float8_e4m3fn,
+    float8_e5m2,
+    float16,
+    float32,
+    float64,
+    int8,
+    int16,
+    int32,
+    int64,
+    to_numpy_dtype,
+    uint8,
+    uint16,
+    uint32,
+    uint64,
+)
+from pygpukit.errors import *  # noqa: F403
+from pygpukit.jit import get_nvrtc_path, get_nvrtc_version, is_nvrtc_available, jit, load_ptx, warmup
+from pygpukit.ops import binding as _binding
+from pygpukit.ops import elementwise as _elementwise
+from pygpukit.ops.elementwise import *  # noqa: F403
+from pygpukit.ops.linear import matmul, sum, sum_axis, transpose  # noqa: A004 - NumPy's names
+
+__version__ = _native.__version__
+
+_methods.attach()
+_binding.attach()
+_atexit.register(_native.shutdown)
+
+__all__ = [
+    "CudaGraph",
+    "DataType",
+    "Device",
+    "Event",
+    "GPUArray",
+    "Kernel",
+    "Stream",
+    "StreamManager",
+    "arange",
+    "asarray",
+    "bfloat16",
+    "bool_",
+    "complex64",
+    "complex128",
+    "current_device",
+    "current_stream",
+    "default_stream",
+    "device",
+    "device_count",
+    "dtype",
+    "empty",
+    "empty_like",
+    "errors",
+    "eye",
+    "float8_e4m3",
+    "float8_e4m3fn",
+    "float8_e5m2",
+    "float16",
+    "float32",
+    "float64",
+    "from_numpy",
+    "full",
+    "full_like",
+    "get_device_capabilities",
+    "get_device_info",
+    "get_nvrtc_path",
+    "get_nvrtc_version",
+    "info",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "is_cuda_available",
+    "is_nvrtc_available",
+    "jit",
+    "linspace",
+    "load_ptx",
+    "matmul",
+    "memory",
+    "ones",
+    "ones_like",
+    "sum",
+    "sum_axis",
+    "synchronize",
+    "to_numpy_dtype",
+    "transpose",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "warmup",
+    "with_context",
+    "zeros",
+    "zeros_like",
+    *errors.__all__,
+    *_elementwise.__all__,
+]

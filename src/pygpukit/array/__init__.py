@@ -1,0 +1,1 @@
+"""Arrays: making them, moving them between host and device, views and printing."""

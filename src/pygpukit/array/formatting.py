@@ -1,0 +1,48 @@
+"""Printing arrays: the data, shortened, with type and device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from pygpukit._pygpukit_rust import GPUArray
+
+_EDGE = 3
+_WHOLE = 1000
+
+
+def _shown(x: GPUArray) -> tuple[np.ndarray[Any, Any], bool]:
+    """The elements that are printed: all of a small array, the edges of a large one."""
+    if x.size <= _WHOLE:
+        return x.to_numpy(), False
+    for axis, length in enumerate(x.shape):
+        if length > 2 * _EDGE + 1:
+            # Every axis keeps one element more than is printed, so that NumPy itself writes the dots.
+            head = x._slice(axis, 0, _EDGE + 1, 1)
+            tail = x._slice(axis, length - _EDGE, _EDGE, 1)
+            return np.concatenate([_shown(head)[0], _shown(tail)[0]], axis=axis), True
+    return x.to_numpy(), True
+
+
+def _data(x: GPUArray, prefix: str, separator: str) -> str:
+    host, shortened = _shown(x)
+    if host.dtype.kind == "V" or host.dtype.name.startswith(("bfloat", "float8")):
+        host = host.astype(np.float32)
+    threshold = 0 if shortened else _WHOLE
+    return np.array2string(host, separator=separator, prefix=prefix, threshold=threshold, edgeitems=_EDGE)
+
+
+def describe(self: GPUArray) -> str:
+    """``repr``: data, shape when the data does not show it, type and device."""
+    prefix = "GPUArray("
+    d = self.device
+    place = d.kind if d.kind == "cpu" else f"{d.kind}:{d.index}"
+    shape = f", shape={tuple(self.shape)}" if self.size > _WHOLE or self.size == 0 else ""
+    data = "[]" if self.size == 0 else _data(self, prefix, ", ")
+    return f"{prefix}{data}{shape}, dtype={self.dtype.name}, device='{place}')"
+
+
+def text(self: GPUArray) -> str:
+    """``str``: the data alone."""
+    return "[]" if self.size == 0 else _data(self, "", " ")

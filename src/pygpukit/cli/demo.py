@@ -1,0 +1,179 @@
+"""`pygpukit demo`: a guided tour on whichever device exists; each step says what happened and how fast."""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+import pygpukit as gp
+from pygpukit.config import format_size
+from pygpukit.errors import DeviceError, FallbackWarning, NvrtcNotFoundError
+
+__all__ = ["add_parser", "run"]
+
+_KERNEL = """extern "C" __global__ void scale(float* x, float factor, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) x[i] *= factor;
+}"""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command ``demo`` to the parser of ``pygpukit``."""
+    parser = subparsers.add_parser("demo", help="a guided tour on whichever device is there")
+    parser.add_argument("--size", type=int, default=0, help="elements of the large array (default: by device)")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Carry out ``pygpukit demo``."""
+    say = _printer()
+    for title, line in _steps(args.size):
+        say(title, line)
+    return 0
+
+
+def _printer() -> Callable[[str, str], None]:
+    if not sys.stdout.isatty():
+        return lambda title, line: print(f"{title:<10} {line}", flush=True)
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console()
+    return lambda title, line: console.print(Text.assemble((f"{title:<10} ", "bold cyan"), line))
+
+
+def _steps(size: int) -> Iterator[tuple[str, str]]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", FallbackWarning)
+        device = gp.current_device()
+    for warning in caught:
+        yield "note", str(warning.message)
+    properties = device.properties()
+    memory = format_size(properties["total_memory"])
+    yield "device", f"{device!r}: {properties['name']}, {properties['sm_count']} SMs, {memory}"
+    is_cuda = device.kind == "cuda"
+    n = size or (1 << 28 if is_cuda else 1 << 22)
+    yield from _arrays()
+    ceiling = _copy_rate(n)
+    yield "limit", f"a copy of {format_size(4 * n)} inside the device moves {ceiling / 1e9:,.1f} GB/s; 100 % below means this"
+    yield from _operators(n, ceiling)
+    yield from _transfer(n)
+    yield from _kernel(n, is_cuda, ceiling)
+    yield from _graph()
+    yield from _pool()
+
+
+def _arrays() -> Iterator[tuple[str, str]]:
+    x = gp.zeros((1024, 1024), dtype="float32")
+    y = gp.ones((1024, 1024), dtype="float32")
+    z, w = gp.add(x, y), gp.matmul(y, y)
+    correct = bool((z.to_numpy() == 1).all() and (w.to_numpy() == 1024).all())
+    yield "arrays", f"zeros + ones and ones @ ones of (1024, 1024) match NumPy: {_yes(correct)}"
+
+
+def _seconds(call: Callable[[], Any], repeats: int = 7) -> float:
+    call()
+    gp.synchronize()
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        call()
+        gp.synchronize()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def _copy_rate(n: int) -> float:
+    x = gp.ones(n)
+    return 2 * x.nbytes / _seconds(lambda: x.copy())
+
+
+def _operators(n: int, ceiling: float) -> Iterator[tuple[str, str]]:
+    x = gp.from_numpy(np.linspace(-3, 3, n, dtype=np.float32))
+    out = gp.empty_like(x)
+    for name, call, passes in (
+        ("add", lambda: gp.add(x, x, out=out), 3),
+        ("gelu", lambda: gp.gelu(x, out=out), 2),
+    ):
+        rate = passes * x.nbytes / _seconds(call)
+        yield "operator", f"gp.{name} on {n:,} float32: {rate / 1e9:,.1f} GB/s, {rate / ceiling:.0%} of the limit"
+    total, expected = gp.sum(x).item(), float(x.to_numpy().sum(dtype=np.float64))
+    error = abs(total - expected) / n
+    yield "sum", f"gp.sum is {error:.1e} per element from float64; the same bits every run, whatever the number of SMs"
+
+
+def _transfer(n: int) -> Iterator[tuple[str, str]]:
+    host = np.ones(min(n, 1 << 26), np.float32)
+    up = host.nbytes / _seconds(lambda: gp.from_numpy(host), 3)
+    x = gp.from_numpy(host)
+    down = host.nbytes / _seconds(lambda: x.to_numpy(), 3)
+    yield "transfer", f"{format_size(host.nbytes)} to the device {up / 1e9:.1f} GB/s, back {down / 1e9:.1f} GB/s (pageable memory)"
+
+
+def _kernel(n: int, is_cuda: bool, ceiling: float) -> Iterator[tuple[str, str]]:
+    try:
+        start = time.perf_counter()
+        kernel = gp.jit(_KERNEL, func="scale")
+        took = time.perf_counter() - start
+    except NvrtcNotFoundError as error:
+        yield "kernel", str(error).splitlines()[0]
+        return
+    yield "kernel", f"compiled {kernel!r} in {took * 1e3:.0f} ms (0 ms of compiling when it comes from the cache)"
+    x = gp.ones(n)
+    if not is_cuda:
+        try:
+            kernel(x, factor=0.5, n=x.size)
+        except DeviceError as error:
+            yield "kernel", str(error)
+        return
+    kernel(x, factor=0.5, n=x.size)
+    correct = bool((x[:1000].to_numpy() == 0.5).all())
+    rate = 2 * x.nbytes / _seconds(lambda: kernel(x, factor=1.0, n=x.size))
+    yield "kernel", f"launched it, correct: {_yes(correct)}, {rate / 1e9:,.1f} GB/s, {rate / ceiling:.0%} of the limit"
+
+
+def _graph() -> Iterator[tuple[str, str]]:
+    x = gp.from_numpy(np.linspace(0, 1, 1000, dtype=np.float32))
+
+    def work() -> gp.GPUArray:
+        y = x
+        for _ in range(20):
+            y = gp.tanh(y) + 0.5
+        return y
+
+    eager = work()
+    graph = gp.CudaGraph()
+    with graph.capture():
+        result = work()
+    graph.replay()
+    equal = bool((result.to_numpy() == eager.to_numpy()).all())
+    eager_s, replay_s = _seconds(work), _seconds(graph.replay)
+    yield (
+        "graph",
+        f"{graph.num_nodes} operators in one graph, bit-equal to eager: {_yes(equal)}, "
+        f"{eager_s * 1e6:.0f} us eager, {replay_s * 1e6:.0f} us replayed",
+    )
+
+
+def _pool() -> Iterator[tuple[str, str]]:
+    with gp.memory.MemoryPool("64MiB", name="demo") as pool:
+        for _ in range(1000):
+            gp.empty(1000)
+        refused = ""
+        try:
+            gp.empty(1 << 26)
+        except gp.OutOfMemoryError as error:
+            refused = str(error).splitlines()[0]
+        stats = pool.stats()
+    yield "pool", f"{stats['allocations']} arrays, {stats['hit_rate']:.1%} served from the pool; over its quota: {refused}"
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "NO"

@@ -1,0 +1,1 @@
+"""The runtime as Python sees it: devices, streams, events, graphs and memory."""

@@ -1,0 +1,138 @@
+"""Every exception and warning of PyGPUkit, in one tree.
+
+Each class also inherits the builtin a NumPy user would catch, given in brackets::
+
+    GPUKitError                     [Exception]
+    |-- DriverError                 [RuntimeError]   a CUDA driver call failed, or the driver cannot be used
+    |   `-- DriverNotFoundError     [RuntimeError]   libcuda is not there
+    |-- NvrtcNotFoundError          [RuntimeError]   the run-time compiler is not there
+    |-- KernelCompileError          [ValueError]     CUDA C++ source was refused; carries the log
+    |-- KernelLaunchError           [ValueError]     wrong arguments, grid, block or shared memory
+    |-- OutOfMemoryError            [MemoryError]    the device or a pool's quota is full
+    |-- ShapeError                  [ValueError]     shapes do not fit together
+    |-- DTypeError                  [TypeError]      element types do not fit together
+    |-- DeviceError                 [RuntimeError]   the device is missing or cannot do this
+    |   |-- DeviceLostError         [RuntimeError]   a fault ended CUDA in this process
+    |   `-- ForkError               [RuntimeError]   CUDA was initialised before fork()
+    |-- GraphError                  [RuntimeError]   a capture or replay was misused
+    `-- CacheError                  [OSError]        the kernel cache or a bundle is unusable
+
+    FallbackWarning                 [RuntimeWarning] no GPU was found and the CPU device is used
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+__all__ = [
+    "CacheError",
+    "DTypeError",
+    "DeviceError",
+    "DeviceLostError",
+    "DriverError",
+    "DriverNotFoundError",
+    "FallbackWarning",
+    "ForkError",
+    "GPUKitError",
+    "GraphError",
+    "KernelCompileError",
+    "KernelLaunchError",
+    "NvrtcNotFoundError",
+    "OutOfMemoryError",
+    "ShapeError",
+]
+
+
+class GPUKitError(Exception):
+    """Base of every exception PyGPUkit raises on purpose."""
+
+
+class DriverError(GPUKitError, RuntimeError):
+    """A CUDA driver call failed, or the driver is too old; the text names the call, the code and the remedy."""
+
+
+class DriverNotFoundError(DriverError):
+    """The CUDA driver library could not be opened; the text lists where it was searched."""
+
+
+class NvrtcNotFoundError(GPUKitError, RuntimeError):
+    """The NVRTC compiler library could not be opened; the text lists where it was searched and how to install it."""
+
+
+class KernelCompileError(GPUKitError, ValueError):
+    """NVRTC refused a kernel source.
+
+    Parameters
+    ----------
+    message : str
+        What a person reads: the offending source lines, the compiler's log and the options.
+    log : str
+        The compiler's log as it came.
+    options : iterable of str
+        The options the compiler was given.
+    source : str
+        The source that was compiled.
+    line : int, optional
+        Number of the first offending line of `source`, counted from 1; None where the log names none.
+
+    Examples
+    --------
+    >>> error = KernelCompileError("line 2: identifier 'y' is undefined", log="...", line=2)
+    >>> error.line
+    2
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        log: str = "",
+        options: Iterable[str] = (),
+        source: str = "",
+        line: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.log = log
+        self.options = tuple(options)
+        self.source = source
+        self.line = line
+
+
+class KernelLaunchError(GPUKitError, ValueError):
+    """A launch was refused before it reached the device; the text names the parameter."""
+
+
+class OutOfMemoryError(GPUKitError, MemoryError):
+    """The device or a pool's quota is full; the text says what was requested, what is free and who holds the rest."""
+
+
+class ShapeError(GPUKitError, ValueError):
+    """Shapes do not fit together, or do not fit the operation."""
+
+
+class DTypeError(GPUKitError, TypeError):
+    """Element types do not fit together, or the operation does not support them."""
+
+
+class DeviceError(GPUKitError, RuntimeError):
+    """The device does not exist, is not supported, or cannot do what was asked."""
+
+
+class DeviceLostError(DeviceError):
+    """A fault has ended CUDA in this process for good; the text is the report of the launch that caused it."""
+
+
+class ForkError(DeviceError):
+    """CUDA was initialised before fork(); the child process cannot use it."""
+
+
+class GraphError(GPUKitError, RuntimeError):
+    """A graph was captured or replayed in a way that cannot work."""
+
+
+class CacheError(GPUKitError, OSError):
+    """The kernel cache folder or a bundle cannot be read or written."""
+
+
+class FallbackWarning(RuntimeWarning):
+    """No usable GPU was found and the CPU device is used instead; warned once per process."""

@@ -1,0 +1,167 @@
+"""`gp.jit` and `gp.load_ptx`: source text to a kernel that can be launched."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Hashable, Mapping, Sequence
+from pathlib import Path
+
+from pygpukit import _pygpukit_rust as _native
+from pygpukit.errors import DeviceError, KernelCompileError
+from pygpukit.jit.nvrtc import is_nvrtc_available
+
+__all__ = ["jit", "load_ptx", "warmup"]
+
+_MAX_KERNELS = 512
+_MAX_PTX = 256 << 20
+_WARMUP = 'extern "C" __global__ void pgk_warmup() {}'
+
+_kernels: OrderedDict[Hashable, _native.Kernel] = OrderedDict()
+_kernels_lock = threading.Lock()
+
+
+def jit(
+    src: str,
+    func: str | None = None,
+    options: Sequence[str] = (),
+    defines: Mapping[str, object] | None = None,
+    headers: Mapping[str, str] | None = None,
+    check: object = False,
+    seed: int | None = None,
+) -> _native.Kernel:
+    """Compile a CUDA C++ kernel for the current device.
+
+    The same source and options give the same object. Compiled images are kept on disk, so that a program compiles
+    its kernels once and not once per run.
+
+    Parameters
+    ----------
+    src : str
+        CUDA C++ text. ``#include "pygpukit/f16.cuh"`` and its neighbours give 16-bit and 8-bit types; the CUDA
+        toolkit's headers are not there.
+    func : str, optional
+        Name of the kernel, with template arguments where it has them: ``"add<float>"``. May be left out when the
+        source has one kernel.
+    options : sequence of str, optional
+        Options for NVRTC, such as ``["--use_fast_math"]``.
+    defines : mapping of str to object, optional
+        Macros.
+    headers : mapping of str to str, optional
+        Name to text of headers the source includes.
+    check, seed : optional
+        For the emulator, which this version does not have.
+
+    Returns
+    -------
+    Kernel
+        Called as ``kernel(x, 0.5, n)`` or by name, with ``grid``, ``block``, ``shared`` and ``stream`` where wanted.
+
+    Raises
+    ------
+    KernelCompileError
+        If the source does not compile or has no such kernel; the text shows the lines.
+    NvrtcNotFoundError
+        If it must be compiled and NVRTC is not there.
+
+    Examples
+    --------
+    >>> import pygpukit as gp
+    >>> kernel = gp.jit("__global__ void scale(float* x, float by) { x[threadIdx.x] *= by; }")  # doctest: +SKIP
+    """
+    if check is not False or seed is not None:
+        raise DeviceError("jit(check=..., seed=...) needs the emulator, which this version does not have")
+    if not isinstance(src, str):
+        raise TypeError(f"src must be CUDA C++ text, not {type(src).__name__}")
+    if isinstance(options, str):
+        raise TypeError(f"options must be a sequence of texts, not one text: use options=[{options!r}]")
+    device = _native.current_device()
+    key = (
+        (device.kind, device.index, src, func, tuple(options)),
+        tuple(sorted((name, type(value).__name__, str(value)) for name, value in (defines or {}).items())),
+        tuple(sorted((headers or {}).items())),
+    )
+    kernel = _known(key)
+    if kernel is not None:
+        return kernel
+    # Only who compiles pays for the import.
+    from pygpukit.jit.build import kernel_from_source
+
+    return _remember(key, kernel_from_source(device, src, func, options, defines, headers))
+
+
+def load_ptx(path_or_text: str | os.PathLike[str], func: str | None = None) -> _native.Kernel:
+    """Load a kernel from PTX.
+
+    PTX keeps no parameter names: they are ``arg0``, ``arg1``, ... The driver compiles the text for the device, and
+    refuses text of a newer version than its own.
+
+    Parameters
+    ----------
+    path_or_text : str or path
+        PTX text, or the file that holds it.
+    func : str, optional
+        The entry point; may be left out when there is one.
+
+    Raises
+    ------
+    KernelCompileError
+        If there is no such entry point.
+    OSError
+        If the file cannot be read.
+    """
+    text = _ptx_text(path_or_text)
+    device = _native.current_device()
+    key = (device.kind, device.index, "ptx", text, func)
+    kernel = _known(key)
+    if kernel is not None:
+        return kernel
+    from pygpukit.jit.build import kernel_from_ptx
+
+    return _remember(key, kernel_from_ptx(text, func))
+
+
+def warmup() -> None:
+    """Open the device and the compiler now, so that the first kernel does not pay for it.
+
+    Examples
+    --------
+    >>> import pygpukit as gp
+    >>> gp.warmup()
+    """
+    _native.current_device()
+    if is_nvrtc_available():
+        # Past every cache: it is the compiler's first run in a process that takes long.
+        _native.nvrtc_compile(_WARMUP, "pgk_warmup.cu", ["--gpu-architecture=sm_80"], {}, [], "cubin")
+
+
+def _known(key: Hashable) -> _native.Kernel | None:
+    with _kernels_lock:
+        kernel = _kernels.get(key)
+        if kernel is not None:
+            _kernels.move_to_end(key)
+        return kernel
+
+
+def _remember(key: Hashable, kernel: _native.Kernel) -> _native.Kernel:
+    with _kernels_lock:
+        # Two threads may have made the same kernel: both get the first.
+        kernel = _kernels.setdefault(key, kernel)
+        while len(_kernels) > _MAX_KERNELS:
+            _kernels.popitem(last=False)
+        return kernel
+
+
+def _ptx_text(path_or_text: str | os.PathLike[str]) -> str:
+    if isinstance(path_or_text, str) and ("\n" in path_or_text or ".entry" in path_or_text):
+        return path_or_text.rstrip("\0")
+    path = Path(path_or_text)
+    with open(path, "rb") as file:
+        data = file.read(_MAX_PTX + 1)
+    if len(data) > _MAX_PTX:
+        raise KernelCompileError(f"{path} is larger than {_MAX_PTX} bytes: it is no PTX text")
+    try:
+        return data.decode("utf-8").rstrip("\0")
+    except UnicodeDecodeError:
+        raise KernelCompileError(f"{path} is not text: load_ptx takes PTX, not a cubin") from None

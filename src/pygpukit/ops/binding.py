@@ -1,0 +1,94 @@
+"""Python's operators on arrays: ``x + y``, ``x < y``, ``x @ y`` and the in-place forms."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from pygpukit._pygpukit_rust import GPUArray
+from pygpukit.ops import elementwise as e
+from pygpukit.ops import linear
+
+_OPERANDS = (GPUArray, bool, int, float, complex, np.generic)
+
+_BINARY = {
+    "add": e.add,
+    "sub": e.sub,
+    "mul": e.mul,
+    "truediv": e.div,
+    "floordiv": e.floor_divide,
+    "mod": e.mod,
+    "pow": e.pow,
+    "and": e.bitwise_and,
+    "or": e.bitwise_or,
+    "xor": e.bitwise_xor,
+    "lshift": e.left_shift,
+    "rshift": e.right_shift,
+}
+_COMPARISON = {
+    "eq": e.equal,
+    "ne": e.not_equal,
+    "lt": e.less,
+    "le": e.less_equal,
+    "gt": e.greater,
+    "ge": e.greater_equal,
+}
+_UNARY = {"neg": e.neg, "abs": e.abs, "invert": e.invert}
+
+
+def _forward(function: e.Operator) -> Any:
+    def method(self: GPUArray, other: Any) -> Any:
+        return function(self, other) if isinstance(other, _OPERANDS) else NotImplemented
+
+    return method
+
+
+def _reflected(function: e.Operator) -> Any:
+    def method(self: GPUArray, other: Any) -> Any:
+        return function(other, self) if isinstance(other, _OPERANDS) else NotImplemented
+
+    return method
+
+
+def _in_place(function: e.Operator) -> Any:
+    def method(self: GPUArray, other: Any) -> Any:
+        return function(self, other, out=self) if isinstance(other, _OPERANDS) else NotImplemented
+
+    return method
+
+
+def _single(function: e.Operator) -> Any:
+    def method(self: GPUArray) -> Any:
+        return function(self)
+
+    return method
+
+
+def _matmul(self: GPUArray, other: Any) -> Any:
+    return linear.matmul(self, other) if isinstance(other, GPUArray) else NotImplemented
+
+
+def _positive(self: GPUArray) -> GPUArray:
+    return self.copy()
+
+
+def attach() -> None:
+    """Put the operators on the native class."""
+    for name, function in _BINARY.items():
+        setattr(GPUArray, f"__{name}__", _forward(function))
+        setattr(GPUArray, f"__r{name}__", _reflected(function))
+        setattr(GPUArray, f"__i{name}__", _in_place(function))
+    for name, function in _COMPARISON.items():
+        setattr(GPUArray, f"__{name}__", _forward(function))
+    for name, function in _UNARY.items():
+        setattr(GPUArray, f"__{name}__", _single(function))
+    extra: dict[str, Any] = {
+        "__matmul__": _matmul,
+        "__pos__": _positive,
+        # Comparison gives arrays, so equality cannot be what identity in sets and dicts means.
+        "__hash__": object.__hash__,
+        "sum": linear.sum,
+    }
+    for name, method in extra.items():
+        setattr(GPUArray, name, method)

@@ -1,0 +1,76 @@
+"""Shared fixtures: the device the tests run on, and skips for what this machine lacks."""
+
+from __future__ import annotations
+
+import functools
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+# A loaded machine is slow, not wrong.
+hypothesis.settings.register_profile("pygpukit", deadline=None)
+hypothesis.settings.load_profile("pygpukit")
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # Without a request for CUDA the tests run on the CPU device, whatever the machine has.
+    if "cuda" not in config.option.markexpr.replace("not cuda", ""):
+        os.environ.setdefault("PYGPUKIT_DEVICE", "cpu")
+    # Compiled kernels are kept between runs, but apart from the user's own.
+    os.environ.setdefault("PYGPUKIT_CACHE_DIR", str(ROOT / ".pytest_cache" / "kernels"))
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("nvrtc") and not _has_nvrtc():
+        pytest.skip("NVRTC is not installed: pip install nvidia-cuda-nvrtc")
+    if item.get_closest_marker("cuda") and not _has_cuda():
+        pytest.skip("no CUDA GPU here")
+
+
+@functools.cache
+def _has_nvrtc() -> bool:
+    import pygpukit
+
+    return bool(pygpukit.is_nvrtc_available())
+
+
+@functools.cache
+def _has_cuda() -> bool:
+    import pygpukit
+
+    return bool(pygpukit.is_cuda_available())
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    """The repository root."""
+    return ROOT
+
+
+@pytest.fixture
+def run_python(tmp_path: Path) -> Callable[..., str]:
+    """Run a program in a fresh interpreter and return what it prints; keyword arguments are environment variables."""
+
+    def run(program: str, **environ: str) -> str:
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("PYGPUKIT_")}
+        environment |= {"PYGPUKIT_DEVICE": "cpu", "PYGPUKIT_CACHE_DIR": str(tmp_path / "cache"), **environ}
+        path = os.pathsep.join(filter(None, [str(ROOT / "src"), environment.get("PYTHONPATH")]))
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            env=environment | {"PYTHONPATH": path},
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+        )
+        assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout}{done.stderr}"
+        return done.stdout
+
+    return run

@@ -1,0 +1,72 @@
+"""Public names have docstrings, are listed in docs/api.md, and their examples run."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import inspect
+import pkgutil
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pygpukit
+
+CLASSES = sorted(name for name in pygpukit.__all__ if isinstance(getattr(pygpukit, name, None), type))
+
+
+def modules() -> list[str]:
+    return sorted(
+        info.name
+        for info in pkgutil.walk_packages(pygpukit.__path__, "pygpukit.")
+        if "_pygpukit_rust" not in info.name and not info.name.endswith("__main__")
+    )
+
+
+def test_public_names_are_unique_and_there() -> None:
+    names = list(pygpukit.__all__)
+    assert len(set(names)) == len(names)
+    missing = [name for name in names if not hasattr(pygpukit, name)]
+    assert not missing
+
+
+def test_public_names_have_docstrings() -> None:
+    bare = [name for name in pygpukit.__all__ if not inspect.getdoc(getattr(pygpukit, name))]
+    assert not bare
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_public_methods_have_docstrings(name: str) -> None:
+    cls: Any = getattr(pygpukit, name)
+    bare = [m for m in dir(cls) if not m.startswith("_") and not inspect.getdoc(inspect.getattr_static(cls, m))]
+    assert not bare
+
+
+def test_public_names_are_in_the_api_page(repository: Path) -> None:
+    page = (repository / "docs" / "api.md").read_text(encoding="utf-8")
+    documented = {match[1] for span in re.findall(r"`([^`\n]+)`", page) if (match := re.match(r"(?:gp\.)?(\w+)", span))}
+    assert not sorted(set(pygpukit.__all__) - documented)
+
+
+def test_names_used_in_the_documentation_exist(repository: Path) -> None:
+    unknown = []
+    for path in [*repository.glob("*.md"), *sorted((repository / "docs").rglob("*.md"))]:
+        for name in sorted(set(re.findall(r"\bgp\.([A-Za-z]\w*)", path.read_text(encoding="utf-8")))):
+            if not hasattr(pygpukit, name):
+                unknown.append(f"{path.name}: gp.{name}")
+    assert not unknown
+
+
+@pytest.mark.parametrize("name", ["pygpukit", *modules()])
+def test_module_docstrings_and_examples(name: str) -> None:
+    module = importlib.import_module(name)
+    assert (module.__doc__ or "").strip(), f"{name} has no docstring that says its job"
+    results = doctest.testmod(
+        module,
+        extraglobs={"gp": pygpukit, "np": np},
+        optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE,
+    )
+    assert results.failed == 0
