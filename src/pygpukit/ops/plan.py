@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from pygpukit.dtypes import DataType, dtype
 from pygpukit.errors import DTypeError
@@ -21,8 +21,7 @@ _COMPUTE = {"bool": "uint8", "float16": "float32", "bfloat16": "float32"} | dict
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(NamedTuple):
     """How one operator runs on given types.
 
     Attributes

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -28,8 +27,7 @@ _THREADS = 256
 _ACCUMULATOR = {"f": "float32", "i": "int64", "b": "int64", "u": "uint64"}
 
 
-@dataclass(frozen=True, slots=True)
-class SumPlan:
+class SumPlan(NamedTuple):
     """How to sum the middle axis of ``[outer, n, inner]``.
 
     Attributes

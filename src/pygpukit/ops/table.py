@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -21,8 +20,7 @@ Rule = Literal["promote", "where", "cast"]
 _NO_KINDS: Mapping[str, str] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """One elementwise operator.
 
     Attributes
@@ -62,7 +60,7 @@ class Row:
     flops: int
     doc: str
     weight: Weight = "light"
-    exprs: Mapping[str, str] = field(default_factory=lambda: _NO_KINDS)
+    exprs: Mapping[str, str] = _NO_KINDS
     determinism: str = "batch_invariant"
 
     def expression(self, kind: str) -> str:
