@@ -1,0 +1,26 @@
+// bfloat16: exact widening to float; round-to-nearest-even from float. Wider sources pass through float and every NaN
+// becomes the quiet one of its sign, both as ml_dtypes does.
+#pragma once
+#include "pygpukit/types.cuh"
+
+namespace pgk {
+
+PGK_FN f32 widen(bf16 x) { return bit_cast<f32>(static_cast<u32>(x.bits) << 16); }
+
+template <> struct Narrow<bf16> {
+    static PGK_FN bf16 from(f32 v) {
+        const u32 bits = bit_cast<u32>(v);
+        const u16 nan = static_cast<u16>((bits >> 16 & 0x8000u) | 0x7fc0u);
+#if PGK_ON_DEVICE
+        u16 rounded;
+        asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(rounded) : "f"(v));
+#else
+        const u16 rounded = static_cast<u16>((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+#endif
+        return bf16{v != v ? nan : rounded};
+    }
+    template <class V> static PGK_FN bf16 from(V v) { return from(static_cast<f32>(v)); }
+    template <class V> static PGK_FN bf16 from(cx<V> v) { return from(static_cast<f32>(v.re)); }
+};
+
+}  // namespace pgk

@@ -1,0 +1,138 @@
+// Complex arithmetic and functions with NumPy's conventions: products round each term, division is Smith's method,
+// order is lexicographic. Functions of complex64 are evaluated in double and rounded once.
+#pragma once
+#include "pygpukit/math.cuh"
+
+namespace pgk {
+
+template <class T> PGK_FN bool isnan(cx<T> a) { return isnan(a.re) || isnan(a.im); }
+template <class T> PGK_FN bool isinf(cx<T> a) { return isinf(a.re) || isinf(a.im); }
+template <class T> PGK_FN bool isfinite(cx<T> a) { return isfinite(a.re) && isfinite(a.im); }
+template <class T> PGK_FN bool truth(cx<T> a) { return a.re != T(0) || a.im != T(0); }
+template <class T> PGK_FN bool equal(cx<T> a, cx<T> b) { return a.re == b.re && a.im == b.im; }
+template <class T> PGK_FN bool less(cx<T> a, cx<T> b) {
+    return (a.re < b.re && !isnan(a.im) && !isnan(b.im)) || (a.re == b.re && a.im < b.im);
+}
+template <class T> PGK_FN bool less_equal(cx<T> a, cx<T> b) {
+    return (a.re < b.re && !isnan(a.im) && !isnan(b.im)) || (a.re == b.re && a.im <= b.im);
+}
+
+template <class T> PGK_FN cx<T> add(cx<T> a, cx<T> b) { return {a.re + b.re, a.im + b.im}; }
+template <class T> PGK_FN cx<T> sub(cx<T> a, cx<T> b) { return {a.re - b.re, a.im - b.im}; }
+template <class T> PGK_FN cx<T> mul(cx<T> a, cx<T> b) {
+    return {mul_rn(a.re, b.re) - mul_rn(a.im, b.im), mul_rn(a.re, b.im) + mul_rn(a.im, b.re)};
+}
+template <class T> PGK_FN cx<T> neg(cx<T> a) { return {-a.re, -a.im}; }
+template <class T> PGK_FN cx<T> conj(cx<T> a) { return {a.re, -a.im}; }
+template <class T> PGK_FN cx<T> scale(cx<T> a, T s) { return {mul_rn(a.re, s), mul_rn(a.im, s)}; }
+template <class T> PGK_FN cx<T> div(cx<T> a, cx<T> b) {
+    const T re = abs(b.re), im = abs(b.im);
+    if (re == T(0) && im == T(0)) return {a.re / re, a.im / re};
+    if (re >= im) {
+        const T ratio = b.im / b.re;
+        const T s = T(1) / (b.re + mul_rn(b.im, ratio));
+        return scale(cx<T>{a.re + mul_rn(a.im, ratio), a.im - mul_rn(a.re, ratio)}, s);
+    }
+    const T ratio = b.re / b.im;
+    const T s = T(1) / (b.im + mul_rn(b.re, ratio));
+    return scale(cx<T>{mul_rn(a.re, ratio) + a.im, mul_rn(a.im, ratio) - a.re}, s);
+}
+template <class T> PGK_FN cx<T> reciprocal(cx<T> a) { return div(cx<T>{T(1), T(0)}, a); }
+template <class T> PGK_FN T abs(cx<T> a) { return hypot(a.re, a.im); }
+template <class T> PGK_FN cx<T> sign(cx<T> a) {
+    if (isnan(a)) return {a.re - a.re + a.im - a.im, a.re - a.re + a.im - a.im};
+    if (!truth(a)) return {T(0), T(0)};
+    if (isinf(a)) {
+        const cx<T> unit = {isinf(a.re) ? copysign(T(1), a.re) : T(0), isinf(a.im) ? copysign(T(1), a.im) : T(0)};
+        return isinf(a.re) && isinf(a.im) ? cx<T>{T(0) * a.re, T(0) * a.im} : unit;
+    }
+    const T r = abs(a);
+    return {a.re / r, a.im / r};
+}
+template <class T> PGK_FN cx<T> round(cx<T> a) { return {round(a.re), round(a.im)}; }
+template <class T> PGK_FN cx<T> lerp(cx<T> a, cx<T> b, cx<T> t) { return add(a, mul(t, sub(b, a))); }
+
+PGK_FN c128 exp(c128 a) {
+    const f64 r = exp(a.re);
+    // A zero imaginary part must not meet an infinite factor.
+    return {r * cos(a.im), a.im == 0.0 ? a.im : r * sin(a.im)};
+}
+PGK_FN c128 expm1(c128 a) {
+    const f64 s = sin(a.im * 0.5);
+    return {fused(expm1(a.re), cos(a.im), -2.0 * s * s), a.im == 0.0 ? a.im : exp(a.re) * sin(a.im)};
+}
+PGK_FN c128 log(c128 a) {
+    const f64 r = hypot(a.re, a.im), x = abs(a.re), y = abs(a.im);
+    const f64 high = x > y ? x : y, low = x > y ? y : x;
+    // Near the unit circle log(r) cancels; log1p of r^2 - 1 does not.
+    const f64 re = r > 0.5 && r < 2.0 ? 0.5 * log1p(fused(high - 1.0, high + 1.0, low * low)) : log(r);
+    return {re, atan2(a.im, a.re)};
+}
+PGK_FN c128 log1p(c128 a) { return {log(hypot(a.re + 1.0, a.im)), atan2(a.im, a.re + 1.0)}; }
+PGK_FN c128 log2(c128 a) { return scale(log(a), 1.4426950408889634); }
+PGK_FN c128 log10(c128 a) { return scale(log(a), 0.43429448190325182); }
+PGK_FN c128 exp2(c128 a) { return exp(scale(a, 0.69314718055994531)); }
+PGK_FN c128 sqrt(c128 a) {
+    if (a.re == 0.0 && a.im == 0.0) return {0.0, a.im};
+    if (isinf(a.im)) return {abs(a.im), a.im};
+    // Halving before the sum keeps it finite; the quotient gives the part that would cancel.
+    const f64 t = sqrt(0.5 * abs(a.re) + 0.5 * hypot(a.re, a.im));
+    const f64 s = isinf(t) ? 0.0 : abs(a.im) / (2.0 * t);
+    return a.re >= 0.0 ? c128{t, copysign(s, a.im)} : c128{s, copysign(t, a.im)};
+}
+PGK_FN c128 sinh(c128 a) {
+    return {sinh(a.re) * cos(a.im), a.im == 0.0 ? a.im : cosh(a.re) * sin(a.im)};
+}
+PGK_FN c128 cosh(c128 a) {
+    return {cosh(a.re) * cos(a.im), a.im == 0.0 || a.re == 0.0 ? a.re * a.im : sinh(a.re) * sin(a.im)};
+}
+PGK_FN c128 tanh(c128 a) {
+    if (abs(a.re) > 20.0) {
+        return {copysign(1.0, a.re), 4.0 * sin(a.im) * cos(a.im) * exp(-2.0 * abs(a.re))};
+    }
+    const f64 t = tan(a.im), beta = 1.0 + t * t, s = sinh(a.re), rho = sqrt(1.0 + s * s), d = 1.0 + beta * s * s;
+    return {beta * rho * s / d, t / d};
+}
+PGK_FN c128 sin(c128 a) { const c128 r = sinh(c128{-a.im, a.re}); return {r.im, -r.re}; }
+PGK_FN c128 cos(c128 a) { return cosh(c128{-a.im, a.re}); }
+PGK_FN c128 tan(c128 a) { const c128 r = tanh(c128{-a.im, a.re}); return {r.im, -r.re}; }
+PGK_FN c128 pow(c128 a, c128 b) {
+    if (!truth(b)) return {1.0, 0.0};
+    if (!truth(a)) {
+        if (b.re > 0.0 && b.im == 0.0) return {0.0, 0.0};
+        const f64 nan = a.re / a.re;
+        return {nan, nan};
+    }
+    const f64 whole = round(b.re);
+    if (b.im == 0.0 && whole == b.re && abs(whole) < 100.0) {
+        c128 result = {1.0, 0.0}, base = a;
+        for (int e = static_cast<int>(abs(whole)); e; e >>= 1) {
+            if (e & 1) result = mul(result, base);
+            base = mul(base, base);
+        }
+        return whole < 0.0 ? reciprocal(result) : result;
+    }
+    return exp(mul(b, log(a)));
+}
+
+#define PGK_THROUGH_DOUBLE(name) \
+    PGK_FN c64 name(c64 a) { return convert<c64>(name(convert<c128>(a))); }
+PGK_THROUGH_DOUBLE(exp)
+PGK_THROUGH_DOUBLE(expm1)
+PGK_THROUGH_DOUBLE(exp2)
+PGK_THROUGH_DOUBLE(log)
+PGK_THROUGH_DOUBLE(log1p)
+PGK_THROUGH_DOUBLE(log2)
+PGK_THROUGH_DOUBLE(log10)
+PGK_THROUGH_DOUBLE(sqrt)
+PGK_THROUGH_DOUBLE(sin)
+PGK_THROUGH_DOUBLE(cos)
+PGK_THROUGH_DOUBLE(tan)
+PGK_THROUGH_DOUBLE(sinh)
+PGK_THROUGH_DOUBLE(cosh)
+PGK_THROUGH_DOUBLE(tanh)
+#undef PGK_THROUGH_DOUBLE
+PGK_FN c64 pow(c64 a, c64 b) { return convert<c64>(pow(convert<c128>(a), convert<c128>(b))); }
+template <bool LOW, class T> PGK_FN cx<T> tanh(cx<T> a) { return tanh(a); }
+
+}  // namespace pgk

@@ -1,0 +1,248 @@
+// Elementwise kernels: out[i] = Op::apply(a[i], b[i], c[i]) over storage types; a generated unit supplies Op and entries.
+//
+// dense<Op, E, U>: 256 threads; one block covers 256 * E * U consecutive elements; grid = ceil(n / (256 * E * U)).
+//   `vec` nonzero promises that out and every dense operand are aligned to E elements.
+// strided<Op, B>: 256 threads, 1024 elements per block, offsets from Nd in row-major index order, B elements at a time.
+// No shared memory. Every path evaluates the same expression on one element's own inputs: results are batch invariant.
+// out may be one of the inputs (same address, same layout); any other overlap is the caller's to avoid.
+#pragma once
+#include "pygpukit/bf16.cuh"
+#include "pygpukit/complex.cuh"
+#include "pygpukit/fp8.cuh"
+
+// Cache hint of the vector path: "" keeps the default, ".cs" streams (read and written once, evicted first).
+#ifndef PGK_LOAD_HINT
+#define PGK_LOAD_HINT ""
+#endif
+#ifndef PGK_STORE_HINT
+#define PGK_STORE_HINT ""
+#endif
+
+namespace pgk {
+
+constexpr int THREADS = 256;
+constexpr int PER_BLOCK_ND = 4 * THREADS;
+
+// One input. p == nullptr: the scalar `value`; step 0: the single element *p; step 1: dense.
+template <class T, class C> struct Operand {
+    using element = T;
+    const T* p;
+    long long step;
+    C value;
+};
+static_assert(sizeof(Operand<f32, f32>) == 24 && sizeof(Operand<b1, u8>) == 24, "the host packs 24 bytes");
+static_assert(sizeof(Operand<c64, c64>) == 24 && sizeof(Operand<c128, c128>) == 32, "and 32 for complex128");
+static_assert(alignof(Operand<c128, c128>) == 8, "operands are packed at multiples of 8");
+
+// Stands for the inputs an operator does not have.
+struct none {};
+struct NoOperand { using element = none; };
+
+// Shape and element strides; stride[0] belongs to out, the others to the inputs in order.
+template <int K> struct Nd {
+    int ndim;
+    int pad;
+    long long shape[8];
+    long long stride[K][8];
+};
+static_assert(sizeof(Nd<2>) == 200 && sizeof(Nd<3>) == 264 && sizeof(Nd<4>) == 328, "the host packs Nd");
+
+template <class T, int E> union Vec {
+    static constexpr int bytes = E * static_cast<int>(sizeof(T));
+    T e[E];
+    u32 w[(bytes + 3) / 4];
+};
+template <int E> union Vec<none, E> { none e[E]; };
+
+// v = *p where `on`; otherwise v keeps its value. One predicated instruction, so that all loads of a thread are in flight.
+template <class T, int E> PGK_FN void load(Vec<T, E>& v, const T* p, bool on) {
+#if PGK_ON_DEVICE
+    const int q = on;
+    if constexpr (Vec<T, E>::bytes == 16) {
+        asm volatile("{ .reg .pred q; setp.ne.s32 q, %5, 0; @q ld.global" PGK_LOAD_HINT ".v4.u32 {%0, %1, %2, %3}, [%4]; }"
+                     : "+r"(v.w[0]), "+r"(v.w[1]), "+r"(v.w[2]), "+r"(v.w[3]) : "l"(p), "r"(q));
+    } else if constexpr (Vec<T, E>::bytes == 8) {
+        asm volatile("{ .reg .pred q; setp.ne.s32 q, %3, 0; @q ld.global" PGK_LOAD_HINT ".v2.u32 {%0, %1}, [%2]; }"
+                     : "+r"(v.w[0]), "+r"(v.w[1]) : "l"(p), "r"(q));
+    } else if constexpr (Vec<T, E>::bytes == 4) {
+        asm volatile("{ .reg .pred q; setp.ne.s32 q, %2, 0; @q ld.global" PGK_LOAD_HINT ".u32 %0, [%1]; }"
+                     : "+r"(v.w[0]) : "l"(p), "r"(q));
+    } else if constexpr (Vec<T, E>::bytes == 2) {
+        asm volatile("{ .reg .pred q; setp.ne.s32 q, %2, 0; @q ld.global" PGK_LOAD_HINT ".u16 %0, [%1]; }"
+                     : "+r"(v.w[0]) : "l"(p), "r"(q));
+    } else {
+        static_assert(Vec<T, E>::bytes == 1, "vectors are 1 to 16 bytes");
+        asm volatile("{ .reg .pred q; setp.ne.s32 q, %2, 0; @q ld.global" PGK_LOAD_HINT ".u8 %0, [%1]; }"
+                     : "+r"(v.w[0]) : "l"(p), "r"(q));
+    }
+#else
+    for (int i = 0; on && i < E; ++i) v.e[i] = p[i];
+#endif
+}
+
+template <class T, int E> PGK_FN void store(T* p, const Vec<T, E>& v) {
+#if PGK_ON_DEVICE
+    if constexpr (Vec<T, E>::bytes == 16) {
+        asm volatile("st.global" PGK_STORE_HINT ".v4.u32 [%0], {%1, %2, %3, %4};"
+                     :: "l"(p), "r"(v.w[0]), "r"(v.w[1]), "r"(v.w[2]), "r"(v.w[3]) : "memory");
+    } else if constexpr (Vec<T, E>::bytes == 8) {
+        asm volatile("st.global" PGK_STORE_HINT ".v2.u32 [%0], {%1, %2};"
+                     :: "l"(p), "r"(v.w[0]), "r"(v.w[1]) : "memory");
+    } else if constexpr (Vec<T, E>::bytes == 4) {
+        asm volatile("st.global" PGK_STORE_HINT ".u32 [%0], %1;" :: "l"(p), "r"(v.w[0]) : "memory");
+    } else {
+        for (int i = 0; i < E; ++i) p[i] = v.e[i];
+    }
+#else
+    for (int i = 0; i < E; ++i) p[i] = v.e[i];
+#endif
+}
+
+// An operand as the block sees it: a dense pointer, or one element for every index.
+template <class A> struct Source {
+    using T = typename A::element;
+    const T* p;
+    T scalar;
+    bool dense;
+    PGK_FN static Source of(const A& a, i64 base, bool dense) {
+        Source s;
+        s.dense = dense;
+        s.p = a.p + (dense ? base : 0);
+        s.scalar = dense ? T{} : a.p ? *a.p : convert<T>(a.value);
+        return s;
+    }
+    template <int E> PGK_FN Vec<T, E> vector(i64 at, bool on) const {
+        Vec<T, E> v;
+#pragma unroll
+        for (int i = 0; i < E; ++i) v.e[i] = scalar;
+        load(v, p + at, on && dense);
+        return v;
+    }
+    PGK_FN T one(i64 at, bool on) const { return on && dense ? p[at] : scalar; }
+};
+template <> struct Source<NoOperand> {
+    PGK_FN static Source of(NoOperand, i64, bool) { return {}; }
+    template <int E> PGK_FN Vec<none, E> vector(i64, bool) const { return {}; }
+    PGK_FN none one(i64, bool) const { return {}; }
+};
+
+template <class A> PGK_FN bool is_dense(const A& a) { return a.p != nullptr && a.step != 0; }
+template <class A> PGK_FN bool is_array(const A& a) { return a.p != nullptr; }
+PGK_FN bool is_dense(NoOperand) { return false; }
+PGK_FN bool is_array(NoOperand) { return false; }
+
+template <class Op, int E, int U, class To, class A, class B = NoOperand, class C = NoOperand>
+PGK_FN void dense(To* out, i64 n, int vec, const A& a, const B& b = {}, const C& c = {}) {
+    constexpr int span = THREADS * E * U;
+    const i64 base = static_cast<i64>(blockIdx.x) * span;
+    const int left = n - base < span ? static_cast<int>(n - base) : span;
+    const int lane = static_cast<int>(threadIdx.x);
+    const auto x = Source<A>::of(a, base, is_dense(a));
+    const auto y = Source<B>::of(b, base, is_dense(b));
+    const auto z = Source<C>::of(c, base, is_dense(c));
+    out += base;
+
+    int start = 0;
+    if (vec) {
+        Vec<typename A::element, E> va[U];
+        Vec<typename B::element, E> vb[U];
+        Vec<typename C::element, E> vc[U];
+#pragma unroll
+        for (int j = 0; j < U; ++j) {
+            const int at = (j * THREADS + lane) * E;
+            va[j] = x.template vector<E>(at, at + E <= left);
+            vb[j] = y.template vector<E>(at, at + E <= left);
+            vc[j] = z.template vector<E>(at, at + E <= left);
+        }
+#pragma unroll
+        for (int j = 0; j < U; ++j) {
+            const int at = (j * THREADS + lane) * E;
+            if (at + E <= left) {
+                Vec<To, E> r;
+#pragma unroll
+                for (int i = 0; i < E; ++i) r.e[i] = Op::apply(va[j].e[i], vb[j].e[i], vc[j].e[i]);
+                store(out + at, r);
+            }
+        }
+        start = left & ~(E - 1);
+    }
+    // What a vector does not cover: the last elements, or everything when a pointer is not aligned.
+#pragma unroll 1
+    for (int first = start + lane; first < left; first += THREADS * U) {
+        typename A::element ea[U];
+        typename B::element eb[U];
+        typename C::element ec[U];
+#pragma unroll
+        for (int j = 0; j < U; ++j) {
+            const int at = first + j * THREADS;
+            ea[j] = x.one(at, at < left);
+            eb[j] = y.one(at, at < left);
+            ec[j] = z.one(at, at < left);
+        }
+#pragma unroll
+        for (int j = 0; j < U; ++j) {
+            const int at = first + j * THREADS;
+            if (at < left) out[at] = Op::apply(ea[j], eb[j], ec[j]);
+        }
+    }
+}
+
+// Element offsets, in out and the inputs, of the U indices first + ahead + j * THREADS. `first` is the block's and costs
+// one division per axis; what lies ahead of it (at most a block) is carried from axis to axis.
+template <int K, int U> PGK_FN void locate(i64 (&offset)[K][U], u64 first, u32 ahead, const Nd<K>& nd) {
+    u32 carry[U];
+#pragma unroll
+    for (int j = 0; j < U; ++j) {
+        carry[j] = ahead + j * THREADS;
+#pragma unroll
+        for (int k = 0; k < K; ++k) offset[k][j] = 0;
+    }
+#pragma unroll 1
+    for (int d = nd.ndim - 1; d >= 0; --d) {
+        const u64 extent = static_cast<u64>(nd.shape[d]);
+        const u64 rest = d ? first / extent : 0;
+        const u64 position = first - rest * extent;
+        first = rest;
+#pragma unroll
+        for (int j = 0; j < U; ++j) {
+            u64 at = position + carry[j];
+            // Beyond the first axis's end lie only indices past n, which are never used.
+            if (d) {
+                carry[j] = extent >= PER_BLOCK_ND ? at >= extent : static_cast<u32>(at) / static_cast<u32>(extent);
+                at -= carry[j] * extent;
+            }
+#pragma unroll
+            for (int k = 0; k < K; ++k) offset[k][j] += static_cast<i64>(at) * nd.stride[k][d];
+        }
+    }
+}
+
+template <class Op, int U, class To, int K, class A, class B = NoOperand, class C = NoOperand>
+PGK_FN void strided(To* out, i64 n, const Nd<K>& nd, const A& a, const B& b = {}, const C& c = {}) {
+    const auto x = Source<A>::of(a, 0, is_array(a));
+    const auto y = Source<B>::of(b, 0, is_array(b));
+    const auto z = Source<C>::of(c, 0, is_array(c));
+    const i64 base = static_cast<i64>(blockIdx.x) * PER_BLOCK_ND;
+#pragma unroll 1
+    for (int ahead = threadIdx.x; ahead < PER_BLOCK_ND; ahead += U * THREADS) {
+        const i64 first = base + ahead;
+        i64 offset[K][U];
+        locate<K, U>(offset, base, ahead, nd);
+        typename A::element ea[U];
+        typename B::element eb[U];
+        typename C::element ec[U];
+#pragma unroll
+        for (int j = 0; j < U; ++j) {
+            const bool on = first + j * THREADS < n;
+            ea[j] = x.one(offset[1][j], on);
+            eb[j] = y.one(offset[K > 2 ? 2 : 0][j], on);
+            ec[j] = z.one(offset[K > 3 ? 3 : 0][j], on);
+        }
+#pragma unroll
+        for (int j = 0; j < U; ++j) {
+            if (first + j * THREADS < n) out[offset[0][j]] = Op::apply(ea[j], eb[j], ec[j]);
+        }
+    }
+}
+
+}  // namespace pgk

@@ -1,0 +1,219 @@
+// Real arithmetic and functions of the operator expressions, for float, double and the integers.
+// float and double use the CUDA library's accurate functions (no fast-math); integers wrap, and divide by zero to 0.
+// LOW marks float computations whose result is rounded to 16 bits or fewer: two-ulp hardware approximations suffice.
+#pragma once
+#include "pygpukit/types.cuh"
+
+namespace pgk {
+
+// Products and sums that must round separately: the compiler may not fuse them.
+#if PGK_ON_DEVICE
+PGK_FN f32 mul_rn(f32 a, f32 b) { return __fmul_rn(a, b); }
+PGK_FN f64 mul_rn(f64 a, f64 b) { return __dmul_rn(a, b); }
+PGK_FN f32 exp2_approx(f32 a) { f32 r; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(a)); return r; }
+PGK_FN f32 rcp_approx(f32 a) { f32 r; asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(a)); return r; }
+PGK_FN f32 rsqrt(f32 a) { return ::rsqrtf(a); }
+PGK_FN f64 rsqrt(f64 a) { return ::rsqrt(a); }
+#else
+PGK_FN f32 mul_rn(f32 a, f32 b) { return a * b; }
+PGK_FN f64 mul_rn(f64 a, f64 b) { return a * b; }
+PGK_FN f32 exp2_approx(f32 a) { return ::exp2f(a); }
+PGK_FN f32 rcp_approx(f32 a) { return 1.0f / a; }
+PGK_FN f32 rsqrt(f32 a) { return 1.0f / ::sqrtf(a); }
+PGK_FN f64 rsqrt(f64 a) { return 1.0 / ::sqrt(a); }
+#endif
+PGK_FN f32 fused(f32 a, f32 b, f32 c) { return ::fmaf(a, b, c); }
+PGK_FN f64 fused(f64 a, f64 b, f64 c) { return ::fma(a, b, c); }
+
+#define PGK_UNARY_FUNCTION(name) \
+    PGK_FN f32 name(f32 a) { return ::name##f(a); } \
+    PGK_FN f64 name(f64 a) { return ::name(a); }
+#define PGK_BINARY_FUNCTION(name) \
+    PGK_FN f32 name(f32 a, f32 b) { return ::name##f(a, b); } \
+    PGK_FN f64 name(f64 a, f64 b) { return ::name(a, b); }
+PGK_UNARY_FUNCTION(exp)
+PGK_UNARY_FUNCTION(exp2)
+PGK_UNARY_FUNCTION(expm1)
+PGK_UNARY_FUNCTION(log)
+PGK_UNARY_FUNCTION(log2)
+PGK_UNARY_FUNCTION(log10)
+PGK_UNARY_FUNCTION(log1p)
+PGK_UNARY_FUNCTION(sqrt)
+PGK_UNARY_FUNCTION(cbrt)
+PGK_UNARY_FUNCTION(sin)
+PGK_UNARY_FUNCTION(cos)
+PGK_UNARY_FUNCTION(tan)
+PGK_UNARY_FUNCTION(asin)
+PGK_UNARY_FUNCTION(acos)
+PGK_UNARY_FUNCTION(atan)
+PGK_UNARY_FUNCTION(sinh)
+PGK_UNARY_FUNCTION(cosh)
+PGK_UNARY_FUNCTION(asinh)
+PGK_UNARY_FUNCTION(acosh)
+PGK_UNARY_FUNCTION(atanh)
+PGK_UNARY_FUNCTION(erf)
+PGK_BINARY_FUNCTION(fmod)
+PGK_BINARY_FUNCTION(atan2)
+PGK_BINARY_FUNCTION(hypot)
+PGK_BINARY_FUNCTION(copysign)
+#undef PGK_UNARY_FUNCTION
+#undef PGK_BINARY_FUNCTION
+
+template <bool LOW> PGK_FN f32 tanh(f32 a) {
+    if constexpr (LOW) {
+        // 1 - 2 / (1 + e^2a) cancels near zero, where tanh(a) rounds to a.
+        const f32 r = fused(-2.0f, rcp_approx(1.0f + exp2_approx(a * 2.8853900817779268f)), 1.0f);
+        return ::fabsf(a) < 0.0078125f ? a : r;
+    } else {
+        return ::tanhf(a);
+    }
+}
+template <bool LOW> PGK_FN f64 tanh(f64 a) { return ::tanh(a); }
+
+template <bool LOW> PGK_FN f32 sigmoid(f32 a) {
+    if constexpr (LOW) return rcp_approx(1.0f + exp2_approx(a * -1.4426950408889634f));
+    else return 1.0f / (1.0f + ::expf(-a));
+}
+template <bool LOW> PGK_FN f64 sigmoid(f64 a) { return 1.0 / (1.0 + ::exp(-a)); }
+
+template <bool LOW, class T> PGK_FN T silu(T a) { return a * sigmoid<LOW>(a); }
+
+// 0.5 a (1 + tanh(u)) = a sigmoid(2 u), u = sqrt(2 / pi) (a + 0.044715 a^3): no cancellation for negative a.
+template <bool LOW, class T> PGK_FN T gelu(T a) {
+    const T slope = fused(mul_rn(a, a), T(0.07135481282052516), T(1.5957691216057308));
+    return a * sigmoid<LOW>(mul_rn(a, slope));
+}
+
+template <class T> PGK_FN bool isnan(T a) { return a != a; }
+template <class T> PGK_FN bool isinf(T a) {
+    if constexpr (is_float<T>::value) return !isnan(a) && isnan(a - a);
+    else return false;
+}
+template <class T> PGK_FN bool isfinite(T a) {
+    if constexpr (is_float<T>::value) return !isnan(a - a);
+    else return true;
+}
+template <class T> PGK_FN bool truth(T a) { return a != T(0); }
+template <class T> PGK_FN bool equal(T a, T b) { return a == b; }
+template <class T> PGK_FN bool less(T a, T b) { return a < b; }
+template <class T> PGK_FN bool less_equal(T a, T b) { return a <= b; }
+
+template <class T> PGK_FN T add(T a, T b) {
+    if constexpr (is_integer<T>::value) { using W = typename wrapping<T>::type; return T(W(a) + W(b)); }
+    else return a + b;
+}
+template <class T> PGK_FN T sub(T a, T b) {
+    if constexpr (is_integer<T>::value) { using W = typename wrapping<T>::type; return T(W(a) - W(b)); }
+    else return a - b;
+}
+template <class T> PGK_FN T mul(T a, T b) {
+    if constexpr (is_integer<T>::value) { using W = typename wrapping<T>::type; return T(W(a) * W(b)); }
+    else return mul_rn(a, b);
+}
+template <class T> PGK_FN T div(T a, T b) { return a / b; }
+template <class T> PGK_FN T neg(T a) {
+    if constexpr (is_integer<T>::value) return sub(T(0), a);
+    else return -a;
+}
+template <class T> PGK_FN T abs(T a) {
+    if constexpr (same<T, f32>::value) return ::fabsf(a);
+    else if constexpr (same<T, f64>::value) return ::fabs(a);
+    else return a < T(0) ? neg(a) : a;
+}
+template <class T> PGK_FN T sign(T a) { return isnan(a) ? a : T((a > T(0)) - (a < T(0))); }
+template <class T> PGK_FN T reciprocal(T a) {
+    if constexpr (is_integer<T>::value) return a == T(1) || (is_signed<T>::value && a == T(-1)) ? a : T(0);
+    else return T(1) / a;
+}
+template <class T> PGK_FN T relu(T a) { return a > T(0) || isnan(a) ? a : T(0); }
+
+// maximum and minimum keep a NaN of either side, fmax and fmin prefer the number.
+template <class T> PGK_FN T maximum(T a, T b) { return isnan(a) || less_equal(b, a) ? a : b; }
+template <class T> PGK_FN T minimum(T a, T b) { return isnan(a) || less_equal(a, b) ? a : b; }
+template <class T> PGK_FN T fmax(T a, T b) { return isnan(b) || less_equal(b, a) ? a : b; }
+template <class T> PGK_FN T fmin(T a, T b) { return isnan(b) || less_equal(a, b) ? a : b; }
+template <class T> PGK_FN T clamp(T x, T low, T high) { return minimum(maximum(x, low), high); }
+template <class T> PGK_FN T lerp(T a, T b, T t) { return fused(t, b - a, a); }
+
+PGK_FN f32 floor(f32 a) { return ::floorf(a); }
+PGK_FN f64 floor(f64 a) { return ::floor(a); }
+PGK_FN f32 ceil(f32 a) { return ::ceilf(a); }
+PGK_FN f64 ceil(f64 a) { return ::ceil(a); }
+PGK_FN f32 trunc(f32 a) { return ::truncf(a); }
+PGK_FN f64 trunc(f64 a) { return ::trunc(a); }
+PGK_FN f32 round(f32 a) { return ::rintf(a); }
+PGK_FN f64 round(f64 a) { return ::rint(a); }
+
+// Quotient rounded down and remainder with the divisor's sign.
+template <class T> PGK_FN T floor_divide(T a, T b) {
+    if constexpr (is_integer<T>::value) {
+        if (b == T(0)) return T(0);
+        if constexpr (is_signed<T>::value) {
+            if (b == T(-1)) return neg(a);
+            const T q = T(a / b);
+            return (a % b != 0 && (a < 0) != (b < 0)) ? T(q - 1) : q;
+        } else {
+            return T(a / b);
+        }
+    } else {
+        if (b == T(0)) return a / b;
+        const T rest = fmod(a, b);
+        T q = (a - rest) / b;
+        if (rest != T(0) && (b < T(0)) != (rest < T(0))) q = q - T(1);
+        if (q == T(0)) return copysign(T(0), a / b);
+        const T down = floor(q);
+        return q - down > T(0.5) ? down + T(1) : down;
+    }
+}
+template <class T> PGK_FN T mod(T a, T b) {
+    if constexpr (is_integer<T>::value) {
+        if (b == T(0)) return T(0);
+        if constexpr (is_signed<T>::value) {
+            if (b == T(-1)) return T(0);
+            const T rest = T(a % b);
+            return (rest != 0 && (a < 0) != (b < 0)) ? T(rest + b) : rest;
+        } else {
+            return T(a % b);
+        }
+    } else {
+        const T rest = fmod(a, b);
+        if (b == T(0)) return rest;
+        if (rest == T(0)) return copysign(T(0), b);
+        return (b < T(0)) != (rest < T(0)) ? rest + b : rest;
+    }
+}
+
+// An integer to a negative power is the truncated reciprocal (NumPy raises, which a kernel cannot).
+template <class T> PGK_FN T pow(T a, T b) {
+    if constexpr (is_integer<T>::value) {
+        if (is_signed<T>::value && b < T(0)) {
+            if (a == T(1)) return a;
+            if (is_signed<T>::value && a == T(-1)) return b % 2 ? a : T(1);
+            return T(0);
+        }
+        using W = typename wrapping<T>::type;
+        W base = W(a), result = 1;
+        for (auto e = b; e != T(0); e = T(e / 2)) {
+            if (e % 2) result *= base;
+            base *= base;
+        }
+        return T(result);
+    } else if constexpr (same<T, f32>::value) {
+        return ::powf(a, b);
+    } else {
+        return ::pow(a, b);
+    }
+}
+
+// Shifting by the width or more (a negative count included) drains every bit, as NumPy defines it.
+template <class T> PGK_FN T left_shift(T a, T b) {
+    using W = typename wrapping<T>::type;
+    return W(b) < 8 * sizeof(T) ? T(W(a) << W(b)) : T(0);
+}
+template <class T> PGK_FN T right_shift(T a, T b) {
+    using W = typename wrapping<T>::type;
+    if (W(b) < 8 * sizeof(T)) return T(a >> b);
+    return a < T(0) ? T(-1) : T(0);
+}
+
+}  // namespace pgk

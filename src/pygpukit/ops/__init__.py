@@ -1,0 +1,1 @@
+"""Operators as data: the table, its type rules, kernels' plans and NumPy references."""

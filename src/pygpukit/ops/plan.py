@@ -1,0 +1,183 @@
+"""From an operator and its input types to a plan: types, CUDA source, entry names and launch shape."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from pygpukit.dtypes import DataType, dtype
+from pygpukit.errors import DTypeError
+from pygpukit.ops.promotion import Input, can_cast, describe, resolve
+from pygpukit.ops.table import TABLE, Row
+
+THREADS = 256
+"""Threads per block of every elementwise kernel."""
+
+PER_BLOCK_ND = 4 * THREADS
+"""Elements a block of a strided kernel covers."""
+
+_COMPUTE = {"bool": "uint8", "float16": "float32", "bfloat16": "float32"} | dict.fromkeys(
+    ("float8_e4m3fn", "float8_e5m2"), "float32"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How one operator runs on given types.
+
+    Attributes
+    ----------
+    name
+        The operator.
+    common
+        NumPy's common type of the inputs; a Python scalar is rounded to it.
+    compute
+        Type the expression is evaluated in, and of ``Operand.value``.
+    out
+        Element type of the output array.
+    source, entry, entry_nd
+        CUDA source and its two entries: dense and strided.
+    vector
+        Elements per access of the dense kernel: ``vec`` may be set when every dense pointer is aligned to
+        ``vector * itemsize`` bytes of its own type.
+    per_block, per_block_nd
+        Elements per block of the dense and the strided kernel.
+    """
+
+    name: str
+    common: DataType
+    compute: DataType
+    out: DataType
+    source: str
+    entry: str
+    entry_nd: str
+    vector: int
+    per_block: int
+    per_block_nd: int
+
+
+@lru_cache(maxsize=4096)
+def plan(name: str, inputs: tuple[Input, ...], out: DataType | None = None) -> Plan:
+    """Return the plan of operator ``name`` for ``inputs``.
+
+    Parameters
+    ----------
+    name
+        A row of the operator table.
+    inputs
+        Element types of arrays; ``"bool"``, ``"int"``, ``"float"`` or ``"complex"`` for a Python scalar.
+    out
+        Type of the output array when it is not the result's own; the cast must keep the kind.
+
+    Raises
+    ------
+    DTypeError
+        If the operator does not exist, is not defined for the types, or its result cannot be cast to ``out``.
+
+    Examples
+    --------
+    >>> plan("add", (dtype("int32"), "float")).out.name
+    'float64'
+    """
+    row = TABLE.get(name)
+    if row is None:
+        raise DTypeError(f"there is no elementwise operator named {name!r}; the table has {', '.join(TABLE)}")
+    common, result = resolve(row, inputs)
+    target = result if out is None else out
+    if row.rule == "cast":
+        result = target
+    elif not can_cast(result, target):
+        raise DTypeError(
+            f"{name}({describe(inputs)}) gives {result.name} ({result.itemsize} bytes), which cannot be written to an "
+            f"output of {target.name} ({target.itemsize} bytes) without changing its kind; use a {result.name} output"
+        )
+    stored = tuple(common if isinstance(x, str) else x for x in inputs)
+    if row.rule == "where" and isinstance(inputs[0], str):
+        stored = (dtype("bool"), *stored[1:])
+    compute = dtype(_COMPUTE.get(common.name, common.name))
+    vector, unroll = _shape(row, compute, (target, *stored))
+    entry = _entry(row, common, result, target, stored)
+    return Plan(
+        name=name,
+        common=common,
+        compute=compute,
+        out=target,
+        source=_source(row, entry, common, compute, result, target, stored, vector, unroll),
+        entry=entry,
+        entry_nd=f"{entry}_nd",
+        vector=vector,
+        per_block=THREADS * vector * unroll,
+        per_block_nd=PER_BLOCK_ND,
+    )
+
+
+def _shape(row: Row, compute: DataType, types: tuple[DataType, ...]) -> tuple[int, int]:
+    """Return elements per vector and vectors per thread: 16-byte accesses, 64 bytes per input in flight."""
+    vector = max(1, 16 // max(x.itemsize for x in types))
+    if row.weight == "heavy" or (row.weight == "medium" and compute.name != "float32"):
+        # One short vector: the expression is long, and copies of it cost more than loads in flight gain.
+        return min(vector, 4), 1
+    return vector, min(4, 32 // vector)
+
+
+def _entry(row: Row, common: DataType, result: DataType, target: DataType, stored: tuple[DataType, ...]) -> str:
+    plain = (dtype("bool"), common, common) if row.rule == "where" else (common,) * row.arity
+    tags = [common.tag] if stored == plain else [x.tag for x in stored]
+    if (common if row.rule == "cast" else result) is not target:
+        tags += ["to", target.tag]
+    return "_".join(["pgk", row.name, *tags])
+
+
+def _source(
+    row: Row,
+    entry: str,
+    common: DataType,
+    compute: DataType,
+    result: DataType,
+    target: DataType,
+    stored: tuple[DataType, ...],
+    vector: int,
+    unroll: int,
+) -> str:
+    letters, values = "abc"[: row.arity], "xyz"[: row.arity]
+    parameters = [f"{t.tag} {v}" for t, v in zip(stored, values, strict=True)] + ["none"] * (3 - row.arity)
+    if row.rule == "cast" and common is target:
+        # Bits pass unchanged, the payload of a NaN included.
+        body = ["return x;"]
+    else:
+        body = [_input(row, i, letters[i], values[i], t, common, compute) for i, t in enumerate(stored)]
+        value = f"convert<{result.tag}>({row.expression(common.kind)})"
+        body.append(f"return {value};" if result is target else f"return convert<{target.tag}>({value});")
+    operands = [f"Operand<{t.tag}, {compute.tag}> {v}" for t, v in zip(stored, letters, strict=True)]
+    arguments = ", ".join(letters)
+    low = "true" if compute.name == "float32" and common.itemsize < 4 else "false"
+    lines = [
+        '#include "pygpukit/elementwise.cuh"',
+        "namespace pgk {",
+        f"struct op_{entry} {{",
+        f"    static constexpr bool LOW = {low};",
+        f"    static PGK_FN {target.tag} apply({', '.join(parameters)}) {{",
+        *(f"        {line}" for line in body),
+        "    }",
+        "};",
+        f'extern "C" __global__ void __launch_bounds__({THREADS}) {entry}(',
+        f"    {target.tag}* out, {', '.join(operands)}, long long n, int vec) {{",
+        f"    dense<op_{entry}, {vector}, {unroll}>(out, n, vec, {arguments});",
+        "}",
+        f'extern "C" __global__ void __launch_bounds__({THREADS}) {entry}_nd(',
+        f"    {target.tag}* out, {', '.join(operands)}, long long n, const __grid_constant__ Nd<{row.arity + 1}> nd) {{",
+        f"    strided<op_{entry}, {min(unroll, 4)}>(out, n, nd, {arguments});",
+        "}",
+        "}  // namespace pgk",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _input(row: Row, index: int, letter: str, value: str, stored: DataType, common: DataType, compute: DataType) -> str:
+    """Return the line that converts one input to the compute type."""
+    if row.rule == "where" and index == 0:
+        return f"const bool {letter} = truth(widen({value}));"
+    if common.itemsize == 1 and common.kind == "f" and stored is not common:
+        # An integer may not fit float8: round to the common type first, as NumPy does.
+        value = f"convert<{common.tag}>({value})"
+    return f"const {compute.tag} {letter} = convert<{compute.tag}>({value});"

@@ -1,0 +1,311 @@
+"""The operator table: one row per elementwise operator, its CUDA expression beside its NumPy reference.
+
+The kernels, the CPU device, the tests and the benchmark all walk ``TABLE``. A row's expression is C++ over ``a``, ``b``,
+``c`` of the compute type; its reference takes NumPy arrays of the same type.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Literal
+
+import numpy as np
+
+Reference = Callable[..., Any]
+Weight = Literal["light", "medium", "heavy"]
+Rule = Literal["promote", "where", "cast"]
+
+_NO_KINDS: Mapping[str, str] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One elementwise operator.
+
+    Attributes
+    ----------
+    name
+        Public name, also part of the kernel's symbol.
+    arity
+        Number of inputs, 1 to 3.
+    expr
+        C++ expression of the result over ``a``, ``b``, ``c``.
+    numpy
+        Reference over NumPy arrays of the compute type.
+    rule
+        A NumPy ufunc whose loops decide the types, or ``"promote"`` (result and inputs have the promoted type),
+        ``"where"`` (the same, without the condition), ``"cast"`` (the output type is free).
+    kinds
+        Kinds (``b i u f c``) of the common type the operator is defined for.
+    flops
+        Arithmetic operations per element, for the roofline; a function counts as its usual instruction count.
+    doc
+        One sentence of documentation.
+    weight
+        ``"light"`` arithmetic is unrolled for bandwidth, ``"medium"`` for 32-bit compute types only, ``"heavy"`` never,
+        to keep kernels small.
+    exprs
+        Expressions that replace ``expr`` for a kind of the common type.
+    determinism
+        Every elementwise result depends on its own inputs only.
+    """
+
+    name: str
+    arity: int
+    expr: str
+    numpy: Reference
+    rule: np.ufunc | Rule
+    kinds: str
+    flops: int
+    doc: str
+    weight: Weight = "light"
+    exprs: Mapping[str, str] = field(default_factory=lambda: _NO_KINDS)
+    determinism: str = "batch_invariant"
+
+    def expression(self, kind: str) -> str:
+        """Return the C++ expression for a common type of ``kind``."""
+        return self.exprs.get(kind, self.expr)
+
+
+def _power(a: Any, b: Any) -> Any:
+    # NumPy raises for integers to negative powers; the truncated reciprocal is what a kernel can give.
+    if np.result_type(a, b).kind != "i":
+        return np.power(a, b)
+    result = np.power(a, np.maximum(b, 0))
+    unit = np.where(a == 1, 1, np.where(a == -1, np.where(b % 2 == 0, 1, -1), 0))
+    return np.where(b < 0, unit, result)
+
+
+def _reciprocal(a: Any) -> Any:
+    if np.asarray(a).dtype.kind in "iu":
+        return np.where(np.abs(a) == 1, a, 0)
+    return np.reciprocal(a)
+
+
+def _sigmoid(a: Any) -> Any:
+    return 1 / (1 + np.exp(-a))
+
+
+def _gelu(a: Any) -> Any:
+    dtype = np.asarray(a).dtype.type
+    return a * _sigmoid(a * (a * a * dtype(0.07135481282052516) + dtype(1.5957691216057308)))
+
+
+def _rsqrt(a: Any) -> Any:
+    # Rounding 1 / sqrt twice would cost float32 an ulp the kernel does not lose.
+    wide = np.asarray(a, np.float64) if np.asarray(a).dtype == np.float32 else a
+    return 1 / np.sqrt(wide)
+
+
+_erf = np.frompyfunc(math.erf, 1, 1)
+
+
+def _real_erf(a: Any) -> Any:
+    return np.asarray(_erf(a), dtype=np.float64)
+
+
+def _relu(a: Any) -> Any:
+    return np.where((a > 0) | (a != a), a, np.zeros_like(a))
+
+
+def _lerp(a: Any, b: Any, t: Any) -> Any:
+    return a + t * (b - a)
+
+
+def _where(c: Any, x: Any, y: Any) -> Any:
+    return np.where(c, x, y)
+
+
+def _clamp(x: Any, low: Any, high: Any) -> Any:
+    return np.minimum(np.maximum(x, low), high)
+
+
+def _real(a: Any) -> Any:
+    return np.real(a)
+
+
+def _imag(a: Any) -> Any:
+    return np.imag(a)
+
+
+def _same(a: Any) -> Any:
+    return a
+
+
+def _whole(function: Reference) -> Reference:
+    """Return ``function`` on floats and the identity on integers, in every NumPy version."""
+
+    def apply(a: Any) -> Any:
+        return a if np.asarray(a).dtype.kind in "biu" else function(a)
+
+    return apply
+
+
+_IDENTITY = MappingProxyType({"b": "a", "i": "a", "u": "a"})
+_FLOATS = "f"
+
+
+def _arithmetic() -> list[Row]:
+    return [
+        Row("add", 2, "add(a, b)", np.add, np.add, "biufc", 1, "Sum; logical or of booleans.", exprs={"b": "a | b"}),
+        Row("sub", 2, "sub(a, b)", np.subtract, np.subtract, "iufc", 1, "Difference."),
+        Row(
+            "mul", 2, "mul(a, b)", np.multiply, np.multiply, "biufc", 1, "Product; logical and of booleans.",
+            exprs={"b": "a & b"},
+        ),
+        Row("div", 2, "div(a, b)", np.true_divide, np.true_divide, "fc", 8, "True quotient.", "medium"),
+        Row(
+            "floor_divide", 2, "floor_divide(a, b)", np.floor_divide, np.floor_divide, "iuf", 16,
+            "Quotient rounded down; an integer divided by zero is 0.", "heavy",
+        ),
+        Row(
+            "mod", 2, "mod(a, b)", np.remainder, np.remainder, "iuf", 16,
+            "Remainder with the divisor's sign; an integer modulo zero is 0.", "heavy",
+        ),
+        Row(
+            "pow", 2, "pow(a, b)", _power, np.power, "iufc", 32,
+            "Power; an integer to a negative power is the truncated reciprocal.", "heavy",
+        ),
+        Row("neg", 1, "neg(a)", np.negative, np.negative, "iufc", 1, "Negation; unsigned integers wrap."),
+        Row("abs", 1, "abs(a)", np.absolute, np.absolute, "biufc", 1, "Magnitude; complex gives its real type."),
+        Row("sign", 1, "sign(a)", np.sign, np.sign, "iufc", 2, "Sign; a complex number divided by its magnitude."),
+        Row("reciprocal", 1, "reciprocal(a)", _reciprocal, np.reciprocal, "iufc", 6,
+            "1 / a; truncated for integers, 0 for integer 0.", "medium"),
+        Row("square", 1, "mul(a, a)", np.square, np.square, "iufc", 1, "a * a."),
+        Row("lerp", 3, "lerp(a, b, c)", _lerp, "promote", "fc", 3, "a + c * (b - a)."),
+    ]  # fmt: skip
+
+
+def _selection() -> list[Row]:
+    return [
+        Row("maximum", 2, "maximum(a, b)", np.maximum, np.maximum, "biufc", 1, "Larger value; NaN if either is."),
+        Row("minimum", 2, "minimum(a, b)", np.minimum, np.minimum, "biufc", 1, "Smaller value; NaN if either is."),
+        Row("fmax", 2, "fmax(a, b)", np.fmax, np.fmax, "biufc", 1, "Larger value; a NaN yields to a number."),
+        Row("fmin", 2, "fmin(a, b)", np.fmin, np.fmin, "biufc", 1, "Smaller value; a NaN yields to a number."),
+        Row("clamp", 3, "clamp(a, b, c)", _clamp, "promote", "iufc", 2, "minimum(maximum(a, b), c)."),
+        Row("where", 3, "a ? b : c", _where, "where", "biufc", 1, "b where the condition a holds, c elsewhere."),
+        Row("relu", 1, "relu(a)", _relu, "promote", "iuf", 1, "a where positive, else 0; NaN stays."),
+        Row("copysign", 2, "copysign(a, b)", np.copysign, np.copysign, _FLOATS, 1, "Magnitude of a, sign of b."),
+    ]
+
+
+def _exponential() -> list[Row]:
+    return [
+        Row("exp", 1, "exp(a)", np.exp, np.exp, "fc", 10, "e to the power a.", "medium"),
+        Row("exp2", 1, "exp2(a)", np.exp2, np.exp2, "fc", 6, "2 to the power a.", "medium"),
+        Row("expm1", 1, "expm1(a)", np.expm1, np.expm1, "fc", 16, "exp(a) - 1, accurate near 0.", "heavy"),
+        Row("log", 1, "log(a)", np.log, np.log, "fc", 16, "Natural logarithm.", "medium"),
+        Row("log2", 1, "log2(a)", np.log2, np.log2, "fc", 16, "Logarithm to base 2.", "medium"),
+        Row("log10", 1, "log10(a)", np.log10, np.log10, "fc", 16, "Logarithm to base 10.", "medium"),
+        Row("log1p", 1, "log1p(a)", np.log1p, np.log1p, "fc", 20, "log(1 + a), accurate near 0.", "heavy"),
+        Row("sqrt", 1, "sqrt(a)", np.sqrt, np.sqrt, "fc", 8, "Square root.", "medium"),
+        Row("rsqrt", 1, "rsqrt(a)", _rsqrt, np.tanh, _FLOATS, 4, "1 / sqrt(a).", "medium"),
+        Row("cbrt", 1, "cbrt(a)", np.cbrt, np.cbrt, _FLOATS, 16, "Cube root.", "heavy"),
+        Row("hypot", 2, "hypot(a, b)", np.hypot, np.hypot, _FLOATS, 16, "sqrt(a*a + b*b) without overflow.", "heavy"),
+    ]
+
+
+def _trigonometric() -> list[Row]:
+    return [
+        Row("sin", 1, "sin(a)", np.sin, np.sin, "fc", 20, "Sine of radians.", "heavy"),
+        Row("cos", 1, "cos(a)", np.cos, np.cos, "fc", 20, "Cosine of radians.", "heavy"),
+        Row("tan", 1, "tan(a)", np.tan, np.tan, "fc", 30, "Tangent of radians.", "heavy"),
+        Row("asin", 1, "asin(a)", np.arcsin, np.arcsin, _FLOATS, 16, "Inverse sine.", "heavy"),
+        Row("acos", 1, "acos(a)", np.arccos, np.arccos, _FLOATS, 16, "Inverse cosine.", "heavy"),
+        Row("atan", 1, "atan(a)", np.arctan, np.arctan, _FLOATS, 16, "Inverse tangent.", "heavy"),
+        Row("atan2", 2, "atan2(a, b)", np.arctan2, np.arctan2, _FLOATS, 24, "Angle of the point (b, a).", "heavy"),
+        Row("sinh", 1, "sinh(a)", np.sinh, np.sinh, "fc", 20, "Hyperbolic sine.", "heavy"),
+        Row("cosh", 1, "cosh(a)", np.cosh, np.cosh, "fc", 16, "Hyperbolic cosine.", "heavy"),
+        Row("tanh", 1, "tanh<LOW>(a)", np.tanh, np.tanh, "fc", 16, "Hyperbolic tangent.", "medium"),
+        Row("asinh", 1, "asinh(a)", np.arcsinh, np.arcsinh, _FLOATS, 24, "Inverse hyperbolic sine.", "heavy"),
+        Row("acosh", 1, "acosh(a)", np.arccosh, np.arccosh, _FLOATS, 24, "Inverse hyperbolic cosine.", "heavy"),
+        Row("atanh", 1, "atanh(a)", np.arctanh, np.arctanh, _FLOATS, 24, "Inverse hyperbolic tangent.", "heavy"),
+    ]
+
+
+def _activation() -> list[Row]:
+    return [
+        Row("erf", 1, "erf(a)", _real_erf, np.tanh, _FLOATS, 20, "Error function.", "heavy"),
+        Row("sigmoid", 1, "sigmoid<LOW>(a)", _sigmoid, np.tanh, _FLOATS, 14, "1 / (1 + exp(-a)).", "medium"),
+        Row("silu", 1, "silu<LOW>(a)", lambda a: a * _sigmoid(a), np.tanh, _FLOATS, 15, "a * sigmoid(a).", "medium"),
+        Row("gelu", 1, "gelu<LOW>(a)", _gelu, np.tanh, _FLOATS, 18, "Gaussian error linear unit, tanh form.", "medium"),
+    ]
+
+
+def _rounding() -> list[Row]:
+    rows = (
+        ("floor", np.floor, "Largest integer not above a; integers unchanged."),
+        ("ceil", np.ceil, "Smallest integer not below a; integers unchanged."),
+        ("trunc", np.trunc, "Integer part; integers unchanged."),
+        ("round", np.rint, "Nearest integer, ties to even; integers unchanged."),
+    )
+    return [
+        Row(name, 1, f"{name}(a)", _whole(function), "promote", "biuf", 1, doc, exprs=_IDENTITY)
+        for name, function, doc in rows
+    ]
+
+
+def _comparison() -> list[Row]:
+    rows = (
+        ("equal", "equal(a, b)", np.equal, "a == b."),
+        ("not_equal", "!equal(a, b)", np.not_equal, "a != b."),
+        ("less", "less(a, b)", np.less, "a < b."),
+        ("less_equal", "less_equal(a, b)", np.less_equal, "a <= b."),
+        ("greater", "less(b, a)", np.greater, "a > b."),
+        ("greater_equal", "less_equal(b, a)", np.greater_equal, "a >= b."),
+    )
+    return [Row(name, 2, expr, function, function, "biufc", 1, doc) for name, expr, function, doc in rows]
+
+
+def _logical() -> list[Row]:
+    return [
+        Row("logical_and", 2, "truth(a) && truth(b)", np.logical_and, np.logical_and, "biufc", 1, "Both nonzero."),
+        Row("logical_or", 2, "truth(a) || truth(b)", np.logical_or, np.logical_or, "biufc", 1, "Either nonzero."),
+        Row("logical_xor", 2, "truth(a) != truth(b)", np.logical_xor, np.logical_xor, "biufc", 1, "Just one nonzero."),
+        Row("logical_not", 1, "!truth(a)", np.logical_not, np.logical_not, "biufc", 1, "a is zero."),
+        Row("isnan", 1, "isnan(a)", np.isnan, np.isnan, "biufc", 1, "a is not a number."),
+        Row("isinf", 1, "isinf(a)", np.isinf, np.isinf, "biufc", 2, "a is infinite."),
+        Row("isfinite", 1, "isfinite(a)", np.isfinite, np.isfinite, "biufc", 2, "a is neither infinite nor NaN."),
+    ]
+
+
+def _bitwise() -> list[Row]:
+    return [
+        Row("bitwise_and", 2, "a & b", np.bitwise_and, np.bitwise_and, "biu", 1, "Bits set in both."),
+        Row("bitwise_or", 2, "a | b", np.bitwise_or, np.bitwise_or, "biu", 1, "Bits set in either."),
+        Row("bitwise_xor", 2, "a ^ b", np.bitwise_xor, np.bitwise_xor, "biu", 1, "Bits set in just one."),
+        Row("invert", 1, "~a", np.invert, np.invert, "biu", 1, "All bits flipped.", exprs={"b": "!a"}),
+        Row("left_shift", 2, "left_shift(a, b)", np.left_shift, np.left_shift, "iu", 2,
+            "a shifted left by b bits; 0 beyond the width."),
+        Row("right_shift", 2, "right_shift(a, b)", np.right_shift, np.right_shift, "iu", 2,
+            "a shifted right by b bits, keeping the sign."),
+    ]  # fmt: skip
+
+
+def _parts() -> list[Row]:
+    return [
+        Row("real", 1, "a", _real, np.absolute, "biufc", 0, "Real part.", exprs={"c": "a.re"}),
+        Row("imag", 1, "a - a", _imag, np.absolute, "biufc", 0, "Imaginary part.",
+            exprs={"b": "0", "i": "0", "u": "0", "f": "0", "c": "a.im"}),
+        Row("conj", 1, "a", _conjugate, "promote", "biufc", 1, "Complex conjugate.", exprs={"c": "conj(a)"}),
+        Row("copy", 1, "a", _same, "cast", "biufc", 0,
+            "The same values in any type; a float outside an integer type's range is unspecified."),
+    ]  # fmt: skip
+
+
+def _conjugate(a: Any) -> Any:
+    return np.conjugate(a) if np.asarray(a).dtype.kind == "c" else a
+
+
+def _rows() -> list[Row]:
+    families = (
+        _arithmetic, _selection, _exponential, _trigonometric, _activation, _rounding, _comparison, _logical, _bitwise,
+        _parts,
+    )  # fmt: skip
+    return [row for family in families for row in family()]
+
+
+TABLE: Mapping[str, Row] = MappingProxyType({row.name: row for row in _rows()})
