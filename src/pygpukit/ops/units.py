@@ -1,14 +1,90 @@
-"""Sources of the built-in kernels, and the list of all of them for ahead-of-time bundles."""
+"""Every built-in kernel as a compilation unit, for ahead-of-time bundles."""
 
 from __future__ import annotations
 
-from functools import cache
-from importlib import resources
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from pygpukit.dtypes import DataType, dtype
+from pygpukit.errors import DTypeError
+from pygpukit.ops.matmul import matmul_entry, matmul_source, matmul_type
+from pygpukit.ops.plan import plan
+from pygpukit.ops.reduction import accumulator, sum_entry, sum_source, sum_type
+from pygpukit.ops.source import headers
+from pygpukit.ops.table import TABLE, Row
+
+__all__ = ["ALL_TYPES", "Unit", "builtin_units", "headers", "supported"]
+
+ALL_TYPES = (
+    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "bfloat16", "float32",
+    "float64", "float8_e4m3fn", "float8_e5m2", "complex64", "complex128",
+)  # fmt: skip
+"""Names of all element types, in the order units are listed."""
 
 
-@cache
-def headers() -> dict[str, str]:
-    """Return the headers every kernel may include, by the name used in ``#include``."""
-    folder = resources.files("pygpukit.kernels") / "common"
-    found = {f"pygpukit/{path.name}": path.read_text("ascii") for path in folder.iterdir() if path.name.endswith(".cuh")}
-    return dict(sorted(found.items()))
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """One source text and the kernels in it."""
+
+    name: str
+    source: str
+    entries: tuple[str, ...]
+
+
+def supported(row: Row) -> tuple[DataType, ...]:
+    """Return the types the operator is defined for with all inputs of that type."""
+    found = []
+    for name in ALL_TYPES:
+        try:
+            plan(row.name, _same(row, dtype(name)))
+        except DTypeError:
+            continue
+        found.append(dtype(name))
+    return tuple(found)
+
+
+def builtin_units(dtypes: Iterable[DataType] | None = None) -> list[Unit]:
+    """Return the kernels a bundle should hold, in a fixed order.
+
+    Every operator on inputs of one type, the casts between all types, sums and products.
+
+    Parameters
+    ----------
+    dtypes
+        Restricts the types of inputs and outputs; all when not given.
+    """
+    types = tuple(dtype(name) for name in ALL_TYPES) if dtypes is None else tuple(dtypes)
+    units: dict[str, Unit] = {}
+    for unit in (*_elementwise(types), *_sums(types), *_products(types)):
+        units.setdefault(unit.name, unit)
+    return list(units.values())
+
+
+def _same(row: Row, kind: DataType) -> tuple[DataType, ...]:
+    return (dtype("bool"), kind, kind) if row.rule == "where" else (kind,) * row.arity
+
+
+def _elementwise(types: tuple[DataType, ...]) -> Iterator[Unit]:
+    for row in TABLE.values():
+        for kind in supported(row):
+            if kind not in types:
+                continue
+            for target in types if row.rule == "cast" else (None,):
+                made = plan(row.name, _same(row, kind), target)
+                yield Unit(made.entry, made.source, (made.entry, made.entry_nd))
+
+
+def _sums(types: tuple[DataType, ...]) -> Iterator[Unit]:
+    for kind in types:
+        wide, result = accumulator(kind), sum_type(kind)
+        # A long axis needs three stages: to partial sums, among them, and to the result.
+        for source, to in ((kind, result), (kind, wide), (wide, wide), (wide, result)):
+            entries = tuple(sum_entry(source, to, columns=columns) for columns in (False, True))
+            yield Unit(entries[0], sum_source(source, wide, to), entries)
+
+
+def _products(types: tuple[DataType, ...]) -> Iterator[Unit]:
+    for kind in types:
+        result = matmul_type(kind, kind)
+        entry = matmul_entry(kind, kind, result)
+        yield Unit(entry, matmul_source(kind, kind, result), (entry,))
