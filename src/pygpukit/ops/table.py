@@ -175,7 +175,7 @@ def _arithmetic() -> list[Row]:
         Row("reciprocal", 1, "reciprocal(a)", _reciprocal, np.reciprocal, "iufc", 6,
             "1 / a; truncated for integers, 0 for integer 0.", "medium"),
         Row("square", 1, "mul(a, a)", np.square, np.square, "iufc", 1, "a * a."),
-        Row("lerp", 3, "lerp(a, b, c)", _lerp, "promote", "fc", 3, "a + c * (b - a)."),
+        Row("lerp", 3, "lerp(a, b, c)", _lerp, "promote", _FLOATS, 3, "a + c * (b - a)."),
     ]  # fmt: skip
 
 
