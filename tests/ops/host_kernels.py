@@ -66,7 +66,9 @@ void parallel(void (*kernel)(P...), unsigned grid, unsigned block, void** args) 
 """
 
 
-def build(folder: Path, name: str, sources: Iterable[str], entries: Iterable[str], *, parallel: bool = False) -> ctypes.CDLL:
+def build(
+    folder: Path, name: str, sources: Iterable[str], entries: Iterable[str], *, parallel: bool = False
+) -> ctypes.CDLL:
     """Compile sources that share no names into one library with a launcher ``run_<entry>`` for each entry."""
     assert GXX is not None
     include = folder / "pygpukit"
@@ -134,7 +136,11 @@ def run_strided(library: ctypes.CDLL, plan: Plan, inputs: Sequence[Any], out: np
 def run_call(library: ctypes.CDLL, call: KernelCall, buffers: dict[str, np.ndarray[Any, Any]]) -> None:
     """Run a kernel call, taking its buffers from ``buffers``."""
     arguments = [
-        struct.pack("<q", buffers[a].ctypes.data) if isinstance(a, str) else a if isinstance(a, bytes) else struct.pack("<q", a)
+        struct.pack("<q", buffers[a].ctypes.data)
+        if isinstance(a, str)
+        else a
+        if isinstance(a, bytes)
+        else struct.pack("<q", a)
         for a in call.arguments
     ]
     launch(library, call.entry, call.grid, call.block, arguments)

@@ -9,7 +9,8 @@ import numpy as np
 from pygpukit.dtypes import DataType, dtype, to_numpy_dtype
 from pygpukit.ops.plan import Plan, plan
 from pygpukit.ops.table import TABLE, Row
-from pygpukit.ops.units import ALL_TYPES
+from pygpukit.ops.tolerance import Tolerance
+from pygpukit.ops.units import ALL_TYPES, supported
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -77,25 +78,25 @@ def _ordered(x: Array) -> Array:
     return np.where(bits < 0, -(bits & (2 ** (8 * x.itemsize - 1) - 1)), bits)
 
 
-def assert_close(got: Array, want: Array, ulp: float, context: str) -> None:
-    """Assert that results agree within ``ulp``; NaN equals NaN, and nothing else does."""
+def assert_close(got: Array, want: Array, allowed: Tolerance, context: str) -> None:
+    """Assert that results agree; NaN equals NaN, and nothing else does."""
     assert got.dtype == want.dtype, context
     if got.dtype.kind in "biu":
         bad = got != want
     elif got.dtype.kind == "c":
         with np.errstate(all="ignore"):
             scale = np.spacing(np.maximum(np.abs(want.real), np.abs(want.imag)))
-            far = ~(np.abs(got - want) <= ulp * scale) & (got != want)
+            far = ~(np.abs(got - want) <= allowed.ulp * scale) & (got != want)
         bad = far & ~(np.isnan(got) & np.isnan(want))
     else:
         nan = np.isnan(want.astype(np.float64))
-        bad = np.where(nan, ~np.isnan(got.astype(np.float64)), ~(ulps(got, want) <= ulp))
+        with np.errstate(all="ignore"):
+            near = np.abs(got.astype(np.float64) - want.astype(np.float64)) <= allowed.floor
+        bad = np.where(nan, ~np.isnan(got.astype(np.float64)), ~((ulps(got, want) <= allowed.ulp) | near))
     where = np.flatnonzero(bad)[:5]
     assert where.size == 0, f"{context}: at {where.tolist()} got {got.ravel()[where]}, want {want.ravel()[where]}"
 
 
 def rows_of(name: str) -> list[Row]:
     """Return the rows defined for inputs of one type."""
-    from pygpukit.ops.units import supported
-
     return [row for row in TABLE.values() if dtype(name) in supported(row)]

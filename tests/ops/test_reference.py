@@ -47,6 +47,7 @@ def test_ufunc_rows_equal_numpy(name: str) -> None:
 
 def test_functions_numpy_lacks_against_python() -> None:
     x = np.linspace(-6, 6, 41)
+
     def want(f: Any) -> list[float]:
         return [f(v) for v in x.tolist()]
 

@@ -109,7 +109,9 @@ def _numpy(x: Input, small: DataType | None = None) -> Any:
     """Return ``x`` as NumPy's promotion takes it; a small float becomes float16, or ``small`` where given."""
     if isinstance(x, str):
         if x not in _PYTHON:
-            raise DTypeError(f"unknown kind of Python scalar {x!r}; use 'bool', 'int', 'float', 'complex' or a DataType")
+            raise DTypeError(
+                f"unknown kind of Python scalar {x!r}; use 'bool', 'int', 'float', 'complex' or a DataType"
+            )
         return _PYTHON[x]
     if x.name in _SMALL:
         return to_numpy_dtype(small) if small is not None else _STAND_IN

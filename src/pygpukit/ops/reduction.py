@@ -123,7 +123,9 @@ def _call(
     else:
         grid = -(-outer * chunks * inner // _ROWS_PER_BLOCK)
     if grid > MAX_GRID:
-        raise ShapeError(f"a sum of [outer, n, inner] = {[outer, n, inner]} needs {grid} blocks, over {MAX_GRID}: split it")
+        raise ShapeError(
+            f"a sum of [outer, n, inner] = {[outer, n, inner]} needs {grid} blocks, over {MAX_GRID}: split it"
+        )
     entry = sum_entry(kind, to, columns=columns)
     arguments: tuple[Argument, ...] = (target, source, outer, n, inner, chunks, *strides)
     return KernelCall(sum_source(kind, partial, to), entry, grid, _THREADS, arguments)

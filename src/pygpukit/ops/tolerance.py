@@ -22,14 +22,17 @@ class Tolerance:
         In units in the last place of the result; for complex results, of the larger part.
     reason
         Why the two may differ at all.
+    floor
+        Absolute difference that is allowed besides.
     """
 
     ulp: float
     reason: str
+    floor: float = 0.0
 
 
 _EXACT = Tolerance(0, "one correctly rounded operation, or none")
-_SMALL = Tolerance(1, "computed in float32 on both sides, then rounded: a tie may fall either way")
+_SMALL_REASON = "computed in float32 on both sides, then rounded: a tie may fall either way"
 
 # float32 and float64: the maximum errors of CUDA's math library plus those NumPy's own loops document or show.
 _FUNCTIONS: dict[str, tuple[float, float]] = {
@@ -39,6 +42,10 @@ _FUNCTIONS: dict[str, tuple[float, float]] = {
     "acosh": (6, 7), "atanh": (6, 7), "erf": (4, 4), "sigmoid": (7, 7), "silu": (8, 8), "gelu": (9, 9), "pow": (8, 6),
 }  # fmt: skip
 _FUNCTION_REASON = "CUDA's and NumPy's function libraries each round within a few ulp"
+
+# Their float32 reciprocal flushes results under 2^-126, and silu and gelu multiply that by their argument.
+_FLUSHED = frozenset({"sigmoid", "silu", "gelu"})
+_FLUSH = 2.0**-118
 
 # complex64 and complex128; complex64 functions run in double on both sides.
 _COMPLEX: dict[str, tuple[float, float]] = {
@@ -67,4 +74,7 @@ def tolerance(name: str, common: DataType) -> Tolerance:
         return Tolerance(ulp, _COMPLEX_REASON) if ulp else _EXACT
     if common.kind != "f" or name not in _FUNCTIONS:
         return _EXACT
-    return _SMALL if common.itemsize < 4 else Tolerance(_FUNCTIONS[name][wide], _FUNCTION_REASON)
+    floor = _FLUSH if name in _FLUSHED and not wide else 0.0
+    if common.itemsize < 4:
+        return Tolerance(1, _SMALL_REASON, floor)
+    return Tolerance(_FUNCTIONS[name][wide], _FUNCTION_REASON, floor)
