@@ -1,7 +1,7 @@
 """Runs the CUDA sources on the host: the same text compiled by g++, one thread of the grid after another.
 
-Only the inline PTX is replaced (by the integer code beside it in the headers); indexing, conversions and expressions are
-the kernels' own.
+Only the inline PTX is replaced (by the integer code beside it in the headers); indexing, conversions and expressions
+are the kernels' own.
 """
 
 from __future__ import annotations
@@ -77,11 +77,11 @@ def build(
         (folder / header).write_text(text, "ascii")
     how = "parallel" if parallel else "serial"
     launchers = [
-        f'extern "C" void run_{e}(unsigned grid, unsigned block, void** args) {{ {how}({"" if parallel else "pgk::"}{e}, grid, block, args); }}'
+        f'extern "C" void run_{e}(unsigned grid, unsigned block, void** args) {{ {how}({e}, grid, block, args); }}'
         for e in entries
     ]
     path = folder / f"{name}.cpp"
-    path.write_text("\n".join([PRELUDE, *sources, *launchers]), "ascii")
+    path.write_text("\n".join([PRELUDE, *sources, "using namespace pgk;", *launchers]), "ascii")
     library = folder / f"lib{name}.so"
     options = ["-std=c++20", "-O0", "-shared", "-fPIC", "-pthread", "-ffp-contract=off", "-fno-strict-aliasing", "-w"]
     done = subprocess.run(

@@ -99,7 +99,8 @@ def test_float8_kinds_do_not_mix() -> None:
     ("op", "inputs", "want"),
     [
         ("exp", ("int32",), "float64"), ("exp", ("int8",), "float16"), ("sigmoid", ("uint16",), "float32"),
-        ("div", ("int32", "int32"), "float64"), ("abs", ("complex64",), "float32"), ("real", ("complex128",), "float64"),
+        ("div", ("int32", "int32"), "float64"), ("abs", ("complex64",), "float32"),
+        ("real", ("complex128",), "float64"),
         ("floor", ("int32",), "int32"), ("round", ("bool",), "bool"), ("where", ("bool", "int8", "float32"), "float32"),
         ("where", ("float64", "int8", "int8"), "int8"), ("clamp", ("int8", "int8", "int16"), "int16"),
         ("conj", ("int8",), "int8"), ("relu", ("uint8",), "uint8"), ("isnan", ("int8",), "bool"),

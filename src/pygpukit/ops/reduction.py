@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from math import prod
 from typing import Any
 
@@ -173,7 +174,7 @@ def _merge(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, int] | No
     kept = [(size, stride) for size, stride in zip(shape, strides, strict=True) if size != 1]
     if not kept or prod(shape) == 0:
         return prod(shape), 1
-    for (_, above), (size, stride) in zip(kept, kept[1:], strict=False):
+    for (_, above), (size, stride) in pairwise(kept):
         if above != size * stride:
             return None
     return prod(shape), kept[-1][1]

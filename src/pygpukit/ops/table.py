@@ -1,7 +1,7 @@
 """The operator table: one row per elementwise operator, its CUDA expression beside its NumPy reference.
 
-The kernels, the CPU device, the tests and the benchmark all walk ``TABLE``. A row's expression is C++ over ``a``, ``b``,
-``c`` of the compute type; its reference takes NumPy arrays of the same type.
+The kernels, the CPU device, the tests and the benchmark all walk ``TABLE``. A row's expression is C++ over ``a``,
+``b``, ``c`` of the compute type; its reference takes NumPy arrays of the same type.
 """
 
 from __future__ import annotations
