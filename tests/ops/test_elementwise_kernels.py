@@ -140,14 +140,25 @@ def test_mixed_input_types(tmp_path_factory: pytest.TempPathFactory) -> None:
         op_cases.assert_close(out, expected(op, arrays, out), tolerance(op, made.common), f"{op} {kinds}")
 
 
-def test_result_is_rounded_before_a_wider_output(tmp_path_factory: pytest.TempPathFactory) -> None:
-    made = plan("add", (dtype("bfloat16"), dtype("bfloat16")), dtype("float32"))
-    library = host_kernels.build(tmp_path_factory.mktemp("out"), "out", [made.source], [made.entry])
-    x = np.array([1.0, 3.0]).astype(to_numpy_dtype(dtype("bfloat16")))
-    y = np.array([2.0**-9, 1 / 3]).astype(x.dtype)
-    out = np.zeros(2, np.float32)
-    host_kernels.run_dense(library, made, [x, y], out)
-    np.testing.assert_array_equal(out, (x + y).astype(np.float32))
+OUTPUTS = [("add", "bfloat16", "float32"), ("add", "float32", "bfloat16"), ("mul", "float64", "float16"),
+           ("less", "float32", "float16"), ("abs", "complex64", "float16"), ("sub", "int64", "int8"),
+           ("exp", "float16", "complex64"), ("where", "float32", "float8_e4m3fn")]  # fmt: skip
+
+
+def test_outputs_of_another_type_are_cast_from_the_rounded_result(tmp_path_factory: pytest.TempPathFactory) -> None:
+    plans = [plan(op, op_cases.same_inputs(TABLE[op], kind), dtype(out)) for op, kind, out in OUTPUTS]
+    library = host_kernels.build(
+        tmp_path_factory.mktemp("out"), "out", [p.source for p in plans], [p.entry for p in plans]
+    )
+    for (op, kind, _), made in zip(OUTPUTS, plans, strict=True):
+        arrays = op_cases.arguments(TABLE[op], kind, 301)
+        out = np.zeros(301, to_numpy_dtype(made.out))
+        host_kernels.run_dense(library, made, arrays, out)
+        op_cases.assert_close(out, expected(op, arrays, out), tolerance(op, made.common), f"{op} {kind}")
+    x = np.array([1.0]).astype(to_numpy_dtype(dtype("bfloat16")))
+    out = np.zeros(1, np.float32)
+    host_kernels.run_dense(library, plans[0], [x, x * x.dtype.type(2.0**-9)], out)
+    assert out.tolist() == [1.0], "the sum is a bfloat16 before it is a float32"
 
 
 def test_table_rows_all_have_kernels_here() -> None:

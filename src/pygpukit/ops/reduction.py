@@ -134,7 +134,7 @@ def _call(
 
 def sum_entry(x: DataType, to: DataType, *, columns: bool) -> str:
     """Return the kernel name of one stage."""
-    tags = [x.tag] if to is sum_type(x) else [x.tag, "to", to.tag]
+    tags = [x.tag] if to.tag == sum_type(x).tag else [x.tag, "to", to.tag]
     return "_".join(["pgk_sum", *tags, *(["cols"] if columns else [])])
 
 

@@ -63,7 +63,7 @@ def apply(name: str, arrays: tuple[Any, ...], out: npt.NDArray[Any]) -> None:
     row = TABLE[name]
     result = target if row.rule == "cast" else resolve(row, inputs)[1]
     with np.errstate(all="ignore"):
-        if row.rule == "cast" and common is target:
+        if row.rule == "cast" and common.name == target.name:
             np.copyto(out, np.asarray(arrays[0]), casting="unsafe")
             return
         # complex64 functions run in double in the kernels too: in float NumPy's own lose digits.

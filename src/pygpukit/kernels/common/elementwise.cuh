@@ -1,5 +1,5 @@
-// Elementwise kernels: out[i] = Op::apply(a[i], b[i], c[i]) over storage types; a generated unit supplies Op and entries.
-// Op::apply returns the output type, or float to be rounded to a 16-bit one here, two at a time.
+// Elementwise kernels: out[i] = Op::apply(a[i], b[i], c[i]) over storage types; a generated unit supplies Op and the
+// entries. Op::apply returns the output type, or float to be rounded to a 16-bit one here, two at a time.
 //
 // dense<Op, E, U>: 256 threads; one block covers 256 * E * U consecutive elements; grid = ceil(n / (256 * E * U)).
 //   `vec` nonzero promises that out and every dense operand are aligned to E elements.
@@ -55,12 +55,13 @@ template <class T, int E> union Vec {
 };
 template <int E> union Vec<none, E> { none e[E]; };
 
-// v = *p where `on`; otherwise v keeps its value. One predicated instruction, so that all loads of a thread are in flight.
+// v = *p where `on`; otherwise v keeps its value. One predicated instruction each, so that all loads are in flight.
 template <class T, int E> PGK_FN void load(Vec<T, E>& v, const T* p, bool on) {
 #if PGK_ON_DEVICE
     const int q = on;
     if constexpr (Vec<T, E>::bytes == 16) {
-        asm volatile("{ .reg .pred q; setp.ne.s32 q, %5, 0; @q ld.global" PGK_LOAD_HINT ".v4.u32 {%0, %1, %2, %3}, [%4]; }"
+        asm volatile("{ .reg .pred q; setp.ne.s32 q, %5, 0;"
+                     "  @q ld.global" PGK_LOAD_HINT ".v4.u32 {%0, %1, %2, %3}, [%4]; }"
                      : "+r"(v.w[0]), "+r"(v.w[1]), "+r"(v.w[2]), "+r"(v.w[3]) : "l"(p), "r"(q));
     } else if constexpr (Vec<T, E>::bytes == 8) {
         asm volatile("{ .reg .pred q; setp.ne.s32 q, %3, 0; @q ld.global" PGK_LOAD_HINT ".v2.u32 {%0, %1}, [%2]; }"
@@ -129,7 +130,7 @@ template <class To, class V, int E> PGK_FN Vec<To, E> outputs(const V (&v)[E]) {
     return r;
 }
 
-// *p where `on`, otherwise `other`, without a branch. The parts of a complex number may not be aligned to its whole size.
+// *p where `on`, otherwise `other`, without a branch. A complex number may be aligned to its parts only.
 template <class T> PGK_FN T element(const T* p, bool on, T other) {
     Vec<T, 1> v;
     v.e[0] = other;
@@ -229,8 +230,8 @@ PGK_FN void dense(To* out, i64 n, int vec, const A& a, const B& b = {}, const C&
     }
 }
 
-// Element offsets, in out and the inputs, of the U indices first + ahead + j * THREADS. `first` is the block's and costs
-// one division per axis; what lies ahead of it (at most a block) is carried from axis to axis.
+// Element offsets, in out and the inputs, of the U indices first + ahead + j * THREADS. `first` is the block's and
+// costs one division per axis; what lies ahead of it (at most a block) is carried from axis to axis.
 template <int K, int U> PGK_FN void locate(i64 (&offset)[K][U], u64 first, u32 ahead, const Nd<K>& nd) {
     u32 carry[U];
 #pragma unroll
