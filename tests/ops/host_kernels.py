@@ -24,32 +24,39 @@ from pygpukit.ops.source import headers
 GXX = shutil.which("g++")
 
 PRELUDE = """
-#include <barrier>
 #include <cmath>
-#include <thread>
-#include <tuple>
 #include <utility>
-#include <vector>
 #define __global__
 #define __launch_bounds__(n)
 #define __grid_constant__
 #define __shared__ static
 struct Index { unsigned x; };
 static thread_local Index blockIdx, threadIdx;
-static std::barrier<>* block_barrier = nullptr;
-#define __syncthreads() block_barrier->arrive_and_wait()
 template <class... P, std::size_t... I>
 void call(void (*kernel)(P...), void** args, std::index_sequence<I...>) { kernel(*static_cast<P*>(args[I])...); }
+"""
+
+# Kernels without barriers: one thread after another.
+SERIAL = """
 template <class... P>
-void serial(void (*kernel)(P...), unsigned grid, unsigned block, void** args) {
+void run(void (*kernel)(P...), unsigned grid, unsigned block, void** args) {
     for (unsigned b = 0; b < grid; ++b)
         for (unsigned t = 0; t < block; ++t) {
             blockIdx.x = b; threadIdx.x = t;
             call(kernel, args, std::index_sequence_for<P...>());
         }
 }
+"""
+
+# Kernels with barriers: a block's threads at once, block after block.
+PARALLEL = """
+#include <barrier>
+#include <thread>
+#include <vector>
+static std::barrier<>* block_barrier = nullptr;
+#define __syncthreads() block_barrier->arrive_and_wait()
 template <class... P>
-void parallel(void (*kernel)(P...), unsigned grid, unsigned block, void** args) {
+void run(void (*kernel)(P...), unsigned grid, unsigned block, void** args) {
     std::barrier<> barrier(block);
     block_barrier = &barrier;
     std::vector<std::thread> threads;
@@ -75,13 +82,13 @@ def build(
     include.mkdir(exist_ok=True)
     for header, text in headers().items():
         (folder / header).write_text(text, "ascii")
-    how = "parallel" if parallel else "serial"
     launchers = [
-        f'extern "C" void run_{e}(unsigned grid, unsigned block, void** args) {{ {how}({e}, grid, block, args); }}'
+        f'extern "C" void run_{e}(unsigned grid, unsigned block, void** args) {{ run({e}, grid, block, args); }}'
         for e in entries
     ]
     path = folder / f"{name}.cpp"
-    path.write_text("\n".join([PRELUDE, *sources, "using namespace pgk;", *launchers]), "ascii")
+    runner = PARALLEL if parallel else SERIAL
+    path.write_text("\n".join([PRELUDE, runner, *sources, "using namespace pgk;", *launchers]), "ascii")
     library = folder / f"lib{name}.so"
     options = ["-std=c++20", "-O0", "-shared", "-fPIC", "-pthread", "-ffp-contract=off", "-fno-strict-aliasing", "-w"]
     done = subprocess.run(

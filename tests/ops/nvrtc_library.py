@@ -10,22 +10,27 @@ from pathlib import Path
 from pygpukit.ops.source import headers
 
 
-@cache
-def library() -> ctypes.CDLL | None:
+def installed() -> Path | None:
     """Return the newest NVRTC of the installed wheels, or None."""
     spec = find_spec("nvidia")
     folders = [Path(p) for p in (spec.submodule_search_locations or [])] if spec else []
-    for path in sorted((p for f in folders for p in f.glob("cu1*/lib/libnvrtc.so.*")), reverse=True):
-        for builtins in path.parent.glob("libnvrtc-builtins.so.*"):
-            ctypes.CDLL(str(builtins))
-        return ctypes.CDLL(str(path))
-    return None
+    found = sorted(p for f in folders for p in f.glob("cu1*/lib/libnvrtc.so.*"))
+    return found[-1] if found else None
+
+
+@cache
+def library() -> ctypes.CDLL:
+    """Open it, its builtins first: the oldest wheels do not find them by themselves."""
+    path = installed()
+    assert path is not None
+    for builtins in path.parent.glob("libnvrtc-builtins.so.*"):
+        ctypes.CDLL(str(builtins))
+    return ctypes.CDLL(str(path))
 
 
 def compile_source(source: str, architecture: str, options: tuple[str, ...] = (), *, output: bool = True) -> bytes:
     """Return the cubin (for ``sm_..``) or PTX (for ``compute_..``) of a source that includes only our headers."""
     nvrtc = library()
-    assert nvrtc is not None
     names, texts = list(headers()), list(headers().values())
     program = ctypes.c_void_p()
 

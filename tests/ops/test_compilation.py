@@ -17,7 +17,7 @@ from pygpukit.ops.units import ALL_TYPES, builtin_units
 
 pytestmark = [
     pytest.mark.nvrtc,
-    pytest.mark.skipif(nvrtc_library.library() is None, reason="needs NVRTC: pip install nvidia-cuda-nvrtc"),
+    pytest.mark.skipif(nvrtc_library.installed() is None, reason="needs NVRTC: pip install nvidia-cuda-nvrtc"),
 ]
 ARCHITECTURES = ["sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a"]
 
