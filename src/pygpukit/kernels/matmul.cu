@@ -1,8 +1,8 @@
 // Matrix product: out[z, i, j] = sum over k of a[z, i, k] * b[z, k, j].
 //
-// Element strides for every operand (row, then column); `batch` holds the batch shape and the strides of out, a, b (0 to
-// broadcast). Launch: 256 threads, grid = batches * ceil(m / 64) * ceil(n / 64). Static shared memory: two tiles of
-// 16 x 65 accumulators.
+// Element strides for every operand (row, then column); `batch` holds the batch shape and the strides of out, a, b
+// (0 to broadcast). Launch: 256 threads, grid = batches * ceil(m / 64) * ceil(n / 64). Static shared memory: two tiles
+// of 16 x 65 accumulators.
 // Numerics: inputs are converted to A (float for 16- and 8-bit floats and float; integers wrap in 32 or 64 bits), each
 // result is one chain of fused multiply-adds over k = 0, 1, ..., rounded to the output type once at the end. The order
 // depends on nothing else. Determinism: batch_invariant.

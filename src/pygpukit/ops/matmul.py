@@ -115,8 +115,8 @@ def matmul_call(
 def matmul_entry(a: DataType, b: DataType, to: DataType) -> str:
     """Return the kernel's name."""
     common, result = resolve(_ROW, (a, b))
-    tags = [common.tag] if a is b is common else [a.tag, b.tag]
-    return "_".join(["pgk_matmul", *tags, *([] if to is result else ["to", to.tag])])
+    tags = [common.tag] if a.tag == b.tag == common.tag else [a.tag, b.tag]
+    return "_".join(["pgk_matmul", *tags, *([] if to.tag == result.tag else ["to", to.tag])])
 
 
 @cache

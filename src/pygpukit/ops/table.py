@@ -1,7 +1,7 @@
 """The operator table: one row per elementwise operator, its CUDA expression beside its NumPy reference.
 
-The kernels, the CPU device, the tests and the benchmark all walk ``TABLE``. A row's expression is C++ over ``a``, ``b``,
-``c`` of the compute type; its reference takes NumPy arrays of the same type.
+The kernels, the CPU device, the tests and the benchmark all walk ``TABLE``. A row's expression is C++ over ``a``,
+``b``, ``c`` of the compute type; its reference takes NumPy arrays of the same type.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def _sigmoid(a: Any) -> Any:
 
 def _gelu(a: Any) -> Any:
     dtype = np.asarray(a).dtype.type
-    return a * _sigmoid(a * (a * a * dtype(0.07135481282052516) + dtype(1.5957691216057308)))
+    return a * _sigmoid(a * (a * a * dtype(0.07135481627260025) + dtype(1.5957691216057308)))
 
 
 def _rsqrt(a: Any) -> Any:
@@ -173,7 +173,7 @@ def _arithmetic() -> list[Row]:
         Row("reciprocal", 1, "reciprocal(a)", _reciprocal, np.reciprocal, "iufc", 6,
             "1 / a; truncated for integers, 0 for integer 0.", "medium"),
         Row("square", 1, "mul(a, a)", np.square, np.square, "iufc", 1, "a * a."),
-        Row("lerp", 3, "lerp(a, b, c)", _lerp, "promote", "fc", 3, "a + c * (b - a)."),
+        Row("lerp", 3, "lerp(a, b, c)", _lerp, "promote", _FLOATS, 3, "a + c * (b - a)."),
     ]  # fmt: skip
 
 

@@ -50,7 +50,6 @@ template <class T> PGK_FN cx<T> sign(cx<T> a) {
     return {a.re / r, a.im / r};
 }
 template <class T> PGK_FN cx<T> round(cx<T> a) { return {round(a.re), round(a.im)}; }
-template <class T> PGK_FN cx<T> lerp(cx<T> a, cx<T> b, cx<T> t) { return add(a, mul(t, sub(b, a))); }
 
 PGK_FN c128 exp(c128 a) {
     const f64 r = exp(a.re);
