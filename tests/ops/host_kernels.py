@@ -18,7 +18,7 @@ import numpy as np
 
 from pygpukit.dtypes import dtype, to_numpy_dtype
 from pygpukit.ops.call import KernelCall, pack_nd
-from pygpukit.ops.plan import Plan
+from pygpukit.ops.plan import THREADS, Plan
 from pygpukit.ops.source import headers
 
 GXX = shutil.which("g++")
@@ -126,7 +126,7 @@ def run_dense(library: ctypes.CDLL, plan: Plan, inputs: Sequence[Any], out: np.n
     arguments = [struct.pack("<q", out.ctypes.data)]
     arguments += [pack_operand(plan, x, s) for x, s in zip(inputs, steps, strict=True)]
     arguments += [struct.pack("<q", n), struct.pack("<i", vec)]
-    launch(library, plan.entry, -(-n // plan.per_block), 256, arguments)
+    launch(library, plan.entry, -(-n // plan.per_block), THREADS, arguments)
 
 
 def run_strided(library: ctypes.CDLL, plan: Plan, inputs: Sequence[Any], out: np.ndarray[Any, Any]) -> None:
@@ -137,7 +137,7 @@ def run_strided(library: ctypes.CDLL, plan: Plan, inputs: Sequence[Any], out: np
     ]
     arguments = [struct.pack("<q", out.ctypes.data), *(pack_operand(plan, x) for x in arrays)]
     arguments += [struct.pack("<q", out.size), pack_nd(out.shape, strides)]
-    launch(library, plan.entry_nd, -(-out.size // plan.per_block_nd), 256, arguments)
+    launch(library, plan.entry_nd, -(-out.size // plan.per_block_nd), THREADS, arguments)
 
 
 def run_call(library: ctypes.CDLL, call: KernelCall, buffers: dict[str, np.ndarray[Any, Any]]) -> None:

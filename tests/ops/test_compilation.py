@@ -10,7 +10,7 @@ import pytest
 
 from pygpukit.dtypes import dtype
 from pygpukit.ops.matmul import matmul_source
-from pygpukit.ops.plan import plan
+from pygpukit.ops.plan import THREADS, plan
 from pygpukit.ops.reduction import sum_source
 from pygpukit.ops.source import headers, read
 from pygpukit.ops.units import ALL_TYPES, builtin_units
@@ -74,7 +74,7 @@ def test_dense_kernels_move_16_bytes_with_all_loads_in_flight(op: str, kind: str
     ptx = nvrtc_library.compile_source(made.source, "compute_90").decode()
     body = ptx.split(f".entry {made.entry}(")[1].split(".entry")[0]
     steps = re.findall(r"(ld|st)\.global\.v4\.u32", body)
-    vectors = made.per_block // (256 * made.vector)
+    vectors = made.per_block // (THREADS * made.vector)
     assert steps == ["ld"] * (vectors * arity) + ["st"] * vectors
     assert ".local" not in ptx
 

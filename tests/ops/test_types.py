@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pygpukit.dtypes import dtype, to_numpy_dtype
 from pygpukit.errors import DTypeError
-from pygpukit.ops.plan import plan
+from pygpukit.ops.plan import THREADS, plan
 from pygpukit.ops.promotion import promote
 from pygpukit.ops.table import TABLE
 from pygpukit.ops.units import ALL_TYPES
@@ -168,7 +168,7 @@ def test_plans_share_kernels_and_differ_where_they_must() -> None:
                 except DTypeError:
                     continue
                 assert seen.setdefault(made.entry, made.source) == made.source, made.entry
-                assert made.per_block % (256 * made.vector) == 0
+                assert made.per_block % (THREADS * made.vector) == 0
 
 
 @given(st.lists(st.sampled_from([*NUMPY_TYPES, "int", "float", "complex"]), min_size=2, max_size=3))

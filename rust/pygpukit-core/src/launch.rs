@@ -71,15 +71,19 @@ pub fn launch(ctx: &ExecCtx, launch: &Launch<'_>, uses: &[UseRef<'_>]) -> Result
     Ok(())
 }
 
-/// Seconds per launch of the bare driver call: the floor that benchmarks compare `submit` with. Bursts of `burst`
+/// Seconds per launch, for benchmarks: of the bare driver call, the floor, or with our bookkeeping. Bursts of `burst`
 /// launches that end with a wait; the median of `rounds`.
-pub fn time_bare_launches(ctx: &ExecCtx, launch: &Launch<'_>, burst: u32, rounds: u32) -> Result<f64> {
+pub fn time_launches(ctx: &ExecCtx, work: &Launch<'_>, bare: bool, burst: u32, rounds: u32) -> Result<f64> {
     ctx.state.check()?;
     let mut times = Vec::with_capacity(rounds as usize);
     for _ in 0..rounds {
         let start = std::time::Instant::now();
         for _ in 0..burst {
-            ctx.state.device.launch(ctx.stream.raw(), launch)?;
+            if bare {
+                ctx.state.device.launch(ctx.stream.raw(), work)?;
+            } else {
+                launch(ctx, work, &[])?;
+            }
         }
         ctx.stream.synchronize(&mut || Ok(()))?;
         times.push(start.elapsed().as_secs_f64() / f64::from(burst.max(1)));

@@ -10,6 +10,7 @@
 
 namespace pgk {
 
+constexpr int MATMUL_THREADS = 256;
 constexpr int TILE = 64;
 constexpr int DEPTH = 16;
 constexpr int SIDE = 16;
@@ -27,8 +28,8 @@ PGK_FN void fill(A (&tile)[DEPTH][TILE + 1], const T* p, i64 along, i64 step, i6
     const int t = threadIdx.x;
     const bool by_depth = step == 1;
 #pragma unroll
-    for (int r = 0; r < TILE * DEPTH / THREADS; ++r) {
-        const int index = r * THREADS + t;
+    for (int r = 0; r < TILE * DEPTH / MATMUL_THREADS; ++r) {
+        const int index = r * MATMUL_THREADS + t;
         const int line = by_depth ? index / DEPTH : index % TILE;
         const int k = by_depth ? index % DEPTH : index / TILE;
         const bool inside = line0 + line < lines && k0 + k < depth;

@@ -14,6 +14,7 @@
 namespace pgk {
 
 constexpr int CHUNK = 4096;
+constexpr int SUM_THREADS = 256;
 constexpr int WARP = 32;
 constexpr int WIDE = 4;
 constexpr int SLOTS = WARP * WIDE;
@@ -40,10 +41,10 @@ template <class T, class A, class To>
 PGK_FN void sum_rows(To* out, const T* x, i64 outer, i64 n, i64 inner, i64 chunks, i64 stride_outer, i64 stride_n,
                      i64 stride_inner) {
     await_predecessor();
-    constexpr int rows = THREADS / WARP;
+    constexpr int rows = SUM_THREADS / WARP;
     constexpr int unroll = sizeof(T) <= 4 ? 8 : 2;
     constexpr int loads = WIDE * sizeof(T) <= 16 ? 1 : WIDE * sizeof(T) / 16;
-    __shared__ A partial[THREADS];
+    __shared__ A partial[SUM_THREADS];
     const int lane = threadIdx.x % WARP;
     const i64 row = static_cast<i64>(blockIdx.x) * rows + threadIdx.x / WARP;
     const bool active = row < outer * chunks * inner;
@@ -95,9 +96,9 @@ template <class T, class A, class To>
 PGK_FN void sum_cols(To* out, const T* x, i64 outer, i64 n, i64 inner, i64 chunks, i64 stride_outer, i64 stride_n,
                      i64 stride_inner) {
     await_predecessor();
-    constexpr int parts = THREADS / WARP;
+    constexpr int parts = SUM_THREADS / WARP;
     constexpr int groups = WARP / parts;
-    __shared__ A partial[THREADS];
+    __shared__ A partial[SUM_THREADS];
     const int part = threadIdx.x / WARP;
     const i64 tiles = (inner + WARP - 1) / WARP;
     const i64 tile = static_cast<i64>(blockIdx.x) / tiles;

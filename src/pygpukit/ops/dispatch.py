@@ -19,19 +19,20 @@ if TYPE_CHECKING:
     from pygpukit.ops.call import KernelCall
     from pygpukit.ops.promotion import Input
 
-_Plan: TypeAlias = tuple[DataType, DataType, DataType, int, int, int, tuple[Kernel, Kernel] | None]
+_Plan: TypeAlias = tuple[DataType, DataType, DataType, int, tuple[int, int, int], tuple[Kernel, Kernel] | None]
 
 
 def _plan_hook(name: str, inputs: tuple[Input, ...], out: DataType | None, device: Device) -> _Plan:
     """Types and kernels of an operator on a device; asked once per combination of types."""
-    from pygpukit.ops.plan import plan
+    from pygpukit.ops.plan import THREADS, plan
 
     made = plan(name, inputs, out)
     kernels = None
     if device.kind == "cuda":
         dense, strided = builtin_kernels(made.entry, made.source, (made.entry, made.entry_nd), device)
         kernels = (dense, strided)
-    return made.common, made.compute, made.out, made.vector, made.per_block, made.per_block_nd, kernels
+    blocks = (THREADS, made.per_block, made.per_block_nd)
+    return made.common, made.compute, made.out, made.vector, blocks, kernels
 
 
 def builtin_kernels(name: str, source: str, entries: tuple[str, ...], device: Device) -> list[Kernel]:

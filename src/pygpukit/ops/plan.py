@@ -10,7 +10,7 @@ from pygpukit.errors import DTypeError
 from pygpukit.ops.promotion import Input, can_cast, describe, resolve
 from pygpukit.ops.table import TABLE, Row
 
-THREADS = 256
+THREADS = 128
 """Threads per block of every elementwise kernel."""
 
 PER_BLOCK_ND = 4 * THREADS
@@ -111,12 +111,15 @@ def plan(name: str, inputs: tuple[Input, ...], out: DataType | None = None) -> P
 
 
 def _shape(row: Row, compute: DataType, types: tuple[DataType, ...]) -> tuple[int, int]:
-    """Return elements per vector and vectors per thread: 16-byte accesses, 64 bytes per input in flight."""
+    """Return elements per vector and vectors per thread: 16-byte accesses, two per input in flight.
+
+    Measured on an H200 (benchmarks/README.md): more or longer blocks leave 1 to 4 % of the bandwidth unused.
+    """
     vector = max(1, 16 // max(x.itemsize for x in types))
     if row.weight == "heavy" or (row.weight == "medium" and compute.name != "float32"):
         # One short vector: the expression is long, and copies of it cost more than loads in flight gain.
         return min(vector, 4), 1
-    return vector, min(4, 32 // vector)
+    return vector, 2
 
 
 def _entry(row: Row, common: DataType, result: DataType, target: DataType, stored: tuple[DataType, ...]) -> str:

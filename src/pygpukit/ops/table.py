@@ -192,7 +192,7 @@ def _selection() -> list[Row]:
 
 def _exponential() -> list[Row]:
     return [
-        Row("exp", 1, "exp(a)", np.exp, np.exp, "fc", 10, "e to the power a.", "medium"),
+        Row("exp", 1, "exp<LOW>(a)", np.exp, np.exp, "fc", 10, "e to the power a.", "medium"),
         Row("exp2", 1, "exp2(a)", np.exp2, np.exp2, "fc", 6, "2 to the power a.", "medium"),
         Row("expm1", 1, "expm1(a)", np.expm1, np.expm1, "fc", 16, "exp(a) - 1, accurate near 0.", "heavy"),
         Row("log", 1, "log(a)", np.log, np.log, "fc", 16, "Natural logarithm.", "medium"),

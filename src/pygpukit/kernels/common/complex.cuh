@@ -132,6 +132,7 @@ PGK_THROUGH_DOUBLE(cosh)
 PGK_THROUGH_DOUBLE(tanh)
 #undef PGK_THROUGH_DOUBLE
 PGK_FN c64 pow(c64 a, c64 b) { return convert<c64>(pow(convert<c128>(a), convert<c128>(b))); }
+template <bool LOW, class T> PGK_FN cx<T> exp(cx<T> a) { return exp(a); }
 template <bool LOW, class T> PGK_FN cx<T> tanh(cx<T> a) { return tanh(a); }
 
 }  // namespace pgk

@@ -11,6 +11,8 @@ namespace pgk {
 PGK_FN f32 mul_rn(f32 a, f32 b) { return __fmul_rn(a, b); }
 PGK_FN f64 mul_rn(f64 a, f64 b) { return __dmul_rn(a, b); }
 PGK_FN f32 exp2_approx(f32 a) { f32 r; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(a)); return r; }
+// Like exp2_approx, with subnormal results: bfloat16 has them too.
+PGK_FN f32 exp2_full(f32 a) { f32 r; asm("ex2.approx.f32 %0, %1;" : "=f"(r) : "f"(a)); return r; }
 PGK_FN f32 rcp_approx(f32 a) { f32 r; asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(a)); return r; }
 PGK_FN f32 rsqrt(f32 a) { return ::rsqrtf(a); }
 PGK_FN f64 rsqrt(f64 a) { return ::rsqrt(a); }
@@ -18,6 +20,7 @@ PGK_FN f64 rsqrt(f64 a) { return ::rsqrt(a); }
 PGK_FN f32 mul_rn(f32 a, f32 b) { return a * b; }
 PGK_FN f64 mul_rn(f64 a, f64 b) { return a * b; }
 PGK_FN f32 exp2_approx(f32 a) { return ::exp2f(a); }
+PGK_FN f32 exp2_full(f32 a) { return ::exp2f(a); }
 PGK_FN f32 rcp_approx(f32 a) { return 1.0f / a; }
 PGK_FN f32 rsqrt(f32 a) { return 1.0f / ::sqrtf(a); }
 PGK_FN f64 rsqrt(f64 a) { return 1.0 / ::sqrt(a); }
@@ -58,6 +61,13 @@ PGK_BINARY_FUNCTION(hypot)
 PGK_BINARY_FUNCTION(copysign)
 #undef PGK_UNARY_FUNCTION
 #undef PGK_BINARY_FUNCTION
+
+template <bool LOW> PGK_FN f32 exp(f32 a) {
+    // The rounded product is off by at most 2^-17 where exp does not overflow: far below 16 bits.
+    if constexpr (LOW) return exp2_full(a * 1.4426950408889634f);
+    else return ::expf(a);
+}
+template <bool LOW> PGK_FN f64 exp(f64 a) { return ::exp(a); }
 
 template <bool LOW> PGK_FN f32 tanh(f32 a) {
     if constexpr (LOW) {
