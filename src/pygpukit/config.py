@@ -7,9 +7,8 @@ import operator
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import SupportsIndex, TypeVar
+from typing import NamedTuple, SupportsIndex, TypeVar
 
 __all__ = ["Settings", "format_size", "parse_size", "read_settings"]
 
@@ -109,8 +108,7 @@ def format_size(size: int) -> str:
     return f"{value / 1024:.1f} TiB"
 
 
-@dataclass(frozen=True)
-class Settings:
+class Settings(NamedTuple):
     """What the environment asks for; the defaults are those of an empty environment.
 
     Attributes

@@ -48,14 +48,13 @@ impl ExecCtx {
         ExecCtx { stream: stream.clone(), ..self.clone() }
     }
 
-    /// Memory for the current stream from the current pool.
+    /// Memory for the current stream from the current pool. `check` runs while a full device is waited for and may
+    /// end the wait with an error.
     #[inline]
-    pub fn allocate(&self, bytes: usize) -> Result<Arc<Storage>> {
+    pub fn allocate(&self, bytes: usize, check: &mut dyn FnMut() -> Result<()>) -> Result<Arc<Storage>> {
         self.state.check()?;
-        match &self.recorder {
-            Some(recorder) => recorder.pool().allocate(bytes, &self.stream),
-            None => self.pool.allocate(bytes, &self.stream),
-        }
+        let pool = self.recorder.as_ref().map_or(&self.pool, |recorder| recorder.pool());
+        pool.allocate_with_check(bytes, &self.stream, check)
     }
 }
 

@@ -63,7 +63,6 @@ impl std::fmt::Debug for Recorder {
 impl Recorder {
     pub fn new(ctx: &ExecCtx) -> Result<Arc<Recorder>> {
         ctx.state.check()?;
-        ctx.state.reap();
         Ok(Arc::new(Recorder { pool: Pool::private(&ctx.pool), recording: Mutex::default() }))
     }
 
@@ -110,7 +109,7 @@ impl Recorder {
         recording.closed = true;
         Graph {
             state: state.clone(),
-            pool: Some(self.pool.clone()),
+            pool: self.pool.clone(),
             nodes: std::mem::take(&mut recording.nodes),
             execs: Mutex::default(),
             replays: Mutex::default(),
@@ -121,7 +120,7 @@ impl Recorder {
 /// A captured graph.
 pub struct Graph {
     state: Arc<DeviceState>,
-    pool: Option<Arc<Pool>>,
+    pool: Arc<Pool>,
     nodes: Vec<Node>,
     /// Executable graphs by lane: a node's lane is fixed when it is built.
     execs: Mutex<Vec<(u32, RawGraph)>>,
@@ -139,7 +138,7 @@ impl Graph {
     }
 
     pub fn pool(&self) -> &Arc<Pool> {
-        self.pool.as_ref().expect("the pool is there until drop")
+        &self.pool
     }
 
     /// Make the executable graph for a lane now rather than at the first replay.
@@ -202,8 +201,9 @@ impl Drop for Graph {
         for (_, raw) in self.execs.get_mut().drain(..) {
             self.state.device.graph_destroy(raw);
         }
-        if let Some(pool) = self.pool.take() {
-            self.state.retire(pool, replays);
+        // The arena keeps the memory until these replays have finished.
+        for (stream, seq) in &replays {
+            self.pool.note_use(stream, *seq);
         }
     }
 }

@@ -41,11 +41,7 @@ pub struct DeviceState {
     pub lane: Arc<Lane>,
     pub default_stream: Arc<Stream>,
     streams: Mutex<Streams>,
-    retired: Mutex<Vec<Retired>>,
 }
-
-/// The pool of a graph that is gone, kept until its last replays have finished.
-type Retired = (Arc<Pool>, Vec<(Arc<Stream>, u64)>);
 
 #[derive(Default)]
 struct Streams {
@@ -73,7 +69,6 @@ impl DeviceState {
             lane,
             default_stream,
             streams: Mutex::new(streams),
-            retired: Mutex::default(),
         }))
     }
 
@@ -105,28 +100,12 @@ impl DeviceState {
         self.streams.lock().all.clone()
     }
 
-    /// Drop a graph's pool once these streams have passed.
-    pub(crate) fn retire(&self, pool: Arc<Pool>, waits: Vec<(Arc<Stream>, u64)>) {
-        self.retired.lock().push((pool, waits));
-        self.reap();
-    }
-
-    /// Let go of retired pools whose last replays have finished.
-    pub fn reap(&self) {
-        let all = std::mem::take(&mut *self.retired.lock());
-        let (done, waiting): (Vec<_>, Vec<_>) =
-            all.into_iter().partition(|(_, waits)| waits.iter().all(|(s, n)| s.passed(*n).unwrap_or(true)));
-        self.retired.lock().extend(waiting);
-        drop(done);
-    }
-
     /// Wait for all our streams.
     pub fn synchronize(&self, check: &mut dyn FnMut() -> Result<()>) -> Result<()> {
         self.check()?;
         for stream in self.streams() {
             stream.synchronize(check)?;
         }
-        self.reap();
         Ok(())
     }
 

@@ -15,7 +15,7 @@ use smallvec::SmallVec;
 
 use crate::device::{PyDevice, context};
 use crate::dtype::{self, DataType};
-use crate::errors::ToPy;
+use crate::errors::{ToPy, check_signals};
 
 pub type Dims = SmallVec<[i64; MAX_NDIM]>;
 
@@ -38,7 +38,7 @@ impl GPUArray {
     #[inline]
     pub fn allocate(ctx: &ExecCtx, layout: Layout, dtype: DType) -> pygpukit_core::Result<GPUArray> {
         let bytes = layout.size() as usize * dtype.itemsize();
-        let storage = ctx.allocate(bytes)?;
+        let storage = ctx.allocate(bytes, &mut check_signals)?;
         Ok(GPUArray { state: ctx.state.clone(), storage, offset: 0, layout, dtype })
     }
 

@@ -156,7 +156,7 @@ impl PyGraph {
         inner.state = Some(ctx.state.clone());
         let index = inner.parameters.names.len();
         if index * SLOT / CHUNK >= inner.parameters.chunks.len() {
-            let chunk = ctx.allocate(CHUNK).py()?;
+            let chunk = ctx.allocate(CHUNK, &mut check_signals).py()?;
             inner.parameters.chunks.push(chunk);
         }
         inner.parameters.names.push((name, dtype));

@@ -8,7 +8,7 @@ use pygpukit_core::dtype::DType;
 use pygpukit_core::error::Error;
 use pygpukit_core::exec::ExecCtx;
 use pygpukit_core::kernel::{Kernel, KernelMeta, Library};
-use pygpukit_core::launch::{check_dimensions, launch, time_bare_launches};
+use pygpukit_core::launch::{check_dimensions, launch, time_launches};
 use pygpukit_core::layout::show;
 use pygpukit_core::runtime::DeviceState;
 use pyo3::buffer::PyBuffer;
@@ -370,8 +370,15 @@ impl PyKernel {
         self.launch(&ctx, grid, block, shared, filled)
     }
 
-    /// Seconds per bare driver launch with these arguments, for benchmarks.
-    fn _time_bare_launches(&self, py: Python<'_>, args: Vec<Bound<'_, PyAny>>, burst: u32, rounds: u32) -> PyResult<f64> {
+    /// Seconds per launch with these arguments, of the bare driver call or with our bookkeeping, for benchmarks.
+    fn _time_launches(
+        &self,
+        py: Python<'_>,
+        args: Vec<Bound<'_, PyAny>>,
+        bare: bool,
+        burst: u32,
+        rounds: u32,
+    ) -> PyResult<f64> {
         let params = self.params.as_deref().unwrap_or_default();
         let mut filled = Filled { blob: ArgBlob::from_elem(0, self.arg_bytes), uses: SmallVec::new(), first: None };
         for (param, value) in params.iter().zip(&args) {
@@ -386,7 +393,7 @@ impl PyKernel {
             args: &filled.blob,
         };
         let ctx = context_for(py, &self.state)?;
-        py.detach(|| time_bare_launches(&ctx, &work, burst, rounds)).py()
+        py.detach(|| time_launches(&ctx, &work, bare, burst, rounds)).py()
     }
 
     /// Launch a built-in kernel: arrays of any layout, 64-bit integers and structs as bytes, packed in order. The

@@ -30,7 +30,6 @@ use crate::kernel::PyKernel;
 use crate::scalar::Scalar;
 use crate::stream::PyStream;
 
-const THREADS: u32 = 256;
 const NO_OUT: u8 = 255;
 
 /// A registered operator.
@@ -47,6 +46,7 @@ struct Plan {
     compute: DType,
     out: DType,
     vector: usize,
+    threads: u32,
     per_block: i64,
     per_block_nd: i64,
     /// Dense and strided entry points; None on the CPU device.
@@ -272,16 +272,16 @@ fn make_plan(
         Bound<'py, DataType>,
         Bound<'py, DataType>,
         usize,
-        i64,
-        i64,
+        (u32, i64, i64),
         Option<(Bound<'py, PyKernel>, Bound<'py, PyKernel>)>,
     );
-    let (common, compute, out, vector, per_block, per_block_nd, kernels): Made<'_> = made.extract()?;
+    let (common, compute, out, vector, (threads, per_block, per_block_nd), kernels): Made<'_> = made.extract()?;
     Ok(Plan {
         common: common.get().dtype,
         compute: compute.get().dtype,
         out: out.get().dtype,
         vector,
+        threads,
         per_block,
         per_block_nd,
         kernels: kernels.map(|(dense, nd)| (dense.get().kernel.clone(), nd.get().kernel.clone())),
@@ -325,7 +325,7 @@ fn run<'py>(
     let work = Launch {
         kernel,
         grid: [blocks as u32, 1, 1],
-        block: [THREADS, 1, 1],
+        block: [plan.threads, 1, 1],
         shared: 0,
         attributes: LaunchAttributes::default(),
         args: packed.args(),

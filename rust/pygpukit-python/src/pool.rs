@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyModule};
 
 use crate::device::{PyDevice, context, context_for};
-use crate::errors::ToPy;
+use crate::errors::{ToPy, check_signals};
 
 /// A pool of device memory with its own quota, inside the pool that was current when it was made.
 ///
@@ -95,7 +95,7 @@ impl PyPool {
     /// Bytes handed out, rounded up to size classes; pools inside this one count too.
     #[getter]
     fn used(&self) -> usize {
-        self.pool.stats().used
+        self.pool.used()
     }
 
     /// Bytes held for reuse.
@@ -112,7 +112,7 @@ impl PyPool {
 
     #[getter]
     fn quota(&self) -> Option<usize> {
-        self.pool.stats().quota
+        self.pool.quota()
     }
 
     /// Change the quota; what is in use above it stays until it is freed.
@@ -124,7 +124,7 @@ impl PyPool {
     fn allocate(&self, py: Python<'_>, nbytes: usize) -> PyResult<Allocation> {
         let ctx = context_for(py, &self.state)?;
         self.state.check().py()?;
-        let storage = self.pool.allocate(nbytes, &ctx.stream).py()?;
+        let storage = self.pool.allocate_with_check(nbytes, &ctx.stream, &mut check_signals).py()?;
         Ok(Allocation { ptr: storage.ptr(), nbytes, storage: Mutex::new(Some(storage)) })
     }
 
@@ -135,7 +135,6 @@ impl PyPool {
 
     /// Return cached memory that no stream uses to the device.
     fn trim(&self) -> PyResult<()> {
-        self.state.reap();
         self.pool.trim().py().map(|_| ())
     }
 
@@ -168,8 +167,7 @@ impl PyPool {
     }
 
     fn __repr__(&self) -> String {
-        let stats = self.pool.stats();
-        format!("<MemoryPool '{}' used={} quota={:?}>", self.pool.name(), stats.used, stats.quota)
+        format!("<MemoryPool '{}' used={} quota={:?}>", self.pool.name(), self.pool.used(), self.pool.quota())
     }
 }
 

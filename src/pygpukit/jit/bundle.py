@@ -16,9 +16,8 @@ import threading
 import warnings
 import zlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pygpukit.config import read_settings
 from pygpukit.errors import CacheError
@@ -41,8 +40,7 @@ _MAX_ENTRY = 256 << 20
 _DAMAGE = (ValueError, KeyError, EOFError, RuntimeError, zlib.error)
 
 
-@dataclass(frozen=True)
-class BundleInfo:
+class BundleInfo(NamedTuple):
     """What a bundle holds.
 
     Attributes

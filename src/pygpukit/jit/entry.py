@@ -7,8 +7,8 @@ import json
 import re
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
 
 __all__ = ["Entry", "ImageKind", "Summary", "decode", "encode", "image_key", "is_key", "summarize"]
 
@@ -24,8 +24,7 @@ _KEY_BYTES = 32
 _KEY = re.compile(f"[0-9a-f]{{{2 * _KEY_BYTES}}}")
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """A compiled image and what is known about it.
 
     Attributes
@@ -52,14 +51,13 @@ class Entry:
     name: str
     arch: str
     kind: ImageKind
-    image: bytes = field(repr=False)
-    lowered: Mapping[str, str] = field(default_factory=dict)
+    image: bytes
+    lowered: Mapping[str, str] = MappingProxyType({})
     log: str = ""
     created: float = 0.0
 
 
-@dataclass(frozen=True)
-class Summary:
+class Summary(NamedTuple):
     """What the head of an encoded entry claims; the digest is not checked."""
 
     key: str

@@ -1,8 +1,8 @@
 // Matrix product: out[z, i, j] = sum over k of a[z, i, k] * b[z, k, j].
 //
-// Element strides for every operand (row, then column); `batch` holds the batch shape and the strides of out, a, b (0 to
-// broadcast). Launch: 256 threads, grid = batches * ceil(m / 64) * ceil(n / 64). Static shared memory: two tiles of
-// 16 x 65 accumulators.
+// Element strides for every operand (row, then column); `batch` holds the batch shape and the strides of out, a, b
+// (0 to broadcast). Launch: 256 threads, grid = batches * ceil(m / 64) * ceil(n / 64). Static shared memory: two tiles
+// of 16 x 65 accumulators.
 // Numerics: inputs are converted to A (float for 16- and 8-bit floats and float; integers wrap in 32 or 64 bits), each
 // result is one chain of fused multiply-adds over k = 0, 1, ..., rounded to the output type once at the end. The order
 // depends on nothing else. Determinism: batch_invariant.
@@ -10,6 +10,7 @@
 
 namespace pgk {
 
+constexpr int MATMUL_THREADS = 256;
 constexpr int TILE = 64;
 constexpr int DEPTH = 16;
 constexpr int SIDE = 16;
@@ -27,8 +28,8 @@ PGK_FN void fill(A (&tile)[DEPTH][TILE + 1], const T* p, i64 along, i64 step, i6
     const int t = threadIdx.x;
     const bool by_depth = step == 1;
 #pragma unroll
-    for (int r = 0; r < TILE * DEPTH / THREADS; ++r) {
-        const int index = r * THREADS + t;
+    for (int r = 0; r < TILE * DEPTH / MATMUL_THREADS; ++r) {
+        const int index = r * MATMUL_THREADS + t;
         const int line = by_depth ? index / DEPTH : index % TILE;
         const int k = by_depth ? index % DEPTH : index / TILE;
         const bool inside = line0 + line < lines && k0 + k < depth;

@@ -1,16 +1,15 @@
 """The operator table: one row per elementwise operator, its CUDA expression beside its NumPy reference.
 
-The kernels, the CPU device, the tests and the benchmark all walk ``TABLE``. A row's expression is C++ over ``a``, ``b``,
-``c`` of the compute type; its reference takes NumPy arrays of the same type.
+The kernels, the CPU device, the tests and the benchmark all walk ``TABLE``. A row's expression is C++ over ``a``,
+``b``, ``c`` of the compute type; its reference takes NumPy arrays of the same type.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -21,8 +20,7 @@ Rule = Literal["promote", "where", "cast"]
 _NO_KINDS: Mapping[str, str] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """One elementwise operator.
 
     Attributes
@@ -62,7 +60,7 @@ class Row:
     flops: int
     doc: str
     weight: Weight = "light"
-    exprs: Mapping[str, str] = field(default_factory=lambda: _NO_KINDS)
+    exprs: Mapping[str, str] = _NO_KINDS
     determinism: str = "batch_invariant"
 
     def expression(self, kind: str) -> str:
@@ -91,7 +89,7 @@ def _sigmoid(a: Any) -> Any:
 
 def _gelu(a: Any) -> Any:
     dtype = np.asarray(a).dtype.type
-    return a * _sigmoid(a * (a * a * dtype(0.07135481282052516) + dtype(1.5957691216057308)))
+    return a * _sigmoid(a * (a * a * dtype(0.07135481627260025) + dtype(1.5957691216057308)))
 
 
 def _rsqrt(a: Any) -> Any:
@@ -175,7 +173,7 @@ def _arithmetic() -> list[Row]:
         Row("reciprocal", 1, "reciprocal(a)", _reciprocal, np.reciprocal, "iufc", 6,
             "1 / a; truncated for integers, 0 for integer 0.", "medium"),
         Row("square", 1, "mul(a, a)", np.square, np.square, "iufc", 1, "a * a."),
-        Row("lerp", 3, "lerp(a, b, c)", _lerp, "promote", "fc", 3, "a + c * (b - a)."),
+        Row("lerp", 3, "lerp(a, b, c)", _lerp, "promote", _FLOATS, 3, "a + c * (b - a)."),
     ]  # fmt: skip
 
 
@@ -194,7 +192,7 @@ def _selection() -> list[Row]:
 
 def _exponential() -> list[Row]:
     return [
-        Row("exp", 1, "exp(a)", np.exp, np.exp, "fc", 10, "e to the power a.", "medium"),
+        Row("exp", 1, "exp<LOW>(a)", np.exp, np.exp, "fc", 10, "e to the power a.", "medium"),
         Row("exp2", 1, "exp2(a)", np.exp2, np.exp2, "fc", 6, "2 to the power a.", "medium"),
         Row("expm1", 1, "expm1(a)", np.expm1, np.expm1, "fc", 16, "exp(a) - 1, accurate near 0.", "heavy"),
         Row("log", 1, "log(a)", np.log, np.log, "fc", 16, "Natural logarithm.", "medium"),

@@ -50,7 +50,6 @@ template <class T> PGK_FN cx<T> sign(cx<T> a) {
     return {a.re / r, a.im / r};
 }
 template <class T> PGK_FN cx<T> round(cx<T> a) { return {round(a.re), round(a.im)}; }
-template <class T> PGK_FN cx<T> lerp(cx<T> a, cx<T> b, cx<T> t) { return add(a, mul(t, sub(b, a))); }
 
 PGK_FN c128 exp(c128 a) {
     const f64 r = exp(a.re);
@@ -133,6 +132,7 @@ PGK_THROUGH_DOUBLE(cosh)
 PGK_THROUGH_DOUBLE(tanh)
 #undef PGK_THROUGH_DOUBLE
 PGK_FN c64 pow(c64 a, c64 b) { return convert<c64>(pow(convert<c128>(a), convert<c128>(b))); }
+template <bool LOW, class T> PGK_FN cx<T> exp(cx<T> a) { return exp(a); }
 template <bool LOW, class T> PGK_FN cx<T> tanh(cx<T> a) { return tanh(a); }
 
 }  // namespace pgk
