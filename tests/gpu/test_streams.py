@@ -193,6 +193,26 @@ def test_a_stream_reuses_its_own_memory_at_once(n: int) -> None:
     assert (y.to_numpy() == -1).all()
 
 
+@pytest.mark.parametrize("n", [1000, 3_000_000])
+def test_recycled_memory_is_safe_on_another_stream(n: int) -> None:
+    """A stream reuses its memory at once; another stream that uses the new array must wait for the old work."""
+    first, second, third = gp.Stream(), gp.Stream(), gp.Stream()
+    gate = Gate(n)
+    pool = gp.memory.MemoryPool(name="reuse")
+    with pool, first:
+        x = gp.full(n, 7.0, "float32")
+    gp.synchronize()
+    gate.close(first, x)
+    del x
+    with pool, first:
+        y = gp.empty(n)
+    with second:
+        y.fill(-1.0)
+    gate.open(third)
+    gate.check(first, 7)
+    assert (y.to_numpy(stream=second) == -1).all()
+
+
 def test_results_dropped_at_once_do_not_disturb_what_is_queued() -> None:
     """Temporaries die long before their kernels have run."""
     spin = gp.jit(SPIN)
