@@ -9,17 +9,16 @@ import pytest
 import pygpukit as gp
 from pygpukit.ops.units import ALL_TYPES
 
-Array = op_cases.Array
 SMALL = ["float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"]
 
 
-def every_value(name: str) -> Array:
+def every_value(name: str) -> op_cases.Array:
     """All bit patterns of a type of one or two bytes."""
     kind = gp.to_numpy_dtype(name)
     return np.arange(2 ** (8 * kind.itemsize), dtype=f"u{kind.itemsize}").view(kind)
 
 
-def near_rounding_boundaries(name: str) -> Array:
+def near_rounding_boundaries(name: str) -> op_cases.Array:
     """Values of a wide float type halfway between neighbours of each small type, a step beside, and random bits."""
     kind = gp.to_numpy_dtype(name)
     rng = np.random.default_rng(7)
@@ -34,7 +33,7 @@ def near_rounding_boundaries(name: str) -> Array:
     return np.concatenate(parts)
 
 
-def assert_same(got: Array, want: Array, context: str) -> None:
+def assert_same(got: op_cases.Array, want: op_cases.Array, context: str) -> None:
     """The same values and signs; NaN equals NaN, whatever its bits."""
     with np.errstate(all="ignore"):
         same = (got == want) | ((got != got) & (want != want))
@@ -44,7 +43,7 @@ def assert_same(got: Array, want: Array, context: str) -> None:
     assert where.size == 0, f"{context}: got {got[where]}, want {want[where]}"
 
 
-def expected(x: Array, name: str) -> Array:
+def expected(x: op_cases.Array, name: str) -> op_cases.Array:
     kind = gp.to_numpy_dtype(name)
     real = x.real if x.dtype.kind == "c" and kind.kind not in "cb" else x
     with np.errstate(all="ignore"):

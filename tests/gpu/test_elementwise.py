@@ -19,7 +19,6 @@ from pygpukit.ops.table import Row
 from pygpukit.ops.tolerance import tolerance
 from pygpukit.ops.units import ALL_TYPES
 
-Array = op_cases.Array
 SHAPE = (7, 5, 67)
 COUNT = 7 * 5 * 67
 SCALARS: dict[str, Any] = {"b": True, "i": 3, "u": 3, "f": -1.5, "c": 1.5 - 0.5j}
@@ -34,14 +33,14 @@ def check(row: Row, made: Plan, got: gp.GPUArray, arrays: Sequence[Any], context
     op_cases.assert_close(got.to_numpy(), want, tolerance(row.name, made.common), f"{row.name} {context}")
 
 
-def moved(x: Array, by: int) -> gp.GPUArray:
+def moved(x: op_cases.Array, by: int) -> gp.GPUArray:
     """The array on the device at an address that is a multiple of its element size and of nothing more."""
     room = np.zeros(x.size + by, x.dtype)
     room[by:] = x
     return gp.from_numpy(room)[by:]
 
 
-def each_row(name: str, run: Callable[[Row, Plan, list[Array]], None]) -> None:
+def each_row(name: str, run: Callable[[Row, Plan, list[op_cases.Array]], None]) -> None:
     """Run every row defined for a type, and report all that fail together."""
     failures = []
     for row in op_cases.rows_of(name):
@@ -54,7 +53,7 @@ def each_row(name: str, run: Callable[[Row, Plan, list[Array]], None]) -> None:
 
 @pytest.mark.parametrize("name", ALL_TYPES)
 def test_dense(name: str, device: gp.Device) -> None:
-    def run(row: Row, made: Plan, arrays: list[Array]) -> None:
+    def run(row: Row, made: Plan, arrays: list[op_cases.Array]) -> None:
         check(row, made, native.apply(row.name, [gp.from_numpy(a) for a in arrays]), arrays, f"dense {name}")
 
     each_row(name, run)
@@ -62,7 +61,7 @@ def test_dense(name: str, device: gp.Device) -> None:
 
 @pytest.mark.parametrize("name", ALL_TYPES)
 def test_unaligned_views(name: str, device: gp.Device) -> None:
-    def run(row: Row, made: Plan, arrays: list[Array]) -> None:
+    def run(row: Row, made: Plan, arrays: list[op_cases.Array]) -> None:
         dense = native.apply(row.name, [gp.from_numpy(a) for a in arrays])
         # First only the inputs lie badly, then the output too, with what is beside it untouched.
         views = [moved(a, 1 + i) for i, a in enumerate(arrays)]
@@ -81,9 +80,9 @@ def test_unaligned_views(name: str, device: gp.Device) -> None:
 
 @pytest.mark.parametrize("name", ALL_TYPES)
 def test_strided_and_broadcast(name: str, device: gp.Device) -> None:
-    def run(row: Row, made: Plan, arrays: list[Array]) -> None:
+    def run(row: Row, made: Plan, arrays: list[op_cases.Array]) -> None:
         # Each operand has strides of its own: reversed, broadcast along one axis, with its axes turned.
-        hosts: list[Array] = [a.reshape(SHAPE) for a in arrays]
+        hosts: list[op_cases.Array] = [a.reshape(SHAPE) for a in arrays]
         ours = [gp.from_numpy(h) for h in hosts]
         hosts[0], ours[0] = hosts[0][::-1, :, ::-1], ours[0][::-1, :, ::-1]
         if row.arity > 1:
@@ -108,7 +107,7 @@ def test_strided_and_broadcast(name: str, device: gp.Device) -> None:
 
 @pytest.mark.parametrize("name", ALL_TYPES)
 def test_scalar_and_single_element_operands(name: str, device: gp.Device) -> None:
-    def run(row: Row, made: Plan, arrays: list[Array]) -> None:
+    def run(row: Row, made: Plan, arrays: list[op_cases.Array]) -> None:
         single = [gp.from_numpy(a[:1]) for a in arrays]
         check(row, made, native.apply(row.name, single), [a[:1] for a in arrays], f"one element {name}")
         nothing = native.apply(row.name, [x[:0] for x in single])

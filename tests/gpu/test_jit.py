@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import threading
+from typing import Any
 
 import numpy as np
 import pytest
@@ -200,7 +201,7 @@ def test_refusals_come_before_the_launch_and_name_the_parameter() -> None:
     with gp.device("cpu"):
         elsewhere = gp.ones(100)
     limit = gp.get_device_info()["shared_per_block_optin"]
-    refused: list[tuple[str, tuple[object, ...], dict[str, object]]] = [
+    refused: list[tuple[str, tuple[object, ...], dict[str, Any]]] = [
         ("missing factor, n", (x,), {}),
         ("missing n", (x, 1.0), {}),
         ("takes 3 arguments", (x, 1.0, 2, 3), {}),

@@ -13,11 +13,10 @@ from pygpukit.ops.matmul import matmul_type
 from pygpukit.ops.reduction import sum_type
 from pygpukit.ops.units import ALL_TYPES
 
-Array = op_cases.Array
 FLOATS = [name for name in ALL_TYPES if gp.dtype(name).kind in "fc"]
 
 
-def numbers(name: str, shape: tuple[int, ...], seed: int = 0) -> Array:
+def numbers(name: str, shape: tuple[int, ...], seed: int = 0) -> op_cases.Array:
     """Values whose sums every type holds; integers over their whole range, since they wrap."""
     kind = gp.to_numpy_dtype(name)
     rng = np.random.default_rng([seed, *shape])
@@ -42,7 +41,7 @@ def unit(name: str) -> float:
 STEPS = {"float8_e4m3fn": 2.0**-10, "float8_e5m2": 2.0**-17, "float16": 2.0**-25}
 
 
-def assert_near(got: Array, exact: Array, terms: Array, name: str, context: str) -> None:
+def assert_near(got: op_cases.Array, exact: op_cases.Array, terms: op_cases.Array, name: str, context: str) -> None:
     """Within a few roundings of the accumulator per level of the sum, and one of the result."""
     accumulated = max(unit("float32") if gp.dtype(name).itemsize < 8 or name == "complex64" else 0.0, unit("float64"))
     bound = 64 * accumulated * terms + unit(name) * np.abs(exact) + STEPS.get(name, 0.0)
@@ -51,11 +50,11 @@ def assert_near(got: Array, exact: Array, terms: Array, name: str, context: str)
     assert (apart <= bound).all(), f"{context}: {np.max(apart / (bound + 1e-300))} times as far apart as allowed"
 
 
-def wide(x: Array) -> Array:
+def wide(x: op_cases.Array) -> op_cases.Array:
     return x.astype(np.complex128 if x.dtype.kind == "c" else np.float64)
 
 
-def check_sum(x: Array, ours: gp.GPUArray, axis: Any, keepdims: bool = False) -> None:
+def check_sum(x: op_cases.Array, ours: gp.GPUArray, axis: Any, keepdims: bool = False) -> None:
     name = ours.dtype.name
     got = gp.sum(ours, axis, keepdims=keepdims)
     assert got.dtype is sum_type(ours.dtype)
@@ -119,7 +118,7 @@ def test_sum_edges(device: gp.Device) -> None:
     assert gp.sum(gp.ones(300, "int8"), dtype="int8").item() == 300 - 256
 
 
-def check_product(a: Array, b: Array, x: gp.GPUArray, y: gp.GPUArray) -> None:
+def check_product(a: op_cases.Array, b: op_cases.Array, x: gp.GPUArray, y: gp.GPUArray) -> None:
     got = gp.matmul(x, y)
     kind = matmul_type(x.dtype, y.dtype)
     assert got.dtype is kind
