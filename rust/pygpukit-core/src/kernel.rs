@@ -44,6 +44,9 @@ impl Library {
 
 impl Drop for Library {
     fn drop(&mut self) {
+        if crate::runtime::exiting() {
+            return;
+        }
         may_sync(SyncKind::ModuleUnload, || self.device.library_unload(self.raw));
     }
 }

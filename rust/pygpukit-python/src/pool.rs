@@ -135,6 +135,7 @@ impl PyPool {
 
     /// Return cached memory that no stream uses to the device.
     fn trim(&self) -> PyResult<()> {
+        self.state.check().py()?;
         self.state.reap();
         self.pool.trim().py().map(|_| ())
     }
@@ -169,7 +170,8 @@ impl PyPool {
 
     fn __repr__(&self) -> String {
         let stats = self.pool.stats();
-        format!("<MemoryPool '{}' used={} quota={:?}>", self.pool.name(), stats.used, stats.quota)
+        let quota = stats.quota.map_or_else(|| "None".to_string(), |bytes| bytes.to_string());
+        format!("<MemoryPool '{}' used={} quota={quota}>", self.pool.name(), stats.used)
     }
 }
 
