@@ -91,7 +91,8 @@ def is_cuda_available() -> bool:
     True
     """
     try:
-        _get("cuda:0")
+        # Asked of the driver, because a fault or a fork may have ended CUDA since the device was opened.
+        _get("cuda:0").memory_info()
     except (DriverError, DeviceError):
         return False
     return True
