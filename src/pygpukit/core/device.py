@@ -68,7 +68,7 @@ def open_default() -> Device:
             try:
                 chosen = _get("cuda:0")
             except (DriverError, DeviceError) as error:
-                reason = str(error).splitlines()[0]
+                reason = str(error).splitlines()[0].removesuffix(" Searched:")
                 warnings.warn(f"Falling back to CPU simulation backend: {reason}", FallbackWarning, stacklevel=2)
                 chosen = _get("cpu")
         else:
