@@ -19,10 +19,10 @@ def getitem(self: GPUArray, key: Any) -> GPUArray:
     keys = _expand(self, key if isinstance(key, tuple) else (key,))
     # `axis` counts in the view, `own` in the array itself, as messages do.
     view, axis, own = self, 0, 0
+    new: list[int] = []
     for item in keys:
         if item is None:
-            view = view._expand(axis)
-            axis += 1
+            new.append(axis + len(new))
             continue
         if isinstance(item, slice):
             start, stop, step = item.indices(self.shape[own])
@@ -32,6 +32,9 @@ def getitem(self: GPUArray, key: Any) -> GPUArray:
         else:
             view = view._select(axis, _index(item, own, self.shape[own]))
         own += 1
+    # New axes come last: there is a limit to their number, and integers have removed some by now.
+    for place in new:
+        view = view._expand(place)
     return view
 
 
