@@ -91,7 +91,7 @@ def _sigmoid(a: Any) -> Any:
 
 def _gelu(a: Any) -> Any:
     dtype = np.asarray(a).dtype.type
-    return a * _sigmoid(a * (a * a * dtype(0.07135481282052516) + dtype(1.5957691216057308)))
+    return a * _sigmoid(a * (a * a * dtype(0.07135481627260025) + dtype(1.5957691216057308)))
 
 
 def _rsqrt(a: Any) -> Any:

@@ -80,7 +80,7 @@ template <bool LOW, class T> PGK_FN T silu(T a) { return a * sigmoid<LOW>(a); }
 
 // 0.5 a (1 + tanh(u)) = a sigmoid(2 u), u = sqrt(2 / pi) (a + 0.044715 a^3): no cancellation for negative a.
 template <bool LOW, class T> PGK_FN T gelu(T a) {
-    const T slope = fused(mul_rn(a, a), T(0.07135481282052516), T(1.5957691216057308));
+    const T slope = fused(mul_rn(a, a), T(0.07135481627260025), T(1.5957691216057308));
     return a * sigmoid<LOW>(mul_rn(a, slope));
 }
 
