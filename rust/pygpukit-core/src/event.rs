@@ -84,8 +84,13 @@ impl Event {
         }
     }
 
+    /// Has the recorded point been passed? Asking again and again must come to an end, so work moves on meanwhile.
     pub fn query(&self) -> Result<bool> {
-        Ok(!self.plain("query")? || self.device.event_query(self.raw)?)
+        if !self.plain("query")? {
+            return Ok(true);
+        }
+        self.device.poll()?;
+        self.device.event_query(self.raw)
     }
 
     pub fn synchronize(&self, check: &mut dyn FnMut() -> Result<()>) -> Result<()> {

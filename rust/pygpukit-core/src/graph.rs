@@ -32,6 +32,8 @@ struct Recording {
     nodes: Vec<Node>,
     /// What the next command of each stream waits for.
     tips: Vec<(u32, Nodes)>,
+    /// Memory of the graphs replayed into this recording.
+    pools: Vec<Arc<Pool>>,
     closed: bool,
 }
 
@@ -103,13 +105,25 @@ impl Recorder {
         }
     }
 
+    /// Keep the memory of a graph whose commands were recorded here, for as long as they can be replayed.
+    fn keep(&self, pools: &[Arc<Pool>]) {
+        let mut recording = self.recording.lock();
+        for pool in pools {
+            if !recording.pools.iter().any(|known| Arc::ptr_eq(known, pool)) {
+                recording.pools.push(pool.clone());
+            }
+        }
+    }
+
     /// End the capture.
     pub fn finish(self: &Arc<Self>, state: &Arc<DeviceState>) -> Graph {
         let mut recording = self.recording.lock();
         recording.closed = true;
+        let mut pools = vec![self.pool.clone()];
+        pools.append(&mut recording.pools);
         Graph {
             state: state.clone(),
-            pool: self.pool.clone(),
+            pools,
             nodes: std::mem::take(&mut recording.nodes),
             execs: Mutex::default(),
             replays: Mutex::default(),
@@ -120,7 +134,8 @@ impl Recorder {
 /// A captured graph.
 pub struct Graph {
     state: Arc<DeviceState>,
-    pool: Arc<Pool>,
+    /// Memory the commands use: the graph's own pool, and those of graphs replayed into it.
+    pools: Vec<Arc<Pool>>,
     nodes: Vec<Node>,
     /// Executable graphs by lane: a node's lane is fixed when it is built.
     execs: Mutex<Vec<(u32, RawGraph)>>,
@@ -135,10 +150,6 @@ impl Graph {
 
     pub fn nodes(&self) -> &[Node] {
         &self.nodes
-    }
-
-    pub fn pool(&self) -> &Arc<Pool> {
-        &self.pool
     }
 
     /// Make the executable graph for a lane now rather than at the first replay.
@@ -166,7 +177,13 @@ impl Graph {
             return Err(Error::Graph("the graph was captured on another device than the current one".to_string()));
         }
         ctx.state.check()?;
-        let exec = if ctx.recorder.is_none() { self.prepare(ctx)? } else { None };
+        let exec = match &ctx.recorder {
+            Some(recorder) => {
+                recorder.keep(&self.pools);
+                None
+            }
+            None => self.prepare(ctx)?,
+        };
         match exec {
             Some(raw) => submit(ctx, Command { work: Work::Graph(raw), uses: SmallVec::new(), cost_key: 0 })?,
             None => {
@@ -202,8 +219,8 @@ impl Drop for Graph {
             self.state.device.graph_destroy(raw);
         }
         // The arena keeps the memory until these replays have finished.
-        for (stream, seq) in &replays {
-            self.pool.note_use(stream, *seq);
+        for (pool, (stream, seq)) in self.pools.iter().flat_map(|p| replays.iter().map(move |r| (p, r))) {
+            pool.note_use(stream, *seq);
         }
     }
 }

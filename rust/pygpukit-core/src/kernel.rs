@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::device::{KernelAttributes, RawKernel, RawLibrary, SharedDevice};
 use crate::error::{Error, Result};
-use crate::runtime::exiting;
 use crate::sync::{SyncKind, may_sync};
 
 /// How far a kernel's bits may be trusted.
@@ -45,7 +44,7 @@ impl Library {
 
 impl Drop for Library {
     fn drop(&mut self) {
-        if exiting() {
+        if crate::runtime::exiting() {
             return;
         }
         may_sync(SyncKind::ModuleUnload, || self.device.library_unload(self.raw));

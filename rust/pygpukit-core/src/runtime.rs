@@ -176,7 +176,8 @@ fn fault_report(error: &Error, code: i32) -> String {
         }
     }
     let exact = sync_every_submission();
-    let mut report = format!("the GPU stopped with a fault: {error}.");
+    let cause = error.to_string();
+    let mut report = format!("the GPU stopped with a fault: {}.", cause.trim_end_matches('.'));
     match culprit {
         Some(name) if exact => report.push_str(&format!(" It happened in kernel '{name}'.")),
         Some(name) => report.push_str(&format!(
@@ -197,6 +198,11 @@ fn fault_report(error: &Error, code: i32) -> String {
 /// Is the interpreter going away, or is this a forked child of a process that used CUDA?
 pub(crate) fn exiting() -> bool {
     GATE.load(Ordering::Relaxed) & (EXITING | FORKED) != 0
+}
+
+/// Is this a forked child, which must not touch the parent's CUDA devices?
+pub(crate) fn out_of_reach(device: &SharedDevice) -> bool {
+    GATE.load(Ordering::Relaxed) & FORKED != 0 && device.props().kind == DeviceKind::Cuda
 }
 
 /// No driver call after this: the interpreter is going away and the driver with it.

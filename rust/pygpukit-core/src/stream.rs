@@ -187,6 +187,13 @@ impl Stream {
         Ok(self.completed.load(Ordering::Acquire) >= n)
     }
 
+    /// Has the stream finished everything submitted so far? Asking again and again must come to an end, so work moves
+    /// on meanwhile.
+    pub fn query(&self) -> Result<bool> {
+        self.device.poll()?;
+        self.passed(self.seq())
+    }
+
     /// Wait until the stream has passed `n`. `check` runs every few milliseconds and may end the wait with an
     /// error (a signal handler that raised).
     pub fn wait_passed(&self, n: u64, check: &mut dyn FnMut() -> Result<()>) -> Result<()> {

@@ -15,6 +15,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyModule};
 
 use crate::errors::{ToPy, check_signals};
+use crate::stream::refuse_in_capture;
 
 static DEFAULT: OnceLock<Arc<DeviceState>> = OnceLock::new();
 static DRIVER: Mutex<Option<Arc<Driver>>> = Mutex::new(None);
@@ -98,6 +99,7 @@ impl PyDevice {
 
     /// Wait for all streams of the device.
     fn synchronize(&self, py: Python<'_>) -> PyResult<()> {
+        refuse_in_capture("synchronize a device")?;
         py.detach(|| self.state.synchronize(&mut check_signals)).py()
     }
 

@@ -19,7 +19,7 @@ use crate::device::context;
 use crate::dtype::DataType;
 use crate::errors::{ToPy, check_signals, raise};
 use crate::scalar::Scalar;
-use crate::stream::PyStream;
+use crate::stream::{PyStream, refuse_in_capture};
 
 /// Bytes of one chunk of the parameter block, and of one parameter in it.
 const CHUNK: usize = 4096;
@@ -201,7 +201,8 @@ impl PyGraph {
             for (name, value) in parameters.iter() {
                 let name = name.cast_into::<PyString>()?;
                 let array = self.find_parameter(&name.to_cow()?)?;
-                let scalar = Scalar::read(&value)?.ok_or_else(|| misuse("a parameter's value must be a Python number"))?;
+                let scalar =
+                    Scalar::read(&value)?.ok_or_else(|| misuse("a parameter's value must be a Python number"))?;
                 write(&ctx, &array, scalar)?;
             }
         }
@@ -210,6 +211,7 @@ impl PyGraph {
 
     /// Wait for the last replay.
     fn synchronize(&self, py: Python<'_>) -> PyResult<()> {
+        refuse_in_capture("wait for a graph")?;
         let stream = self.inner.lock().replayed.clone();
         match stream {
             Some(stream) => py.detach(|| stream.synchronize(&mut check_signals)).py(),

@@ -135,6 +135,7 @@ impl PyPool {
 
     /// Return cached memory that no stream uses to the device.
     fn trim(&self) -> PyResult<()> {
+        self.state.check().py()?;
         self.pool.trim().py().map(|_| ())
     }
 
@@ -167,7 +168,8 @@ impl PyPool {
     }
 
     fn __repr__(&self) -> String {
-        format!("<MemoryPool '{}' used={} quota={:?}>", self.pool.name(), self.pool.used(), self.pool.quota())
+        let quota = self.pool.quota().map_or_else(|| "None".to_string(), |bytes| bytes.to_string());
+        format!("<MemoryPool '{}' used={} quota={quota}>", self.pool.name(), self.pool.used())
     }
 }
 

@@ -22,10 +22,11 @@ impl Scalar {
             return Ok(Some(Scalar::Float(x.value())));
         }
         if let Ok(x) = object.cast_exact::<PyInt>() {
-            let value = x.extract::<i64>().map(i128::from).or_else(|_| x.extract::<u64>().map(i128::from));
+            // What no integer type holds may still be beside floats.
+            let value = x.extract::<i64>().map(i128::from).or_else(|_| x.extract::<i128>());
             return match value {
                 Ok(value) => Ok(Some(Scalar::Int(value))),
-                Err(_) => Err(PyOverflowError::new_err(format!("Python integer {x} does not fit any integer type"))),
+                Err(_) => Err(PyOverflowError::new_err(format!("Python integer {x} is too large"))),
             };
         }
         if let Ok(x) = object.cast_exact::<PyBool>() {

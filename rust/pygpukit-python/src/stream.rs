@@ -107,9 +107,9 @@ impl PyStream {
     }
 
     /// Has everything submitted so far finished?
-    fn query(&self) -> PyResult<bool> {
+    fn query(&self, py: Python<'_>) -> PyResult<bool> {
         self.state.check().py()?;
-        self.stream.passed(self.stream.seq()).py()
+        py.detach(|| self.stream.query()).py()
     }
 
     /// Wait until everything submitted so far has finished.
@@ -169,7 +169,9 @@ pub fn refuse_in_capture(what: &str) -> PyResult<()> {
     match exec::current() {
         Some(ctx) if ctx.recorder.is_some() => Err(raise(
             "GraphError",
-            format!("cannot {what} while a graph is being captured: nothing recorded has run yet. Do it after the capture"),
+            format!(
+                "cannot {what} while a graph is being captured: nothing recorded has run yet. Do it after the capture"
+            ),
         )),
         _ => Ok(()),
     }
@@ -230,8 +232,8 @@ impl PyEvent {
     }
 
     /// Has the recorded point been passed? True for an event never recorded.
-    fn query(&self) -> PyResult<bool> {
-        self.event.query().py()
+    fn query(&self, py: Python<'_>) -> PyResult<bool> {
+        py.detach(|| self.event.query()).py()
     }
 
     /// Wait until the recorded point has been passed.

@@ -9,6 +9,7 @@ import numpy as np
 from pygpukit import _pygpukit_rust as _native
 from pygpukit._pygpukit_rust import Device, GPUArray, Stream
 from pygpukit.dtypes import DTypeLike, dtype, to_numpy_dtype
+from pygpukit.errors import DeviceError
 
 __all__ = ["asarray", "from_numpy", "host_view", "to_numpy"]
 
@@ -95,6 +96,8 @@ def asarray(a: Any, dtype: DTypeLike | None = None, *, device: Device | None = N
     pygpukit.bfloat16
     """
     if isinstance(a, GPUArray):
+        if device is not None and (device.kind, device.index) != (a.device.kind, a.device.index):
+            raise DeviceError("the array lives on another device; copy it with from_numpy(x.to_numpy(), device=...)")
         return a if dtype is None else a.astype(dtype, copy=False)
     return from_numpy(np.asarray(a, None if dtype is None else to_numpy_dtype(dtype)), device=device)
 

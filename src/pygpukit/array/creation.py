@@ -12,6 +12,7 @@ from pygpukit import _pygpukit_rust as _native
 from pygpukit._pygpukit_rust import Device, GPUArray
 from pygpukit.array.bridge import from_numpy
 from pygpukit.dtypes import DTypeLike, dtype, float32, to_numpy_dtype
+from pygpukit.errors import DTypeError
 
 __all__ = [
     "Shape",
@@ -53,6 +54,12 @@ def fill(self: GPUArray, value: _Scalar) -> GPUArray:
     number = value.item() if isinstance(value, np.generic) else value
     if not isinstance(number, bool | int | float | complex):
         raise TypeError(f"fill() takes a number, not {type(value).__name__}")
+    if isinstance(number, complex) and self.dtype.kind != "c":
+        raise DTypeError(f"an array of {self.dtype.name} cannot hold {number!r}; take its real part first")
+    if isinstance(number, int) and self.dtype.kind in "iu":
+        limits = np.iinfo(to_numpy_dtype(self.dtype))
+        if not limits.min <= number <= limits.max:
+            raise OverflowError(f"Python integer {number} is out of bounds for {self.dtype.name}")
     if not _native.fill(self, number):
         _native.apply("copy", (number,), self)
     return self

@@ -12,21 +12,22 @@ _EDGE = 3
 _WHOLE = 1000
 
 
-def _shown(x: GPUArray) -> tuple[np.ndarray[Any, Any], bool]:
-    """The elements that are printed: all of a small array, the edges of a large one."""
-    if x.size <= _WHOLE:
-        return x.to_numpy(), False
-    for axis, length in enumerate(x.shape):
-        if length > 2 * _EDGE + 1:
-            # Every axis keeps one element more than is printed, so that NumPy itself writes the dots.
-            head = x._slice(axis, 0, _EDGE + 1, 1)
-            tail = x._slice(axis, length - _EDGE, _EDGE, 1)
-            return np.concatenate([_shown(head)[0], _shown(tail)[0]], axis=axis), True
-    return x.to_numpy(), True
+def _edges(x: GPUArray, axis: int) -> np.ndarray[Any, Any]:
+    """The elements at the edges of this axis and those after it."""
+    if axis == x.ndim:
+        return x.to_numpy()
+    length = x.shape[axis]
+    if length <= 2 * _EDGE + 1:
+        return _edges(x, axis + 1)
+    # Every axis keeps one element more than is printed, so that NumPy itself writes the dots.
+    head = x._slice(axis, 0, _EDGE + 1, 1)
+    tail = x._slice(axis, length - _EDGE, _EDGE, 1)
+    return np.concatenate([_edges(head, axis + 1), _edges(tail, axis + 1)], axis=axis)
 
 
 def _data(x: GPUArray, prefix: str, separator: str) -> str:
-    host, shortened = _shown(x)
+    shortened = x.size > _WHOLE
+    host = _edges(x, 0) if shortened else x.to_numpy()
     if host.dtype.kind == "V" or host.dtype.name.startswith(("bfloat", "float8")):
         host = host.astype(np.float32)
     threshold = 0 if shortened else _WHOLE

@@ -10,43 +10,51 @@ import numpy as np
 from pygpukit import _pygpukit_rust as _native
 from pygpukit._pygpukit_rust import GPUArray
 from pygpukit.array.bridge import asarray
+from pygpukit.array.creation import fill
 from pygpukit.errors import ShapeError
 
 
 def getitem(self: GPUArray, key: Any) -> GPUArray:
     """A view of the elements `key` names."""
     keys = _expand(self, key if isinstance(key, tuple) else (key,))
-    view, axis = self, 0
+    # `axis` counts in the view, `own` in the array itself, as messages do.
+    view, axis, own = self, 0, 0
+    new: list[int] = []
     for item in keys:
         if item is None:
-            view = view._expand(axis)
-            axis += 1
-        elif isinstance(item, slice):
-            length = view.shape[axis]
-            start, stop, step = item.indices(length)
+            new.append(axis + len(new))
+            continue
+        if isinstance(item, slice):
+            start, stop, step = item.indices(self.shape[own])
             count = len(range(start, stop, step))
             view = view._slice(axis, start if count else 0, count, step)
             axis += 1
         else:
-            view = view._select(axis, _index(item, axis, view.shape[axis]))
+            view = view._select(axis, _index(item, own, self.shape[own]))
+        own += 1
+    # New axes come last: there is a limit to their number, and integers have removed some by now.
+    for place in new:
+        view = view._expand(place)
     return view
 
 
 def setitem(self: GPUArray, key: Any, value: Any) -> None:
     """Write a number or an array that broadcasts into the elements `key` names."""
     view = getitem(self, key)
-    source = value
-    if not isinstance(value, bool | int | float | complex):
-        source = asarray(value, device=self.device)
-        if source.ndim > view.ndim and all(n == 1 for n in source.shape[: source.ndim - view.ndim]):
-            source = source.reshape(source.shape[source.ndim - view.ndim :])
-        if source.shape != view.shape:
-            try:
-                source = source._broadcast_to(view.shape)
-            except ShapeError:
-                raise ShapeError(
-                    f"cannot assign an array of shape {tuple(source.shape)} to a selection of shape {tuple(view.shape)}"
-                ) from None
+    if type(value) in (bool, int, float, complex):
+        fill(view, value)
+        return
+    # NumPy scalars are arrays here: some of them are Python numbers too, but carry a type.
+    source = asarray(value, device=self.device)
+    if source.ndim > view.ndim and all(n == 1 for n in source.shape[: source.ndim - view.ndim]):
+        source = source.reshape(source.shape[source.ndim - view.ndim :])
+    if source.shape != view.shape:
+        try:
+            source = source._broadcast_to(view.shape)
+        except ShapeError:
+            raise ShapeError(
+                f"cannot assign an array of shape {tuple(source.shape)} to a selection of shape {tuple(view.shape)}"
+            ) from None
     _native.apply("copy", (source,), view)
 
 

@@ -68,7 +68,7 @@ def open_default() -> Device:
             try:
                 chosen = _get("cuda:0")
             except (DriverError, DeviceError) as error:
-                reason = str(error).splitlines()[0]
+                reason = str(error).splitlines()[0].removesuffix(" Searched:")
                 warnings.warn(f"Falling back to CPU simulation backend: {reason}", FallbackWarning, stacklevel=2)
                 chosen = _get("cpu")
         else:
@@ -91,7 +91,8 @@ def is_cuda_available() -> bool:
     True
     """
     try:
-        _get("cuda:0")
+        # Asked of the driver, because a fault or a fork may have ended CUDA since the device was opened.
+        _get("cuda:0").memory_info()
     except (DriverError, DeviceError):
         return False
     return True

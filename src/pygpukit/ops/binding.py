@@ -10,7 +10,8 @@ from pygpukit._pygpukit_rust import GPUArray
 from pygpukit.ops import elementwise as e
 from pygpukit.ops import linear
 
-_OPERANDS = (GPUArray, bool, int, float, complex, np.generic)
+# NumPy arrays are refused by the operators, which say how to convert them; a comparison would else be False.
+_OPERANDS = (GPUArray, bool, int, float, complex, np.generic, np.ndarray)
 
 _BINARY = {
     "add": e.add,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from pygpukit import _pygpukit_rust as _native
-from pygpukit._pygpukit_rust import DataType, Device, GPUArray, Kernel, Stream
+from pygpukit._pygpukit_rust import DataType, Device, GPUArray, Kernel
 from pygpukit.array.bridge import from_numpy, host_view
 
 if TYPE_CHECKING:
@@ -72,13 +72,12 @@ def run(
     calls: Sequence[KernelCall],
     buffers: Mapping[str, GPUArray],
     device: Device,
-    stream: Stream | None,
 ) -> None:
-    """Launch planned kernels; their pointer arguments are names in `buffers`, the output first."""
+    """Launch planned kernels on the current stream; pointer arguments are names in `buffers`, the output first."""
     for call in calls:
         kernel = _kernel(call.entry, call.source, device)
         arguments = [buffers[a] if isinstance(a, str) else a for a in call.arguments]
-        kernel._launch(call.grid, call.block, arguments, stream)
+        kernel._launch(call.grid, call.block, arguments)
 
 
 _kernels: dict[tuple[str, int, str], Kernel] = {}

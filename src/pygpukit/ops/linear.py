@@ -68,6 +68,9 @@ def sum(  # noqa: A001 - NumPy's name
     from pygpukit.ops.reduction import sum_type
 
     _check("sum", x)
+    if stream is not None:
+        with _on(stream, x):
+            return sum(x, axis, dtype, keepdims, out=out)
     axes = _axes(x, axis)
     kind = _dtype(dtype) if dtype is not None else out.dtype if out is not None else sum_type(x.dtype)
     if not can_cast(sum_type(x.dtype), kind):
@@ -78,9 +81,9 @@ def sum(  # noqa: A001 - NumPy's name
         return target
     if x.device.kind == "cpu":
         work = partial(_sum_on_host, host_view(x), axes, keepdims, host_view(target))
-        _native.submit_host(work, [x], [target], stream)
+        _native.submit_host(work, [x], [target])
         return target
-    _sum_on_device(x, axes, target, stream)
+    _sum_on_device(x, axes, target)
     return target
 
 
@@ -95,26 +98,27 @@ def _sum_on_host(x: np.ndarray[Any, Any], axes: tuple[int, ...], keepdims: bool,
         np.copyto(out, reference(x, axes, keepdims=keepdims), casting="unsafe")
 
 
-def _sum_on_device(x: GPUArray, axes: tuple[int, ...], target: GPUArray, stream: Stream | None) -> None:
+def _sum_on_device(x: GPUArray, axes: tuple[int, ...], target: GPUArray) -> None:
     from pygpukit.ops.reduction import collapse, sum_plan
 
     layout = collapse(x.shape, _strides(x), axes) if axes else None
     if layout is None:
         # The summed axes are moved to the end, side by side.
         kept = [i for i in range(x.ndim) if i not in axes]
-        moved = _native.apply("copy", (x._permute([*kept, *axes]),), None, stream)
+        moved = _native.apply("copy", (x._permute([*kept, *axes]),))
         n = prod(x.shape[i] for i in axes)
         outer = prod(x.shape[i] for i in kept)
         x, layout = moved, ((outer, n, 1), (n, 1, 1))
     plan = sum_plan(*layout, x.dtype, target.dtype)
-    # The kernels write a dense result.
-    dense = target if target.is_contiguous else empty(target.shape, target.dtype, device=target.device)
+    # The kernels write a dense result, and read the operand while they do.
+    direct = target.is_contiguous and not target._shares_memory(x)
+    dense = target if direct else empty(target.shape, target.dtype, device=target.device)
     buffers = {"x": x, "out": dense}
     for scratch in plan.scratch:
         buffers[scratch.name] = empty(scratch.size, scratch.dtype, device=x.device)
-    dispatch.run(plan.calls, buffers, x.device, stream)
+    dispatch.run(plan.calls, buffers, x.device)
     if dense is not target:
-        _native.apply("copy", (dense,), target, stream)
+        _native.apply("copy", (dense,), target)
 
 
 def sum_axis(x: GPUArray, axis: int, keepdims: bool = False, *, stream: Stream | None = None) -> GPUArray:
@@ -158,6 +162,9 @@ def matmul(a: GPUArray, b: GPUArray, *, out: GPUArray | None = None, stream: Str
     from pygpukit.ops.promotion import can_cast
 
     _check("matmul", a, b)
+    if stream is not None:
+        with _on(stream, a):
+            return matmul(a, b, out=out)
     if a.ndim == 0 or b.ndim == 0:
         raise ShapeError("matmul needs arrays of at least one dimension; use mul for numbers")
     left = a._expand(0) if a.ndim == 1 else a
@@ -180,7 +187,7 @@ def matmul(a: GPUArray, b: GPUArray, *, out: GPUArray | None = None, stream: Str
         return target
     if a.device.kind == "cpu":
         work = partial(_matmul_on_host, host_view(a), host_view(b), host_view(target), kind)
-        _native.submit_host(work, [a, b], [target], stream)
+        _native.submit_host(work, [a, b], [target])
         return target
     overlaps = out is not None and (out._shares_memory(a) or out._shares_memory(b))
     to = empty(shape, kind, device=a.device) if overlaps else target
@@ -189,9 +196,9 @@ def matmul(a: GPUArray, b: GPUArray, *, out: GPUArray | None = None, stream: Str
     wide = (left._broadcast_to((*batch, m, k)), right._broadcast_to((*batch, k, n)))
     layouts = (_matrices(whole), _matrices(wide[0]), _matrices(wide[1]))
     call = matmul_call((m, n, k), batch, (a.dtype, b.dtype), layouts, kind)
-    dispatch.run([call], {"out": to, "a": a, "b": b}, a.device, stream)
+    dispatch.run([call], {"out": to, "a": a, "b": b}, a.device)
     if overlaps:
-        _native.apply("copy", (to,), target, stream)
+        _native.apply("copy", (to,), target)
     return target
 
 
@@ -222,6 +229,13 @@ def _check(name: str, *arrays: GPUArray) -> None:
             raise TypeError(f"{name}() takes GPUArrays, not {type(x).__name__}; convert it with pygpukit.asarray()")
     if any((x.device.kind, x.device.index) != (arrays[0].device.kind, arrays[0].device.index) for x in arrays):
         raise DeviceError(f"{name}(): the arrays live on different devices; copy one over first")
+
+
+def _on(stream: Stream, x: GPUArray) -> Stream:
+    """The stream to enter: memory made there is ordered on it too, which ``stream=`` of a launch alone does not do."""
+    if (stream.device.kind, stream.device.index) != (x.device.kind, x.device.index):
+        raise DeviceError("the stream belongs to another device than the arrays")
+    return stream
 
 
 def _target(name: str, x: GPUArray, shape: tuple[int, ...], kind: DataType, out: GPUArray | None) -> GPUArray:

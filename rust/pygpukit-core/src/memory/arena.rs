@@ -15,6 +15,7 @@ use super::size_class::{Request, round_up};
 use super::uses::Uses;
 use crate::device::{DevPtr, Device, SharedDevice};
 use crate::error::{Error, OutOfMemory, Result};
+use crate::runtime;
 
 /// Rounding of large arrays where the device does not say.
 const PLAIN_GRANULE: usize = 2 << 20;
@@ -227,6 +228,9 @@ impl Arena {
 
     /// Release what was retired and is no longer used.
     pub(crate) fn reap(&self) -> Result<()> {
+        if runtime::out_of_reach(&self.device) {
+            return Ok(());
+        }
         let mut idle = Vec::new();
         let mut failed = Ok(());
         {
