@@ -154,3 +154,10 @@ def test_rows_are_documented_and_consistent() -> None:
             expression = row.expression(kind)
             assert expression.isascii()
             assert not any(f"({x}" in expression for x in set("abc") - set(letters)), row.name
+
+
+def test_log1p_of_small_complex_numbers_keeps_their_digits() -> None:
+    x = np.array([1e-12 + 2e-12j, -3e-9 + 1e-9j, 1e-300 - 1e-300j, 0j])
+    out = np.empty_like(x)
+    reference.apply("log1p", (x,), out)
+    np.testing.assert_allclose(out, x - x * x / 2, rtol=1e-15)

@@ -98,6 +98,19 @@ def _rsqrt(a: Any) -> Any:
     return 1 / np.sqrt(wide)
 
 
+def _log1p(a: Any) -> Any:
+    a = np.asarray(a)
+    if a.dtype.kind != "c":
+        return np.log1p(a)
+    # NumPy takes the logarithm of |1 + a|, which keeps few digits of a small a.
+    x, y = a.real, a.imag
+    r = np.hypot(x + 1, y)
+    out = np.empty_like(a)
+    out.real = np.where((r > 0.5) & (r < 2), np.log1p(x * (x + 2) + y * y) / 2, np.log(r))
+    out.imag = np.arctan2(y, x + 1)
+    return out
+
+
 _erf = np.frompyfunc(math.erf, 1, 1)
 
 
@@ -198,7 +211,7 @@ def _exponential() -> list[Row]:
         Row("log", 1, "log(a)", np.log, np.log, "fc", 16, "Natural logarithm.", "medium"),
         Row("log2", 1, "log2(a)", np.log2, np.log2, "fc", 16, "Logarithm to base 2.", "medium"),
         Row("log10", 1, "log10(a)", np.log10, np.log10, "fc", 16, "Logarithm to base 10.", "medium"),
-        Row("log1p", 1, "log1p(a)", np.log1p, np.log1p, "fc", 20, "log(1 + a), accurate near 0.", "heavy"),
+        Row("log1p", 1, "log1p(a)", _log1p, np.log1p, "fc", 20, "log(1 + a), accurate near 0.", "heavy"),
         Row("sqrt", 1, "sqrt(a)", np.sqrt, np.sqrt, "fc", 8, "Square root.", "medium"),
         Row("rsqrt", 1, "rsqrt(a)", _rsqrt, np.tanh, _FLOATS, 4, "1 / sqrt(a).", "medium"),
         Row("cbrt", 1, "cbrt(a)", np.cbrt, np.cbrt, _FLOATS, 16, "Cube root.", "heavy"),
