@@ -105,6 +105,8 @@ def launches(report: Report, torch: Any, cupy: Any, rounds: int) -> None:
     names = {
         "add": gp.add,
         "kernel": kernel,
+        "launch": kernel.launch,
+        "launch_empty": gp.jit('extern "C" __global__ void empty() {}').launch,
         "x": x,
         "y": y,
         "out": out,
@@ -117,23 +119,26 @@ def launches(report: Report, torch: Any, cupy: Any, rounds: int) -> None:
         "n32": np.int32(1024),
         "half": np.float32(0.5),
     }
-    ours, theirs, ours_out, theirs_out, jit, rawkernel = burst_us(
+    ours, theirs, ours_out, theirs_out, jit, fixed, empty, rawkernel = burst_us(
         "add(x, y)",
         "torch_add(tx, ty)",
         "add(x, y, out=out)",
         "torch_add(tx, ty, out=tout)",
         "kernel(x, 0.5, 1024)",
+        "launch(x, 0.5, 1024)",
+        "launch_empty(grid=1)",
         "raw((4,), (256,), (cx, half, n32))",
         names=names,
         sync=sync,
         rounds=rounds,
     )
     print(f"     bare driver launch {bare:.3f} us, with our bookkeeping {booked:.3f} us", flush=True)
+    print(f"     kernel.launch kept in a name {fixed:.3f} us, of an empty kernel {empty:.3f} us", flush=True)
     report.add("gp.add(x, y) 1,024 float32, against torch.add", ours, theirs, "us", 0.85)
     report.add("gp.add(x, y) against bare launch + 0.9 us", ours, bare + 0.9, "us", 1.0, bare_launch_us=bare, booked_launch_us=booked)
     report.add("gp.add(x, y) against bare launch + 0.5 us (stretch)", ours, bare + 0.5, "us", 1.0)
     report.add("gp.add(x, y, out=) against torch.add(out=)", ours_out, theirs_out, "us", 1.0)
-    report.add("JIT kernel, three arguments, against cupy.RawKernel", jit, rawkernel, "us", 0.80)
+    report.add("JIT kernel, three arguments, against cupy.RawKernel", jit, rawkernel, "us", 0.80, fixed_us=fixed, empty_us=empty)
     report.add("JIT kernel against bare launch + 0.5 us", jit, bare + 0.5, "us", 1.0)
     report.add("JIT kernel against bare launch + 0.3 us (stretch)", jit, bare + 0.3, "us", 1.0)
 

@@ -108,6 +108,7 @@ class Kernel:
     device: Final[Device]
     image: Final[bytes]
     source: Final[str | None]
+    launch: Final[Callable[..., None]]
     def occupancy(self, block: int, shared: int = 0) -> float: ...
     def _time_launches(self, args: Sequence[Any], bare: bool, burst: int, rounds: int) -> float: ...
     def _launch(

@@ -16,7 +16,7 @@ use crate::stream::Stream;
 
 #[derive(Clone, Debug)]
 pub struct ExecCtx {
-    pub state: Arc<DeviceState>,
+    pub state: &'static DeviceState,
     pub lane: Arc<Lane>,
     pub stream: Arc<Stream>,
     pub pool: Arc<Pool>,
@@ -30,9 +30,9 @@ pub struct ExecCtx {
 
 impl ExecCtx {
     /// Work of nobody in particular on a device: its default stream and pool.
-    pub fn default_for(state: &Arc<DeviceState>) -> ExecCtx {
+    pub fn default_for(state: &'static DeviceState) -> ExecCtx {
         ExecCtx {
-            state: state.clone(),
+            state,
             lane: state.lane.clone(),
             stream: state.default_stream.clone(),
             pool: state.root_pool.clone(),

@@ -116,13 +116,13 @@ impl Recorder {
     }
 
     /// End the capture.
-    pub fn finish(self: &Arc<Self>, state: &Arc<DeviceState>) -> Graph {
+    pub fn finish(self: &Arc<Self>, state: &'static DeviceState) -> Graph {
         let mut recording = self.recording.lock();
         recording.closed = true;
         let mut pools = vec![self.pool.clone()];
         pools.append(&mut recording.pools);
         Graph {
-            state: state.clone(),
+            state,
             pools,
             nodes: std::mem::take(&mut recording.nodes),
             execs: Mutex::default(),
@@ -133,7 +133,7 @@ impl Recorder {
 
 /// A captured graph.
 pub struct Graph {
-    state: Arc<DeviceState>,
+    state: &'static DeviceState,
     /// Memory the commands use: the graph's own pool, and those of graphs replayed into it.
     pools: Vec<Arc<Pool>>,
     nodes: Vec<Node>,
@@ -173,7 +173,7 @@ impl Graph {
 
     /// Run everything that was recorded, in stream order, on the context's stream.
     pub fn replay(&self, ctx: &ExecCtx) -> Result<()> {
-        if !Arc::ptr_eq(&ctx.state, &self.state) {
+        if !std::ptr::eq(ctx.state, self.state) {
             return Err(Error::Graph("the graph was captured on another device than the current one".to_string()));
         }
         ctx.state.check()?;

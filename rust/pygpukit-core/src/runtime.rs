@@ -20,7 +20,7 @@ const EXITING: u32 = 4;
 
 static GATE: AtomicU32 = AtomicU32::new(0);
 static REPORT: OnceLock<String> = OnceLock::new();
-static DEVICES: Mutex<Vec<Arc<DeviceState>>> = Mutex::new(Vec::new());
+static DEVICES: Mutex<Vec<&'static DeviceState>> = Mutex::new(Vec::new());
 static SYNC_EVERY_SUBMISSION: AtomicBool = AtomicBool::new(false);
 
 /// Wait after every submission, so that a fault is reported by the launch that caused it.
@@ -56,20 +56,21 @@ impl std::fmt::Debug for DeviceState {
 }
 
 impl DeviceState {
-    pub fn new(device: SharedDevice, mode: ArenaMode) -> Result<Arc<DeviceState>> {
+    /// Lives as long as the process, like the device itself: arrays and contexts refer to it without counting.
+    pub fn new(device: SharedDevice, mode: ArenaMode) -> Result<&'static DeviceState> {
         let arena = Arena::new(device.clone(), mode);
         let root_pool = Pool::root(&arena, "default");
         let lane = Lane::whole(&device);
         let default_stream = Stream::new(&device, 0, 0)?;
         let streams = Streams { all: vec![default_stream.clone()], idle: Vec::new() };
-        Ok(Arc::new(DeviceState {
+        Ok(Box::leak(Box::new(DeviceState {
             device,
             arena,
             root_pool,
             lane,
             default_stream,
             streams: Mutex::new(streams),
-        }))
+        })))
     }
 
     pub fn is_cuda(&self) -> bool {
@@ -136,14 +137,14 @@ impl DeviceState {
 }
 
 /// Remember an open device.
-pub fn register(state: &Arc<DeviceState>) {
-    DEVICES.lock().push(state.clone());
+pub fn register(state: &'static DeviceState) {
+    DEVICES.lock().push(state);
     if state.is_cuda() {
         watch_forks();
     }
 }
 
-pub fn devices() -> Vec<Arc<DeviceState>> {
+pub fn devices() -> Vec<&'static DeviceState> {
     DEVICES.lock().clone()
 }
 
@@ -170,7 +171,7 @@ fn fault_report(error: &Error, code: i32) -> String {
             }
             lines.push(format!("  stream {} ({} in flight, newest last):", stream.id(), stream.seq() - done));
             if culprit.is_none() {
-                culprit = pending.iter().rev().find_map(|r| r.kernel_name().map(str::to_string));
+                culprit = pending.iter().rev().find_map(|r| r.kernel_name());
             }
             lines.extend(pending.iter().rev().take(16).rev().map(|r| format!("    {}", r.describe())));
         }

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use crate::command::{ArgTag, Command, Launch, UseRef, Work};
 use crate::device::{RawEvent, RawStream, SharedDevice};
 use crate::error::Result;
-use crate::kernel::Kernel;
+use crate::kernel::Label;
 
 /// Launches kept per stream for fault reports.
 pub const HISTORY: usize = 64;
@@ -34,7 +34,7 @@ pub struct LaunchRecord {
 
 #[derive(Clone)]
 enum Remembered {
-    Kernel(Arc<Kernel>, [u32; 3], [u32; 3], u32),
+    Kernel(Label, [u32; 3], [u32; 3], u32),
     Other(&'static str, usize),
 }
 
@@ -56,7 +56,7 @@ impl LaunchRecord {
         line
     }
 
-    pub fn kernel_name(&self) -> Option<&str> {
+    pub fn kernel_name(&self) -> Option<Arc<str>> {
         match &self.what {
             Remembered::Kernel(kernel, ..) => Some(kernel.name()),
             Remembered::Other(..) => None,
@@ -140,7 +140,7 @@ impl Stream {
     /// conservative: a marker never claims a number whose work it does not cover.
     pub(crate) fn note(&self, command: &Command, task: Option<&Arc<str>>) -> u64 {
         let what = match &command.work {
-            Work::Kernel(k) => Remembered::Kernel(k.kernel.clone(), k.grid, k.block, k.shared),
+            Work::Kernel(k) => Remembered::Kernel(k.kernel.label(), k.grid, k.block, k.shared),
             Work::Copy(c) => Remembered::Other("copy", c.bytes),
             Work::Fill(f) => Remembered::Other("fill", f.count * f.width as usize),
             Work::Host(_) => Remembered::Other("host function", 0),
@@ -152,7 +152,7 @@ impl Stream {
     /// `note` for a borrowed launch.
     #[inline]
     pub(crate) fn note_launch(&self, launch: &Launch<'_>, uses: &[UseRef<'_>], task: Option<&Arc<str>>) -> u64 {
-        let what = Remembered::Kernel(launch.kernel.clone(), launch.grid, launch.block, launch.shared);
+        let what = Remembered::Kernel(launch.kernel.label(), launch.grid, launch.block, launch.shared);
         self.remember(what, uses.iter().map(|u| u.tag), task)
     }
 
@@ -164,7 +164,9 @@ impl Stream {
             tag_count += 1;
         }
         let mut state = self.state.lock();
-        let seq = self.submitted.fetch_add(1, Ordering::AcqRel) + 1;
+        // Only written under the lock.
+        let seq = self.submitted.load(Ordering::Relaxed) + 1;
+        self.submitted.store(seq, Ordering::Release);
         let record = LaunchRecord { seq, what, tags, tag_count, task: task.cloned() };
         if state.history.len() < HISTORY {
             state.history.push(record);

@@ -23,9 +23,9 @@ pub type Dims = SmallVec<[i64; MAX_NDIM]>;
 ///
 /// Made by `pygpukit.zeros`, `pygpukit.from_numpy` and their siblings. Operators run asynchronously on the
 /// current stream; `to_numpy` and `item` wait for them.
-#[pyclass(frozen, weakref, freelist = 128, module = "pygpukit")]
+#[pyclass(frozen, weakref, module = "pygpukit")]
 pub struct GPUArray {
-    pub state: Arc<DeviceState>,
+    pub state: &'static DeviceState,
     pub storage: Arc<Storage>,
     /// Offset of the first element in the storage, in bytes.
     pub offset: usize,
@@ -39,7 +39,7 @@ impl GPUArray {
     pub fn allocate(ctx: &ExecCtx, layout: Layout, dtype: DType) -> pygpukit_core::Result<GPUArray> {
         let bytes = layout.size() as usize * dtype.itemsize();
         let storage = ctx.allocate(bytes, &mut check_signals)?;
-        Ok(GPUArray { state: ctx.state.clone(), storage, offset: 0, layout, dtype })
+        Ok(GPUArray { state: ctx.state, storage, offset: 0, layout, dtype })
     }
 
     #[inline]
@@ -69,7 +69,7 @@ impl GPUArray {
     /// Another look at the same storage.
     fn view(&self, layout: Layout, element_offset: i64) -> GPUArray {
         let offset = (self.offset as i64 + element_offset * self.dtype.itemsize() as i64) as usize;
-        GPUArray { state: self.state.clone(), storage: self.storage.clone(), offset, layout, dtype: self.dtype }
+        GPUArray { state: self.state, storage: self.storage.clone(), offset, layout, dtype: self.dtype }
     }
 
     /// First and one past the last byte reached.
@@ -130,7 +130,7 @@ impl GPUArray {
 
     #[getter]
     fn device(&self) -> PyDevice {
-        PyDevice { state: self.state.clone() }
+        PyDevice { state: self.state }
     }
 
     /// Address of the first element. Reading it pins the memory for the array's life, since a raw pointer

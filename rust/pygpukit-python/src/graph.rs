@@ -34,7 +34,7 @@ struct Parameters {
 
 #[derive(Default)]
 struct Inner {
-    state: Option<Arc<DeviceState>>,
+    state: Option<&'static DeviceState>,
     recorder: Option<Arc<Recorder>>,
     graph: Option<Arc<Graph>>,
     parameters: Parameters,
@@ -81,12 +81,12 @@ impl PyGraph {
         if inner.graph.is_some() {
             return Err(misuse("the graph holds a recording; call reset() before capturing again"));
         }
-        if inner.state.as_ref().is_some_and(|s| !Arc::ptr_eq(s, &ctx.state)) {
+        if inner.state.as_ref().is_some_and(|s| !std::ptr::eq(*s, ctx.state)) {
             return Err(misuse("the graph's parameters live on another device"));
         }
         let recorder = Recorder::new(&ctx).py()?;
         ctx.recorder = Some(recorder.clone());
-        inner.state = Some(ctx.state.clone());
+        inner.state = Some(ctx.state);
         inner.recorder = Some(recorder);
         drop(inner);
         exec::push(ctx);
@@ -153,7 +153,7 @@ impl PyGraph {
         if inner.parameters.names.iter().any(|(n, _)| *n == name) {
             return Err(misuse(&format!("the graph already has a parameter named '{name}'")));
         }
-        inner.state = Some(ctx.state.clone());
+        inner.state = Some(ctx.state);
         let index = inner.parameters.names.len();
         if index * SLOT / CHUNK >= inner.parameters.chunks.len() {
             let chunk = ctx.allocate(CHUNK, &mut check_signals).py()?;
@@ -163,7 +163,7 @@ impl PyGraph {
         let storage = inner.parameters.chunks[index * SLOT / CHUNK].clone();
         drop(inner);
         let array = GPUArray {
-            state: ctx.state.clone(),
+            state: ctx.state,
             storage,
             offset: index * SLOT % CHUNK,
             layout: Layout::contiguous(&[]).py()?,

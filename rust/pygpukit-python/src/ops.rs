@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 use parking_lot::RwLock;
 use pygpukit_core::command::{Access, Launch, LaunchAttributes, UseRef};
@@ -33,15 +34,17 @@ use crate::stream::PyStream;
 const NO_OUT: u8 = 255;
 
 /// A registered operator.
-#[derive(Debug)]
 pub struct Operator {
     id: u16,
     pub name: String,
     pub arity: usize,
+    /// The plan used last: most calls of an operator repeat its types.
+    recent: AtomicPtr<Plan>,
 }
 
 /// How to run one operator on one combination of types.
 struct Plan {
+    key: u64,
     common: DType,
     compute: DType,
     out: DType,
@@ -71,7 +74,7 @@ impl Hasher for WordHasher {
     }
 }
 
-type Plans = HashMap<u64, Arc<Plan>, BuildHasherDefault<WordHasher>>;
+type Plans = HashMap<u64, &'static Plan, BuildHasherDefault<WordHasher>>;
 
 static OPERATORS: RwLock<Vec<Arc<Operator>>> = RwLock::new(Vec::new());
 static PLANS: RwLock<Plans> = RwLock::new(Plans::with_hasher(BuildHasherDefault::new()));
@@ -139,7 +142,7 @@ pub fn apply<'py>(
     };
     for (i, operand) in operands.iter().enumerate() {
         if let Operand::Array(array) = operand
-            && !Arc::ptr_eq(&array.get().state, &first.state)
+            && !std::ptr::eq(array.get().state, first.state)
         {
             return Err(raise(
                 "DeviceError",
@@ -166,7 +169,7 @@ pub fn apply<'py>(
             if clash {
                 // Part of the result would overwrite operands not read yet: go through a temporary.
                 let temporary = Bound::new(py, GPUArray::allocate(&ctx, layout, plan.out).py()?)?;
-                run(py, op, &plan, &ctx, &operands, &temporary)?;
+                run(py, op, plan, &ctx, &operands, &temporary)?;
                 let copy = find("copy")?;
                 return apply(py, &copy, &[temporary.into_any()], Some(out), stream);
             }
@@ -174,7 +177,7 @@ pub fn apply<'py>(
         }
         None => Bound::new(py, GPUArray::allocate(&ctx, layout, plan.out).py()?)?,
     };
-    run(py, op, &plan, &ctx, &operands, &result)?;
+    run(py, op, plan, &ctx, &operands, &result)?;
     Ok(result.unbind())
 }
 
@@ -201,7 +204,7 @@ fn result_layout(operands: &[Operand<'_, '_>], first: &GPUArray) -> PyResult<Lay
 }
 
 fn check_out(op: &Operator, out: &GPUArray, layout: &Layout, first: &GPUArray) -> PyResult<()> {
-    if !Arc::ptr_eq(&out.state, &first.state) {
+    if !std::ptr::eq(out.state, first.state) {
         return Err(raise("DeviceError", format!("{}(): out lives on another device than the operands", op.name)));
     }
     if out.layout.shape() != layout.shape() {
@@ -230,7 +233,7 @@ fn plan(
     operands: &[Operand<'_, '_>],
     out: Option<&Bound<'_, GPUArray>>,
     ctx: &ExecCtx,
-) -> PyResult<Arc<Plan>> {
+) -> PyResult<&'static Plan> {
     let props = ctx.state.device.props();
     let mut key = u64::from(op.id) << 48 | (props.ordinal as u64 & 0x7f) << 40 | u64::from(ctx.state.is_cuda()) << 47;
     for (i, operand) in operands.iter().enumerate() {
@@ -241,12 +244,24 @@ fn plan(
         key |= u64::from(code) << (8 * i);
     }
     key |= u64::from(out.map_or(NO_OUT, |o| o.get().dtype.code())) << 24;
-    if let Some(plan) = PLANS.read().get(&key) {
-        return Ok(plan.clone());
+    // SAFETY: null, or a plan that lives for ever.
+    if let Some(recent) = unsafe { op.recent.load(Ordering::Acquire).as_ref() }
+        && recent.key == key
+    {
+        return Ok(recent);
     }
-    let made = Arc::new(make_plan(py, op, operands, out, ctx)?);
-    PLANS.write().insert(key, made.clone());
-    Ok(made)
+    let known = PLANS.read().get(&key).copied();
+    let plan = match known {
+        Some(plan) => plan,
+        None => {
+            // Kept for ever: there is one per operator and combination of types.
+            let made: &'static Plan = Box::leak(Box::new(make_plan(py, op, operands, out, ctx, key)?));
+            PLANS.write().insert(key, made);
+            made
+        }
+    };
+    op.recent.store(std::ptr::from_ref(plan).cast_mut(), Ordering::Release);
+    Ok(plan)
 }
 
 #[cold]
@@ -256,6 +271,7 @@ fn make_plan(
     operands: &[Operand<'_, '_>],
     out: Option<&Bound<'_, GPUArray>>,
     ctx: &ExecCtx,
+    key: u64,
 ) -> PyResult<Plan> {
     let inputs = operands
         .iter()
@@ -265,7 +281,7 @@ fn make_plan(
         })
         .collect::<PyResult<Vec<Py<PyAny>>>>()?;
     let out = out.map(|o| dtype::object(py, o.get().dtype)).transpose()?;
-    let device = crate::device::PyDevice { state: ctx.state.clone() };
+    let device = crate::device::PyDevice { state: ctx.state };
     let made = hooks(py)?.plan.bind(py).call1((&op.name, PyTuple::new(py, inputs)?, out, device))?;
     type Made<'py> = (
         Bound<'py, DataType>,
@@ -277,6 +293,7 @@ fn make_plan(
     );
     let (common, compute, out, vector, (threads, per_block, per_block_nd), kernels): Made<'_> = made.extract()?;
     Ok(Plan {
+        key,
         common: common.get().dtype,
         compute: compute.get().dtype,
         out: out.get().dtype,
@@ -380,12 +397,12 @@ fn coerced<'py>(
     let mut device = None;
     for arg in args.iter().chain(out.map(|o| o.as_any())) {
         if let Ok(array) = arg.cast_exact::<GPUArray>() {
-            device = Some(crate::device::PyDevice { state: array.get().state.clone() });
+            device = Some(crate::device::PyDevice { state: array.get().state });
         }
     }
     let device = match device {
         Some(device) => device,
-        None => crate::device::PyDevice { state: context(py)?.state.clone() },
+        None => crate::device::PyDevice { state: context(py)?.state },
     };
     let device = Bound::new(py, device)?;
     for arg in args {
@@ -401,13 +418,20 @@ fn coerced<'py>(
 /// Register a row of the operator table and return its id.
 pub fn intern(name: &str, arity: usize) -> PyResult<Arc<Operator>> {
     if arity == 0 || arity > MAX_INPUTS {
-        return Err(PyTypeError::new_err(format!("operator '{name}' has {arity} operands; 1 to {MAX_INPUTS} are allowed")));
+        return Err(PyTypeError::new_err(format!(
+            "operator '{name}' has {arity} operands; 1 to {MAX_INPUTS} are allowed"
+        )));
     }
     let mut operators = OPERATORS.write();
     if let Some(existing) = operators.iter().find(|o| o.name == name) {
         return Ok(existing.clone());
     }
-    let operator = Arc::new(Operator { id: operators.len() as u16, name: name.to_string(), arity });
+    let operator = Arc::new(Operator {
+        id: operators.len() as u16,
+        name: name.to_string(),
+        arity,
+        recent: AtomicPtr::new(std::ptr::null_mut()),
+    });
     operators.push(operator.clone());
     Ok(operator)
 }
@@ -415,13 +439,18 @@ pub fn intern(name: &str, arity: usize) -> PyResult<Arc<Operator>> {
 /// Give Rust the Python side of the operator table.
 #[pyfunction]
 fn set_operator_hooks(py: Python<'_>, plan: Py<PyAny>, cpu: Py<PyAny>, coerce: Py<PyAny>) -> PyResult<()> {
-    HOOKS.set(py, Hooks { plan, cpu, coerce }).map_err(|_| PyRuntimeError::new_err("the operator hooks are already set"))
+    HOOKS
+        .set(py, Hooks { plan, cpu, coerce })
+        .map_err(|_| PyRuntimeError::new_err("the operator hooks are already set"))
 }
 
 /// Forget all plans, so that the next call of each operator asks Python again.
 #[pyfunction]
 fn clear_plans() {
     PLANS.write().clear();
+    for operator in OPERATORS.read().iter() {
+        operator.recent.store(std::ptr::null_mut(), Ordering::Release);
+    }
 }
 
 pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {

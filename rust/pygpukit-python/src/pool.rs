@@ -29,7 +29,7 @@ use crate::errors::{ToPy, check_signals};
 /// ...     pass
 #[pyclass(frozen, weakref, module = "pygpukit", name = "MemoryPool")]
 pub struct PyPool {
-    state: Arc<DeviceState>,
+    state: &'static DeviceState,
     pool: Arc<Pool>,
     enable_eviction: bool,
 }
@@ -74,7 +74,7 @@ impl PyPool {
     fn new(py: Python<'_>, quota: Option<usize>, enable_eviction: bool, name: &str) -> PyResult<PyPool> {
         let ctx = context(py)?;
         let pool = ctx.pool.child(name, quota).py()?;
-        Ok(PyPool { state: ctx.state.clone(), pool, enable_eviction })
+        Ok(PyPool { state: ctx.state, pool, enable_eviction })
     }
 
     #[getter]
@@ -89,7 +89,7 @@ impl PyPool {
 
     #[getter]
     fn device(&self) -> PyDevice {
-        PyDevice { state: self.state.clone() }
+        PyDevice { state: self.state }
     }
 
     /// Bytes handed out, rounded up to size classes; pools inside this one count too.
@@ -196,7 +196,7 @@ fn stats_dict<'py>(py: Python<'py>, pool: &Pool) -> PyResult<Bound<'py, PyDict>>
 #[pyfunction]
 fn current_pool(py: Python<'_>) -> PyResult<PyPool> {
     let ctx = context(py)?;
-    Ok(PyPool { state: ctx.state.clone(), pool: ctx.pool.clone(), enable_eviction: false })
+    Ok(PyPool { state: ctx.state, pool: ctx.pool.clone(), enable_eviction: false })
 }
 
 /// Make a pool the one arrays come from in this thread from now on.

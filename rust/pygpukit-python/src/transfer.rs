@@ -118,7 +118,8 @@ fn read_buffer(
 
 fn check_buffer(array: &GPUArray, data: &PyBuffer<u8>) -> PyResult<()> {
     if !array.layout.is_contiguous() {
-        return Err(Error::Shape("only a contiguous array can be copied as bytes; call contiguous() first".into())).py();
+        return Err(Error::Shape("only a contiguous array can be copied as bytes; call contiguous() first".into()))
+            .py();
     }
     if !data.is_c_contiguous() || data.item_count() != array.bytes() {
         return Err(Error::Value(format!(
@@ -177,7 +178,7 @@ fn copy_dense(
     let fits = target.bytes() == source.bytes()
         && target.layout.is_contiguous()
         && source.layout.is_contiguous()
-        && Arc::ptr_eq(&target.state, &source.state);
+        && std::ptr::eq(target.state, source.state);
     if !fits {
         return Err(Error::Value("copy_dense needs two contiguous arrays of one size on one device".into())).py();
     }
