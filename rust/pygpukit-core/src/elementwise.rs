@@ -79,14 +79,14 @@ pub fn pack(
 ) -> Result<()> {
     let n = out.size();
     let mut dense = out.is_contiguous();
-    let mut aligned = out_ptr % (shape.vector * out_itemsize) as u64 == 0;
+    let mut aligned = out_ptr.is_multiple_of((shape.vector * out_itemsize) as u64);
     for input in inputs {
         if let Input::Array { ptr, layout, itemsize } = input {
             if layout.size() == 1 {
                 continue;
             }
             dense = dense && layout.shape() == out.shape() && layout.is_contiguous();
-            aligned = aligned && ptr % (shape.vector * itemsize) as u64 == 0;
+            aligned = aligned && ptr.is_multiple_of((shape.vector * itemsize) as u64);
         }
     }
     (packed.dense, packed.n, packed.len) = (dense, n, 0);

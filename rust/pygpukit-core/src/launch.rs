@@ -1,10 +1,13 @@
 //! `submit` and its borrowed form `launch`: the only code that gives work to a device.
 
-use crate::command::{Command, Launch, UseRef, Work};
+use std::sync::Arc;
+
+use crate::command::{Command, Launch, LaunchAttributes, UseRef, Work};
 use crate::error::{Error, Result};
 use crate::exec::ExecCtx;
+use crate::kernel::Kernel;
 use crate::memory::Storage;
-use crate::runtime;
+use crate::runtime::{self, DeviceState};
 
 /// Cost assumed for work nobody has measured yet.
 const UNKNOWN_COST_NS: i64 = 10_000;
@@ -90,6 +93,13 @@ pub fn time_launches(ctx: &ExecCtx, work: &Launch<'_>, bare: bool, burst: u32, r
     }
     times.sort_by(f64::total_cmp);
     Ok(times.get(times.len() / 2).copied().unwrap_or(0.0))
+}
+
+/// The driver call alone, for benchmarks: one block on the default stream, without any bookkeeping.
+pub fn bare_launch(state: &DeviceState, kernel: &Arc<Kernel>, args: &[u8]) -> Result<()> {
+    let attributes = LaunchAttributes::default();
+    let launch = Launch { kernel, grid: [1; 3], block: [256, 1, 1], shared: 0, attributes, args };
+    state.device.launch(state.default_stream.raw(), &launch)
 }
 
 /// Check a launch's shape against the device before the driver refuses it with a number.

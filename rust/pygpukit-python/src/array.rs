@@ -252,7 +252,7 @@ fn empty(
     device: Option<&Bound<'_, PyDevice>>,
 ) -> PyResult<GPUArray> {
     let ctx = match device {
-        Some(device) => crate::device::context_for(py, &device.get().state)?,
+        Some(device) => crate::device::context_for(py, device.get().state)?,
         None => context(py)?,
     };
     let layout = Layout::contiguous(&shape).py()?;

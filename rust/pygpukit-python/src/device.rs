@@ -105,7 +105,7 @@ impl PyDevice {
 
     /// Make it the current device of this thread, until `_leave`.
     fn _enter(&self) {
-        exec::push(ExecCtx::default_for(&self.state));
+        exec::push(ExecCtx::default_for(self.state));
     }
 
     fn _leave(&self) {
@@ -127,7 +127,7 @@ impl PyDevice {
 
 fn opened(device: SharedDevice, mode: ArenaMode) -> PyResult<PyDevice> {
     let state = DeviceState::new(device, mode).py()?;
-    runtime::register(&state);
+    runtime::register(state);
     Ok(PyDevice { state })
 }
 

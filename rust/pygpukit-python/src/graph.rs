@@ -97,7 +97,7 @@ impl PyGraph {
     fn end_capture(&self) -> PyResult<()> {
         let (recorder, state) = {
             let mut inner = self.inner.lock();
-            match (inner.recorder.take(), inner.state.clone()) {
+            match (inner.recorder.take(), inner.state) {
                 (Some(recorder), Some(state)) => (recorder, state),
                 _ => return Err(misuse("no capture has been started")),
             }
@@ -109,8 +109,8 @@ impl PyGraph {
             return Err(misuse("the capture belongs to another thread, or a context entered in it is still open"));
         }
         exec::pop();
-        let graph = Arc::new(recorder.finish(&state));
-        let ctx = ExecCtx::default_for(&state);
+        let graph = Arc::new(recorder.finish(state));
+        let ctx = ExecCtx::default_for(state);
         graph.prepare(&ctx).py()?;
         self.inner.lock().graph = Some(graph);
         Ok(())
@@ -250,7 +250,7 @@ impl PyGraph {
             let known: Vec<&str> = inner.parameters.names.iter().map(|(n, _)| n.as_str()).collect();
             return Err(misuse(&format!("the graph has no parameter '{name}'; it has: {}", known.join(", "))));
         };
-        let state = inner.state.clone().ok_or_else(|| misuse("the graph has no device yet"))?;
+        let state = inner.state.ok_or_else(|| misuse("the graph has no device yet"))?;
         Ok(GPUArray {
             state,
             storage: inner.parameters.chunks[index * SLOT / CHUNK].clone(),

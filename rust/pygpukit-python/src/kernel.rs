@@ -6,7 +6,7 @@ use pygpukit_core::command::{Access, Launch, LaunchAttributes};
 use pygpukit_core::dtype::DType;
 use pygpukit_core::error::Error;
 use pygpukit_core::kernel::{Kernel, KernelMeta, Library};
-use pygpukit_core::launch::time_launches;
+use pygpukit_core::launch::{bare_launch, time_launches};
 use pygpukit_core::runtime::DeviceState;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -193,8 +193,18 @@ impl PyKernel {
             attributes: LaunchAttributes::default(),
             args: &filled.blob,
         };
-        let ctx = context_for(py, &self.state)?;
+        let ctx = context_for(py, self.state)?;
         py.detach(|| time_launches(&ctx, &work, bare, burst, rounds)).py()
+    }
+
+    /// A callable that makes only the driver call, with these arguments fixed: what any launch from Python costs.
+    fn _bare_launcher(slf: Bound<'_, Self>, args: Vec<Bound<'_, PyAny>>) -> PyResult<BareLauncher> {
+        let this = slf.get();
+        let mut filled = Filled::new(this.arg_bytes);
+        for (param, value) in this.params.as_deref().unwrap_or_default().iter().zip(&args) {
+            this.fill(param, value, &mut filled)?;
+        }
+        Ok(BareLauncher { kernel: this.kernel.clone(), state: this.state, args: filled.blob.to_vec() })
     }
 
     /// Launch a built-in kernel: arrays of any layout, 64-bit integers and structs as bytes, packed in order. The
@@ -221,7 +231,7 @@ impl PyKernel {
             }
         }
         let (grid, block) = self.checked(self.state.device.props(), [grid, 1, 1], [block, 1, 1])?;
-        let mut ctx = context_for(py, &self.state)?;
+        let mut ctx = context_for(py, self.state)?;
         if let Some(stream) = stream {
             ctx = Arc::new(stream.get().context(&ctx)?);
         }
@@ -230,6 +240,21 @@ impl PyKernel {
 
     fn __repr__(&self) -> String {
         format!("<Kernel {}({})>", self.kernel.name(), self.show_params())
+    }
+}
+
+/// See `Kernel._bare_launcher`.
+#[pyclass(frozen, module = "pygpukit", name = "_BareLauncher")]
+struct BareLauncher {
+    kernel: Arc<Kernel>,
+    state: &'static DeviceState,
+    args: Vec<u8>,
+}
+
+#[pymethods]
+impl BareLauncher {
+    fn __call__(&self) -> PyResult<()> {
+        bare_launch(self.state, &self.kernel, &self.args).py()
     }
 }
 

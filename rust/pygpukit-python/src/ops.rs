@@ -150,7 +150,7 @@ pub fn apply<'py>(
             ));
         }
     }
-    let mut ctx = crate::device::context_for(py, &first.state)?;
+    let mut ctx = crate::device::context_for(py, first.state)?;
     if let Some(stream) = stream {
         ctx = Arc::new(stream.get().context(&ctx)?);
     }

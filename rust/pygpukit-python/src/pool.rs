@@ -122,7 +122,7 @@ impl PyPool {
 
     /// Take a block of the pool for the current stream.
     fn allocate(&self, py: Python<'_>, nbytes: usize) -> PyResult<Allocation> {
-        let ctx = context_for(py, &self.state)?;
+        let ctx = context_for(py, self.state)?;
         self.state.check().py()?;
         let storage = self.pool.allocate_with_check(nbytes, &ctx.stream, &mut check_signals).py()?;
         Ok(Allocation { ptr: storage.ptr(), nbytes, storage: Mutex::new(Some(storage)) })
@@ -156,7 +156,7 @@ impl PyPool {
 
     fn __enter__<'py>(slf: Bound<'py, Self>, py: Python<'py>) -> PyResult<Bound<'py, Self>> {
         let this = slf.get();
-        let mut ctx = pygpukit_core::exec::ExecCtx::clone(&*context_for(py, &this.state)?);
+        let mut ctx = pygpukit_core::exec::ExecCtx::clone(&*context_for(py, this.state)?);
         ctx.pool = this.pool.clone();
         exec::push(ctx);
         Ok(slf)
@@ -203,7 +203,7 @@ fn current_pool(py: Python<'_>) -> PyResult<PyPool> {
 #[pyfunction]
 fn set_default_pool(py: Python<'_>, pool: &Bound<'_, PyPool>) -> PyResult<()> {
     let this = pool.get();
-    let mut ctx = pygpukit_core::exec::ExecCtx::clone(&*context_for(py, &this.state)?);
+    let mut ctx = pygpukit_core::exec::ExecCtx::clone(&*context_for(py, this.state)?);
     ctx.pool = this.pool.clone();
     exec::swap(Some(Arc::new(ctx)));
     Ok(())

@@ -44,7 +44,7 @@ impl PyStream {
 
     /// The context for work put on this stream explicitly, keeping the thread's capture and pool.
     fn own_context(&self, py: Python<'_>) -> PyResult<ExecCtx> {
-        Ok(crate::device::context_for(py, &self.state)?.on_stream(&self.stream))
+        Ok(crate::device::context_for(py, self.state)?.on_stream(&self.stream))
     }
 }
 
@@ -143,7 +143,7 @@ impl PyStream {
     fn record(&self, py: Python<'_>, event: Option<Bound<'_, PyEvent>>) -> PyResult<Py<PyEvent>> {
         let event = match event {
             Some(event) => event,
-            None => Bound::new(py, PyEvent::make(&self.state, true)?)?,
+            None => Bound::new(py, PyEvent::make(self.state, true)?)?,
         };
         event.get().event.record(&self.own_context(py)?).py()?;
         Ok(event.unbind())
@@ -214,7 +214,7 @@ impl PyEvent {
     #[new]
     #[pyo3(signature = (timing=true))]
     fn new(py: Python<'_>, timing: bool) -> PyResult<PyEvent> {
-        PyEvent::make(&context(py)?.state, timing)
+        PyEvent::make(context(py)?.state, timing)
     }
 
     #[getter]

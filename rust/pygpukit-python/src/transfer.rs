@@ -43,7 +43,7 @@ fn from_buffer(
     stream: Option<&Bound<'_, PyStream>>,
 ) -> PyResult<GPUArray> {
     let ctx = match device {
-        Some(device) => context_for(py, &device.get().state)?,
+        Some(device) => context_for(py, device.get().state)?,
         None => context(py)?,
     };
     let ctx = on(py, ctx, stream)?;
@@ -62,7 +62,7 @@ fn write_buffer(
     data: PyBuffer<u8>,
     stream: Option<&Bound<'_, PyStream>>,
 ) -> PyResult<()> {
-    let ctx = on(py, context_for(py, &array.get().state)?, stream)?;
+    let ctx = on(py, context_for(py, array.get().state)?, stream)?;
     upload(py, &ctx, array.get(), &data)
 }
 
@@ -103,7 +103,7 @@ fn read_buffer(
     if array.bytes() == 0 {
         return Ok(());
     }
-    let ctx = on(py, context_for(py, &array.state)?, stream)?;
+    let ctx = on(py, context_for(py, array.state)?, stream)?;
     let uses = smallvec![array.used(Access::Read)];
     let target = data.buf_ptr() as u64;
     py.detach(|| {
@@ -159,7 +159,7 @@ fn fill(
     };
     let mut word = [0u8; 4];
     word[..width].copy_from_slice(&element[..width]);
-    let ctx = on(py, context_for(py, &array.state)?, stream)?;
+    let ctx = on(py, context_for(py, array.state)?, stream)?;
     let work = Work::Fill(Fill { dst: array.ptr(), value: u32::from_le_bytes(word), width: width as u8, count });
     submit(&ctx, Command { work, uses: smallvec![array.used(Access::Write)], cost_key: 0 }).py()?;
     Ok(true)
@@ -185,7 +185,7 @@ fn copy_dense(
     if source.bytes() == 0 {
         return Ok(());
     }
-    let ctx = on(py, context_for(py, &source.state)?, stream)?;
+    let ctx = on(py, context_for(py, source.state)?, stream)?;
     let uses = smallvec![target.used(Access::Write), source.used(Access::Read)];
     submit(&ctx, copy(CopyKind::DeviceToDevice, target.ptr(), source.ptr(), source.bytes(), uses)).py()
 }
@@ -203,7 +203,7 @@ fn submit_host(
     let Some(first) = writes.first().or(reads.first()) else {
         return Err(Error::Value("a host function must name the arrays it touches".into())).py();
     };
-    let ctx = on(py, context_for(py, &first.get().state)?, stream)?;
+    let ctx = on(py, context_for(py, first.get().state)?, stream)?;
     let mut uses = SmallVec::new();
     uses.extend(writes.iter().map(|a| a.get().used(Access::Write)));
     uses.extend(reads.iter().map(|a| a.get().used(Access::Read)));

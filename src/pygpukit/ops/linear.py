@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["matmul", "sum", "sum_axis", "transpose"]
 
 
-def sum(  # noqa: A001 - NumPy's name
+def sum(
     x: GPUArray,
     axis: int | Sequence[int] | None = None,
     dtype: DTypeLike | None = None,
@@ -74,7 +74,9 @@ def sum(  # noqa: A001 - NumPy's name
     axes = _axes(x, axis)
     kind = _dtype(dtype) if dtype is not None else out.dtype if out is not None else sum_type(x.dtype)
     if not can_cast(sum_type(x.dtype), kind):
-        raise DTypeError(f"the sum of {x.dtype.name} is {sum_type(x.dtype).name}, which cannot be written to {kind.name}")
+        raise DTypeError(
+            f"the sum of {x.dtype.name} is {sum_type(x.dtype).name}, which cannot be written to {kind.name}"
+        )
     shape = tuple(1 if i in axes else n for i, n in enumerate(x.shape) if keepdims or i not in axes)
     target = _target("sum", x, shape, kind, out)
     if target.size == 0:

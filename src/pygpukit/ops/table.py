@@ -199,7 +199,16 @@ def _selection() -> list[Row]:
         Row("clamp", 3, "clamp(a, b, c)", _clamp, "promote", "iufc", 2, "minimum(maximum(a, b), c)."),
         Row("where", 3, "a ? b : c", _where, "where", "biufc", 1, "b where the condition a holds, c elsewhere."),
         Row("relu", 1, "relu(a)", _relu, "promote", "iuf", 1, "a where positive, else 0; NaN stays."),
-        Row("copysign", 2, "copysign(a, b)", np.copysign, np.copysign, _FLOATS, 1, "Magnitude of a, sign of b."),
+        Row(
+            "copysign",
+            2,
+            "copysign(a, b)",
+            np.copysign,
+            np.copysign,
+            _FLOATS,
+            1,
+            "Magnitude of a, sign of b (a float16 NaN counts as positive on CUDA).",
+        ),
     ]
 
 

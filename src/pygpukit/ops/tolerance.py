@@ -49,7 +49,7 @@ _FLUSH = 2.0**-118
 
 # complex64 and complex128; complex64 functions run in double on both sides.
 _COMPLEX: dict[str, tuple[float, float]] = {
-    "mul": (2, 2), "square": (2, 2), "div": (4, 4), "reciprocal": (4, 4), "abs": (4, 4), "sign": (4, 4),
+    "mul": (4, 4), "square": (4, 4), "div": (4, 4), "reciprocal": (4, 4), "abs": (4, 4), "sign": (4, 4),
     "pow": (2, 256), "tan": (2, 64), "tanh": (2, 64),
 }  # fmt: skip
 _COMPLEX_FUNCTION = (2.0, 16.0)
