@@ -48,6 +48,19 @@ impl ExecCtx {
         ExecCtx { stream: stream.clone(), ..self.clone() }
     }
 
+    /// Does this context record, as the one that started the capture or as one entered inside it?
+    pub fn records(&self, recorder: &Arc<Recorder>) -> bool {
+        self.recorder.as_ref().is_some_and(|own| Arc::ptr_eq(own, recorder))
+    }
+
+    /// Was it entered inside the capture it belongs to?
+    pub fn is_inside_capture(&self) -> bool {
+        match (&self.recorder, &self.previous) {
+            (Some(recorder), Some(previous)) => previous.records(recorder),
+            _ => false,
+        }
+    }
+
     /// Memory for the current stream from the current pool. `check` runs while a full device is waited for and may
     /// end the wait with an error.
     #[inline]

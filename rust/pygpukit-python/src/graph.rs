@@ -102,8 +102,7 @@ impl PyGraph {
                 _ => return Err(misuse("no capture has been started")),
             }
         };
-        let current = exec::current();
-        let here = current.as_ref().is_some_and(|c| c.recorder.as_ref().is_some_and(|r| Arc::ptr_eq(r, &recorder)));
+        let here = exec::current().is_some_and(|c| c.records(&recorder) && !c.is_inside_capture());
         if !here {
             self.inner.lock().recorder = Some(recorder);
             return Err(misuse("the capture belongs to another thread, or a context entered in it is still open"));
@@ -119,8 +118,7 @@ impl PyGraph {
     /// Drop an unfinished recording, if any, without making a graph.
     fn _abort_capture(&self) {
         if let Some(recorder) = self.inner.lock().recorder.take() {
-            let current = exec::current();
-            if current.is_some_and(|c| c.recorder.as_ref().is_some_and(|r| Arc::ptr_eq(r, &recorder))) {
+            while exec::current().is_some_and(|c| c.records(&recorder)) {
                 exec::pop();
             }
         }
