@@ -16,7 +16,14 @@ TYPES = [
     "bool", "int8", "uint16", "int32", "int64", "uint64", "float16", "bfloat16", "float32", "float64", "float8_e4m3fn",
     "float8_e5m2", "complex64", "complex128",
 ]  # fmt: skip
-EPS = {"float16": 1e-3, "bfloat16": 8e-3, "float8_e4m3fn": 0.13, "float8_e5m2": 0.26, "float32": 3e-6, "complex64": 3e-6}
+EPS = {
+    "float16": 1e-3,
+    "bfloat16": 8e-3,
+    "float8_e4m3fn": 0.13,
+    "float8_e5m2": 0.26,
+    "float32": 3e-6,
+    "complex64": 3e-6,
+}
 
 
 def values(shape: tuple[int, ...], name: str, seed: int = 0) -> np.ndarray[Any, Any]:
@@ -55,7 +62,9 @@ def test_sum_of_any_view(data: st.DataObject) -> None:
     host = np.arange(210, dtype=np.int32).reshape(5, 6, 7)
     key = data.draw(hnp.basic_indices(host.shape, allow_ellipsis=True, allow_newaxis=True))
     x, host = gp.from_numpy(host)[key].T, np.asarray(host[key]).T
-    axes = data.draw(st.lists(st.integers(0, max(host.ndim - 1, 0)), unique=True, max_size=host.ndim)) if host.ndim else []
+    axes = (
+        data.draw(st.lists(st.integers(0, max(host.ndim - 1, 0)), unique=True, max_size=host.ndim)) if host.ndim else []
+    )
     assert gp.sum(x, tuple(axes)).tolist() == host.sum(tuple(axes)).tolist()
     assert gp.sum(x).item() == host.sum()
 
@@ -138,7 +147,9 @@ def test_matmul_shapes(left: tuple[int, ...], right: tuple[int, ...]) -> None:
 def test_matmul_of_views_and_into_its_operand() -> None:
     a = values((8, 8), "float32", 5)
     x = gp.from_numpy(a)
-    np.testing.assert_allclose((x.T[1:, ::2] @ x[::2, ::-1]).to_numpy(), a.T[1:, ::2] @ a[::2, ::-1], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        (x.T[1:, ::2] @ x[::2, ::-1]).to_numpy(), a.T[1:, ::2] @ a[::2, ::-1], rtol=1e-5, atol=1e-6
+    )
     wanted = a @ a.T
     gp.matmul(x, x.T, out=x)
     np.testing.assert_allclose(x.to_numpy(), wanted, rtol=1e-5, atol=1e-6)

@@ -179,7 +179,13 @@ def test_python_operators(symbol: str, kind: str) -> None:
     function = (BINARY | BITS)[symbol]
     a, b = np.array([1, 5, 7, 2]).astype(kind), np.array([3, 2, 7, 1]).astype(kind)
     x, y = gp.from_numpy(a), gp.from_numpy(b)
-    for ours, theirs in (((x, y), (a, b)), ((x, 3), (a, 3)), ((3, y), (3, b)), ((x, b[0]), (a, b[0])), ((a[1], y), (a[1], b))):
+    for ours, theirs in (
+        ((x, y), (a, b)),
+        ((x, 3), (a, 3)),
+        ((3, y), (3, b)),
+        ((x, b[0]), (a, b[0])),
+        ((a[1], y), (a[1], b)),
+    ):
         got, wanted = function(*ours), function(*theirs)
         assert isinstance(got, gp.GPUArray)
         assert gp.to_numpy_dtype(got.dtype) == wanted.dtype

@@ -64,7 +64,15 @@ def test_two_arrays(left: str, right: str, result: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("uint8", 256), ("uint8", -1), ("int8", 128), ("int8", -129), ("int32", 2**31), ("uint64", 2**64), ("int64", -(2**63) - 1)],
+    [
+        ("uint8", 256),
+        ("uint8", -1),
+        ("int8", 128),
+        ("int8", -129),
+        ("int32", 2**31),
+        ("uint64", 2**64),
+        ("int64", -(2**63) - 1),
+    ],
 )
 def test_an_integer_the_array_cannot_hold(name: str, value: int) -> None:
     x = gp.ones(2, name)
@@ -74,7 +82,9 @@ def test_an_integer_the_array_cannot_hold(name: str, value: int) -> None:
         np.add(np.ones(2, name), value)
 
 
-@pytest.mark.parametrize(("name", "value"), [("uint8", 255), ("int8", -128), ("int64", -(2**63)), ("uint64", 2**64 - 1)])
+@pytest.mark.parametrize(
+    ("name", "value"), [("uint8", 255), ("int8", -128), ("int64", -(2**63)), ("uint64", 2**64 - 1)]
+)
 def test_the_limits_fit_and_wrap(name: str, value: int) -> None:
     with np.errstate(all="ignore"):
         wanted = np.ones(2, name) + value

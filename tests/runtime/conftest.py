@@ -73,7 +73,9 @@ def run_fake(fake_cuda: str, run_python: Callable[..., str]) -> Callable[..., st
     """Run a program on the fake driver; keyword arguments are its settings, those in capitals environment variables."""
 
     def run(program: str, **settings: object) -> str:
-        environ = {name if name.isupper() else f"FAKECUDA_{name.upper()}": str(value) for name, value in settings.items()}
+        environ = {
+            name if name.isupper() else f"FAKECUDA_{name.upper()}": str(value) for name, value in settings.items()
+        }
         return run_python(_PRELUDE + program, **{"PYGPUKIT_DEVICE": "cuda", "PYGPUKIT_LIBCUDA": fake_cuda, **environ})
 
     return run

@@ -230,7 +230,14 @@ print(gp.current_device().kind, gp.is_cuda_available(), gp.device_count())
 
 @pytest.mark.parametrize(
     ("variable", "value"),
-    [("DEVICE", "gpu"), ("POOL", "big"), ("SYNC", "2"), ("STREAMS", "deferred:x"), ("CPU_MEMORY", "0"), ("CPU_MEMORY", "x")],
+    [
+        ("DEVICE", "gpu"),
+        ("POOL", "big"),
+        ("SYNC", "2"),
+        ("STREAMS", "deferred:x"),
+        ("CPU_MEMORY", "0"),
+        ("CPU_MEMORY", "x"),
+    ],
 )
 def test_a_wrong_variable_is_named(run_python: Callable[..., str], variable: str, value: str) -> None:
     program = """

@@ -195,7 +195,7 @@ def test_an_array_dropped_while_queued_work_uses_it(run_fake: Run) -> None:
     program = """
 k = kernel("reader", "8,8", [("dst", "*f32"), ("src", "const*f32")])
 for pooled_size in (1000, 1 << 20):
-    for _ in range(20):
+    for _ in range(10):
         streams = [gp.Stream() for _ in range(3)]
         x = gp.from_numpy(np.full(pooled_size, 7, np.float32))
         gp.synchronize()
@@ -208,8 +208,8 @@ for pooled_size in (1000, 1 << 20):
         gp.memory.trim()
         others = [gp.full(pooled_size, 9.0, "float32") for _ in range(4)]
         for s, c in zip(streams, copies):
-            assert set(c.to_numpy(stream=s).tolist()) == {7.0}
-        assert all(set(o.tolist()) == {9.0} for o in others)
+            assert (c.to_numpy(stream=s) == 7).all()
+        assert all((o.to_numpy() == 9).all() for o in others)
 print("ok")
 """
     for lazy in (0, 3, 20):

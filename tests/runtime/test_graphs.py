@@ -99,7 +99,9 @@ def test_parameters() -> None:
 
 def test_many_parameters_of_every_type() -> None:
     graph = gp.CudaGraph()
-    kinds = [gp.dtype(n) for n in ("bool", "int8", "uint16", "float16", "bfloat16", "float8_e5m2", "float64", "complex128")]
+    kinds = [
+        gp.dtype(n) for n in ("bool", "int8", "uint16", "float16", "bfloat16", "float8_e5m2", "float64", "complex128")
+    ]
     # More than one chunk of the block: earlier addresses must not move.
     parameters = [graph.parameter(f"p{i}", kinds[i % len(kinds)], 1) for i in range(600)]
     with graph.capture():
@@ -272,7 +274,10 @@ def test_fork_and_join_over_streams() -> None:
                 graph.replay()
                 assert d.tolist() == ((host + 1) * 5).tolist()
                 # Bit-equal to the calls themselves, on other streams.
-                assert d.to_numpy().tobytes() == gp.add(gp.mul(gp.add(x, 1.0), 2.0), gp.mul(gp.add(x, 1.0), 3.0)).to_numpy().tobytes()
+                assert (
+                    d.to_numpy().tobytes()
+                    == gp.add(gp.mul(gp.add(x, 1.0), 2.0), gp.mul(gp.add(x, 1.0), 3.0)).to_numpy().tobytes()
+                )
 
 
 def test_a_stream_can_wait_for_another_inside() -> None:

@@ -65,7 +65,11 @@ def test_a_library_that_is_no_driver(run_python: Run) -> None:
         ({"capability": "7.5"}, "DeviceError", ["7.5", "8.0"]),
         ({"capability": "6.1"}, "DeviceError", ["6.1"]),
         ({"PYGPUKIT_DEVICE": "cuda:3"}, "DeviceError", ["number 3", "offers 1"]),
-        ({"withhold": "cuLaunchKernelEx,cuGraphLaunch"}, "DriverError", ["lacks cuLaunchKernelEx, cuGraphLaunch", "550"]),
+        (
+            {"withhold": "cuLaunchKernelEx,cuGraphLaunch"},
+            "DriverError",
+            ["lacks cuLaunchKernelEx, cuGraphLaunch", "550"],
+        ),
         ({"fail": "cuInit:1:100:*"}, "DeviceError", ["No GPU devices found"]),
         ({"fail": "cuInit:1:34:*"}, "DriverNotFoundError", ["CUDA driver not detected", "stub"]),
         ({"fail": "cuInit:1:999:*"}, "DriverError", ["cuInit", "999"]),
@@ -75,7 +79,9 @@ def test_a_library_that_is_no_driver(run_python: Run) -> None:
         ({"fail": "cuStreamCreateWithPriority:1:1:*"}, "DriverError", ["cuStreamCreateWithPriority"]),
     ],
 )
-def test_a_driver_that_cannot_be_used(run_fake: Run, settings: dict[str, object], kind: str | None, parts: list[str]) -> None:
+def test_a_driver_that_cannot_be_used(
+    run_fake: Run, settings: dict[str, object], kind: str | None, parts: list[str]
+) -> None:
     text = run_fake(OPEN, **settings)
     if kind is not None:
         assert text.startswith(kind + " "), text
@@ -85,7 +91,8 @@ def test_a_driver_that_cannot_be_used(run_fake: Run, settings: dict[str, object]
 
 
 @pytest.mark.parametrize(
-    "settings", [{"version": 12030}, {"devices": 0}, {"capability": "7.5"}, {"withhold": "cuFuncLoad"}, {"fail": "cuInit:1:999:*"}]
+    "settings",
+    [{"version": 12030}, {"devices": 0}, {"capability": "7.5"}, {"withhold": "cuFuncLoad"}, {"fail": "cuInit:1:999:*"}],
 )
 def test_without_a_wish_the_cpu_is_taken_with_the_reason(run_fake: Run, settings: dict[str, object]) -> None:
     program = """
@@ -121,7 +128,8 @@ print(gp.get_device_capabilities()["vmm"])
 
 
 @pytest.mark.parametrize(
-    "settings", [{"withhold": "cuKernelGetParamInfo"}, {"withhold": "cuGreenCtxCreate"}, {"version": 12040}, {"version": 14020}]
+    "settings",
+    [{"withhold": "cuKernelGetParamInfo"}, {"withhold": "cuGreenCtxCreate"}, {"version": 12040}, {"version": 14020}],
 )
 def test_optional_calls_degrade_by_name(run_fake: Run, settings: dict[str, object]) -> None:
     program = """

@@ -128,7 +128,9 @@ def test_a_changed_quota() -> None:
         assert gp.empty(8 * MIB, "uint8").nbytes == 8 * MIB
 
 
-@pytest.mark.parametrize(("quota", "error"), [(-1, ValueError), ("lots", ValueError), (1.5, TypeError), (True, TypeError)])
+@pytest.mark.parametrize(
+    ("quota", "error"), [(-1, ValueError), ("lots", ValueError), (1.5, TypeError), (True, TypeError)]
+)
 def test_quotas_that_are_none(quota: object, error: type[Exception]) -> None:
     with pytest.raises(error):
         gp.memory.MemoryPool(quota)  # type: ignore[arg-type]
@@ -290,7 +292,11 @@ def test_a_full_device_waits_for_work_that_will_free_memory(seed: int) -> None:
 
 def test_every_operator_recovers_after_running_out(small: gp.Device) -> None:
     x = gp.ones(6 * MIB, "float32")
-    for call in (lambda: gp.add(x, x).astype("float64"), lambda: x.astype("complex128"), lambda: gp.full(20 * MIB, 2.0)):
+    for call in (
+        lambda: gp.add(x, x).astype("float64"),
+        lambda: x.astype("complex128"),
+        lambda: gp.full(20 * MIB, 2.0),
+    ):
         with pytest.raises(gp.OutOfMemoryError):
             call()
         gc.collect()
