@@ -71,7 +71,7 @@ from pygpukit.jit import get_nvrtc_path, get_nvrtc_version, is_nvrtc_available, 
 from pygpukit.ops import binding as _binding
 from pygpukit.ops import elementwise as _elementwise
 from pygpukit.ops.elementwise import *  # noqa: F403
-from pygpukit.ops.linear import matmul, sum, sum_axis, transpose  # noqa: A004 - NumPy's names
+from pygpukit.ops.linear import matmul, sum, sum_axis, transpose
 
 __version__ = _native.__version__
 

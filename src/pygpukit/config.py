@@ -7,10 +7,8 @@ import operator
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from fractions import Fraction
 from pathlib import Path
-from typing import SupportsIndex, TypeVar
+from typing import NamedTuple, SupportsIndex, TypeVar
 
 __all__ = ["Settings", "format_size", "parse_size", "read_settings"]
 
@@ -65,7 +63,9 @@ def parse_size(size: SupportsIndex | str) -> int:
                 f"{size!r} is not a memory size: use bytes as a plain number, or a text such as "
                 "'512MB' (powers of 1000) or '1GiB' (powers of 1024)"
             )
-        number = math.floor(Fraction(match[1]) * unit)
+        whole, _, fraction = match[1].partition(".")
+        # Exact in integers: a float would lose bytes of a large size.
+        number = int(whole + fraction) * unit // 10 ** len(fraction)
     elif isinstance(size, bool):
         raise TypeError(f"a memory size must be an int or a str such as '512MB', not {size!r}")
     else:
@@ -108,8 +108,7 @@ def format_size(size: int) -> str:
     return f"{value / 1024:.1f} TiB"
 
 
-@dataclass(frozen=True)
-class Settings:
+class Settings(NamedTuple):
     """What the environment asks for; the defaults are those of an empty environment.
 
     Attributes

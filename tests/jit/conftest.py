@@ -16,6 +16,7 @@ from pygpukit.errors import KernelCompileError, NvrtcNotFoundError
 
 # By name, because the package's attribute `jit` is the function.
 compiler: Any = importlib.import_module("pygpukit.jit.compiler")
+build: Any = importlib.import_module("pygpukit.jit.build")
 kernel: Any = importlib.import_module("pygpukit.jit.kernel")
 nvrtc: Any = importlib.import_module("pygpukit.jit.nvrtc")
 bundle: Any = importlib.import_module("pygpukit.jit.bundle")
@@ -49,9 +50,7 @@ class FakeNative:
     version: tuple[int, int] = (13, 4)
     driver: int | None = 13000
     missing: bool = False
-    device: SimpleNamespace = field(
-        default_factory=lambda: SimpleNamespace(kind="cuda", index=0, capability=(9, 0))
-    )
+    device: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(kind="cuda", index=0, capability=(9, 0)))
     opened: int = 0
     compiled: list[dict[str, Any]] = field(default_factory=list)
     loaded: list[dict[str, Any]] = field(default_factory=list)
@@ -93,8 +92,12 @@ class FakeNative:
     def current_device(self) -> SimpleNamespace:
         return self.device
 
-    def load_kernel(self, image: bytes, entry: str, name: str, params: Any) -> SimpleNamespace:
-        self.loaded.append({"image": image, "entry": entry, "name": name, "params": params})
+    def load_kernel(
+        self, image: bytes, entry: str, name: str, params: Any, *, arch: str, source: str
+    ) -> SimpleNamespace:
+        self.loaded.append(
+            {"image": image, "entry": entry, "name": name, "params": params, "arch": arch, "source": source}
+        )
         return SimpleNamespace(**self.loaded[-1])
 
 
@@ -102,7 +105,7 @@ class FakeNative:
 def native(monkeypatch: pytest.MonkeyPatch) -> FakeNative:
     """The native module replaced by one that compiles nothing and has a device of capability 9.0."""
     fake = FakeNative()
-    for module in (compiler, kernel, nvrtc, cli):
+    for module in (build, compiler, kernel, nvrtc, cli):
         monkeypatch.setattr(module, "_native", fake)
     monkeypatch.setattr(nvrtc, "_opened", None)
     # Which files lie on this machine must not matter.

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
 import tempfile
 import threading
+import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -227,7 +230,7 @@ def test_clear_says_what_it_cannot_remove(cache: DiskCache, monkeypatch: pytest.
         raise PermissionError(errno.EACCES, "Permission denied")
 
     monkeypatch.setattr(cache_module.os, "unlink", refuse)
-    with pytest.raises(CacheError, match="cannot remove .*Permission denied"):
+    with pytest.raises(CacheError, match=r"cannot remove .*Permission denied"):
         cache.clear()
 
 
@@ -274,6 +277,32 @@ def test_a_lock_file_left_by_a_dead_process_does_not_block(cache: DiskCache) -> 
     (cache.folder / f"{entry(1).key}.lock").write_bytes(b"")
     with cache.lock(entry(1).key, timeout=0):
         pass
+    assert names(cache) == []
+
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from pygpukit.jit.cache import DiskCache
+
+with DiskCache(Path(sys.argv[1]), 1000).lock("0" * 64):
+    print("held", flush=True)
+    time.sleep(100)
+"""
+
+
+def test_a_lock_ends_with_its_owner(cache: DiskCache) -> None:
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-c", HOLDER, str(cache.folder)]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        holder.kill()
+        holder.wait()
+    assert names(cache) == [f"{'0' * 64}.lock"]
+    with cache.lock("0" * 64, timeout=60):
+        pass
+    # It was had, since it was removed.
     assert names(cache) == []
 
 
@@ -325,10 +354,6 @@ for round in range(30):
 
 
 def test_many_processes_share_one_folder(tmp_path: Path) -> None:
-    import subprocess
-    import sys
-    import time
-
     log = tmp_path / "log"
     log.write_text("")
     start = str(time.time() + 1.0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import os
 from pathlib import Path
@@ -14,10 +13,7 @@ from hypothesis import strategies as st
 
 from pygpukit.config import Settings, format_size, parse_size, read_settings
 
-VARIABLES = [
-    f"PYGPUKIT_{'STREAMS' if field.name == 'deferred' else field.name.upper()}"
-    for field in dataclasses.fields(Settings)
-]
+VARIABLES = [f"PYGPUKIT_{'STREAMS' if field == 'deferred' else field.upper()}" for field in Settings._fields]
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "PB": 10**15}
 UNITS |= {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "PiB": 2**50}
 
@@ -128,9 +124,7 @@ def test_every_variable_is_read() -> None:
         bundle=(Path("/a/x.zip"), Path("/a/y.zip")),
         cpu_memory=64 * 10**6,
     )
-    untouched = [
-        f.name for f in dataclasses.fields(Settings) if getattr(settings, f.name) == getattr(Settings(), f.name)
-    ]
+    untouched = [f for f in Settings._fields if getattr(settings, f) == getattr(Settings(), f)]
     assert untouched == []
 
 
@@ -175,7 +169,7 @@ def test_wrong_values_name_the_variable_the_value_and_what_is_accepted(name: str
 
 
 def test_settings_are_frozen() -> None:
-    with pytest.raises(dataclasses.FrozenInstanceError):
+    with pytest.raises(AttributeError):
         Settings().sync = True  # type: ignore[misc]
 
 

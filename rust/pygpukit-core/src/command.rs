@@ -14,7 +14,7 @@ use crate::kernel::Kernel;
 use crate::memory::Storage;
 
 /// The packed argument block of a kernel, laid out at the offsets the driver reports.
-pub type ArgBlob = SmallVec<[u8; 256]>;
+pub type ArgBlob = SmallVec<[u8; 96]>;
 
 /// Work done by the host in stream order (NumPy operators on the CPU device).
 pub type HostFn = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
@@ -38,6 +38,44 @@ pub struct KernelLaunch {
     pub shared: u32,
     pub attributes: LaunchAttributes,
     pub args: ArgBlob,
+}
+
+/// A kernel launch that borrows what it needs: the form of the hot path, which clones nothing.
+#[derive(Clone, Copy)]
+pub struct Launch<'a> {
+    pub kernel: &'a Arc<Kernel>,
+    pub grid: [u32; 3],
+    pub block: [u32; 3],
+    pub shared: u32,
+    pub attributes: LaunchAttributes,
+    pub args: &'a [u8],
+}
+
+impl Launch<'_> {
+    pub fn to_owned(&self) -> KernelLaunch {
+        KernelLaunch {
+            kernel: self.kernel.clone(),
+            grid: self.grid,
+            block: self.block,
+            shared: self.shared,
+            attributes: self.attributes,
+            args: ArgBlob::from_slice(self.args),
+        }
+    }
+}
+
+impl KernelLaunch {
+    #[inline]
+    pub fn borrow(&self) -> Launch<'_> {
+        Launch {
+            kernel: &self.kernel,
+            grid: self.grid,
+            block: self.block,
+            shared: self.shared,
+            attributes: self.attributes,
+            args: &self.args,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,6 +154,20 @@ pub struct Use {
     pub storage: Arc<Storage>,
     pub access: Access,
     pub tag: ArgTag,
+}
+
+/// The borrowed form of `Use`.
+#[derive(Clone, Copy)]
+pub struct UseRef<'a> {
+    pub storage: &'a Arc<Storage>,
+    pub access: Access,
+    pub tag: ArgTag,
+}
+
+impl UseRef<'_> {
+    pub fn to_owned(&self) -> Use {
+        Use { storage: self.storage.clone(), access: self.access, tag: self.tag }
+    }
 }
 
 #[derive(Clone)]

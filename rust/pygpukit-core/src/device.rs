@@ -6,7 +6,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::command::{Command, Work};
+use crate::command::{Command, Launch, Work};
 use crate::error::Result;
 
 /// An address in the device's space. On the CPU device it is a host address.
@@ -129,6 +129,11 @@ pub trait Device: Send + Sync + fmt::Debug {
 
     /// Put one piece of work on a stream. Only `launch::submit` calls this.
     fn enqueue(&self, stream: RawStream, work: &Work) -> Result<()>;
+
+    /// Put one kernel on a stream: `enqueue` without an owned command. Only `launch::launch` calls this.
+    fn launch(&self, stream: RawStream, launch: &Launch<'_>) -> Result<()> {
+        self.enqueue(stream, &Work::Kernel(launch.to_owned()))
+    }
 
     /// Let queued work make progress. The CPU device's deferred streams run here; elsewhere it does nothing.
     fn poll(&self) -> Result<()> {

@@ -16,7 +16,7 @@ use crate::stream::Stream;
 
 #[derive(Clone, Debug)]
 pub struct ExecCtx {
-    pub state: Arc<DeviceState>,
+    pub state: &'static DeviceState,
     pub lane: Arc<Lane>,
     pub stream: Arc<Stream>,
     pub pool: Arc<Pool>,
@@ -30,9 +30,9 @@ pub struct ExecCtx {
 
 impl ExecCtx {
     /// Work of nobody in particular on a device: its default stream and pool.
-    pub fn default_for(state: &Arc<DeviceState>) -> ExecCtx {
+    pub fn default_for(state: &'static DeviceState) -> ExecCtx {
         ExecCtx {
-            state: state.clone(),
+            state,
             lane: state.lane.clone(),
             stream: state.default_stream.clone(),
             pool: state.root_pool.clone(),
@@ -61,14 +61,13 @@ impl ExecCtx {
         }
     }
 
-    /// Memory for the current stream from the current pool.
+    /// Memory for the current stream from the current pool. `check` runs while a full device is waited for and may
+    /// end the wait with an error.
     #[inline]
-    pub fn allocate(&self, bytes: usize) -> Result<Arc<Storage>> {
+    pub fn allocate(&self, bytes: usize, check: &mut dyn FnMut() -> Result<()>) -> Result<Arc<Storage>> {
         self.state.check()?;
-        match &self.recorder {
-            Some(recorder) => recorder.pool().allocate(bytes, &self.stream),
-            None => self.pool.allocate(bytes, &self.stream),
-        }
+        let pool = self.recorder.as_ref().map_or(&self.pool, |recorder| recorder.pool());
+        pool.allocate_with_check(bytes, &self.stream, check)
     }
 }
 

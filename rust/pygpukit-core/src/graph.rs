@@ -65,7 +65,6 @@ impl std::fmt::Debug for Recorder {
 impl Recorder {
     pub fn new(ctx: &ExecCtx) -> Result<Arc<Recorder>> {
         ctx.state.check()?;
-        ctx.state.reap();
         Ok(Arc::new(Recorder { pool: Pool::private(&ctx.pool), recording: Mutex::default() }))
     }
 
@@ -117,13 +116,13 @@ impl Recorder {
     }
 
     /// End the capture.
-    pub fn finish(self: &Arc<Self>, state: &Arc<DeviceState>) -> Graph {
+    pub fn finish(self: &Arc<Self>, state: &'static DeviceState) -> Graph {
         let mut recording = self.recording.lock();
         recording.closed = true;
         let mut pools = vec![self.pool.clone()];
         pools.append(&mut recording.pools);
         Graph {
-            state: state.clone(),
+            state,
             pools,
             nodes: std::mem::take(&mut recording.nodes),
             execs: Mutex::default(),
@@ -134,7 +133,7 @@ impl Recorder {
 
 /// A captured graph.
 pub struct Graph {
-    state: Arc<DeviceState>,
+    state: &'static DeviceState,
     /// Memory the commands use: the graph's own pool, and those of graphs replayed into it.
     pools: Vec<Arc<Pool>>,
     nodes: Vec<Node>,
@@ -174,7 +173,7 @@ impl Graph {
 
     /// Run everything that was recorded, in stream order, on the context's stream.
     pub fn replay(&self, ctx: &ExecCtx) -> Result<()> {
-        if !Arc::ptr_eq(&ctx.state, &self.state) {
+        if !std::ptr::eq(ctx.state, self.state) {
             return Err(Error::Graph("the graph was captured on another device than the current one".to_string()));
         }
         ctx.state.check()?;
@@ -219,8 +218,9 @@ impl Drop for Graph {
         for (_, raw) in self.execs.get_mut().drain(..) {
             self.state.device.graph_destroy(raw);
         }
-        for pool in std::mem::take(&mut self.pools) {
-            self.state.retire(pool, replays.clone());
+        // The arena keeps the memory until these replays have finished.
+        for (pool, (stream, seq)) in self.pools.iter().flat_map(|p| replays.iter().map(move |r| (p, r))) {
+            pool.note_use(stream, *seq);
         }
     }
 }

@@ -1,11 +1,45 @@
 //! Loaded kernels: a library image on one device, and the entry points in it.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+
+use parking_lot::RwLock;
 
 use crate::device::{KernelAttributes, RawKernel, RawLibrary, SharedDevice};
 use crate::error::{Error, Result};
 use crate::sync::{SyncKind, may_sync};
+
+/// A kernel's name as a number, which launch records keep instead of the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Label(u32);
+
+#[derive(Default)]
+struct Names {
+    all: Vec<Arc<str>>,
+    by_name: HashMap<Arc<str>, u32>,
+}
+
+static NAMES: RwLock<Option<Names>> = RwLock::new(None);
+
+impl Label {
+    fn of(name: &str) -> Label {
+        let mut names = NAMES.write();
+        let names = names.get_or_insert_default();
+        if let Some(&found) = names.by_name.get(name) {
+            return Label(found);
+        }
+        let (number, text): (u32, Arc<str>) = (names.all.len() as u32, name.into());
+        names.all.push(text.clone());
+        names.by_name.insert(text, number);
+        Label(number)
+    }
+
+    pub fn name(self) -> Arc<str> {
+        let names = NAMES.read();
+        names.as_ref().and_then(|n| n.all.get(self.0 as usize)).map_or_else(|| "?".into(), Arc::clone)
+    }
+}
 
 /// How far a kernel's bits may be trusted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -54,6 +88,7 @@ impl Drop for Library {
 #[derive(Debug)]
 pub struct Kernel {
     name: String,
+    label: Label,
     raw: RawKernel,
     attributes: KernelAttributes,
     meta: KernelMeta,
@@ -68,6 +103,7 @@ impl Kernel {
         let default_shared = library.device.props().shared_per_block.saturating_sub(attributes.static_shared);
         Ok(Arc::new(Kernel {
             name: name.to_string(),
+            label: Label::of(name),
             raw,
             attributes,
             meta,
@@ -78,6 +114,11 @@ impl Kernel {
 
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    #[inline]
+    pub fn label(&self) -> Label {
+        self.label
     }
 
     pub fn raw(&self) -> RawKernel {

@@ -1,9 +1,13 @@
-//! `submit`: the only code that gives work to a device.
+//! `submit` and its borrowed form `launch`: the only code that gives work to a device.
 
-use crate::command::{Command, Work};
+use std::sync::Arc;
+
+use crate::command::{Command, Launch, LaunchAttributes, UseRef, Work};
 use crate::error::{Error, Result};
 use crate::exec::ExecCtx;
-use crate::runtime;
+use crate::kernel::Kernel;
+use crate::memory::Storage;
+use crate::runtime::{self, DeviceState};
 
 /// Cost assumed for work nobody has measured yet.
 const UNKNOWN_COST_NS: i64 = 10_000;
@@ -21,6 +25,9 @@ pub fn submit(ctx: &ExecCtx, command: Command) -> Result<()> {
     if let Work::Kernel(launch) = &command.work {
         launch.kernel.allow_shared(launch.shared)?;
     }
+    for used in &command.uses {
+        await_birth(ctx, &used.storage)?;
+    }
     ctx.state.device.enqueue(ctx.stream.raw(), &command.work)?;
     let seq = ctx.stream.note(&command, ctx.task.as_ref());
     for used in &command.uses {
@@ -32,21 +39,67 @@ pub fn submit(ctx: &ExecCtx, command: Command) -> Result<()> {
     Ok(())
 }
 
-/// Seconds per launch of the bare driver call: the floor that benchmarks compare `submit` with. Bursts of `burst`
-/// launches, each followed by a wait; the median of `rounds`.
-pub fn time_bare_launches(ctx: &ExecCtx, work: &Work, burst: u32, rounds: u32) -> Result<f64> {
+/// A block recycled on its home stream may still be in use there by earlier work; another stream waits for that.
+#[inline]
+fn await_birth(ctx: &ExecCtx, storage: &Storage) -> Result<()> {
+    if storage.home().id() == ctx.stream.id() {
+        return Ok(());
+    }
+    ctx.stream.wait_for(storage.home(), storage.born())
+}
+
+/// `submit` for a kernel, borrowing everything: the hot path of operators and JIT kernels.
+#[inline]
+pub fn launch(ctx: &ExecCtx, launch: &Launch<'_>, uses: &[UseRef<'_>]) -> Result<()> {
+    ctx.state.check()?;
+    if let Some(recorder) = &ctx.recorder {
+        let uses = uses.iter().map(UseRef::to_owned).collect();
+        return recorder.record(&ctx.stream, Command { work: Work::Kernel(launch.to_owned()), uses, cost_key: 0 });
+    }
+    if let Some(lease) = &ctx.lease {
+        lease.charge(UNKNOWN_COST_NS, &mut || ctx.state.check())?;
+    }
+    launch.kernel.allow_shared(launch.shared)?;
+    for used in uses {
+        await_birth(ctx, used.storage)?;
+    }
+    ctx.state.device.launch(ctx.stream.raw(), launch)?;
+    let seq = ctx.stream.note_launch(launch, uses, ctx.task.as_ref());
+    for used in uses {
+        used.storage.note_use(&ctx.stream, seq);
+    }
+    if runtime::sync_every_submission() {
+        ctx.stream.synchronize(&mut || Ok(()))?;
+    }
+    Ok(())
+}
+
+/// Seconds per launch, for benchmarks: of the bare driver call, the floor, or with our bookkeeping. Bursts of `burst`
+/// launches that end with a wait; the median of `rounds`.
+pub fn time_launches(ctx: &ExecCtx, work: &Launch<'_>, bare: bool, burst: u32, rounds: u32) -> Result<f64> {
     ctx.state.check()?;
     let mut times = Vec::with_capacity(rounds as usize);
     for _ in 0..rounds {
         let start = std::time::Instant::now();
         for _ in 0..burst {
-            ctx.state.device.enqueue(ctx.stream.raw(), work)?;
+            if bare {
+                ctx.state.device.launch(ctx.stream.raw(), work)?;
+            } else {
+                launch(ctx, work, &[])?;
+            }
         }
-        times.push(start.elapsed().as_secs_f64() / f64::from(burst.max(1)));
         ctx.stream.synchronize(&mut || Ok(()))?;
+        times.push(start.elapsed().as_secs_f64() / f64::from(burst.max(1)));
     }
     times.sort_by(f64::total_cmp);
     Ok(times.get(times.len() / 2).copied().unwrap_or(0.0))
+}
+
+/// The driver call alone, for benchmarks: one block on the default stream, without any bookkeeping.
+pub fn bare_launch(state: &DeviceState, kernel: &Arc<Kernel>, args: &[u8]) -> Result<()> {
+    let attributes = LaunchAttributes::default();
+    let launch = Launch { kernel, grid: [1; 3], block: [256, 1, 1], shared: 0, attributes, args };
+    state.device.launch(state.default_stream.raw(), &launch)
 }
 
 /// Check a launch's shape against the device before the driver refuses it with a number.

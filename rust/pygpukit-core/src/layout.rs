@@ -323,18 +323,16 @@ pub struct Collapsed<const K: usize> {
 /// Merge the dimensions of K layouts of one shape. The order of elements stays row-major.
 pub fn collapse<const K: usize>(layouts: &[Layout; K]) -> Collapsed<K> {
     let mut out = Collapsed { ndim: 0, shape: [1; MAX_NDIM], strides: [[0; MAX_NDIM]; K] };
-    let shape = layouts[0].shape;
-    for axis in 0..layouts[0].ndim() {
-        if shape[axis] == 1 {
+    for (axis, &dim) in layouts[0].shape().iter().enumerate() {
+        if dim == 1 {
             continue;
         }
-        let merges =
-            out.ndim > 0 && (0..K).all(|k| out.strides[k][out.ndim - 1] == layouts[k].strides[axis] * shape[axis]);
+        let merges = out.ndim > 0 && (0..K).all(|k| out.strides[k][out.ndim - 1] == layouts[k].strides[axis] * dim);
         if !merges {
             out.ndim += 1;
         }
         let last = out.ndim - 1;
-        out.shape[last] = if merges { out.shape[last] * shape[axis] } else { shape[axis] };
+        out.shape[last] = if merges { out.shape[last] * dim } else { dim };
         for (k, layout) in layouts.iter().enumerate() {
             out.strides[k][last] = layout.strides[axis];
         }

@@ -20,7 +20,7 @@ const EXITING: u32 = 4;
 
 static GATE: AtomicU32 = AtomicU32::new(0);
 static REPORT: OnceLock<String> = OnceLock::new();
-static DEVICES: Mutex<Vec<Arc<DeviceState>>> = Mutex::new(Vec::new());
+static DEVICES: Mutex<Vec<&'static DeviceState>> = Mutex::new(Vec::new());
 static SYNC_EVERY_SUBMISSION: AtomicBool = AtomicBool::new(false);
 
 /// Wait after every submission, so that a fault is reported by the launch that caused it.
@@ -41,11 +41,7 @@ pub struct DeviceState {
     pub lane: Arc<Lane>,
     pub default_stream: Arc<Stream>,
     streams: Mutex<Streams>,
-    retired: Mutex<Vec<Retired>>,
 }
-
-/// The pool of a graph that is gone, kept until its last replays have finished.
-type Retired = (Arc<Pool>, Vec<(Arc<Stream>, u64)>);
 
 #[derive(Default)]
 struct Streams {
@@ -60,21 +56,21 @@ impl std::fmt::Debug for DeviceState {
 }
 
 impl DeviceState {
-    pub fn new(device: SharedDevice, mode: ArenaMode) -> Result<Arc<DeviceState>> {
+    /// Lives as long as the process, like the device itself: arrays and contexts refer to it without counting.
+    pub fn new(device: SharedDevice, mode: ArenaMode) -> Result<&'static DeviceState> {
         let arena = Arena::new(device.clone(), mode);
         let root_pool = Pool::root(&arena, "default");
         let lane = Lane::whole(&device);
         let default_stream = Stream::new(&device, 0, 0)?;
         let streams = Streams { all: vec![default_stream.clone()], idle: Vec::new() };
-        Ok(Arc::new(DeviceState {
+        Ok(Box::leak(Box::new(DeviceState {
             device,
             arena,
             root_pool,
             lane,
             default_stream,
             streams: Mutex::new(streams),
-            retired: Mutex::default(),
-        }))
+        })))
     }
 
     pub fn is_cuda(&self) -> bool {
@@ -105,31 +101,12 @@ impl DeviceState {
         self.streams.lock().all.clone()
     }
 
-    /// Drop a graph's pool once these streams have passed.
-    pub(crate) fn retire(&self, pool: Arc<Pool>, waits: Vec<(Arc<Stream>, u64)>) {
-        self.retired.lock().push((pool, waits));
-        self.reap();
-    }
-
-    /// Let go of retired pools whose last replays have finished.
-    pub fn reap(&self) {
-        if out_of_reach(&self.device) {
-            return;
-        }
-        let all = std::mem::take(&mut *self.retired.lock());
-        let (done, waiting): (Vec<_>, Vec<_>) =
-            all.into_iter().partition(|(_, waits)| waits.iter().all(|(s, n)| s.passed(*n).unwrap_or(true)));
-        self.retired.lock().extend(waiting);
-        drop(done);
-    }
-
     /// Wait for all our streams.
     pub fn synchronize(&self, check: &mut dyn FnMut() -> Result<()>) -> Result<()> {
         self.check()?;
         for stream in self.streams() {
             stream.synchronize(check)?;
         }
-        self.reap();
         Ok(())
     }
 
@@ -160,14 +137,14 @@ impl DeviceState {
 }
 
 /// Remember an open device.
-pub fn register(state: &Arc<DeviceState>) {
-    DEVICES.lock().push(state.clone());
+pub fn register(state: &'static DeviceState) {
+    DEVICES.lock().push(state);
     if state.is_cuda() {
         watch_forks();
     }
 }
 
-pub fn devices() -> Vec<Arc<DeviceState>> {
+pub fn devices() -> Vec<&'static DeviceState> {
     DEVICES.lock().clone()
 }
 
@@ -194,7 +171,7 @@ fn fault_report(error: &Error, code: i32) -> String {
             }
             lines.push(format!("  stream {} ({} in flight, newest last):", stream.id(), stream.seq() - done));
             if culprit.is_none() {
-                culprit = pending.iter().rev().find_map(|r| r.kernel_name().map(str::to_string));
+                culprit = pending.iter().rev().find_map(|r| r.kernel_name());
             }
             lines.extend(pending.iter().rev().take(16).rev().map(|r| format!("    {}", r.describe())));
         }

@@ -10,28 +10,31 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use smallvec::SmallVec;
 
-use crate::command::{ArgTag, Command, Work};
+use crate::command::{ArgTag, Command, Launch, UseRef, Work};
 use crate::device::{RawEvent, RawStream, SharedDevice};
 use crate::error::Result;
-use crate::kernel::Kernel;
+use crate::kernel::Label;
 
 /// Launches kept per stream for fault reports.
 pub const HISTORY: usize = 64;
+
+/// Arguments remembered per launch.
+const TAGS: usize = 4;
 
 /// One remembered submission.
 #[derive(Clone)]
 pub struct LaunchRecord {
     pub seq: u64,
     what: Remembered,
-    tags: SmallVec<[ArgTag; 4]>,
+    tags: [ArgTag; TAGS],
+    tag_count: u8,
     task: Option<Arc<str>>,
 }
 
 #[derive(Clone)]
 enum Remembered {
-    Kernel(Arc<Kernel>, [u32; 3], [u32; 3], u32),
+    Kernel(Label, [u32; 3], [u32; 3], u32),
     Other(&'static str, usize),
 }
 
@@ -44,7 +47,7 @@ impl LaunchRecord {
             }
             Remembered::Other(what, bytes) => format!("#{} {what} ({bytes} bytes)", self.seq),
         };
-        for tag in &self.tags {
+        for tag in &self.tags[..self.tag_count as usize] {
             line.push_str(&format!(" {}", tag.describe()));
         }
         if let Some(task) = &self.task {
@@ -53,7 +56,7 @@ impl LaunchRecord {
         line
     }
 
-    pub fn kernel_name(&self) -> Option<&str> {
+    pub fn kernel_name(&self) -> Option<Arc<str>> {
         match &self.what {
             Remembered::Kernel(kernel, ..) => Some(kernel.name()),
             Remembered::Other(..) => None,
@@ -70,7 +73,9 @@ struct Marker {
 struct State {
     markers: VecDeque<Marker>,
     spare: Vec<RawEvent>,
-    history: VecDeque<LaunchRecord>,
+    /// The last launches; `oldest` is where the next one goes once it is full.
+    history: Vec<LaunchRecord>,
+    oldest: usize,
 }
 
 /// A stream of one device. Streams are never destroyed while the device lives: a closed one is handed out
@@ -133,22 +138,43 @@ impl Stream {
 
     /// Count and remember a submission that has reached the driver. Counting after the launch keeps markers
     /// conservative: a marker never claims a number whose work it does not cover.
-    #[inline]
     pub(crate) fn note(&self, command: &Command, task: Option<&Arc<str>>) -> u64 {
         let what = match &command.work {
-            Work::Kernel(k) => Remembered::Kernel(k.kernel.clone(), k.grid, k.block, k.shared),
+            Work::Kernel(k) => Remembered::Kernel(k.kernel.label(), k.grid, k.block, k.shared),
             Work::Copy(c) => Remembered::Other("copy", c.bytes),
             Work::Fill(f) => Remembered::Other("fill", f.count * f.width as usize),
             Work::Host(_) => Remembered::Other("host function", 0),
             Work::Graph(_) => Remembered::Other("graph replay", 0),
         };
-        let tags = command.uses.iter().map(|u| u.tag).collect();
-        let mut state = self.state.lock();
-        let seq = self.submitted.fetch_add(1, Ordering::AcqRel) + 1;
-        if state.history.len() == HISTORY {
-            state.history.pop_front();
+        self.remember(what, command.uses.iter().map(|u| u.tag), task)
+    }
+
+    /// `note` for a borrowed launch.
+    #[inline]
+    pub(crate) fn note_launch(&self, launch: &Launch<'_>, uses: &[UseRef<'_>], task: Option<&Arc<str>>) -> u64 {
+        let what = Remembered::Kernel(launch.kernel.label(), launch.grid, launch.block, launch.shared);
+        self.remember(what, uses.iter().map(|u| u.tag), task)
+    }
+
+    #[inline]
+    fn remember(&self, what: Remembered, used: impl Iterator<Item = ArgTag>, task: Option<&Arc<str>>) -> u64 {
+        let (mut tags, mut tag_count) = ([ArgTag::default(); TAGS], 0);
+        for (slot, tag) in tags.iter_mut().zip(used) {
+            *slot = tag;
+            tag_count += 1;
         }
-        state.history.push_back(LaunchRecord { seq, what, tags, task: task.cloned() });
+        let mut state = self.state.lock();
+        // Only written under the lock.
+        let seq = self.submitted.load(Ordering::Relaxed) + 1;
+        self.submitted.store(seq, Ordering::Release);
+        let record = LaunchRecord { seq, what, tags, tag_count, task: task.cloned() };
+        if state.history.len() < HISTORY {
+            state.history.push(record);
+        } else {
+            let oldest = state.oldest;
+            state.history[oldest] = record;
+            state.oldest = (oldest + 1) % HISTORY;
+        }
         seq
     }
 
@@ -208,7 +234,9 @@ impl Stream {
 
     /// The last launches, oldest first, for a fault report.
     pub fn history(&self) -> Vec<LaunchRecord> {
-        self.state.lock().history.iter().cloned().collect()
+        let state = self.state.lock();
+        let (newer, older) = state.history.split_at(state.oldest);
+        older.iter().chain(newer).cloned().collect()
     }
 
     /// Highest number known to have finished, without asking the driver.

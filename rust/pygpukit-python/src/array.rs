@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pygpukit_core::command::{Access, ArgTag, Use};
+use pygpukit_core::command::{Access, ArgTag, Use, UseRef};
 use pygpukit_core::dtype::DType;
 use pygpukit_core::error::Error;
 use pygpukit_core::exec::ExecCtx;
@@ -15,7 +15,7 @@ use smallvec::SmallVec;
 
 use crate::device::{PyDevice, context};
 use crate::dtype::{self, DataType};
-use crate::errors::ToPy;
+use crate::errors::{ToPy, check_signals};
 
 pub type Dims = SmallVec<[i64; MAX_NDIM]>;
 
@@ -23,9 +23,9 @@ pub type Dims = SmallVec<[i64; MAX_NDIM]>;
 ///
 /// Made by `pygpukit.zeros`, `pygpukit.from_numpy` and their siblings. Operators run asynchronously on the
 /// current stream; `to_numpy` and `item` wait for them.
-#[pyclass(frozen, weakref, freelist = 128, module = "pygpukit")]
+#[pyclass(frozen, weakref, module = "pygpukit")]
 pub struct GPUArray {
-    pub state: Arc<DeviceState>,
+    pub state: &'static DeviceState,
     pub storage: Arc<Storage>,
     /// Offset of the first element in the storage, in bytes.
     pub offset: usize,
@@ -38,8 +38,8 @@ impl GPUArray {
     #[inline]
     pub fn allocate(ctx: &ExecCtx, layout: Layout, dtype: DType) -> pygpukit_core::Result<GPUArray> {
         let bytes = layout.size() as usize * dtype.itemsize();
-        let storage = ctx.allocate(bytes)?;
-        Ok(GPUArray { state: ctx.state.clone(), storage, offset: 0, layout, dtype })
+        let storage = ctx.allocate(bytes, &mut check_signals)?;
+        Ok(GPUArray { state: ctx.state, storage, offset: 0, layout, dtype })
     }
 
     #[inline]
@@ -51,19 +51,25 @@ impl GPUArray {
         self.layout.size() as usize * self.dtype.itemsize()
     }
 
+    /// The array as memory a command touches.
     #[inline]
     pub fn used(&self, access: Access) -> Use {
+        self.touched(access).to_owned()
+    }
+
+    #[inline]
+    pub fn touched(&self, access: Access) -> UseRef<'_> {
         let mut tag = ArgTag { dtype: self.dtype.code(), ndim: self.layout.ndim() as u8, dims: [0; 4] };
         for (slot, dim) in tag.dims.iter_mut().zip(self.layout.shape()) {
             *slot = u32::try_from(*dim).unwrap_or(u32::MAX);
         }
-        Use { storage: self.storage.clone(), access, tag }
+        UseRef { storage: &self.storage, access, tag }
     }
 
     /// Another look at the same storage.
     fn view(&self, layout: Layout, element_offset: i64) -> GPUArray {
         let offset = (self.offset as i64 + element_offset * self.dtype.itemsize() as i64) as usize;
-        GPUArray { state: self.state.clone(), storage: self.storage.clone(), offset, layout, dtype: self.dtype }
+        GPUArray { state: self.state, storage: self.storage.clone(), offset, layout, dtype: self.dtype }
     }
 
     /// First and one past the last byte reached.
@@ -124,7 +130,7 @@ impl GPUArray {
 
     #[getter]
     fn device(&self) -> PyDevice {
-        PyDevice { state: self.state.clone() }
+        PyDevice { state: self.state }
     }
 
     /// Address of the first element. Reading it pins the memory for the array's life, since a raw pointer
@@ -246,7 +252,7 @@ fn empty(
     device: Option<&Bound<'_, PyDevice>>,
 ) -> PyResult<GPUArray> {
     let ctx = match device {
-        Some(device) => crate::device::context_for(py, &device.get().state)?,
+        Some(device) => crate::device::context_for(py, device.get().state)?,
         None => context(py)?,
     };
     let layout = Layout::contiguous(&shape).py()?;

@@ -17,7 +17,7 @@ use pyo3::types::{PyDict, PyModule};
 use crate::errors::{ToPy, check_signals};
 use crate::stream::refuse_in_capture;
 
-static DEFAULT: OnceLock<Arc<DeviceState>> = OnceLock::new();
+static DEFAULT: OnceLock<&'static DeviceState> = OnceLock::new();
 static DRIVER: Mutex<Option<Arc<Driver>>> = Mutex::new(None);
 
 /// The driver, opened once; a failure is not remembered, so that a fixed environment can be tried again.
@@ -34,7 +34,7 @@ fn driver() -> pygpukit_core::Result<Arc<Driver>> {
 /// An open device.
 #[pyclass(frozen, module = "pygpukit", name = "Device", weakref)]
 pub struct PyDevice {
-    pub state: Arc<DeviceState>,
+    pub state: &'static DeviceState,
 }
 
 #[pymethods]
@@ -105,7 +105,7 @@ impl PyDevice {
 
     /// Make it the current device of this thread, until `_leave`.
     fn _enter(&self) {
-        exec::push(ExecCtx::default_for(&self.state));
+        exec::push(ExecCtx::default_for(self.state));
     }
 
     fn _leave(&self) {
@@ -114,7 +114,7 @@ impl PyDevice {
 
     /// Make it the device of every thread that has not chosen one. The first call wins.
     fn _set_default(&self) -> bool {
-        DEFAULT.set(self.state.clone()).is_ok()
+        DEFAULT.set(self.state).is_ok()
     }
 
     fn __repr__(&self) -> String {
@@ -127,7 +127,7 @@ impl PyDevice {
 
 fn opened(device: SharedDevice, mode: ArenaMode) -> PyResult<PyDevice> {
     let state = DeviceState::new(device, mode).py()?;
-    runtime::register(&state);
+    runtime::register(state);
     Ok(PyDevice { state })
 }
 
@@ -193,15 +193,15 @@ fn first_context(py: Python<'_>) -> PyResult<Arc<ExecCtx>> {
 
 /// The current thread's context, or the default one of the array's own device when that is another.
 #[inline]
-pub fn context_for(py: Python<'_>, state: &Arc<DeviceState>) -> PyResult<Arc<ExecCtx>> {
+pub fn context_for(py: Python<'_>, state: &'static DeviceState) -> PyResult<Arc<ExecCtx>> {
     let ctx = context(py)?;
-    Ok(if Arc::ptr_eq(&ctx.state, state) { ctx } else { Arc::new(ExecCtx::default_for(state)) })
+    Ok(if std::ptr::eq(ctx.state, state) { ctx } else { Arc::new(ExecCtx::default_for(state)) })
 }
 
 /// The current device of this thread.
 #[pyfunction]
 fn current_device(py: Python<'_>) -> PyResult<PyDevice> {
-    Ok(PyDevice { state: context(py)?.state.clone() })
+    Ok(PyDevice { state: context(py)?.state })
 }
 
 /// An execution context, held across the steps of a coroutine.

@@ -34,7 +34,7 @@ struct Parameters {
 
 #[derive(Default)]
 struct Inner {
-    state: Option<Arc<DeviceState>>,
+    state: Option<&'static DeviceState>,
     recorder: Option<Arc<Recorder>>,
     graph: Option<Arc<Graph>>,
     parameters: Parameters,
@@ -81,12 +81,12 @@ impl PyGraph {
         if inner.graph.is_some() {
             return Err(misuse("the graph holds a recording; call reset() before capturing again"));
         }
-        if inner.state.as_ref().is_some_and(|s| !Arc::ptr_eq(s, &ctx.state)) {
+        if inner.state.as_ref().is_some_and(|s| !std::ptr::eq(*s, ctx.state)) {
             return Err(misuse("the graph's parameters live on another device"));
         }
         let recorder = Recorder::new(&ctx).py()?;
         ctx.recorder = Some(recorder.clone());
-        inner.state = Some(ctx.state.clone());
+        inner.state = Some(ctx.state);
         inner.recorder = Some(recorder);
         drop(inner);
         exec::push(ctx);
@@ -97,7 +97,7 @@ impl PyGraph {
     fn end_capture(&self) -> PyResult<()> {
         let (recorder, state) = {
             let mut inner = self.inner.lock();
-            match (inner.recorder.take(), inner.state.clone()) {
+            match (inner.recorder.take(), inner.state) {
                 (Some(recorder), Some(state)) => (recorder, state),
                 _ => return Err(misuse("no capture has been started")),
             }
@@ -108,8 +108,8 @@ impl PyGraph {
             return Err(misuse("the capture belongs to another thread, or a context entered in it is still open"));
         }
         exec::pop();
-        let graph = Arc::new(recorder.finish(&state));
-        let ctx = ExecCtx::default_for(&state);
+        let graph = Arc::new(recorder.finish(state));
+        let ctx = ExecCtx::default_for(state);
         graph.prepare(&ctx).py()?;
         self.inner.lock().graph = Some(graph);
         Ok(())
@@ -151,17 +151,17 @@ impl PyGraph {
         if inner.parameters.names.iter().any(|(n, _)| *n == name) {
             return Err(misuse(&format!("the graph already has a parameter named '{name}'")));
         }
-        inner.state = Some(ctx.state.clone());
+        inner.state = Some(ctx.state);
         let index = inner.parameters.names.len();
         if index * SLOT / CHUNK >= inner.parameters.chunks.len() {
-            let chunk = ctx.allocate(CHUNK).py()?;
+            let chunk = ctx.allocate(CHUNK, &mut check_signals).py()?;
             inner.parameters.chunks.push(chunk);
         }
         inner.parameters.names.push((name, dtype));
         let storage = inner.parameters.chunks[index * SLOT / CHUNK].clone();
         drop(inner);
         let array = GPUArray {
-            state: ctx.state.clone(),
+            state: ctx.state,
             storage,
             offset: index * SLOT % CHUNK,
             layout: Layout::contiguous(&[]).py()?,
@@ -248,7 +248,7 @@ impl PyGraph {
             let known: Vec<&str> = inner.parameters.names.iter().map(|(n, _)| n.as_str()).collect();
             return Err(misuse(&format!("the graph has no parameter '{name}'; it has: {}", known.join(", "))));
         };
-        let state = inner.state.clone().ok_or_else(|| misuse("the graph has no device yet"))?;
+        let state = inner.state.ok_or_else(|| misuse("the graph has no device yet"))?;
         Ok(GPUArray {
             state,
             storage: inner.parameters.chunks[index * SLOT / CHUNK].clone(),

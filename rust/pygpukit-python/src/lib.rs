@@ -6,6 +6,7 @@ mod dtype;
 mod errors;
 mod graph;
 mod kernel;
+mod kernel_call;
 mod libraries;
 mod operator;
 mod ops;

@@ -8,7 +8,6 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyModule, PyString, PyTuple};
-use smallvec::SmallVec;
 
 use crate::array::GPUArray;
 use crate::ops::{self, Operator};
@@ -60,11 +59,37 @@ unsafe extern "C" fn call(
             error.restore(py);
             std::ptr::null_mut()
         }
-        Err(_) => {
-            pyo3::exceptions::PySystemError::new_err("an operator panicked; please report this").restore(py);
-            std::ptr::null_mut()
-        }
+        Err(_) => panicked(py),
     }
+}
+
+/// The error of a call that panicked, set as Python's current one.
+#[cold]
+pub fn panicked(py: Python<'_>) -> *mut ffi::PyObject {
+    pyo3::exceptions::PySystemError::new_err("a call of the runtime panicked; please report this").restore(py);
+    std::ptr::null_mut()
+}
+
+/// The arguments of a vectorcall, without counting references: positional ones, and those named by `names`.
+///
+/// # Safety
+/// `args` has `count` positional arguments and then one per element of the tuple `names` (or none when it is null), all
+/// alive for `'a`.
+#[inline]
+pub unsafe fn borrowed_arguments<'a, 'py>(
+    _py: Python<'py>,
+    args: *const *mut ffi::PyObject,
+    count: usize,
+    names: *mut ffi::PyObject,
+) -> (&'a [Bound<'py, PyAny>], &'a [Bound<'py, PyAny>]) {
+    if args.is_null() {
+        return (&[], &[]);
+    }
+    // SAFETY: names is a tuple when it is not null.
+    let named = if names.is_null() { 0 } else { unsafe { ffi::PyTuple_Size(names) as usize } };
+    // SAFETY: a Bound is a transparent wrapper of a non-null object pointer, and these are alive.
+    let all = unsafe { std::slice::from_raw_parts(args.cast::<Bound<'py, PyAny>>(), count + named) };
+    all.split_at(count)
 }
 
 #[inline]
@@ -79,15 +104,14 @@ unsafe fn dispatch(
     let this = unsafe { Bound::from_borrowed_ptr(py, this) };
     let handle = unsafe { this.cast_unchecked::<Handle>() };
     let operator = &handle.get().operator;
-    // SAFETY: the arguments are borrowed for the length of the call.
-    let argument = |i: usize| unsafe { Bound::from_borrowed_ptr(py, *args.add(i)) };
-    let positional: SmallVec<[Bound<'_, PyAny>; 4]> = (0..count).map(argument).collect();
+    // SAFETY: as the caller says.
+    let (positional, named) = unsafe { borrowed_arguments(py, args, count, names) };
     let (mut out, mut stream) = (None, None);
     if !names.is_null() {
         // SAFETY: names is a tuple of str.
         let names = unsafe { Bound::from_borrowed_ptr(py, names).cast_into_unchecked::<PyTuple>() };
-        for (i, name) in names.iter().enumerate() {
-            let value = argument(count + i);
+        for (name, value) in names.iter().zip(named) {
+            let value = value.clone();
             let name = name.cast::<PyString>()?.to_cow()?;
             match &*name {
                 "out" if value.is_none() => {}
@@ -103,7 +127,7 @@ unsafe fn dispatch(
             }
         }
     }
-    ops::apply(py, operator, &positional, out.as_ref(), stream.as_ref())
+    ops::apply(py, operator, positional, out.as_ref(), stream.as_ref())
 }
 
 /// Apply an operator by name; the way for code that does not hold its function.

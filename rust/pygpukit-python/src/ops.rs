@@ -6,15 +6,16 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 use parking_lot::RwLock;
-use pygpukit_core::command::{Access, Command, KernelLaunch, Work};
+use pygpukit_core::command::{Access, Launch, LaunchAttributes, UseRef};
 use pygpukit_core::dtype::DType;
-use pygpukit_core::elementwise::{self, Input, MAX_INPUTS};
+use pygpukit_core::elementwise::{self, Input, MAX_INPUTS, Packed};
 use pygpukit_core::error::Error;
 use pygpukit_core::exec::ExecCtx;
 use pygpukit_core::kernel::Kernel;
-use pygpukit_core::launch::submit;
+use pygpukit_core::launch::launch;
 use pygpukit_core::layout::{Layout, broadcast_shapes, show};
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::prelude::*;
@@ -30,23 +31,25 @@ use crate::kernel::PyKernel;
 use crate::scalar::Scalar;
 use crate::stream::PyStream;
 
-const THREADS: u32 = 256;
 const NO_OUT: u8 = 255;
 
 /// A registered operator.
-#[derive(Debug)]
 pub struct Operator {
     id: u16,
     pub name: String,
     pub arity: usize,
+    /// The plan used last: most calls of an operator repeat its types.
+    recent: AtomicPtr<Plan>,
 }
 
 /// How to run one operator on one combination of types.
 struct Plan {
+    key: u64,
     common: DType,
     compute: DType,
     out: DType,
     vector: usize,
+    threads: u32,
     per_block: i64,
     per_block_nd: i64,
     /// Dense and strided entry points; None on the CPU device.
@@ -71,7 +74,7 @@ impl Hasher for WordHasher {
     }
 }
 
-type Plans = HashMap<u64, Arc<Plan>, BuildHasherDefault<WordHasher>>;
+type Plans = HashMap<u64, &'static Plan, BuildHasherDefault<WordHasher>>;
 
 static OPERATORS: RwLock<Vec<Arc<Operator>>> = RwLock::new(Vec::new());
 static PLANS: RwLock<Plans> = RwLock::new(Plans::with_hasher(BuildHasherDefault::new()));
@@ -139,7 +142,7 @@ pub fn apply<'py>(
     };
     for (i, operand) in operands.iter().enumerate() {
         if let Operand::Array(array) = operand
-            && !Arc::ptr_eq(&array.get().state, &first.state)
+            && !std::ptr::eq(array.get().state, first.state)
         {
             return Err(raise(
                 "DeviceError",
@@ -147,7 +150,7 @@ pub fn apply<'py>(
             ));
         }
     }
-    let mut ctx = crate::device::context_for(py, &first.state)?;
+    let mut ctx = crate::device::context_for(py, first.state)?;
     if let Some(stream) = stream {
         ctx = Arc::new(stream.get().context(&ctx)?);
     }
@@ -166,7 +169,7 @@ pub fn apply<'py>(
             if clash {
                 // Part of the result would overwrite operands not read yet: go through a temporary.
                 let temporary = Bound::new(py, GPUArray::allocate(&ctx, layout, plan.out).py()?)?;
-                run(py, op, &plan, &ctx, &operands, &temporary)?;
+                run(py, op, plan, &ctx, &operands, &temporary)?;
                 let copy = find("copy")?;
                 return apply(py, &copy, &[temporary.into_any()], Some(out), stream);
             }
@@ -174,7 +177,7 @@ pub fn apply<'py>(
         }
         None => Bound::new(py, GPUArray::allocate(&ctx, layout, plan.out).py()?)?,
     };
-    run(py, op, &plan, &ctx, &operands, &result)?;
+    run(py, op, plan, &ctx, &operands, &result)?;
     Ok(result.unbind())
 }
 
@@ -187,7 +190,13 @@ fn result_layout(operands: &[Operand<'_, '_>], first: &GPUArray) -> PyResult<Lay
         }
     }
     match shapes.split_first() {
-        Some((head, rest)) if rest.iter().all(|s| s == head) => Layout::contiguous(head).py(),
+        Some((head, rest)) if rest.iter().all(|s| s == head) => {
+            // The usual case: an operand has the very layout of the result.
+            if first.layout.is_contiguous() && first.layout.shape() == *head {
+                return Ok(first.layout);
+            }
+            Layout::contiguous(head).py()
+        }
         Some(_) => Layout::contiguous(&broadcast_shapes(&shapes).py()?).py(),
         // Only an out= array: fill it.
         None => Layout::contiguous(first.layout.shape()).py(),
@@ -195,7 +204,7 @@ fn result_layout(operands: &[Operand<'_, '_>], first: &GPUArray) -> PyResult<Lay
 }
 
 fn check_out(op: &Operator, out: &GPUArray, layout: &Layout, first: &GPUArray) -> PyResult<()> {
-    if !Arc::ptr_eq(&out.state, &first.state) {
+    if !std::ptr::eq(out.state, first.state) {
         return Err(raise("DeviceError", format!("{}(): out lives on another device than the operands", op.name)));
     }
     if out.layout.shape() != layout.shape() {
@@ -224,7 +233,7 @@ fn plan(
     operands: &[Operand<'_, '_>],
     out: Option<&Bound<'_, GPUArray>>,
     ctx: &ExecCtx,
-) -> PyResult<Arc<Plan>> {
+) -> PyResult<&'static Plan> {
     let props = ctx.state.device.props();
     let mut key = u64::from(op.id) << 48 | (props.ordinal as u64 & 0x7f) << 40 | u64::from(ctx.state.is_cuda()) << 47;
     for (i, operand) in operands.iter().enumerate() {
@@ -235,12 +244,24 @@ fn plan(
         key |= u64::from(code) << (8 * i);
     }
     key |= u64::from(out.map_or(NO_OUT, |o| o.get().dtype.code())) << 24;
-    if let Some(plan) = PLANS.read().get(&key) {
-        return Ok(plan.clone());
+    // SAFETY: null, or a plan that lives for ever.
+    if let Some(recent) = unsafe { op.recent.load(Ordering::Acquire).as_ref() }
+        && recent.key == key
+    {
+        return Ok(recent);
     }
-    let made = Arc::new(make_plan(py, op, operands, out, ctx)?);
-    PLANS.write().insert(key, made.clone());
-    Ok(made)
+    let known = PLANS.read().get(&key).copied();
+    let plan = match known {
+        Some(plan) => plan,
+        None => {
+            // Kept for ever: there is one per operator and combination of types.
+            let made: &'static Plan = Box::leak(Box::new(make_plan(py, op, operands, out, ctx, key)?));
+            PLANS.write().insert(key, made);
+            made
+        }
+    };
+    op.recent.store(std::ptr::from_ref(plan).cast_mut(), Ordering::Release);
+    Ok(plan)
 }
 
 #[cold]
@@ -250,6 +271,7 @@ fn make_plan(
     operands: &[Operand<'_, '_>],
     out: Option<&Bound<'_, GPUArray>>,
     ctx: &ExecCtx,
+    key: u64,
 ) -> PyResult<Plan> {
     let inputs = operands
         .iter()
@@ -259,23 +281,24 @@ fn make_plan(
         })
         .collect::<PyResult<Vec<Py<PyAny>>>>()?;
     let out = out.map(|o| dtype::object(py, o.get().dtype)).transpose()?;
-    let device = crate::device::PyDevice { state: ctx.state.clone() };
+    let device = crate::device::PyDevice { state: ctx.state };
     let made = hooks(py)?.plan.bind(py).call1((&op.name, PyTuple::new(py, inputs)?, out, device))?;
     type Made<'py> = (
         Bound<'py, DataType>,
         Bound<'py, DataType>,
         Bound<'py, DataType>,
         usize,
-        i64,
-        i64,
+        (u32, i64, i64),
         Option<(Bound<'py, PyKernel>, Bound<'py, PyKernel>)>,
     );
-    let (common, compute, out, vector, per_block, per_block_nd, kernels): Made<'_> = made.extract()?;
+    let (common, compute, out, vector, (threads, per_block, per_block_nd), kernels): Made<'_> = made.extract()?;
     Ok(Plan {
+        key,
         common: common.get().dtype,
         compute: compute.get().dtype,
         out: out.get().dtype,
         vector,
+        threads,
         per_block,
         per_block_nd,
         kernels: kernels.map(|(dense, nd)| (dense.get().kernel.clone(), nd.get().kernel.clone())),
@@ -299,31 +322,32 @@ fn run<'py>(
         return run_on_host(py, op, plan, ctx, operands, out);
     };
     let mut inputs: SmallVec<[Input<'_>; MAX_INPUTS]> = SmallVec::new();
-    let mut uses = SmallVec::new();
-    uses.push(target.used(Access::Write));
+    let mut uses: SmallVec<[UseRef<'_>; MAX_INPUTS + 1]> = SmallVec::new();
+    uses.push(target.touched(Access::Write));
     for operand in operands {
         inputs.push(match operand {
             Operand::Array(array) => {
                 let array = array.get();
-                uses.push(array.used(Access::Read));
+                uses.push(array.touched(Access::Read));
                 Input::Array { ptr: array.ptr(), layout: &array.layout, itemsize: array.dtype.itemsize() }
             }
             Operand::Scalar(scalar) => Input::Scalar(scalar.encode(plan.common, plan.compute)?),
         });
     }
     let shape = elementwise::Shape { compute_size: plan.compute.itemsize(), vector: plan.vector };
-    let packed = elementwise::pack(target.ptr(), &target.layout, target.dtype.itemsize(), &inputs, shape).py()?;
+    let mut packed = Packed::default();
+    elementwise::pack(&mut packed, target.ptr(), &target.layout, target.dtype.itemsize(), &inputs, shape).py()?;
     let (kernel, per_block) = if packed.dense { (dense, plan.per_block) } else { (nd, plan.per_block_nd) };
     let blocks = (packed.n as u64).div_ceil(per_block as u64);
-    let work = Work::Kernel(KernelLaunch {
-        kernel: kernel.clone(),
+    let work = Launch {
+        kernel,
         grid: [blocks as u32, 1, 1],
-        block: [THREADS, 1, 1],
+        block: [plan.threads, 1, 1],
         shared: 0,
-        attributes: Default::default(),
-        args: packed.args,
-    });
-    submit(ctx, Command { work, uses, cost_key: 0 }).py()
+        attributes: LaunchAttributes::default(),
+        args: packed.args(),
+    };
+    launch(ctx, &work, &uses).py()
 }
 
 #[cold]
@@ -373,12 +397,12 @@ fn coerced<'py>(
     let mut device = None;
     for arg in args.iter().chain(out.map(|o| o.as_any())) {
         if let Ok(array) = arg.cast_exact::<GPUArray>() {
-            device = Some(crate::device::PyDevice { state: array.get().state.clone() });
+            device = Some(crate::device::PyDevice { state: array.get().state });
         }
     }
     let device = match device {
         Some(device) => device,
-        None => crate::device::PyDevice { state: context(py)?.state.clone() },
+        None => crate::device::PyDevice { state: context(py)?.state },
     };
     let device = Bound::new(py, device)?;
     for arg in args {
@@ -394,13 +418,20 @@ fn coerced<'py>(
 /// Register a row of the operator table and return its id.
 pub fn intern(name: &str, arity: usize) -> PyResult<Arc<Operator>> {
     if arity == 0 || arity > MAX_INPUTS {
-        return Err(PyTypeError::new_err(format!("operator '{name}' has {arity} operands; 1 to {MAX_INPUTS} are allowed")));
+        return Err(PyTypeError::new_err(format!(
+            "operator '{name}' has {arity} operands; 1 to {MAX_INPUTS} are allowed"
+        )));
     }
     let mut operators = OPERATORS.write();
     if let Some(existing) = operators.iter().find(|o| o.name == name) {
         return Ok(existing.clone());
     }
-    let operator = Arc::new(Operator { id: operators.len() as u16, name: name.to_string(), arity });
+    let operator = Arc::new(Operator {
+        id: operators.len() as u16,
+        name: name.to_string(),
+        arity,
+        recent: AtomicPtr::new(std::ptr::null_mut()),
+    });
     operators.push(operator.clone());
     Ok(operator)
 }
@@ -408,13 +439,18 @@ pub fn intern(name: &str, arity: usize) -> PyResult<Arc<Operator>> {
 /// Give Rust the Python side of the operator table.
 #[pyfunction]
 fn set_operator_hooks(py: Python<'_>, plan: Py<PyAny>, cpu: Py<PyAny>, coerce: Py<PyAny>) -> PyResult<()> {
-    HOOKS.set(py, Hooks { plan, cpu, coerce }).map_err(|_| PyRuntimeError::new_err("the operator hooks are already set"))
+    HOOKS
+        .set(py, Hooks { plan, cpu, coerce })
+        .map_err(|_| PyRuntimeError::new_err("the operator hooks are already set"))
 }
 
 /// Forget all plans, so that the next call of each operator asks Python again.
 #[pyfunction]
 fn clear_plans() {
     PLANS.write().clear();
+    for operator in OPERATORS.read().iter() {
+        operator.recent.store(std::ptr::null_mut(), Ordering::Release);
+    }
 }
 
 pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyModule};
 
 use crate::device::{PyDevice, context, context_for};
-use crate::errors::ToPy;
+use crate::errors::{ToPy, check_signals};
 
 /// A pool of device memory with its own quota, inside the pool that was current when it was made.
 ///
@@ -29,7 +29,7 @@ use crate::errors::ToPy;
 /// ...     pass
 #[pyclass(frozen, weakref, module = "pygpukit", name = "MemoryPool")]
 pub struct PyPool {
-    state: Arc<DeviceState>,
+    state: &'static DeviceState,
     pool: Arc<Pool>,
     enable_eviction: bool,
 }
@@ -74,7 +74,7 @@ impl PyPool {
     fn new(py: Python<'_>, quota: Option<usize>, enable_eviction: bool, name: &str) -> PyResult<PyPool> {
         let ctx = context(py)?;
         let pool = ctx.pool.child(name, quota).py()?;
-        Ok(PyPool { state: ctx.state.clone(), pool, enable_eviction })
+        Ok(PyPool { state: ctx.state, pool, enable_eviction })
     }
 
     #[getter]
@@ -89,13 +89,13 @@ impl PyPool {
 
     #[getter]
     fn device(&self) -> PyDevice {
-        PyDevice { state: self.state.clone() }
+        PyDevice { state: self.state }
     }
 
     /// Bytes handed out, rounded up to size classes; pools inside this one count too.
     #[getter]
     fn used(&self) -> usize {
-        self.pool.stats().used
+        self.pool.used()
     }
 
     /// Bytes held for reuse.
@@ -112,7 +112,7 @@ impl PyPool {
 
     #[getter]
     fn quota(&self) -> Option<usize> {
-        self.pool.stats().quota
+        self.pool.quota()
     }
 
     /// Change the quota; what is in use above it stays until it is freed.
@@ -122,9 +122,9 @@ impl PyPool {
 
     /// Take a block of the pool for the current stream.
     fn allocate(&self, py: Python<'_>, nbytes: usize) -> PyResult<Allocation> {
-        let ctx = context_for(py, &self.state)?;
+        let ctx = context_for(py, self.state)?;
         self.state.check().py()?;
-        let storage = self.pool.allocate(nbytes, &ctx.stream).py()?;
+        let storage = self.pool.allocate_with_check(nbytes, &ctx.stream, &mut check_signals).py()?;
         Ok(Allocation { ptr: storage.ptr(), nbytes, storage: Mutex::new(Some(storage)) })
     }
 
@@ -136,7 +136,6 @@ impl PyPool {
     /// Return cached memory that no stream uses to the device.
     fn trim(&self) -> PyResult<()> {
         self.state.check().py()?;
-        self.state.reap();
         self.pool.trim().py().map(|_| ())
     }
 
@@ -157,7 +156,7 @@ impl PyPool {
 
     fn __enter__<'py>(slf: Bound<'py, Self>, py: Python<'py>) -> PyResult<Bound<'py, Self>> {
         let this = slf.get();
-        let mut ctx = pygpukit_core::exec::ExecCtx::clone(&*context_for(py, &this.state)?);
+        let mut ctx = pygpukit_core::exec::ExecCtx::clone(&*context_for(py, this.state)?);
         ctx.pool = this.pool.clone();
         exec::push(ctx);
         Ok(slf)
@@ -169,9 +168,8 @@ impl PyPool {
     }
 
     fn __repr__(&self) -> String {
-        let stats = self.pool.stats();
-        let quota = stats.quota.map_or_else(|| "None".to_string(), |bytes| bytes.to_string());
-        format!("<MemoryPool '{}' used={} quota={quota}>", self.pool.name(), stats.used)
+        let quota = self.pool.quota().map_or_else(|| "None".to_string(), |bytes| bytes.to_string());
+        format!("<MemoryPool '{}' used={} quota={quota}>", self.pool.name(), self.pool.used())
     }
 }
 
@@ -198,14 +196,14 @@ fn stats_dict<'py>(py: Python<'py>, pool: &Pool) -> PyResult<Bound<'py, PyDict>>
 #[pyfunction]
 fn current_pool(py: Python<'_>) -> PyResult<PyPool> {
     let ctx = context(py)?;
-    Ok(PyPool { state: ctx.state.clone(), pool: ctx.pool.clone(), enable_eviction: false })
+    Ok(PyPool { state: ctx.state, pool: ctx.pool.clone(), enable_eviction: false })
 }
 
 /// Make a pool the one arrays come from in this thread from now on.
 #[pyfunction]
 fn set_default_pool(py: Python<'_>, pool: &Bound<'_, PyPool>) -> PyResult<()> {
     let this = pool.get();
-    let mut ctx = pygpukit_core::exec::ExecCtx::clone(&*context_for(py, &this.state)?);
+    let mut ctx = pygpukit_core::exec::ExecCtx::clone(&*context_for(py, this.state)?);
     ctx.pool = this.pool.clone();
     exec::swap(Some(Arc::new(ctx)));
     Ok(())

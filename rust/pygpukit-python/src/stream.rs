@@ -26,7 +26,7 @@ use crate::errors::{ToPy, check_signals, raise};
 /// ...     pass
 #[pyclass(frozen, weakref, module = "pygpukit", name = "Stream")]
 pub struct PyStream {
-    pub state: Arc<DeviceState>,
+    pub state: &'static DeviceState,
     pub stream: Arc<Stream>,
     /// A stream made by the user goes back to the device when its object is gone.
     owned: bool,
@@ -35,7 +35,7 @@ pub struct PyStream {
 impl PyStream {
     /// A context like `ctx` on this stream.
     pub fn context(&self, ctx: &Arc<ExecCtx>) -> PyResult<ExecCtx> {
-        if Arc::ptr_eq(&ctx.state, &self.state) {
+        if std::ptr::eq(ctx.state, self.state) {
             Ok(ctx.on_stream(&self.stream))
         } else {
             Err(raise("DeviceError", "the stream belongs to another device than the arrays".to_string()))
@@ -44,7 +44,7 @@ impl PyStream {
 
     /// The context for work put on this stream explicitly, keeping the thread's capture and pool.
     fn own_context(&self, py: Python<'_>) -> PyResult<ExecCtx> {
-        Ok(crate::device::context_for(py, &self.state)?.on_stream(&self.stream))
+        Ok(crate::device::context_for(py, self.state)?.on_stream(&self.stream))
     }
 }
 
@@ -82,7 +82,7 @@ impl PyStream {
             },
         };
         let stream = ctx.state.stream(priority).py()?;
-        Ok(PyStream { state: ctx.state.clone(), stream, owned: true })
+        Ok(PyStream { state: ctx.state, stream, owned: true })
     }
 
     #[getter]
@@ -97,7 +97,7 @@ impl PyStream {
 
     #[getter]
     fn device(&self) -> PyDevice {
-        PyDevice { state: self.state.clone() }
+        PyDevice { state: self.state }
     }
 
     /// Number of the last submission.
@@ -143,7 +143,7 @@ impl PyStream {
     fn record(&self, py: Python<'_>, event: Option<Bound<'_, PyEvent>>) -> PyResult<Py<PyEvent>> {
         let event = match event {
             Some(event) => event,
-            None => Bound::new(py, PyEvent::make(&self.state, true)?)?,
+            None => Bound::new(py, PyEvent::make(self.state, true)?)?,
         };
         event.get().event.record(&self.own_context(py)?).py()?;
         Ok(event.unbind())
@@ -181,14 +181,14 @@ pub fn refuse_in_capture(what: &str) -> PyResult<()> {
 #[pyfunction]
 fn current_stream(py: Python<'_>) -> PyResult<PyStream> {
     let ctx = context(py)?;
-    Ok(PyStream { state: ctx.state.clone(), stream: ctx.stream.clone(), owned: false })
+    Ok(PyStream { state: ctx.state, stream: ctx.stream.clone(), owned: false })
 }
 
 /// The stream that work without a stream of its own runs on.
 #[pyfunction]
 fn default_stream(py: Python<'_>) -> PyResult<PyStream> {
     let ctx = context(py)?;
-    Ok(PyStream { state: ctx.state.clone(), stream: ctx.state.default_stream.clone(), owned: false })
+    Ok(PyStream { state: ctx.state, stream: ctx.state.default_stream.clone(), owned: false })
 }
 
 /// A point on a stream that others can wait for, and that can be timed.
@@ -203,7 +203,7 @@ pub struct PyEvent {
 }
 
 impl PyEvent {
-    fn make(state: &Arc<DeviceState>, timing: bool) -> PyResult<PyEvent> {
+    fn make(state: &'static DeviceState, timing: bool) -> PyResult<PyEvent> {
         state.check().py()?;
         Ok(PyEvent { event: Event::new(&state.device, timing).py()? })
     }
@@ -214,7 +214,7 @@ impl PyEvent {
     #[new]
     #[pyo3(signature = (timing=true))]
     fn new(py: Python<'_>, timing: bool) -> PyResult<PyEvent> {
-        PyEvent::make(&context(py)?.state, timing)
+        PyEvent::make(context(py)?.state, timing)
     }
 
     #[getter]

@@ -43,7 +43,7 @@ fn from_buffer(
     stream: Option<&Bound<'_, PyStream>>,
 ) -> PyResult<GPUArray> {
     let ctx = match device {
-        Some(device) => context_for(py, &device.get().state)?,
+        Some(device) => context_for(py, device.get().state)?,
         None => context(py)?,
     };
     let ctx = on(py, ctx, stream)?;
@@ -62,7 +62,7 @@ fn write_buffer(
     data: PyBuffer<u8>,
     stream: Option<&Bound<'_, PyStream>>,
 ) -> PyResult<()> {
-    let ctx = on(py, context_for(py, &array.get().state)?, stream)?;
+    let ctx = on(py, context_for(py, array.get().state)?, stream)?;
     upload(py, &ctx, array.get(), &data)
 }
 
@@ -103,10 +103,13 @@ fn read_buffer(
     if array.bytes() == 0 {
         return Ok(());
     }
-    let ctx = on(py, context_for(py, &array.state)?, stream)?;
+    let ctx = on(py, context_for(py, array.state)?, stream)?;
     let uses = smallvec![array.used(Access::Read)];
     let target = data.buf_ptr() as u64;
     py.detach(|| {
+        // A copy to pageable memory blocks in the driver until the stream gets there: wait where Ctrl-C is heard.
+        ctx.state.check()?;
+        ctx.stream.synchronize(&mut check_signals)?;
         submit(&ctx, copy(CopyKind::DeviceToHost, target, array.ptr(), array.bytes(), uses))?;
         ctx.stream.synchronize(&mut check_signals)
     })
@@ -115,7 +118,8 @@ fn read_buffer(
 
 fn check_buffer(array: &GPUArray, data: &PyBuffer<u8>) -> PyResult<()> {
     if !array.layout.is_contiguous() {
-        return Err(Error::Shape("only a contiguous array can be copied as bytes; call contiguous() first".into())).py();
+        return Err(Error::Shape("only a contiguous array can be copied as bytes; call contiguous() first".into()))
+            .py();
     }
     if !data.is_c_contiguous() || data.item_count() != array.bytes() {
         return Err(Error::Value(format!(
@@ -155,7 +159,7 @@ fn fill(
     };
     let mut word = [0u8; 4];
     word[..width].copy_from_slice(&element[..width]);
-    let ctx = on(py, context_for(py, &array.state)?, stream)?;
+    let ctx = on(py, context_for(py, array.state)?, stream)?;
     let work = Work::Fill(Fill { dst: array.ptr(), value: u32::from_le_bytes(word), width: width as u8, count });
     submit(&ctx, Command { work, uses: smallvec![array.used(Access::Write)], cost_key: 0 }).py()?;
     Ok(true)
@@ -174,14 +178,14 @@ fn copy_dense(
     let fits = target.bytes() == source.bytes()
         && target.layout.is_contiguous()
         && source.layout.is_contiguous()
-        && Arc::ptr_eq(&target.state, &source.state);
+        && std::ptr::eq(target.state, source.state);
     if !fits {
         return Err(Error::Value("copy_dense needs two contiguous arrays of one size on one device".into())).py();
     }
     if source.bytes() == 0 {
         return Ok(());
     }
-    let ctx = on(py, context_for(py, &source.state)?, stream)?;
+    let ctx = on(py, context_for(py, source.state)?, stream)?;
     let uses = smallvec![target.used(Access::Write), source.used(Access::Read)];
     submit(&ctx, copy(CopyKind::DeviceToDevice, target.ptr(), source.ptr(), source.bytes(), uses)).py()
 }
@@ -199,7 +203,7 @@ fn submit_host(
     let Some(first) = writes.first().or(reads.first()) else {
         return Err(Error::Value("a host function must name the arrays it touches".into())).py();
     };
-    let ctx = on(py, context_for(py, &first.get().state)?, stream)?;
+    let ctx = on(py, context_for(py, first.get().state)?, stream)?;
     let mut uses = SmallVec::new();
     uses.extend(writes.iter().map(|a| a.get().used(Access::Write)));
     uses.extend(reads.iter().map(|a| a.get().used(Access::Read)));

@@ -68,7 +68,9 @@ def from_numpy(
     [0, 1, 2]
     """
     if not isinstance(a, np.ndarray | np.generic):
-        raise TypeError(f"from_numpy() takes a NumPy array, not {type(a).__name__}; asarray() accepts lists and numbers")
+        raise TypeError(
+            f"from_numpy() takes a NumPy array, not {type(a).__name__}; asarray() accepts lists and numbers"
+        )
     host = np.asarray(a)
     kind = dtype(host.dtype)
     return _native.from_buffer(_bytes_of(np.ascontiguousarray(host)), list(host.shape), kind, device, stream)

@@ -62,7 +62,10 @@ def _steps(size: int) -> Iterator[tuple[str, str]]:
     n = size or (1 << 28 if is_cuda else 1 << 22)
     yield from _arrays()
     ceiling = _copy_rate(n)
-    yield "limit", f"a copy of {format_size(4 * n)} inside the device moves {ceiling / 1e9:,.1f} GB/s; 100 % below means this"
+    yield (
+        "limit",
+        f"a copy of {format_size(4 * n)} inside the device moves {ceiling / 1e9:,.1f} GB/s; 100 % below means this",
+    )
     yield from _operators(n, ceiling)
     yield from _transfer(n)
     yield from _kernel(n, is_cuda, ceiling)
@@ -114,7 +117,10 @@ def _transfer(n: int) -> Iterator[tuple[str, str]]:
     up = host.nbytes / _seconds(lambda: gp.from_numpy(host), 3)
     x = gp.from_numpy(host)
     down = host.nbytes / _seconds(lambda: x.to_numpy(), 3)
-    yield "transfer", f"{format_size(host.nbytes)} to the device {up / 1e9:.1f} GB/s, back {down / 1e9:.1f} GB/s (pageable memory)"
+    yield (
+        "transfer",
+        f"{format_size(host.nbytes)} to the device {up / 1e9:.1f} GB/s, back {down / 1e9:.1f} GB/s (pageable memory)",
+    )
 
 
 def _kernel(n: int, is_cuda: bool, ceiling: float) -> Iterator[tuple[str, str]]:
@@ -172,7 +178,10 @@ def _pool() -> Iterator[tuple[str, str]]:
         except gp.OutOfMemoryError as error:
             refused = str(error).splitlines()[0]
         stats = pool.stats()
-    yield "pool", f"{stats['allocations']} arrays, {stats['hit_rate']:.1%} served from the pool; over its quota: {refused}"
+    yield (
+        "pool",
+        f"{stats['allocations']} arrays, {stats['hit_rate']:.1%} served from the pool; over its quota: {refused}",
+    )
 
 
 def _yes(value: bool) -> str:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import platform
 import sys
-from importlib import metadata
 from typing import Any
 
 from pygpukit import _pygpukit_rust as _native
@@ -32,6 +30,8 @@ def info() -> dict[str, Any]:
     >>> sorted(info())[:3]
     ['cublaslt', 'current_device', 'devices']
     """
+    import platform
+
     missing: list[dict[str, str]] = []
     report: dict[str, Any] = {
         "pygpukit": _native.__version__,
@@ -56,6 +56,8 @@ def info() -> dict[str, Any]:
 
 
 def _version(package: str) -> str | None:
+    from importlib import metadata
+
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

@@ -6,8 +6,8 @@ import importlib.util
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from pygpukit.config import read_settings
 
@@ -17,8 +17,7 @@ __all__ = ["cublaslt_candidates", "missing_hint", "nvrtc_candidates"]
 _MAJORS = (13, 12)
 
 
-@dataclass(frozen=True)
-class _Library:
+class _Library(NamedTuple):
     """File names of one library ({major} is filled in), the folder of its CUDA 12 wheel, and what pip calls it."""
 
     linux: str

@@ -16,9 +16,8 @@ import threading
 import warnings
 import zlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pygpukit.config import read_settings
 from pygpukit.errors import CacheError
@@ -38,11 +37,10 @@ _MAX_MEMBERS = 500_000
 _MAX_MANIFEST = 256 << 20
 _MAX_ENTRY = 256 << 20
 # What reading a damaged zip file may raise, besides OSError.
-_DAMAGE = (ValueError, KeyError, EOFError, RuntimeError, NotImplementedError, zlib.error)
+_DAMAGE = (ValueError, KeyError, EOFError, RuntimeError, zlib.error)
 
 
-@dataclass(frozen=True)
-class BundleInfo:
+class BundleInfo(NamedTuple):
     """What a bundle holds.
 
     Attributes
@@ -80,6 +78,7 @@ class Bundle:
         self._lock = threading.Lock()
         self._zip: ZipFile | None = None
         self._members: dict[str, ZipInfo] = {}
+        self._manifest_member: ZipInfo | None = None
         self._process = -1
         with self._lock:
             self._open()
@@ -147,9 +146,10 @@ class Bundle:
             raise CacheError(f"bundle {self.path} cannot be used: {error}") from error
 
     def _manifest(self) -> dict[str, Any]:
-        assert self._zip is not None
+        if self._manifest_member is None:
+            raise ValueError(f"it has no {_MANIFEST}")
         try:
-            manifest = json.loads(self._read(self._zip.getinfo(_MANIFEST), _MAX_MANIFEST))
+            manifest = json.loads(self._read(self._manifest_member, _MAX_MANIFEST))
         except RecursionError:
             raise ValueError("its manifest is nested too deeply") from None
         if not isinstance(manifest, dict) or manifest.get("format") != _FORMAT:
@@ -166,12 +166,11 @@ class Bundle:
         except (OSError, *_DAMAGE, zipfile.BadZipFile) as error:
             raise CacheError(f"bundle {self.path} cannot be opened: {error}") from error
         if len(members) > _MAX_MEMBERS:
+            self._zip.close()
             raise CacheError(f"bundle {self.path} has {len(members)} members, more than {_MAX_MEMBERS}")
-        self._members = {
-            info.filename.removeprefix(_MEMBER): info
-            for info in members
-            if info.filename.startswith(_MEMBER) and is_key(info.filename.removeprefix(_MEMBER))
-        }
+        self._manifest_member = next((info for info in members if info.filename == _MANIFEST), None)
+        named = ((info.filename.removeprefix(_MEMBER), info) for info in members if info.filename.startswith(_MEMBER))
+        self._members = {name: info for name, info in named if is_key(name)}
         self._process = os.getpid()
 
     def _read(self, info: ZipInfo, limit: int) -> bytes:
@@ -211,7 +210,7 @@ def bundle_paths() -> list[Path]:
 
 
 def find_in_bundles(key: str) -> Entry | None:
-    """The image with this key from the first bundle that has it intact; a damaged bundle is passed over with a warning."""
+    """The image with this key from the first bundle that has it intact; a damaged one is passed over with a warning."""
     for bundle in _open_bundles(read_settings().bundle, cache_folder()):
         if key in bundle:
             try:

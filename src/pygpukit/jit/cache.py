@@ -15,8 +15,8 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from pygpukit.config import read_settings
 from pygpukit.errors import CacheError
@@ -33,8 +33,7 @@ _MAX_FILE = 1 << 30
 _HEAD = 256 << 10
 
 
-@dataclass(frozen=True)
-class CachedFile:
+class CachedFile(NamedTuple):
     """One file of the cache, for listings.
 
     Attributes

@@ -8,16 +8,14 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Literal
+from typing import Literal, NamedTuple
 from weakref import WeakValueDictionary
 
 from pygpukit import _pygpukit_rust as _native
 from pygpukit.errors import DeviceError, KernelCompileError
 from pygpukit.jit.bundle import find_in_bundles
 from pygpukit.jit.cache import open_cache
-from pygpukit.jit.diagnostics import compile_error
 from pygpukit.jit.entry import Entry, ImageKind, image_key
 from pygpukit.jit.headers import builtin_headers, used_headers
 from pygpukit.jit.nvrtc import expected_version, open_nvrtc
@@ -33,8 +31,7 @@ _INCLUDE_OPTION = re.compile(r"-I.*|--?include-path\b.*|--?pre-include\b.*|-incl
 _MAX_IMAGES = 256
 
 
-@dataclass(frozen=True)
-class Image:
+class Image(NamedTuple):
     """A compiled image.
 
     Attributes
@@ -49,14 +46,13 @@ class Image:
         Where it came from: ``"memory"``, ``"bundle"``, ``"disk"``, or None when it was compiled now.
     """
 
-    image: bytes = field(repr=False)
+    image: bytes
     lowered: Mapping[str, str]
     log: str
     cached: Literal["memory", "bundle", "disk"] | None
 
 
-@dataclass(frozen=True)
-class _Request:
+class _Request(NamedTuple):
     """One compile with everything that decides its result."""
 
     source: str
@@ -184,7 +180,7 @@ def compile_for_bundle(source: str, *, name: str, arch: str, headers: Mapping[st
     """Compile a built-in kernel as a bundle holds it: keyed without the compiler, and the same bytes every time."""
     request = _request(source, name, arch, (), headers, None, (), "cubin")
     entry, _ = _load_or_compile(request)
-    return replace(entry, key=request.key(""), name=name, log="", created=0.0)
+    return entry._replace(key=request.key(""), name=name, log="", created=0.0)
 
 
 def forget_images() -> None:
@@ -235,7 +231,7 @@ def _remembered(key: str) -> Image | None:
         if image is None:
             return None
         _images.move_to_end(key)
-        return image if image.cached == "memory" else replace(image, cached="memory")
+        return image if image.cached == "memory" else image._replace(cached="memory")
 
 
 def _lock_of(key: str) -> threading.Lock:
@@ -254,6 +250,8 @@ def _load_or_compile(request: _Request) -> tuple[Entry, Literal["disk"] | None]:
     entry = cache.get(key)
     if entry is not None:
         return entry, "disk"
+    # Another copy may be loaded already, by another library and of another version; it is the one that is used.
+    key = request.key(_compiler_name(open_nvrtc().version))
     with cache.lock(key):
         # Another process may have compiled it while we waited.
         entry = cache.get(key)
@@ -287,6 +285,8 @@ def _compile(request: _Request) -> Entry:
                 request.kind,
             )
     except KernelCompileError as error:
+        from pygpukit.jit.diagnostics import compile_error
+
         raise compile_error(
             error.log or str(error),
             name=request.name,

@@ -315,8 +315,7 @@ def _code(kind: _Type, name: str) -> str:
         return ("const*" if kind.const else "*") + (tag or "void")
     if tag == "void":
         raise DeclarationError(f"parameter '{name}' has type void")
-    # An 8-bit float by value is one byte the caller has rounded already.
-    return "struct" if tag in (None, "e4m3", "e5m2") else tag
+    return tag or "struct"
 
 
 def _tag(core: Sequence[str]) -> str | None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
 
 __all__ = ["Entry", "ImageKind", "Summary", "decode", "encode", "image_key", "is_key", "summarize"]
 
@@ -20,10 +21,10 @@ _PREFIX = struct.Struct("<8sIQ32s")  # magic, header bytes, image bytes, digest 
 _MAX_HEADER = 4 << 20
 _MAX_LOG = 16 << 10
 _KEY_BYTES = 32
+_KEY = re.compile(f"[0-9a-f]{{{2 * _KEY_BYTES}}}")
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """A compiled image and what is known about it.
 
     Attributes
@@ -50,14 +51,13 @@ class Entry:
     name: str
     arch: str
     kind: ImageKind
-    image: bytes = field(repr=False)
-    lowered: Mapping[str, str] = field(default_factory=dict)
+    image: bytes
+    lowered: Mapping[str, str] = MappingProxyType({})
     log: str = ""
     created: float = 0.0
 
 
-@dataclass(frozen=True)
-class Summary:
+class Summary(NamedTuple):
     """What the head of an encoded entry claims; the digest is not checked."""
 
     key: str
@@ -102,7 +102,7 @@ def image_key(
 
 def is_key(text: str) -> bool:
     """Whether a text has the form of a key."""
-    return len(text) == 2 * _KEY_BYTES and all(char in "0123456789abcdef" for char in text)
+    return _KEY.fullmatch(text) is not None
 
 
 def encode(entry: Entry) -> bytes:

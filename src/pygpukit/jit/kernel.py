@@ -10,15 +10,10 @@ from pathlib import Path
 
 from pygpukit import _pygpukit_rust as _native
 from pygpukit.errors import DeviceError, KernelCompileError
-from pygpukit.jit.compiler import arch_for, compile_image, macro_texts
 from pygpukit.jit.nvrtc import is_nvrtc_available
-from pygpukit.jit.ptx import ptx_entry
-from pygpukit.jit.signature import Param, find_signature
 
 __all__ = ["jit", "load_ptx", "warmup"]
 
-# What the emulator of the CPU device reads.
-_PTX_ARCH = "80"
 _MAX_KERNELS = 512
 _MAX_PTX = 256 << 20
 _WARMUP = 'extern "C" __global__ void pgk_warmup() {}'
@@ -84,26 +79,16 @@ def jit(
     device = _native.current_device()
     key = (
         (device.kind, device.index, src, func, tuple(options)),
-        tuple(sorted((name, str(value)) for name, value in (defines or {}).items())),
+        tuple(sorted((name, type(value).__name__, str(value)) for name, value in (defines or {}).items())),
         tuple(sorted((headers or {}).items())),
     )
     kernel = _known(key)
     if kernel is not None:
         return kernel
-    signature = find_signature(src, func, _macros(options, defines))
-    is_cuda = device.kind == "cuda"
-    image = compile_image(
-        src,
-        name=signature.name,
-        arch=arch_for(device.capability) if is_cuda else _PTX_ARCH,
-        options=options,
-        headers=headers,
-        defines=defines,
-        expressions=() if signature.extern_c else (signature.name,),
-        kind="cubin" if is_cuda else "ptx",
-    )
-    entry = signature.name if signature.extern_c else image.lowered[signature.name]
-    return _remember(key, _load(image.image, entry, signature.name, signature.params))
+    # Only who compiles pays for the import.
+    from pygpukit.jit.build import kernel_from_source
+
+    return _remember(key, kernel_from_source(device, src, func, options, defines, headers))
 
 
 def load_ptx(path_or_text: str | os.PathLike[str], func: str | None = None) -> _native.Kernel:
@@ -132,8 +117,9 @@ def load_ptx(path_or_text: str | os.PathLike[str], func: str | None = None) -> _
     kernel = _known(key)
     if kernel is not None:
         return kernel
-    entry, params = ptx_entry(text, func)
-    return _remember(key, _load(text.encode("utf-8") + b"\0", entry, entry, tuple(params)))
+    from pygpukit.jit.build import kernel_from_ptx
+
+    return _remember(key, kernel_from_ptx(text, func))
 
 
 def warmup() -> None:
@@ -147,22 +133,7 @@ def warmup() -> None:
     _native.current_device()
     if is_nvrtc_available():
         # Past every cache: it is the compiler's first run in a process that takes long.
-        _native.nvrtc_compile(_WARMUP, "pgk_warmup.cu", [f"--gpu-architecture=sm_{_PTX_ARCH}"], {}, [], "cubin")
-
-
-def _macros(options: Sequence[str], defines: Mapping[str, object] | None) -> dict[str, str]:
-    """Macros the compiler will know, for reading the signature."""
-    macros: dict[str, str] = {}
-    for option in options:
-        if option.startswith("-D") or option.startswith("--define-macro="):
-            name, equals, value = option.removeprefix("-D").removeprefix("--define-macro=").partition("=")
-            macros[name.strip()] = value if equals else "1"
-    return macros | macro_texts(defines)
-
-
-def _load(image: bytes, entry: str, name: str, params: tuple[Param, ...] | None) -> _native.Kernel:
-    codes = None if params is None else [(param.name, param.code) for param in params]
-    return _native.load_kernel(image, entry, name, codes)
+        _native.nvrtc_compile(_WARMUP, "pgk_warmup.cu", ["--gpu-architecture=sm_80"], {}, [], "cubin")
 
 
 def _known(key: Hashable) -> _native.Kernel | None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import re
 import threading
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from pygpukit import _pygpukit_rust as _native
 from pygpukit.core.libraries import missing_hint, nvrtc_candidates
@@ -21,8 +21,7 @@ _lock = threading.Lock()
 _opened: Nvrtc | None = None
 
 
-@dataclass(frozen=True)
-class Nvrtc:
+class Nvrtc(NamedTuple):
     """The opened library.
 
     Attributes

@@ -6,6 +6,7 @@ import difflib
 from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NoReturn
 
 from pygpukit.errors import KernelCompileError
 from pygpukit.jit.declarators import DeclarationError, Param, angle_end, declare, render, split_arguments
@@ -29,18 +30,18 @@ class Signature:
     ----------
     name : str
         Qualified name, with template arguments once they are given: ``"ns::add<float>"``.
-    params : tuple of Param, or None
-        Its parameters; None where a macro writes the kernel, so that its types cannot be read.
+    params : tuple of Param
+        Its parameters.
     template_params : tuple of str
         Names of its template parameters.
     line : int
-        Line of the source, counted from 1; 0 where a macro writes the kernel.
+        Line of the source, counted from 1; that of the include for a kernel in a header.
     extern_c : bool
         Has C linkage: the name in the compiled image is the plain name.
     """
 
     name: str
-    params: tuple[Param, ...] | None
+    params: tuple[Param, ...]
     template_params: tuple[str, ...]
     line: int
     extern_c: bool
@@ -86,7 +87,9 @@ class _Scan:
     aliases: dict[str, tuple[str, ...] | None] = field(default_factory=dict)
 
 
-def parse_signatures(source: str, defines: Mapping[str, str] | None = None) -> list[Signature]:
+def parse_signatures(
+    source: str, defines: Mapping[str, str] | None = None, headers: Mapping[str, str] | None = None
+) -> list[Signature]:
     """All kernels of a source, in order; types that depend on a template parameter are given as it is named.
 
     Parameters
@@ -95,6 +98,8 @@ def parse_signatures(source: str, defines: Mapping[str, str] | None = None) -> l
         CUDA C++ text.
     defines : mapping of str to str, optional
         Macros given to the compiler.
+    headers : mapping of str to str, optional
+        Texts for ``#include``.
 
     Raises
     ------
@@ -107,11 +112,16 @@ def parse_signatures(source: str, defines: Mapping[str, str] | None = None) -> l
     >>> kernel.name, [(param.name, param.code) for param in kernel.params]
     ('scale', [('x', '*f32'), ('n', 'i32')])
     """
-    scan = _scan(tokenize(source, defines).tokens)
+    scan = _scan(tokenize(source, defines, headers))
     return [_signature(source, entry, entry.name, {}, scan) for entry in scan.declarations]
 
 
-def find_signature(source: str, func: str | None = None, defines: Mapping[str, str] | None = None) -> Signature:
+def find_signature(
+    source: str,
+    func: str | None = None,
+    defines: Mapping[str, str] | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Signature:
     """The kernel that `func` asks for, or the only one.
 
     Parameters
@@ -122,6 +132,8 @@ def find_signature(source: str, func: str | None = None, defines: Mapping[str, s
         Name, with its namespace where two kernels share a name, and with template arguments (``"add<float>"``).
     defines : mapping of str to str, optional
         Macros given to the compiler.
+    headers : mapping of str to str, optional
+        Texts for ``#include``.
 
     Raises
     ------
@@ -133,16 +145,12 @@ def find_signature(source: str, func: str | None = None, defines: Mapping[str, s
     >>> find_signature("template <class T> __global__ void fill(T* x, T v) {}", "fill<double>").params[1].code
     'f64'
     """
-    stream = tokenize(source, defines)
-    scan = _scan(stream.tokens)
+    scan = _scan(tokenize(source, defines, headers))
     if func is None:
-        entry, arguments = _only(source, scan.declarations, stream.kernel_macros), None
+        entry, arguments = _only(source, scan.declarations), None
     else:
         name, arguments = _split_func(source, func)
-        found = _named(source, scan.declarations, name)
-        if found is None and stream.kernel_macros:
-            return Signature(_spell(name, arguments), None, (), 0, False)
-        entry = found or _missing(source, scan.declarations, name)
+        entry = _named(source, scan.declarations, name)
     bindings = _bind(source, entry, arguments)
     spelled = _spell(entry.name, arguments if entry.template is None or arguments is not None else [])
     return _signature(source, entry, spelled, bindings, scan)
@@ -163,7 +171,7 @@ def _signature(
     return Signature(name, params, names, line, entry.extern_c)
 
 
-def _only(source: str, declarations: list[_Declaration], kernel_macros: bool) -> _Declaration:
+def _only(source: str, declarations: list[_Declaration]) -> _Declaration:
     names = list(dict.fromkeys(entry.name for entry in declarations))
     if len(names) == 1:
         return _one_overload(source, declarations)
@@ -171,8 +179,6 @@ def _only(source: str, declarations: list[_Declaration], kernel_macros: bool) ->
         raise KernelCompileError(
             f"the source has {len(names)} kernels: {_listed(names)}; say which with func=", source=source
         )
-    if kernel_macros:
-        raise KernelCompileError("the source writes its kernels with a macro; say which with func=", source=source)
     raise KernelCompileError(
         "the source has no __global__ function; a kernel is written as "
         "'extern \"C\" __global__ void name(float* x, int n) { ... }'",
@@ -180,13 +186,13 @@ def _only(source: str, declarations: list[_Declaration], kernel_macros: bool) ->
     )
 
 
-def _named(source: str, declarations: list[_Declaration], name: str) -> _Declaration | None:
+def _named(source: str, declarations: list[_Declaration], name: str) -> _Declaration:
     exact = [entry for entry in declarations if entry.name == name]
     found = exact or [entry for entry in declarations if entry.name.endswith(f"::{name}")]
     names = list(dict.fromkeys(entry.name for entry in found))
     if len(names) > 1:
         raise KernelCompileError(f"func='{name}' fits {_listed(names)}; give the namespace too", source=source)
-    return _one_overload(source, found) if found else None
+    return _one_overload(source, found) if found else _missing(source, declarations, name)
 
 
 def _one_overload(source: str, found: list[_Declaration]) -> _Declaration:
@@ -199,7 +205,7 @@ def _one_overload(source: str, found: list[_Declaration]) -> _Declaration:
     return found[-1]
 
 
-def _missing(source: str, declarations: list[_Declaration], name: str) -> _Declaration:
+def _missing(source: str, declarations: list[_Declaration], name: str) -> NoReturn:
     names = list(dict.fromkeys(entry.name for entry in declarations))
     close = difflib.get_close_matches(name, names, n=1)
     remark = f"; did you mean '{close[0]}'?" if close else ""

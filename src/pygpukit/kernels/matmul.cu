@@ -1,8 +1,8 @@
 // Matrix product: out[z, i, j] = sum over k of a[z, i, k] * b[z, k, j].
 //
-// Element strides for every operand (row, then column); `batch` holds the batch shape and the strides of out, a, b (0 to
-// broadcast). Launch: 256 threads, grid = batches * ceil(m / 64) * ceil(n / 64). Static shared memory: two tiles of
-// 16 x 65 accumulators.
+// Element strides for every operand (row, then column); `batch` holds the batch shape and the strides of out, a, b
+// (0 to broadcast). Launch: 256 threads, grid = batches * ceil(m / 64) * ceil(n / 64). Static shared memory: two tiles
+// of 16 x 65 accumulators.
 // Numerics: inputs are converted to A (float for 16- and 8-bit floats and float; integers wrap in 32 or 64 bits), each
 // result is one chain of fused multiply-adds over k = 0, 1, ..., rounded to the output type once at the end. The order
 // depends on nothing else. Determinism: batch_invariant.
@@ -10,6 +10,7 @@
 
 namespace pgk {
 
+constexpr int MATMUL_THREADS = 256;
 constexpr int TILE = 64;
 constexpr int DEPTH = 16;
 constexpr int SIDE = 16;
@@ -27,8 +28,8 @@ PGK_FN void fill(A (&tile)[DEPTH][TILE + 1], const T* p, i64 along, i64 step, i6
     const int t = threadIdx.x;
     const bool by_depth = step == 1;
 #pragma unroll
-    for (int r = 0; r < TILE * DEPTH / THREADS; ++r) {
-        const int index = r * THREADS + t;
+    for (int r = 0; r < TILE * DEPTH / MATMUL_THREADS; ++r) {
+        const int index = r * MATMUL_THREADS + t;
         const int line = by_depth ? index / DEPTH : index % TILE;
         const int k = by_depth ? index % DEPTH : index / TILE;
         const bool inside = line0 + line < lines && k0 + k < depth;
@@ -39,6 +40,7 @@ PGK_FN void fill(A (&tile)[DEPTH][TILE + 1], const T* p, i64 along, i64 step, i6
 template <class Ta, class Tb, class A, class To, bool LOGICAL>
 PGK_FN void matmul(To* out, const Ta* a, const Tb* b, i64 m, i64 n, i64 depth, i64 out_row, i64 out_column, i64 a_row,
                    i64 a_column, i64 b_row, i64 b_column, const Nd<3>& batch) {
+    await_predecessor();
     __shared__ A left[DEPTH][TILE + 1];
     __shared__ A right[DEPTH][TILE + 1];
     const i64 tiles_n = (n + TILE - 1) / TILE;

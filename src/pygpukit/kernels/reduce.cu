@@ -2,23 +2,25 @@
 //
 // x: element strides stride_outer, stride_n, stride_inner. out: contiguous [outer, chunks, inner]. A chunk is 4096
 // elements; with more than one, out holds partial sums which the same kernel sums again.
-// Numerics: the accumulator A is float for 16- and 8-bit floats and float, 64-bit for integers. Element k of a chunk goes
-// to slot k % 128; a slot adds its (at most 32) elements in order; slots are added by a fixed binary tree. The tree depends on n
-// only: not on the grid, the layout, the kernel or the other rows. Determinism: batch_invariant.
+// Numerics: the accumulator A is float for 8- and 16-bit floats and float, 64-bit for integers. Element k of a chunk
+// goes to slot k % 128; a slot adds its (at most 32) elements in order; slots are added by a fixed binary tree. The tree
+// depends on n only: not on the grid, the layout, the kernel or the other rows. Determinism: batch_invariant.
 //
 // sum_rows: 256 threads, a warp per result, grid = ceil(outer * chunks * inner / 8).
-// sum_cols: 256 threads, 32 neighbouring results per block, for contiguous inner; grid = outer * chunks * ceil(inner / 32).
+// sum_cols: 256 threads, 32 neighbouring results per block; grid = outer * chunks * ceil(inner / 32).
 // Static shared memory: 256 accumulators.
 #include "pygpukit/elementwise.cuh"
 
 namespace pgk {
 
 constexpr int CHUNK = 4096;
+constexpr int SUM_THREADS = 256;
 constexpr int WARP = 32;
 constexpr int WIDE = 4;
 constexpr int SLOTS = WARP * WIDE;
 
-template <class A> PGK_FN A sum_slots(const A (&slot)[WIDE]) { return add(add(slot[0], slot[1]), add(slot[2], slot[3])); }
+template <class A> PGK_FN A tree(A a, A b, A c, A d) { return add(add(a, b), add(c, d)); }
+template <class A> PGK_FN A sum_slots(const A (&slot)[WIDE]) { return tree(slot[0], slot[1], slot[2], slot[3]); }
 
 // The elements of x that become one result.
 template <class T> struct Line {
@@ -38,10 +40,11 @@ PGK_FN Line<T> line_of(const T* x, i64 o, i64 c, i64 i, i64 n, i64 stride_outer,
 template <class T, class A, class To>
 PGK_FN void sum_rows(To* out, const T* x, i64 outer, i64 n, i64 inner, i64 chunks, i64 stride_outer, i64 stride_n,
                      i64 stride_inner) {
-    constexpr int rows = THREADS / WARP;
+    await_predecessor();
+    constexpr int rows = SUM_THREADS / WARP;
     constexpr int unroll = sizeof(T) <= 4 ? 8 : 2;
     constexpr int loads = WIDE * sizeof(T) <= 16 ? 1 : WIDE * sizeof(T) / 16;
-    __shared__ A partial[THREADS];
+    __shared__ A partial[SUM_THREADS];
     const int lane = threadIdx.x % WARP;
     const i64 row = static_cast<i64>(blockIdx.x) * rows + threadIdx.x / WARP;
     const bool active = row < outer * chunks * inner;
@@ -92,9 +95,10 @@ PGK_FN void sum_rows(To* out, const T* x, i64 outer, i64 n, i64 inner, i64 chunk
 template <class T, class A, class To>
 PGK_FN void sum_cols(To* out, const T* x, i64 outer, i64 n, i64 inner, i64 chunks, i64 stride_outer, i64 stride_n,
                      i64 stride_inner) {
-    constexpr int parts = THREADS / WARP;
+    await_predecessor();
+    constexpr int parts = SUM_THREADS / WARP;
     constexpr int groups = WARP / parts;
-    __shared__ A partial[THREADS];
+    __shared__ A partial[SUM_THREADS];
     const int part = threadIdx.x / WARP;
     const i64 tiles = (inner + WARP - 1) / WARP;
     const i64 tile = static_cast<i64>(blockIdx.x) / tiles;
@@ -123,7 +127,7 @@ PGK_FN void sum_cols(To* out, const T* x, i64 outer, i64 n, i64 inner, i64 chunk
         }
     }
     static_assert(groups == 4, "the tree below adds groups 16 and 8 lanes apart");
-    partial[threadIdx.x] = add(add(sum_slots(slot[0]), sum_slots(slot[2])), add(sum_slots(slot[1]), sum_slots(slot[3])));
+    partial[threadIdx.x] = tree(sum_slots(slot[0]), sum_slots(slot[2]), sum_slots(slot[1]), sum_slots(slot[3]));
     __syncthreads();
     for (int d = parts / 2; d > 0; d /= 2) {
         if (part < d) partial[threadIdx.x] = add(partial[threadIdx.x], partial[threadIdx.x + d * WARP]);

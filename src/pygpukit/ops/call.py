@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from pygpukit.dtypes import DataType
 
@@ -16,8 +15,7 @@ MAX_DIMENSIONS = 8
 MAX_GRID = 2**31 - 1
 
 
-@dataclass(frozen=True, slots=True)
-class KernelCall:
+class KernelCall(NamedTuple):
     """A kernel with its launch shape and arguments in order.
 
     Attributes
@@ -37,8 +35,7 @@ class KernelCall:
     arguments: tuple[Argument, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Scratch:
+class Scratch(NamedTuple):
     """A temporary buffer that calls name among their arguments."""
 
     name: str

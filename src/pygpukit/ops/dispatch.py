@@ -1,43 +1,56 @@
-"""What the native operators ask Python for: plans with compiled kernels, and the NumPy implementation on the CPU."""
+"""What the native operators ask Python for: plans with compiled kernels, and the NumPy implementation on the CPU.
+
+Plans, references and the compiler are imported when first asked for: importing the package stays cheap.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from pygpukit import _pygpukit_rust as _native
 from pygpukit._pygpukit_rust import DataType, Device, GPUArray, Kernel
 from pygpukit.array.bridge import from_numpy, host_view
-from pygpukit.jit.compiler import arch_for, compile_image
-from pygpukit.ops import reference
-from pygpukit.ops.call import KernelCall
-from pygpukit.ops.plan import plan
 
-_Plan: TypeAlias = tuple[DataType, DataType, DataType, int, int, int, tuple[Kernel, Kernel] | None]
+if TYPE_CHECKING:
+    from pygpukit.ops.call import KernelCall
+    from pygpukit.ops.promotion import Input
+
+_Plan: TypeAlias = tuple[DataType, DataType, DataType, int, tuple[int, int, int], tuple[Kernel, Kernel] | None]
 
 
-def _plan_hook(name: str, inputs: tuple[DataType | str, ...], out: DataType | None, device: Device) -> _Plan:
+def _plan_hook(name: str, inputs: tuple[Input, ...], out: DataType | None, device: Device) -> _Plan:
     """Types and kernels of an operator on a device; asked once per combination of types."""
+    from pygpukit.ops.plan import THREADS, plan
+
     made = plan(name, inputs, out)
     kernels = None
     if device.kind == "cuda":
         dense, strided = builtin_kernels(made.entry, made.source, (made.entry, made.entry_nd), device)
         kernels = (dense, strided)
-    return made.common, made.compute, made.out, made.vector, made.per_block, made.per_block_nd, kernels
+    blocks = (THREADS, made.per_block, made.per_block_nd)
+    return made.common, made.compute, made.out, made.vector, blocks, kernels
 
 
 def builtin_kernels(name: str, source: str, entries: tuple[str, ...], device: Device) -> list[Kernel]:
-    """Compile a built-in source for a device, or find its image, and load its entries."""
+    """Compile a built-in source for a device, or find its image, and load its entries.
+
+    Every built-in kernel starts with ``await_predecessor()``, so that graphs may launch it early.
+    """
+    from pygpukit.jit.compiler import arch_for, compile_image
+
     arch = arch_for(device.capability)
     image = compile_image(source, name=name, arch=arch)
-    return _native.load_kernels(image.image, list(entries), name, None, device, arch)
+    return _native.load_kernels(image.image, list(entries), name, device, arch, True)
 
 
 def _cpu_hook(name: str, inputs: tuple[Any, ...], out: GPUArray) -> Callable[[], None]:
     """The work of an operator on the CPU device, to be run in stream order."""
+    from pygpukit.ops import reference
+
     operands = tuple(host_view(x) if isinstance(x, GPUArray) else x for x in inputs)
     return partial(reference.apply, name, operands, host_view(out))
 

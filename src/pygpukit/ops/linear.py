@@ -1,11 +1,14 @@
-"""Sums, matrix products and transposes of arrays."""
+"""Sums, matrix products and transposes of arrays.
+
+The kernels' plans are imported when first used: importing the package stays cheap.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,16 +19,14 @@ from pygpukit.array.creation import empty
 from pygpukit.dtypes import DTypeLike, dtype
 from pygpukit.errors import DeviceError, DTypeError, ShapeError
 from pygpukit.ops import dispatch
-from pygpukit.ops.matmul import Matrices, matmul_call, matmul_type
-from pygpukit.ops.matmul import reference as matmul_reference
-from pygpukit.ops.promotion import can_cast
-from pygpukit.ops.reduction import collapse, sum_plan, sum_type
-from pygpukit.ops.reduction import reference as sum_reference
+
+if TYPE_CHECKING:
+    from pygpukit.ops.matmul import Matrices
 
 __all__ = ["matmul", "sum", "sum_axis", "transpose"]
 
 
-def sum(  # noqa: A001 - NumPy's name
+def sum(
     x: GPUArray,
     axis: int | Sequence[int] | None = None,
     dtype: DTypeLike | None = None,
@@ -63,6 +64,9 @@ def sum(  # noqa: A001 - NumPy's name
     >>> gp.sum(gp.ones((2, 3)), axis=0).tolist()
     [2.0, 2.0, 2.0]
     """
+    from pygpukit.ops.promotion import can_cast
+    from pygpukit.ops.reduction import sum_type
+
     _check("sum", x)
     if stream is not None:
         with _on(stream, x):
@@ -70,7 +74,9 @@ def sum(  # noqa: A001 - NumPy's name
     axes = _axes(x, axis)
     kind = _dtype(dtype) if dtype is not None else out.dtype if out is not None else sum_type(x.dtype)
     if not can_cast(sum_type(x.dtype), kind):
-        raise DTypeError(f"the sum of {x.dtype.name} is {sum_type(x.dtype).name}, which cannot be written to {kind.name}")
+        raise DTypeError(
+            f"the sum of {x.dtype.name} is {sum_type(x.dtype).name}, which cannot be written to {kind.name}"
+        )
     shape = tuple(1 if i in axes else n for i, n in enumerate(x.shape) if keepdims or i not in axes)
     target = _target("sum", x, shape, kind, out)
     if target.size == 0:
@@ -88,11 +94,15 @@ _dtype = dtype
 
 
 def _sum_on_host(x: np.ndarray[Any, Any], axes: tuple[int, ...], keepdims: bool, out: np.ndarray[Any, Any]) -> None:
+    from pygpukit.ops.reduction import reference
+
     with np.errstate(all="ignore"):
-        np.copyto(out, sum_reference(x, axes, keepdims=keepdims), casting="unsafe")
+        np.copyto(out, reference(x, axes, keepdims=keepdims), casting="unsafe")
 
 
 def _sum_on_device(x: GPUArray, axes: tuple[int, ...], target: GPUArray) -> None:
+    from pygpukit.ops.reduction import collapse, sum_plan
+
     layout = collapse(x.shape, _strides(x), axes) if axes else None
     if layout is None:
         # The summed axes are moved to the end, side by side.
@@ -150,6 +160,9 @@ def matmul(a: GPUArray, b: GPUArray, *, out: GPUArray | None = None, stream: Str
     >>> gp.matmul(gp.ones((2, 3)), gp.ones((3, 1))).tolist()
     [[3.0], [3.0]]
     """
+    from pygpukit.ops.matmul import matmul_call, matmul_type
+    from pygpukit.ops.promotion import can_cast
+
     _check("matmul", a, b)
     if stream is not None:
         with _on(stream, a):
@@ -194,7 +207,9 @@ def matmul(a: GPUArray, b: GPUArray, *, out: GPUArray | None = None, stream: Str
 def _matmul_on_host(
     a: np.ndarray[Any, Any], b: np.ndarray[Any, Any], out: np.ndarray[Any, Any], kind: DataType
 ) -> None:
-    np.copyto(out, matmul_reference(a, b, kind), casting="unsafe")
+    from pygpukit.ops.matmul import reference
+
+    np.copyto(out, reference(a, b, kind), casting="unsafe")
 
 
 def transpose(x: GPUArray, axes: Sequence[int] | None = None) -> GPUArray:
@@ -251,5 +266,7 @@ def _strides(x: GPUArray) -> tuple[int, ...]:
 
 
 def _matrices(x: GPUArray) -> Matrices:
+    from pygpukit.ops.matmul import Matrices
+
     *batch, row, column = _strides(x)
     return Matrices(row, column, tuple(batch))

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,8 +26,7 @@ _THREADS = 256
 _ROW = Row("matmul", 2, "", np.matmul, np.matmul, "biufc", 2, "Matrix product.")
 
 
-@dataclass(frozen=True, slots=True)
-class Matrices:
+class Matrices(NamedTuple):
     """Layout of one operand: element strides of a stack of matrices.
 
     Attributes
@@ -117,8 +115,8 @@ def matmul_call(
 def matmul_entry(a: DataType, b: DataType, to: DataType) -> str:
     """Return the kernel's name."""
     common, result = resolve(_ROW, (a, b))
-    tags = [common.tag] if a is b is common else [a.tag, b.tag]
-    return "_".join(["pgk_matmul", *tags, *([] if to is result else ["to", to.tag])])
+    tags = [common.tag] if a.tag == b.tag == common.tag else [a.tag, b.tag]
+    return "_".join(["pgk_matmul", *tags, *([] if to.tag == result.tag else ["to", to.tag])])
 
 
 @cache

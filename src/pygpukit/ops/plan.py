@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from pygpukit.dtypes import DataType, dtype
 from pygpukit.errors import DTypeError
 from pygpukit.ops.promotion import Input, can_cast, describe, resolve
 from pygpukit.ops.table import TABLE, Row
 
-THREADS = 256
+THREADS = 128
 """Threads per block of every elementwise kernel."""
 
 PER_BLOCK_ND = 4 * THREADS
@@ -21,8 +21,7 @@ _COMPUTE = {"bool": "uint8", "float16": "float32", "bfloat16": "float32"} | dict
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(NamedTuple):
     """How one operator runs on given types.
 
     Attributes
@@ -112,18 +111,22 @@ def plan(name: str, inputs: tuple[Input, ...], out: DataType | None = None) -> P
 
 
 def _shape(row: Row, compute: DataType, types: tuple[DataType, ...]) -> tuple[int, int]:
-    """Return elements per vector and vectors per thread: 16-byte accesses, 64 bytes per input in flight."""
+    """Return elements per vector and vectors per thread: 16-byte accesses, two per input in flight.
+
+    Measured on an H200 (benchmarks/README.md): more or longer blocks leave 1 to 4 % of the bandwidth unused.
+    """
     vector = max(1, 16 // max(x.itemsize for x in types))
     if row.weight == "heavy" or (row.weight == "medium" and compute.name != "float32"):
         # One short vector: the expression is long, and copies of it cost more than loads in flight gain.
         return min(vector, 4), 1
-    return vector, min(4, 32 // vector)
+    return vector, 2
 
 
 def _entry(row: Row, common: DataType, result: DataType, target: DataType, stored: tuple[DataType, ...]) -> str:
-    plain = (dtype("bool"), common, common) if row.rule == "where" else (common,) * row.arity
-    tags = [common.tag] if stored == plain else [x.tag for x in stored]
-    if (common if row.rule == "cast" else result) is not target:
+    plain = ["b1", common.tag, common.tag] if row.rule == "where" else [common.tag] * row.arity
+    tags = [x.tag for x in stored]
+    tags = [common.tag] if tags == plain else tags
+    if (common if row.rule == "cast" else result).tag != target.tag:
         tags += ["to", target.tag]
     return "_".join(["pgk", row.name, *tags])
 
@@ -141,31 +144,42 @@ def _source(
 ) -> str:
     letters, values = "abc"[: row.arity], "xyz"[: row.arity]
     parameters = [f"{t.tag} {v}" for t, v in zip(stored, values, strict=True)] + ["none"] * (3 - row.arity)
-    if row.rule == "cast" and common is target:
-        # Bits pass unchanged, the payload of a NaN included.
-        body = ["return x;"]
+    returned = target
+    if row.rule == "cast":
+        # Bits pass unchanged into the same type, and the sign of a NaN into any.
+        body = [f"return convert<{target.tag}>(x);"]
+    elif row.rule == "where" and all(t.tag == target.tag for t in stored[1:]):
+        body = ["return truth(widen(x)) ? y : z;"]
     else:
         body = [_input(row, i, letters[i], values[i], t, common, compute) for i, t in enumerate(stored)]
-        value = f"convert<{result.tag}>({row.expression(common.kind)})"
-        body.append(f"return {value};" if result is target else f"return convert<{target.tag}>({value});")
+        expression = row.expression(common.kind)
+        if result.tag == target.tag and target.itemsize == 2 and compute.name == "float32":
+            # The kernel template rounds, two values at a time.
+            returned = compute
+            body.append(f"return {expression};")
+        else:
+            value = f"output<{result.tag}>({expression})"
+            kept = result.tag == target.tag
+            body.append(f"return {value};" if kept else f"return output<{target.tag}>(widen({value}));")
     operands = [f"Operand<{t.tag}, {compute.tag}> {v}" for t, v in zip(stored, letters, strict=True)]
-    arguments = ", ".join(letters)
+    taken, arguments = ", ".join(operands), ", ".join(letters)
     low = "true" if compute.name == "float32" and common.itemsize < 4 else "false"
     lines = [
         '#include "pygpukit/elementwise.cuh"',
         "namespace pgk {",
         f"struct op_{entry} {{",
         f"    static constexpr bool LOW = {low};",
-        f"    static PGK_FN {target.tag} apply({', '.join(parameters)}) {{",
+        f"    using value = {returned.tag};",
+        f"    static PGK_FN value apply({', '.join(parameters)}) {{",
         *(f"        {line}" for line in body),
         "    }",
         "};",
         f'extern "C" __global__ void __launch_bounds__({THREADS}) {entry}(',
-        f"    {target.tag}* out, {', '.join(operands)}, long long n, int vec) {{",
+        f"    {target.tag}* out, {taken}, long long n, int vec) {{",
         f"    dense<op_{entry}, {vector}, {unroll}>(out, n, vec, {arguments});",
         "}",
         f'extern "C" __global__ void __launch_bounds__({THREADS}) {entry}_nd(',
-        f"    {target.tag}* out, {', '.join(operands)}, long long n, const __grid_constant__ Nd<{row.arity + 1}> nd) {{",
+        f"    {target.tag}* out, {taken}, long long n, const __grid_constant__ Nd<{row.arity + 1}> nd) {{",
         f"    strided<op_{entry}, {min(unroll, 4)}>(out, n, nd, {arguments});",
         "}",
         "}  // namespace pgk",
@@ -177,7 +191,7 @@ def _input(row: Row, index: int, letter: str, value: str, stored: DataType, comm
     """Return the line that converts one input to the compute type."""
     if row.rule == "where" and index == 0:
         return f"const bool {letter} = truth(widen({value}));"
-    if common.itemsize == 1 and common.kind == "f" and stored is not common:
+    if common.itemsize == 1 and common.kind == "f" and stored.tag != common.tag:
         # An integer may not fit float8: round to the common type first, as NumPy does.
         value = f"convert<{common.tag}>({value})"
-    return f"const {compute.tag} {letter} = convert<{compute.tag}>({value});"
+    return f"const {compute.tag} {letter} = input<{compute.tag}>({value});"

@@ -14,7 +14,7 @@ Comparisons of int64 with uint64 happen in float64, as NumPy's arithmetic of the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -109,7 +109,9 @@ def _numpy(x: Input, small: DataType | None = None) -> Any:
     """Return ``x`` as NumPy's promotion takes it; a small float becomes float16, or ``small`` where given."""
     if isinstance(x, str):
         if x not in _PYTHON:
-            raise DTypeError(f"unknown kind of Python scalar {x!r}; use 'bool', 'int', 'float', 'complex' or a DataType")
+            raise DTypeError(
+                f"unknown kind of Python scalar {x!r}; use 'bool', 'int', 'float', 'complex' or a DataType"
+            )
         return _PYTHON[x]
     if x.name in _SMALL:
         return to_numpy_dtype(small) if small is not None else _STAND_IN
@@ -124,8 +126,7 @@ def _loop(rule: np.ufunc, types: Sequence[Any]) -> tuple[np.dtype[Any], ...]:
     if all(isinstance(x, type) for x in types):
         # Nothing but Python scalars: NumPy wants at least one dtype to be weak against.
         types = [_result_type([x]) for x in types]
-    resolved = rule.resolve_dtypes((*types, *[None] * rule.nout))
-    return cast("tuple[np.dtype[Any], ...]", resolved)
+    return rule.resolve_dtypes((*types, *[None] * rule.nout))
 
 
 def _unsupported(row: Row, inputs: Sequence[Input]) -> DTypeError:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -28,8 +28,7 @@ _THREADS = 256
 _ACCUMULATOR = {"f": "float32", "i": "int64", "b": "int64", "u": "uint64"}
 
 
-@dataclass(frozen=True, slots=True)
-class SumPlan:
+class SumPlan(NamedTuple):
     """How to sum the middle axis of ``[outer, n, inner]``.
 
     Attributes
@@ -123,7 +122,9 @@ def _call(
     else:
         grid = -(-outer * chunks * inner // _ROWS_PER_BLOCK)
     if grid > MAX_GRID:
-        raise ShapeError(f"a sum of [outer, n, inner] = {[outer, n, inner]} needs {grid} blocks, over {MAX_GRID}: split it")
+        raise ShapeError(
+            f"a sum of [outer, n, inner] = {[outer, n, inner]} needs {grid} blocks, over {MAX_GRID}: split it"
+        )
     entry = sum_entry(kind, to, columns=columns)
     arguments: tuple[Argument, ...] = (target, source, outer, n, inner, chunks, *strides)
     return KernelCall(sum_source(kind, partial, to), entry, grid, _THREADS, arguments)
@@ -131,7 +132,7 @@ def _call(
 
 def sum_entry(x: DataType, to: DataType, *, columns: bool) -> str:
     """Return the kernel name of one stage."""
-    tags = [x.tag] if to is sum_type(x) else [x.tag, "to", to.tag]
+    tags = [x.tag] if to.tag == sum_type(x).tag else [x.tag, "to", to.tag]
     return "_".join(["pgk_sum", *tags, *(["cols"] if columns else [])])
 
 
@@ -171,7 +172,7 @@ def _merge(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, int] | No
     kept = [(size, stride) for size, stride in zip(shape, strides, strict=True) if size != 1]
     if not kept or prod(shape) == 0:
         return prod(shape), 1
-    for (_, above), (size, stride) in zip(kept, kept[1:], strict=False):
+    for (_, above), (size, stride) in pairwise(kept):
         if above != size * stride:
             return None
     return prod(shape), kept[-1][1]

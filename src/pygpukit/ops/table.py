@@ -1,16 +1,15 @@
 """The operator table: one row per elementwise operator, its CUDA expression beside its NumPy reference.
 
-The kernels, the CPU device, the tests and the benchmark all walk ``TABLE``. A row's expression is C++ over ``a``, ``b``,
-``c`` of the compute type; its reference takes NumPy arrays of the same type.
+The kernels, the CPU device, the tests and the benchmark all walk ``TABLE``. A row's expression is C++ over ``a``,
+``b``, ``c`` of the compute type; its reference takes NumPy arrays of the same type.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -21,8 +20,7 @@ Rule = Literal["promote", "where", "cast"]
 _NO_KINDS: Mapping[str, str] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """One elementwise operator.
 
     Attributes
@@ -62,7 +60,7 @@ class Row:
     flops: int
     doc: str
     weight: Weight = "light"
-    exprs: Mapping[str, str] = field(default_factory=lambda: _NO_KINDS)
+    exprs: Mapping[str, str] = _NO_KINDS
     determinism: str = "batch_invariant"
 
     def expression(self, kind: str) -> str:
@@ -98,6 +96,19 @@ def _rsqrt(a: Any) -> Any:
     # Rounding 1 / sqrt twice would cost float32 an ulp the kernel does not lose.
     wide = np.asarray(a, np.float64) if np.asarray(a).dtype == np.float32 else a
     return 1 / np.sqrt(wide)
+
+
+def _log1p(a: Any) -> Any:
+    a = np.asarray(a)
+    if a.dtype.kind != "c":
+        return np.log1p(a)
+    # NumPy takes the logarithm of |1 + a|, which keeps few digits of a small a.
+    x, y = a.real, a.imag
+    r = np.hypot(x + 1, y)
+    out = np.empty_like(a)
+    out.real = np.where((r > 0.5) & (r < 2), np.log1p(x * (x + 2) + y * y) / 2, np.log(r))
+    out.imag = np.arctan2(y, x + 1)
+    return out
 
 
 _erf = np.frompyfunc(math.erf, 1, 1)
@@ -175,7 +186,7 @@ def _arithmetic() -> list[Row]:
         Row("reciprocal", 1, "reciprocal(a)", _reciprocal, np.reciprocal, "iufc", 6,
             "1 / a; truncated for integers, 0 for integer 0.", "medium"),
         Row("square", 1, "mul(a, a)", np.square, np.square, "iufc", 1, "a * a."),
-        Row("lerp", 3, "lerp(a, b, c)", _lerp, "promote", "fc", 3, "a + c * (b - a)."),
+        Row("lerp", 3, "lerp(a, b, c)", _lerp, "promote", _FLOATS, 3, "a + c * (b - a)."),
     ]  # fmt: skip
 
 
@@ -188,19 +199,28 @@ def _selection() -> list[Row]:
         Row("clamp", 3, "clamp(a, b, c)", _clamp, "promote", "iufc", 2, "minimum(maximum(a, b), c)."),
         Row("where", 3, "a ? b : c", _where, "where", "biufc", 1, "b where the condition a holds, c elsewhere."),
         Row("relu", 1, "relu(a)", _relu, "promote", "iuf", 1, "a where positive, else 0; NaN stays."),
-        Row("copysign", 2, "copysign(a, b)", np.copysign, np.copysign, _FLOATS, 1, "Magnitude of a, sign of b."),
+        Row(
+            "copysign",
+            2,
+            "copysign(a, b)",
+            np.copysign,
+            np.copysign,
+            _FLOATS,
+            1,
+            "Magnitude of a, sign of b (a float16 NaN counts as positive on CUDA).",
+        ),
     ]
 
 
 def _exponential() -> list[Row]:
     return [
-        Row("exp", 1, "exp(a)", np.exp, np.exp, "fc", 10, "e to the power a.", "medium"),
+        Row("exp", 1, "exp<LOW>(a)", np.exp, np.exp, "fc", 10, "e to the power a.", "medium"),
         Row("exp2", 1, "exp2(a)", np.exp2, np.exp2, "fc", 6, "2 to the power a.", "medium"),
         Row("expm1", 1, "expm1(a)", np.expm1, np.expm1, "fc", 16, "exp(a) - 1, accurate near 0.", "heavy"),
         Row("log", 1, "log(a)", np.log, np.log, "fc", 16, "Natural logarithm.", "medium"),
         Row("log2", 1, "log2(a)", np.log2, np.log2, "fc", 16, "Logarithm to base 2.", "medium"),
         Row("log10", 1, "log10(a)", np.log10, np.log10, "fc", 16, "Logarithm to base 10.", "medium"),
-        Row("log1p", 1, "log1p(a)", np.log1p, np.log1p, "fc", 20, "log(1 + a), accurate near 0.", "heavy"),
+        Row("log1p", 1, "log1p(a)", _log1p, np.log1p, "fc", 20, "log(1 + a), accurate near 0.", "heavy"),
         Row("sqrt", 1, "sqrt(a)", np.sqrt, np.sqrt, "fc", 8, "Square root.", "medium"),
         Row("rsqrt", 1, "rsqrt(a)", _rsqrt, np.tanh, _FLOATS, 4, "1 / sqrt(a).", "medium"),
         Row("cbrt", 1, "cbrt(a)", np.cbrt, np.cbrt, _FLOATS, 16, "Cube root.", "heavy"),

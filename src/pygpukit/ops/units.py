@@ -67,7 +67,7 @@ def _same(row: Row, kind: DataType) -> tuple[DataType, ...]:
 def _elementwise(types: tuple[DataType, ...]) -> Iterator[Unit]:
     for row in TABLE.values():
         for kind in supported(row):
-            if kind not in types:
+            if all(kind.name != t.name for t in types):
                 continue
             for target in types if row.rule == "cast" else (None,):
                 made = plan(row.name, _same(row, kind), target)

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::command::Work;
+use crate::command::{Launch, Work};
 use crate::cuda::deferred::Deferred;
 use crate::cuda::driver::{Driver, call};
 use crate::cuda::props::{flag, read_props};
@@ -384,6 +384,12 @@ impl Device for CudaDevice {
     #[inline]
     fn enqueue(&self, stream: RawStream, work: &Work) -> Result<()> {
         self.put(stream, work)
+    }
+
+    #[inline]
+    fn launch(&self, stream: RawStream, launch: &Launch<'_>) -> Result<()> {
+        // Streams come from `stream_create` alone, so this one is not the driver's default stream.
+        self.put_kernel(stream.0 as Handle, launch)
     }
 
     fn library_load(&self, image: &[u8]) -> Result<RawLibrary> {

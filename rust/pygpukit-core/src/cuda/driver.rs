@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::cuda::loader::{self, Opened, describe};
 use crate::cuda::status::{Status, advice};
 pub use crate::cuda::table::GetProc;
-use crate::cuda::table::{Api, BASELINE, ElapsedApi, GreenApi, ParamInfoApi, Resolver, VersionCall, VmmApi};
+use crate::cuda::table::{Api, BASELINE, EdgeApi, ElapsedApi, GreenApi, ParamInfoApi, Resolver, VersionCall, VmmApi};
 use crate::error::{Error, Result};
 
 /// Environment variable that names the driver library to use, and no other.
@@ -23,6 +23,7 @@ pub struct Driver {
     pub green: Option<GreenApi>,
     pub(crate) param_info: Option<ParamInfoApi>,
     pub(crate) elapsed: Option<ElapsedApi>,
+    pub(crate) edges: Option<EdgeApi>,
     version: i32,
     path: String,
 }
@@ -90,6 +91,7 @@ impl Driver {
             green: GreenApi::resolve(resolver).ok(),
             param_info: ParamInfoApi::resolve(resolver).ok(),
             elapsed: ElapsedApi::resolve(resolver).ok(),
+            edges: EdgeApi::resolve(resolver).ok(),
             version,
             path,
         };

@@ -4,7 +4,7 @@ use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use crate::command::{Copy, CopyKind, Fill, HostFn, KernelLaunch, LaunchAttributes, Work};
+use crate::command::{Copy, CopyKind, Fill, HostFn, Launch, LaunchAttributes, Work};
 use crate::cuda::deferred::Deferred;
 use crate::cuda::device::CudaDevice;
 use crate::cuda::driver::call;
@@ -60,7 +60,7 @@ impl CudaDevice {
         }
         let raw = stream.0 as Handle;
         match work {
-            Work::Kernel(launch) => self.put_kernel(raw, launch),
+            Work::Kernel(launch) => self.put_kernel(raw, &launch.borrow()),
             Work::Copy(copy) => self.put_copy(raw, copy),
             Work::Fill(fill) => self.put_fill(raw, fill),
             Work::Graph(graph) => {
@@ -72,7 +72,7 @@ impl CudaDevice {
     }
 
     #[inline]
-    fn put_kernel(&self, stream: Handle, launch: &KernelLaunch) -> Result<()> {
+    pub(super) fn put_kernel(&self, stream: Handle, launch: &Launch<'_>) -> Result<()> {
         self.deferred.report()?;
         let mut list = AttributeList::new();
         if launch.attributes != LaunchAttributes::default() {
@@ -90,7 +90,7 @@ impl CudaDevice {
             attribute_count: list.len() as u32,
         };
         let mut size = 0;
-        let mut extra = extra_of(&launch.args, &mut size);
+        let mut extra = extra_of(launch.args, &mut size);
         let extra = if launch.args.is_empty() { std::ptr::null_mut() } else { extra.as_mut_ptr() };
         let kernel = launch.kernel.raw().0 as Handle;
         let call = || {

@@ -35,16 +35,28 @@ impl CudaDevice {
         let draft = Draft { driver: &self.driver, graph, context: self.context() as Handle };
         let mut made: Vec<Handle> = Vec::with_capacity(nodes.len());
         for (index, node) in nodes.iter().enumerate() {
-            let mut after: SmallVec<[Handle; 4]> = SmallVec::new();
-            for &earlier in node.after {
-                after.push(*made.get(earlier).ok_or_else(|| {
-                    Error::Graph(format!("graph node {index} waits for node {earlier}, which does not come before it"))
-                })?);
-            }
+            let mut earlier: SmallVec<[usize; 4]> = node.after.iter().copied().collect();
             // The driver refuses an edge given twice.
-            after.sort_unstable();
-            after.dedup();
-            made.push(draft.add(index, &node.command.work, &after)?);
+            earlier.sort_unstable();
+            earlier.dedup();
+            if let Some(late) = earlier.iter().find(|&&e| e >= index) {
+                return Err(Error::Graph(format!(
+                    "graph node {index} waits for node {late}, which does not come before it"
+                )));
+            }
+            let after: SmallVec<[Handle; 4]> = earlier.iter().map(|&e| made[e]).collect();
+            let early = self.driver.edges.as_ref().filter(|_| starts_early(nodes, node, &earlier));
+            match early {
+                Some(edges) => {
+                    let added = draft.add(index, &node.command.work, &[])?;
+                    let to: SmallVec<[Handle; 4]> = after.iter().map(|_| added).collect();
+                    let data: SmallVec<[EdgeData; 4]> = after.iter().map(|_| EdgeData::PROGRAMMATIC).collect();
+                    let (from, count) = (after.as_ptr(), after.len());
+                    call!(self.driver, edges, cuGraphAddDependencies(graph, from, to.as_ptr(), data.as_ptr(), count))?;
+                    made.push(added);
+                }
+                None => made.push(draft.add(index, &node.command.work, &after)?),
+            }
         }
         let mut exec: Handle = std::ptr::null_mut();
         call!(self.driver, api, cuGraphInstantiateWithFlags(&mut exec, graph, 0))?;
@@ -57,6 +69,13 @@ impl CudaDevice {
         }
         Ok(RawGraph(exec as usize))
     }
+}
+
+/// May a node be launched before its predecessors have ended? Its kernel must wait for them on the device, and only
+/// kernels can be started behind.
+fn starts_early(nodes: &[GraphNode<'_>], node: &GraphNode<'_>, earlier: &[usize]) -> bool {
+    let waits = matches!(&node.command.work, Work::Kernel(launch) if launch.kernel.meta().programmatic);
+    waits && !earlier.is_empty() && earlier.iter().all(|&e| matches!(nodes[e].command.work, Work::Kernel(_)))
 }
 
 impl Draft<'_> {

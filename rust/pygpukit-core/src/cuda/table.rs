@@ -198,3 +198,11 @@ table! {
     ElapsedApi @ 12080;
     cuEventElapsedTime as "cuEventElapsedTime_v2" (*mut f32, Handle, Handle);
 }
+
+table! {
+    /// Graph edges with properties: a kernel may start before its predecessor ends.
+    EdgeApi @ BASELINE;
+    cuGraphAddDependencies as "cuGraphAddDependencies_v2" (
+        Handle, *const Handle, *const Handle, *const EdgeData, usize,
+    );
+}

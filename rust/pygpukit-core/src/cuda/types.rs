@@ -85,6 +85,25 @@ pub struct LaunchAttribute {
     pub value: [u32; 16],
 }
 
+/// `CUgraphEdgeData`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EdgeData {
+    pub from_port: u8,
+    pub to_port: u8,
+    pub kind: u8,
+    pub reserved: [u8; 5],
+}
+
+impl EdgeData {
+    /// The successor starts when the predecessor has ended.
+    pub const FULL: EdgeData = EdgeData { from_port: 0, to_port: 0, kind: 0, reserved: [0; 5] };
+    /// The successor may start as soon as every block of the predecessor has allowed it or ended.
+    pub const PROGRAMMATIC: EdgeData = EdgeData { from_port: 1, to_port: 0, kind: 1, reserved: [0; 5] };
+}
+
+const _: () = assert!(size_of::<EdgeData>() == 8);
+
 /// `CUlaunchConfig`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]

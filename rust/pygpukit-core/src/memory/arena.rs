@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use smallvec::SmallVec;
@@ -10,7 +11,7 @@ use smallvec::SmallVec;
 use super::pool::Pool;
 use super::ranges::Range;
 use super::segment::{Backing, Segment, SegmentClass};
-use super::size_class::round_up;
+use super::size_class::{Request, round_up};
 use super::uses::Uses;
 use crate::device::{DevPtr, Device, SharedDevice};
 use crate::error::{Error, OutOfMemory, Result};
@@ -24,6 +25,10 @@ const RESERVE_FACTOR: usize = 8;
 const RESERVE_MAX: usize = 1 << 40;
 
 pub(super) const REPORTED_HOLDERS: usize = 5;
+
+/// How often, and after which pause, a full device is tried again once nothing is left to wait for.
+const PRESSURE_ROUNDS: usize = 100;
+const PRESSURE_PAUSE: Duration = Duration::from_micros(100);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ArenaMode {
@@ -59,6 +64,8 @@ pub struct Arena {
     device: SharedDevice,
     mode: ArenaMode,
     granule: usize,
+    /// The device's memory.
+    total: usize,
     /// The segment of arrays without bytes.
     empty: Arc<Segment>,
     next_pool: AtomicU32,
@@ -80,6 +87,7 @@ impl Arena {
         let granularity = device.vmm_granularity().filter(|granule| *granule > 0);
         let mode = if mode == ArenaMode::Vmm && granularity.is_none() { ArenaMode::Plain } else { mode };
         Arc::new(Arena {
+            total: device.props().total_memory,
             device,
             mode,
             granule: granularity.unwrap_or(PLAIN_GRANULE),
@@ -133,6 +141,12 @@ impl Arena {
         largest(holders, n)
     }
 
+    /// None when the device could not hold it even if it were empty.
+    #[inline]
+    pub(crate) fn request(&self, bytes: usize) -> Option<Request> {
+        if bytes > self.total { None } else { Request::new(bytes, self.granule) }
+    }
+
     pub(crate) fn empty_segment(&self) -> &Arc<Segment> {
         &self.empty
     }
@@ -183,7 +197,7 @@ impl Arena {
         if let Some(va) = state.ranges.iter_mut().find_map(|range| range.take(bytes)) {
             return Ok(va);
         }
-        let generous = self.device.props().total_memory.saturating_mul(RESERVE_FACTOR).min(RESERVE_MAX);
+        let generous = self.total.saturating_mul(RESERVE_FACTOR).min(RESERVE_MAX);
         let mut wanted = round_up(generous.max(bytes), self.granule).unwrap_or(bytes);
         let base = loop {
             match self.device.reserve(wanted) {
@@ -254,9 +268,11 @@ impl Arena {
     }
 
     /// Try, and when the device is full give cached memory back, then wait stream by stream for more, and try again.
+    /// Other threads may take what became free, so this goes on as long as `needed` bytes could still become free.
     /// No lock is held while waiting.
     pub(crate) fn under_pressure<T>(
         &self,
+        needed: usize,
         check: &mut dyn FnMut() -> Result<()>,
         mut attempt: impl FnMut() -> Result<T>,
     ) -> Result<T> {
@@ -265,15 +281,26 @@ impl Arena {
             other => return other,
         }
         let mut unfinished = self.unfinished();
+        let mut rounds = 0;
         loop {
             self.trim()?;
             let full = match attempt() {
                 Err(error) if error.is_out_of_memory() => error,
                 other => return other,
             };
-            match unfinished.pop() {
-                Some((stream, seq)) => stream.wait_passed(seq, check)?,
-                None => return Err(full),
+            if let Some((stream, seq)) = unfinished.pop() {
+                stream.wait_passed(seq, check)?;
+                continue;
+            }
+            if rounds == PRESSURE_ROUNDS || self.prospect() < needed {
+                return Err(full);
+            }
+            rounds += 1;
+            unfinished = self.unfinished();
+            if unfinished.is_empty() {
+                // Another thread is releasing memory right now.
+                check()?;
+                std::thread::sleep(PRESSURE_PAUSE);
             }
         }
     }
@@ -294,7 +321,7 @@ impl Arena {
 
     /// Free and total bytes, or zeros where the device cannot say, for reports.
     pub(crate) fn memory_info(&self) -> (usize, usize) {
-        self.device.memory_info().unwrap_or((0, self.device.props().total_memory))
+        self.device.memory_info().unwrap_or((0, self.total))
     }
 
     /// Streams whose progress would make memory free.
@@ -308,6 +335,13 @@ impl Arena {
         }
         uses.drop_completed();
         uses
+    }
+
+    /// Bytes that are free, or held by nobody for much longer.
+    fn prospect(&self) -> usize {
+        let pools: usize = self.pools().iter().map(|pool| pool.held()).sum();
+        let held = pools.saturating_add(self.grown.load(Ordering::Relaxed));
+        self.memory_info().0.saturating_add(self.reserved().saturating_sub(held))
     }
 
     fn release(&self, segment: &Segment) {

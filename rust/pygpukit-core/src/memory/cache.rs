@@ -97,9 +97,8 @@ impl StreamCache {
                 let Some(oldest) = self.large[fitting.clone()].iter().min_by_key(|freed| freed.seq) else {
                     return Ok(None);
                 };
-                if !oldest.block.home.passed(oldest.seq)? {
-                    return Ok(None);
-                }
+                // One question to the driver; its answer may cover others too.
+                oldest.block.home.passed(oldest.seq)?;
                 let found = fitting.into_iter().find(|&i| {
                     let freed = &self.large[i];
                     freed.block.home.completed() >= freed.seq
@@ -305,6 +304,11 @@ impl Cache {
             None => true,
         });
         Ok(drained)
+    }
+
+    /// Bytes of segments with live blocks.
+    pub fn held(&self) -> usize {
+        self.segments.iter().filter(|segment| segment.live() > 0).map(|segment| segment.bytes()).sum()
     }
 
     /// Note what free memory still waits for.

@@ -46,7 +46,7 @@ impl GrowBuffer {
             arena.take_range(range)?
         } else {
             let whole = arena
-                .under_pressure(&mut || Ok(()), || arena.obtain(max_bytes, SegmentClass::Grow, NO_POOL))
+                .under_pressure(max_bytes, &mut || Ok(()), || arena.obtain(max_bytes, SegmentClass::Grow, NO_POOL))
                 .map_err(|error| arena.explain(error, max_bytes))?;
             grown.mapped = max_bytes;
             let base = whole.va();
@@ -82,7 +82,7 @@ impl GrowBuffer {
         let wanted = round_up(bytes, self.arena.granule()).unwrap_or(self.range);
         // Each attempt locks anew: the lock is not held while streams are waited for, and whoever was faster is seen.
         self.arena
-            .under_pressure(&mut || Ok(()), || {
+            .under_pressure(wanted - self.mapped().min(wanted), &mut || Ok(()), || {
                 let mut grown = self.grown.lock();
                 if bytes > grown.mapped {
                     let (va, more) = (self.base + grown.mapped as u64, wanted - grown.mapped);

@@ -14,9 +14,9 @@
 //! of them has passed that use. Memory goes back to the device under the same rule, because unmapping does not wait
 //! for running kernels.
 //!
-//! Lock order: a pool's cache, then the arena, then a stream's state, then the device's own locks. No two pool
-//! locks are held together: quotas along the parent chain are atomics. No lock is held while a stream is waited
-//! for, because work that runs meanwhile may allocate.
+//! Lock order: a pool's cache or a growable buffer, then the arena, then a stream's state, then the device's own
+//! locks. No two pool locks are held together: quotas along the parent chain are atomics. No lock is held while a
+//! stream is waited for, because work that runs meanwhile may allocate.
 
 mod account;
 mod arena;

@@ -101,6 +101,11 @@ impl Pool {
         self.account.quota()
     }
 
+    /// Bytes handed out here and below, rounded to their size class.
+    pub fn used(&self) -> usize {
+        self.account.used()
+    }
+
     /// A quota below what is in use refuses new allocations until enough is given back.
     pub fn set_quota(&self, quota: Option<usize>) {
         let _lock = self.cache.lock();
@@ -125,8 +130,8 @@ impl Pool {
         if super::is_shut_down() {
             return Err(Error::ShuttingDown);
         }
-        let Some(request) = Request::new(bytes, self.arena.granule()) else {
-            return Err(self.arena.out_of_memory(bytes));
+        let Some(request) = self.arena.request(bytes) else {
+            return Err(self.too_large(bytes));
         };
         let mut cache = self.cache.lock();
         if let Err(refusing) = self.charge(request.rounded) {
@@ -207,6 +212,12 @@ impl Pool {
         self.cache.lock().holders(&self.name)
     }
 
+    /// Bytes that trimming cannot give back, whatever is waited for.
+    pub(crate) fn held(&self) -> usize {
+        let cache = self.cache.lock();
+        if self.private { cache.reserved } else { cache.held() }
+    }
+
     pub(crate) fn note_unfinished(&self, uses: &mut Uses) {
         if !self.private {
             self.cache.lock().note_unfinished(uses);
@@ -221,7 +232,10 @@ impl Pool {
         self.uncharge(charged);
         match block.segment.class() {
             SegmentClass::Empty => cache.frees += 1,
-            _ if self.arena.mode() == ArenaMode::None => return self.retire_exact(cache, block, uses),
+            // Replays of a graph use what its recording has freed, so a graph's pool keeps it.
+            _ if self.arena.mode() == ArenaMode::None && !self.private => {
+                return self.retire_exact(cache, block, uses);
+            }
             class => {
                 if class == SegmentClass::Large {
                     block.segment.set_label(None);
@@ -279,7 +293,12 @@ impl Pool {
         stream: &Arc<Stream>,
         check: &mut dyn FnMut() -> Result<()>,
     ) -> Result<Block> {
-        let found = self.arena.under_pressure(check, || {
+        let (bytes, class) = match request.fit {
+            _ if self.arena.mode() == ArenaMode::None => (request.bytes, SegmentClass::Large),
+            Fit::Slab(class) => (slab_bytes(class as usize, self.arena.granule()), SegmentClass::Slab(class)),
+            Fit::Large | Fit::Empty => (request.rounded, SegmentClass::Large),
+        };
+        let found = self.arena.under_pressure(bytes, check, || {
             let mut cache = self.cache.lock();
             if self.is_closed() {
                 return Err(self.closed_error());
@@ -290,11 +309,6 @@ impl Pool {
             }
             // Not under the lock: making memory takes the driver a while.
             drop(cache);
-            let (bytes, class) = match request.fit {
-                _ if self.arena.mode() == ArenaMode::None => (request.bytes, SegmentClass::Large),
-                Fit::Slab(class) => (slab_bytes(class as usize, self.arena.granule()), SegmentClass::Slab(class)),
-                Fit::Large | Fit::Empty => (request.rounded, SegmentClass::Large),
-            };
             let segment = self.arena.obtain(bytes, class, self.id)?;
             let mut cache = self.cache.lock();
             if self.is_closed() {
@@ -369,6 +383,19 @@ impl Pool {
 
     fn closed_error(&self) -> Error {
         Error::Value(format!("memory pool '{}' is closed; allocate from an open pool", self.name))
+    }
+
+    /// More than the device has: refused without a try, by the quota in the way if there is one.
+    #[cold]
+    fn too_large(&self, bytes: usize) -> Error {
+        let mut pool = Some(self);
+        while let Some(here) = pool {
+            if here.is_closed() || here.account.room() < bytes {
+                return here.refusal(bytes);
+            }
+            pool = here.parent.as_deref();
+        }
+        self.arena.out_of_memory(bytes)
     }
 
     /// Why this pool refused a charge.

@@ -50,7 +50,6 @@ template <class T> PGK_FN cx<T> sign(cx<T> a) {
     return {a.re / r, a.im / r};
 }
 template <class T> PGK_FN cx<T> round(cx<T> a) { return {round(a.re), round(a.im)}; }
-template <class T> PGK_FN cx<T> lerp(cx<T> a, cx<T> b, cx<T> t) { return add(a, mul(t, sub(b, a))); }
 
 PGK_FN c128 exp(c128 a) {
     const f64 r = exp(a.re);
@@ -68,7 +67,12 @@ PGK_FN c128 log(c128 a) {
     const f64 re = r > 0.5 && r < 2.0 ? 0.5 * log1p(fused(high - 1.0, high + 1.0, low * low)) : log(r);
     return {re, atan2(a.im, a.re)};
 }
-PGK_FN c128 log1p(c128 a) { return {log(hypot(a.re + 1.0, a.im)), atan2(a.im, a.re + 1.0)}; }
+PGK_FN c128 log1p(c128 a) {
+    const f64 x = a.re, y = a.im, r = hypot(x + 1.0, y);
+    // The same cancellation, for every small a; NumPy's own loses those digits.
+    const f64 re = r > 0.5 && r < 2.0 ? 0.5 * log1p(fused(x, x + 2.0, y * y)) : log(r);
+    return {re, atan2(y, x + 1.0)};
+}
 PGK_FN c128 log2(c128 a) { return scale(log(a), 1.4426950408889634); }
 PGK_FN c128 log10(c128 a) { return scale(log(a), 0.43429448190325182); }
 PGK_FN c128 exp2(c128 a) { return exp(scale(a, 0.69314718055994531)); }
@@ -133,6 +137,7 @@ PGK_THROUGH_DOUBLE(cosh)
 PGK_THROUGH_DOUBLE(tanh)
 #undef PGK_THROUGH_DOUBLE
 PGK_FN c64 pow(c64 a, c64 b) { return convert<c64>(pow(convert<c128>(a), convert<c128>(b))); }
+template <bool LOW, class T> PGK_FN cx<T> exp(cx<T> a) { return exp(a); }
 template <bool LOW, class T> PGK_FN cx<T> tanh(cx<T> a) { return tanh(a); }
 
 }  // namespace pgk

@@ -1,8 +1,9 @@
-// Elementwise kernels: out[i] = Op::apply(a[i], b[i], c[i]) over storage types; a generated unit supplies Op and entries.
+// Elementwise kernels: out[i] = Op::apply(a[i], b[i], c[i]) over storage types; a generated unit supplies Op and the
+// entries. Op::apply returns the output type, or float to be rounded to a 16-bit one here, two at a time.
 //
-// dense<Op, E, U>: 256 threads; one block covers 256 * E * U consecutive elements; grid = ceil(n / (256 * E * U)).
+// dense<Op, E, U>: 128 threads; one block covers 128 * E * U consecutive elements; grid = ceil(n / (128 * E * U)).
 //   `vec` nonzero promises that out and every dense operand are aligned to E elements.
-// strided<Op, B>: 256 threads, 1024 elements per block, offsets from Nd in row-major index order, B elements at a time.
+// strided<Op, B>: 128 threads, 512 elements per block, offsets from Nd in row-major index order, B elements at a time.
 // No shared memory. Every path evaluates the same expression on one element's own inputs: results are batch invariant.
 // out may be one of the inputs (same address, same layout); any other overlap is the caller's to avoid.
 #pragma once
@@ -20,8 +21,18 @@
 
 namespace pgk {
 
-constexpr int THREADS = 256;
+constexpr int THREADS = 128;
 constexpr int PER_BLOCK_ND = 4 * THREADS;
+
+// The first statement of every kernel: lets the next kernel of a graph be launched early, then waits until this one's own
+// predecessors have ended and their writes are visible. Nothing before it may touch global memory. All threads must run
+// it, or a successor could start before a predecessor's predecessor has ended. Without early launch it does nothing.
+PGK_FN void await_predecessor() {
+#if PGK_ON_DEVICE && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
 
 // One input. p == nullptr: the scalar `value`; step 0: the single element *p; step 1: dense.
 template <class T, class C> struct Operand {
@@ -54,12 +65,13 @@ template <class T, int E> union Vec {
 };
 template <int E> union Vec<none, E> { none e[E]; };
 
-// v = *p where `on`; otherwise v keeps its value. One predicated instruction, so that all loads of a thread are in flight.
+// v = *p where `on`; otherwise v keeps its value. One predicated instruction each, so that all loads are in flight.
 template <class T, int E> PGK_FN void load(Vec<T, E>& v, const T* p, bool on) {
 #if PGK_ON_DEVICE
     const int q = on;
     if constexpr (Vec<T, E>::bytes == 16) {
-        asm volatile("{ .reg .pred q; setp.ne.s32 q, %5, 0; @q ld.global" PGK_LOAD_HINT ".v4.u32 {%0, %1, %2, %3}, [%4]; }"
+        asm volatile("{ .reg .pred q; setp.ne.s32 q, %5, 0;"
+                     "  @q ld.global" PGK_LOAD_HINT ".v4.u32 {%0, %1, %2, %3}, [%4]; }"
                      : "+r"(v.w[0]), "+r"(v.w[1]), "+r"(v.w[2]), "+r"(v.w[3]) : "l"(p), "r"(q));
     } else if constexpr (Vec<T, E>::bytes == 8) {
         asm volatile("{ .reg .pred q; setp.ne.s32 q, %3, 0; @q ld.global" PGK_LOAD_HINT ".v2.u32 {%0, %1}, [%2]; }"
@@ -98,6 +110,47 @@ template <class T, int E> PGK_FN void store(T* p, const Vec<T, E>& v) {
 #endif
 }
 
+// An input in its compute type and a result in its storage type, where the bits of a NaN do not matter: arithmetic has
+// lost them already. Casts use convert.
+template <class C, class T> PGK_FN C input(T x) {
+#if PGK_ON_DEVICE
+    if constexpr (same<T, f16>::value && same<C, f32>::value) return widen_fast(x);
+#endif
+    return convert<C>(x);
+}
+template <class To, class V> PGK_FN To output(V v) {
+#if PGK_ON_DEVICE
+    if constexpr ((same<To, f16>::value || same<To, bf16>::value) && same<V, f32>::value) {
+        return To{static_cast<u16>(pack(To{}, v, 0.0f))};
+    }
+#endif
+    return convert<To>(v);
+}
+template <class To, class V, int E> PGK_FN Vec<To, E> outputs(const V (&v)[E]) {
+    Vec<To, E> r;
+#if PGK_ON_DEVICE
+    if constexpr (E % 2 == 0 && sizeof(To) == 2 && same<V, f32>::value) {
+#pragma unroll
+        for (int i = 0; i < E; i += 2) r.w[i / 2] = pack(To{}, v[i], v[i + 1]);
+        return r;
+    }
+#endif
+#pragma unroll
+    for (int i = 0; i < E; ++i) r.e[i] = output<To>(v[i]);
+    return r;
+}
+
+// *p where `on`, otherwise `other`, without a branch. A complex number may be aligned to its parts only.
+template <class T> PGK_FN T element(const T* p, bool on, T other) {
+    Vec<T, 1> v;
+    v.e[0] = other;
+    load(v, p, on);
+    return v.e[0];
+}
+template <class T> PGK_FN cx<T> element(const cx<T>* p, bool on, cx<T> other) {
+    return {element(&p->re, on, other.re), element(&p->im, on, other.im)};
+}
+
 // An operand as the block sees it: a dense pointer, or one element for every index.
 template <class A> struct Source {
     using T = typename A::element;
@@ -118,7 +171,7 @@ template <class A> struct Source {
         load(v, p + at, on && dense);
         return v;
     }
-    PGK_FN T one(i64 at, bool on) const { return on && dense ? p[at] : scalar; }
+    PGK_FN T one(i64 at, bool on) const { return element(p + at, on && dense, scalar); }
 };
 template <> struct Source<NoOperand> {
     PGK_FN static Source of(NoOperand, i64, bool) { return {}; }
@@ -133,6 +186,7 @@ PGK_FN bool is_array(NoOperand) { return false; }
 
 template <class Op, int E, int U, class To, class A, class B = NoOperand, class C = NoOperand>
 PGK_FN void dense(To* out, i64 n, int vec, const A& a, const B& b = {}, const C& c = {}) {
+    await_predecessor();
     constexpr int span = THREADS * E * U;
     const i64 base = static_cast<i64>(blockIdx.x) * span;
     const int left = n - base < span ? static_cast<int>(n - base) : span;
@@ -158,10 +212,10 @@ PGK_FN void dense(To* out, i64 n, int vec, const A& a, const B& b = {}, const C&
         for (int j = 0; j < U; ++j) {
             const int at = (j * THREADS + lane) * E;
             if (at + E <= left) {
-                Vec<To, E> r;
+                typename Op::value r[E];
 #pragma unroll
-                for (int i = 0; i < E; ++i) r.e[i] = Op::apply(va[j].e[i], vb[j].e[i], vc[j].e[i]);
-                store(out + at, r);
+                for (int i = 0; i < E; ++i) r[i] = Op::apply(va[j].e[i], vb[j].e[i], vc[j].e[i]);
+                store(out + at, outputs<To>(r));
             }
         }
         start = left & ~(E - 1);
@@ -182,13 +236,13 @@ PGK_FN void dense(To* out, i64 n, int vec, const A& a, const B& b = {}, const C&
 #pragma unroll
         for (int j = 0; j < U; ++j) {
             const int at = first + j * THREADS;
-            if (at < left) out[at] = Op::apply(ea[j], eb[j], ec[j]);
+            if (at < left) out[at] = output<To>(Op::apply(ea[j], eb[j], ec[j]));
         }
     }
 }
 
-// Element offsets, in out and the inputs, of the U indices first + ahead + j * THREADS. `first` is the block's and costs
-// one division per axis; what lies ahead of it (at most a block) is carried from axis to axis.
+// Element offsets, in out and the inputs, of the U indices first + ahead + j * THREADS. `first` is the block's and
+// costs one division per axis; what lies ahead of it (at most a block) is carried from axis to axis.
 template <int K, int U> PGK_FN void locate(i64 (&offset)[K][U], u64 first, u32 ahead, const Nd<K>& nd) {
     u32 carry[U];
 #pragma unroll
@@ -219,6 +273,7 @@ template <int K, int U> PGK_FN void locate(i64 (&offset)[K][U], u64 first, u32 a
 
 template <class Op, int U, class To, int K, class A, class B = NoOperand, class C = NoOperand>
 PGK_FN void strided(To* out, i64 n, const Nd<K>& nd, const A& a, const B& b = {}, const C& c = {}) {
+    await_predecessor();
     const auto x = Source<A>::of(a, 0, is_array(a));
     const auto y = Source<B>::of(b, 0, is_array(b));
     const auto z = Source<C>::of(c, 0, is_array(c));
@@ -240,7 +295,9 @@ PGK_FN void strided(To* out, i64 n, const Nd<K>& nd, const A& a, const B& b = {}
         }
 #pragma unroll
         for (int j = 0; j < U; ++j) {
-            if (first + j * THREADS < n) out[offset[0][j]] = Op::apply(ea[j], eb[j], ec[j]);
+            if (first + j * THREADS < n) {
+                out[offset[0][j]] = output<To>(Op::apply(ea[j], eb[j], ec[j]));
+            }
         }
     }
 }

@@ -23,17 +23,26 @@ PGK_FN f16 half_nan(u32 sign, u32 payload) {
     return f16{static_cast<u16>(sign | 0x7c00u | (payload ? payload : 1u))};
 }
 
+#if PGK_ON_DEVICE
+// Two values rounded by one instruction, which has four times the rate of the single conversion; NaN becomes 0x7fff.
+PGK_FN u32 pack(f16, f32 low, f32 high) {
+    u32 r;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+    return r;
+}
+PGK_FN f32 widen_fast(f16 x) { f32 r; asm("cvt.f32.f16 %0, %1;" : "=f"(r) : "h"(x.bits)); return r; }
+#endif
+
 template <> struct Narrow<f16> {
     static PGK_FN f16 from(f32 v) {
         const u32 bits = bit_cast<u32>(v);
         const u32 sign = bits >> 16 & 0x8000u;
         const u32 magnitude = bits & 0x7fffffffu;
-        if (magnitude > 0x7f800000u) return half_nan(sign, magnitude >> 13 & 0x3ffu);
+        const f16 nan = half_nan(sign, magnitude >> 13 & 0x3ffu);
 #if PGK_ON_DEVICE
-        f16 r;
-        asm("cvt.rn.f16.f32 %0, %1;" : "=h"(r.bits) : "f"(v));
-        return r;
+        return v != v ? nan : f16{static_cast<u16>(pack(f16{}, v, 0.0f))};
 #else
+        if (v != v) return nan;
         if (magnitude >= 0x477ff000u) return f16{static_cast<u16>(sign | 0x7c00u)};
         if (magnitude < 0x38800000u) {
             // Adding 0.5 leaves the subnormal, in units of 2^-24, rounded in the low bits.

@@ -11,6 +11,8 @@ namespace pgk {
 PGK_FN f32 mul_rn(f32 a, f32 b) { return __fmul_rn(a, b); }
 PGK_FN f64 mul_rn(f64 a, f64 b) { return __dmul_rn(a, b); }
 PGK_FN f32 exp2_approx(f32 a) { f32 r; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(a)); return r; }
+// Like exp2_approx, with subnormal results: bfloat16 has them too.
+PGK_FN f32 exp2_full(f32 a) { f32 r; asm("ex2.approx.f32 %0, %1;" : "=f"(r) : "f"(a)); return r; }
 PGK_FN f32 rcp_approx(f32 a) { f32 r; asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(a)); return r; }
 PGK_FN f32 rsqrt(f32 a) { return ::rsqrtf(a); }
 PGK_FN f64 rsqrt(f64 a) { return ::rsqrt(a); }
@@ -18,6 +20,7 @@ PGK_FN f64 rsqrt(f64 a) { return ::rsqrt(a); }
 PGK_FN f32 mul_rn(f32 a, f32 b) { return a * b; }
 PGK_FN f64 mul_rn(f64 a, f64 b) { return a * b; }
 PGK_FN f32 exp2_approx(f32 a) { return ::exp2f(a); }
+PGK_FN f32 exp2_full(f32 a) { return ::exp2f(a); }
 PGK_FN f32 rcp_approx(f32 a) { return 1.0f / a; }
 PGK_FN f32 rsqrt(f32 a) { return 1.0f / ::sqrtf(a); }
 PGK_FN f64 rsqrt(f64 a) { return 1.0 / ::sqrt(a); }
@@ -59,6 +62,13 @@ PGK_BINARY_FUNCTION(copysign)
 #undef PGK_UNARY_FUNCTION
 #undef PGK_BINARY_FUNCTION
 
+template <bool LOW> PGK_FN f32 exp(f32 a) {
+    // The rounded product is off by at most 2^-17 where exp does not overflow: far below 16 bits.
+    if constexpr (LOW) return exp2_full(a * 1.4426950408889634f);
+    else return ::expf(a);
+}
+template <bool LOW> PGK_FN f64 exp(f64 a) { return ::exp(a); }
+
 template <bool LOW> PGK_FN f32 tanh(f32 a) {
     if constexpr (LOW) {
         // 1 - 2 / (1 + e^2a) cancels near zero, where tanh(a) rounds to a.
@@ -71,16 +81,18 @@ template <bool LOW> PGK_FN f32 tanh(f32 a) {
 template <bool LOW> PGK_FN f64 tanh(f64 a) { return ::tanh(a); }
 
 template <bool LOW> PGK_FN f32 sigmoid(f32 a) {
+    // The reciprocal flushes results under 2^-126 to zero; everywhere else it is within an ulp of the division.
     if constexpr (LOW) return rcp_approx(1.0f + exp2_approx(a * -1.4426950408889634f));
-    else return 1.0f / (1.0f + ::expf(-a));
+    else return rcp_approx(1.0f + ::expf(-a));
 }
 template <bool LOW> PGK_FN f64 sigmoid(f64 a) { return 1.0 / (1.0 + ::exp(-a)); }
 
 template <bool LOW, class T> PGK_FN T silu(T a) { return a * sigmoid<LOW>(a); }
 
-// 0.5 a (1 + tanh(u)) = a sigmoid(2 u), u = sqrt(2 / pi) (a + 0.044715 a^3): no cancellation for negative a.
+// 0.5 a (1 + tanh(u)) = a sigmoid(2 u), u = sqrt(2 / pi) (a + 0.044715 a^3): no cancellation for negative a. The
+// argument is rounded step by step, as the reference does it: the exponential would magnify any difference.
 template <bool LOW, class T> PGK_FN T gelu(T a) {
-    const T slope = fused(mul_rn(a, a), T(0.07135481627260025), T(1.5957691216057308));
+    const T slope = mul_rn(mul_rn(a, a), T(0.07135481627260025)) + T(1.5957691216057308);
     return a * sigmoid<LOW>(mul_rn(a, slope));
 }
 
@@ -133,7 +145,7 @@ template <class T> PGK_FN T minimum(T a, T b) { return isnan(a) || less_equal(a,
 template <class T> PGK_FN T fmax(T a, T b) { return isnan(b) || less_equal(b, a) ? a : b; }
 template <class T> PGK_FN T fmin(T a, T b) { return isnan(b) || less_equal(a, b) ? a : b; }
 template <class T> PGK_FN T clamp(T x, T low, T high) { return minimum(maximum(x, low), high); }
-template <class T> PGK_FN T lerp(T a, T b, T t) { return fused(t, b - a, a); }
+template <class T> PGK_FN T lerp(T a, T b, T t) { return a + mul_rn(t, b - a); }
 
 PGK_FN f32 floor(f32 a) { return ::floorf(a); }
 PGK_FN f64 floor(f64 a) { return ::floor(a); }

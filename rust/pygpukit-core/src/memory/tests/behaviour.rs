@@ -8,21 +8,61 @@ fn lazy(streams: u32) -> Rig {
 
 #[test]
 fn the_home_stream_gets_its_block_back_at_once_and_others_when_it_has_passed() {
+    for bytes in [1000, 3 * MIB] {
+        let rig = lazy(2);
+        let pool = Pool::root(&rig.arena, "root");
+        let first = pool.allocate(bytes, &rig.streams[0]).unwrap();
+        let ptr = first.ptr();
+        rig.use_on(&first, 0);
+        drop(first);
+        let other = pool.allocate(bytes, &rig.streams[1]).unwrap();
+        assert_ne!(other.ptr(), ptr, "stream 0 has not passed");
+        let again = pool.allocate(bytes, &rig.streams[0]).unwrap();
+        assert_eq!(again.ptr(), ptr);
+        drop(again);
+        rig.finish();
+        let later = pool.allocate(bytes, &rig.streams[1]).unwrap();
+        assert_eq!(later.ptr(), ptr);
+        assert_eq!(later.home().id(), 1);
+    }
+}
+
+#[test]
+fn another_stream_takes_the_large_block_that_has_passed() {
     let rig = lazy(2);
     let pool = Pool::root(&rig.arena, "root");
-    let first = pool.allocate(1000, &rig.streams[0]).unwrap();
-    let ptr = first.ptr();
-    rig.use_on(&first, 0);
-    drop(first);
-    let other = pool.allocate(1000, &rig.streams[1]).unwrap();
-    assert_ne!(other.ptr(), ptr, "stream 0 has not passed");
-    let again = pool.allocate(1000, &rig.streams[0]).unwrap();
-    assert_eq!(again.ptr(), ptr);
-    drop(again);
+    let [old, new] = [(); 2].map(|()| pool.allocate(4 * MIB, &rig.streams[0]).unwrap());
+    let passed = old.ptr();
+    drop(old);
     rig.finish();
-    let later = pool.allocate(1000, &rig.streams[1]).unwrap();
-    assert_eq!(later.ptr(), ptr);
-    assert_eq!(later.home().id(), 1);
+    rig.use_on(&new, 0);
+    drop(new);
+    assert_eq!(pool.allocate(4 * MIB, &rig.streams[1]).unwrap().ptr(), passed);
+}
+
+#[test]
+fn one_of_two_users_having_passed_is_not_enough() {
+    let mut seen = [0; 2];
+    for seed in 0..64 {
+        let rig = rig(ArenaMode::Vmm, 64 * MIB, Some(seed), 3);
+        let pool = Pool::root(&rig.arena, "root");
+        let block = pool.allocate(1000, &rig.streams[0]).unwrap();
+        let ptr = block.ptr();
+        rig.use_on(&block, 1);
+        rig.use_on(&block, 2);
+        drop(block);
+        // Asking makes the streams track their progress.
+        let _before = pool.allocate(1000, &rig.streams[0]).unwrap();
+        rig.device.poll().unwrap();
+        let after = pool.allocate(1000, &rig.streams[0]).unwrap();
+        for user in [1, 2] {
+            if rig.ran(user) == 1 && rig.ran(3 - user) == 0 {
+                seen[user - 1] += 1;
+                assert_ne!(after.ptr(), ptr);
+            }
+        }
+    }
+    assert!(seen.iter().all(|&count| count > 0), "{seen:?}");
 }
 
 #[test]
@@ -241,6 +281,20 @@ fn without_pooling_each_array_is_its_own_exact_allocation() {
     let next = pool.allocate(5, &rig.streams[0]).unwrap();
     assert_eq!(rig.cpu.usage().plain, 5);
     drop((next, pool));
+    rig.assert_nothing_left();
+}
+
+#[test]
+fn without_pooling_a_graph_still_keeps_what_its_recording_freed() {
+    let rig = rig(ArenaMode::None, 64 * MIB, None, 1);
+    let root = Pool::root(&rig.arena, "root");
+    let graph = Pool::private(&root);
+    let ptrs: Vec<_> = (0..2).map(|_| graph.allocate(1000, &rig.streams[0]).unwrap().ptr()).collect();
+    assert_ne!(ptrs[0], ptrs[1]);
+    rig.arena.trim().unwrap();
+    ptrs.iter().for_each(|ptr| touch(*ptr));
+    assert_eq!((rig.cpu.usage().plain, graph.used()), (2000, 0));
+    drop((graph, root));
     rig.assert_nothing_left();
 }
 

@@ -126,6 +126,9 @@ fn out_of_memory_tells_who_holds_what_and_recovers() {
     drop(recovered);
     assert_eq!(refusal(pool.allocate(usize::MAX, stream)).requested, usize::MAX);
     assert_eq!(refusal(pool.allocate(usize::MAX / 2, stream)).requested, usize::MAX / 2);
+    assert!(pool.stats().reserved > 24 * MIB, "what cannot succeed does not empty the cache");
+    let limited = pool.child("limited", Some(100)).unwrap();
+    assert_eq!(refusal(limited.allocate(usize::MAX, stream)).quota.map(|quota| quota.0), Some("limited".to_string()));
     let buffer = GrowBuffer::new(&rig.arena, 64 * MIB).unwrap();
     assert!(matches!(buffer.ensure(40 * MIB), Err(Error::OutOfMemory(_))));
     assert_eq!(buffer.ensure(26 * MIB).unwrap(), 26 * MIB, "the buffer too makes room");

@@ -24,6 +24,7 @@ enum Step {
 fn sizes() -> impl Strategy<Value = usize> {
     let border = prop::sample::select(vec![0usize, 256, 1024, 1280, 64 << 10, 256 << 10, MIB, 2 * MIB, 4 * MIB]);
     prop_oneof![
+        8 => prop::sample::select(vec![1000, 3 * MIB]),
         4 => 1usize..5000,
         2 => 1usize..SMALL_MAX,
         2 => 1usize..8 * MIB,

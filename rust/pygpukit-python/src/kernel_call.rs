@@ -1,0 +1,368 @@
+//! Calling a kernel: arguments into the argument block, launch keywords, and the launch.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use pygpukit_core::command::{ArgBlob, Launch, LaunchAttributes, UseRef};
+use pygpukit_core::device::DeviceProps;
+use pygpukit_core::dtype::Kind;
+use pygpukit_core::exec::ExecCtx;
+use pygpukit_core::launch::{check_dimensions, launch};
+use pygpukit_core::layout::show;
+use pyo3::buffer::PyBuffer;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyString, PyTuple};
+use smallvec::SmallVec;
+
+use crate::array::GPUArray;
+use crate::device::context_for;
+use crate::errors::{ToPy, raise};
+use crate::kernel::{Param, PyKernel, Takes};
+use crate::operator::{borrowed_arguments, panicked};
+use crate::scalar::Scalar;
+use crate::stream::PyStream;
+
+/// Threads of a block when the caller does not say.
+pub(crate) const DEFAULT_BLOCK: i64 = 256;
+
+/// A keyword argument of a call.
+type Keyword<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>);
+
+/// A value on its way into the argument block.
+pub(crate) struct Filled<'a> {
+    pub blob: ArgBlob,
+    pub uses: SmallVec<[UseRef<'a>; 4]>,
+    pub first: Option<&'a GPUArray>,
+}
+
+impl Filled<'_> {
+    pub fn new(bytes: usize) -> Self {
+        Filled { blob: ArgBlob::from_elem(0, bytes), uses: SmallVec::new(), first: None }
+    }
+}
+
+impl PyKernel {
+    pub(crate) fn fail(&self, text: String) -> PyErr {
+        raise("KernelLaunchError", format!("kernel '{}': {text}", self.kernel.name()))
+    }
+
+    pub(crate) fn show_params(&self) -> String {
+        let params = self.params.as_deref().unwrap_or_default();
+        params.iter().map(|p| format!("{} {}", p.code, p.name)).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Write one argument at its place.
+    #[inline]
+    pub(crate) fn fill<'a>(&self, param: &Param, value: &'a Bound<'_, PyAny>, into: &mut Filled<'a>) -> PyResult<()> {
+        match param.takes {
+            Takes::Pointer(wanted, access) => {
+                let Ok(array) = value.cast_exact::<GPUArray>() else {
+                    return Err(self.not_an_array(param, value));
+                };
+                let array = array.get();
+                if wanted.is_some_and(|w| w != array.dtype) {
+                    return Err(self.wrong_dtype(param, array));
+                }
+                if !array.layout.is_contiguous() {
+                    return Err(self.fail(format!(
+                        "parameter '{}' is a raw pointer, but the array of shape {} is not contiguous; pass x.contiguous()",
+                        param.name,
+                        show(array.layout.shape())
+                    )));
+                }
+                if !std::ptr::eq(array.state, self.state) {
+                    return Err(self.fail(format!("the array for parameter '{}' lives on another device", param.name)));
+                }
+                into.blob[param.offset..param.offset + 8].copy_from_slice(&array.ptr().to_le_bytes());
+                into.uses.push(array.touched(access));
+                into.first = into.first.or(Some(array));
+            }
+            Takes::Scalar(dtype) => {
+                let scalar = match Scalar::read(value)? {
+                    Some(scalar) => scalar,
+                    None => self.other_scalar(param, value)?,
+                };
+                let fits = match (dtype.kind(), scalar) {
+                    (Kind::Complex, _) => true,
+                    (_, Scalar::Complex(..)) => false,
+                    (Kind::Float, _) => true,
+                    (_, Scalar::Float(x)) => x.fract() == 0.0 && x.abs() < 9.2e18,
+                    _ => true,
+                };
+                if !fits {
+                    return Err(self.fail(format!(
+                        "parameter '{}' is {}, which cannot hold {}",
+                        param.name,
+                        dtype.name(),
+                        value.repr()?
+                    )));
+                }
+                let bytes = scalar
+                    .element(dtype)
+                    .map_err(|e| self.fail(format!("parameter '{}': {}", param.name, e.value(value.py()))))?;
+                into.blob[param.offset..param.offset + param.size].copy_from_slice(&bytes[..param.size]);
+            }
+            Takes::Struct => {
+                let buffer = PyBuffer::<u8>::get(value).map_err(|_| {
+                    self.fail(format!(
+                        "parameter '{}' is a struct of {} bytes; pass its bytes (for example array.tobytes())",
+                        param.name, param.size
+                    ))
+                })?;
+                if buffer.item_count() != param.size || !buffer.is_c_contiguous() {
+                    return Err(self.fail(format!(
+                        "parameter '{}' is a struct of {} bytes, but {} were given",
+                        param.name,
+                        param.size,
+                        buffer.item_count()
+                    )));
+                }
+                // SAFETY: the buffer is contiguous and held; its length was just checked.
+                let bytes = unsafe { std::slice::from_raw_parts(buffer.buf_ptr() as *const u8, param.size) };
+                into.blob[param.offset..param.offset + param.size].copy_from_slice(bytes);
+            }
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn not_an_array(&self, param: &Param, value: &Bound<'_, PyAny>) -> PyErr {
+        let kind = value.get_type().name().map_or_else(|_| "object".into(), |n| n.to_string());
+        self.fail(format!(
+            "parameter '{}' ({}) takes a GPUArray, not {kind}; use pygpukit.from_numpy() for host arrays",
+            param.name, param.code
+        ))
+    }
+
+    #[cold]
+    fn wrong_dtype(&self, param: &Param, array: &GPUArray) -> PyErr {
+        self.fail(format!(
+            "parameter '{}' is {}, but the array has dtype {}; convert it with astype()",
+            param.name,
+            param.code,
+            array.dtype.name()
+        ))
+    }
+
+    /// NumPy scalars and zero-dimensional host values, through Python's own conversions.
+    #[cold]
+    fn other_scalar(&self, param: &Param, value: &Bound<'_, PyAny>) -> PyResult<Scalar> {
+        let item = value.getattr("item").and_then(|item| item.call0());
+        let scalar = item.ok().filter(|_| value.cast::<GPUArray>().is_err()).map(|v| Scalar::read(&v)).transpose()?;
+        scalar.flatten().ok_or_else(|| {
+            let kind = value.get_type().name().map_or_else(|_| "object".into(), |n| n.to_string());
+            self.fail(format!("parameter '{}' ({}) takes a number, not {kind}", param.name, param.code))
+        })
+    }
+
+    fn named(&self, params: &[Param], name: &str) -> PyResult<usize> {
+        params.iter().position(|p| p.name == name).ok_or_else(|| {
+            self.fail(format!(
+                "no parameter is named '{name}'; it has ({}), and grid, block, shared and stream set the launch",
+                self.show_params()
+            ))
+        })
+    }
+
+    fn dimensions(&self, value: &Bound<'_, PyAny>, what: &str) -> PyResult<[i64; 3]> {
+        if let Ok(n) = value.extract::<i64>() {
+            return Ok([n, 1, 1]);
+        }
+        let dims: Vec<i64> = value
+            .extract()
+            .map_err(|_| self.fail(format!("{what} must be an int or up to three of them, not {value}")))?;
+        if dims.is_empty() || dims.len() > 3 {
+            return Err(self.fail(format!("{what} must have one to three dimensions, not {}", dims.len())));
+        }
+        let mut out = [1; 3];
+        out[..dims.len()].copy_from_slice(&dims);
+        Ok(out)
+    }
+}
+
+impl PyKernel {
+    #[inline]
+    pub(crate) fn checked(
+        &self,
+        props: &DeviceProps,
+        grid: [i64; 3],
+        block: [i64; 3],
+    ) -> PyResult<([u32; 3], [u32; 3])> {
+        check_dimensions(props, self.kernel.name(), self.kernel.attributes().max_threads, grid, block).py()
+    }
+
+    #[inline]
+    pub(crate) fn launch(
+        &self,
+        ctx: &ExecCtx,
+        grid: [u32; 3],
+        block: [u32; 3],
+        shared: u32,
+        filled: &Filled<'_>,
+    ) -> PyResult<()> {
+        let meta = self.kernel.meta();
+        let attributes =
+            LaunchAttributes { cluster: meta.cluster, cooperative: meta.cooperative, ..Default::default() };
+        let work = Launch { kernel: &self.kernel, grid, block, shared, attributes, args: &filled.blob };
+        launch(ctx, &work, &filled.uses).py()
+    }
+}
+
+/// Enough blocks along x to give each element a thread; at least one.
+fn covering(size: i64, block: &[i64; 3]) -> [i64; 3] {
+    let threads = block.iter().product::<i64>().max(1);
+    [((size + threads - 1) / threads).max(1), 1, 1]
+}
+
+impl PyKernel {
+    /// Launch with arguments by position and by name; the names grid, block, shared and stream set the launch.
+    #[inline]
+    pub(crate) fn call<'py>(
+        &self,
+        py: Python<'py>,
+        positional: &[Bound<'py, PyAny>],
+        keywords: &[Keyword<'py>],
+    ) -> PyResult<()> {
+        let Some(params) = &self.params else {
+            return Err(self.fail("its parameters are not known; load it with a signature".to_string()));
+        };
+        if !keywords.is_empty() || positional.len() != params.len() {
+            return self.call_with_keywords(py, params, positional, keywords);
+        }
+        let mut filled = Filled::new(self.arg_bytes);
+        for (param, value) in params.iter().zip(positional) {
+            self.fill(param, value, &mut filled)?;
+        }
+        self.launch_covering(py, None, [DEFAULT_BLOCK, 1, 1], 0, None, &filled)
+    }
+
+    fn call_with_keywords<'py>(
+        &self,
+        py: Python<'py>,
+        params: &[Param],
+        positional: &[Bound<'py, PyAny>],
+        keywords: &[Keyword<'py>],
+    ) -> PyResult<()> {
+        let mut values: Vec<Option<&Bound<'py, PyAny>>> = positional.iter().map(Some).collect();
+        let (mut grid, mut block, mut shared, mut stream) = (None, [DEFAULT_BLOCK, 1, 1], 0u32, None);
+        for (name, value) in keywords {
+            let name = name.cast::<PyString>()?;
+            match &*name.to_cow()? {
+                "grid" if value.is_none() => {}
+                "grid" => grid = Some(self.dimensions(value, "grid")?),
+                "block" if value.is_none() => {}
+                "block" => block = self.dimensions(value, "block")?,
+                "shared" => {
+                    shared = value
+                        .extract()
+                        .map_err(|_| self.fail(format!("shared must be a number of bytes, not {value}")))?;
+                }
+                "stream" if value.is_none() => {}
+                "stream" => stream = Some(value.cast::<PyStream>()?),
+                other => {
+                    let at = self.named(params, other)?;
+                    if at < positional.len() {
+                        return Err(self.fail(format!("parameter '{other}' is given twice")));
+                    }
+                    values.resize(params.len().max(values.len()), None);
+                    values[at] = Some(value);
+                }
+            }
+        }
+        if values.len() != params.len() || values.iter().any(Option::is_none) {
+            let missing: Vec<&str> = (params.iter().enumerate())
+                .filter(|(i, _)| values.get(*i).is_none_or(Option::is_none))
+                .map(|(_, p)| &*p.name)
+                .collect();
+            let what = match missing.is_empty() {
+                true => format!("takes {} arguments but {} were given", params.len(), positional.len()),
+                false => format!("missing {}", missing.join(", ")),
+            };
+            return Err(self.fail(format!("{what}; its parameters are ({})", self.show_params())));
+        }
+        let mut filled = Filled::new(self.arg_bytes);
+        for (param, value) in params.iter().zip(values.into_iter().flatten()) {
+            self.fill(param, value, &mut filled)?;
+        }
+        self.launch_covering(py, grid, block, shared, stream, &filled)
+    }
+
+    /// Launch on a grid, or on enough blocks to cover the first array.
+    #[inline]
+    fn launch_covering(
+        &self,
+        py: Python<'_>,
+        grid: Option<[i64; 3]>,
+        block: [i64; 3],
+        shared: u32,
+        stream: Option<&Bound<'_, PyStream>>,
+        filled: &Filled<'_>,
+    ) -> PyResult<()> {
+        let grid = match (grid, filled.first) {
+            (Some(grid), _) => grid,
+            (None, Some(array)) => covering(array.layout.size(), &block),
+            (None, None) => return Err(self.fail("give grid=, since no argument is an array to cover".to_string())),
+        };
+        let (grid, block) = self.checked(self.state.device.props(), grid, block)?;
+        let mut ctx = context_for(py, self.state)?;
+        if let Some(stream) = stream {
+            ctx = Arc::new(stream.get().context(&ctx)?);
+        }
+        self.launch(&ctx, grid, block, shared, filled)
+    }
+}
+
+/// The definition behind `Kernel.launch`; its self is the kernel.
+struct Definition(ffi::PyMethodDef);
+
+// SAFETY: never written after it is made; the pointers are to constants.
+unsafe impl Sync for Definition {}
+
+static LAUNCH: Definition = Definition(ffi::PyMethodDef {
+    ml_name: c"launch".as_ptr(),
+    ml_meth: ffi::PyMethodDefPointer { PyCFunctionFastWithKeywords: fast_call },
+    ml_flags: ffi::METH_FASTCALL | ffi::METH_KEYWORDS,
+    ml_doc: c"Launch the kernel; called like the kernel itself.".as_ptr(),
+});
+
+/// A built-in function that launches the kernel.
+pub(crate) fn launch_function(kernel: &Bound<'_, PyKernel>) -> PyResult<Py<PyAny>> {
+    let definition = std::ptr::from_ref(&LAUNCH.0).cast_mut();
+    // SAFETY: the definition is static and only read; the function takes its own reference to the kernel.
+    unsafe {
+        let function = ffi::PyCFunction_NewEx(definition, kernel.as_ptr(), std::ptr::null_mut());
+        Bound::from_owned_ptr_or_err(kernel.py(), function).map(Bound::unbind)
+    }
+}
+
+unsafe extern "C" fn fast_call(
+    this: *mut ffi::PyObject,
+    args: *const *mut ffi::PyObject,
+    count: ffi::Py_ssize_t,
+    names: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    // SAFETY: Python calls this with the interpreter attached.
+    let py = unsafe { Python::assume_attached() };
+    let launched = catch_unwind(AssertUnwindSafe(|| -> PyResult<()> {
+        // SAFETY: this is the kernel given to PyCFunction_NewEx above, alive for the call.
+        let this = unsafe { Bound::from_borrowed_ptr(py, this).cast_into_unchecked::<PyKernel>() };
+        // SAFETY: the vectorcall protocol.
+        let (positional, named) = unsafe { borrowed_arguments(py, args, count as usize, names) };
+        if names.is_null() {
+            return this.get().call(py, positional, &[]);
+        }
+        // SAFETY: names is a tuple of str when it is not null.
+        let names = unsafe { Bound::from_borrowed_ptr(py, names).cast_into_unchecked::<PyTuple>() };
+        let keywords: Vec<Keyword<'_>> = names.iter().zip(named.iter().cloned()).collect();
+        this.get().call(py, positional, &keywords)
+    }));
+    match launched {
+        Ok(Ok(())) => py.None().into_ptr(),
+        Ok(Err(error)) => {
+            error.restore(py);
+            std::ptr::null_mut()
+        }
+        Err(_) => panicked(py),
+    }
+}

@@ -1,0 +1,63 @@
+"""One kernel from its text: signature, image, loaded entry point."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pygpukit import _pygpukit_rust as _native
+from pygpukit.jit.compiler import arch_for, compile_image, macro_texts
+from pygpukit.jit.ptx import ptx_entry
+from pygpukit.jit.signature import Param, find_signature
+
+__all__ = ["kernel_from_ptx", "kernel_from_source"]
+
+# What the emulator of the CPU device reads.
+_PTX_ARCH = "80"
+
+
+def kernel_from_source(
+    device: _native.Device,
+    source: str,
+    func: str | None,
+    options: Sequence[str],
+    defines: Mapping[str, object] | None,
+    headers: Mapping[str, str] | None,
+) -> _native.Kernel:
+    """Compile and load the kernel that `func` names; see `pygpukit.jit`."""
+    signature = find_signature(source, func, _macros(options, defines), headers)
+    is_cuda = device.kind == "cuda"
+    arch = arch_for(device.capability) if is_cuda else _PTX_ARCH
+    image = compile_image(
+        source,
+        name=signature.name,
+        arch=arch,
+        options=options,
+        headers=headers,
+        defines=defines,
+        expressions=() if signature.extern_c else (signature.name,),
+        kind="cubin" if is_cuda else "ptx",
+    )
+    entry = signature.name if signature.extern_c else image.lowered[signature.name]
+    return _load(image.image, entry, signature.name, signature.params, arch, source)
+
+
+def kernel_from_ptx(text: str, func: str | None) -> _native.Kernel:
+    """Load the entry point that `func` names; see `pygpukit.load_ptx`."""
+    entry, params = ptx_entry(text, func)
+    # The driver reads PTX up to a zero byte.
+    return _load(text.encode("utf-8") + b"\0", entry, entry, params, "", text)
+
+
+def _macros(options: Sequence[str], defines: Mapping[str, object] | None) -> dict[str, str]:
+    """Macros the compiler will know, for reading the signature."""
+    macros: dict[str, str] = {}
+    for option in options:
+        if option.startswith(("-D", "--define-macro=")):
+            name, equals, value = option.removeprefix("-D").removeprefix("--define-macro=").partition("=")
+            macros[name.strip()] = value if equals else "1"
+    return macros | macro_texts(defines)
+
+
+def _load(image: bytes, entry: str, name: str, params: Sequence[Param], arch: str, source: str) -> _native.Kernel:
+    codes = [(param.name, param.code) for param in params]
+    return _native.load_kernel(image, entry, name, codes, arch=arch, source=source)

@@ -1,0 +1,94 @@
+"""Every unit compiles with plain NVRTC for every architecture, and the hot kernels have the instructions they need."""
+
+from __future__ import annotations
+
+import re
+
+import nvrtc_library
+import op_cases
+import pytest
+
+from pygpukit.dtypes import dtype
+from pygpukit.ops.matmul import matmul_source
+from pygpukit.ops.plan import THREADS, plan
+from pygpukit.ops.reduction import sum_source
+from pygpukit.ops.source import headers, read
+from pygpukit.ops.units import ALL_TYPES, builtin_units
+
+pytestmark = [
+    pytest.mark.nvrtc,
+    pytest.mark.skipif(nvrtc_library.installed() is None, reason="needs NVRTC: pip install nvidia-cuda-nvrtc"),
+]
+ARCHITECTURES = ["sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a"]
+
+
+def sources() -> list[str]:
+    """Return units that together use every header function with inline PTX, and every kernel template."""
+    f32, bf16, f16, f64 = (dtype(x) for x in ("float32", "bfloat16", "float16", "float64"))
+    e4m3, e5m2, u8 = (dtype(x) for x in ("float8_e4m3fn", "float8_e5m2", "uint8"))
+    plans = [
+        plan("add", (f32, f32)), plan("exp", (bf16,)), plan("gelu", (f16,)), plan("copy", (f64,), f16),
+        plan("copy", (f16,), e4m3), plan("add", (e5m2, u8)), plan("where", (dtype("bool"), f64, f64)),
+        plan("mul", (dtype("complex128"),) * 2), plan("copy", (u8,), dtype("complex128")),
+    ]  # fmt: skip
+    return [*(p.source for p in plans), sum_source(bf16, f32, bf16), matmul_source(f16, f16, f16)]
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_kernels_compile_for_every_architecture(architecture: str) -> None:
+    for source in sources():
+        assert nvrtc_library.compile_source(source, architecture)[:4] == b"\x7fELF"
+
+
+def check(sources: list[str]) -> None:
+    """Run the compiler's front end, templates included; the architecture test above covers the rest."""
+    nvrtc_library.compile_source("\n".join(sources), "compute_80", ("--fdevice-syntax-only",), output=False)
+
+
+@pytest.mark.parametrize("name", ALL_TYPES)
+def test_every_row_is_valid(name: str) -> None:
+    check([op_cases.same_plan(row, name).source for row in op_cases.rows_of(name)])
+
+
+def test_every_cast_is_valid() -> None:
+    check([plan("copy", (dtype(a),), dtype(b)).source for a in ALL_TYPES for b in ALL_TYPES])
+
+
+@pytest.mark.parametrize(("file", "prefix"), [("reduce.cu", "pgk_sum_"), ("matmul.cu", "pgk_matmul_")])
+def test_sums_and_products_are_valid(file: str, prefix: str) -> None:
+    units = [u for u in builtin_units() if u.name.startswith(prefix)]
+    check([read(file), *(u.source.removeprefix(read(file)) for u in units)])
+
+
+def test_a_mistake_is_found() -> None:
+    with pytest.raises(AssertionError, match="no_such_function"):
+        check([plan("neg", (dtype("float32"),)).source.replace("neg(a)", "no_such_function(a)")])
+
+
+@pytest.mark.parametrize(
+    ("op", "kind"), [("add", "float32"), ("exp", "bfloat16"), ("mul", "float64"), ("copy", "uint8")]
+)
+def test_dense_kernels_move_16_bytes_with_all_loads_in_flight(op: str, kind: str) -> None:
+    arity = {"add": 2, "mul": 2}.get(op, 1)
+    made = plan(op, (dtype(kind),) * arity)
+    ptx = nvrtc_library.compile_source(made.source, "compute_90").decode()
+    body = ptx.split(f".entry {made.entry}(")[1].split(".entry")[0]
+    steps = re.findall(r"(ld|st)\.global\.v4\.u32", body)
+    vectors = made.per_block // (THREADS * made.vector)
+    assert steps == ["ld"] * (vectors * arity) + ["st"] * vectors
+    assert ".local" not in ptx
+
+
+def test_unit_list_is_deterministic_and_complete() -> None:
+    units = builtin_units()
+    assert [u.name for u in units] == [u.name for u in builtin_units()]
+    assert len({u.name for u in units}) == len(units)
+    assert len({u.source for u in units}) == len(units)
+    entries = [e for u in units for e in u.entries]
+    assert len(set(entries)) == len(entries)
+    assert all(e in u.source for u in units for e in u.entries)
+    casts = [u for u in units if u.name.startswith("pgk_copy_")]
+    assert len(casts) == len(ALL_TYPES) ** 2
+    some = builtin_units([dtype("float32"), dtype("bfloat16")])
+    assert {u.name for u in some} < {u.name for u in units}
+    assert all(name.startswith("pygpukit/") for name in headers())
