@@ -196,6 +196,11 @@ fn fault_report(error: &Error, code: i32) -> String {
     report
 }
 
+/// Has `shutdown` been called?
+pub fn is_exiting() -> bool {
+    GATE.load(Ordering::SeqCst) & EXITING != 0
+}
+
 /// Is the interpreter going away, or is this a forked child of a process that used CUDA?
 pub(crate) fn exiting() -> bool {
     GATE.load(Ordering::Relaxed) & (EXITING | FORKED) != 0
@@ -208,7 +213,7 @@ pub(crate) fn out_of_reach(device: &SharedDevice) -> bool {
 
 /// No driver call after this: the interpreter is going away and the driver with it.
 pub fn shutdown() {
-    GATE.fetch_or(EXITING, Ordering::AcqRel);
+    GATE.fetch_or(EXITING, Ordering::SeqCst);
     crate::memory::shutdown();
 }
 

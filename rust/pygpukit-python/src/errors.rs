@@ -74,7 +74,10 @@ impl<T> ToPy<T> for Result<T> {
     }
 }
 
-/// Run Python's signal handlers from a wait; Ctrl-C ends it.
+/// Run Python's signal handlers from a wait; Ctrl-C ends it, and so does the end of the interpreter.
 pub fn check_signals() -> Result<()> {
+    if runtime::is_exiting() {
+        return Err(Error::ShuttingDown);
+    }
     Python::attach(|py| py.check_signals()).map_err(carry)
 }

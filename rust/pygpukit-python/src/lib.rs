@@ -5,6 +5,7 @@ mod device;
 mod dtype;
 mod errors;
 mod graph;
+mod inside;
 mod kernel;
 mod kernel_call;
 mod libraries;
