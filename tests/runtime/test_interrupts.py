@@ -211,6 +211,51 @@ print("end")
         assert run_python(program, PYGPUKIT_STREAMS=streams) == "end\n"
 
 
+def test_threads_still_at_work_do_not_hold_the_end(run_python: Callable[..., str]) -> None:
+    program = """
+import threading, time
+import pygpukit as gp
+started = threading.Event()
+def work():
+    x = gp.ones(1000)
+    try:
+        while True:
+            x = gp.add(x, 1.0)
+            started.set()
+    except RuntimeError:
+        # Refused, because the interpreter is going away.
+        pass
+for _ in range(3):
+    threading.Thread(target=work, daemon=True).start()
+started.wait()
+print("end")
+"""
+    for streams in ("inline", "deferred:1"):
+        for _ in range(3):
+            assert run_python(program, PYGPUKIT_STREAMS=streams, PYGPUKIT_CPU_MEMORY="256MB") == "end\n"
+
+
+def test_a_thread_that_waits_for_the_gpu_does_not_hold_the_end(run_fake: Callable[..., str]) -> None:
+    program = """
+import threading, time
+x, s = gp.zeros(4), gp.Stream()
+waiting = threading.Semaphore(0)
+def wait(call):
+    waiting.release()
+    try:
+        call()
+    except RuntimeError as error:
+        assert "shutting down" in str(error), error
+for call in (gp.synchronize, gp.current_stream().synchronize, gp.current_stream().record().synchronize, x.to_numpy):
+    threading.Thread(target=wait, args=(call,), daemon=True).start()
+    waiting.acquire()
+time.sleep(0.05)
+print("end")
+"""
+    for _ in range(3):
+        assert run_fake(program, lazy=NEVER) == "end\n"
+
+
 def test_an_array_in_an_exit_handler(run_python: Callable[..., str]) -> None:
     program = """
 import atexit
