@@ -34,7 +34,7 @@ pub fn submit(ctx: &ExecCtx, command: Command) -> Result<()> {
         used.storage.note_use(&ctx.stream, seq);
     }
     if runtime::sync_every_submission() {
-        ctx.stream.synchronize(&mut || Ok(()))?;
+        ctx.stream.synchronize(&mut runtime::wait_check)?;
     }
     Ok(())
 }

@@ -33,6 +33,18 @@ pub(crate) fn sync_every_submission() -> bool {
     SYNC_EVERY_SUBMISSION.load(Ordering::Relaxed)
 }
 
+/// What the wait after a submission does every few milliseconds.
+static WAIT_CHECK: OnceLock<fn() -> Result<()>> = OnceLock::new();
+
+/// Let waits whose caller gives nothing to do run this function; the first call wins. It may end them with an error.
+pub fn set_wait_check(check: fn() -> Result<()>) {
+    let _ = WAIT_CHECK.set(check);
+}
+
+pub(crate) fn wait_check() -> Result<()> {
+    WAIT_CHECK.get().map_or(Ok(()), |check| check())
+}
+
 /// An open device with its arena, pools and streams.
 pub struct DeviceState {
     pub device: SharedDevice,
