@@ -80,6 +80,35 @@ except KeyboardInterrupt:
     assert (status, out) == (0, "interrupted False\n"), err
 
 
+INSIDE_CALLS = {
+    "launch": ("k(x)", {"PYGPUKIT_SYNC": "1"}),
+    "fill": ("x.fill(1.0)", {"PYGPUKIT_SYNC": "1"}),
+    # The memory of y comes back when the endless kernel that uses it has finished.
+    "memory": ("y = gp.empty(10 << 20); k(y, stream=gp.Stream()); del y; gp.empty(12 << 20)", {}),
+}
+
+
+@pytest.mark.parametrize("wait", INSIDE_CALLS)
+def test_ctrl_c_ends_a_wait_inside_another_call(
+    fake_cuda: str, interrupted: Callable[..., tuple[int, str, str]], wait: str
+) -> None:
+    call, more = INSIDE_CALLS[wait]
+    program = f"""
+import pygpukit as gp
+from pygpukit import _pygpukit_rust as native
+k = native.load_kernel(b".entry endless(8)\\n", "endless", "endless", [("x", "*f32")])
+x = gp.empty(16)
+try:
+    print("waiting")
+    {call}
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+    environ = {"PYGPUKIT_DEVICE": "cuda", "PYGPUKIT_LIBCUDA": fake_cuda, "FAKECUDA_LAZY": NEVER, **more}
+    status, out, err = interrupted(program, FAKECUDA_MEMORY=str(64 << 20), **environ)
+    assert (status, out) == (0, "interrupted\n"), err
+
+
 def test_ctrl_c_without_a_handler_ends_the_process(
     fake_cuda: str, interrupted: Callable[..., tuple[int, str, str]]
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -290,6 +291,31 @@ def test_a_full_device_waits_for_work_that_will_free_memory(seed: int) -> None:
             y = gp.full(20 * MIB, 1, "uint8")
             del y
         assert [r.to_numpy(stream=other).item() for r in results] == [i * 5 * MIB for i in range(12)]
+
+
+def test_a_full_device_waits_for_a_function_that_another_thread_runs() -> None:
+    # The waiting thread holds the interpreter, which the function needs to finish.
+    with gp.device(native.open_cpu(64 * MIB, 1, True)) as device:
+        s, started = gp.Stream(), threading.Event()
+        with s:
+            x = gp.empty(40 * MIB, "uint8")
+            steps: list[int] = []
+
+            def slow() -> None:
+                started.set()
+                deadline = time.monotonic() + 0.1
+                while time.monotonic() < deadline:
+                    steps.append(1)
+
+            native.submit_host(slow, [x], [])
+            del x
+        thread = threading.Thread(target=s.synchronize)
+        thread.start()
+        started.wait()
+        assert gp.full(40 * MIB, 2, "uint8")[0].item() == 2
+        assert steps
+        thread.join()
+        assert device.memory_info()[1] == 64 * MIB
 
 
 def test_every_operator_recovers_after_running_out(small: gp.Device) -> None:
