@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import re
 import weakref
 from typing import Any
 
@@ -144,16 +145,7 @@ def test_small_arrays_are_printed_whole(shape: tuple[int, ...], data: st.DataObj
     text = repr(x)
     assert text.startswith("GPUArray(")
     assert text.endswith("dtype=int32, device='cpu')")
-    numbers = [
-        int(word)
-        for word in text[9:]
-        .split(", shape")[0]
-        .split(", dtype")[0]
-        .replace("[", " ")
-        .replace("]", " ")
-        .replace(",", " ")
-        .split()
-    ]
+    numbers = [int(word) for word in re.findall(r"-?\d+", re.split(", shape|, dtype", text)[0])]
     assert numbers == host.reshape(-1).tolist()
     assert str(x) == (str(host) if host.size else "[]")
 

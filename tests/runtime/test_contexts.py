@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -200,12 +199,12 @@ def test_nested_coroutines_and_captures() -> None:
 
 
 def test_work_in_an_executor() -> None:
-    async def main() -> list[float]:
+    def work(i: int) -> Any:
+        return gp.sum(gp.full(10, float(i))).item()
+
+    async def main() -> list[Any]:
         loop = asyncio.get_running_loop()
-        context = contextvars.copy_context()
-        return list(await asyncio.gather(*(
-            loop.run_in_executor(None, context.copy().run, lambda i=i: gp.sum(gp.full(10, float(i))).item()) for i in range(8)
-        )))  # fmt: skip
+        return list(await asyncio.gather(*(loop.run_in_executor(None, work, i) for i in range(8))))
 
     assert asyncio.run(main()) == [10.0 * i for i in range(8)]
 

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the fake driver
 Run = Callable[..., str]
 
 
-@pytest.mark.parametrize("call", ["cuStreamQuery", "cuEventQuery", "cuLaunchKernelEx"])
+@pytest.mark.parametrize("call", ["cuStreamQuery", "cuEventQuery", "cuLaunchKernelEx", "cuMemcpyDtoDAsync"])
 @pytest.mark.parametrize("code", [700, 719, 710])
 def test_a_fault_names_the_kernel_and_ends_everything(run_fake: Run, call: str, code: int) -> None:
     program = f"""
@@ -31,6 +31,8 @@ try:
         event.synchronize()
     elif "{call}" == "cuLaunchKernelEx":
         k(x, 0.5, 16)
+    elif "{call}" == "cuMemcpyDtoDAsync":
+        x.copy()
     else:
         gp.synchronize()
 except gp.DeviceLostError as error:
@@ -98,16 +100,15 @@ print(refused(s.synchronize, gp.DeviceLostError))
 def test_errors_that_are_not_sticky_leave_everything_usable(run_fake: Run) -> None:
     # Every call that work makes fails once; each time the program gets an error of ours and goes on.
     program = """
-calls = [
-    "cuCtxGetCurrent", "cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemUnmap", "cuMemRelease", "cuMemAddressReserve",
-    "cuStreamCreateWithPriority", "cuStreamQuery", "cuStreamWaitEvent", "cuEventCreate", "cuEventDestroy", "cuEventRecord",
-    "cuEventQuery", "cuEventElapsedTime", "cuMemcpyHtoDAsync", "cuMemcpyDtoHAsync", "cuMemcpyDtoDAsync", "cuMemsetD8Async",
-    "cuMemsetD32Async", "cuLaunchKernelEx", "cuLibraryLoadData", "cuLibraryUnload", "cuLibraryGetKernel",
-    "cuKernelGetFunction", "cuFuncLoad", "cuKernelGetAttribute", "cuKernelSetAttribute",
-    "cuOccupancyMaxActiveBlocksPerMultiprocessor", "cuGraphCreate", "cuGraphAddKernelNode", "cuGraphAddMemcpyNode",
-    "cuGraphAddMemsetNode", "cuGraphInstantiateWithFlags", "cuGraphUpload", "cuGraphLaunch", "cuGraphDestroy",
-    "cuGraphExecDestroy", "cuMemGetInfo", "cuKernelGetParamInfo",
-]
+calls = '''
+    cuCtxGetCurrent cuMemCreate cuMemMap cuMemSetAccess cuMemUnmap cuMemRelease cuMemAddressReserve cuMemGetInfo
+    cuStreamCreateWithPriority cuStreamQuery cuStreamWaitEvent cuEventCreate cuEventDestroy cuEventRecord cuEventQuery
+    cuEventElapsedTime cuMemcpyHtoDAsync cuMemcpyDtoHAsync cuMemcpyDtoDAsync cuMemsetD8Async cuMemsetD32Async
+    cuLaunchKernelEx cuLibraryLoadData cuLibraryUnload cuLibraryGetKernel cuKernelGetFunction cuFuncLoad
+    cuKernelGetAttribute cuKernelSetAttribute cuKernelGetParamInfo cuOccupancyMaxActiveBlocksPerMultiprocessor
+    cuGraphCreate cuGraphAddKernelNode cuGraphAddMemcpyNode cuGraphAddMemsetNode cuGraphInstantiateWithFlags
+    cuGraphUpload cuGraphLaunch cuGraphDestroy cuGraphExecDestroy
+'''.split()
 
 def work():
     k = kernel("work")
@@ -193,7 +194,7 @@ def test_an_array_dropped_while_queued_work_uses_it(run_fake: Run) -> None:
     program = """
 k = kernel("reader", "8,8", [("dst", "*f32"), ("src", "const*f32")])
 for pooled_size in (1000, 1 << 20):
-    for _ in range(20):
+    for _ in range(10):
         streams = [gp.Stream() for _ in range(3)]
         x = gp.from_numpy(np.full(pooled_size, 7, np.float32))
         gp.synchronize()
@@ -206,8 +207,8 @@ for pooled_size in (1000, 1 << 20):
         gp.memory.trim()
         others = [gp.full(pooled_size, 9.0, "float32") for _ in range(4)]
         for s, c in zip(streams, copies):
-            assert set(c.to_numpy(stream=s).tolist()) == {7.0}
-        assert all(set(o.tolist()) == {9.0} for o in others)
+            assert (c.to_numpy(stream=s) == 7).all()
+        assert all((o.to_numpy() == 9).all() for o in others)
 print("ok")
 """
     for lazy in (0, 3, 20):
@@ -317,10 +318,9 @@ refused(lambda: gp.get_device_info(2), gp.DeviceError)
 
 def test_after_a_fork_the_child_is_refused_and_touches_nothing(run_fake: Run) -> None:
     program = """
-import gc, subprocess
-names = sorted({word.split("_v")[0] for word in subprocess.run(
-    ["nm", "-D", "--defined-only", os.environ["PYGPUKIT_LIBCUDA"]], capture_output=True, text=True).stdout.split()
-    if word.startswith("cu") and word[2].isupper()}) or ["cuCtxGetCurrent", "cuMemUnmap", "cuEventQuery", "cuLibraryUnload"]
+import gc
+names = ["cuCtxGetCurrent", "cuMemUnmap", "cuMemRelease", "cuEventCreate", "cuEventRecord", "cuEventQuery",
+         "cuEventDestroy", "cuStreamQuery", "cuLibraryUnload", "cuGraphExecDestroy", "cuMemGetInfo", "cuMemCreate"]
 
 k, unused = kernel(), kernel("unused")
 pool, graph, s, event = gp.memory.MemoryPool("64MiB"), gp.CudaGraph(), gp.Stream(), gp.Event()
@@ -339,8 +339,9 @@ if child == 0:
     try:
         before = [count(name) for name in names]
         for call in (
-            lambda: gp.zeros(3), lambda: x.to_numpy(), lambda: k(x, 0.5, 16), gp.Stream, gp.Event, gp.synchronize, s.query,
-            s.synchronize, graph.replay, lambda: kernel("late"), x.copy, gp.memory.trim, gp.get_device_info, event.record,
+            lambda: gp.zeros(3), lambda: x.to_numpy(), lambda: k(x, 0.5, 16), gp.Stream, gp.Event, gp.synchronize,
+            s.query, s.synchronize, graph.replay, lambda: kernel("late"), x.copy, gp.memory.trim, gp.get_device_info,
+            event.record,
         ):
             text = refused(call, gp.ForkError)
             assert "forked after CUDA" in text and "'spawn'" in text, text

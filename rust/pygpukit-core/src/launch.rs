@@ -34,7 +34,7 @@ pub fn submit(ctx: &ExecCtx, command: Command) -> Result<()> {
         used.storage.note_use(&ctx.stream, seq);
     }
     if runtime::sync_every_submission() {
-        ctx.stream.synchronize(&mut || Ok(()))?;
+        ctx.stream.synchronize(&mut runtime::wait_check)?;
     }
     Ok(())
 }
@@ -69,7 +69,7 @@ pub fn launch(ctx: &ExecCtx, launch: &Launch<'_>, uses: &[UseRef<'_>]) -> Result
         used.storage.note_use(&ctx.stream, seq);
     }
     if runtime::sync_every_submission() {
-        ctx.stream.synchronize(&mut || Ok(()))?;
+        ctx.stream.synchronize(&mut runtime::wait_check)?;
     }
     Ok(())
 }
@@ -88,7 +88,7 @@ pub fn time_launches(ctx: &ExecCtx, work: &Launch<'_>, bare: bool, burst: u32, r
                 launch(ctx, work, &[])?;
             }
         }
-        ctx.stream.synchronize(&mut || Ok(()))?;
+        ctx.stream.synchronize(&mut runtime::wait_check)?;
         times.push(start.elapsed().as_secs_f64() / f64::from(burst.max(1)));
     }
     times.sort_by(f64::total_cmp);

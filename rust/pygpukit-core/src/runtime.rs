@@ -33,6 +33,18 @@ pub(crate) fn sync_every_submission() -> bool {
     SYNC_EVERY_SUBMISSION.load(Ordering::Relaxed)
 }
 
+/// What the wait after a submission does every few milliseconds.
+static WAIT_CHECK: OnceLock<fn() -> Result<()>> = OnceLock::new();
+
+/// Let waits whose caller gives nothing to do run this function; the first call wins. It may end them with an error.
+pub fn set_wait_check(check: fn() -> Result<()>) {
+    let _ = WAIT_CHECK.set(check);
+}
+
+pub(crate) fn wait_check() -> Result<()> {
+    WAIT_CHECK.get().map_or(Ok(()), |check| check())
+}
+
 /// An open device with its arena, pools and streams.
 pub struct DeviceState {
     pub device: SharedDevice,
@@ -196,6 +208,11 @@ fn fault_report(error: &Error, code: i32) -> String {
     report
 }
 
+/// Has `shutdown` been called?
+pub fn is_exiting() -> bool {
+    GATE.load(Ordering::SeqCst) & EXITING != 0
+}
+
 /// Is the interpreter going away, or is this a forked child of a process that used CUDA?
 pub(crate) fn exiting() -> bool {
     GATE.load(Ordering::Relaxed) & (EXITING | FORKED) != 0
@@ -208,7 +225,7 @@ pub(crate) fn out_of_reach(device: &SharedDevice) -> bool {
 
 /// No driver call after this: the interpreter is going away and the driver with it.
 pub fn shutdown() {
-    GATE.fetch_or(EXITING, Ordering::AcqRel);
+    GATE.fetch_or(EXITING, Ordering::SeqCst);
     crate::memory::shutdown();
 }
 

@@ -15,6 +15,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyModule};
 
 use crate::errors::{ToPy, check_signals};
+use crate::inside::{Inside, detached};
 use crate::stream::refuse_in_capture;
 
 static DEFAULT: OnceLock<&'static DeviceState> = OnceLock::new();
@@ -103,7 +104,7 @@ impl PyDevice {
     /// Wait for all streams of the device.
     fn synchronize(&self, py: Python<'_>) -> PyResult<()> {
         refuse_in_capture("synchronize a device")?;
-        py.detach(|| self.state.synchronize(&mut check_signals)).py()
+        detached(py, || self.state.synchronize(&mut check_signals))
     }
 
     /// Make it the current device of this thread, until `_leave`.
@@ -145,8 +146,7 @@ fn arena_mode(device: &dyn pygpukit_core::device::Device, pooled: bool) -> Arena
 /// Open a CUDA device. `pooled=False` gives every array its own allocation.
 #[pyfunction]
 fn open_cuda(py: Python<'_>, ordinal: i32, pooled: bool) -> PyResult<PyDevice> {
-    py.detach(|| -> pygpukit_core::Result<_> { CudaDevice::open(driver()?, ordinal) })
-        .py()
+    detached(py, || CudaDevice::open(driver()?, ordinal))
         .and_then(|device| opened(device.clone(), arena_mode(&*device, pooled)))
 }
 
@@ -187,6 +187,7 @@ pub fn context(py: Python<'_>) -> PyResult<Arc<ExecCtx>> {
 #[cold]
 fn first_context(py: Python<'_>) -> PyResult<Arc<ExecCtx>> {
     if DEFAULT.get().is_none() {
+        let _inside = Inside::enter().py()?;
         PyModule::import(py, "pygpukit.core.device")?.getattr("open_default")?.call0()?;
     }
     let state = DEFAULT.get().ok_or_else(|| PyRuntimeError::new_err("no default device was opened"))?;
@@ -233,8 +234,9 @@ fn set_sync_every_submission(on: bool) {
 
 /// Make no driver call any more: the interpreter is going away.
 #[pyfunction]
-fn shutdown() {
+fn shutdown(py: Python<'_>) {
     runtime::shutdown();
+    crate::inside::wait(py);
 }
 
 pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -9,6 +9,8 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyModule;
 
+use crate::inside::Inside;
+
 static ERRORS: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
 
 /// A Python exception on its way through the core: raised by a host function or a signal handler.
@@ -74,7 +76,13 @@ impl<T> ToPy<T> for Result<T> {
     }
 }
 
-/// Run Python's signal handlers from a wait; Ctrl-C ends it.
+/// Run Python's signal handlers from a wait; Ctrl-C ends it, and so does the end of the interpreter.
 pub fn check_signals() -> Result<()> {
-    Python::attach(|py| py.check_signals()).map_err(carry)
+    let _inside = Inside::enter()?;
+    Python::attach(|py| {
+        // The caller may hold the interpreter, and what it waits for may need it.
+        py.detach(std::thread::yield_now);
+        py.check_signals()
+    })
+    .map_err(carry)
 }

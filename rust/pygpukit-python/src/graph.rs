@@ -18,6 +18,7 @@ use crate::array::GPUArray;
 use crate::device::context;
 use crate::dtype::DataType;
 use crate::errors::{ToPy, check_signals, raise};
+use crate::inside::detached;
 use crate::scalar::Scalar;
 use crate::stream::{PyStream, refuse_in_capture};
 
@@ -212,7 +213,7 @@ impl PyGraph {
         refuse_in_capture("wait for a graph")?;
         let stream = self.inner.lock().replayed.clone();
         match stream {
-            Some(stream) => py.detach(|| stream.synchronize(&mut check_signals)).py(),
+            Some(stream) => detached(py, || stream.synchronize(&mut check_signals)),
             None => Ok(()),
         }
     }

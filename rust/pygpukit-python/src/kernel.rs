@@ -16,6 +16,7 @@ use smallvec::SmallVec;
 use crate::array::GPUArray;
 use crate::device::{PyDevice, context, context_for};
 use crate::errors::ToPy;
+use crate::inside::detached;
 use crate::kernel_call::{DEFAULT_BLOCK, Filled};
 use crate::stream::PyStream;
 
@@ -200,7 +201,7 @@ impl PyKernel {
             args: &filled.blob,
         };
         let ctx = context_for(py, self.state)?;
-        py.detach(|| time_launches(&ctx, &work, bare, burst, rounds)).py()
+        detached(py, || time_launches(&ctx, &work, bare, burst, rounds))
     }
 
     /// A callable that makes only the driver call, with these arguments fixed: what any launch from Python costs.
@@ -357,12 +358,10 @@ fn load(
     };
     state.check().py()?;
     let bytes = image.as_bytes();
-    let kernels = py
-        .detach(|| -> pygpukit_core::Result<Vec<Arc<Kernel>>> {
-            let library = Library::load(&state.device, bytes)?;
-            entries.iter().map(|entry| Kernel::new(&library, entry, name, meta.clone())).collect()
-        })
-        .py()?;
+    let kernels = detached(py, || -> pygpukit_core::Result<Vec<Arc<Kernel>>> {
+        let library = Library::load(&state.device, bytes)?;
+        entries.iter().map(|entry| Kernel::new(&library, entry, name, meta.clone())).collect()
+    })?;
     kernels
         .into_iter()
         .map(|kernel| {

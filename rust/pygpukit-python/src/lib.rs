@@ -5,6 +5,7 @@ mod device;
 mod dtype;
 mod errors;
 mod graph;
+mod inside;
 mod kernel;
 mod kernel_call;
 mod libraries;
@@ -19,6 +20,7 @@ use pyo3::prelude::*;
 
 #[pymodule]
 fn _pygpukit_rust(m: &Bound<'_, PyModule>) -> PyResult<()> {
+    pygpukit_core::runtime::set_wait_check(errors::check_signals);
     m.add("__version__", env!("CARGO_PKG_VERSION"))?;
     m.add_class::<dtype::DataType>()?;
     array::register(m)?;

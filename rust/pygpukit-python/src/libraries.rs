@@ -11,6 +11,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyModule};
 
 use crate::errors::ToPy;
+use crate::inside::detached;
 
 static NVRTC: Mutex<Option<Arc<Nvrtc>>> = Mutex::new(None);
 
@@ -29,7 +30,7 @@ struct NvrtcResult {
 /// Open NVRTC: an already loaded copy, or the first candidate that works. Returns its path and version.
 #[pyfunction]
 fn nvrtc_open(py: Python<'_>, candidates: Vec<String>) -> PyResult<(String, (i32, i32))> {
-    let nvrtc = py.detach(|| Nvrtc::open(&candidates)).py()?;
+    let nvrtc = detached(py, || Nvrtc::open(&candidates))?;
     let found = (nvrtc.path().to_string(), nvrtc.version());
     *NVRTC.lock() = Some(nvrtc);
     Ok(found)
@@ -55,7 +56,7 @@ fn nvrtc_compile(
         return Err(Error::NvrtcNotFound("NVRTC JIT compiler not available: it has not been opened".into())).py();
     };
     let headers: Vec<(String, String)> = headers.into_iter().collect();
-    let made = py.detach(|| nvrtc.compile(&source, &name, &options, &headers, &expressions, kind)).py()?;
+    let made = detached(py, || nvrtc.compile(&source, &name, &options, &headers, &expressions, kind))?;
     Ok(NvrtcResult {
         image: PyBytes::new(py, &made.image).unbind(),
         log: made.log,
@@ -66,7 +67,7 @@ fn nvrtc_compile(
 /// Open cuBLASLt and return its path and version.
 #[pyfunction]
 fn cublaslt_open(py: Python<'_>, candidates: Vec<String>) -> PyResult<(String, usize)> {
-    let library = py.detach(|| CublasLt::open(&candidates)).py()?;
+    let library = detached(py, || CublasLt::open(&candidates))?;
     Ok((library.path().to_string(), library.version()))
 }
 

@@ -27,6 +27,7 @@ use crate::array::{GPUArray, overlap};
 use crate::device::context;
 use crate::dtype::{self, DataType};
 use crate::errors::{ToPy, raise};
+use crate::inside::Inside;
 use crate::kernel::PyKernel;
 use crate::scalar::Scalar;
 use crate::stream::PyStream;
@@ -282,6 +283,7 @@ fn make_plan(
         .collect::<PyResult<Vec<Py<PyAny>>>>()?;
     let out = out.map(|o| dtype::object(py, o.get().dtype)).transpose()?;
     let device = crate::device::PyDevice { state: ctx.state };
+    let _inside = Inside::enter().py()?;
     let made = hooks(py)?.plan.bind(py).call1((&op.name, PyTuple::new(py, inputs)?, out, device))?;
     type Made<'py> = (
         Bound<'py, DataType>,
@@ -380,6 +382,7 @@ fn run_on_host<'py>(
             }
         }
     }
+    let _inside = Inside::enter().py()?;
     let work = hooks(py)?.cpu.bind(py).call1((&op.name, PyTuple::new(py, inputs)?, out))?;
     crate::transfer::submit_callable(ctx, work.unbind(), uses)
 }
@@ -409,6 +412,7 @@ fn coerced<'py>(
         if arg.cast_exact::<GPUArray>().is_ok() || Scalar::read(arg)?.is_some() {
             converted.push(arg.clone());
         } else {
+            let _inside = Inside::enter().py()?;
             converted.push(hooks(py)?.coerce.bind(py).call1((&op.name, arg, &device))?);
         }
     }

@@ -12,6 +12,7 @@ use pyo3::types::PyModule;
 
 use crate::device::{PyDevice, context};
 use crate::errors::{ToPy, check_signals, raise};
+use crate::inside::detached;
 
 /// A queue of work on a device; work on one stream runs in order.
 ///
@@ -112,14 +113,14 @@ impl PyStream {
     /// Has everything submitted so far finished?
     fn query(&self, py: Python<'_>) -> PyResult<bool> {
         self.state.check().py()?;
-        py.detach(|| self.stream.query()).py()
+        detached(py, || self.stream.query())
     }
 
     /// Wait until everything submitted so far has finished.
     fn synchronize(&self, py: Python<'_>) -> PyResult<()> {
         refuse_in_capture("synchronize a stream")?;
         self.state.check().py()?;
-        py.detach(|| self.stream.synchronize(&mut check_signals)).py()
+        detached(py, || self.stream.synchronize(&mut check_signals))
     }
 
     /// Make later work on this stream wait for an event, or for what another stream has been given so far.
@@ -237,13 +238,13 @@ impl PyEvent {
 
     /// Has the recorded point been passed? True for an event never recorded.
     fn query(&self, py: Python<'_>) -> PyResult<bool> {
-        py.detach(|| self.event.query()).py()
+        detached(py, || self.event.query())
     }
 
     /// Wait until the recorded point has been passed.
     fn synchronize(&self, py: Python<'_>) -> PyResult<()> {
         refuse_in_capture("wait for an event")?;
-        py.detach(|| self.event.synchronize(&mut check_signals)).py()
+        detached(py, || self.event.synchronize(&mut check_signals))
     }
 
     /// Milliseconds on the device from this event to another.

@@ -16,6 +16,7 @@ use crate::array::GPUArray;
 use crate::device::{PyDevice, context, context_for};
 use crate::dtype::DataType;
 use crate::errors::{ToPy, carry, check_signals};
+use crate::inside::{Inside, detached};
 use crate::scalar::Scalar;
 use crate::stream::{PyStream, refuse_in_capture};
 
@@ -85,7 +86,7 @@ fn upload(py: Python<'_>, ctx: &ExecCtx, array: &GPUArray, data: &PyBuffer<u8>) 
         return submit(ctx, command).py();
     }
     // From pageable memory the driver returns once the bytes are staged.
-    py.detach(|| submit(ctx, copy(CopyKind::HostToDevice, array.ptr(), source, array.bytes(), uses))).py()
+    detached(py, || submit(ctx, copy(CopyKind::HostToDevice, array.ptr(), source, array.bytes(), uses)))
 }
 
 /// Copy a contiguous array into host bytes and wait for it.
@@ -106,14 +107,13 @@ fn read_buffer(
     let ctx = on(py, context_for(py, array.state)?, stream)?;
     let uses = smallvec![array.used(Access::Read)];
     let target = data.buf_ptr() as u64;
-    py.detach(|| {
+    detached(py, || {
         // A copy to pageable memory blocks in the driver until the stream gets there: wait where Ctrl-C is heard.
         ctx.state.check()?;
         ctx.stream.synchronize(&mut check_signals)?;
         submit(&ctx, copy(CopyKind::DeviceToHost, target, array.ptr(), array.bytes(), uses))?;
         ctx.stream.synchronize(&mut check_signals)
     })
-    .py()
 }
 
 fn check_buffer(array: &GPUArray, data: &PyBuffer<u8>) -> PyResult<()> {
@@ -213,6 +213,7 @@ fn submit_host(
 /// Submit a Python callable as a host function; what it raises comes out of the call that ran it.
 pub fn submit_callable(ctx: &ExecCtx, function: Py<PyAny>, uses: SmallVec<[Use; 4]>) -> PyResult<()> {
     let host = Arc::new(move || {
+        let _inside = Inside::enter().map_err(|error| error.to_string())?;
         Python::attach(|py| match function.bind(py).call0() {
             Ok(_) => Ok(()),
             Err(error) => Err(carry(error).to_string()),

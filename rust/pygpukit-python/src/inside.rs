@@ -1,0 +1,52 @@
+//! Threads inside native code that will want the interpreter again, and the end of the process, which waits for them.
+//!
+//! Before Python 3.14 a thread that asks for the interpreter while that goes away is ended by unwinding its stack, and
+//! our frames do not survive it. So whoever runs Python code from here, or lets go of the interpreter, is counted.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use pygpukit_core::error::{Error, Result};
+use pygpukit_core::runtime;
+use pyo3::prelude::*;
+
+use crate::errors::ToPy;
+
+/// How long the end waits: waits of streams give up at once, but a compile or a host function takes its time.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+static INSIDE: AtomicUsize = AtomicUsize::new(0);
+
+/// Counts its thread for as long as it lives.
+pub struct Inside(());
+
+impl Inside {
+    /// Refused once the end has begun.
+    pub fn enter() -> Result<Inside> {
+        INSIDE.fetch_add(1, Ordering::SeqCst);
+        let inside = Inside(());
+        if runtime::is_exiting() { Err(Error::ShuttingDown) } else { Ok(inside) }
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        INSIDE.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Run something that takes a while without holding the interpreter.
+pub fn detached<T: Send>(py: Python<'_>, run: impl FnOnce() -> Result<T> + Send) -> PyResult<T> {
+    let _inside = Inside::enter().py()?;
+    py.detach(run).py()
+}
+
+/// Wait until no thread is inside.
+pub fn wait(py: Python<'_>) {
+    py.detach(|| {
+        let start = Instant::now();
+        while INSIDE.load(Ordering::SeqCst) > 0 && start.elapsed() < PATIENCE {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    });
+}
