@@ -43,8 +43,8 @@ class Row(NamedTuple):
     doc
         One sentence of documentation.
     weight
-        ``"light"`` arithmetic; a ``"function"`` of the math library, which complex64 evaluates in double; ``"heavy"``, the
-        same with a long expression, of which a thread evaluates fewer to keep kernels small.
+        ``"light"`` arithmetic; a ``"function"`` of the math library, which complex64 evaluates in double; ``"heavy"``,
+        the same with a long expression, of which a thread evaluates fewer to keep kernels small.
     exprs
         Expressions that replace ``expr`` for a kind of the common type.
     determinism
