@@ -62,6 +62,12 @@ def accumulator(common: DataType) -> DataType:
     return dtype("uint8") if common.kind == "b" else common
 
 
+def wide_type(a: DataType, b: DataType) -> DataType:
+    """Return the type to which operands can be cast first: their product in it is the direct one before rounding."""
+    common = resolve(_ROW, (a, b))[0]
+    return accumulator(common) if common.kind == "f" else common
+
+
 def matmul_call(
     sizes: tuple[int, int, int],
     batch: Sequence[int],
@@ -130,9 +136,8 @@ def matmul_source(a: DataType, b: DataType, to: DataType) -> str:
 
 def reference(a: npt.NDArray[Any], b: npt.NDArray[Any], out: DataType | None = None) -> Any:
     """Return the product as NumPy computes it, with small floats multiplied and summed in float32."""
-    common, result = resolve(_ROW, (dtype(a.dtype), dtype(b.dtype)))
-    compute = "float32" if common.kind == "f" and common.itemsize < 4 else common
-    wide = to_numpy_dtype(dtype(compute))
+    result = matmul_type(dtype(a.dtype), dtype(b.dtype))
+    wide = to_numpy_dtype(wide_type(dtype(a.dtype), dtype(b.dtype)))
     with np.errstate(all="ignore"):
         product = np.matmul(a.astype(wide, copy=False), b.astype(wide, copy=False))
         return np.asarray(product).astype(to_numpy_dtype(result if out is None else out), copy=False)
