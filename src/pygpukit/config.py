@@ -7,8 +7,10 @@ import operator
 import os
 import re
 from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import NamedTuple, SupportsIndex, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, SupportsIndex, TypeVar
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = ["Settings", "format_size", "parse_size", "read_settings"]
 
@@ -258,8 +260,13 @@ def _memory(text: str) -> int | None:
 
 
 def _path(text: str) -> Path | None:
+    # Imported on use, as in the other modules that `import pygpukit` loads: pathlib takes several milliseconds.
+    from pathlib import Path
+
     return Path(text).expanduser()
 
 
 def _paths(text: str) -> tuple[Path, ...]:
+    from pathlib import Path
+
     return tuple(Path(part).expanduser() for part in text.split(os.pathsep) if part)

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the fake driver
 Run = Callable[..., str]
 
 
-@pytest.mark.parametrize("call", ["cuStreamQuery", "cuEventQuery", "cuLaunchKernelEx", "cuMemcpyDtoHAsync"])
+@pytest.mark.parametrize("call", ["cuStreamQuery", "cuEventQuery", "cuLaunchKernelEx"])
 @pytest.mark.parametrize("code", [700, 719, 710])
 def test_a_fault_names_the_kernel_and_ends_everything(run_fake: Run, call: str, code: int) -> None:
     program = f"""
@@ -31,8 +31,6 @@ try:
         event.synchronize()
     elif "{call}" == "cuLaunchKernelEx":
         k(x, 0.5, 16)
-    elif "{call}" == "cuMemcpyDtoHAsync":
-        x.to_numpy()
     else:
         gp.synchronize()
 except gp.DeviceLostError as error:

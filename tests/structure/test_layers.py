@@ -66,7 +66,9 @@ def rank(module: str) -> int:
 
 def upward(found: Import) -> bool:
     importer = found.importer.partition(".")[2]
-    return bool(importer) and rank(found.target) > rank(importer)
+    # Applications use the package as its users do.
+    is_application = rank(importer) == ROOT - 1
+    return bool(importer) and rank(found.target) > rank(importer) and not (is_application and not found.target)
 
 
 @pytest.fixture(scope="module")

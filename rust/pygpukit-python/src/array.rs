@@ -91,6 +91,7 @@ impl GPUArray {
 
 #[pymethods]
 impl GPUArray {
+    /// Length of each axis.
     #[getter]
     fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         PyTuple::new(py, self.layout.shape())
@@ -103,31 +104,37 @@ impl GPUArray {
         PyTuple::new(py, self.layout.strides().iter().map(|s| s * item))
     }
 
+    /// Element type.
     #[getter]
     fn dtype(&self, py: Python<'_>) -> PyResult<Py<DataType>> {
         dtype::object(py, self.dtype)
     }
 
+    /// Number of elements.
     #[getter]
     fn size(&self) -> i64 {
         self.layout.size()
     }
 
+    /// Number of axes.
     #[getter]
     fn ndim(&self) -> usize {
         self.layout.ndim()
     }
 
+    /// Bytes of all elements.
     #[getter]
     fn nbytes(&self) -> usize {
         self.bytes()
     }
 
+    /// Bytes of an element.
     #[getter]
     fn itemsize(&self) -> usize {
         self.dtype.itemsize()
     }
 
+    /// Device the array lives on.
     #[getter]
     fn device(&self) -> PyDevice {
         PyDevice { state: self.state }
@@ -141,6 +148,7 @@ impl GPUArray {
         self.ptr()
     }
 
+    /// Are the elements in row-major order without gaps?
     #[getter]
     fn is_contiguous(&self) -> bool {
         self.layout.is_contiguous()

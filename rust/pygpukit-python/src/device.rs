@@ -48,16 +48,19 @@ impl PyDevice {
         }
     }
 
+    /// Number of the device among its kind.
     #[getter]
     fn index(&self) -> i32 {
         self.state.device.props().ordinal
     }
 
+    /// What the driver or the operating system calls it.
     #[getter]
     fn name(&self) -> &str {
         &self.state.device.props().name
     }
 
+    /// Compute capability, such as (9, 0); (0, 0) on the CPU device.
     #[getter]
     fn capability(&self) -> (i32, i32) {
         self.state.device.props().capability

@@ -34,6 +34,7 @@ impl DataType {
         }
     }
 
+    /// NumPy's or ml_dtypes' name.
     #[getter]
     fn name(&self) -> &'static str {
         self.dtype.name()
@@ -45,11 +46,13 @@ impl DataType {
         self.dtype.tag()
     }
 
+    /// Bytes of an element.
     #[getter]
     fn itemsize(&self) -> usize {
         self.dtype.itemsize()
     }
 
+    /// Number of the type, the same in every version.
     #[getter]
     fn code(&self) -> u8 {
         self.dtype.code()

@@ -235,6 +235,7 @@ impl PyGraph {
         self.inner.lock().graph.is_some()
     }
 
+    /// Commands in the recording.
     #[getter]
     fn num_nodes(&self) -> usize {
         self.inner.lock().graph.as_ref().map_or(0, |g| g.num_nodes())

@@ -89,6 +89,7 @@ pub struct PyKernel {
 
 #[pymethods]
 impl PyKernel {
+    /// Name of the kernel.
     #[getter]
     fn name(&self) -> &str {
         self.kernel.name()
@@ -101,6 +102,7 @@ impl PyKernel {
         params.iter().map(|p| (p.name.clone(), p.code.clone())).collect()
     }
 
+    /// Registers per thread.
     #[getter]
     fn registers(&self) -> u32 {
         self.kernel.attributes().registers
@@ -112,6 +114,7 @@ impl PyKernel {
         self.kernel.attributes().static_shared
     }
 
+    /// Local memory per thread in bytes; registers that did not fit.
     #[getter]
     fn local_bytes(&self) -> u32 {
         self.kernel.attributes().local_bytes
@@ -126,11 +129,13 @@ impl PyKernel {
         }
     }
 
+    /// Architecture it was compiled for, such as "90a".
     #[getter]
     fn arch(&self) -> &str {
         &self.arch
     }
 
+    /// Device it is loaded on.
     #[getter]
     fn device(&self) -> PyDevice {
         PyDevice { state: self.state }
@@ -142,6 +147,7 @@ impl PyKernel {
         self.image.clone_ref(py)
     }
 
+    /// CUDA C++ text it was compiled from, where known.
     #[getter]
     fn source(&self) -> Option<&str> {
         self.source.as_deref()

@@ -50,11 +50,13 @@ impl Allocation {
         self.ptr
     }
 
+    /// Bytes that were asked for.
     #[getter]
     fn nbytes(&self) -> usize {
         self.nbytes
     }
 
+    /// Has it been given back?
     #[getter]
     fn is_freed(&self) -> bool {
         self.storage.lock().is_none()
@@ -77,16 +79,19 @@ impl PyPool {
         Ok(PyPool { state: ctx.state, pool, enable_eviction })
     }
 
+    /// Name in errors and statistics.
     #[getter]
     fn name(&self) -> &str {
         self.pool.name()
     }
 
+    /// As given when the pool was made.
     #[getter]
     fn enable_eviction(&self) -> bool {
         self.enable_eviction
     }
 
+    /// Device of the pool.
     #[getter]
     fn device(&self) -> PyDevice {
         PyDevice { state: self.state }
@@ -110,6 +115,7 @@ impl PyPool {
         self.pool.stats().available
     }
 
+    /// Most bytes in use at a time, or None.
     #[getter]
     fn quota(&self) -> Option<usize> {
         self.pool.quota()
@@ -144,6 +150,7 @@ impl PyPool {
         self.pool.close().py()
     }
 
+    /// Bytes and counts of the pool as a dict.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         stats_dict(py, &self.pool)
     }

@@ -85,16 +85,19 @@ impl PyStream {
         Ok(PyStream { state: ctx.state, stream, owned: true })
     }
 
+    /// A smaller number goes first.
     #[getter]
     fn priority(&self) -> i32 {
         self.stream.priority()
     }
 
+    /// Number of the stream on its device.
     #[getter]
     fn id(&self) -> u32 {
         self.stream.id()
     }
 
+    /// Device of the stream.
     #[getter]
     fn device(&self) -> PyDevice {
         PyDevice { state: self.state }
@@ -217,6 +220,7 @@ impl PyEvent {
         PyEvent::make(context(py)?.state, timing)
     }
 
+    /// May `elapsed_ms` be asked?
     #[getter]
     fn timing(&self) -> bool {
         self.event.timing()

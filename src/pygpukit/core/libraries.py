@@ -6,10 +6,12 @@ import importlib.util
 import os
 import sys
 from collections.abc import Iterator
-from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from pygpukit.config import read_settings
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = ["cublaslt_candidates", "missing_hint", "nvrtc_candidates"]
 
@@ -113,6 +115,8 @@ def _file_name(library: str, major: int) -> str:
 
 def _wheel_folders(library: str, major: int) -> Iterator[Path]:
     """Library folders of the NVIDIA wheels on sys.path: one per CUDA major from 13 on, one per library before."""
+    from pathlib import Path
+
     # find_spec of a top-level name imports nothing; "nvidia" is a namespace package spread over sys.path.
     try:
         spec = importlib.util.find_spec("nvidia")
@@ -128,6 +132,8 @@ def _wheel_folders(library: str, major: int) -> Iterator[Path]:
 
 
 def _toolkit_folders() -> Iterator[Path]:
+    from pathlib import Path
+
     for variable in ("CUDA_PATH", "CUDA_HOME"):
         root = os.environ.get(variable, "").strip()
         if root and os.path.isabs(root):

@@ -8,8 +8,6 @@ are bounded before anything is read, and every entry is checked against its dige
 from __future__ import annotations
 
 import functools
-import hashlib
-import json
 import os
 import re
 import threading
@@ -22,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pygpukit.config import read_settings
 from pygpukit.errors import CacheError
 from pygpukit.jit.cache import cache_folder
-from pygpukit.jit.entry import Entry, decode, encode, is_key
+from pygpukit.jit.entry import Entry, blake2b, decode, encode, is_key
 
 if TYPE_CHECKING:
     from zipfile import ZipFile, ZipInfo
@@ -149,6 +147,8 @@ class Bundle:
         if self._manifest_member is None:
             raise ValueError(f"it has no {_MANIFEST}")
         try:
+            import json
+
             manifest = json.loads(self._read(self._manifest_member, _MAX_MANIFEST))
         except RecursionError:
             raise ValueError("its manifest is nested too deeply") from None
@@ -233,6 +233,7 @@ def write_bundle(path: Path, entries: Iterable[Entry]) -> BundleInfo:
     CacheError
         If the file cannot be written.
     """
+    import json
     import zipfile
 
     chosen = {entry.key: entry for entry in entries}
@@ -284,7 +285,7 @@ def import_bundle(path: Path) -> BundleInfo:
         data = path.read_bytes()
         # The same bundle twice is one file; two of the same name are two.
         stem = re.sub(r"[^\w.-]+", "_", path.stem, flags=re.ASCII)[:80]
-        target = folder / f"{stem}-{hashlib.blake2b(data, digest_size=8).hexdigest()}.zip"
+        target = folder / f"{stem}-{blake2b(data, digest_size=8).hexdigest()}.zip"
         temporary = folder / f".{os.urandom(8).hex()}.tmp"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
@@ -338,7 +339,7 @@ def _manifest_item(entry: Entry) -> dict[str, object]:
         "arch": entry.arch,
         "entry": _MEMBER + entry.key,
         "size": len(entry.image),
-        "digest": hashlib.blake2b(entry.image, digest_size=32).hexdigest(),
+        "digest": blake2b(entry.image, digest_size=32).hexdigest(),
     }
 
 

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 import struct
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
-__all__ = ["Entry", "ImageKind", "Summary", "decode", "encode", "image_key", "is_key", "summarize"]
+import msgpack  # type: ignore[import-untyped]
+
+try:
+    # hashlib's module of the same function loads OpenSSL, which takes longer than everything else here.
+    from _blake2 import blake2b
+except ImportError:
+    from hashlib import blake2b
+
+__all__ = ["Entry", "ImageKind", "Summary", "blake2b", "decode", "encode", "image_key", "is_key", "summarize"]
 
 ImageKind = Literal["cubin", "ptx"]
 
 # Part of every key: a change of what an image means makes all older ones misses.
 _FORMAT = 1
-_MAGIC = b"PGKIMG1\n"
+_MAGIC = b"PGKIMG2\n"
 _PREFIX = struct.Struct("<8sIQ32s")  # magic, header bytes, image bytes, digest of all that follows
 _MAX_HEADER = 4 << 20
 _MAX_LOG = 16 << 10
@@ -83,7 +89,7 @@ def image_key(
     compiler : str
         Version of the compiler for a cache; ``""`` in a bundle, which is used whatever compiler is there.
     """
-    digest = hashlib.blake2b(digest_size=_KEY_BYTES)
+    digest = blake2b(digest_size=_KEY_BYTES)
 
     def add(*texts: str) -> None:
         # Length first, so that no two lists of texts give the same bytes.
@@ -107,7 +113,7 @@ def is_key(text: str) -> bool:
 
 def encode(entry: Entry) -> bytes:
     """Bytes of an entry, for a file of its own or a member of a bundle."""
-    header = json.dumps(
+    header: bytes = msgpack.packb(
         {
             "key": entry.key,
             "name": entry.name,
@@ -117,7 +123,7 @@ def encode(entry: Entry) -> bytes:
             "lowered": dict(entry.lowered),
             "log": entry.log[:_MAX_LOG],
         }
-    ).encode("ascii")
+    )
     digest = _digest(header, entry.image)
     return _PREFIX.pack(_MAGIC, len(header), len(entry.image), digest) + header + entry.image
 
@@ -142,7 +148,7 @@ def decode(data: bytes, key: str) -> Entry:
     if fields["key"] != key:
         raise ValueError(f"it holds key {fields['key']}, not {key}")
     lowered = fields.get("lowered")
-    if not isinstance(lowered, dict) or not all(isinstance(value, str) for value in lowered.values()):
+    if not isinstance(lowered, dict) or not all(isinstance(x, str) for pair in lowered.items() for x in pair):
         raise ValueError("its entry names are not texts")
     kind, log = fields.get("kind"), fields.get("log")
     if kind not in ("cubin", "ptx") or not isinstance(log, str):
@@ -179,9 +185,9 @@ def _prefix(data: bytes) -> tuple[int, int, bytes]:
 
 def _fields(header: bytes) -> dict[str, Any]:
     try:
-        fields = json.loads(header)
-    except RecursionError:
-        raise ValueError("its head is nested too deeply") from None
+        fields = msgpack.unpackb(header)
+    except (ValueError, msgpack.UnpackException) as error:
+        raise ValueError(f"its head cannot be read: {error or type(error).__name__}") from None
     if not isinstance(fields, dict):
         raise ValueError("its head is not an object")
     for name in ("key", "name", "arch"):
@@ -199,6 +205,6 @@ def _printable(text: str) -> str:
 
 
 def _digest(header: bytes, image: bytes) -> bytes:
-    digest = hashlib.blake2b(header, digest_size=32)
+    digest = blake2b(header, digest_size=32)
     digest.update(image)
     return digest.digest()

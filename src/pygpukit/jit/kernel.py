@@ -6,7 +6,6 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping, Sequence
-from pathlib import Path
 
 from pygpukit import _pygpukit_rust as _native
 from pygpukit.errors import DeviceError, KernelCompileError
@@ -156,6 +155,8 @@ def _remember(key: Hashable, kernel: _native.Kernel) -> _native.Kernel:
 def _ptx_text(path_or_text: str | os.PathLike[str]) -> str:
     if isinstance(path_or_text, str) and ("\n" in path_or_text or ".entry" in path_or_text):
         return path_or_text.rstrip("\0")
+    from pathlib import Path
+
     path = Path(path_or_text)
     with open(path, "rb") as file:
         data = file.read(_MAX_PTX + 1)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import re
 import threading
-from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from pygpukit import _pygpukit_rust as _native
 from pygpukit.core.libraries import missing_hint, nvrtc_candidates
 from pygpukit.errors import NvrtcNotFoundError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = ["Nvrtc", "expected_version", "get_nvrtc_path", "get_nvrtc_version", "is_nvrtc_available", "open_nvrtc"]
 
@@ -68,6 +70,8 @@ def expected_version() -> tuple[int, int]:
     NvrtcNotFoundError
         If there is none.
     """
+    from pathlib import Path
+
     if _opened is None:
         for candidate in nvrtc_candidates(_driver_major()):
             if os.path.isabs(candidate) and os.path.isfile(candidate):
