@@ -128,9 +128,12 @@ def matmul_entry(a: DataType, b: DataType, to: DataType) -> str:
 @cache
 def matmul_source(a: DataType, b: DataType, to: DataType) -> str:
     """Return the source of the product of ``a`` and ``b`` written as ``to``."""
-    common = resolve(_ROW, (a, b))[0]
+    common, result = resolve(_ROW, (a, b))
+    partial = accumulator(common)
+    # Integers are summed unsigned: the sign comes back before a wider type is filled.
+    rounded = result if result.kind in "iu" else partial
     logical = "true" if common.kind == "b" else "false"
-    kinds = f"{a.tag}, {b.tag}, {accumulator(common).tag}, {to.tag}, {logical}"
+    kinds = f"{a.tag}, {b.tag}, {partial.tag}, {rounded.tag}, {to.tag}, {logical}"
     return f"{read('matmul.cu')}PGK_MATMUL({matmul_entry(a, b, to)}, {kinds})\n"
 
 
