@@ -232,7 +232,10 @@ def apply(
     name: str, operands: Sequence[Any], out: GPUArray | None = None, stream: Stream | None = None
 ) -> GPUArray: ...
 def set_operator_hooks(
-    plan: Callable[..., object], cpu: Callable[..., object], coerce: Callable[..., object]
+    plan: Callable[..., object],
+    cpu: Callable[..., object],
+    cast: Callable[..., object],
+    coerce: Callable[..., object],
 ) -> None: ...
 def clear_plans() -> None: ...
 def load_kernel(

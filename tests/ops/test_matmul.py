@@ -21,7 +21,9 @@ from pygpukit.ops.units import ALL_TYPES
 
 needs_gxx = pytest.mark.skipif(host_kernels.GXX is None, reason="needs g++ to compile kernels for the host")
 EXTRA = [("int8", "float8_e4m3fn", None), ("bfloat16", "float32", None), ("float8_e4m3fn", "float8_e4m3fn", "float32"),
-         ("int8", "uint8", None), ("float16", "complex64", None)]  # fmt: skip
+         ("int8", "uint8", None), ("float16", "complex64", None),
+         ("int8", "int8", "int64"), ("uint8", "uint8", "int32"), ("int16", "int8", "float64"),
+         ("bool", "bool", "int8")]  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ use pygpukit_core::command::{Access, Launch, LaunchAttributes, UseRef};
 use pygpukit_core::dtype::DType;
 use pygpukit_core::elementwise::{self, Input, MAX_INPUTS, Packed};
 use pygpukit_core::error::Error;
-use pygpukit_core::exec::ExecCtx;
+use pygpukit_core::exec::{self, ExecCtx};
 use pygpukit_core::kernel::Kernel;
 use pygpukit_core::launch::launch;
 use pygpukit_core::layout::{Layout, broadcast_shapes, show};
@@ -53,7 +53,8 @@ struct Plan {
     threads: u32,
     per_block: i64,
     per_block_nd: i64,
-    /// Dense and strided entry points; None on the CPU device.
+    /// Dense and strided entry points. None on the CPU device, and on CUDA where there are none for these types: Python
+    /// then casts and uses those for equal types.
     kernels: Option<(Arc<Kernel>, Arc<Kernel>)>,
 }
 
@@ -81,10 +82,12 @@ static OPERATORS: RwLock<Vec<Arc<Operator>>> = RwLock::new(Vec::new());
 static PLANS: RwLock<Plans> = RwLock::new(Plans::with_hasher(BuildHasherDefault::new()));
 static HOOKS: PyOnceLock<Hooks> = PyOnceLock::new();
 
-/// Python's part: making plans, running on the CPU device, and operands that are neither array nor scalar.
+/// Python's part: making plans, running on the CPU device or by way of casts, and operands that are neither array nor
+/// scalar.
 struct Hooks {
     plan: Py<PyAny>,
     cpu: Py<PyAny>,
+    cast: Py<PyAny>,
     coerce: Py<PyAny>,
 }
 
@@ -321,7 +324,7 @@ fn run<'py>(
         return Ok(());
     }
     let Some((dense, nd)) = &plan.kernels else {
-        return run_on_host(py, op, plan, ctx, operands, out);
+        return run_in_python(py, op, plan, ctx, operands, out);
     };
     let mut inputs: SmallVec<[Input<'_>; MAX_INPUTS]> = SmallVec::new();
     let mut uses: SmallVec<[UseRef<'_>; MAX_INPUTS + 1]> = SmallVec::new();
@@ -352,8 +355,9 @@ fn run<'py>(
     launch(ctx, &work, &uses).py()
 }
 
+/// Run without a kernel of our own: on the CPU device, or by the kernels for equal types.
 #[cold]
-fn run_on_host<'py>(
+fn run_in_python<'py>(
     py: Python<'py>,
     op: &Operator,
     plan: &Plan,
@@ -361,15 +365,10 @@ fn run_on_host<'py>(
     operands: &[Operand<'_, 'py>],
     out: &Bound<'py, GPUArray>,
 ) -> PyResult<()> {
-    let mut uses = SmallVec::new();
-    uses.push(out.get().used(Access::Write));
     let mut inputs = Vec::new();
     for operand in operands {
         match operand {
-            Operand::Array(array) => {
-                uses.push(array.get().used(Access::Read));
-                inputs.push((*array).clone().into_any());
-            }
+            Operand::Array(array) => inputs.push((*array).clone().into_any()),
             Operand::Scalar(scalar) => {
                 // Refuses what the common type cannot hold, as a kernel launch would.
                 scalar.encode(plan.common, plan.compute)?;
@@ -382,8 +381,24 @@ fn run_on_host<'py>(
             }
         }
     }
+    let hooks = hooks(py)?;
+    let inputs = PyTuple::new(py, inputs)?;
+    if ctx.state.is_cuda() {
+        // The casts and their memory belong to the stream of this call.
+        exec::push(ctx.clone());
+        let done = hooks.cast.bind(py).call1((&op.name, inputs, out));
+        exec::pop();
+        return done.map(|_| ());
+    }
+    let mut uses = SmallVec::new();
+    uses.push(out.get().used(Access::Write));
+    for operand in operands {
+        if let Operand::Array(array) = operand {
+            uses.push(array.get().used(Access::Read));
+        }
+    }
     let _inside = Inside::enter().py()?;
-    let work = hooks(py)?.cpu.bind(py).call1((&op.name, PyTuple::new(py, inputs)?, out))?;
+    let work = hooks.cpu.bind(py).call1((&op.name, inputs, out))?;
     crate::transfer::submit_callable(ctx, work.unbind(), uses)
 }
 
@@ -442,9 +457,15 @@ pub fn intern(name: &str, arity: usize) -> PyResult<Arc<Operator>> {
 
 /// Give Rust the Python side of the operator table.
 #[pyfunction]
-fn set_operator_hooks(py: Python<'_>, plan: Py<PyAny>, cpu: Py<PyAny>, coerce: Py<PyAny>) -> PyResult<()> {
+fn set_operator_hooks(
+    py: Python<'_>,
+    plan: Py<PyAny>,
+    cpu: Py<PyAny>,
+    cast: Py<PyAny>,
+    coerce: Py<PyAny>,
+) -> PyResult<()> {
     HOOKS
-        .set(py, Hooks { plan, cpu, coerce })
+        .set(py, Hooks { plan, cpu, cast, coerce })
         .map_err(|_| PyRuntimeError::new_err("the operator hooks are already set"))
 }
 

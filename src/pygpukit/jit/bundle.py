@@ -1,8 +1,9 @@
 """Bundles: zip files of compiled kernels that run without NVRTC.
 
-A bundle holds `manifest.json` and one encoded entry per kernel and architecture, named by its key. The key leaves the
-compiler's version out, so a bundle fits every machine whose sources are the same. Nothing is unpacked to disk, sizes
-are bounded before anything is read, and every entry is checked against its digest when it is used.
+A bundle holds `manifest.json` and the encoded entries, one per kernel and architecture, in groups that are compressed
+as one: neighbours by name are much alike. An entry's key leaves the compiler's version out, so a bundle fits every
+machine whose sources are the same. Nothing is unpacked to disk, sizes are bounded before anything is read, and every
+entry is checked against its digest when it is used.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import warnings
 import zlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pygpukit.config import read_settings
@@ -23,19 +25,32 @@ from pygpukit.jit.cache import cache_folder
 from pygpukit.jit.entry import Entry, blake2b, decode, encode, is_key
 
 if TYPE_CHECKING:
-    from zipfile import ZipFile, ZipInfo
+    from zipfile import ZipFile
 
 __all__ = ["Bundle", "BundleInfo", "bundle_paths", "find_in_bundles", "forget_bundles", "import_bundle", "write_bundle"]
 
-_FORMAT = 1
+_FORMAT = 2
 _MANIFEST = "manifest.json"
-_MEMBER = "kernels/"
+_GROUP = "kernels/{}.xz"
+# Bytes of entries after which a group is full: larger ones are smaller files, but take longer than 10 ms to read.
+_GROUP_SIZE = 512 << 10
 _PACKAGE_BUNDLES = Path(__file__).resolve().parent.parent / "kernels" / "bundles"
-_MAX_MEMBERS = 500_000
 _MAX_MANIFEST = 256 << 20
-_MAX_ENTRY = 256 << 20
+_MAX_GROUP = 256 << 20
+# The most a reader of our groups takes is the dictionary of 8 MiB.
+_LZMA_MEMORY = 64 << 20
 # What reading a damaged zip file may raise, besides OSError.
 _DAMAGE = (ValueError, KeyError, EOFError, RuntimeError, zlib.error)
+
+
+class _Place(NamedTuple):
+    """Where an entry is: bytes of one group, and what the manifest says about them."""
+
+    group: int
+    offset: int
+    size: int
+    name: str
+    arch: str
 
 
 class BundleInfo(NamedTuple):
@@ -75,15 +90,25 @@ class Bundle:
         self.path = path
         self._lock = threading.Lock()
         self._zip: ZipFile | None = None
-        self._members: dict[str, ZipInfo] = {}
-        self._manifest_member: ZipInfo | None = None
         self._process = -1
-        with self._lock:
-            self._open()
+        # The group read last: kernels of similar names are often asked for together.
+        self._recent: tuple[int, bytes] | None = None
+        self._group_sizes: list[int] = []
+        self._places: dict[str, _Place] = {}
+        self._arch: tuple[str, ...] = ()
+        self._project = ""
+        try:
+            with self._lock:
+                self._open()
+                self._read_manifest()
+        except (OSError, *_DAMAGE) as error:
+            self.close()
+            raise CacheError(f"bundle {path} cannot be opened: {error}") from error
 
     def close(self) -> None:
         """Close the file."""
         with self._lock:
+            self._recent = None
             if self._zip is not None:
                 self._zip.close()
                 self._zip = None
@@ -95,11 +120,11 @@ class Bundle:
         self.close()
 
     def __contains__(self, key: str) -> bool:
-        return key in self._members
+        return key in self._places
 
     def keys(self) -> list[str]:
-        """Keys of all images."""
-        return sorted(self._members)
+        """Keys of all images, in the order they are stored in."""
+        return list(self._places)
 
     def get(self, key: str) -> Entry:
         """The image with this key.
@@ -111,50 +136,28 @@ class Bundle:
         CacheError
             If it is damaged.
         """
-        info = self._members[key]
+        place = self._places[key]
         try:
-            return decode(self._read(info, _MAX_ENTRY), key)
+            with self._lock:
+                group = self._read_group(place.group)
+            entry = decode(group[place.offset : place.offset + place.size], key)
+            if (entry.name, entry.arch) != (place.name, place.arch):
+                raise ValueError("the manifest is wrong about it")
+            return entry
         except (OSError, *_DAMAGE) as error:
             raise CacheError(f"bundle {self.path}: kernel {key} is damaged: {error}") from error
 
     def check(self) -> BundleInfo:
-        """Read and check everything: the manifest, every image, and that they agree.
+        """Read and check every image.
 
         Raises
         ------
         CacheError
             If anything is wrong; the text says what.
         """
-        try:
-            manifest = self._manifest()
-            entries = {item["key"]: item for item in manifest["entries"]}
-            if sorted(entries) != self.keys():
-                raise ValueError(f"the manifest lists {len(entries)} kernels, the file has {len(self._members)}")
-            for key, item in entries.items():
-                entry = self.get(key)
-                if (entry.name, entry.arch, len(entry.image)) != (item["name"], item["arch"], item["size"]):
-                    raise ValueError(f"the manifest is wrong about kernel {key}")
-            arch, project = manifest["arch"], manifest["project"]
-            if not isinstance(project, str) or set(arch) != {item["arch"] for item in entries.values()}:
-                raise ValueError("the manifest is wrong about the architectures")
-            return BundleInfo(self.path, project, tuple(arch), len(entries), os.path.getsize(self.path))
-        except (OSError, TypeError, *_DAMAGE) as error:
-            if isinstance(error, CacheError):
-                raise
-            raise CacheError(f"bundle {self.path} cannot be used: {error}") from error
-
-    def _manifest(self) -> dict[str, Any]:
-        if self._manifest_member is None:
-            raise ValueError(f"it has no {_MANIFEST}")
-        try:
-            import json
-
-            manifest = json.loads(self._read(self._manifest_member, _MAX_MANIFEST))
-        except RecursionError:
-            raise ValueError("its manifest is nested too deeply") from None
-        if not isinstance(manifest, dict) or manifest.get("format") != _FORMAT:
-            raise ValueError(f"its manifest is not of format {_FORMAT}")
-        return manifest
+        for key in self._places:
+            self.get(key)
+        return BundleInfo(self.path, self._project, self._arch, len(self._places), os.path.getsize(self.path))
 
     def _open(self) -> None:
         # Only who has a bundle pays for the import.
@@ -162,37 +165,83 @@ class Bundle:
 
         try:
             self._zip = zipfile.ZipFile(self.path)
-            members = self._zip.infolist()
-        except (OSError, *_DAMAGE, zipfile.BadZipFile) as error:
-            raise CacheError(f"bundle {self.path} cannot be opened: {error}") from error
-        if len(members) > _MAX_MEMBERS:
-            self._zip.close()
-            raise CacheError(f"bundle {self.path} has {len(members)} members, more than {_MAX_MEMBERS}")
-        self._manifest_member = next((info for info in members if info.filename == _MANIFEST), None)
-        named = ((info.filename.removeprefix(_MEMBER), info) for info in members if info.filename.startswith(_MEMBER))
-        self._members = {name: info for name, info in named if is_key(name)}
+        except zipfile.BadZipFile as error:
+            raise ValueError(str(error)) from error
         self._process = os.getpid()
 
-    def _read(self, info: ZipInfo, limit: int) -> bytes:
+    def _read_manifest(self) -> None:
+        import json
+
+        try:
+            manifest = json.loads(self._read(_MANIFEST, _MAX_MANIFEST))
+        except RecursionError:
+            raise ValueError("its manifest is nested too deeply") from None
+        if not isinstance(manifest, dict) or manifest.get("format") != _FORMAT:
+            raise ValueError(f"its manifest is not of format {_FORMAT}; export it again")
+        project = manifest.get("project")
+        if not isinstance(project, str):
+            raise ValueError("its manifest does not say which version wrote it")
+        try:
+            for group, items in enumerate(manifest["groups"]):
+                self._group_sizes.append(self._add_places(group, items))
+            archs = sorted({place.arch for place in self._places.values()})
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"its manifest is not as it should be: {error!r}") from None
+        self._project, self._arch = project, tuple(archs)
+
+    def _add_places(self, group: int, items: Iterable[dict[str, Any]]) -> int:
+        """Enter what the manifest says about a group; returns the bytes of its entries."""
+        offset = 0
+        for item in items:
+            key, size = item["key"], item["size"]
+            if not isinstance(key, str) or not is_key(key) or key in self._places:
+                raise ValueError(f"its manifest lists {key!r}, which is no key or listed twice")
+            if not isinstance(size, int) or not 0 <= size <= _MAX_GROUP:
+                raise ValueError(f"its manifest gives kernel {key} the size {size!r}")
+            self._places[key] = _Place(group, offset, size, item["name"], item["arch"])
+            offset += size
+        if offset > _MAX_GROUP:
+            raise ValueError(f"group {group} claims {offset} bytes, more than {_MAX_GROUP}")
+        return offset
+
+    def _read_group(self, group: int) -> bytes:
+        if self._zip is not None and self._process != os.getpid():
+            # A forked child shares the file position with its parent.
+            self._open()
+        if self._recent is None or self._recent[0] != group:
+            lzma = _lzma()
+            size = self._group_sizes[group]
+            packed = self._read(_GROUP.format(group), _MAX_GROUP)
+            try:
+                data = lzma.LZMADecompressor(lzma.FORMAT_XZ, _LZMA_MEMORY).decompress(packed, size + 1)
+            except lzma.LZMAError as error:
+                raise ValueError(str(error)) from error
+            if len(data) != size:
+                raise ValueError(f"its group has not the {size} bytes the manifest says")
+            self._recent = (group, data)
+        return self._recent[1]
+
+    def _read(self, name: str, limit: int) -> bytes:
+        """A member's bytes; the lock is held."""
         import zipfile
 
+        if self._zip is None:
+            raise ValueError("the bundle is closed")
+        try:
+            info = self._zip.getinfo(name)
+        except KeyError:
+            raise ValueError(f"it has no {name}") from None
         if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) or info.flag_bits & 1:
-            raise ValueError("it is neither stored nor deflated")
+            raise ValueError(f"{name} is neither stored nor deflated")
         if info.file_size > limit:
-            raise ValueError(f"it claims {info.file_size} bytes, more than {limit}")
-        with self._lock:
-            if self._process != os.getpid():
-                # A forked child shares the file position with its parent.
-                self._open()
-            if self._zip is None:
-                raise ValueError("the bundle is closed")
-            try:
-                with self._zip.open(info) as file:
-                    data = file.read(info.file_size + 1)
-            except zipfile.BadZipFile as error:
-                raise ValueError(str(error)) from error
+            raise ValueError(f"{name} claims {info.file_size} bytes, more than {limit}")
+        try:
+            with self._zip.open(info) as file:
+                data = file.read(info.file_size + 1)
+        except zipfile.BadZipFile as error:
+            raise ValueError(str(error)) from error
         if len(data) != info.file_size:
-            raise ValueError(f"it has {len(data)} bytes, not {info.file_size}")
+            raise ValueError(f"{name} has {len(data)} bytes, not {info.file_size}")
         return data
 
 
@@ -237,18 +286,22 @@ def write_bundle(path: Path, entries: Iterable[Entry]) -> BundleInfo:
     import zipfile
 
     chosen = {entry.key: entry for entry in entries}
-    ordered = [chosen[key] for key in sorted(chosen)]
+    ordered = sorted(chosen.values(), key=lambda entry: (entry.arch, entry.name, entry.key))
     archs = tuple(sorted({entry.arch for entry in ordered}))
-    manifest = {
-        "format": _FORMAT,
-        "project": _project_version(),
-        "arch": archs,
-        "entries": [_manifest_item(entry) for entry in ordered],
-    }
+    groups: list[list[dict[str, object]]] = []
+    contents: list[bytes] = []
+    for entry in ordered:
+        data = encode(entry)
+        if not contents or len(contents[-1]) >= _GROUP_SIZE:
+            groups.append([])
+            contents.append(b"")
+        groups[-1].append({"key": entry.key, "name": entry.name, "arch": entry.arch, "size": len(data)})
+        contents[-1] += data
+    manifest = {"format": _FORMAT, "project": _project_version(), "groups": groups}
 
-    def add(archive: ZipFile, name: str, data: bytes) -> None:
+    def add(archive: ZipFile, name: str, data: bytes, compression: int) -> None:
         info = zipfile.ZipInfo(name)
-        info.compress_type = zipfile.ZIP_DEFLATED
+        info.compress_type = compression
         archive.writestr(info, data, compresslevel=9)
 
     temporary = path.with_name(f".{path.name}-{os.urandom(8).hex()}.tmp")
@@ -256,9 +309,10 @@ def write_bundle(path: Path, entries: Iterable[Entry]) -> BundleInfo:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with zipfile.ZipFile(temporary, "x") as archive:
-                add(archive, _MANIFEST, json.dumps(manifest, indent=1).encode("ascii"))
-                for entry in ordered:
-                    add(archive, _MEMBER + entry.key, encode(entry))
+                add(archive, _MANIFEST, json.dumps(manifest).encode("ascii"), zipfile.ZIP_DEFLATED)
+                for group, data in enumerate(contents):
+                    # Compressed here and stored: reading through zipfile would not bound what a member unpacks to.
+                    add(archive, _GROUP.format(group), _lzma().compress(data), zipfile.ZIP_STORED)
             os.replace(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)
@@ -332,15 +386,12 @@ def _zip_files(folder: Path) -> list[Path]:
     return [folder / name for name in names if name.endswith(".zip") and not name.startswith(".")]
 
 
-def _manifest_item(entry: Entry) -> dict[str, object]:
-    return {
-        "key": entry.key,
-        "name": entry.name,
-        "arch": entry.arch,
-        "entry": _MEMBER + entry.key,
-        "size": len(entry.image),
-        "digest": blake2b(entry.image, digest_size=32).hexdigest(),
-    }
+def _lzma() -> ModuleType:
+    try:
+        import lzma
+    except ImportError:
+        raise CacheError("bundles need the module lzma, which this Python is built without") from None
+    return lzma
 
 
 def _project_version() -> str:

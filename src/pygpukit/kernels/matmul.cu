@@ -4,8 +4,8 @@
 // (0 to broadcast). Launch: 256 threads, grid = batches * ceil(m / 64) * ceil(n / 64). Static shared memory: two tiles
 // of 16 x 65 accumulators.
 // Numerics: inputs are converted to A (float for 16- and 8-bit floats and float; integers wrap in 32 or 64 bits), each
-// result is one chain of fused multiply-adds over k = 0, 1, ..., rounded to the output type once at the end. The order
-// depends on nothing else. Determinism: batch_invariant.
+// result is one chain of fused multiply-adds over k = 0, 1, ..., rounded to the output type once at the end; an integer
+// sum first wraps to its own type R. The order depends on nothing else. Determinism: batch_invariant.
 #include "pygpukit/elementwise.cuh"
 
 namespace pgk {
@@ -37,7 +37,7 @@ PGK_FN void fill(A (&tile)[DEPTH][TILE + 1], const T* p, i64 along, i64 step, i6
     }
 }
 
-template <class Ta, class Tb, class A, class To, bool LOGICAL>
+template <class Ta, class Tb, class A, class R, class To, bool LOGICAL>
 PGK_FN void matmul(To* out, const Ta* a, const Tb* b, i64 m, i64 n, i64 depth, i64 out_row, i64 out_column, i64 a_row,
                    i64 a_column, i64 b_row, i64 b_column, const Nd<3>& batch) {
     await_predecessor();
@@ -87,18 +87,18 @@ PGK_FN void matmul(To* out, const Ta* a, const Tb* b, i64 m, i64 n, i64 depth, i
 #pragma unroll
         for (int j = 0; j < EACH; ++j) {
             const i64 column = column0 + tx + j * SIDE;
-            if (row < m && column < n) out[row * out_row + column * out_column] = convert<To>(sum[i][j]);
+            if (row < m && column < n) out[row * out_row + column * out_column] = convert<To>(convert<R>(sum[i][j]));
         }
     }
 }
 
 }  // namespace pgk
 
-#define PGK_MATMUL(entry, Ta, Tb, A, To, logical) \
+#define PGK_MATMUL(entry, Ta, Tb, A, R, To, logical) \
     extern "C" __global__ void __launch_bounds__(256) entry( \
         pgk::To* out, const pgk::Ta* a, const pgk::Tb* b, long long m, long long n, long long k, long long out_row, \
         long long out_column, long long a_row, long long a_column, long long b_row, long long b_column, \
         const __grid_constant__ pgk::Nd<3> batch) { \
-        pgk::matmul<pgk::Ta, pgk::Tb, pgk::A, pgk::To, logical>( \
+        pgk::matmul<pgk::Ta, pgk::Tb, pgk::A, pgk::R, pgk::To, logical>( \
             out, a, b, m, n, k, out_row, out_column, a_row, a_column, b_row, b_column, batch); \
     }

@@ -1,4 +1,4 @@
-"""What the native operators ask Python for: plans with compiled kernels, and the NumPy implementation on the CPU.
+"""What the operators ask Python for: kernels, casts where there is no kernel, and NumPy on the CPU device.
 
 Plans, references and the compiler are imported when first asked for: importing the package stays cheap.
 """
@@ -14,6 +14,8 @@ import numpy as np
 from pygpukit import _pygpukit_rust as _native
 from pygpukit._pygpukit_rust import DataType, Device, GPUArray, Kernel
 from pygpukit.array.bridge import from_numpy, host_view
+from pygpukit.array.creation import empty
+from pygpukit.errors import NvrtcNotFoundError
 
 if TYPE_CHECKING:
     from pygpukit.ops.call import KernelCall
@@ -23,14 +25,22 @@ _Plan: TypeAlias = tuple[DataType, DataType, DataType, int, tuple[int, int, int]
 
 
 def _plan_hook(name: str, inputs: tuple[Input, ...], out: DataType | None, device: Device) -> _Plan:
-    """Types and kernels of an operator on a device; asked once per combination of types."""
-    from pygpukit.ops.plan import THREADS, plan
+    """Types and kernels of an operator on a device; asked once per combination of types.
+
+    No kernels on CUDA means that `_cast_hook` runs the operator.
+    """
+    from pygpukit.ops.plan import THREADS, plan, uniform
+    from pygpukit.ops.table import TABLE
 
     made = plan(name, inputs, out)
     kernels = None
     if device.kind == "cuda":
-        dense, strided = builtin_kernels(made.entry, made.source, (made.entry, made.entry_nd), device)
-        kernels = (dense, strided)
+        try:
+            dense, strided = builtin_kernels(made.entry, made.source, (made.entry, made.entry_nd), device)
+            kernels = (dense, strided)
+        except NvrtcNotFoundError:
+            if TABLE[name].rule == "cast" or plan(name, uniform(name, inputs)).entry == made.entry:
+                raise
     blocks = (THREADS, made.per_block, made.per_block_nd)
     return made.common, made.compute, made.out, made.vector, blocks, kernels
 
@@ -39,11 +49,22 @@ def builtin_kernels(name: str, source: str, entries: tuple[str, ...], device: De
     """Compile a built-in source for a device, or find its image, and load its entries.
 
     Every built-in kernel starts with ``await_predecessor()``, so that graphs may launch it early.
+
+    Raises
+    ------
+    NvrtcNotFoundError
+        If it is in no bundle and cannot be compiled.
     """
     from pygpukit.jit.compiler import arch_for, compile_image
 
     arch = arch_for(device.capability)
-    image = compile_image(source, name=name, arch=arch)
+    try:
+        image = compile_image(source, name=name, arch=arch)
+    except NvrtcNotFoundError as error:
+        raise NvrtcNotFoundError(
+            f"{error}\nA bundle of compiled kernels would also do, but none here has '{name}' for sm_{arch}: make one "
+            f"where NVRTC is (pygpukit cache export FILE --arch {arch}), then pygpukit cache import FILE."
+        ) from None
     return _native.load_kernels(image.image, list(entries), name, device, arch, True)
 
 
@@ -53,6 +74,23 @@ def _cpu_hook(name: str, inputs: tuple[Any, ...], out: GPUArray) -> Callable[[],
 
     operands = tuple(host_view(x) if isinstance(x, GPUArray) else x for x in inputs)
     return partial(reference.apply, name, operands, host_view(out))
+
+
+def _cast_hook(name: str, inputs: tuple[Any, ...], out: GPUArray) -> None:
+    """An operator on CUDA without a kernel for these types: casts around the kernel for equal types.
+
+    Bundles hold the casts between all types, and every operator on equal ones.
+    """
+    from pygpukit.ops.plan import plan, uniform
+    from pygpukit.ops.reference import input_of
+
+    wanted = uniform(name, tuple(x.dtype if isinstance(x, GPUArray) else input_of(x) for x in inputs))
+    operands = [x if isinstance(to, str) else x.astype(to, copy=False) for x, to in zip(inputs, wanted, strict=True)]
+    result = plan(name, wanted).out
+    target = out if out.dtype is result else empty(out.shape, result, device=out.device)
+    _native.apply(name, operands, target)
+    if target is not out:
+        _native.apply("copy", (target,), out)
 
 
 def _coerce_hook(name: str, value: Any, device: Device) -> GPUArray:
@@ -65,7 +103,22 @@ def _coerce_hook(name: str, value: Any, device: Device) -> GPUArray:
 
 def install() -> None:
     """Give the native operators their Python side."""
-    _native.set_operator_hooks(_plan_hook, _cpu_hook, _coerce_hook)
+    _native.set_operator_hooks(_plan_hook, _cpu_hook, _cast_hook, _coerce_hook)
+
+
+def can_run(calls: Sequence[KernelCall], device: Device) -> bool:
+    """Whether the kernels of these calls can be had; False without NVRTC, for what is in no bundle."""
+    for call in calls:
+        key = (device.kind, device.index, call.entry)
+        if key in _missing:
+            return False
+        try:
+            _kernel(call.entry, call.source, device)
+        except NvrtcNotFoundError:
+            # Searching again costs more than the casts that are made instead.
+            _missing.add(key)
+            return False
+    return True
 
 
 def run(
@@ -81,6 +134,7 @@ def run(
 
 
 _kernels: dict[tuple[str, int, str], Kernel] = {}
+_missing: set[tuple[str, int, str]] = set()
 
 
 def _kernel(entry: str, source: str, device: Device) -> Kernel:

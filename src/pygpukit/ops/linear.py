@@ -101,7 +101,7 @@ def _sum_on_host(x: np.ndarray[Any, Any], axes: tuple[int, ...], keepdims: bool,
 
 
 def _sum_on_device(x: GPUArray, axes: tuple[int, ...], target: GPUArray) -> None:
-    from pygpukit.ops.reduction import collapse, sum_plan
+    from pygpukit.ops.reduction import accumulator, collapse, sum_plan
 
     layout = collapse(x.shape, _strides(x), axes) if axes else None
     if layout is None:
@@ -112,6 +112,13 @@ def _sum_on_device(x: GPUArray, axes: tuple[int, ...], target: GPUArray) -> None
         outer = prod(x.shape[i] for i in kept)
         x, layout = moved, ((outer, n, 1), (n, 1, 1))
     plan = sum_plan(*layout, x.dtype, target.dtype)
+    wide = accumulator(x.dtype)
+    if target.dtype is not wide and not dispatch.can_run(plan.calls, x.device):
+        # The same sum, rounded by a cast: a bundle without this type has both.
+        total = empty(target.shape, wide, device=target.device)
+        _sum_on_device(x, axes, total)
+        _native.apply("copy", (total,), target)
+        return
     # The kernels write a dense result, and read the operand while they do.
     direct = target.is_contiguous and not target._shares_memory(x)
     dense = target if direct else empty(target.shape, target.dtype, device=target.device)
@@ -160,7 +167,7 @@ def matmul(a: GPUArray, b: GPUArray, *, out: GPUArray | None = None, stream: Str
     >>> gp.matmul(gp.ones((2, 3)), gp.ones((3, 1))).tolist()
     [[3.0], [3.0]]
     """
-    from pygpukit.ops.matmul import matmul_call, matmul_type
+    from pygpukit.ops.matmul import matmul_call, matmul_type, wide_type
     from pygpukit.ops.promotion import can_cast
 
     _check("matmul", a, b)
@@ -195,9 +202,14 @@ def matmul(a: GPUArray, b: GPUArray, *, out: GPUArray | None = None, stream: Str
     to = empty(shape, kind, device=a.device) if overlaps else target
     whole = to if a.ndim > 1 else to._expand(len(batch))
     whole = whole if b.ndim > 1 else whole._expand(len(batch) + 1)
-    wide = (left._broadcast_to((*batch, m, k)), right._broadcast_to((*batch, k, n)))
-    layouts = (_matrices(whole), _matrices(wide[0]), _matrices(wide[1]))
+    spread = (left._broadcast_to((*batch, m, k)), right._broadcast_to((*batch, k, n)))
+    layouts = (_matrices(whole), _matrices(spread[0]), _matrices(spread[1]))
     call = matmul_call((m, n, k), batch, (a.dtype, b.dtype), layouts, kind)
+    wide = wide_type(a.dtype, b.dtype)
+    if any(t is not wide for t in (a.dtype, b.dtype, kind)) and not dispatch.can_run([call], a.device):
+        # The same product, with casts around it: a bundle without these types has both.
+        a, b = a.astype(wide, copy=False), b.astype(wide, copy=False)
+        return matmul(a, b, out=target) if kind is wide else _native.apply("copy", (matmul(a, b),), target)
     dispatch.run([call], {"out": to, "a": a, "b": b}, a.device)
     if overlaps:
         _native.apply("copy", (to,), target)

@@ -62,6 +62,12 @@ def accumulator(common: DataType) -> DataType:
     return dtype("uint8") if common.kind == "b" else common
 
 
+def wide_type(a: DataType, b: DataType) -> DataType:
+    """Return the type to which operands can be cast first: their product in it is the direct one before rounding."""
+    common = resolve(_ROW, (a, b))[0]
+    return accumulator(common) if common.kind == "f" else common
+
+
 def matmul_call(
     sizes: tuple[int, int, int],
     batch: Sequence[int],
@@ -122,17 +128,19 @@ def matmul_entry(a: DataType, b: DataType, to: DataType) -> str:
 @cache
 def matmul_source(a: DataType, b: DataType, to: DataType) -> str:
     """Return the source of the product of ``a`` and ``b`` written as ``to``."""
-    common = resolve(_ROW, (a, b))[0]
+    common, result = resolve(_ROW, (a, b))
+    partial = accumulator(common)
+    # Integers are summed unsigned: the sign comes back before a wider type is filled.
+    rounded = result if result.kind in "iu" else partial
     logical = "true" if common.kind == "b" else "false"
-    kinds = f"{a.tag}, {b.tag}, {accumulator(common).tag}, {to.tag}, {logical}"
+    kinds = f"{a.tag}, {b.tag}, {partial.tag}, {rounded.tag}, {to.tag}, {logical}"
     return f"{read('matmul.cu')}PGK_MATMUL({matmul_entry(a, b, to)}, {kinds})\n"
 
 
 def reference(a: npt.NDArray[Any], b: npt.NDArray[Any], out: DataType | None = None) -> Any:
     """Return the product as NumPy computes it, with small floats multiplied and summed in float32."""
-    common, result = resolve(_ROW, (dtype(a.dtype), dtype(b.dtype)))
-    compute = "float32" if common.kind == "f" and common.itemsize < 4 else common
-    wide = to_numpy_dtype(dtype(compute))
+    result = matmul_type(dtype(a.dtype), dtype(b.dtype))
+    wide = to_numpy_dtype(wide_type(dtype(a.dtype), dtype(b.dtype)))
     with np.errstate(all="ignore"):
         product = np.matmul(a.astype(wide, copy=False), b.astype(wide, copy=False))
         return np.asarray(product).astype(to_numpy_dtype(result if out is None else out), copy=False)

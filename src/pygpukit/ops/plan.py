@@ -110,6 +110,25 @@ def plan(name: str, inputs: tuple[Input, ...], out: DataType | None = None) -> P
     )
 
 
+def uniform(name: str, inputs: tuple[Input, ...]) -> tuple[Input, ...]:
+    """Return the types ``inputs`` have once arrays are cast to what the operator reads them as.
+
+    That is the common type, and bool for a condition. The operator gives the same values on them: arithmetic happens in
+    the common type anyway.
+
+    Examples
+    --------
+    >>> [x.name for x in uniform("add", (dtype("int32"), dtype("float32")))]
+    ['float64', 'float64']
+    """
+    row = TABLE[name]
+    common, _ = resolve(row, inputs)
+    read = [common] * row.arity
+    if row.rule == "where":
+        read[0] = dtype("bool")
+    return tuple(x if isinstance(x, str) else to for x, to in zip(inputs, read, strict=True))
+
+
 def _shape(row: Row, types: tuple[DataType, ...]) -> tuple[int, int]:
     """Return elements per vector and vectors per thread.
 
