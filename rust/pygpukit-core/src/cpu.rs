@@ -245,6 +245,10 @@ impl Device for CpuDevice {
         Ok((RawKernel(libraries.next), KernelAttributes { max_threads: MAX_THREADS, ..Default::default() }))
     }
 
+    fn kernel_params(&self, _kernel: RawKernel, _count: usize) -> Option<Vec<(usize, usize)>> {
+        None
+    }
+
     fn kernel_set_max_shared(&self, _kernel: RawKernel, _bytes: u32) -> Result<()> {
         Ok(())
     }

@@ -75,8 +75,6 @@ pub struct KernelAttributes {
     pub local_bytes: u32,
     pub const_bytes: u32,
     pub max_threads: u32,
-    /// Offset and size of each parameter in the argument block; None where the driver cannot say.
-    pub params: Option<Vec<(usize, usize)>>,
 }
 
 /// One node of a graph being built: a command and the nodes it waits for.
@@ -146,6 +144,9 @@ pub trait Device: Send + Sync + fmt::Debug {
     fn library_load(&self, image: &[u8]) -> Result<RawLibrary>;
     fn library_unload(&self, library: RawLibrary);
     fn kernel_get(&self, library: RawLibrary, entry: &str) -> Result<(RawKernel, KernelAttributes)>;
+    /// Offset and size of the first `count` parameters in the argument block: fewer when the kernel has fewer, None where
+    /// the device cannot say.
+    fn kernel_params(&self, kernel: RawKernel, count: usize) -> Option<Vec<(usize, usize)>>;
     /// Raise the dynamic shared memory limit of a kernel.
     fn kernel_set_max_shared(&self, kernel: RawKernel, bytes: u32) -> Result<()>;
     /// Resident blocks per SM.

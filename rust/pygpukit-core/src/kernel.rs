@@ -129,6 +129,11 @@ impl Kernel {
         &self.attributes
     }
 
+    /// Where the driver says the first `count` parameters lie; see `Device::kernel_params`.
+    pub fn params(&self, count: usize) -> Option<Vec<(usize, usize)>> {
+        self.device().kernel_params(self.raw, count)
+    }
+
     pub fn meta(&self) -> &KernelMeta {
         &self.meta
     }

@@ -193,7 +193,7 @@ fn kernels_load_and_say_why_they_do_not_run() {
         let stream = device.stream_create(0).unwrap();
         let library = Library::load(&device, b"image").unwrap();
         let kernel = Kernel::new(&library, "scale", "scale", KernelMeta::default()).unwrap();
-        assert_eq!(kernel.attributes().params, None);
+        assert_eq!(kernel.params(1), None);
         kernel.allow_shared(100 << 10).unwrap();
         assert_eq!(kernel.occupancy(1024, 0).unwrap(), 2);
         assert_eq!(kernel.occupancy(0, 200 << 10).unwrap(), 1);

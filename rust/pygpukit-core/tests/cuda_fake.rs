@@ -54,7 +54,7 @@ fn missing_optional_symbols_degrade_by_name() {
     assert_eq!(device.vmm_granularity(), None);
     assert!(!device.props().features.iter().any(|f| matches!(*f, "vmm" | "green_contexts")));
     assert!(matches!(device.reserve(2 * MIB).unwrap_err(), Error::Device(_)));
-    assert_eq!(kernel(&device, "add").attributes().params, None);
+    assert_eq!(kernel(&device, "add").params(4), None);
     let address = device.plain_alloc(100).unwrap();
     device.plain_free(address).unwrap();
 }

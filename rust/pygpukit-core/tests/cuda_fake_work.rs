@@ -50,7 +50,8 @@ fn a_launch_carries_its_argument_block_and_nothing_it_did_not_ask_for() {
     let device = device();
     let stream = device.stream_create(0).unwrap();
     let add = kernel(&device, "add");
-    assert_eq!(add.attributes().params, Some(vec![(0, 8), (8, 8), (16, 8), (24, 4)]));
+    assert_eq!(add.params(4), Some(vec![(0, 8), (8, 8), (16, 8), (24, 4)]));
+    assert_eq!(add.params(9).map(|p| p.len()), Some(4), "no more than there are");
     assert_eq!((add.attributes().registers, add.attributes().max_threads), (32, 1024));
     let args: Vec<u8> = (0..28).collect();
     device.enqueue(stream, &Work::Kernel(launch(&add, &args))).unwrap();

@@ -365,7 +365,7 @@ fn load(
     kernels
         .into_iter()
         .map(|kernel| {
-            let known = kernel.attributes().params.clone();
+            let known = params.as_ref().and_then(|p| kernel.params(p.len()));
             let params = params.clone().map(|p| place(name, p, known.as_deref())).transpose().py()?;
             let arg_bytes = params.as_deref().and_then(|p| p.last()).map_or(0, |p| p.offset + p.size);
             Ok(PyKernel {

@@ -10,7 +10,7 @@ from pygpukit.errors import DTypeError
 from pygpukit.ops.promotion import Input, can_cast, describe, resolve
 from pygpukit.ops.table import TABLE, Row
 
-THREADS = 128
+THREADS = 256
 """Threads per block of every elementwise kernel."""
 
 PER_BLOCK_ND = 4 * THREADS
@@ -94,7 +94,7 @@ def plan(name: str, inputs: tuple[Input, ...], out: DataType | None = None) -> P
     if row.rule == "where" and isinstance(inputs[0], str):
         stored = (dtype("bool"), *stored[1:])
     compute = dtype(_COMPUTE.get(common.name, common.name))
-    vector, unroll = _shape(row, compute, (target, *stored))
+    vector, unroll = _shape(row, (target, *stored))
     entry = _entry(row, common, result, target, stored)
     return Plan(
         name=name,
@@ -110,16 +110,15 @@ def plan(name: str, inputs: tuple[Input, ...], out: DataType | None = None) -> P
     )
 
 
-def _shape(row: Row, compute: DataType, types: tuple[DataType, ...]) -> tuple[int, int]:
-    """Return elements per vector and vectors per thread: 16-byte accesses, two per input in flight.
+def _shape(row: Row, types: tuple[DataType, ...]) -> tuple[int, int]:
+    """Return elements per vector and vectors per thread.
 
-    Measured on an H200 (benchmarks/README.md): more or longer blocks leave 1 to 4 % of the bandwidth unused.
+    One access of 16 bytes per input: on an H200 blocks of 256 such threads move 0.3 to 3 % more than longer or more
+    numerous ones do (benchmarks/README.md).
     """
     vector = max(1, 16 // max(x.itemsize for x in types))
-    if row.weight == "heavy" or (row.weight == "medium" and compute.name != "float32"):
-        # One short vector: the expression is long, and copies of it cost more than loads in flight gain.
-        return min(vector, 4), 1
-    return vector, 2
+    # A long expression is not repeated more often than needed: copies of it make the kernel large.
+    return (min(vector, 4) if row.weight == "heavy" else vector), 1
 
 
 def _entry(row: Row, common: DataType, result: DataType, target: DataType, stored: tuple[DataType, ...]) -> str:
@@ -180,7 +179,7 @@ def _source(
         "}",
         f'extern "C" __global__ void __launch_bounds__({THREADS}) {entry}_nd(',
         f"    {target.tag}* out, {taken}, long long n, const __grid_constant__ Nd<{row.arity + 1}> nd) {{",
-        f"    strided<op_{entry}, {min(unroll, 4)}>(out, n, nd, {arguments});",
+        f"    strided<op_{entry}, {1 if row.weight == 'heavy' else 4}>(out, n, nd, {arguments});",
         "}",
         "}  // namespace pgk",
     ]

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 Reference = Callable[..., Any]
-Weight = Literal["light", "medium", "heavy"]
+Weight = Literal["light", "function", "heavy"]
 Rule = Literal["promote", "where", "cast"]
 
 _NO_KINDS: Mapping[str, str] = MappingProxyType({})
@@ -43,8 +43,8 @@ class Row(NamedTuple):
     doc
         One sentence of documentation.
     weight
-        ``"light"`` arithmetic is unrolled for bandwidth, ``"medium"`` for 32-bit compute types only, ``"heavy"`` never,
-        to keep kernels small.
+        ``"light"`` arithmetic; a ``"function"`` of the math library, which complex64 evaluates in double; ``"heavy"``, the
+        same with a long expression, of which a thread evaluates fewer to keep kernels small.
     exprs
         Expressions that replace ``expr`` for a kind of the common type.
     determinism
@@ -167,7 +167,7 @@ def _arithmetic() -> list[Row]:
             "mul", 2, "mul(a, b)", np.multiply, np.multiply, "biufc", 1, "Product; logical and of booleans.",
             exprs={"b": "a & b"},
         ),
-        Row("div", 2, "div(a, b)", np.true_divide, np.true_divide, "fc", 8, "True quotient.", "medium"),
+        Row("div", 2, "div(a, b)", np.true_divide, np.true_divide, "fc", 8, "True quotient.", "function"),
         Row(
             "floor_divide", 2, "floor_divide(a, b)", np.floor_divide, np.floor_divide, "iuf", 16,
             "Quotient rounded down; an integer divided by zero is 0.", "heavy",
@@ -184,7 +184,7 @@ def _arithmetic() -> list[Row]:
         Row("abs", 1, "abs(a)", np.absolute, np.absolute, "biufc", 1, "Magnitude; complex gives its real type."),
         Row("sign", 1, "sign(a)", np.sign, np.sign, "iufc", 2, "Sign; a complex number divided by its magnitude."),
         Row("reciprocal", 1, "reciprocal(a)", _reciprocal, np.reciprocal, "iufc", 6,
-            "1 / a; truncated for integers, 0 for integer 0.", "medium"),
+            "1 / a; truncated for integers, 0 for integer 0.", "function"),
         Row("square", 1, "mul(a, a)", np.square, np.square, "iufc", 1, "a * a."),
         Row("lerp", 3, "lerp(a, b, c)", _lerp, "promote", _FLOATS, 3, "a + c * (b - a)."),
     ]  # fmt: skip
@@ -214,15 +214,15 @@ def _selection() -> list[Row]:
 
 def _exponential() -> list[Row]:
     return [
-        Row("exp", 1, "exp<LOW>(a)", np.exp, np.exp, "fc", 10, "e to the power a.", "medium"),
-        Row("exp2", 1, "exp2(a)", np.exp2, np.exp2, "fc", 6, "2 to the power a.", "medium"),
+        Row("exp", 1, "exp<LOW>(a)", np.exp, np.exp, "fc", 10, "e to the power a.", "function"),
+        Row("exp2", 1, "exp2(a)", np.exp2, np.exp2, "fc", 6, "2 to the power a.", "function"),
         Row("expm1", 1, "expm1(a)", np.expm1, np.expm1, "fc", 16, "exp(a) - 1, accurate near 0.", "heavy"),
-        Row("log", 1, "log(a)", np.log, np.log, "fc", 16, "Natural logarithm.", "medium"),
-        Row("log2", 1, "log2(a)", np.log2, np.log2, "fc", 16, "Logarithm to base 2.", "medium"),
-        Row("log10", 1, "log10(a)", np.log10, np.log10, "fc", 16, "Logarithm to base 10.", "medium"),
+        Row("log", 1, "log(a)", np.log, np.log, "fc", 16, "Natural logarithm.", "function"),
+        Row("log2", 1, "log2(a)", np.log2, np.log2, "fc", 16, "Logarithm to base 2.", "function"),
+        Row("log10", 1, "log10(a)", np.log10, np.log10, "fc", 16, "Logarithm to base 10.", "function"),
         Row("log1p", 1, "log1p(a)", _log1p, np.log1p, "fc", 20, "log(1 + a), accurate near 0.", "heavy"),
-        Row("sqrt", 1, "sqrt(a)", np.sqrt, np.sqrt, "fc", 8, "Square root.", "medium"),
-        Row("rsqrt", 1, "rsqrt(a)", _rsqrt, np.tanh, _FLOATS, 4, "1 / sqrt(a).", "medium"),
+        Row("sqrt", 1, "sqrt(a)", np.sqrt, np.sqrt, "fc", 8, "Square root.", "function"),
+        Row("rsqrt", 1, "rsqrt(a)", _rsqrt, np.tanh, _FLOATS, 4, "1 / sqrt(a).", "function"),
         Row("cbrt", 1, "cbrt(a)", np.cbrt, np.cbrt, _FLOATS, 16, "Cube root.", "heavy"),
         Row("hypot", 2, "hypot(a, b)", np.hypot, np.hypot, _FLOATS, 16, "sqrt(a*a + b*b) without overflow.", "heavy"),
     ]
@@ -239,7 +239,7 @@ def _trigonometric() -> list[Row]:
         Row("atan2", 2, "atan2(a, b)", np.arctan2, np.arctan2, _FLOATS, 24, "Angle of the point (b, a).", "heavy"),
         Row("sinh", 1, "sinh(a)", np.sinh, np.sinh, "fc", 20, "Hyperbolic sine.", "heavy"),
         Row("cosh", 1, "cosh(a)", np.cosh, np.cosh, "fc", 16, "Hyperbolic cosine.", "heavy"),
-        Row("tanh", 1, "tanh<LOW>(a)", np.tanh, np.tanh, "fc", 16, "Hyperbolic tangent.", "medium"),
+        Row("tanh", 1, "tanh<LOW>(a)", np.tanh, np.tanh, "fc", 16, "Hyperbolic tangent.", "function"),
         Row("asinh", 1, "asinh(a)", np.arcsinh, np.arcsinh, _FLOATS, 24, "Inverse hyperbolic sine.", "heavy"),
         Row("acosh", 1, "acosh(a)", np.arccosh, np.arccosh, _FLOATS, 24, "Inverse hyperbolic cosine.", "heavy"),
         Row("atanh", 1, "atanh(a)", np.arctanh, np.arctanh, _FLOATS, 24, "Inverse hyperbolic tangent.", "heavy"),
@@ -249,9 +249,11 @@ def _trigonometric() -> list[Row]:
 def _activation() -> list[Row]:
     return [
         Row("erf", 1, "erf(a)", _real_erf, np.tanh, _FLOATS, 20, "Error function.", "heavy"),
-        Row("sigmoid", 1, "sigmoid<LOW>(a)", _sigmoid, np.tanh, _FLOATS, 14, "1 / (1 + exp(-a)).", "medium"),
-        Row("silu", 1, "silu<LOW>(a)", lambda a: a * _sigmoid(a), np.tanh, _FLOATS, 15, "a * sigmoid(a).", "medium"),
-        Row("gelu", 1, "gelu<LOW>(a)", _gelu, np.tanh, _FLOATS, 18, "Gaussian error linear unit, tanh form.", "medium"),
+        Row("sigmoid", 1, "sigmoid<LOW>(a)", _sigmoid, np.tanh, _FLOATS, 14, "1 / (1 + exp(-a)).", "function"),
+        Row("silu", 1, "silu<LOW>(a)", lambda a: a * _sigmoid(a), np.tanh, _FLOATS, 15, "a * sigmoid(a).", "function"),
+        Row(
+            "gelu", 1, "gelu<LOW>(a)", _gelu, np.tanh, _FLOATS, 18, "Gaussian error linear unit, tanh form.", "function"
+        ),
     ]
 
 

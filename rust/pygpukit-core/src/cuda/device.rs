@@ -177,22 +177,6 @@ impl CudaDevice {
         call!(self.driver, self.driver.api, cuKernelGetAttribute(&mut value, which, kernel, self.device))?;
         Ok(u32::try_from(value).unwrap_or(0))
     }
-
-    /// Offset and size of each parameter, or None where the driver cannot say.
-    fn kernel_params(&self, kernel: Handle) -> Option<Vec<(usize, usize)>> {
-        let api = self.driver.param_info.as_ref()?;
-        let mut params = Vec::new();
-        loop {
-            let (mut offset, mut size) = (0, 0);
-            // SAFETY: the results are written to live locals.
-            match unsafe { (api.cuKernelGetParamInfo)(kernel, params.len(), &mut offset, &mut size) } {
-                Status::SUCCESS => params.push((offset, size)),
-                // The index after the last parameter.
-                Status::INVALID_VALUE => return Some(params),
-                _ => return None,
-            }
-        }
-    }
 }
 
 fn bind(driver: &Driver, context: Handle) -> Result<Bound<'_>> {
@@ -463,9 +447,24 @@ impl Device for CudaDevice {
             local_bytes: self.kernel_attribute(kernel, kernel_attribute::LOCAL_BYTES)?,
             const_bytes: self.kernel_attribute(kernel, kernel_attribute::CONST_BYTES)?,
             max_threads: self.kernel_attribute(kernel, kernel_attribute::MAX_THREADS)?,
-            params: self.kernel_params(kernel),
         };
         Ok((RawKernel(kernel as usize), attributes))
+    }
+
+    fn kernel_params(&self, kernel: RawKernel, count: usize) -> Option<Vec<(usize, usize)>> {
+        let api = self.driver.param_info.as_ref()?;
+        let mut params = Vec::with_capacity(count);
+        while params.len() < count {
+            let (mut offset, mut size) = (0, 0);
+            // SAFETY: the results are written to live locals.
+            match unsafe { (api.cuKernelGetParamInfo)(kernel.0 as Handle, params.len(), &mut offset, &mut size) } {
+                Status::SUCCESS => params.push((offset, size)),
+                // Past the last parameter.
+                Status::INVALID_VALUE => break,
+                _ => return None,
+            }
+        }
+        Some(params)
     }
 
     fn kernel_set_max_shared(&self, kernel: RawKernel, bytes: u32) -> Result<()> {

@@ -1,9 +1,9 @@
 // Elementwise kernels: out[i] = Op::apply(a[i], b[i], c[i]) over storage types; a generated unit supplies Op and the
 // entries. Op::apply returns the output type, or float to be rounded to a 16-bit one here, two at a time.
 //
-// dense<Op, E, U>: 128 threads; one block covers 128 * E * U consecutive elements; grid = ceil(n / (128 * E * U)).
+// dense<Op, E, U>: 256 threads; one block covers 256 * E * U consecutive elements; grid = ceil(n / (256 * E * U)).
 //   `vec` nonzero promises that out and every dense operand are aligned to E elements.
-// strided<Op, B>: 128 threads, 512 elements per block, offsets from Nd in row-major index order, B elements at a time.
+// strided<Op, B>: 256 threads, 1024 elements per block, offsets from Nd in row-major index order, B elements at a time.
 // No shared memory. Every path evaluates the same expression on one element's own inputs: results are batch invariant.
 // out may be one of the inputs (same address, same layout); any other overlap is the caller's to avoid.
 #pragma once
@@ -21,7 +21,7 @@
 
 namespace pgk {
 
-constexpr int THREADS = 128;
+constexpr int THREADS = 256;
 constexpr int PER_BLOCK_ND = 4 * THREADS;
 
 // The first statement of every kernel: lets the next kernel of a graph be launched early, then waits until this one's own
