@@ -132,6 +132,8 @@ def test_the_condition_of_where_is_a_truth_value(condition: Any) -> None:
     got = gp.where(condition, x, y)
     assert got.dtype is gp.int8
     assert got.tolist() == ([1, 2] if condition else [3, 4])
+    # Only its truth counts, whatever the type of the others can hold.
+    assert gp.where(300, x, y).tolist() == [1, 2]
 
 
 def test_a_comparison_with_a_number_the_type_cannot_hold() -> None:

@@ -100,10 +100,15 @@ def test_the_cpu_device_says_that_it_runs_no_kernels(kernel: gp.Kernel, x: gp.GP
     with pytest.raises(gp.DeviceError, match="kernel 'scale' cannot run on the CPU device"):
         kernel(x, 0.5, 4, STRUCT)
     graph = gp.CudaGraph()
-    with graph.capture():
-        gp.add(x, 1.0, out=x)
-    graph.replay()
-    assert x.tolist() == [[1] * 4] * 4
+    graph.begin_capture()
+    gp.add(x, 1.0, out=x)
+    kernel(x, 0.5, 4, STRUCT)
+    # Refused before a replay could do half of it.
+    with pytest.raises(gp.DeviceError, match="kernel 'scale' cannot run on the CPU device"):
+        graph.end_capture()
+    assert not graph.is_ready
+    assert gp.current_stream().id == gp.default_stream().id
+    assert x.tolist() == [[0] * 4] * 4
 
 
 def test_what_a_kernel_tells_about_itself(kernel: gp.Kernel) -> None:

@@ -286,6 +286,33 @@ def test_what_a_queued_function_raises_comes_out_of_the_wait() -> None:
         assert gp.add(x, 1.0).tolist() == [1] * 4
 
 
+def test_exceptions_of_queued_functions_reach_the_thread_that_ran_them() -> None:
+    wrong: list[BaseException] = []
+
+    def work(kind: type[Exception]) -> None:
+        with gp.device(deferred(3)):
+            x = gp.zeros(1)
+
+            def fail() -> None:
+                raise kind(kind.__name__)
+
+            for _ in range(100):
+                native.submit_host(fail, [], [x])
+                try:
+                    gp.synchronize()
+                except kind:
+                    continue
+                except BaseException as error:
+                    wrong.append(error)
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in (LookupError, ArithmeticError, OSError, EOFError)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not wrong, wrong
+
+
 def test_many_threads_use_one_stream() -> None:
     s = gp.Stream()
     x = gp.zeros(1, "int64")

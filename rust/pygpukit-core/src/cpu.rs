@@ -259,7 +259,9 @@ impl Device for CpuDevice {
         Ok(by_threads.min(by_shared))
     }
 
-    fn graph_build(&self, _nodes: &[GraphNode<'_>]) -> Result<Option<RawGraph>> {
+    /// Nothing is built, but what could not be replayed is refused now.
+    fn graph_build(&self, nodes: &[GraphNode<'_>]) -> Result<Option<RawGraph>> {
+        nodes.iter().try_for_each(|node| check(&node.command.work))?;
         Ok(None)
     }
 

@@ -13,15 +13,21 @@ use crate::inside::Inside;
 
 static ERRORS: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
 
-/// A Python exception on its way through the core: raised by a host function or a signal handler.
-static CARRIED: Mutex<Option<PyErr>> = Mutex::new(None);
+/// Python exceptions on their way through the core, by their text: raised by host functions or signal handlers. Threads
+/// may be on this way at the same time.
+static CARRIED: Mutex<Vec<(String, PyErr)>> = Mutex::new(Vec::new());
+/// Exceptions that never arrive, because their error was dropped, are forgotten when there are this many.
+const MAX_CARRIED: usize = 64;
 
 /// Wrap a Python exception so that it survives the way through the core.
 pub fn carry(error: PyErr) -> Error {
     let text = error.to_string();
-    if let Ok(mut slot) = CARRIED.lock() {
-        *slot = Some(error);
-    }
+    let forgotten = CARRIED.lock().ok().and_then(|mut carried| {
+        carried.push((text.clone(), error));
+        (carried.len() > MAX_CARRIED).then(|| carried.remove(0))
+    });
+    // Dropped without the lock: its end may run Python code.
+    drop(forgotten);
     Error::Host(text)
 }
 
@@ -57,7 +63,10 @@ pub fn to_py(error: Error) -> PyErr {
         Error::Value(_) => return PyValueError::new_err(text),
         Error::ShuttingDown => return PyRuntimeError::new_err(text),
         Error::Host(_) => {
-            let carried = CARRIED.lock().ok().and_then(|mut slot| slot.take());
+            let carried = CARRIED.lock().ok().and_then(|mut carried| {
+                let at = carried.iter().position(|(known, _)| *known == text)?;
+                Some(carried.remove(at).1)
+            });
             return carried.unwrap_or_else(|| PyRuntimeError::new_err(text));
         }
     };

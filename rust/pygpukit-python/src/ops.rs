@@ -39,6 +39,8 @@ pub struct Operator {
     id: u16,
     pub name: String,
     pub arity: usize,
+    /// The first operand is a condition: of a Python scalar only its truth counts, which no common type may change.
+    condition: bool,
     /// The plan used last: most calls of an operator repeat its types.
     recent: AtomicPtr<Plan>,
 }
@@ -133,7 +135,8 @@ pub fn apply<'py>(
             first = Some(array.get());
             operands.push(Operand::Array(array));
         } else if let Some(scalar) = Scalar::read(arg)? {
-            operands.push(Operand::Scalar(scalar));
+            let is_condition = op.condition && operands.is_empty();
+            operands.push(Operand::Scalar(if is_condition { scalar.truth() } else { scalar }));
         } else {
             return coerced(py, op, args, out, stream);
         }
@@ -449,6 +452,7 @@ pub fn intern(name: &str, arity: usize) -> PyResult<Arc<Operator>> {
         id: operators.len() as u16,
         name: name.to_string(),
         arity,
+        condition: name == "where",
         recent: AtomicPtr::new(std::ptr::null_mut()),
     });
     operators.push(operator.clone());

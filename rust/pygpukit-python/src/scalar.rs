@@ -48,6 +48,11 @@ impl Scalar {
         }
     }
 
+    /// Its truth value.
+    pub fn truth(&self) -> Scalar {
+        Scalar::Bool(self.real() != 0.0 || self.imag() != 0.0)
+    }
+
     fn real(&self) -> f64 {
         match *self {
             Scalar::Bool(x) => f64::from(u8::from(x)),
@@ -64,7 +69,7 @@ impl Scalar {
     pub fn encode(&self, common: DType, compute: DType) -> PyResult<[u8; 16]> {
         let mut out = [0u8; 16];
         match compute.kind() {
-            Kind::Bool => out[0] = u8::from(self.real() != 0.0 || self.imag() != 0.0),
+            Kind::Bool => out[0] = u8::from(self.truth() == Scalar::Bool(true)),
             Kind::Int | Kind::UInt => {
                 let value = match *self {
                     Scalar::Int(x) => x,
