@@ -6,7 +6,7 @@ use pygpukit_core::command::{Access, ArgTag, Use, UseRef};
 use pygpukit_core::dtype::DType;
 use pygpukit_core::error::Error;
 use pygpukit_core::exec::ExecCtx;
-use pygpukit_core::layout::{Layout, MAX_NDIM};
+use pygpukit_core::layout::{Layout, MAX_NDIM, show};
 use pygpukit_core::memory::Storage;
 use pygpukit_core::runtime::DeviceState;
 use pyo3::prelude::*;
@@ -39,6 +39,10 @@ impl GPUArray {
     pub fn allocate(ctx: &ExecCtx, layout: Layout, dtype: DType) -> pygpukit_core::Result<GPUArray> {
         let bytes = layout.size() as usize * dtype.itemsize();
         let storage = ctx.allocate(bytes, &mut check_signals)?;
+        if storage.owns_segment() {
+            // For the holders named when memory runs out; small arrays are counted together.
+            storage.set_label(&format!("{} {}", dtype.name(), show(layout.shape())));
+        }
         Ok(GPUArray { state: ctx.state, storage, offset: 0, layout, dtype })
     }
 

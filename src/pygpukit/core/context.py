@@ -45,7 +45,7 @@ def _resume(steps: Generator[Any, Any, Any], send: Any, failure: BaseException |
     return steps.send(send)
 
 
-def with_context(awaitable: Awaitable[_T]) -> Awaitable[_T]:
+async def with_context(awaitable: Awaitable[_T]) -> _T:
     """Await something so that ``with stream`` and ``with pool`` inside it stay inside it.
 
     The current stream, pool and capture belong to the thread. A coroutine that awaits inside ``with stream:`` would
@@ -58,8 +58,8 @@ def with_context(awaitable: Awaitable[_T]) -> Awaitable[_T]:
 
     Returns
     -------
-    awaitable
-        Gives the same result.
+    object
+        What the awaitable gives.
 
     Examples
     --------
@@ -71,4 +71,4 @@ def with_context(awaitable: Awaitable[_T]) -> Awaitable[_T]:
     >>> asyncio.run(main())
     1
     """
-    return _Driven(awaitable)
+    return await _Driven(awaitable)
