@@ -65,27 +65,39 @@ class Report:
         )
 
 
-def burst_us(*statements: tuple[str, Callable[[], Any]], names: dict[str, Any], rounds: int) -> list[float]:
+Measured = tuple[str, Callable[[], Any]] | Callable[[], float]
+
+
+def burst_us(*statements: Measured, names: dict[str, Any], rounds: int) -> list[float]:
     """Microseconds of host time per statement, in bursts that end with the given wait; the statements alternate.
+
+    A function in place of a statement does the same burst by itself and returns the seconds per call.
 
     Each runs in a loop of its own with its names as locals, so that no call but the measured one is in it.
     """
-    loops = []
-    for statement, sync in statements:
-        scope: dict[str, Any] = {}
-        exec(f"def loop({', '.join(names)}):\n    for _ in range({BURST}):\n        {statement}\n", scope)
-        loops.append((scope["loop"], sync))
-    times: list[list[float]] = [[] for _ in loops]
-    for loop, sync in loops:
+    bursts = [m if callable(m) else _burst(*m, names) for m in statements]
+    times: list[list[float]] = [[] for _ in bursts]
+    for _ in range(3):
+        for burst in bursts:
+            burst()
+    for _ in range(rounds):
+        for burst, kept in zip(bursts, times, strict=True):
+            kept.append(burst() * 1e6)
+    return [statistics.median(kept) for kept in times]
+
+
+def _burst(statement: str, sync: Callable[[], Any], names: dict[str, Any]) -> Callable[[], float]:
+    scope: dict[str, Any] = {}
+    exec(f"def loop({', '.join(names)}):\n    for _ in range({BURST}):\n        {statement}\n", scope)
+    loop = scope["loop"]
+
+    def run() -> float:
+        start = time.perf_counter()
         loop(**names)
         sync()
-    for _ in range(rounds):
-        for (loop, sync), kept in zip(loops, times, strict=True):
-            start = time.perf_counter()
-            loop(**names)
-            sync()
-            kept.append((time.perf_counter() - start) / BURST * 1e6)
-    return [statistics.median(kept) for kept in times]
+        return (time.perf_counter() - start) / BURST
+
+    return run
 
 
 def device_ms(
@@ -111,8 +123,6 @@ def launches(report: Report, torch: Any, cupy: Any, rounds: int) -> None:
     x, y = gp.from_numpy(np.random.rand(1024).astype("f")), gp.from_numpy(np.random.rand(1024).astype("f"))
     out = gp.empty_like(x)
     kernel = gp.jit(KERNEL, func="axpy")
-    bare = kernel._time_launches([x, 0.5, 1024], True, BURST, rounds) * 1e6
-    booked = kernel._time_launches([x, 0.5, 1024], False, BURST, rounds) * 1e6
 
     names = {
         "add": gp.add,
@@ -131,7 +141,8 @@ def launches(report: Report, torch: Any, cupy: Any, rounds: int) -> None:
         "n32": np.int32(1024),
         "half": np.float32(0.5),
     }
-    ours, theirs, ours_out, theirs_out, jit, fixed, floor, rawkernel = burst_us(
+    arguments = [x, 0.5, 1024]
+    ours, theirs, ours_out, theirs_out, jit, fixed, floor, rawkernel, bare, booked = burst_us(
         ("add(x, y)", gp.synchronize),
         ("torch_add(tx, ty)", torch.cuda.synchronize),
         ("add(x, y, out=out)", gp.synchronize),
@@ -140,6 +151,8 @@ def launches(report: Report, torch: Any, cupy: Any, rounds: int) -> None:
         ("launch(x, 0.5, 1024)", gp.synchronize),
         ("bare_launch()", gp.synchronize),
         ("raw((4,), (256,), (cx, half, n32))", cupy.cuda.Device().synchronize),
+        lambda: kernel._time_launches(arguments, True, BURST, 1),
+        lambda: kernel._time_launches(arguments, False, BURST, 1),
         names=names,
         rounds=rounds,
     )

@@ -9,6 +9,7 @@ use pygpukit_core::kernel::{Kernel, KernelMeta, Library};
 use pygpukit_core::launch::{bare_launch, time_launches};
 use pygpukit_core::runtime::DeviceState;
 use pyo3::exceptions::PyTypeError;
+use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyModule, PyTuple};
 use smallvec::SmallVec;
@@ -18,6 +19,7 @@ use crate::device::{PyDevice, context, context_for};
 use crate::errors::ToPy;
 use crate::inside::detached;
 use crate::kernel_call::{DEFAULT_BLOCK, Filled};
+use crate::operator::borrowed_arguments;
 use crate::stream::PyStream;
 
 /// What a parameter takes.
@@ -167,9 +169,15 @@ impl PyKernel {
 
     #[pyo3(signature = (*args, **kwargs))]
     fn __call__(&self, py: Python<'_>, args: &Bound<'_, PyTuple>, kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<()> {
-        let positional: SmallVec<[Bound<'_, PyAny>; 8]> = args.iter().collect();
-        let keywords: Vec<_> = kwargs.map(|k| k.iter().collect()).unwrap_or_default();
-        self.call(py, &positional, &keywords)
+        // Borrowed from the tuple, which outlives the call: no reference is counted.
+        let positional: SmallVec<[*mut ffi::PyObject; 8]> = args.iter_borrowed().map(|a| a.as_ptr()).collect();
+        // SAFETY: the pointers are to objects the tuple holds, and there are no names.
+        let (positional, _) =
+            unsafe { borrowed_arguments(py, positional.as_ptr(), positional.len(), std::ptr::null_mut()) };
+        match kwargs {
+            None => self.call(py, positional, &[]),
+            Some(kwargs) => self.call(py, positional, &kwargs.iter().collect::<Vec<_>>()),
+        }
     }
 
     /// The launch as a built-in function: called like the kernel itself, a little faster when it is kept and reused.
