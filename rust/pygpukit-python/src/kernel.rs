@@ -9,18 +9,16 @@ use pygpukit_core::kernel::{Kernel, KernelMeta, Library};
 use pygpukit_core::launch::{bare_launch, time_launches};
 use pygpukit_core::runtime::DeviceState;
 use pyo3::exceptions::PyTypeError;
-use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyModule, PyTuple};
-use smallvec::SmallVec;
 
 use crate::array::GPUArray;
 use crate::device::{PyDevice, context, context_for};
 use crate::errors::ToPy;
 use crate::inside::detached;
 use crate::kernel_call::{DEFAULT_BLOCK, Filled};
-use crate::operator::borrowed_arguments;
 use crate::stream::PyStream;
+use crate::vectorcall;
 
 /// What a parameter takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,7 +77,7 @@ impl Takes {
 ///
 /// ``kernel(x, 0.5, n, grid=..., block=..., shared=..., stream=...)`` launches it on the current stream. Without
 /// `grid` enough blocks are launched to give every element of the first array a thread.
-#[pyclass(frozen, weakref, module = "pygpukit", name = "Kernel")]
+#[pyclass(subclass, frozen, weakref, module = "pygpukit", name = "KernelBase")]
 pub struct PyKernel {
     pub kernel: Arc<Kernel>,
     pub(crate) state: &'static DeviceState,
@@ -167,23 +165,17 @@ impl PyKernel {
         Ok(f64::from(blocks * block) / f64::from(per_sm))
     }
 
-    #[pyo3(signature = (*args, **kwargs))]
-    fn __call__(&self, py: Python<'_>, args: &Bound<'_, PyTuple>, kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<()> {
-        // Borrowed from the tuple, which outlives the call: no reference is counted.
-        let positional: SmallVec<[*mut ffi::PyObject; 8]> = args.iter_borrowed().map(|a| a.as_ptr()).collect();
-        // SAFETY: the pointers are to objects the tuple holds, and there are no names.
-        let (positional, _) =
-            unsafe { borrowed_arguments(py, positional.as_ptr(), positional.len(), std::ptr::null_mut()) };
-        match kwargs {
-            None => self.call(py, positional, &[]),
-            Some(kwargs) => self.call(py, positional, &kwargs.iter().collect::<Vec<_>>()),
-        }
+    #[new]
+    fn new() -> PyResult<PyKernel> {
+        vectorcall::take_pending()
     }
 
-    /// The launch as a built-in function: called like the kernel itself, a little faster when it is kept and reused.
-    #[getter(launch)]
-    fn launch_function(slf: &Bound<'_, Self>) -> PyResult<Py<PyAny>> {
-        crate::kernel_call::launch_function(slf)
+    // Calls go through `vectorcall`; this is for those that hold a tuple and a dict already.
+    #[pyo3(signature = (*args, **kwargs))]
+    fn __call__(&self, py: Python<'_>, args: &Bound<'_, PyTuple>, kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<()> {
+        let positional: Vec<_> = args.iter().collect();
+        let keywords: Vec<_> = kwargs.map(|k| k.iter().collect()).unwrap_or_default();
+        self.call(py, &positional, &keywords)
     }
 
     /// Seconds per launch with these arguments, of the bare driver call or with our bookkeeping, for benchmarks.
@@ -322,12 +314,12 @@ fn load_kernel(
     device: Option<&Bound<'_, PyDevice>>,
     arch: &str,
     source: Option<String>,
-) -> PyResult<PyKernel> {
+) -> PyResult<Py<PyKernel>> {
     let meta = KernelMeta::default();
     let mut kernels = load(py, &image, &[entry.to_string()], name, params, device, arch, meta)?;
     let mut kernel = kernels.pop().ok_or_else(|| PyTypeError::new_err("an entry is needed"))?;
     kernel.source = source;
-    Ok(kernel)
+    vectorcall::object(py, kernel).map(Bound::unbind)
 }
 
 /// Load an image and take several entries of one built-in kernel from it. `programmatic` says that they wait for
@@ -345,7 +337,7 @@ fn load_kernels<'py>(
 ) -> PyResult<Bound<'py, PyList>> {
     let meta = KernelMeta { programmatic, ..KernelMeta::default() };
     let kernels = load(py, &image, &entries, name, None, device, arch, meta)?;
-    let kernels = kernels.into_iter().map(|k| Py::new(py, k)).collect::<PyResult<Vec<_>>>()?;
+    let kernels = kernels.into_iter().map(|k| vectorcall::object(py, k)).collect::<PyResult<Vec<_>>>()?;
     PyList::new(py, kernels)
 }
 
@@ -390,7 +382,7 @@ fn load(
 }
 
 pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
-    m.add_class::<PyKernel>()?;
+    m.add("Kernel", vectorcall::class(m.py())?.0.bind(m.py()))?;
     m.add_function(wrap_pyfunction!(load_kernel, m)?)?;
     m.add_function(wrap_pyfunction!(load_kernels, m)?)?;
     Ok(())

@@ -1,6 +1,5 @@
 //! Calling a kernel: arguments into the argument block, launch keywords, and the launch.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use pygpukit_core::command::{ArgBlob, Launch, LaunchAttributes, UseRef};
@@ -10,16 +9,14 @@ use pygpukit_core::exec::ExecCtx;
 use pygpukit_core::launch::{check_dimensions, launch};
 use pygpukit_core::layout::show;
 use pyo3::buffer::PyBuffer;
-use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyString, PyTuple};
+use pyo3::types::PyString;
 use smallvec::SmallVec;
 
 use crate::array::GPUArray;
 use crate::device::context_for;
 use crate::errors::{ToPy, raise};
 use crate::kernel::{Param, PyKernel, Takes};
-use crate::operator::{borrowed_arguments, panicked};
 use crate::scalar::Scalar;
 use crate::stream::PyStream;
 
@@ -310,59 +307,5 @@ impl PyKernel {
             ctx = Arc::new(stream.get().context(&ctx)?);
         }
         self.launch(&ctx, grid, block, shared, filled)
-    }
-}
-
-/// The definition behind `Kernel.launch`; its self is the kernel.
-struct Definition(ffi::PyMethodDef);
-
-// SAFETY: never written after it is made; the pointers are to constants.
-unsafe impl Sync for Definition {}
-
-static LAUNCH: Definition = Definition(ffi::PyMethodDef {
-    ml_name: c"launch".as_ptr(),
-    ml_meth: ffi::PyMethodDefPointer { PyCFunctionFastWithKeywords: fast_call },
-    ml_flags: ffi::METH_FASTCALL | ffi::METH_KEYWORDS,
-    ml_doc: c"Launch the kernel; called like the kernel itself.".as_ptr(),
-});
-
-/// A built-in function that launches the kernel.
-pub(crate) fn launch_function(kernel: &Bound<'_, PyKernel>) -> PyResult<Py<PyAny>> {
-    let definition = std::ptr::from_ref(&LAUNCH.0).cast_mut();
-    // SAFETY: the definition is static and only read; the function takes its own reference to the kernel.
-    unsafe {
-        let function = ffi::PyCFunction_NewEx(definition, kernel.as_ptr(), std::ptr::null_mut());
-        Bound::from_owned_ptr_or_err(kernel.py(), function).map(Bound::unbind)
-    }
-}
-
-unsafe extern "C" fn fast_call(
-    this: *mut ffi::PyObject,
-    args: *const *mut ffi::PyObject,
-    count: ffi::Py_ssize_t,
-    names: *mut ffi::PyObject,
-) -> *mut ffi::PyObject {
-    // SAFETY: Python calls this with the interpreter attached.
-    let py = unsafe { Python::assume_attached() };
-    let launched = catch_unwind(AssertUnwindSafe(|| -> PyResult<()> {
-        // SAFETY: this is the kernel given to PyCFunction_NewEx above, alive for the call.
-        let this = unsafe { Bound::from_borrowed_ptr(py, this).cast_into_unchecked::<PyKernel>() };
-        // SAFETY: the vectorcall protocol.
-        let (positional, named) = unsafe { borrowed_arguments(py, args, count as usize, names) };
-        if names.is_null() {
-            return this.get().call(py, positional, &[]);
-        }
-        // SAFETY: names is a tuple of str when it is not null.
-        let names = unsafe { Bound::from_borrowed_ptr(py, names).cast_into_unchecked::<PyTuple>() };
-        let keywords: Vec<Keyword<'_>> = names.iter().zip(named.iter().cloned()).collect();
-        this.get().call(py, positional, &keywords)
-    }));
-    match launched {
-        Ok(Ok(())) => py.None().into_ptr(),
-        Ok(Err(error)) => {
-            error.restore(py);
-            std::ptr::null_mut()
-        }
-        Err(_) => panicked(py),
     }
 }

@@ -15,6 +15,7 @@ mod pool;
 mod scalar;
 mod stream;
 mod transfer;
+mod vectorcall;
 
 use pyo3::prelude::*;
 
