@@ -9,7 +9,7 @@ use crate::device::{RawEvent, SharedDevice};
 use crate::error::{Error, Result};
 use crate::exec::ExecCtx;
 use crate::graph::Recorder;
-use crate::stream::wait_until;
+use crate::stream::{same_backend, same_device, wait_until};
 
 #[derive(Clone)]
 enum Mark {
@@ -48,6 +48,9 @@ impl Event {
             *mark = Mark::Captured(recorder.clone(), recorder.tip(ctx.stream.id()));
             return Ok(());
         }
+        if !same_device(&self.device, &ctx.state.device) {
+            return Err(Error::Device("the event was made on another device than the stream it is recorded on".into()));
+        }
         self.device.event_record(self.raw, ctx.stream.raw())?;
         *mark = Mark::Recorded;
         Ok(())
@@ -70,7 +73,10 @@ impl Event {
                 "a captured stream cannot wait for an event recorded outside the capture; wait for it before the capture starts"
                     .to_string(),
             )),
-            (Mark::Recorded, None) => self.device.stream_wait(ctx.stream.raw(), self.raw),
+            (Mark::Recorded, None) => {
+                same_backend(&ctx.state.device, &self.device, "a stream", "an event")?;
+                ctx.state.device.stream_wait(ctx.stream.raw(), self.raw)
+            }
         }
     }
 

@@ -6,7 +6,7 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::graph::Recorder;
 use crate::lane::Lane;
 use crate::lease::Lease;
@@ -24,6 +24,8 @@ pub struct ExecCtx {
     pub recorder: Option<Arc<Recorder>>,
     /// None: not limited.
     pub lease: Option<Arc<Lease>>,
+    /// Who entered it, as a number that is not reused meanwhile (an object's address): `leave` checks it.
+    entered_by: usize,
     /// What `pop` goes back to. It travels with the context, so a coroutine carries its own nesting.
     previous: Option<Arc<ExecCtx>>,
 }
@@ -39,6 +41,7 @@ impl ExecCtx {
             task: None,
             recorder: None,
             lease: None,
+            entered_by: 0,
             previous: None,
         }
     }
@@ -93,6 +96,25 @@ pub fn push(mut ctx: ExecCtx) {
         ctx.previous = current.take();
         *current = Some(Arc::new(ctx));
     });
+}
+
+/// Enter a context on behalf of somebody, who alone can `leave` it.
+pub fn enter(mut ctx: ExecCtx, by: usize) {
+    ctx.entered_by = by;
+    push(ctx);
+}
+
+/// Leave the context that `by` entered last. Contexts are left in the reverse order of entering.
+pub fn leave(by: usize) -> Result<()> {
+    if current().is_none_or(|ctx| ctx.entered_by != by) {
+        return Err(Error::Graph(
+            "contexts (streams, pools, devices, captures) must be left in the reverse order of entering them, by the \
+             thread that entered them"
+                .to_string(),
+        ));
+    }
+    pop();
+    Ok(())
 }
 
 /// Leave the context entered last.

@@ -13,7 +13,7 @@ use crate::command::{Command, Work};
 use crate::device::{GraphNode, RawGraph};
 use crate::error::{Error, Result};
 use crate::exec::ExecCtx;
-use crate::launch::submit;
+use crate::launch::{await_birth, submit};
 use crate::memory::Pool;
 use crate::runtime::{self, DeviceState};
 use crate::stream::Stream;
@@ -115,6 +115,16 @@ impl Recorder {
         }
     }
 
+    /// End the capture without a graph: nothing more can be recorded.
+    pub fn abandon(&self) {
+        let dropped = {
+            let mut recording = self.recording.lock();
+            recording.closed = true;
+            std::mem::take(&mut recording.nodes)
+        };
+        drop(dropped);
+    }
+
     /// End the capture.
     pub fn finish(self: &Arc<Self>, state: &'static DeviceState) -> Graph {
         let mut recording = self.recording.lock();
@@ -185,7 +195,10 @@ impl Graph {
             None => self.prepare(ctx)?,
         };
         match exec {
-            Some(raw) => submit(ctx, Command { work: Work::Graph(raw), uses: SmallVec::new(), cost_key: 0 })?,
+            Some(raw) => {
+                self.await_births(ctx)?;
+                submit(ctx, Command { work: Work::Graph(raw), uses: SmallVec::new(), cost_key: 0 })?;
+            }
             None => {
                 for node in &self.nodes {
                     submit(ctx, node.command.clone())?;
@@ -197,6 +210,20 @@ impl Graph {
         match replays.iter_mut().find(|(s, _)| s.id() == ctx.stream.id()) {
             Some((_, last)) => *last = seq,
             None => replays.push((ctx.stream.clone(), seq)),
+        }
+        Ok(())
+    }
+}
+
+impl Graph {
+    /// Before the first replay on a stream: memory from elsewhere may have been recycled on its home stream, and may
+    /// still be in use there by earlier work.
+    fn await_births(&self, ctx: &ExecCtx) -> Result<()> {
+        if self.replays.lock().iter().any(|(s, _)| Arc::ptr_eq(s, &ctx.stream)) {
+            return Ok(());
+        }
+        for used in self.nodes.iter().flat_map(|n| &n.command.uses) {
+            await_birth(ctx, &used.storage)?;
         }
         Ok(())
     }
@@ -222,5 +249,7 @@ impl Drop for Graph {
         for (pool, (stream, seq)) in self.pools.iter().flat_map(|p| replays.iter().map(move |r| (p, r))) {
             pool.note_use(stream, *seq);
         }
+        // So does the device with what the commands own: host bytes of copies, and kernels.
+        self.state.retire(std::mem::take(&mut self.nodes), replays);
     }
 }

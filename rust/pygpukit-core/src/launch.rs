@@ -41,7 +41,7 @@ pub fn submit(ctx: &ExecCtx, command: Command) -> Result<()> {
 
 /// A block recycled on its home stream may still be in use there by earlier work; another stream waits for that.
 #[inline]
-fn await_birth(ctx: &ExecCtx, storage: &Storage) -> Result<()> {
+pub(crate) fn await_birth(ctx: &ExecCtx, storage: &Storage) -> Result<()> {
     if storage.home().id() == ctx.stream.id() {
         return Ok(());
     }
@@ -97,6 +97,7 @@ pub fn time_launches(ctx: &ExecCtx, work: &Launch<'_>, bare: bool, burst: u32, r
 
 /// The driver call alone, for benchmarks: one block on the default stream, without any bookkeeping.
 pub fn bare_launch(state: &DeviceState, kernel: &Arc<Kernel>, args: &[u8]) -> Result<()> {
+    state.check()?;
     let attributes = LaunchAttributes::default();
     let launch = Launch { kernel, grid: [1; 3], block: [256, 1, 1], shared: 0, attributes, args };
     state.device.launch(state.default_stream.raw(), &launch)

@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 
 use crate::device::{DeviceKind, SharedDevice};
 use crate::error::{Error, Result};
+use crate::graph::Node;
 use crate::lane::Lane;
 use crate::memory::{Arena, ArenaMode, Pool};
 use crate::stream::Stream;
@@ -53,7 +54,11 @@ pub struct DeviceState {
     pub lane: Arc<Lane>,
     pub default_stream: Arc<Stream>,
     streams: Mutex<Streams>,
+    /// What dropped graphs owned, until their last replays have finished.
+    retired: Mutex<Vec<Retired>>,
 }
+
+type Retired = (Vec<Node>, Vec<(Arc<Stream>, u64)>);
 
 #[derive(Default)]
 struct Streams {
@@ -82,6 +87,7 @@ impl DeviceState {
             lane,
             default_stream,
             streams: Mutex::new(streams),
+            retired: Mutex::default(),
         })))
     }
 
@@ -113,12 +119,30 @@ impl DeviceState {
         self.streams.lock().all.clone()
     }
 
+    /// Keep what a dropped graph owned until these replays have finished.
+    pub(crate) fn retire(&self, nodes: Vec<Node>, replays: Vec<(Arc<Stream>, u64)>) {
+        self.reap();
+        if !replays.iter().all(|(s, n)| s.passed(*n).unwrap_or(false)) {
+            self.retired.lock().push((nodes, replays));
+        }
+    }
+
+    /// Let go of what belonged to replays that have finished. A stream that cannot answer keeps it.
+    fn reap(&self) {
+        let all = std::mem::take(&mut *self.retired.lock());
+        let (done, waiting): (Vec<_>, Vec<_>) =
+            all.into_iter().partition(|(_, replays)| replays.iter().all(|(s, n)| s.passed(*n).unwrap_or(false)));
+        self.retired.lock().extend(waiting);
+        drop(done);
+    }
+
     /// Wait for all our streams.
     pub fn synchronize(&self, check: &mut dyn FnMut() -> Result<()>) -> Result<()> {
         self.check()?;
         for stream in self.streams() {
             stream.synchronize(check)?;
         }
+        self.reap();
         Ok(())
     }
 

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use crate::command::{ArgTag, Command, Launch, UseRef, Work};
-use crate::device::{RawEvent, RawStream, SharedDevice};
-use crate::error::Result;
+use crate::device::{DeviceKind, RawEvent, RawStream, SharedDevice};
+use crate::error::{Error, Result};
 use crate::kernel::Label;
 
 /// Launches kept per stream for fault reports.
@@ -213,7 +213,8 @@ impl Stream {
         let n = self.seq();
         wait_until(check, || {
             self.device.poll()?;
-            self.device.stream_query(self.raw)
+            // An idle stream is the quick answer. While other threads feed it, it may never be idle.
+            if self.seq() == n { self.device.stream_query(self.raw) } else { self.passed(n) }
         })?;
         self.completed.fetch_max(n, Ordering::AcqRel);
         Ok(())
@@ -221,9 +222,10 @@ impl Stream {
 
     /// Make this stream wait, on the device, until `other` has passed `n`.
     pub fn wait_for(&self, other: &Stream, n: u64) -> Result<()> {
-        if other.id == self.id || other.completed.load(Ordering::Acquire) >= n {
+        if std::ptr::eq(self, other) || other.completed.load(Ordering::Acquire) >= n {
             return Ok(());
         }
+        same_backend(&self.device, &other.device, "a stream", "a stream")?;
         let mut state = other.state.lock();
         other.mark(&mut state, n)?;
         match state.markers.iter().find(|m| m.seq >= n) {
@@ -274,6 +276,18 @@ impl Stream {
         }
         Ok(())
     }
+}
+
+/// Events of one CUDA device can be waited for on another, but not between CUDA and the CPU device.
+pub(crate) fn same_backend(a: &SharedDevice, b: &SharedDevice, waits: &str, for_what: &str) -> Result<()> {
+    if a.props().kind == b.props().kind && (a.props().kind == DeviceKind::Cuda || same_device(a, b)) {
+        return Ok(());
+    }
+    Err(Error::Device(format!("{waits} of one device cannot wait for {for_what} of another; synchronize it instead")))
+}
+
+pub(crate) fn same_device(a: &SharedDevice, b: &SharedDevice) -> bool {
+    std::ptr::addr_eq(Arc::as_ptr(a), Arc::as_ptr(b))
 }
 
 impl ArgTag {

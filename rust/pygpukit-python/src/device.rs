@@ -14,7 +14,7 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyModule};
 
-use crate::errors::{ToPy, check_signals};
+use crate::errors::{ToPy, check_signals, raise};
 use crate::inside::{Inside, detached};
 use crate::stream::refuse_in_capture;
 
@@ -108,12 +108,23 @@ impl PyDevice {
     }
 
     /// Make it the current device of this thread, until `_leave`.
-    fn _enter(&self) {
-        exec::push(ExecCtx::default_for(self.state));
+    fn _enter(slf: &Bound<'_, Self>) -> PyResult<()> {
+        let state = slf.get().state;
+        let ctx = match exec::current() {
+            // The device is current already: stream, pool and capture stay.
+            Some(ctx) if std::ptr::eq(ctx.state, state) => ExecCtx::clone(&ctx),
+            Some(ctx) => {
+                refuse_other_device(&ctx)?;
+                ExecCtx::default_for(state)
+            }
+            None => ExecCtx::default_for(state),
+        };
+        exec::enter(ctx, slf.as_ptr() as usize);
+        Ok(())
     }
 
-    fn _leave(&self) {
-        exec::pop();
+    fn _leave(slf: &Bound<'_, Self>) -> PyResult<()> {
+        exec::leave(slf.as_ptr() as usize).py()
     }
 
     /// Make it the device of every thread that has not chosen one. The first call wins.
@@ -199,7 +210,21 @@ fn first_context(py: Python<'_>) -> PyResult<Arc<ExecCtx>> {
 #[inline]
 pub fn context_for(py: Python<'_>, state: &'static DeviceState) -> PyResult<Arc<ExecCtx>> {
     let ctx = context(py)?;
-    Ok(if std::ptr::eq(ctx.state, state) { ctx } else { Arc::new(ExecCtx::default_for(state)) })
+    if std::ptr::eq(ctx.state, state) {
+        return Ok(ctx);
+    }
+    refuse_other_device(&ctx)?;
+    Ok(Arc::new(ExecCtx::default_for(state)))
+}
+
+/// Work on another device cannot be part of a capture, and doing it at once would read what has not run yet.
+fn refuse_other_device(ctx: &ExecCtx) -> PyResult<()> {
+    match &ctx.recorder {
+        None => Ok(()),
+        Some(_) => {
+            Err(raise("GraphError", "a graph is captured on one device; work on another cannot be recorded".into()))
+        }
+    }
 }
 
 /// The current device of this thread.

@@ -1,6 +1,7 @@
 //! The one place where the core's errors become Python exceptions.
 
 use std::sync::Mutex;
+use std::thread::ThreadId;
 
 use pygpukit_core::error::{Error, Result};
 use pygpukit_core::runtime;
@@ -15,7 +16,7 @@ static ERRORS: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
 
 /// Python exceptions on their way through the core, by their text: raised by host functions or signal handlers. Threads
 /// may be on this way at the same time.
-static CARRIED: Mutex<Vec<(String, PyErr)>> = Mutex::new(Vec::new());
+static CARRIED: Mutex<Vec<(ThreadId, String, PyErr)>> = Mutex::new(Vec::new());
 /// Exceptions that never arrive, because their error was dropped, are forgotten when there are this many.
 const MAX_CARRIED: usize = 64;
 
@@ -23,7 +24,7 @@ const MAX_CARRIED: usize = 64;
 pub fn carry(error: PyErr) -> Error {
     let text = error.to_string();
     let forgotten = CARRIED.lock().ok().and_then(|mut carried| {
-        carried.push((text.clone(), error));
+        carried.push((std::thread::current().id(), text.clone(), error));
         (carried.len() > MAX_CARRIED).then(|| carried.remove(0))
     });
     // Dropped without the lock: its end may run Python code.
@@ -64,8 +65,11 @@ pub fn to_py(error: Error) -> PyErr {
         Error::ShuttingDown => return PyRuntimeError::new_err(text),
         Error::Host(_) => {
             let carried = CARRIED.lock().ok().and_then(|mut carried| {
-                let at = carried.iter().position(|(known, _)| *known == text)?;
-                Some(carried.remove(at).1)
+                // This thread's own first; work run by another thread arrives by its text alone.
+                let here = std::thread::current().id();
+                let own = carried.iter().position(|(thread, known, _)| *thread == here && *known == text);
+                let at = own.or_else(|| carried.iter().position(|(_, known, _)| *known == text))?;
+                Some(carried.remove(at).2)
             });
             return carried.unwrap_or_else(|| PyRuntimeError::new_err(text));
         }

@@ -75,40 +75,42 @@ impl PyGraph {
             Some(stream) => stream.get().context(&ctx)?,
             None => ExecCtx::clone(&ctx),
         };
-        let mut inner = self.inner.lock();
-        if inner.recorder.is_some() {
-            return Err(misuse("the graph is already being captured"));
-        }
-        if inner.graph.is_some() {
-            return Err(misuse("the graph holds a recording; call reset() before capturing again"));
-        }
-        if inner.state.as_ref().is_some_and(|s| !std::ptr::eq(*s, ctx.state)) {
-            return Err(misuse("the graph's parameters live on another device"));
-        }
         let recorder = Recorder::new(&ctx).py()?;
         ctx.recorder = Some(recorder.clone());
-        inner.state = Some(ctx.state);
-        inner.recorder = Some(recorder);
-        drop(inner);
-        exec::push(ctx);
+        self.change(|inner| {
+            if inner.recorder.is_some() {
+                return Err("the graph is already being captured".to_string());
+            }
+            if inner.graph.is_some() {
+                return Err("the graph holds a recording; call reset() before capturing again".to_string());
+            }
+            if inner.state.is_some_and(|s| !std::ptr::eq(s, ctx.state)) {
+                return Err("the graph's parameters live on another device".to_string());
+            }
+            inner.state = Some(ctx.state);
+            inner.recorder = Some(recorder);
+            Ok(())
+        })?;
+        exec::enter(ctx, std::ptr::from_ref(self) as usize);
         Ok(())
     }
 
     /// End the recording and make the graph ready.
     fn end_capture(&self) -> PyResult<()> {
-        let (recorder, state) = {
-            let mut inner = self.inner.lock();
-            match (inner.recorder.take(), inner.state) {
-                (Some(recorder), Some(state)) => (recorder, state),
-                _ => return Err(misuse("no capture has been started")),
+        let (recorder, state) = self.change(|inner| match (inner.recorder.clone(), inner.state) {
+            (Some(recorder), Some(state)) => {
+                let here = exec::current().is_some_and(|c| c.records(&recorder) && !c.is_inside_capture());
+                if !here {
+                    return Err("the capture belongs to another thread, or a context entered in it is still open; \
+                                reset() abandons it"
+                        .to_string());
+                }
+                inner.recorder = None;
+                Ok((recorder, state))
             }
-        };
-        let here = exec::current().is_some_and(|c| c.records(&recorder) && !c.is_inside_capture());
-        if !here {
-            self.inner.lock().recorder = Some(recorder);
-            return Err(misuse("the capture belongs to another thread, or a context entered in it is still open"));
-        }
-        exec::pop();
+            _ => Err("no capture has been started".to_string()),
+        })?;
+        exec::leave(std::ptr::from_ref(self) as usize).py()?;
         let graph = Arc::new(recorder.finish(state));
         let ctx = ExecCtx::default_for(state);
         graph.prepare(&ctx).py()?;
@@ -118,7 +120,9 @@ impl PyGraph {
 
     /// Drop an unfinished recording, if any, without making a graph.
     fn _abort_capture(&self) {
-        if let Some(recorder) = self.inner.lock().recorder.take() {
+        let recorder = self.inner.lock().recorder.take();
+        if let Some(recorder) = recorder {
+            recorder.abandon();
             while exec::current().is_some_and(|c| c.records(&recorder)) {
                 exec::pop();
             }
@@ -145,22 +149,26 @@ impl PyGraph {
         }
         let dtype = *dtype.get();
         let ctx = context(py)?;
-        let mut inner = self.inner.lock();
-        if inner.recorder.is_some() || inner.graph.is_some() {
-            return Err(misuse("make parameters before the capture starts"));
-        }
-        if inner.parameters.names.iter().any(|(n, _)| *n == name) {
-            return Err(misuse(&format!("the graph already has a parameter named '{name}'")));
-        }
-        inner.state = Some(ctx.state);
-        let index = inner.parameters.names.len();
-        if index * SLOT / CHUNK >= inner.parameters.chunks.len() {
-            let chunk = ctx.allocate(CHUNK, &mut check_signals).py()?;
-            inner.parameters.chunks.push(chunk);
-        }
-        inner.parameters.names.push((name, dtype));
-        let storage = inner.parameters.chunks[index * SLOT / CHUNK].clone();
-        drop(inner);
+        // Taken before the lock, since it may wait for memory; it goes back unless a chunk is needed.
+        let spare = ctx.allocate(CHUNK, &mut check_signals).py()?;
+        let (index, storage) = self.change(|inner| {
+            if inner.recorder.is_some() || inner.graph.is_some() {
+                return Err("make parameters before the capture starts".to_string());
+            }
+            if inner.parameters.names.iter().any(|(n, _)| *n == name) {
+                return Err(format!("the graph already has a parameter named '{name}'"));
+            }
+            if inner.state.is_some_and(|s| !std::ptr::eq(s, ctx.state)) {
+                return Err("the graph's other parameters live on another device".to_string());
+            }
+            inner.state = Some(ctx.state);
+            let index = inner.parameters.names.len();
+            if index * SLOT / CHUNK >= inner.parameters.chunks.len() {
+                inner.parameters.chunks.push(spare.clone());
+            }
+            inner.parameters.names.push((name, dtype));
+            Ok((index, inner.parameters.chunks[index * SLOT / CHUNK].clone()))
+        })?;
         let array = GPUArray {
             state: ctx.state,
             storage,
@@ -218,16 +226,11 @@ impl PyGraph {
         }
     }
 
-    /// Forget the recording; parameters stay.
-    fn reset(&self) -> PyResult<()> {
-        let mut inner = self.inner.lock();
-        if inner.recorder.is_some() {
-            return Err(misuse("the graph is being captured; end the capture before reset()"));
-        }
-        let old = inner.graph.take();
-        drop(inner);
+    /// Forget the recording, or abandon an unfinished capture; parameters stay.
+    fn reset(&self) {
+        self._abort_capture();
+        let old = self.inner.lock().graph.take();
         drop(old);
-        Ok(())
     }
 
     /// Is there a recording to replay?
@@ -244,19 +247,28 @@ impl PyGraph {
 }
 
 impl PyGraph {
+    /// Read or change the graph's state under its lock. What goes wrong becomes an exception after the lock is gone,
+    /// because making one runs Python code.
+    fn change<T>(&self, action: impl FnOnce(&mut Inner) -> Result<T, String>) -> PyResult<T> {
+        let done = action(&mut self.inner.lock());
+        done.map_err(|text| misuse(&text))
+    }
+
     fn find_parameter(&self, name: &str) -> PyResult<GPUArray> {
-        let inner = self.inner.lock();
-        let Some(index) = inner.parameters.names.iter().position(|(n, _)| n == name) else {
-            let known: Vec<&str> = inner.parameters.names.iter().map(|(n, _)| n.as_str()).collect();
-            return Err(misuse(&format!("the graph has no parameter '{name}'; it has: {}", known.join(", "))));
-        };
-        let state = inner.state.ok_or_else(|| misuse("the graph has no device yet"))?;
-        Ok(GPUArray {
-            state,
-            storage: inner.parameters.chunks[index * SLOT / CHUNK].clone(),
-            offset: index * SLOT % CHUNK,
-            layout: Layout::contiguous(&[]).py()?,
-            dtype: inner.parameters.names[index].1.dtype,
+        let layout = Layout::contiguous(&[]).py()?;
+        self.change(|inner| {
+            let Some(index) = inner.parameters.names.iter().position(|(n, _)| n == name) else {
+                let known: Vec<&str> = inner.parameters.names.iter().map(|(n, _)| n.as_str()).collect();
+                return Err(format!("the graph has no parameter '{name}'; it has: {}", known.join(", ")));
+            };
+            let state = inner.state.ok_or("the graph has no device yet")?;
+            Ok(GPUArray {
+                state,
+                storage: inner.parameters.chunks[index * SLOT / CHUNK].clone(),
+                offset: index * SLOT % CHUNK,
+                layout,
+                dtype: inner.parameters.names[index].1.dtype,
+            })
         })
     }
 }

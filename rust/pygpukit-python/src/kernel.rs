@@ -187,11 +187,8 @@ impl PyKernel {
         burst: u32,
         rounds: u32,
     ) -> PyResult<f64> {
-        let params = self.params.as_deref().unwrap_or_default();
         let mut filled = Filled::new(self.arg_bytes);
-        for (param, value) in params.iter().zip(&args) {
-            self.fill(param, value, &mut filled)?;
-        }
+        self.fill_all(&args, &mut filled)?;
         let work = Launch {
             kernel: &self.kernel,
             grid: [1; 3],
@@ -208,10 +205,15 @@ impl PyKernel {
     fn _bare_launcher(slf: Bound<'_, Self>, args: Vec<Bound<'_, PyAny>>) -> PyResult<BareLauncher> {
         let this = slf.get();
         let mut filled = Filled::new(this.arg_bytes);
-        for (param, value) in this.params.as_deref().unwrap_or_default().iter().zip(&args) {
-            this.fill(param, value, &mut filled)?;
-        }
-        Ok(BareLauncher { kernel: this.kernel.clone(), state: this.state, args: filled.blob.to_vec() })
+        this.fill_all(&args, &mut filled)?;
+        let bytes = filled.blob.to_vec();
+        drop(filled);
+        Ok(BareLauncher {
+            kernel: this.kernel.clone(),
+            state: this.state,
+            args: bytes,
+            _held: args.into_iter().map(Bound::unbind).collect(),
+        })
     }
 
     /// Launch a built-in kernel: arrays of any layout, 64-bit integers and structs as bytes, packed in order. The
@@ -256,6 +258,8 @@ struct BareLauncher {
     kernel: Arc<Kernel>,
     state: &'static DeviceState,
     args: Vec<u8>,
+    /// The arrays whose addresses are among the arguments.
+    _held: Vec<Py<PyAny>>,
 }
 
 #[pymethods]

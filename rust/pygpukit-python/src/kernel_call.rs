@@ -123,6 +123,15 @@ impl PyKernel {
         Ok(())
     }
 
+    /// Write all arguments, for benchmarks.
+    pub(crate) fn fill_all<'a>(&self, args: &'a [Bound<'_, PyAny>], into: &mut Filled<'a>) -> PyResult<()> {
+        let params = self.params.as_deref().unwrap_or_default();
+        if args.len() != params.len() {
+            return Err(self.fail(format!("takes {} arguments but {} were given", params.len(), args.len())));
+        }
+        params.iter().zip(args).try_for_each(|(param, value)| self.fill(param, value, into))
+    }
+
     #[cold]
     fn not_an_array(&self, param: &Param, value: &Bound<'_, PyAny>) -> PyErr {
         let kind = value.get_type().name().map_or_else(|_| "object".into(), |n| n.to_string());

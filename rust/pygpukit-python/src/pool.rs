@@ -165,13 +165,13 @@ impl PyPool {
         let this = slf.get();
         let mut ctx = pygpukit_core::exec::ExecCtx::clone(&*context_for(py, this.state)?);
         ctx.pool = this.pool.clone();
-        exec::push(ctx);
+        exec::enter(ctx, slf.as_ptr() as usize);
         Ok(slf)
     }
 
     #[pyo3(signature = (*_args))]
-    fn __exit__(&self, _args: &Bound<'_, PyAny>) {
-        exec::pop();
+    fn __exit__(slf: &Bound<'_, Self>, _args: &Bound<'_, PyAny>) -> PyResult<()> {
+        exec::leave(slf.as_ptr() as usize).py()
     }
 
     fn __repr__(&self) -> String {

@@ -135,6 +135,14 @@ impl PyStream {
         let stream = stream.get();
         match &ctx.recorder {
             Some(recorder) => {
+                if !stream.stream.query().py()? {
+                    return Err(raise(
+                        "GraphError",
+                        "the other stream has unfinished work from before the capture, which a graph cannot wait for; \
+                         wait for it before the capture starts"
+                            .to_string(),
+                    ));
+                }
                 recorder.join(self.stream.id(), &recorder.tip(stream.stream.id()));
                 Ok(())
             }
@@ -154,13 +162,13 @@ impl PyStream {
     }
 
     fn __enter__<'py>(slf: Bound<'py, Self>, py: Python<'py>) -> PyResult<Bound<'py, Self>> {
-        exec::push(slf.get().own_context(py)?);
+        exec::enter(slf.get().own_context(py)?, slf.as_ptr() as usize);
         Ok(slf)
     }
 
     #[pyo3(signature = (*_args))]
-    fn __exit__(&self, _args: &Bound<'_, PyAny>) {
-        exec::pop();
+    fn __exit__(slf: &Bound<'_, Self>, _args: &Bound<'_, PyAny>) -> PyResult<()> {
+        exec::leave(slf.as_ptr() as usize).py()
     }
 
     fn __repr__(&self) -> String {
