@@ -16,8 +16,8 @@ use crate::errors::{ToPy, check_signals};
 ///
 /// Parameters
 /// ----------
-/// quota : int, optional
-///     Most bytes in use at a time; None means as much as the pool around it allows.
+/// quota : int or str, optional
+///     Most bytes in use at a time, as a number or a text such as "512MB"; None means as much as the pool around it allows.
 /// enable_eviction : bool
 ///     Kept for the pool's owner to read; arrays are not moved to the host by this version.
 /// name : str
@@ -73,7 +73,8 @@ impl Allocation {
 impl PyPool {
     #[new]
     #[pyo3(signature = (quota=None, enable_eviction=false, name="pool"))]
-    fn new(py: Python<'_>, quota: Option<usize>, enable_eviction: bool, name: &str) -> PyResult<PyPool> {
+    fn new(py: Python<'_>, quota: Option<&Bound<'_, PyAny>>, enable_eviction: bool, name: &str) -> PyResult<PyPool> {
+        let quota = quota.map(|q| size(q)).transpose()?;
         let ctx = context(py)?;
         let pool = ctx.pool.child(name, quota).py()?;
         Ok(PyPool { state: ctx.state, pool, enable_eviction })
@@ -122,8 +123,9 @@ impl PyPool {
     }
 
     /// Change the quota; what is in use above it stays until it is freed.
-    fn set_quota(&self, quota: Option<usize>) {
-        self.pool.set_quota(quota);
+    fn set_quota(&self, quota: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+        self.pool.set_quota(quota.map(|q| size(q)).transpose()?);
+        Ok(())
     }
 
     /// Take a block of the pool for the current stream.
@@ -178,6 +180,11 @@ impl PyPool {
         let quota = self.pool.quota().map_or_else(|| "None".to_string(), |bytes| bytes.to_string());
         format!("<MemoryPool '{}' used={} quota={quota}>", self.pool.name(), self.pool.used())
     }
+}
+
+/// Bytes meant by a number or a text such as "512MB", read in the one place that reads them.
+fn size(value: &Bound<'_, PyAny>) -> PyResult<usize> {
+    PyModule::import(value.py(), "pygpukit.config")?.getattr("parse_size")?.call1((value,))?.extract()
 }
 
 fn stats_dict<'py>(py: Python<'py>, pool: &Pool) -> PyResult<Bound<'py, PyDict>> {
