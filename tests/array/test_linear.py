@@ -56,6 +56,22 @@ def test_sum(name: str, axis: Any) -> None:
     assert x.sum(axis).tolist() == got.tolist()
 
 
+@pytest.mark.parametrize(("name", "target"), [("float16", "float32"), ("float16", "float64"), ("bfloat16", "float32")])
+def test_a_sum_is_rounded_once_to_the_type_asked_for(name: str, target: str) -> None:
+    x = gp.ones(100_001, name)
+    assert gp.sum(x, dtype=target).item() == 100_001
+    assert gp.sum(x, out=gp.zeros((), target)).item() == 100_001
+
+
+def test_out_must_hold_the_type_asked_for() -> None:
+    x = gp.ones(3)
+    with pytest.raises(gp.DTypeError, match=r"dtype float64 cannot be written to out of int32"):
+        gp.sum(x, dtype="float64", out=gp.zeros((), "int32"))
+    with pytest.raises(gp.DTypeError, match=r"dtype float32 cannot be written to out of int64"):
+        gp.sum(gp.ones(3, "int32"), dtype="float32", out=gp.zeros((), "int64"))
+    assert gp.sum(x, dtype="float64", out=gp.zeros((), "float32")).item() == 3
+
+
 @given(data=st.data())
 @settings(max_examples=60)
 def test_sum_of_any_view(data: st.DataObject) -> None:

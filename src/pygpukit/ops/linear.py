@@ -77,6 +77,10 @@ def sum(
         raise DTypeError(
             f"the sum of {x.dtype.name} is {sum_type(x.dtype).name}, which cannot be written to {kind.name}"
         )
+    if out is not None and not can_cast(kind, out.dtype):
+        raise DTypeError(
+            f"sum() with dtype {kind.name} cannot be written to out of {out.dtype.name}; use an out of {kind.name}"
+        )
     shape = tuple(1 if i in axes else n for i, n in enumerate(x.shape) if keepdims or i not in axes)
     target = _target("sum", x, shape, kind, out)
     if target.size == 0:
@@ -97,7 +101,7 @@ def _sum_on_host(x: np.ndarray[Any, Any], axes: tuple[int, ...], keepdims: bool,
     from pygpukit.ops.reduction import reference
 
     with np.errstate(all="ignore"):
-        np.copyto(out, reference(x, axes, keepdims=keepdims), casting="unsafe")
+        np.copyto(out, reference(x, axes, keepdims=keepdims, out=_dtype(out.dtype)))
 
 
 def _sum_on_device(x: GPUArray, axes: tuple[int, ...], target: GPUArray) -> None:
