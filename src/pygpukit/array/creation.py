@@ -199,8 +199,10 @@ def arange(
     --------
     >>> arange(3).tolist()
     [0, 1, 2]
+    >>> arange(5, step=2).tolist()
+    [0, 2, 4]
     """
-    host = np.arange(start) if stop is None else np.arange(start, stop, step)
+    host = np.arange(start, step=step) if stop is None else np.arange(start, stop, step)
     return _made_on_host(host, dtype, device)
 
 
