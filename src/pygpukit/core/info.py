@@ -23,7 +23,8 @@ def info() -> dict[str, Any]:
     -------
     dict
         ``pygpukit``, ``python``, ``platform``, ``packages``, ``driver``, ``devices``, ``nvrtc``, ``cublaslt``,
-        ``current_device`` (or why it cannot be opened), ``settings`` (the PYGPUKIT_* variables that are set) and ``missing`` (what, and the line that adds it).
+        ``current_device`` (or why it cannot be opened),
+        ``settings`` (the PYGPUKIT_* variables that are set) and ``missing`` (what, and the line that adds it).
 
     Examples
     --------
