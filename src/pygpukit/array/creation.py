@@ -60,7 +60,7 @@ def fill(self: GPUArray, value: _Scalar) -> GPUArray:
         raise TypeError(f"fill() takes a number, not {type(value).__name__}")
     if isinstance(number, complex) and self.dtype.kind != "c":
         raise DTypeError(f"an array of {self.dtype.name} cannot hold {number!r}; take its real part first")
-    if self.dtype.kind in "iu":
+    if self.dtype.kind in "iu" and isinstance(number, int | float):
         if isinstance(number, float):
             if not math.isfinite(number):
                 refusal = ValueError if math.isnan(number) else OverflowError

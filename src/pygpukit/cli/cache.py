@@ -200,7 +200,7 @@ def _check_target(path: Path) -> None:
             pass
     except OSError as error:
         raise CacheError(
-            f"cannot write bundle {path}: {path.parent} is no folder that can be written to: {error.strerror or error}; "
+            f"cannot write bundle {path}: {path.parent} is no folder to write to: {error.strerror or error}; "
             "make it first, or choose another"
         ) from error
 
