@@ -176,3 +176,14 @@ def test_integers_do_not_overflow_early_nor_go_through_floats() -> None:
     got = gp.from_numpy(a) @ gp.ones((3, 2), "int64")
     assert got.tolist() == (a @ np.ones((3, 2), np.int64)).tolist()
     assert gp.sum(gp.full(1000, 200, "uint8")).item() == 200_000
+
+
+def test_out_that_overlaps_itself_is_refused() -> None:
+    spread = gp.zeros((1, 3))._broadcast_to((2, 3))
+    with pytest.raises(gp.ShapeError, match=r"sum\(\): out is a broadcast view whose elements share memory"):
+        gp.sum(gp.ones((2, 3, 4)), axis=2, out=spread)
+    with pytest.raises(gp.ShapeError, match=r"matmul\(\): out is a broadcast view whose elements share memory"):
+        gp.matmul(gp.ones((2, 4)), gp.ones((4, 3)), out=spread)
+    # Views without shared elements are written, whatever their order.
+    for out in (gp.zeros((3, 2)).T, gp.zeros((4, 6))[::-2, ::2], gp.zeros((2, 1, 3))[:, 0]):
+        assert gp.sum(gp.ones((2, 3, 4)), axis=2, out=out).tolist() == [[4, 4, 4], [4, 4, 4]]

@@ -262,7 +262,20 @@ def _target(name: str, x: GPUArray, shape: tuple[int, ...], kind: DataType, out:
     _check(name, x, out)
     if tuple(out.shape) != shape:
         raise ShapeError(f"{name}(): the result has shape {shape}, but out has {tuple(out.shape)}")
+    if _overlaps_itself(out):
+        raise ShapeError(f"{name}(): out is a broadcast view whose elements share memory; copy it first")
     return out
+
+
+def _overlaps_itself(x: GPUArray) -> bool:
+    """Can two indices reach the same element?"""
+    reach = 0
+    if x.size:
+        for stride, n in sorted((abs(stride), n) for stride, n in zip(_strides(x), x.shape, strict=True) if n > 1):
+            if stride <= reach:
+                return True
+            reach += stride * (n - 1)
+    return False
 
 
 def _axes(x: GPUArray, axis: int | Sequence[int] | None) -> tuple[int, ...]:
