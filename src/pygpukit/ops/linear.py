@@ -37,8 +37,8 @@ def sum(
 ) -> GPUArray:
     """Sum of the elements over some or all axes.
 
-    Small floats are summed in float32, float64 in float64, integers in 64 bits, all in a fixed order: the bits depend
-    neither on the run nor on the number of SMs.
+    Small floats are summed in float32, float64 in float64, integers in 64 bits, and rounded once to the type of the
+    result. The order is fixed: the bits depend neither on the run nor on the number of SMs.
 
     Parameters
     ----------
@@ -57,6 +57,10 @@ def sum(
     Returns
     -------
     GPUArray
+
+    Notes
+    -----
+    Determinism on a GPU: ``batch_invariant``; the order of a sum depends on the length of the summed axes alone.
 
     Examples
     --------
@@ -150,7 +154,6 @@ def matmul(a: GPUArray, b: GPUArray, *, out: GPUArray | None = None, stream: Str
     """Matrix product, with NumPy's rules for vectors and stacks of matrices.
 
     float16, bfloat16 and float8 are multiplied and summed in float32 and rounded once; float32 means true float32.
-    The order of the sum is fixed by the shape's K alone, so a row's bits do not depend on the others.
 
     Parameters
     ----------
@@ -164,6 +167,11 @@ def matmul(a: GPUArray, b: GPUArray, *, out: GPUArray | None = None, stream: Str
     Returns
     -------
     GPUArray
+
+    Notes
+    -----
+    Determinism on a GPU: ``batch_invariant``; the order of the sum is fixed by the shape's K alone, so a row's bits
+    do not depend on the others.
 
     Examples
     --------

@@ -20,8 +20,6 @@ from pygpukit.ops.source import read
 CHUNK = 4096
 """Elements of the summed axis per partial result; part of the definition of the result's bits."""
 
-DETERMINISM = "batch_invariant"
-
 _ROWS_PER_BLOCK = 8
 _COLUMNS_PER_BLOCK = 32
 _THREADS = 256
