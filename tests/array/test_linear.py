@@ -187,3 +187,9 @@ def test_out_that_overlaps_itself_is_refused() -> None:
     # Views without shared elements are written, whatever their order.
     for out in (gp.zeros((3, 2)).T, gp.zeros((4, 6))[::-2, ::2], gp.zeros((2, 1, 3))[:, 0]):
         assert gp.sum(gp.ones((2, 3, 4)), axis=2, out=out).tolist() == [[4, 4, 4], [4, 4, 4]]
+
+
+def test_sum_axis_writes_to_out() -> None:
+    out = gp.zeros(2)
+    assert gp.sum_axis(gp.ones((2, 3)), 1, out=out) is out
+    assert out.tolist() == [3, 3]

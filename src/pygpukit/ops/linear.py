@@ -138,7 +138,9 @@ def _sum_on_device(x: GPUArray, axes: tuple[int, ...], target: GPUArray) -> None
         _native.apply("copy", (dense,), target)
 
 
-def sum_axis(x: GPUArray, axis: int, keepdims: bool = False, *, stream: Stream | None = None) -> GPUArray:
+def sum_axis(
+    x: GPUArray, axis: int, keepdims: bool = False, *, out: GPUArray | None = None, stream: Stream | None = None
+) -> GPUArray:
     """Sum over one axis; `sum` with the axis required.
 
     Examples
@@ -147,7 +149,7 @@ def sum_axis(x: GPUArray, axis: int, keepdims: bool = False, *, stream: Stream |
     >>> gp.sum_axis(gp.ones((2, 3)), 1).tolist()
     [3.0, 3.0]
     """
-    return sum(x, axis, keepdims=keepdims, stream=stream)
+    return sum(x, axis, keepdims=keepdims, out=out, stream=stream)
 
 
 def matmul(a: GPUArray, b: GPUArray, *, out: GPUArray | None = None, stream: Stream | None = None) -> GPUArray:
