@@ -120,3 +120,41 @@ def test_an_empty_selection_is_no_work() -> None:
     x[1:1] = 5
     x[:, 4:] = gp.zeros((3, 0), "int32")
     assert x.tolist() == host.tolist()
+
+
+@pytest.mark.parametrize("name", ["int8", "uint8", "int64"])
+@pytest.mark.parametrize(
+    ("value", "error"),
+    [
+        (float("nan"), ValueError),
+        (float("inf"), OverflowError),
+        (float("-inf"), OverflowError),
+        (1e30, OverflowError),
+        (-1e30, OverflowError),
+    ],
+)
+@pytest.mark.parametrize("step", [1, 2])
+def test_floats_an_integer_array_cannot_hold_are_refused(
+    name: str, value: float, error: type[Exception], step: int
+) -> None:
+    x = gp.zeros(4, name)
+    with pytest.raises(error, match=name):
+        x[::step] = value
+    with pytest.raises(error, match=name):
+        x[::step].fill(value)
+    with pytest.raises(error, match=name):
+        x[1] = value
+    assert x.tolist() == [0, 0, 0, 0]
+    with pytest.raises(error, match=name):
+        gp.full(3, value, name)
+
+
+@pytest.mark.parametrize("step", [1, 2])
+def test_fractions_are_dropped_as_in_numpy(step: int) -> None:
+    for value in (2.5, -2.5, 127.9, -0.5):
+        x, host = pair((4,), "int8")
+        x[::step] = value
+        host[::step] = value
+        assert x.tolist() == host.tolist()
+    x[:] = gp.asarray([1.5, -1.5, 0.9, 3.0])
+    assert x.tolist() == [1, -1, 0, 3]

@@ -134,6 +134,8 @@ def test_default_types_are_numpys() -> None:
 
 def test_ranges_are_numpys() -> None:
     assert gp.arange(5).tolist() == list(range(5))
+    assert gp.arange(5, step=2).tolist() == [0, 2, 4]
+    assert gp.arange(2.5, step=0.5).tolist() == [0, 0.5, 1, 1.5, 2]
     assert gp.arange(2, 11, 3, "int8").tolist() == [2, 5, 8]
     assert gp.arange(0, 1, 0.25).tolist() == [0, 0.25, 0.5, 0.75]
     assert gp.arange(3, 0).shape == (0,)

@@ -56,6 +56,22 @@ def test_sum(name: str, axis: Any) -> None:
     assert x.sum(axis).tolist() == got.tolist()
 
 
+@pytest.mark.parametrize(("name", "target"), [("float16", "float32"), ("float16", "float64"), ("bfloat16", "float32")])
+def test_a_sum_is_rounded_once_to_the_type_asked_for(name: str, target: str) -> None:
+    x = gp.ones(100_001, name)
+    assert gp.sum(x, dtype=target).item() == 100_001
+    assert gp.sum(x, out=gp.zeros((), target)).item() == 100_001
+
+
+def test_out_must_hold_the_type_asked_for() -> None:
+    x = gp.ones(3)
+    with pytest.raises(gp.DTypeError, match=r"dtype float64 cannot be written to out of int32"):
+        gp.sum(x, dtype="float64", out=gp.zeros((), "int32"))
+    with pytest.raises(gp.DTypeError, match=r"dtype float32 cannot be written to out of int64"):
+        gp.sum(gp.ones(3, "int32"), dtype="float32", out=gp.zeros((), "int64"))
+    assert gp.sum(x, dtype="float64", out=gp.zeros((), "float32")).item() == 3
+
+
 @given(data=st.data())
 @settings(max_examples=60)
 def test_sum_of_any_view(data: st.DataObject) -> None:
@@ -160,3 +176,20 @@ def test_integers_do_not_overflow_early_nor_go_through_floats() -> None:
     got = gp.from_numpy(a) @ gp.ones((3, 2), "int64")
     assert got.tolist() == (a @ np.ones((3, 2), np.int64)).tolist()
     assert gp.sum(gp.full(1000, 200, "uint8")).item() == 200_000
+
+
+def test_out_that_overlaps_itself_is_refused() -> None:
+    spread = gp.zeros((1, 3))._broadcast_to((2, 3))
+    with pytest.raises(gp.ShapeError, match=r"sum\(\): out is a broadcast view whose elements share memory"):
+        gp.sum(gp.ones((2, 3, 4)), axis=2, out=spread)
+    with pytest.raises(gp.ShapeError, match=r"matmul\(\): out is a broadcast view whose elements share memory"):
+        gp.matmul(gp.ones((2, 4)), gp.ones((4, 3)), out=spread)
+    # Views without shared elements are written, whatever their order.
+    for out in (gp.zeros((3, 2)).T, gp.zeros((4, 6))[::-2, ::2], gp.zeros((2, 1, 3))[:, 0]):
+        assert gp.sum(gp.ones((2, 3, 4)), axis=2, out=out).tolist() == [[4, 4, 4], [4, 4, 4]]
+
+
+def test_sum_axis_writes_to_out() -> None:
+    out = gp.zeros(2)
+    assert gp.sum_axis(gp.ones((2, 3)), 1, out=out) is out
+    assert out.tolist() == [3, 3]

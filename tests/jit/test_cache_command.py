@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import os
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -94,6 +95,29 @@ def test_export_import(cache_command: Any, tmp_path: Path, capsys: pytest.Captur
     assert "1 bundles removed" in capsys.readouterr().out
     cache_command("list", "--json")
     assert json.loads(capsys.readouterr().out)["bundles"] == []
+
+
+def test_export_checks_its_target_before_it_compiles(
+    cache_command: Any, native: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    # Nobody can make files in /proc, not even root.
+    closed = [Path("/proc/b.zip")] if sys.platform == "linux" else []
+    for path in (tmp_path / "none" / "b.zip", tmp_path / "file" / "b.zip", tmp_path, *closed):
+        assert cache_command("export", str(path), "--arch", "90", "--jobs", "1") == 1
+        assert f"cannot write bundle {path}: " in capsys.readouterr().err
+    assert native.compiled == []
+    assert [p.name for p in tmp_path.iterdir() if p.name.endswith((".zip", ".tmp"))] == []
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no such files")
+def test_only_regular_files_are_imported(
+    cache_command: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    os.mkfifo(tmp_path / "pipe.zip")
+    for path in (tmp_path / "pipe.zip", tmp_path, Path("/dev/zero")):
+        assert cache_command("import", str(path)) == 1
+        assert "not a regular file" in capsys.readouterr().err
 
 
 def test_clear_keeps_imported_bundles(cache_command: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

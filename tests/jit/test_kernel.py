@@ -144,6 +144,23 @@ def test_wrong_arguments(native: Any) -> None:
         jit(SCALE + "\nsyntax error")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"options": [1]}, "options must be texts, not 1 of type int"),
+        ({"options": ["-G", None]}, "options must be texts, not None"),
+        ({"defines": {1: "x"}}, "the names in defines must be texts, not 1 of type int"),
+        ({"defines": {"A": 1, 2: 3}}, "the names in defines must be texts, not 2"),
+        ({"headers": {1: ""}}, "the names in headers must be texts, not 1"),
+        ({"headers": {"a.h": b""}}, "the contents of headers must be texts, not b'' of type bytes"),
+    ],
+)
+def test_what_is_no_text_is_named(native: Any, arguments: dict[str, Any], text: str) -> None:
+    with pytest.raises(TypeError, match=text):
+        jit(SCALE, **arguments)
+    assert native.compiled == []
+
+
 def test_warmup_compiles_past_the_caches(native: Any, cache_dir: Path) -> None:
     warmup()
     warmup()

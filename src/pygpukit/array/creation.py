@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Sequence
 from typing import Any, SupportsIndex, TypeAlias
@@ -50,13 +51,24 @@ def dimensions(shape: Shape) -> list[int]:
 
 
 def fill(self: GPUArray, value: _Scalar) -> GPUArray:
-    """Set every element to a number, in place, and return the array."""
+    """Set every element to a number, in place, and return the array.
+
+    An integer array drops the fraction of a float; NaN, infinities and numbers it cannot hold are refused.
+    """
     number = value.item() if isinstance(value, np.generic) else value
     if not isinstance(number, bool | int | float | complex):
         raise TypeError(f"fill() takes a number, not {type(value).__name__}")
     if isinstance(number, complex) and self.dtype.kind != "c":
         raise DTypeError(f"an array of {self.dtype.name} cannot hold {number!r}; take its real part first")
-    if isinstance(number, int) and self.dtype.kind in "iu":
+    if self.dtype.kind in "iu" and isinstance(number, int | float):
+        if isinstance(number, float):
+            if not math.isfinite(number):
+                refusal = ValueError if math.isnan(number) else OverflowError
+                raise refusal(
+                    f"an array of {self.dtype.name} cannot hold {number}; use a float type or replace it first"
+                )
+            # As in NumPy, the fraction is dropped and the rest must fit.
+            number = int(number)
         limits = np.iinfo(to_numpy_dtype(self.dtype))
         if not limits.min <= number <= limits.max:
             raise OverflowError(f"Python integer {number} is out of bounds for {self.dtype.name}")
@@ -199,8 +211,10 @@ def arange(
     --------
     >>> arange(3).tolist()
     [0, 1, 2]
+    >>> arange(5, step=2).tolist()
+    [0, 2, 4]
     """
-    host = np.arange(start) if stop is None else np.arange(start, stop, step)
+    host = np.arange(start, step=step) if stop is None else np.arange(start, stop, step)
     return _made_on_host(host, dtype, device)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from pygpukit import _pygpukit_rust as _native
 from pygpukit.cli import cache, demo, info
+from pygpukit.config import read_settings
 from pygpukit.errors import GPUKitError
 
 __all__ = ["main"]
@@ -33,6 +34,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     demo.add_parser(commands)
     cache.add_parser(commands)
     args = parser.parse_args(argv)
+    try:
+        read_settings()
+    except ValueError as error:
+        # A wrong variable is a wrong argument, and every command would stumble over it.
+        print(f"pygpukit: {error}", file=sys.stderr)
+        return 2
     try:
         status: int = args.run(args)
         return status

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
@@ -183,8 +184,25 @@ def _warm(args: argparse.Namespace) -> None:
 
 def _export(args: argparse.Namespace) -> None:
     units, headers = _builtin_units(args.match)
+    _check_target(args.path)
     info = export_bundle(args.path, units, args.arch or [_device_arch()], headers=headers, jobs=args.jobs)
     print(f"{info.entries} kernels for {_archs(info.arch)}, {format_size(info.size)}, written to {info.path}")
+
+
+def _check_target(path: Path) -> None:
+    """Find out before minutes of compiling whether the bundle can be written."""
+    if path.is_dir():
+        raise CacheError(
+            f"cannot write bundle {path}: it is a folder; name a file in it, such as {path / 'kernels.zip'}"
+        )
+    try:
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise CacheError(
+            f"cannot write bundle {path}: {path.parent} is no folder to write to: {error.strerror or error}; "
+            "make it first, or choose another"
+        ) from error
 
 
 def _builtin_units(pattern: str) -> tuple[list[Unit], dict[str, str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import textwrap
 from typing import Any
 
 from pygpukit.config import format_size
@@ -32,14 +33,14 @@ def run(args: argparse.Namespace) -> int:
         return 0
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
-        print(f"{name:<{width}}  {value}")
+        print(f"{name:<{width}}  {_indent(value, width + 2).lstrip()}")
     for item in report["missing"]:
-        print(f"\nmissing: {item['what']}\n  {_first(item['why'])}\n  fix: {item['fix']}")
+        print(f"\nmissing: {item['what']}\n{_indent(item['why'])}\n  fix: {item['fix']}")
     return 0
 
 
-def _first(text: str) -> str:
-    return text.splitlines()[0]
+def _indent(text: str, width: int = 2) -> str:
+    return textwrap.indent(text, " " * width)
 
 
 def _rows(report: dict[str, Any]) -> list[tuple[str, str]]:
@@ -73,15 +74,19 @@ def _dotted(version: Any) -> str:
 def _show(rows: list[tuple[str, str]], missing: list[dict[str, str]]) -> None:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     console = Console()
     table = Table(show_header=False, box=None, pad_edge=False)
     table.add_column(style="bold")
     table.add_column(overflow="fold")
+    # Texts everywhere: names such as "pygpukit[cublas]" must not be read as markup.
     for name, value in rows:
-        table.add_row(name, value)
+        table.add_row(Text(name), Text(value))
     console.print(table)
     for item in missing:
-        console.print(f"\n[yellow]missing:[/yellow] {item['what']}")
-        console.print(f"  {_first(item['why'])}", highlight=False)
-        console.print(f"  fix: [bold]{item['fix']}[/bold]", highlight=False)
+        text = Text.assemble(
+            ("\nmissing:", "yellow"), f" {item['what']}\n{_indent(item['why'])}\n  fix: ", (item["fix"], "bold")
+        )
+        # The terminal breaks long lines: paths stay whole when they are copied.
+        console.print(text, soft_wrap=True)

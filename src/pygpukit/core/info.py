@@ -23,6 +23,7 @@ def info() -> dict[str, Any]:
     -------
     dict
         ``pygpukit``, ``python``, ``platform``, ``packages``, ``driver``, ``devices``, ``nvrtc``, ``cublaslt``,
+        ``current_device`` (or why it cannot be opened),
         ``settings`` (the PYGPUKIT_* variables that are set) and ``missing`` (what, and the line that adds it).
 
     Examples
@@ -49,10 +50,18 @@ def info() -> dict[str, Any]:
         except GPUKitError as error:
             report["devices"].append({"index": index, "error": str(error)})
     major = report["driver"]["version"][0] if report["driver"] else None
-    report["nvrtc"] = _library("nvrtc", _native.nvrtc_open, nvrtc_candidates(major), missing)
-    report["cublaslt"] = _library("cublaslt", _native.cublaslt_open, cublaslt_candidates(major), missing)
-    report["current_device"] = repr(_device.current_device())
+    report["nvrtc"] = _library("nvrtc", _native.nvrtc_open, nvrtc_candidates(major), major, missing)
+    report["cublaslt"] = _library("cublaslt", _native.cublaslt_open, cublaslt_candidates(major), major, missing)
+    report["current_device"] = _current()
     return report
+
+
+def _current() -> str:
+    # A device that cannot be opened is what a report is often about.
+    try:
+        return repr(_device.current_device())
+    except GPUKitError as error:
+        return f"none: {error}"
 
 
 def _version(package: str) -> str | None:
@@ -74,10 +83,12 @@ def _driver(missing: list[dict[str, str]]) -> dict[str, Any] | None:
         return None
 
 
-def _library(name: str, opener: Any, candidates: list[str], missing: list[dict[str, str]]) -> dict[str, Any] | None:
+def _library(
+    name: str, opener: Any, candidates: list[str], major: int | None, missing: list[dict[str, str]]
+) -> dict[str, Any] | None:
     try:
         path, version = opener(candidates)
         return {"path": path, "version": version}
     except GPUKitError as error:
-        missing.append({"what": name, "why": str(error), "fix": missing_hint(name)})
+        missing.append({"what": name, "why": str(error), "fix": missing_hint(name, major)})
         return None

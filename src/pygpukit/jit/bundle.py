@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import os
 import re
+import stat
 import threading
 import warnings
 import zlib
@@ -163,6 +164,9 @@ class Bundle:
         # Only who has a bundle pays for the import.
         import zipfile
 
+        # Opening a pipe would wait for its other end.
+        if not stat.S_ISREG(os.stat(self.path).st_mode):
+            raise ValueError("it is not a regular file")
         try:
             self._zip = zipfile.ZipFile(self.path)
         except zipfile.BadZipFile as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 
 from pygpukit import _pygpukit_rust as _native
 from pygpukit.errors import DeviceError, KernelCompileError
@@ -75,6 +75,10 @@ def jit(
         raise TypeError(f"src must be CUDA C++ text, not {type(src).__name__}")
     if isinstance(options, str):
         raise TypeError(f"options must be a sequence of texts, not one text: use options=[{options!r}]")
+    _check_texts("options", options)
+    _check_texts("the names in defines", defines or ())
+    _check_texts("the names in headers", headers or ())
+    _check_texts("the contents of headers", (headers or {}).values())
     device = _native.current_device()
     key = (
         (device.kind, device.index, src, func, tuple(options)),
@@ -88,6 +92,12 @@ def jit(
     from pygpukit.jit.build import kernel_from_source
 
     return _remember(key, kernel_from_source(device, src, func, options, defines, headers))
+
+
+def _check_texts(what: str, texts: Iterable[object]) -> None:
+    for text in texts:
+        if not isinstance(text, str):
+            raise TypeError(f"{what} must be texts, not {text!r} of type {type(text).__name__}")
 
 
 def load_ptx(path_or_text: str | os.PathLike[str], func: str | None = None) -> _native.Kernel:

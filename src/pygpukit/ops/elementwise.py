@@ -135,14 +135,27 @@ _DOC = """{summary}
     Returns
     -------
     GPUArray
-        On the device of the operands; bit-identical from run to run and whatever the shape around an element.
+        On the device of the operands.
+
+    Notes
+    -----
+    Determinism on a GPU: ``{determinism}``; {meaning}.
 """
+
+_MEANINGS = {
+    "not_guaranteed": "the bits may differ from run to run",
+    "run_to_run": "the bits are the same in every run with the same shapes",
+    "batch_invariant": "the bits are the same in every run and whatever the shape around an element",
+}
 
 
 def _operator(name: str) -> Operator:
     row = TABLE[name]
     operands = _PARAMETERS.get(name, ("x", "y", "z")[: row.arity])
-    doc = _DOC.format(summary=row.doc, operands=", ".join(operands)).replace("\n    ", "\n")
+    meaning = _MEANINGS[row.determinism]
+    doc = _DOC.format(
+        summary=row.doc, operands=", ".join(operands), determinism=row.determinism, meaning=meaning
+    ).replace("\n    ", "\n")
     return _native.operator(name, row.arity, f"{', '.join(operands)}, /, *, out=None, stream=None", doc)
 
 

@@ -37,8 +37,8 @@ def sum(
 ) -> GPUArray:
     """Sum of the elements over some or all axes.
 
-    Small floats are summed in float32, float64 in float64, integers in 64 bits, all in a fixed order: the bits depend
-    neither on the run nor on the number of SMs.
+    Small floats are summed in float32, float64 in float64, integers in 64 bits, and rounded once to the type of the
+    result. The order is fixed: the bits depend neither on the run nor on the number of SMs.
 
     Parameters
     ----------
@@ -58,6 +58,10 @@ def sum(
     -------
     GPUArray
 
+    Notes
+    -----
+    Determinism on a GPU: ``batch_invariant``; the order of a sum depends on the length of the summed axes alone.
+
     Examples
     --------
     >>> import pygpukit as gp
@@ -76,6 +80,10 @@ def sum(
     if not can_cast(sum_type(x.dtype), kind):
         raise DTypeError(
             f"the sum of {x.dtype.name} is {sum_type(x.dtype).name}, which cannot be written to {kind.name}"
+        )
+    if out is not None and not can_cast(kind, out.dtype):
+        raise DTypeError(
+            f"sum() with dtype {kind.name} cannot be written to out of {out.dtype.name}; use an out of {kind.name}"
         )
     shape = tuple(1 if i in axes else n for i, n in enumerate(x.shape) if keepdims or i not in axes)
     target = _target("sum", x, shape, kind, out)
@@ -97,7 +105,7 @@ def _sum_on_host(x: np.ndarray[Any, Any], axes: tuple[int, ...], keepdims: bool,
     from pygpukit.ops.reduction import reference
 
     with np.errstate(all="ignore"):
-        np.copyto(out, reference(x, axes, keepdims=keepdims), casting="unsafe")
+        np.copyto(out, reference(x, axes, keepdims=keepdims, out=_dtype(out.dtype)))
 
 
 def _sum_on_device(x: GPUArray, axes: tuple[int, ...], target: GPUArray) -> None:
@@ -130,7 +138,9 @@ def _sum_on_device(x: GPUArray, axes: tuple[int, ...], target: GPUArray) -> None
         _native.apply("copy", (dense,), target)
 
 
-def sum_axis(x: GPUArray, axis: int, keepdims: bool = False, *, stream: Stream | None = None) -> GPUArray:
+def sum_axis(
+    x: GPUArray, axis: int, keepdims: bool = False, *, out: GPUArray | None = None, stream: Stream | None = None
+) -> GPUArray:
     """Sum over one axis; `sum` with the axis required.
 
     Examples
@@ -139,14 +149,13 @@ def sum_axis(x: GPUArray, axis: int, keepdims: bool = False, *, stream: Stream |
     >>> gp.sum_axis(gp.ones((2, 3)), 1).tolist()
     [3.0, 3.0]
     """
-    return sum(x, axis, keepdims=keepdims, stream=stream)
+    return sum(x, axis, keepdims=keepdims, out=out, stream=stream)
 
 
 def matmul(a: GPUArray, b: GPUArray, *, out: GPUArray | None = None, stream: Stream | None = None) -> GPUArray:
     """Matrix product, with NumPy's rules for vectors and stacks of matrices.
 
     float16, bfloat16 and float8 are multiplied and summed in float32 and rounded once; float32 means true float32.
-    The order of the sum is fixed by the shape's K alone, so a row's bits do not depend on the others.
 
     Parameters
     ----------
@@ -160,6 +169,11 @@ def matmul(a: GPUArray, b: GPUArray, *, out: GPUArray | None = None, stream: Str
     Returns
     -------
     GPUArray
+
+    Notes
+    -----
+    Determinism on a GPU: ``batch_invariant``; the order of the sum is fixed by the shape's K alone, so a row's bits
+    do not depend on the others.
 
     Examples
     --------
@@ -258,7 +272,20 @@ def _target(name: str, x: GPUArray, shape: tuple[int, ...], kind: DataType, out:
     _check(name, x, out)
     if tuple(out.shape) != shape:
         raise ShapeError(f"{name}(): the result has shape {shape}, but out has {tuple(out.shape)}")
+    if _overlaps_itself(out):
+        raise ShapeError(f"{name}(): out is a broadcast view whose elements share memory; copy it first")
     return out
+
+
+def _overlaps_itself(x: GPUArray) -> bool:
+    """Can two indices reach the same element?"""
+    reach = 0
+    if x.size:
+        for stride, n in sorted((abs(stride), n) for stride, n in zip(_strides(x), x.shape, strict=True) if n > 1):
+            if stride <= reach:
+                return True
+            reach += stride * (n - 1)
+    return False
 
 
 def _axes(x: GPUArray, axis: int | Sequence[int] | None) -> tuple[int, ...]:

@@ -20,8 +20,6 @@ from pygpukit.ops.table import Row
 TILE = 64
 """Rows and columns of the output per block."""
 
-DETERMINISM = "batch_invariant"
-
 _THREADS = 256
 _ROW = Row("matmul", 2, "", np.matmul, np.matmul, "biufc", 2, "Matrix product.")
 

@@ -20,8 +20,6 @@ from pygpukit.ops.source import read
 CHUNK = 4096
 """Elements of the summed axis per partial result; part of the definition of the result's bits."""
 
-DETERMINISM = "batch_invariant"
-
 _ROWS_PER_BLOCK = 8
 _COLUMNS_PER_BLOCK = 32
 _THREADS = 256
@@ -178,8 +176,20 @@ def _merge(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, int] | No
     return prod(shape), kept[-1][1]
 
 
-def reference(x: npt.NDArray[Any], axis: int | tuple[int, ...] | None = None, *, keepdims: bool = False) -> Any:
-    """Return the sum as NumPy computes it, with the accumulator and result types of the kernel."""
+def reference(
+    x: npt.NDArray[Any],
+    axis: int | tuple[int, ...] | None = None,
+    *,
+    keepdims: bool = False,
+    out: DataType | None = None,
+) -> Any:
+    """Return the sum as NumPy computes it, with the accumulator of the kernel, rounded once to the type of the result.
+
+    Parameters
+    ----------
+    out : DataType, optional
+        Type of the result; `sum_type` by default.
+    """
     kind = dtype(x.dtype)
     wide = np.sum(x.astype(to_numpy_dtype(accumulator(kind)), copy=False), axis=axis, keepdims=keepdims)
-    return np.asarray(wide).astype(to_numpy_dtype(sum_type(kind)), copy=False)
+    return np.asarray(wide).astype(to_numpy_dtype(sum_type(kind) if out is None else out), copy=False)

@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 Reference = Callable[..., Any]
+Determinism = Literal["not_guaranteed", "run_to_run", "batch_invariant"]
 Weight = Literal["light", "function", "heavy"]
 Rule = Literal["promote", "where", "cast"]
 
@@ -48,7 +49,8 @@ class Row(NamedTuple):
     exprs
         Expressions that replace ``expr`` for a kind of the common type.
     determinism
-        Every elementwise result depends on its own inputs only.
+        What the bits of a result may depend on, for the operator's documentation; an elementwise result depends on its
+        own inputs only.
     """
 
     name: str
@@ -61,7 +63,7 @@ class Row(NamedTuple):
     doc: str
     weight: Weight = "light"
     exprs: Mapping[str, str] = _NO_KINDS
-    determinism: str = "batch_invariant"
+    determinism: Determinism = "batch_invariant"
 
     def expression(self, kind: str) -> str:
         """Return the C++ expression for a common type of ``kind``."""
