@@ -1,8 +1,10 @@
 //! Streams and events of the CPU device, run at once or deferred.
 //!
-//! Deferred, a stream is a queue of operations, and `poll` runs a few of those that may run now: heads of their
-//! queues that wait for no event. Which ones is drawn from a seed. No lock is held while work runs, nor while it is
-//! dropped: it may submit work, take other locks, or free memory.
+//! A stream is a queue of operations; those may run that are heads of their queues and wait for no event. Deferred,
+//! `poll` runs a few of them, drawn from a seed. Inline, the thread that submits to an idle stream runs its work at
+//! once, and then what other threads have added meanwhile: they never wait for their turn, because they may hold a
+//! lock that the running work needs. No lock is held while work runs, nor while it is dropped: it may submit work,
+//! take other locks, or free memory.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Instant;
@@ -16,6 +18,9 @@ use crate::error::{Error, Result};
 
 /// At most this many operations run in one poll.
 const STEPS: u64 = 3;
+
+/// At most this many errors wait for a poll.
+const MAX_ERRORS: usize = 64;
 
 /// Number of one record of an event: waits refer to the record, not to the event, which may be recorded again.
 type RecordId = u64;
@@ -48,6 +53,8 @@ struct State {
     next_record: RecordId,
     /// Records that have not run yet.
     pending: HashSet<RecordId>,
+    /// Errors of work that was run for another thread, until a poll reports them.
+    errors: VecDeque<Error>,
     random: u64,
 }
 
@@ -77,12 +84,19 @@ impl Queue {
     pub fn enqueue(&self, stream: RawStream, work: &Work) -> Result<()> {
         let mut state = self.state.lock();
         let queue = state.stream("cpu.enqueue", stream)?;
-        if self.deferred {
+        if self.deferred || queue.running || !queue.operations.is_empty() {
             queue.operations.push_back(Operation::Work(Box::new(work.clone())));
+            drop(state);
+            if !self.deferred {
+                self.run_ready();
+            }
             return Ok(());
         }
+        queue.running = true;
         drop(state);
-        run(work)
+        let result = self.run_as(stream.0, work);
+        self.run_ready();
+        result
     }
 
     pub fn add_event(&self, timing: bool) -> RawEvent {
@@ -106,9 +120,12 @@ impl Queue {
         known.last = Some(id);
         known.at = None;
         state.next_record = id;
-        state.pending.insert(id);
-        if self.deferred {
-            state.stream(CALL, stream)?.operations.push_back(Operation::Record(event, id));
+        let deferred = self.deferred;
+        let queue = state.stream(CALL, stream)?;
+        if deferred || queue.running || !queue.operations.is_empty() {
+            // Only queued: callers hold locks, so nothing may run here.
+            queue.operations.push_back(Operation::Record(event, id));
+            state.pending.insert(id);
         } else {
             state.complete(event, id);
         }
@@ -119,9 +136,10 @@ impl Queue {
         const CALL: &str = "cpu.stream_wait";
         let mut state = self.state.lock();
         let last = state.event(CALL, event)?.last;
+        let reached = last.is_none_or(|id| !state.pending.contains(&id));
         let queue = state.stream(CALL, stream)?;
         if let Some(id) = last
-            && self.deferred
+            && (self.deferred || !reached)
         {
             queue.operations.push_back(Operation::Wait(id));
         }
@@ -144,10 +162,13 @@ impl Queue {
         Ok(ms as f32)
     }
 
-    /// Run a few operations that may run now. An error of one of them ends the poll; its stream goes on.
+    /// Deferred, run a few operations that may run now: an error of one of them ends the poll, and its stream goes on.
+    /// Inline, run what is left (a panic may leave something), and report one error that nobody has heard of yet.
     pub fn poll(&self) -> Result<()> {
         if !self.deferred {
-            return Ok(());
+            self.run_ready();
+            let error = self.state.lock().errors.pop_front();
+            return error.map_or(Ok(()), Err);
         }
         let steps = 1 + self.state.lock().draw() % STEPS;
         for _ in 0..steps {
@@ -158,25 +179,43 @@ impl Queue {
         Ok(())
     }
 
+    /// Run everything that may run. Those who submitted it have gone on, so its errors are kept for a poll.
+    fn run_ready(&self) {
+        loop {
+            match self.step() {
+                Ok(true) => {}
+                Ok(false) => return,
+                Err(error) => {
+                    let mut state = self.state.lock();
+                    // A program that never polls must not collect them for ever; the first ones say the most.
+                    if state.errors.len() < MAX_ERRORS {
+                        state.errors.push_back(error);
+                    }
+                }
+            }
+        }
+    }
+
     /// Run one operation; false when none may run.
     fn step(&self) -> Result<bool> {
         let mut state = self.state.lock();
-        let ready: Vec<usize> = (0..state.streams.len()).filter(|&index| state.is_ready(index)).collect();
-        if ready.is_empty() {
-            return Ok(false);
-        }
-        let index = ready[(state.draw() % ready.len() as u64) as usize];
+        let Some(index) = state.choose(self.deferred) else { return Ok(false) };
         match state.streams[index].operations.pop_front() {
             None | Some(Operation::Wait(_)) => {}
             Some(Operation::Record(event, id)) => state.complete(event, id),
             Some(Operation::Work(work)) => {
                 state.streams[index].running = true;
                 drop(state);
-                let _finish = Finish { queue: self, index };
-                run(&work)?;
+                self.run_as(index, &work)?;
             }
         }
         Ok(true)
+    }
+
+    /// Run work of a stream that the caller has marked as running.
+    fn run_as(&self, index: usize, work: &Work) -> Result<()> {
+        let _finish = Finish { queue: self, index };
+        run(work)
     }
 }
 
@@ -214,6 +253,18 @@ impl State {
                 Some(Operation::Wait(id)) => !self.pending.contains(id),
                 Some(_) => true,
             }
+    }
+
+    /// A stream whose next operation may run: any, or inline the first.
+    fn choose(&mut self, any: bool) -> Option<usize> {
+        if !any {
+            return (0..self.streams.len()).find(|&index| self.is_ready(index));
+        }
+        let ready: Vec<usize> = (0..self.streams.len()).filter(|&index| self.is_ready(index)).collect();
+        if ready.is_empty() {
+            return None;
+        }
+        Some(ready[(self.draw() % ready.len() as u64) as usize])
     }
 
     fn complete(&mut self, event: RawEvent, id: RecordId) {
