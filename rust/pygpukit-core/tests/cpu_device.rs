@@ -463,7 +463,7 @@ fn inline_work_behind_another_threads_is_not_finished_until_it_ran() {
 }
 
 #[test]
-fn errors_of_work_that_another_thread_ran_come_out_of_a_poll_once() {
+fn errors_of_work_that_another_thread_ran_are_reported_once() {
     let device = device(None);
     let (stream, log) = (device.stream_create(0).unwrap(), Log::default());
     let (held, started, release) = gate();
@@ -479,9 +479,11 @@ fn errors_of_work_that_another_thread_ran_come_out_of_a_poll_once() {
     });
     assert_eq!(log.entries(), [1], "the stream goes on");
     for text in ["first", "second"] {
-        assert!(matches!(device.poll(), Err(Error::Host(said)) if said == text));
+        let reported = if text == "first" { device.poll() } else { device.stream_query(stream).map(drop) };
+        assert!(matches!(reported, Err(Error::Host(said)) if said == text));
     }
     device.poll().unwrap();
+    assert!(device.stream_query(stream).unwrap());
 }
 
 #[test]

@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 /// At most this many operations run in one poll.
 const STEPS: u64 = 3;
 
-/// At most this many errors wait for a poll.
+/// At most this many errors wait to be reported.
 const MAX_ERRORS: usize = 64;
 
 /// Number of one record of an event: waits refer to the record, not to the event, which may be recorded again.
@@ -53,7 +53,7 @@ struct State {
     next_record: RecordId,
     /// Records that have not run yet.
     pending: HashSet<RecordId>,
-    /// Errors of work that was run for another thread, until a poll reports them.
+    /// Errors of work that was run for another thread, until a poll or a query of a stream reports them.
     errors: VecDeque<Error>,
     random: u64,
 }
@@ -78,7 +78,9 @@ impl Queue {
     pub fn is_idle(&self, stream: RawStream) -> Result<bool> {
         let mut state = self.state.lock();
         let queue = state.stream("cpu.stream_query", stream)?;
-        Ok(queue.operations.is_empty() && !queue.running)
+        let idle = queue.operations.is_empty() && !queue.running;
+        state.report()?;
+        Ok(idle)
     }
 
     pub fn enqueue(&self, stream: RawStream, work: &Work) -> Result<()> {
@@ -94,7 +96,9 @@ impl Queue {
         }
         queue.running = true;
         drop(state);
-        let result = self.run_as(stream.0, work);
+        let finish = Finish { queue: self, index: stream.0, error: None };
+        let result = run(work);
+        drop(finish);
         self.run_ready();
         result
     }
@@ -167,8 +171,7 @@ impl Queue {
     pub fn poll(&self) -> Result<()> {
         if !self.deferred {
             self.run_ready();
-            let error = self.state.lock().errors.pop_front();
-            return error.map_or(Ok(()), Err);
+            return self.state.lock().report();
         }
         let steps = 1 + self.state.lock().draw() % STEPS;
         for _ in 0..steps {
@@ -179,21 +182,9 @@ impl Queue {
         Ok(())
     }
 
-    /// Run everything that may run. Those who submitted it have gone on, so its errors are kept for a poll.
+    /// Inline, run everything that may run.
     fn run_ready(&self) {
-        loop {
-            match self.step() {
-                Ok(true) => {}
-                Ok(false) => return,
-                Err(error) => {
-                    let mut state = self.state.lock();
-                    // A program that never polls must not collect them for ever; the first ones say the most.
-                    if state.errors.len() < MAX_ERRORS {
-                        state.errors.push_back(error);
-                    }
-                }
-            }
-        }
+        while self.step().is_ok_and(|ran| ran) {}
     }
 
     /// Run one operation; false when none may run.
@@ -206,28 +197,37 @@ impl Queue {
             Some(Operation::Work(work)) => {
                 state.streams[index].running = true;
                 drop(state);
-                self.run_as(index, &work)?;
+                let mut finish = Finish { queue: self, index, error: None };
+                let result = run(&work);
+                if self.deferred {
+                    return result.map(|()| true);
+                }
+                // Whoever submitted it has gone on.
+                finish.error = result.err();
             }
         }
         Ok(true)
     }
-
-    /// Run work of a stream that the caller has marked as running.
-    fn run_as(&self, index: usize, work: &Work) -> Result<()> {
-        let _finish = Finish { queue: self, index };
-        run(work)
-    }
 }
 
-/// Ends an operation's turn, also when it panics.
+/// Ends an operation's turn, also when it panics. An error to keep is kept at that moment: whoever finds the work
+/// finished finds its error too.
 struct Finish<'a> {
     queue: &'a Queue,
     index: usize,
+    error: Option<Error>,
 }
 
 impl Drop for Finish<'_> {
     fn drop(&mut self) {
-        self.queue.state.lock().streams[self.index].running = false;
+        let mut state = self.queue.state.lock();
+        state.streams[self.index].running = false;
+        // A program that never asks must not collect them for ever; the first ones say the most.
+        if let Some(error) = self.error.take()
+            && state.errors.len() < MAX_ERRORS
+        {
+            state.errors.push_back(error);
+        }
     }
 }
 
@@ -243,6 +243,11 @@ impl State {
         self.events
             .get_mut(&event.0)
             .ok_or_else(|| failure(call, code::INVALID_HANDLE, format!("event {} is unknown or destroyed", event.0)))
+    }
+
+    /// Report one error that nobody has heard of yet.
+    fn report(&mut self) -> Result<()> {
+        self.errors.pop_front().map_or(Ok(()), Err)
     }
 
     fn is_ready(&self, index: usize) -> bool {
