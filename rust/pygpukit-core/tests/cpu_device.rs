@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 
 use proptest::prelude::*;
@@ -383,6 +384,141 @@ fn many_threads_may_poll() {
     assert!(counters.iter().all(|counter| counter.load(Ordering::SeqCst) == STEPS));
 }
 
+/// Work that says when it runs and then waits until the other end is dropped.
+fn gate() -> (Work, Receiver<()>, Sender<()>) {
+    let (started, has_started) = channel();
+    let (release, released) = channel::<()>();
+    let ends = Mutex::new((started, released));
+    let work = host(move || {
+        let ends = ends.lock().unwrap();
+        ends.0.send(()).map_err(|e| e.to_string())?;
+        // Ends with an error when the sender is dropped.
+        let _ = ends.1.recv();
+        Ok(())
+    });
+    (work, has_started, release)
+}
+
+#[test]
+fn threads_that_share_an_inline_stream_take_turns() {
+    const THREADS: usize = 4;
+    const EACH: usize = 200;
+    let device = device(None);
+    let (stream, log, count) = (device.stream_create(0).unwrap(), Log::default(), Arc::new(AtomicU32::new(0)));
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let (device, log, count) = (&device, &log, &count);
+            scope.spawn(move || {
+                for step in 0..EACH {
+                    let (entries, count) = (log.0.clone(), count.clone());
+                    let work = host(move || {
+                        // Loses updates when two run at once.
+                        let seen = count.load(Ordering::SeqCst);
+                        std::thread::yield_now();
+                        count.store(seen + 1, Ordering::SeqCst);
+                        entries.lock().unwrap().push(thread * EACH + step);
+                        Ok(())
+                    });
+                    device.enqueue(stream, &work).unwrap();
+                }
+            });
+        }
+    });
+    // Whoever ran the stream has returned, so nothing is left.
+    assert!(device.stream_query(stream).unwrap());
+    assert_eq!(count.load(Ordering::SeqCst) as usize, THREADS * EACH);
+    let entries = log.entries();
+    for thread in 0..THREADS {
+        let own: Vec<usize> = entries.iter().copied().filter(|entry| entry / EACH == thread).collect();
+        assert_eq!(own, (thread * EACH..(thread + 1) * EACH).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn inline_work_behind_another_threads_is_not_finished_until_it_ran() {
+    let device = device(None);
+    let (stream, other) = (device.stream_create(0).unwrap(), device.stream_create(0).unwrap());
+    let (before, after, log) = (device.event_create(true).unwrap(), device.event_create(true).unwrap(), Log::default());
+    let (held, started, release) = gate();
+    std::thread::scope(|scope| {
+        device.event_record(before, stream).unwrap();
+        let runner = scope.spawn(|| device.enqueue(stream, &held));
+        started.recv().unwrap();
+        device.enqueue(stream, &log.writes(1)).unwrap();
+        device.event_record(after, stream).unwrap();
+        device.stream_wait(other, after).unwrap();
+        device.enqueue(other, &log.writes(2)).unwrap();
+        device.poll().unwrap();
+        assert!(device.event_query(before).unwrap() && !device.event_query(after).unwrap());
+        assert!(!device.stream_query(stream).unwrap() && !device.stream_query(other).unwrap());
+        assert_eq!(code_of(device.event_elapsed_ms(before, after).unwrap_err()), 600);
+        assert_eq!(log.entries(), [0usize; 0]);
+        drop(release);
+        runner.join().unwrap().unwrap();
+    });
+    // The thread that was held has run everything that waited for it, on the other stream too.
+    assert_eq!(log.entries(), [1, 2]);
+    assert!(device.stream_query(stream).unwrap() && device.stream_query(other).unwrap());
+    assert!(device.event_elapsed_ms(before, after).unwrap() >= 0.0);
+}
+
+#[test]
+fn errors_of_work_that_another_thread_ran_are_reported_once() {
+    let device = device(None);
+    let (stream, log) = (device.stream_create(0).unwrap(), Log::default());
+    let (held, started, release) = gate();
+    std::thread::scope(|scope| {
+        let runner = scope.spawn(|| device.enqueue(stream, &held));
+        started.recv().unwrap();
+        for text in ["first", "second"] {
+            device.enqueue(stream, &host(move || Err(text.to_string()))).unwrap();
+        }
+        device.enqueue(stream, &log.writes(1)).unwrap();
+        drop(release);
+        runner.join().unwrap().expect("its own work did not fail");
+    });
+    assert_eq!(log.entries(), [1], "the stream goes on");
+    for text in ["first", "second"] {
+        let reported = if text == "first" { device.poll() } else { device.stream_query(stream).map(drop) };
+        assert!(matches!(reported, Err(Error::Host(said)) if said == text));
+    }
+    device.poll().unwrap();
+    assert!(device.stream_query(stream).unwrap());
+}
+
+#[test]
+fn a_host_function_may_submit_to_its_own_stream() {
+    for deferred in [None, Some(2)] {
+        let device = device(deferred);
+        let (stream, log) = (device.stream_create(0).unwrap(), Log::default());
+        let (inner, nested) = (device.clone(), log.clone());
+        let outer = host(move || {
+            inner.enqueue(stream, &nested.writes(2)).map_err(|e| e.to_string())?;
+            nested.0.lock().unwrap().push(1);
+            Ok(())
+        });
+        device.enqueue(stream, &outer).unwrap();
+        drain(&device, &[stream]);
+        assert_eq!(log.entries(), [1, 2]);
+    }
+}
+
+#[test]
+fn a_panic_leaves_the_rest_of_an_inline_stream_to_the_next_call() {
+    let device = device(None);
+    let (stream, log) = (device.stream_create(0).unwrap(), Log::default());
+    let (inner, nested) = (device.clone(), log.clone());
+    let outer = host(move || {
+        inner.enqueue(stream, &nested.writes(1)).map_err(|e| e.to_string())?;
+        panic!("in a host function")
+    });
+    let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| device.enqueue(stream, &outer)));
+    assert!(caught.is_err() && !device.stream_query(stream).unwrap());
+    device.enqueue(stream, &log.writes(2)).unwrap();
+    assert_eq!(log.entries(), [1, 2]);
+    assert!(device.stream_query(stream).unwrap());
+}
+
 #[derive(Clone, Debug)]
 enum Op {
     Work(usize),
@@ -401,17 +537,23 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
     prop::collection::vec(op, 1..80)
 }
 
-proptest! {
-    /// Each piece of work has the set of earlier work it must follow, derived here from the calls alone.
-    #[test]
-    fn any_order_respects_streams_and_event_edges(ops in ops(), seed in any::<u64>()) {
-        let device = device(Some(seed));
-        let streams = [(); 4].map(|()| device.stream_create(0).unwrap());
-        let events = [(); 3].map(|()| device.event_create(false).unwrap());
-        let log = Log::default();
+/// Run a program and check the order of its work. Each piece of work has the set of earlier work it must follow,
+/// derived here from the calls alone. Held, the first stream is busy on another thread during all of them.
+fn check_order(device: &Arc<CpuDevice>, ops: Vec<Op>, held: bool) -> Result<(), TestCaseError> {
+    let streams = [(); 4].map(|()| device.stream_create(0).unwrap());
+    let events = [(); 3].map(|()| device.event_create(false).unwrap());
+    let log = Log::default();
+    let mut must_follow: Vec<HashSet<usize>> = Vec::new();
+    let (busy, started, release) = gate();
+    std::thread::scope(|scope| {
+        // Dropped at the end of this closure, also after a failure: the thread then goes on.
+        let _release = release;
+        if held {
+            scope.spawn(|| device.enqueue(streams[0], &busy).unwrap());
+            started.recv().unwrap();
+        }
         let mut before: [HashSet<usize>; 4] = Default::default();
         let mut recorded: [HashSet<usize>; 3] = Default::default();
-        let mut must_follow: Vec<HashSet<usize>> = Vec::new();
         for op in ops {
             match op {
                 Op::Work(stream) => {
@@ -435,13 +577,30 @@ proptest! {
                 prop_assert!(!device.event_query(*event).unwrap() || needed.is_subset(&ran));
             }
         }
-        drain(&device, &streams);
-        let order = log.entries();
-        prop_assert_eq!(order.len(), must_follow.len());
-        let mut ran = HashSet::new();
-        for id in order {
-            prop_assert!(must_follow[id].is_subset(&ran), "{} ran before what it must follow", id);
-            ran.insert(id);
-        }
+        Ok(())
+    })?;
+    if held {
+        prop_assert!(streams.iter().all(|stream| device.stream_query(*stream).unwrap()), "inline work was left");
+    }
+    drain(device, &streams);
+    let order = log.entries();
+    prop_assert_eq!(order.len(), must_follow.len());
+    let mut ran = HashSet::new();
+    for id in order {
+        prop_assert!(must_follow[id].is_subset(&ran), "{} ran before what it must follow", id);
+        ran.insert(id);
+    }
+    Ok(())
+}
+
+proptest! {
+    #[test]
+    fn any_order_respects_streams_and_event_edges(ops in ops(), seed in any::<u64>()) {
+        check_order(&device(Some(seed)), ops, false)?;
+    }
+
+    #[test]
+    fn inline_work_behind_a_busy_stream_respects_streams_and_event_edges(ops in ops()) {
+        check_order(&device(None), ops, true)?;
     }
 }

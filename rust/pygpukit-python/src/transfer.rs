@@ -85,8 +85,12 @@ fn upload(py: Python<'_>, ctx: &ExecCtx, array: &GPUArray, data: &PyBuffer<u8>) 
         }
         return submit(ctx, command).py();
     }
-    // From pageable memory the driver returns once the bytes are staged.
-    detached(py, || submit(ctx, copy(CopyKind::HostToDevice, array.ptr(), source, array.bytes(), uses)))
+    // The driver promises nothing about when it has read the bytes, and from page-locked memory, which cannot be told
+    // apart here, it reads them when the stream gets there. The caller may change them once this returns: wait.
+    detached(py, || {
+        submit(ctx, copy(CopyKind::HostToDevice, array.ptr(), source, array.bytes(), uses))?;
+        ctx.stream.wait_passed(ctx.stream.seq(), &mut check_signals)
+    })
 }
 
 /// Copy a contiguous array into host bytes and wait for it.
@@ -107,6 +111,9 @@ fn read_buffer(
     let ctx = on(py, context_for(py, array.state)?, stream)?;
     let uses = smallvec![array.used(Access::Read)];
     let target = data.buf_ptr() as u64;
+    if !array.state.is_cuda() {
+        return detached(py, || read_queued(&ctx, array, target, uses));
+    }
     detached(py, || {
         // A copy to pageable memory blocks in the driver until the stream gets there: wait where Ctrl-C is heard.
         ctx.state.check()?;
@@ -114,6 +121,26 @@ fn read_buffer(
         submit(&ctx, copy(CopyKind::DeviceToHost, target, array.ptr(), array.bytes(), uses))?;
         ctx.stream.synchronize(&mut check_signals)
     })
+}
+
+/// Read through bytes that the copy owns: it stays queued when the wait fails, and must not write to the caller then.
+fn read_queued(ctx: &ExecCtx, array: &GPUArray, target: u64, uses: SmallVec<[Use; 4]>) -> Result<(), Error> {
+    let mut bytes = vec![0u8; array.bytes()];
+    let staged = bytes.as_mut_ptr() as u64;
+    let kept = Arc::new(bytes);
+    let mut command = copy(CopyKind::DeviceToHost, staged, array.ptr(), array.bytes(), uses);
+    if let Work::Copy(work) = &mut command.work {
+        work.keep = Some(kept.clone());
+    }
+    submit(ctx, command)?;
+    // Up to the copy, not until the stream is idle: other threads may keep it busy.
+    ctx.stream.wait_passed(ctx.stream.seq(), &mut check_signals)?;
+    // Reports what failed on another thread that ran the work.
+    ctx.state.device.stream_query(ctx.stream.raw())?;
+    // SAFETY: the copy has filled the bytes, and nothing writes to them any more; the caller holds the target, which
+    // has as many.
+    unsafe { std::ptr::copy_nonoverlapping(staged as *const u8, target as *mut u8, kept.len()) };
+    Ok(())
 }
 
 fn check_buffer(array: &GPUArray, data: &PyBuffer<u8>) -> PyResult<()> {

@@ -1,8 +1,10 @@
 //! Streams and events of the CPU device, run at once or deferred.
 //!
-//! Deferred, a stream is a queue of operations, and `poll` runs a few of those that may run now: heads of their
-//! queues that wait for no event. Which ones is drawn from a seed. No lock is held while work runs, nor while it is
-//! dropped: it may submit work, take other locks, or free memory.
+//! A stream is a queue of operations; those may run that are heads of their queues and wait for no event. Deferred,
+//! `poll` runs a few of them, drawn from a seed. Inline, the thread that submits to an idle stream runs its work at
+//! once, and then what other threads have added meanwhile: they never wait for their turn, because they may hold a
+//! lock that the running work needs. No lock is held while work runs, nor while it is dropped: it may submit work,
+//! take other locks, or free memory.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Instant;
@@ -16,6 +18,9 @@ use crate::error::{Error, Result};
 
 /// At most this many operations run in one poll.
 const STEPS: u64 = 3;
+
+/// At most this many errors wait to be reported.
+const MAX_ERRORS: usize = 64;
 
 /// Number of one record of an event: waits refer to the record, not to the event, which may be recorded again.
 type RecordId = u64;
@@ -48,6 +53,8 @@ struct State {
     next_record: RecordId,
     /// Records that have not run yet.
     pending: HashSet<RecordId>,
+    /// Errors of work that was run for another thread, until a poll or a query of a stream reports them.
+    errors: VecDeque<Error>,
     random: u64,
 }
 
@@ -71,18 +78,29 @@ impl Queue {
     pub fn is_idle(&self, stream: RawStream) -> Result<bool> {
         let mut state = self.state.lock();
         let queue = state.stream("cpu.stream_query", stream)?;
-        Ok(queue.operations.is_empty() && !queue.running)
+        let idle = queue.operations.is_empty() && !queue.running;
+        state.report()?;
+        Ok(idle)
     }
 
     pub fn enqueue(&self, stream: RawStream, work: &Work) -> Result<()> {
         let mut state = self.state.lock();
         let queue = state.stream("cpu.enqueue", stream)?;
-        if self.deferred {
+        if self.deferred || queue.running || !queue.operations.is_empty() {
             queue.operations.push_back(Operation::Work(Box::new(work.clone())));
+            drop(state);
+            if !self.deferred {
+                self.run_ready();
+            }
             return Ok(());
         }
+        queue.running = true;
         drop(state);
-        run(work)
+        let finish = Finish { queue: self, index: stream.0, error: None };
+        let result = run(work);
+        drop(finish);
+        self.run_ready();
+        result
     }
 
     pub fn add_event(&self, timing: bool) -> RawEvent {
@@ -106,9 +124,12 @@ impl Queue {
         known.last = Some(id);
         known.at = None;
         state.next_record = id;
-        state.pending.insert(id);
-        if self.deferred {
-            state.stream(CALL, stream)?.operations.push_back(Operation::Record(event, id));
+        let deferred = self.deferred;
+        let queue = state.stream(CALL, stream)?;
+        if deferred || queue.running || !queue.operations.is_empty() {
+            // Only queued: callers hold locks, so nothing may run here.
+            queue.operations.push_back(Operation::Record(event, id));
+            state.pending.insert(id);
         } else {
             state.complete(event, id);
         }
@@ -119,9 +140,10 @@ impl Queue {
         const CALL: &str = "cpu.stream_wait";
         let mut state = self.state.lock();
         let last = state.event(CALL, event)?.last;
+        let reached = last.is_none_or(|id| !state.pending.contains(&id));
         let queue = state.stream(CALL, stream)?;
         if let Some(id) = last
-            && self.deferred
+            && (self.deferred || !reached)
         {
             queue.operations.push_back(Operation::Wait(id));
         }
@@ -144,10 +166,12 @@ impl Queue {
         Ok(ms as f32)
     }
 
-    /// Run a few operations that may run now. An error of one of them ends the poll; its stream goes on.
+    /// Deferred, run a few operations that may run now: an error of one of them ends the poll, and its stream goes on.
+    /// Inline, run what is left (a panic may leave something), and report one error that nobody has heard of yet.
     pub fn poll(&self) -> Result<()> {
         if !self.deferred {
-            return Ok(());
+            self.run_ready();
+            return self.state.lock().report();
         }
         let steps = 1 + self.state.lock().draw() % STEPS;
         for _ in 0..steps {
@@ -158,37 +182,52 @@ impl Queue {
         Ok(())
     }
 
+    /// Inline, run everything that may run.
+    fn run_ready(&self) {
+        while self.step().is_ok_and(|ran| ran) {}
+    }
+
     /// Run one operation; false when none may run.
     fn step(&self) -> Result<bool> {
         let mut state = self.state.lock();
-        let ready: Vec<usize> = (0..state.streams.len()).filter(|&index| state.is_ready(index)).collect();
-        if ready.is_empty() {
-            return Ok(false);
-        }
-        let index = ready[(state.draw() % ready.len() as u64) as usize];
+        let Some(index) = state.choose(self.deferred) else { return Ok(false) };
         match state.streams[index].operations.pop_front() {
             None | Some(Operation::Wait(_)) => {}
             Some(Operation::Record(event, id)) => state.complete(event, id),
             Some(Operation::Work(work)) => {
                 state.streams[index].running = true;
                 drop(state);
-                let _finish = Finish { queue: self, index };
-                run(&work)?;
+                let mut finish = Finish { queue: self, index, error: None };
+                let result = run(&work);
+                if self.deferred {
+                    return result.map(|()| true);
+                }
+                // Whoever submitted it has gone on.
+                finish.error = result.err();
             }
         }
         Ok(true)
     }
 }
 
-/// Ends an operation's turn, also when it panics.
+/// Ends an operation's turn, also when it panics. An error to keep is kept at that moment: whoever finds the work
+/// finished finds its error too.
 struct Finish<'a> {
     queue: &'a Queue,
     index: usize,
+    error: Option<Error>,
 }
 
 impl Drop for Finish<'_> {
     fn drop(&mut self) {
-        self.queue.state.lock().streams[self.index].running = false;
+        let mut state = self.queue.state.lock();
+        state.streams[self.index].running = false;
+        // A program that never asks must not collect them for ever; the first ones say the most.
+        if let Some(error) = self.error.take()
+            && state.errors.len() < MAX_ERRORS
+        {
+            state.errors.push_back(error);
+        }
     }
 }
 
@@ -206,6 +245,11 @@ impl State {
             .ok_or_else(|| failure(call, code::INVALID_HANDLE, format!("event {} is unknown or destroyed", event.0)))
     }
 
+    /// Report one error that nobody has heard of yet.
+    fn report(&mut self) -> Result<()> {
+        self.errors.pop_front().map_or(Ok(()), Err)
+    }
+
     fn is_ready(&self, index: usize) -> bool {
         let queue = &self.streams[index];
         !queue.running
@@ -214,6 +258,18 @@ impl State {
                 Some(Operation::Wait(id)) => !self.pending.contains(id),
                 Some(_) => true,
             }
+    }
+
+    /// A stream whose next operation may run: any, or inline the first.
+    fn choose(&mut self, any: bool) -> Option<usize> {
+        if !any {
+            return (0..self.streams.len()).find(|&index| self.is_ready(index));
+        }
+        let ready: Vec<usize> = (0..self.streams.len()).filter(|&index| self.is_ready(index)).collect();
+        if ready.is_empty() {
+            return None;
+        }
+        Some(ready[(self.draw() % ready.len() as u64) as usize])
     }
 
     fn complete(&mut self, event: RawEvent, id: RecordId) {
