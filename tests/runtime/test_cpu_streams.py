@@ -175,6 +175,9 @@ def test_a_read_that_failed_does_not_write_later() -> None:
             def fail() -> None:
                 raise LookupError("elsewhere")
 
+            # Something before it, so that it may fail while the copy is queued.
+            for _ in range(seed % 4):
+                gp.add(y, 1.0, out=y, stream=other)
             native.submit_host(fail, [], [y], other)
             target = np.zeros(4, np.float32)
             try:
