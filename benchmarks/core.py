@@ -349,7 +349,7 @@ def main() -> int:
             "cupy": cupy.__version__,
             "pygpukit": gp.__version__,
             "commit": os.environ.get("PYGPUKIT_COMMIT", ""),
-            "command": " ".join(["python", *sys.argv]),
+            "command": f"python benchmarks/core.py --rounds {args.rounds}",
         }
         args.json.write_text(json.dumps({"environment": environment, "rows": report.rows}, indent=1) + "\n")
     missed = [row for row in report.rows if not row["held"] and "(" not in row["what"][-10:]]
