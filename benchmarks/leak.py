@@ -112,7 +112,8 @@ def main() -> int:
         failures.append(f"the pool still holds {stats['cached'] / KIB:.0f} KiB")
     print("\n".join(["LEAK: " + text for text in failures]) if failures else "everything came back")
     if args.json:
-        args.json.write_text(json.dumps({"command": f"python benchmarks/leak.py --gib {args.gib:g}", **figures}, indent=1) + "\n")
+        command = f"python benchmarks/leak.py --gib {args.gib:g}"
+        args.json.write_text(json.dumps({"command": command, **figures}, indent=1) + "\n")
     return 1 if failures else 0
 
 
