@@ -107,7 +107,8 @@ class Kernel:
     max_threads: Final[int]
     arch: Final[str]
     device: Final[Device]
-    image: Final[bytes]
+    cubin: Final[bytes | None]
+    ptx: Final[str | None]
     source: Final[str | None]
     def occupancy(self, block: int, shared: int = 0) -> float: ...
     def _time_launches(self, args: Sequence[Any], bare: bool, burst: int, rounds: int) -> float: ...

@@ -187,7 +187,9 @@ def test_what_a_kernel_says_about_itself() -> None:
     assert kernel.registers > 0
     assert kernel.local_bytes == 0
     assert kernel.device.kind == "cuda"
-    assert kernel.image[:4] == b"\x7fELF"
+    assert kernel.cubin is not None
+    assert kernel.cubin[:4] == b"\x7fELF"
+    assert kernel.ptx is None
     major, minor = gp.current_device().capability
     assert kernel.arch.startswith(f"{major}{minor}")
     assert 0 < kernel.occupancy(128) <= 1

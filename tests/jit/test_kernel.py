@@ -222,11 +222,13 @@ def test_hostile_ptx_ends(text: str, ending: str) -> None:
 def test_a_real_kernel_on_the_cpu_device() -> None:
     kernel = jit(SCALE)
     assert kernel is jit(SCALE)
-    assert kernel.params == [("x", "*f32"), ("factor", "f32"), ("n", "i32")]
+    assert kernel.params == [("x", "float*"), ("factor", "float"), ("n", "int")]
     assert (kernel.name, kernel.arch, kernel.source) == ("scale", "80", SCALE)
-    assert b".entry scale(" in kernel.image
-    again = load_ptx(kernel.image.decode(), "scale")
-    assert [code for _, code in again.params] == ["*void", "f32", "i32"]
+    assert kernel.cubin is None
+    assert kernel.ptx is not None
+    assert ".entry scale(" in kernel.ptx
+    again = load_ptx(kernel.ptx, "scale")
+    assert [kind for _, kind in again.params] == ["void*", "float", "int"]
     warmup()
 
 

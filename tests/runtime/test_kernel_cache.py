@@ -34,7 +34,7 @@ class Counting:
 
 sys.modules["pygpukit.jit.compiler"]._native = Counting()
 kernel = gp.jit('extern "C" __global__ void scale(float* x, int n) { if (n) x[0] = n; }')
-assert kernel.params == [("x", "*f32"), ("n", "i32")]
+assert kernel.params == [("x", "float*"), ("n", "int")]
 print(len(compiled))
 """
 

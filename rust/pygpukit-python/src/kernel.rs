@@ -33,7 +33,8 @@ pub(crate) enum Takes {
 #[derive(Debug)]
 pub(crate) struct Param {
     pub name: String,
-    pub code: String,
+    /// The type as CUDA C++ writes it, for people.
+    pub c_type: String,
     pub takes: Takes,
     pub offset: usize,
     pub size: usize,
@@ -52,6 +53,32 @@ impl Takes {
         match target {
             "void" => Some(Takes::Pointer(None, access)),
             _ => DType::from_name(target).map(|d| Takes::Pointer(Some(d), access)),
+        }
+    }
+
+    fn c_type(self) -> String {
+        let element = |dtype: DType| match dtype {
+            DType::Bool => "bool",
+            DType::I8 => "signed char",
+            DType::I16 => "short",
+            DType::I32 => "int",
+            DType::I64 => "long long",
+            DType::U8 => "unsigned char",
+            DType::U16 => "unsigned short",
+            DType::U32 => "unsigned int",
+            DType::U64 => "unsigned long long",
+            DType::F32 => "float",
+            DType::F64 => "double",
+            // The names of our own header types; CUDA's own are as good.
+            other => other.tag(),
+        };
+        match self {
+            Takes::Pointer(dtype, access) => {
+                let constant = if access == Access::Read { "const " } else { "" };
+                format!("{constant}{}*", dtype.map_or("void", element))
+            }
+            Takes::Scalar(dtype) => element(dtype).to_string(),
+            Takes::Struct => "struct".to_string(),
         }
     }
 
@@ -96,11 +123,11 @@ impl PyKernel {
         self.kernel.name()
     }
 
-    /// (name, type code) of each parameter.
+    /// (name, C type) of each parameter.
     #[getter]
     fn params(&self) -> Vec<(String, String)> {
         let params = self.params.as_deref().unwrap_or_default();
-        params.iter().map(|p| (p.name.clone(), p.code.clone())).collect()
+        params.iter().map(|p| (p.name.clone(), p.c_type.clone())).collect()
     }
 
     /// Registers per thread.
@@ -142,10 +169,17 @@ impl PyKernel {
         PyDevice { state: self.state }
     }
 
-    /// The image that was loaded: a cubin, or PTX as bytes.
+    /// The machine code that was loaded, or None when it was PTX.
     #[getter]
-    fn image(&self, py: Python<'_>) -> Py<PyBytes> {
-        self.image.clone_ref(py)
+    fn cubin(&self, py: Python<'_>) -> Option<Py<PyBytes>> {
+        self.is_cubin(py).then(|| self.image.clone_ref(py))
+    }
+
+    /// The PTX text that was loaded, or None when it was machine code.
+    #[getter]
+    fn ptx(&self, py: Python<'_>) -> Option<String> {
+        let text = || String::from_utf8_lossy(self.image.as_bytes(py)).trim_end_matches('\0').to_string();
+        (!self.is_cubin(py)).then(text)
     }
 
     /// CUDA C++ text it was compiled from, where known.
@@ -252,6 +286,12 @@ impl PyKernel {
     }
 }
 
+impl PyKernel {
+    fn is_cubin(&self, py: Python<'_>) -> bool {
+        self.image.as_bytes(py).starts_with(b"\x7fELF")
+    }
+}
+
 /// See `Kernel._bare_launcher`.
 #[pyclass(frozen, module = "pygpukit", name = "_BareLauncher")]
 struct BareLauncher {
@@ -300,7 +340,7 @@ fn place(
             )));
         }
         end = offset + size;
-        placed.push(Param { name: param, code, takes, offset, size });
+        placed.push(Param { name: param, c_type: takes.c_type(), takes, offset, size });
     }
     Ok(placed)
 }

@@ -46,7 +46,7 @@ impl PyKernel {
 
     pub(crate) fn show_params(&self) -> String {
         let params = self.params.as_deref().unwrap_or_default();
-        params.iter().map(|p| format!("{} {}", p.code, p.name)).collect::<Vec<_>>().join(", ")
+        params.iter().map(|p| format!("{} {}", p.c_type, p.name)).collect::<Vec<_>>().join(", ")
     }
 
     /// Write one argument at its place.
@@ -137,7 +137,7 @@ impl PyKernel {
         let kind = value.get_type().name().map_or_else(|_| "object".into(), |n| n.to_string());
         self.fail(format!(
             "parameter '{}' ({}) takes a GPUArray, not {kind}; use pygpukit.from_numpy() for host arrays",
-            param.name, param.code
+            param.name, param.c_type
         ))
     }
 
@@ -146,7 +146,7 @@ impl PyKernel {
         self.fail(format!(
             "parameter '{}' is {}, but the array has dtype {}; convert it with astype()",
             param.name,
-            param.code,
+            param.c_type,
             array.dtype.name()
         ))
     }
@@ -158,7 +158,7 @@ impl PyKernel {
         let scalar = item.ok().filter(|_| value.cast::<GPUArray>().is_err()).map(|v| Scalar::read(&v)).transpose()?;
         scalar.flatten().ok_or_else(|| {
             let kind = value.get_type().name().map_or_else(|_| "object".into(), |n| n.to_string());
-            self.fail(format!("parameter '{}' ({}) takes a number, not {kind}", param.name, param.code))
+            self.fail(format!("parameter '{}' ({}) takes a number, not {kind}", param.name, param.c_type))
         })
     }
 
