@@ -199,7 +199,7 @@ def _bandwidth_of(report: Report, torch: Any, name: str, rounds: int) -> None:
     raw = host.view(gp.to_numpy_dtype(name))
     x, y = gp.from_numpy(raw), gp.from_numpy(raw[::-1].copy())
     out = gp.empty_like(x)
-    # Both work on the same memory: where an array lies in DRAM is worth up to a percent.
+    # Both work on the same memory: with memory of its own each kernel's rate varied by up to a percent.
     tx, ty, tout = (_as_torch(torch, array, name) for array in (x, y, out))
 
     def ours_ms(call: Callable[[], Any]) -> float:
