@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import cache
 from importlib import resources
 
+from pygpukit.jit.headers import builtin_headers
+
 
 @cache
 def read(name: str) -> str:
@@ -12,9 +14,6 @@ def read(name: str) -> str:
     return (resources.files("pygpukit.kernels") / name).read_text("ascii")
 
 
-@cache
 def headers() -> dict[str, str]:
-    """Return the headers every kernel may include, by the name used in ``#include``."""
-    folder = resources.files("pygpukit.kernels") / "common"
-    names = sorted(path.name for path in folder.iterdir() if path.name.endswith(".cuh"))
-    return {f"pygpukit/{name}": read(f"common/{name}") for name in names}
+    """Return the headers every built-in kernel may include, by the name used in ``#include``."""
+    return dict(builtin_headers(with_c_library=False))
