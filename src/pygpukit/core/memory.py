@@ -22,7 +22,7 @@ def get_default_pool() -> MemoryPool:
 
 
 def set_default_pool(pool: MemoryPool) -> None:
-    """Make a pool the one arrays come from in this thread from now on.
+    """Make a pool the one arrays come from in this thread, until the ``with`` block around the call ends, if any.
 
     Examples
     --------
