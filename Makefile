@@ -19,11 +19,11 @@ export PYO3_PYTHON := $(CURDIR)/$(BIN)/python
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help env build demo test lint types rust-test deferred-test py-test test-gpu gpu-bundle bench \
+.PHONY: help env build demo test lint types rust-test deferred-test py-test test-gpu test-sanitizer gpu-bundle bench \
 	wheel docs clean force
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # The dependencies are read from pyproject.toml, so that the environment is complete before the first build.
 REQUIREMENTS = $(BIN)/python -c 'import sys, tomllib; p = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
@@ -69,6 +69,9 @@ py-test: build ## Run the Python tests on the CPU device
 
 test-gpu: ## Run the CUDA tests with a Python that has the extension (PYTHON=...)
 	PYTHONPATH=src $(PYTHON) -m pytest -m cuda tests
+
+test-sanitizer: ## Run the CUDA tests under compute-sanitizer, every array an allocation of its own (PYTHON=...)
+	$(PYTHON) tests/gpu/under_sanitizer.py
 
 gpu-bundle: build ## Compile all built-in kernels for sm_90a, without a GPU
 	@mkdir -p $(BUNDLES)

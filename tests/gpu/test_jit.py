@@ -242,7 +242,7 @@ def test_a_mistake_in_the_source_is_shown() -> None:
 
 def test_ptx_text() -> None:
     kernel = gp.load_ptx(PTX)
-    assert kernel.params == [("arg0", "*void"), ("arg1", "i32")]
+    assert kernel.params == [("arg0", "void*"), ("arg1", "int")]
     x = gp.arange(20, dtype="int32")
     kernel(x, 15, grid=1, block=32)
     assert x.tolist() == [3 * i if i < 15 else i for i in range(20)]

@@ -20,6 +20,7 @@ def free() -> int:
     return gp.current_device().memory_info()[0]
 
 
+@pytest.mark.pool
 def test_large_arrays_come_from_the_device_and_go_back() -> None:
     gp.synchronize()
     gp.memory.trim()
@@ -40,6 +41,7 @@ def test_large_arrays_come_from_the_device_and_go_back() -> None:
     assert abs(before - free()) <= SLACK
 
 
+@pytest.mark.pool
 def test_statistics_count_what_happens() -> None:
     pool = gp.memory.MemoryPool("64MiB", name="counted")
     with pool:
@@ -77,6 +79,7 @@ def test_nested_quotas_on_the_device() -> None:
     assert outer.stats()["peak"] == 28 * MIB
 
 
+@pytest.mark.pool
 def test_steady_state_asks_the_driver_for_nothing() -> None:
     rng = np.random.default_rng(4)
     sizes = [int(n) for n in np.exp(rng.uniform(np.log(100), np.log(4e6), 200))]
@@ -94,6 +97,7 @@ def test_steady_state_asks_the_driver_for_nothing() -> None:
     assert pool.used == 0
 
 
+@pytest.mark.pool
 def test_memory_of_a_closed_pool_is_given_back_with_its_last_array() -> None:
     gp.synchronize()
     gp.memory.trim()
@@ -166,6 +170,7 @@ print("recovered")
 """
 
 
+@pytest.mark.pool
 def test_the_real_limit(run_cuda: Callable[..., str]) -> None:
     assert run_cuda(FILL_THE_DEVICE).split() == ["refused", "recovered"]
 
@@ -200,5 +205,6 @@ print("done")
 """
 
 
+@pytest.mark.pool
 def test_without_a_pool(run_cuda: Callable[..., str]) -> None:
     assert run_cuda(WITHOUT_A_POOL, PYGPUKIT_POOL="none").split() == ["done"]

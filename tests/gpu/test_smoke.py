@@ -92,6 +92,7 @@ def test_sum_and_matmul() -> None:
     np.testing.assert_allclose(gp.sum(gp.from_numpy(a), axis=0).to_numpy(), a.sum(0), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.pool
 def test_pool_reuses_without_the_driver() -> None:
     pool = gp.memory.MemoryPool("64MiB", name="test")
     with pool:

@@ -41,6 +41,7 @@ class Gate:
         np.testing.assert_array_equal(got, np.full(self.out.size, value, np.float32))
 
 
+@pytest.mark.concurrent
 def test_streams_run_beside_each_other() -> None:
     first, second = gp.Stream(), gp.Stream()
     gate, x = Gate(), gp.full(N, 2.0, "float32")
@@ -85,6 +86,7 @@ def test_a_stream_waits_for_another(how: str) -> None:
         assert (y.to_numpy(stream=second) == 2.0 ** (step + 2)).all()
 
 
+@pytest.mark.concurrent
 def test_a_wait_covers_only_what_came_before_it() -> None:
     first, second, third = gp.Stream(), gp.Stream(), gp.Stream()
     gate, x = Gate(), gp.full(N, 3.0, "float32")
@@ -149,6 +151,7 @@ def test_priorities() -> None:
             assert (x + x).to_numpy().sum() == 2 * N
 
 
+@pytest.mark.concurrent
 @pytest.mark.parametrize("n", [1000, 3_000_000])
 @pytest.mark.parametrize("home", ["reader", "writer"])
 def test_memory_in_use_is_not_given_to_another_stream(n: int, home: str) -> None:
@@ -174,6 +177,7 @@ def test_memory_in_use_is_not_given_to_another_stream(n: int, home: str) -> None
     assert pool.stats()["misses"] == misses
 
 
+@pytest.mark.pool
 @pytest.mark.parametrize("n", [1000, 3_000_000])
 def test_a_stream_reuses_its_own_memory_at_once(n: int) -> None:
     stream, other = gp.Stream(), gp.Stream()
