@@ -6,6 +6,7 @@ pub mod cuda;
 pub mod device;
 pub mod dtype;
 pub mod elementwise;
+pub mod emulator;
 pub mod error;
 pub mod event;
 pub mod exec;

@@ -1,0 +1,3 @@
+//! A PTX emulator: the CPU device runs compiled CUDA kernels with it.
+
+pub mod ptx;

@@ -1,0 +1,3 @@
+//! Reading PTX text.
+
+pub mod ast;
