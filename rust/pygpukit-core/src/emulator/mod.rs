@@ -1,3 +1,15 @@
 //! A PTX emulator: the CPU device runs compiled CUDA kernels with it.
+//!
+//! `ptx` reads the text, `lower` turns it into `code`, and `grid`, `block` and `warp` run it with the handlers of `exec`.
 
+mod block;
+mod code;
+mod copies;
+mod exec;
+mod fault;
+mod grid;
+mod lower;
+mod memory;
 pub mod ptx;
+mod random;
+mod warp;

@@ -1,0 +1,227 @@
+//! A block: its warps, shared memory and barriers.
+
+use super::code::LANES;
+use super::fault::{Fault, FaultKind};
+use super::grid::Grid;
+use super::random::Random;
+use super::warp::{Cx, Outcome, Wait, Warp};
+
+/// Instructions a warp runs before the next warp of the block has its turn.
+const WARP_SLICE: u32 = 8192;
+
+pub(crate) const BARRIERS: usize = 16;
+
+/// A named barrier.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Barrier {
+    pub phase: u32,
+    /// Threads that have arrived in this phase, and that must.
+    pub arrived: u32,
+    pub expected: u32,
+    /// What `bar.red` has gathered, and its result of the last phase.
+    pub count: u32,
+    pub all: bool,
+    pub any: bool,
+    pub last: (u32, bool, bool),
+}
+
+/// What the warps of a block share.
+pub(crate) struct Shared {
+    pub index: [u32; 3],
+    /// Linear number in the grid.
+    pub number: u64,
+    pub memory: SharedMemory,
+    pub barriers: [Barrier; BARRIERS],
+    /// Threads that have not exited.
+    pub live: u32,
+    /// Random choices instead of the fixed order, when schedules are fuzzed.
+    pub order: Option<Random>,
+}
+
+#[repr(C, align(128))]
+#[derive(Clone, Copy)]
+struct Line([u8; 128]);
+
+/// Shared memory, aligned as CUDA aligns it at most.
+pub(crate) struct SharedMemory {
+    lines: Vec<Line>,
+    pub bytes: usize,
+}
+
+impl SharedMemory {
+    fn new(bytes: usize) -> SharedMemory {
+        SharedMemory { lines: vec![Line([0xcd; 128]); bytes.div_ceil(128)], bytes }
+    }
+
+    #[inline]
+    pub fn as_mut_ptr(&mut self) -> *mut u8 {
+        self.lines.as_mut_ptr().cast()
+    }
+}
+
+impl Shared {
+    pub fn cluster_phase(&self) -> u32 {
+        0
+    }
+
+    /// Complete a barrier when all have arrived.
+    pub fn settle(&mut self, id: usize) {
+        let barrier = &mut self.barriers[id];
+        let expected = if barrier.expected == 0 { self.live } else { barrier.expected };
+        if barrier.arrived > 0 && barrier.arrived >= expected {
+            barrier.last = (barrier.count, barrier.all, barrier.any);
+            barrier.phase = barrier.phase.wrapping_add(1);
+            (barrier.arrived, barrier.expected, barrier.count) = (0, 0, 0);
+            (barrier.all, barrier.any) = (true, false);
+        }
+    }
+
+    /// Threads have exited: those that are left may now be all that a barrier waits for.
+    pub fn leave(&mut self, threads: u32) {
+        self.live -= threads;
+        for id in 0..BARRIERS {
+            if self.barriers[id].expected == 0 {
+                self.settle(id);
+            }
+        }
+    }
+}
+
+pub(crate) enum BlockOutcome {
+    Done,
+    /// It ran for its share and has not ended.
+    Slice,
+    Fault(Box<Fault>),
+}
+
+pub(crate) struct Block {
+    pub shared: Shared,
+    warps: Vec<Warp>,
+    next: usize,
+}
+
+impl Block {
+    pub fn new(grid: &Grid, number: u64) -> Block {
+        let count = (grid.threads() as usize).div_ceil(LANES);
+        let shared = Shared {
+            index: [0; 3],
+            number,
+            memory: SharedMemory::new(grid.shared_bytes()),
+            barriers: [Barrier::default(); BARRIERS],
+            live: 0,
+            order: None,
+        };
+        let mut block = Block { shared, warps: (0..count).map(|id| Warp::new(grid, id as u32)).collect(), next: 0 };
+        block.restart(grid, number);
+        block
+    }
+
+    /// Make it the block of this number, at its start.
+    pub fn restart(&mut self, grid: &Grid, number: u64) {
+        self.shared.number = number;
+        self.shared.index = grid.block_index(number);
+        self.shared.barriers = [Barrier { all: true, ..Barrier::default() }; BARRIERS];
+        self.shared.live = grid.threads();
+        self.shared.order = grid.order(number);
+        for warp in &mut self.warps {
+            warp.restart(grid, self.shared.index);
+        }
+        self.next = 0;
+    }
+
+    /// Run for about `budget` instructions. How it ended, and how many instructions ran.
+    pub fn run(&mut self, grid: &Grid, budget: u64) -> (BlockOutcome, u64) {
+        let mut total = 0;
+        loop {
+            let (mut alive, mut ran) = (false, false);
+            let mut yielded = true;
+            for step in 0..self.warps.len() {
+                let index = match &mut self.shared.order {
+                    Some(order) => order.below(self.warps.len()),
+                    None => (self.next + step) % self.warps.len(),
+                };
+                let warp = &mut self.warps[index];
+                if warp.is_done() {
+                    continue;
+                }
+                let slice = self.shared.order.as_mut().map_or(WARP_SLICE, |order| 1 + order.below(64) as u32);
+                let mut cx = Cx::new(warp, &mut self.shared, grid);
+                let (outcome, count) = cx.run(slice);
+                total += u64::from(count);
+                ran |= count > 0;
+                match outcome {
+                    Outcome::Fault => {
+                        let fault = cx.fault.take();
+                        return match fault {
+                            Some(fault) => (BlockOutcome::Fault(fault), total),
+                            None => (BlockOutcome::Done, total),
+                        };
+                    }
+                    Outcome::Done => {}
+                    Outcome::Blocked => alive = true,
+                    Outcome::Slice => {
+                        alive = true;
+                        yielded &= count < slice;
+                    }
+                }
+            }
+            if self.warps.iter().all(Warp::is_done) {
+                return (BlockOutcome::Done, total);
+            }
+            if alive && !ran && self.shared.order.is_none() || (!ran && self.all_blocked(grid)) {
+                return (BlockOutcome::Fault(self.deadlock(grid)), total);
+            }
+            // Warps that all wait for something outside should not keep others from running.
+            if total >= budget || (alive && yielded && ran) {
+                return (BlockOutcome::Slice, total);
+            }
+        }
+    }
+
+    /// Where a thread that has not ended is, for reports.
+    pub fn somewhere(&self) -> (u32, u32) {
+        let groups = self.warps.iter().flat_map(|warp| warp.groups.iter().map(move |group| (warp, group)));
+        groups
+            .map(|(warp, g)| (g.pc, warp.id * LANES as u32 + g.mask.trailing_zeros().min(31)))
+            .next()
+            .unwrap_or((0, 0))
+    }
+
+    /// Does no warp have anything to do?
+    fn all_blocked(&mut self, grid: &Grid) -> bool {
+        let shared = &mut self.shared;
+        self.warps.iter_mut().filter(|w| !w.is_done()).all(|warp| Cx::new(warp, shared, grid).is_blocked())
+    }
+
+    fn deadlock(&self, grid: &Grid) -> Box<Fault> {
+        let mut lines = Vec::new();
+        let mut at = (0, 0);
+        for warp in &self.warps {
+            for group in &warp.groups {
+                let what = match group.wait {
+                    Wait::Ready => "is ready".to_string(),
+                    Wait::Barrier { id, .. } => {
+                        let barrier = &self.shared.barriers[id as usize];
+                        let expected = if barrier.expected == 0 { self.shared.live } else { barrier.expected };
+                        format!("waits at barrier {id}, where {} of {expected} threads have arrived", barrier.arrived)
+                    }
+                    Wait::Cluster { .. } => "waits at the cluster's barrier".to_string(),
+                    Wait::Lanes(need) | Wait::WarpBarrier(need) | Wait::Aligned(need) => {
+                        format!("waits for lanes {:#010x} of its warp", need & warp.live & !group.mask)
+                    }
+                };
+                let place = grid.code().place(group.pc);
+                let file = grid.code().file(place.file);
+                let line = if place.line > 0 { format!(" ({file}:{})", place.line) } else { String::new() };
+                if lines.is_empty() {
+                    at = (group.pc, warp.id * LANES as u32 + group.mask.trailing_zeros().min(31));
+                }
+                if lines.len() < 8 {
+                    lines.push(format!("  warp {} lanes {:#010x} {what}{line}", warp.id, group.mask));
+                }
+            }
+        }
+        let kind = FaultKind::Deadlock { warps: lines };
+        Box::new(Fault { kind, pc: at.0, thread: at.1, block: self.shared.index, notes: Vec::new() })
+    }
+}

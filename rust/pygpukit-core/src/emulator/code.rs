@@ -1,0 +1,184 @@
+//! Code ready to run: instructions with their handlers, and operands as offsets of register rows.
+//!
+//! A register is a row of 32 values, one per lane, in the frame of its function. Immediates and special registers are
+//! rows too, filled when a frame begins, so an operand is always an offset. Predicates are 32-bit masks.
+
+use super::warp::Cx;
+
+pub(crate) const LANES: usize = 32;
+pub(crate) const FULL: u32 = u32::MAX;
+
+/// What a handler tells the loop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Flow {
+    /// Go on with the next instruction.
+    Next,
+    /// The place or the lanes of the group have changed.
+    Jump,
+    /// The instruction cannot finish yet; it runs again when `Cx::wait` is over.
+    Wait,
+    /// Finished, but others should run before this warp goes on.
+    Yield,
+    /// `Cx::fault` says what went wrong.
+    Fault,
+}
+
+/// Runs an instruction for the lanes of a mask.
+///
+/// # Safety
+/// The instruction's offsets must lie in the frame of the context, in rows of the width the handler expects.
+pub(crate) type Handler = unsafe fn(&mut Cx<'_>, &Instr, u32) -> Flow;
+
+#[derive(Clone, Debug)]
+pub(crate) struct Instr {
+    pub run: Handler,
+    /// Predicate that enables lanes: its offset, and all ones to negate it.
+    pub guard: u32,
+    pub flip: u32,
+    /// Operands: offsets of rows in the frame.
+    pub d: u32,
+    pub a: u32,
+    pub b: u32,
+    pub c: u32,
+    /// What else the handler needs: a target, an address offset, the start of a list.
+    pub x: u64,
+}
+
+/// What an instruction counts as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Class {
+    Integer,
+    Float,
+    Double,
+    Half,
+    Special,
+    Convert,
+    Move,
+    Compare,
+    Global,
+    Shared,
+    Local,
+    Constant,
+    Atomic,
+    Branch,
+    Barrier,
+    Warp,
+    Matrix,
+    Other,
+}
+
+/// Where an instruction comes from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// Line of the PTX text.
+    pub ptx: u32,
+    /// Number of the source file (0 is none), and line in it.
+    pub file: u32,
+    pub line: u32,
+}
+
+/// Rows filled when a frame begins.
+#[derive(Clone, Debug)]
+pub(crate) enum Fill {
+    Half(u32, u16),
+    Word(u32, u32),
+    Double(u32, u64),
+    Special(u32, Special),
+}
+
+/// Special registers that do not change while a warp runs; 32 bits wide.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Special {
+    Tid(u8),
+    Ntid(u8),
+    Ctaid(u8),
+    Nctaid(u8),
+    Lane,
+    Warp,
+    Warps,
+    Sm,
+    Sms,
+    GridId,
+    LanesEq,
+    LanesLt,
+    LanesLe,
+    LanesGt,
+    LanesGe,
+    DynamicShared,
+    TotalShared,
+    /// Where dynamic shared memory begins.
+    SharedStart,
+    ClusterCtaid(u8),
+    ClusterNctaid(u8),
+    ClusterRank,
+    ClusterSize,
+    Clusterid(u8),
+    Nclusterid(u8),
+    IsCluster,
+    Zero,
+}
+
+/// A function after lowering.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Function {
+    pub name: String,
+    pub entry: bool,
+    /// Index of its first instruction.
+    pub start: u32,
+    /// Bytes of its frame of registers.
+    pub frame: u32,
+    /// Bytes of local memory a thread needs for it, calls it makes not counted.
+    pub local: u32,
+    pub fills: Vec<Fill>,
+    /// Bytes of statically declared shared memory.
+    pub shared: u32,
+    /// Offset and size of each parameter: of the argument block for a kernel, of local memory for other functions.
+    pub params: Vec<(u32, u32)>,
+    pub returns: Vec<(u32, u32)>,
+    pub max_threads: u32,
+    pub required_threads: Option<[u32; 3]>,
+    pub cluster: Option<[u32; 3]>,
+    pub makes_calls: bool,
+}
+
+/// A lowered module.
+#[derive(Debug, Default)]
+pub(crate) struct Code {
+    pub instrs: Vec<Instr>,
+    pub places: Vec<Place>,
+    pub classes: Vec<Class>,
+    /// Operand lists of instructions that have more operands than fields.
+    pub lists: Vec<u32>,
+    pub functions: Vec<Function>,
+    pub files: Vec<(u32, String)>,
+    /// The PTX text, for reports.
+    pub text: String,
+}
+
+impl Code {
+    /// One line of the PTX text, trimmed.
+    pub fn ptx_line(&self, line: u32) -> &str {
+        self.text.lines().nth((line as usize).saturating_sub(1)).unwrap_or("").trim()
+    }
+
+    pub fn place(&self, pc: u32) -> Place {
+        self.places.get(pc as usize).copied().unwrap_or_default()
+    }
+
+    pub fn file(&self, number: u32) -> &str {
+        self.files.iter().find(|(n, _)| *n == number).map_or("", |(_, name)| name)
+    }
+
+    /// Function an instruction belongs to.
+    pub fn function_at(&self, pc: u32) -> Option<&Function> {
+        let after = self.functions.iter().filter(|f| f.frame > 0 && f.start <= pc);
+        after.max_by_key(|f| f.start)
+    }
+}
+
+/// The first rows of every frame: predicates (the first is always true), then what a return needs.
+pub(crate) const ALWAYS: u32 = 0;
+pub(crate) const RETURN_PC: u32 = 128;
+pub(crate) const RETURN_BASE: u32 = 256;
+pub(crate) const LOCAL_BASE_ROW: u32 = 384;
+pub(crate) const FIRST_ROW: u32 = 512;

@@ -1,0 +1,218 @@
+//! Branches, calls, returns, and the end of threads.
+
+use crate::emulator::code::{Flow, Instr, LANES, LOCAL_BASE_ROW, RETURN_BASE, RETURN_PC};
+use crate::emulator::fault::FaultKind;
+use crate::emulator::memory::FUNCTION_WINDOW;
+use crate::emulator::warp::{Cx, Group, Wait};
+
+/// Go to `x`; lanes that the guard leaves out go on.
+pub(crate) unsafe fn branch(cx: &mut Cx<'_>, i: &Instr, m: u32) -> Flow {
+    let (target, next) = (i.x as u32, cx.pc + 1);
+    if m == cx.active {
+        cx.pc = target;
+        return Flow::Jump;
+    }
+    // The part with the lesser place goes on.
+    let rest = cx.active & !m;
+    let (now, later) = if target < next { ((m, target), (rest, next)) } else { ((rest, next), (m, target)) };
+    cx.warp.groups.push(Group { mask: later.0, pc: later.1, base: cx.base, wait: Wait::Ready, stamp: 0 });
+    (cx.active, cx.pc) = now;
+    Flow::Jump
+}
+
+/// `brx.idx`: each lane goes to the target its index names; `x` is the list, its length first.
+pub(crate) unsafe fn branch_indexed(cx: &mut Cx<'_>, i: &Instr, m: u32) -> Flow {
+    // SAFETY: the operand is a 32-bit row.
+    let index = unsafe { cx.get::<u32>(i.a) };
+    let start = i.x as usize;
+    let count = cx.grid.code().lists[start];
+    let pc = cx.pc;
+    if m != cx.active {
+        let rest = Group { mask: cx.active & !m, pc: pc + 1, base: cx.base, wait: Wait::Ready, stamp: 0 };
+        cx.warp.groups.push(rest);
+    }
+    let mut left = m;
+    cx.active = 0;
+    while left != 0 {
+        let lane = left.trailing_zeros() as usize;
+        if index[lane] >= count {
+            let text = format!("branch to entry {} of a table of {count}", index[lane]);
+            return cx.raise(FaultKind::Invalid { text }, 1 << lane);
+        }
+        let same = (0..LANES).filter(|&l| left >> l & 1 != 0 && index[l] == index[lane]).fold(0, |all, l| all | 1 << l);
+        left &= !same;
+        let target = cx.grid.code().lists[start + 1 + index[lane] as usize];
+        cx.warp.groups.push(Group { mask: same, pc: target, base: cx.base, wait: Wait::Ready, stamp: 0 });
+    }
+    Flow::Jump
+}
+
+/// `exit`: these lanes are done.
+pub(crate) unsafe fn exit(cx: &mut Cx<'_>, _i: &Instr, m: u32) -> Flow {
+    leave(cx, m);
+    cx.pc += 1;
+    Flow::Jump
+}
+
+fn leave(cx: &mut Cx<'_>, mask: u32) {
+    cx.warp.live &= !mask;
+    cx.active &= !mask;
+    cx.block.leave(mask.count_ones());
+}
+
+/// `ret`: back to the caller, or the end of the thread in a kernel.
+pub(crate) unsafe fn ret(cx: &mut Cx<'_>, i: &Instr, m: u32) -> Flow {
+    if i.x != 0 {
+        leave(cx, m);
+        cx.pc += 1;
+        return Flow::Jump;
+    }
+    // SAFETY: every frame of a function has these rows.
+    let (pcs, bases) = unsafe { (cx.get::<u32>(RETURN_PC), cx.get::<u32>(RETURN_BASE)) };
+    if m != cx.active {
+        let rest = Group { mask: cx.active & !m, pc: cx.pc + 1, base: cx.base, wait: Wait::Ready, stamp: 0 };
+        cx.warp.groups.push(rest);
+    }
+    let first = m.trailing_zeros() as usize;
+    let mut same = 0;
+    let mut left = m;
+    while left != 0 {
+        let lane = left.trailing_zeros() as usize;
+        let with = |l: &usize| left >> l & 1 != 0 && pcs[*l] == pcs[lane] && bases[*l] == bases[lane];
+        let mask = (0..LANES).filter(with).fold(0, |all, l| all | 1 << l);
+        left &= !mask;
+        if lane == first {
+            same = mask;
+        } else {
+            cx.warp.groups.push(Group { mask, pc: pcs[lane], base: bases[lane], wait: Wait::Ready, stamp: 0 });
+        }
+    }
+    cx.active = same;
+    (cx.pc, cx.base) = (pcs[first], bases[first]);
+    cx.set_frame();
+    Flow::Jump
+}
+
+/// Call of the function with index `a`; `b` is the caller's. `x` is a list: for each argument where it lies in the
+/// caller's local memory, where in the callee's, and its size.
+pub(crate) unsafe fn call(cx: &mut Cx<'_>, i: &Instr, m: u32) -> Flow {
+    let pc = cx.pc;
+    if m != cx.active {
+        let rest = Group { mask: cx.active & !m, pc: pc + 1, base: cx.base, wait: Wait::Ready, stamp: 0 };
+        cx.warp.groups.push(rest);
+        cx.active = m;
+    }
+    enter(cx, i, m, i.a as usize)
+}
+
+/// Call through a pointer, the 64-bit row `a`; lanes with different targets go apart.
+pub(crate) unsafe fn call_indirect(cx: &mut Cx<'_>, i: &Instr, m: u32) -> Flow {
+    // SAFETY: the operand is a 64-bit row.
+    let targets = unsafe { cx.get::<u64>(i.a) };
+    let lane = m.trailing_zeros() as usize;
+    let same = (0..LANES).filter(|&l| m >> l & 1 != 0 && targets[l] == targets[lane]).fold(0, |all, l| all | 1 << l);
+    let index = targets[lane] ^ FUNCTION_WINDOW;
+    if index >= cx.grid.code().functions.len() as u64 || cx.grid.code().functions[index as usize].frame == 0 {
+        return cx.raise(FaultKind::BadCall { address: targets[lane] }, 1 << lane);
+    }
+    let (pc, base) = (cx.pc, cx.base);
+    let rest = m & !same;
+    if rest != 0 {
+        // They make the same call afterwards.
+        cx.warp.groups.push(Group { mask: rest, pc, base, wait: Wait::Ready, stamp: 0 });
+    }
+    let outside = cx.active & !m;
+    if outside != 0 {
+        cx.warp.groups.push(Group { mask: outside, pc: pc + 1, base, wait: Wait::Ready, stamp: 0 });
+    }
+    cx.active = same;
+    enter(cx, i, same, index as usize)
+}
+
+fn enter(cx: &mut Cx<'_>, i: &Instr, m: u32, index: usize) -> Flow {
+    let grid = cx.grid;
+    let code = grid.code();
+    let (callee, caller) = (&code.functions[index], &code.functions[i.b as usize]);
+    let base = match cx.push_frame(callee, caller, m) {
+        Ok((base, _)) => base,
+        Err(kind) => return cx.raise(kind, m),
+    };
+    cx.set_frame();
+    // SAFETY: the caller's frame has this row.
+    let local = unsafe { cx.get::<u32>(LOCAL_BASE_ROW) };
+    let list = &code.lists[i.x as usize..];
+    for argument in list[1..=list[0] as usize * 3].chunks_exact(3) {
+        let (from, to, bytes) = (argument[0] as usize, argument[1] as usize, argument[2] as usize);
+        for lane in (0..LANES).filter(|lane| m >> lane & 1 != 0) {
+            let start = lane * cx.warp.local_bytes + local[lane] as usize;
+            let target = start + (caller.local as usize).next_multiple_of(16) + to;
+            cx.warp.local.copy_within(start + from..start + from + bytes, target);
+        }
+    }
+    let (pc, old) = (cx.pc + 1, cx.base);
+    cx.base = base;
+    cx.set_frame();
+    // SAFETY: the new frame has these rows.
+    unsafe {
+        cx.put(RETURN_PC, m, [pc; LANES]);
+        cx.put(RETURN_BASE, m, [old; LANES]);
+    }
+    cx.pc = callee.start;
+    Flow::Jump
+}
+
+/// After a call: copy what was returned from where the callee left it. `x` is a list as that of `call`, `b` the caller.
+pub(crate) unsafe fn take_returns(cx: &mut Cx<'_>, i: &Instr, m: u32) -> Flow {
+    let grid = cx.grid;
+    let code = grid.code();
+    let caller = &code.functions[i.b as usize];
+    // SAFETY: every frame has this row.
+    let local = unsafe { cx.get::<u32>(LOCAL_BASE_ROW) };
+    let list = &code.lists[i.x as usize..];
+    for value in list[1..=list[0] as usize * 3].chunks_exact(3) {
+        let (to, from, bytes) = (value[0] as usize, value[1] as usize, value[2] as usize);
+        for lane in (0..LANES).filter(|lane| m >> lane & 1 != 0) {
+            let start = lane * cx.warp.local_bytes + local[lane] as usize;
+            let source = start + (caller.local as usize).next_multiple_of(16) + from;
+            cx.warp.local.copy_within(source..source + bytes, start + to);
+        }
+    }
+    Flow::Next
+}
+
+pub(crate) unsafe fn trap(cx: &mut Cx<'_>, _i: &Instr, m: u32) -> Flow {
+    cx.raise(FaultKind::Trap, m)
+}
+
+pub(crate) unsafe fn nothing(_cx: &mut Cx<'_>, _i: &Instr, _m: u32) -> Flow {
+    Flow::Next
+}
+
+/// `nanosleep`: others run first.
+pub(crate) unsafe fn sleep(_cx: &mut Cx<'_>, _i: &Instr, _m: u32) -> Flow {
+    Flow::Yield
+}
+
+/// A 64-bit counter: instructions of the warp for `%clock64`, nanoseconds for `%globaltimer` (x = 1). 32 bits for x = 2.
+pub(crate) unsafe fn clock(cx: &mut Cx<'_>, i: &Instr, m: u32) -> Flow {
+    let now = cx.grid.started.elapsed().as_nanos() as u64;
+    // SAFETY: the result is a row of the width `x` says.
+    unsafe {
+        match i.x {
+            2 => cx.put(i.d, m, [now as u32; LANES]),
+            3 => cx.put(i.d, m, [(now >> 32) as u32; LANES]),
+            _ => cx.put(i.d, m, [now; LANES]),
+        }
+    }
+    Flow::Next
+}
+
+/// Local address of a variable: `x` bytes after the start of the function's part of local memory.
+pub(crate) unsafe fn local_address(cx: &mut Cx<'_>, i: &Instr, m: u32) -> Flow {
+    // SAFETY: every frame has this row; the result is a 64-bit row.
+    unsafe {
+        let base = cx.get::<u32>(LOCAL_BASE_ROW);
+        cx.put(i.d, m, base.map(|b| u64::from(b) + i.x));
+    }
+    Flow::Next
+}

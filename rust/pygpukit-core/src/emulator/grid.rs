@@ -1,0 +1,337 @@
+//! A launch: its blocks, and the host threads that run them.
+//!
+//! Blocks start in order and run to their end where they can. One that uses up its share of instructions makes room
+//! for others and goes on later, so that blocks may wait for each other, or for the host.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+
+use super::block::{Block, BlockOutcome};
+use super::code::{Code, Function, LANES, Special};
+use super::fault::{Fault, FaultKind};
+use super::memory::Memory;
+use super::random::Random;
+
+/// Instructions a block runs before another may have its thread.
+const SLICE: u64 = 1 << 19;
+
+/// Most blocks of one launch that have begun and not ended, unless the launch is cooperative.
+const MAX_RESIDENT: usize = 4096;
+
+/// How a launch runs.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Host threads; 0 means one per core.
+    pub workers: usize,
+    /// Run warps and blocks in an order drawn from this seed.
+    pub fuzz: Option<u64>,
+    /// Most instructions (of warps) in all.
+    pub max_instructions: Option<u64>,
+    pub max_time: Option<Duration>,
+}
+
+/// Everything about a launch that does not change while it runs.
+pub(crate) struct Grid {
+    pub code: Arc<Code>,
+    /// Index of the kernel among the functions.
+    pub kernel: usize,
+    pub name: String,
+    pub blocks: [u32; 3],
+    pub threads: [u32; 3],
+    pub cluster: [u32; 3],
+    pub dynamic_shared: u32,
+    pub cooperative: bool,
+    /// The argument block, in 8-byte units for its alignment.
+    pub args: Vec<u64>,
+    pub arg_bytes: usize,
+    pub memory: Arc<dyn Memory>,
+    pub options: Options,
+    pub started: Instant,
+}
+
+impl Grid {
+    pub fn code(&self) -> &Code {
+        &self.code
+    }
+
+    pub fn entry(&self) -> &Function {
+        &self.code.functions[self.kernel]
+    }
+
+    pub fn memory(&self) -> &dyn Memory {
+        &*self.memory
+    }
+
+    pub fn params(&self) -> &[u8] {
+        // SAFETY: the vector holds at least `arg_bytes` bytes.
+        unsafe { std::slice::from_raw_parts(self.args.as_ptr().cast(), self.arg_bytes) }
+    }
+
+    pub fn threads(&self) -> u32 {
+        self.threads.iter().product()
+    }
+
+    pub fn total(&self) -> u64 {
+        self.blocks.iter().map(|&n| u64::from(n)).product()
+    }
+
+    pub fn shared_bytes(&self) -> usize {
+        (self.entry().shared.next_multiple_of(16) + self.dynamic_shared) as usize
+    }
+
+    pub fn block_index(&self, number: u64) -> [u32; 3] {
+        let (x, y) = (u64::from(self.blocks[0]), u64::from(self.blocks[1]));
+        [(number % x) as u32, (number / x % y) as u32, (number / (x * y)) as u32]
+    }
+
+    pub fn order(&self, number: u64) -> Option<Random> {
+        self.options.fuzz.map(|seed| Random::new(seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
+    }
+
+    pub fn special(&self, special: Special, warp: u32, lane: usize, block: [u32; 3]) -> u32 {
+        let thread = warp * LANES as u32 + lane as u32;
+        let bit = 1u32 << lane;
+        let at = |i: u8| usize::from(i.min(2));
+        match special {
+            Special::Tid(0) => thread % self.threads[0],
+            Special::Tid(1) => thread / self.threads[0] % self.threads[1],
+            Special::Tid(_) => thread / (self.threads[0] * self.threads[1]),
+            Special::Ntid(i) => self.threads[at(i)],
+            Special::Ctaid(i) => block[at(i)],
+            Special::Nctaid(i) => self.blocks[at(i)],
+            Special::Lane => lane as u32,
+            Special::Warp => warp,
+            Special::Warps => 64,
+            Special::Sm => block[0] % self.sms(),
+            Special::Sms => self.sms(),
+            Special::GridId | Special::Zero => 0,
+            Special::LanesEq => bit,
+            Special::LanesLt => bit - 1,
+            Special::LanesLe => bit | (bit - 1),
+            Special::LanesGt => !(bit | (bit - 1)),
+            Special::LanesGe => !(bit - 1),
+            Special::DynamicShared => self.dynamic_shared,
+            Special::SharedStart => self.entry().shared.next_multiple_of(16),
+            Special::TotalShared => self.shared_bytes() as u32,
+            Special::ClusterCtaid(i) => block[at(i)] % self.cluster[at(i)],
+            Special::ClusterNctaid(i) => self.cluster[at(i)],
+            Special::ClusterRank => {
+                let c = [0, 1, 2].map(|i: usize| block[i] % self.cluster[i]);
+                c[0] + self.cluster[0] * (c[1] + self.cluster[1] * c[2])
+            }
+            Special::ClusterSize => self.cluster.iter().product(),
+            Special::Clusterid(i) => block[at(i)] / self.cluster[at(i)],
+            Special::Nclusterid(i) => self.blocks[at(i)] / self.cluster[at(i)],
+            Special::IsCluster => u32::from(self.cluster.iter().product::<u32>() > 1),
+        }
+    }
+
+    /// What kernels print goes to standard output, a warp's lines together.
+    pub fn print(&self, text: &str) {
+        use std::io::Write;
+        let mut out = std::io::stdout().lock();
+        // A closed pipe is no fault of the kernel.
+        let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    }
+
+    fn sms(&self) -> u32 {
+        self.workers() as u32
+    }
+
+    fn workers(&self) -> usize {
+        match self.options.workers {
+            0 => std::thread::available_parallelism().map_or(1, |n| n.get()),
+            n => n,
+        }
+    }
+}
+
+#[derive(Default)]
+struct State {
+    /// Blocks that have begun.
+    next: u64,
+    /// Begun, not ended, and not running now.
+    resident: VecDeque<Block>,
+    running: usize,
+    /// Ended: their memory serves the next one.
+    spare: Vec<Block>,
+    /// How many may be begun and not ended at the same time.
+    cap: usize,
+    /// Slices since the last block ended.
+    idle: usize,
+    instructions: u64,
+    fault: Option<Box<Fault>>,
+    ended: bool,
+}
+
+/// What a launch did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// Instructions issued by warps.
+    pub instructions: u64,
+}
+
+/// A launch in progress.
+pub(crate) struct Run {
+    pub grid: Grid,
+    state: Mutex<State>,
+    ended: Condvar,
+    abort: AtomicBool,
+}
+
+impl Run {
+    /// Start the launch on other threads as far as several are of use; the caller is expected to `work` or `wait`.
+    pub fn start(grid: Grid, caller_works: bool) -> Arc<Run> {
+        let workers = if grid.options.fuzz.is_some() { 1 } else { grid.workers() };
+        let useful = workers.min(usize::try_from(grid.total()).unwrap_or(workers)).max(1);
+        let cap = if grid.cooperative { usize::MAX } else { useful };
+        let state = State { cap, ..State::default() };
+        let run =
+            Arc::new(Run { grid, state: Mutex::new(state), ended: Condvar::new(), abort: AtomicBool::new(false) });
+        for _ in usize::from(caller_works)..useful {
+            run.spawn();
+        }
+        run
+    }
+
+    fn spawn(self: &Arc<Run>) {
+        let run = self.clone();
+        let thread = std::thread::Builder::new().name("pygpukit-emulator".to_string());
+        if thread.spawn(move || run.work(None)).is_err() {
+            // Fewer threads, the same result; when there is none at all the caller's `wait` works itself.
+            self.work(None);
+        }
+    }
+
+    /// Stop it at the next chance.
+    pub fn interrupt(&self) {
+        self.abort.store(true, Ordering::Relaxed);
+    }
+
+    /// Work as one of its threads until nothing is left to do, or until a moment; false when that came first.
+    pub fn work(&self, until: Option<Instant>) -> bool {
+        loop {
+            let Some(mut block) = self.take() else { return true };
+            let share = if self.grid.cooperative { SLICE / 8 } else { SLICE };
+            let (outcome, count) = block.run(&self.grid, share);
+            self.put(block, outcome, count);
+            if count < 2048 {
+                std::thread::yield_now();
+            }
+            if until.is_some_and(|until| Instant::now() >= until) {
+                return self.state.lock().ended;
+            }
+        }
+    }
+
+    fn take(&self) -> Option<Block> {
+        let mut state = self.state.lock();
+        if state.fault.is_some() || state.ended {
+            return None;
+        }
+        let begun = state.resident.len() + state.running;
+        let may_begin =
+            state.next < self.grid.total() && begun < state.cap.min(MAX_RESIDENT.max(begun_limit(&self.grid)));
+        let block = if may_begin {
+            let number = state.next;
+            state.next += 1;
+            let spare = state.spare.pop();
+            state.running += 1;
+            drop(state);
+            return Some(match spare {
+                Some(mut block) => {
+                    block.restart(&self.grid, number);
+                    block
+                }
+                None => Block::new(&self.grid, number),
+            });
+        } else {
+            state.resident.pop_front()
+        };
+        if block.is_some() {
+            state.running += 1;
+        }
+        block
+    }
+
+    fn put(&self, block: Block, outcome: BlockOutcome, count: u64) {
+        let mut state = self.state.lock();
+        state.running -= 1;
+        state.instructions += count;
+        match outcome {
+            BlockOutcome::Done => {
+                state.idle = 0;
+                state.spare.push(block);
+            }
+            BlockOutcome::Slice => {
+                state.idle += 1;
+                if state.idle > state.resident.len() + state.running + 1 {
+                    // Nobody ends: perhaps they wait for a block that has not begun.
+                    state.cap = state.cap.saturating_add(state.cap / 2 + 1);
+                    state.idle = 0;
+                }
+                let fault = self.limit(&state, &block);
+                state.resident.push_back(block);
+                if let Some(fault) = fault {
+                    state.fault.get_or_insert(fault);
+                }
+            }
+            BlockOutcome::Fault(fault) => {
+                state.fault.get_or_insert(fault);
+            }
+        }
+        let over = state.fault.is_some() || (state.next == self.grid.total() && state.resident.is_empty());
+        if over && state.running == 0 {
+            state.ended = true;
+            state.resident.clear();
+            state.spare.clear();
+            self.ended.notify_all();
+        }
+    }
+
+    /// Has the launch used up what it was allowed?
+    fn limit(&self, state: &State, block: &Block) -> Option<Box<Fault>> {
+        let options = &self.grid.options;
+        let kind = if self.abort.load(Ordering::Relaxed) {
+            FaultKind::Interrupted
+        } else if let Some(max) = options.max_instructions.filter(|max| state.instructions > *max) {
+            let text =
+                format!("the kernel ran {} instructions and had not ended; the limit is {max}", state.instructions);
+            FaultKind::Limit { text }
+        } else if let Some(max) = options.max_time.filter(|max| self.grid.started.elapsed() > *max) {
+            FaultKind::Limit { text: format!("the kernel had not ended after {:.1} s, its limit", max.as_secs_f64()) }
+        } else {
+            return None;
+        };
+        let (pc, thread) = block.somewhere();
+        Some(Box::new(Fault { kind, pc, thread, block: block.shared.index, notes: Vec::new() }))
+    }
+
+    /// Wait for the end; None when `timeout` came first.
+    pub fn wait(&self, timeout: Option<Duration>) -> Option<Result<Summary, String>> {
+        let mut state = self.state.lock();
+        let until = timeout.map(|t| Instant::now() + t);
+        while !state.ended {
+            match until {
+                Some(until) => {
+                    if self.ended.wait_until(&mut state, until).timed_out() && !state.ended {
+                        return None;
+                    }
+                }
+                None => self.ended.wait(&mut state),
+            }
+        }
+        Some(match &state.fault {
+            Some(fault) => Err(fault.report(&self.grid.name, &self.grid.code, self.grid.threads)),
+            None => Ok(Summary { instructions: state.instructions }),
+        })
+    }
+}
+
+fn begun_limit(grid: &Grid) -> usize {
+    if grid.cooperative { usize::MAX } else { 0 }
+}

@@ -1,0 +1,152 @@
+//! Addresses of a kernel: windows of the generic address space, and which global addresses are valid.
+
+use super::code::{FULL, LANES};
+use super::fault::{FaultKind, MemorySpace};
+use super::warp::Cx;
+
+/// Generic addresses with this in their top byte are shared, local or parameter memory; host addresses never have it.
+pub(crate) const SHARED_WINDOW: u64 = 0x10 << 56;
+pub(crate) const LOCAL_WINDOW: u64 = 0x20 << 56;
+pub(crate) const PARAM_WINDOW: u64 = 0x30 << 56;
+pub(crate) const FUNCTION_WINDOW: u64 = 0x40 << 56;
+pub(crate) const WINDOW_MASK: u64 = 0xff << 56;
+
+/// Which addresses belong to allocations.
+pub trait Memory: Send + Sync {
+    /// The valid range around an address: start and end.
+    fn find(&self, address: u64) -> Option<(u64, u64)>;
+}
+
+impl Cx<'_> {
+    /// Is `[address, address + bytes)` global memory a kernel may touch?
+    #[inline]
+    pub fn is_valid(&mut self, first: u64, last: u64) -> bool {
+        for &(start, end) in &self.known {
+            if first >= start && last <= end {
+                return true;
+            }
+        }
+        self.look_up(first, last)
+    }
+
+    #[cold]
+    fn look_up(&mut self, first: u64, last: u64) -> bool {
+        match self.grid.memory().find(first) {
+            Some(range) => {
+                self.known[self.next_known] = range;
+                self.next_known = (self.next_known + 1) % self.known.len();
+                last <= range.1
+            }
+            None => false,
+        }
+    }
+
+    /// Check the addresses of a global access of `bytes` each; Some names the lane and what is wrong with it.
+    #[inline]
+    pub fn check_global(
+        &mut self,
+        addresses: &[u64; LANES],
+        mask: u32,
+        bytes: u32,
+        write: bool,
+    ) -> Option<(u32, FaultKind)> {
+        let mut low = u64::MAX;
+        let mut high = 0;
+        let mut bits = 0;
+        if mask == FULL {
+            for &address in addresses {
+                low = low.min(address);
+                high = high.max(address);
+                bits |= address;
+            }
+        } else {
+            for (lane, &address) in addresses.iter().enumerate() {
+                if mask >> lane & 1 != 0 {
+                    low = low.min(address);
+                    high = high.max(address);
+                    bits |= address;
+                }
+            }
+        }
+        if bits & u64::from(bytes - 1) == 0 && self.is_valid(low, high.wrapping_add(u64::from(bytes))) {
+            return None;
+        }
+        self.find_bad(addresses, mask, bytes, write)
+    }
+
+    /// The first lane whose address is bad; none when the lanes are in several allocations, all valid.
+    #[cold]
+    fn find_bad(&mut self, addresses: &[u64; LANES], mask: u32, bytes: u32, write: bool) -> Option<(u32, FaultKind)> {
+        let space = MemorySpace::Global;
+        for (lane, &address) in addresses.iter().enumerate() {
+            if mask >> lane & 1 == 0 {
+                continue;
+            }
+            let bad = if !address.is_multiple_of(u64::from(bytes)) {
+                FaultKind::Misaligned { space, write, address, bytes }
+            } else if !self.is_valid(address, address.wrapping_add(u64::from(bytes))) {
+                FaultKind::OutOfBounds { space, write, address, bytes, limit: 0 }
+            } else {
+                continue;
+            };
+            return Some((1 << lane, bad));
+        }
+        None
+    }
+
+    /// Host pointer for one access of one lane to a generic address.
+    pub fn resolve(&mut self, lane: usize, address: u64, bytes: u32, write: bool) -> Result<*mut u8, FaultKind> {
+        match address & WINDOW_MASK {
+            SHARED_WINDOW => self.resolve_shared(address & !WINDOW_MASK, bytes, write),
+            LOCAL_WINDOW => self.resolve_local(lane, address & !WINDOW_MASK, bytes, write),
+            PARAM_WINDOW => self.resolve_param(address & !WINDOW_MASK, bytes, write),
+            _ => {
+                let space = MemorySpace::Global;
+                if !address.is_multiple_of(u64::from(bytes)) {
+                    return Err(FaultKind::Misaligned { space, write, address, bytes });
+                }
+                if !self.is_valid(address, address.wrapping_add(u64::from(bytes))) {
+                    return Err(FaultKind::OutOfBounds { space, write, address, bytes, limit: 0 });
+                }
+                Ok(address as *mut u8)
+            }
+        }
+    }
+
+    #[inline]
+    pub fn resolve_shared(&mut self, address: u64, bytes: u32, write: bool) -> Result<*mut u8, FaultKind> {
+        let (space, limit) = (MemorySpace::Shared, self.block.memory.bytes as u64);
+        if !address.is_multiple_of(u64::from(bytes)) {
+            return Err(FaultKind::Misaligned { space, write, address, bytes });
+        }
+        if address.saturating_add(u64::from(bytes)) > limit {
+            return Err(FaultKind::OutOfBounds { space, write, address, bytes, limit });
+        }
+        // SAFETY: inside the block's shared memory.
+        Ok(unsafe { self.block.memory.as_mut_ptr().add(address as usize) })
+    }
+
+    #[inline]
+    pub fn resolve_local(&mut self, lane: usize, address: u64, bytes: u32, write: bool) -> Result<*mut u8, FaultKind> {
+        let (space, limit) = (MemorySpace::Local, self.warp.local_bytes as u64);
+        if !address.is_multiple_of(u64::from(bytes)) {
+            return Err(FaultKind::Misaligned { space, write, address, bytes });
+        }
+        if address.saturating_add(u64::from(bytes)) > limit {
+            return Err(FaultKind::OutOfBounds { space, write, address, bytes, limit });
+        }
+        // SAFETY: inside this lane's part of local memory.
+        Ok(unsafe { self.warp.local.as_mut_ptr().add(lane * self.warp.local_bytes + address as usize) })
+    }
+
+    #[inline]
+    pub fn resolve_param(&mut self, address: u64, bytes: u32, write: bool) -> Result<*mut u8, FaultKind> {
+        let params = self.grid.params();
+        let (space, limit) = (MemorySpace::Param, params.len() as u64);
+        if write || address.saturating_add(u64::from(bytes)) > limit {
+            return Err(FaultKind::OutOfBounds { space, write, address, bytes, limit });
+        }
+        // SAFETY: inside the argument block; only read.
+        Ok(unsafe { params.as_ptr().add(address as usize).cast_mut() })
+    }
+}
