@@ -146,6 +146,8 @@ pub struct Function<'a> {
     pub required_threads: Option<[u32; 3]>,
     /// Dimensions of `.reqnctapercluster`, or `.explicitcluster` without them as zeros.
     pub cluster: Option<[u32; 3]>,
+    /// `.blocksareclusters`: the grid of a launch counts clusters.
+    pub blocks_are_clusters: bool,
     /// None for a declaration.
     pub body: Option<Vec<Statement<'a>>>,
     pub line: u32,
