@@ -7,9 +7,15 @@ mod code;
 mod copies;
 mod exec;
 mod fault;
+pub mod float;
 mod grid;
+mod image;
 mod lower;
 mod memory;
 pub mod ptx;
 mod random;
 mod warp;
+
+pub use grid::{Options, Summary};
+pub use image::{Image, Launch};
+pub use memory::Memory;

@@ -114,6 +114,7 @@ struct Scope<'a> {
 
 /// Data of a module's variables: where it lies and what it holds.
 pub(crate) struct Data {
+    pub base: u64,
     pub bytes: usize,
     /// Offset and bytes.
     pub init: Vec<(usize, Vec<u8>)>,
@@ -193,7 +194,7 @@ pub(crate) fn lower<E: From<LowerError>>(
             return fail(*line, format!("function '{}' has no body in this module", function.name)).map_err(E::from);
         }
     }
-    Ok((lower.code, Data { bytes, init }))
+    Ok((lower.code, Data { base, bytes, init }))
 }
 
 fn place_shared(variable: &Variable<'_>, end: &mut u32) -> Result<Name> {
