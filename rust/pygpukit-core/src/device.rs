@@ -133,6 +133,9 @@ pub trait Device: Send + Sync + fmt::Debug {
         self.enqueue(stream, &Work::Kernel(launch.to_owned()))
     }
 
+    /// A wait was given up (Ctrl-C): end running kernels where the device can.
+    fn interrupt(&self) {}
+
     /// Let queued work make progress. The CPU device's deferred streams run here; elsewhere it does nothing.
     fn poll(&self) -> Result<()> {
         Ok(())
