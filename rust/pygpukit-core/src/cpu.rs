@@ -48,6 +48,10 @@ pub struct CpuConfig {
     pub total_memory: Option<usize>,
     /// Delay work and run it in an order drawn from this seed.
     pub deferred: Option<u64>,
+    /// Run operators by their kernels.
+    pub emulated: bool,
+    /// Capability to compile kernels for: (8, 0) or (9, 0).
+    pub capability: Option<(i32, i32)>,
 }
 
 /// Memory the device has handed out, for tests of what must come back.
@@ -86,10 +90,10 @@ impl CpuDevice {
             features.push("deferred");
         }
         let props = DeviceProps {
-            kind: DeviceKind::Cpu,
+            kind: if config.emulated { DeviceKind::Emulated } else { DeviceKind::Cpu },
             ordinal: 0,
             name: host::name(),
-            capability: (0, 0),
+            capability: config.capability.unwrap_or((8, 0)),
             sm_count: std::thread::available_parallelism().map_or(1, |n| n.get() as u32),
             total_memory,
             l2_bytes: 0,

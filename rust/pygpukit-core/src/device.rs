@@ -33,7 +33,10 @@ raw_handle!(
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DeviceKind {
+    /// Operators on NumPy, kernels on the emulator.
     Cpu,
+    /// The CPU device with operators run by their kernels too.
+    Emulated,
     Cuda,
 }
 
@@ -43,7 +46,7 @@ pub struct DeviceProps {
     pub kind: DeviceKind,
     pub ordinal: i32,
     pub name: String,
-    /// Compute capability; (0, 0) on the CPU device.
+    /// Compute capability; on the CPU device that of the PTX it runs.
     pub capability: (i32, i32),
     pub sm_count: u32,
     pub total_memory: usize,
