@@ -132,7 +132,7 @@ pub fn fma_bf16(a: u16, b: u16, c: u16) -> u16 {
 
 /// `x + y`, where an inexact sum gets an odd last bit.
 #[inline(always)]
-fn sum_to_odd(x: f64, y: f64) -> f64 {
+pub(super) fn sum_to_odd(x: f64, y: f64) -> f64 {
     let sum = x + y;
     let of_y = sum - x;
     let error = (x - (sum - of_y)) + (y - of_y);
