@@ -33,7 +33,10 @@ raw_handle!(
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DeviceKind {
+    /// Operators on NumPy, kernels on the emulator.
     Cpu,
+    /// The CPU device with operators run by their kernels too.
+    Emulated,
     Cuda,
 }
 
@@ -43,7 +46,7 @@ pub struct DeviceProps {
     pub kind: DeviceKind,
     pub ordinal: i32,
     pub name: String,
-    /// Compute capability; (0, 0) on the CPU device.
+    /// Compute capability; on the CPU device that of the PTX it runs.
     pub capability: (i32, i32),
     pub sm_count: u32,
     pub total_memory: usize,
@@ -132,6 +135,9 @@ pub trait Device: Send + Sync + fmt::Debug {
     fn launch(&self, stream: RawStream, launch: &Launch<'_>) -> Result<()> {
         self.enqueue(stream, &Work::Kernel(launch.to_owned()))
     }
+
+    /// A wait was given up (Ctrl-C): end running kernels where the device can.
+    fn interrupt(&self) {}
 
     /// Let queued work make progress. The CPU device's deferred streams run here; elsewhere it does nothing.
     fn poll(&self) -> Result<()> {

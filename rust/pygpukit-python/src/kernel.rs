@@ -278,7 +278,7 @@ impl PyKernel {
         if let Some(stream) = stream {
             ctx = Arc::new(stream.get().context(&ctx)?);
         }
-        self.launch(&ctx, grid, block, 0, &filled)
+        self.launch(py, &ctx, grid, block, 0, &filled)
     }
 
     fn __repr__(&self) -> String {

@@ -16,6 +16,7 @@ use smallvec::SmallVec;
 use crate::array::GPUArray;
 use crate::device::context_for;
 use crate::errors::{ToPy, raise};
+use crate::inside::detached;
 use crate::kernel::{Param, PyKernel, Takes};
 use crate::scalar::Scalar;
 use crate::stream::PyStream;
@@ -201,6 +202,7 @@ impl PyKernel {
     #[inline]
     pub(crate) fn launch(
         &self,
+        py: Python<'_>,
         ctx: &ExecCtx,
         grid: [u32; 3],
         block: [u32; 3],
@@ -211,8 +213,17 @@ impl PyKernel {
         let attributes =
             LaunchAttributes { cluster: meta.cluster, cooperative: meta.cooperative, ..Default::default() };
         let work = Launch { kernel: &self.kernel, grid, block, shared, attributes, args: &filled.blob };
-        launch(ctx, &work, &filled.uses).py()
+        launch_kernel(py, ctx, &work, &filled.uses)
     }
+}
+
+/// Launch on the context's stream. A kernel that runs on this machine's cores runs without the interpreter.
+#[inline]
+pub(crate) fn launch_kernel(py: Python<'_>, ctx: &ExecCtx, work: &Launch<'_>, uses: &[UseRef<'_>]) -> PyResult<()> {
+    if ctx.state.is_cuda() || ctx.recorder.is_some() {
+        return launch(ctx, work, uses).py();
+    }
+    detached(py, || launch(ctx, work, uses))
 }
 
 /// Enough blocks along x to give each element a thread; at least one.
@@ -315,6 +326,6 @@ impl PyKernel {
         if let Some(stream) = stream {
             ctx = Arc::new(stream.get().context(&ctx)?);
         }
-        self.launch(&ctx, grid, block, shared, filled)
+        self.launch(py, &ctx, grid, block, shared, filled)
     }
 }

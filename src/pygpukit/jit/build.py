@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from pygpukit import _pygpukit_rust as _native
-from pygpukit.jit.compiler import arch_for, compile_image, macro_texts
+from pygpukit.jit.compiler import compile_image, macro_texts, target_of
 from pygpukit.jit.ptx import ptx_entry
 from pygpukit.jit.signature import Param, find_signature
 
 __all__ = ["kernel_from_ptx", "kernel_from_source"]
-
-# What the emulator of the CPU device reads.
-_PTX_ARCH = "80"
 
 
 def kernel_from_source(
@@ -25,8 +22,7 @@ def kernel_from_source(
 ) -> _native.Kernel:
     """Compile and load the kernel that `func` names; see `pygpukit.jit`."""
     signature = find_signature(source, func, _macros(options, defines), headers)
-    is_cuda = device.kind == "cuda"
-    arch = arch_for(device.capability) if is_cuda else _PTX_ARCH
+    arch, kind = target_of(device)
     image = compile_image(
         source,
         name=signature.name,
@@ -35,7 +31,7 @@ def kernel_from_source(
         headers=headers,
         defines=defines,
         expressions=() if signature.extern_c else (signature.name,),
-        kind="cubin" if is_cuda else "ptx",
+        kind=kind,
     )
     entry = signature.name if signature.extern_c else image.lowered[signature.name]
     return _load(image.image, entry, signature.name, signature.params, arch, source)

@@ -17,5 +17,5 @@ mod random;
 mod warp;
 
 pub use grid::{Options, Summary};
-pub use image::{Image, Launch};
+pub use image::{Image, Launch, Running};
 pub use memory::Memory;
