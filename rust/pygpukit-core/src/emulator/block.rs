@@ -12,17 +12,26 @@ const WARP_SLICE: u32 = 8192;
 pub(crate) const BARRIERS: usize = 16;
 
 /// A named barrier.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Barrier {
     pub phase: u32,
     /// Threads that have arrived in this phase, and that must.
     pub arrived: u32,
     pub expected: u32,
-    /// What `bar.red` has gathered, and its result of the last phase.
+    /// What `bar.red` has gathered: threads whose predicate holds, whether it holds for all, and who reads the result.
     pub count: u32,
     pub all: bool,
-    pub any: bool,
-    pub last: (u32, bool, bool),
+    pub readers: u32,
+    /// Results that have not been read by all yet.
+    results: Vec<Reduction>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Reduction {
+    phase: u32,
+    readers: u32,
+    count: u32,
+    all: bool,
 }
 
 /// What the warps of a block share.
@@ -69,11 +78,27 @@ impl Shared {
         let barrier = &mut self.barriers[id];
         let expected = if barrier.expected == 0 { self.live } else { barrier.expected };
         if barrier.arrived > 0 && barrier.arrived >= expected {
-            barrier.last = (barrier.count, barrier.all, barrier.any);
+            if barrier.readers > 0 {
+                let Barrier { phase, readers, count, all, .. } = *barrier;
+                barrier.results.push(Reduction { phase, readers, count, all });
+            }
             barrier.phase = barrier.phase.wrapping_add(1);
-            (barrier.arrived, barrier.expected, barrier.count) = (0, 0, 0);
-            (barrier.all, barrier.any) = (true, false);
+            (barrier.arrived, barrier.expected, barrier.count, barrier.readers) = (0, 0, 0, 0);
+            barrier.all = true;
         }
+    }
+
+    /// What a reduction of this phase gathered, read by one of its threads.
+    pub fn take_result(&mut self, id: usize, phase: u32) -> (u32, bool) {
+        let results = &mut self.barriers[id % BARRIERS].results;
+        let Some(index) = results.iter().position(|result| result.phase == phase) else { return (0, true) };
+        let Reduction { readers, count, all, .. } = results[index];
+        if readers > 1 {
+            results[index].readers -= 1;
+        } else {
+            results.swap_remove(index);
+        }
+        (count, all)
     }
 
     /// Threads have exited: those that are left may now be all that a barrier waits for.
@@ -107,7 +132,7 @@ impl Block {
             index: [0; 3],
             number,
             memory: SharedMemory::new(grid.shared_bytes()),
-            barriers: [Barrier::default(); BARRIERS],
+            barriers: Default::default(),
             live: 0,
             order: None,
         };
@@ -120,7 +145,7 @@ impl Block {
     pub fn restart(&mut self, grid: &Grid, number: u64) {
         self.shared.number = number;
         self.shared.index = grid.block_index(number);
-        self.shared.barriers = [Barrier { all: true, ..Barrier::default() }; BARRIERS];
+        self.shared.barriers = std::array::from_fn(|_| Barrier { all: true, ..Barrier::default() });
         self.shared.live = grid.threads();
         self.shared.order = grid.order(number);
         for warp in &mut self.warps {

@@ -67,6 +67,9 @@ pub(crate) struct Warp {
     pub live: u32,
     pub groups: SmallVec<[Group; 4]>,
     clock: u64,
+    /// Jumps back that are left before a group gives way, and whether one does so now.
+    patience: u32,
+    rotate: bool,
     /// Instructions run, by the warp and by its lanes.
     pub issued: u64,
     /// State of asynchronous copies that are not complete yet.
@@ -87,6 +90,8 @@ impl Warp {
             live: 0,
             groups: SmallVec::new(),
             clock: 0,
+            patience: PATIENCE,
+            rotate: false,
             issued: 0,
             copies: Default::default(),
         }
@@ -101,6 +106,7 @@ impl Warp {
         self.groups.clear();
         self.groups.push(Group { mask: self.live, pc: grid.entry().start, base: 0, wait: Wait::Ready, stamp: 0 });
         self.copies = Default::default();
+        (self.patience, self.rotate) = (PATIENCE, false);
         // SAFETY: the register file holds the entry's frame, and `fills` lie in it.
         unsafe {
             let frame = self.registers.as_mut_ptr().cast::<u8>();
@@ -172,8 +178,6 @@ pub(crate) struct Cx<'a> {
     limit: u32,
     pub wait: Wait,
     pub fault: Option<Box<Fault>>,
-    patience: u32,
-    rotate: bool,
     /// A memory range known to be valid, tried before the table.
     pub known: [(u64, u64); 4],
     pub next_known: usize,
@@ -193,8 +197,6 @@ impl<'a> Cx<'a> {
             limit: u32::MAX,
             wait: Wait::Ready,
             fault: None,
-            patience: PATIENCE,
-            rotate: false,
             known: [(1, 0); 4],
             next_known: 0,
         }
@@ -244,13 +246,13 @@ impl<'a> Cx<'a> {
                         }
                         if !self.warp.groups.is_empty() {
                             if self.pc <= pc {
-                                self.patience = self.patience.saturating_sub(1);
-                                self.rotate = self.patience == 0;
+                                self.warp.patience = self.warp.patience.saturating_sub(1);
+                                self.warp.rotate = self.warp.patience == 0;
                             }
                             self.set_limit();
                         }
                         pc = self.pc;
-                        if self.rotate {
+                        if self.warp.rotate {
                             self.put_back(pc, Wait::Ready);
                             return (*count >= budget).then_some(Outcome::Slice);
                         }
@@ -268,7 +270,7 @@ impl<'a> Cx<'a> {
                     }
                     Flow::Yield => {
                         self.put_back(pc + 1, Wait::Ready);
-                        self.rotate = true;
+                        self.warp.rotate = true;
                         return Some(Outcome::Slice);
                     }
                     Flow::Fault => return Some(Outcome::Fault),
@@ -301,6 +303,11 @@ impl<'a> Cx<'a> {
 
     /// Join groups that met, and make the one that should run the current one. False when none can.
     fn select(&mut self) -> bool {
+        self.wake();
+        let rotate = std::mem::take(&mut self.warp.rotate);
+        if rotate {
+            self.warp.patience = PATIENCE;
+        }
         let groups = &mut self.warp.groups;
         let mut i = 0;
         while i < groups.len() {
@@ -320,13 +327,12 @@ impl<'a> Cx<'a> {
             }
             i += 1;
         }
-        self.wake();
         let groups = &self.warp.groups;
         let ready = groups.iter().enumerate().filter(|(_, g)| g.wait == Wait::Ready);
         let chosen = if let Some(order) = &mut self.block.order {
             let all: SmallVec<[usize; 8]> = ready.map(|(i, _)| i).collect();
             if all.is_empty() { None } else { Some(all[order.below(all.len())]) }
-        } else if std::mem::take(&mut self.rotate) {
+        } else if rotate {
             ready.min_by_key(|(_, g)| g.stamp).map(|(i, _)| i)
         } else {
             ready.min_by_key(|(_, g)| (std::cmp::Reverse(g.base), g.pc)).map(|(i, _)| i)
@@ -340,7 +346,6 @@ impl<'a> Cx<'a> {
         self.pc = group.pc;
         self.active = group.mask;
         self.base = group.base;
-        self.patience = PATIENCE;
         self.set_frame();
         self.limit = u32::MAX;
         if !self.warp.groups.is_empty() {
@@ -382,15 +387,18 @@ impl<'a> Cx<'a> {
             if !over {
                 continue;
             }
-            if let Wait::WarpBarrier(_) = group.wait {
-                for g in &mut self.warp.groups {
-                    if g.wait == group.wait {
-                        g.wait = Wait::Ready;
-                        g.pc += 1;
+            // Lanes at a barrier have done what it asks of them, so they go on behind it.
+            match group.wait {
+                Wait::WarpBarrier(_) => {
+                    for g in self.warp.groups.iter_mut().filter(|g| g.wait == group.wait) {
+                        (g.wait, g.pc) = (Wait::Ready, g.pc + 1);
                     }
                 }
-            } else {
-                self.warp.groups[i].wait = Wait::Ready;
+                Wait::Barrier { .. } => {
+                    let g = &mut self.warp.groups[i];
+                    (g.wait, g.pc) = (Wait::Ready, g.pc + 1);
+                }
+                _ => self.warp.groups[i].wait = Wait::Ready,
             }
         }
     }
@@ -399,7 +407,7 @@ impl<'a> Cx<'a> {
     fn stuck(&mut self) {
         let outside = |g: &Group| matches!(g.wait, Wait::Barrier { .. } | Wait::Cluster { .. });
         let Some(group) = self.warp.groups.iter().find(|g| !outside(g)).copied() else { return };
-        if self.warp.groups.iter().any(outside) && !matches!(group.wait, Wait::Aligned(_)) {
+        if self.warp.groups.iter().any(outside) {
             return;
         }
         self.pc = group.pc;
@@ -480,6 +488,9 @@ impl<'a> Cx<'a> {
 
 /// Groups at the same place join unless one waits at a barrier of the block: it has arrived, the other has not.
 fn joins(a: Wait, b: Wait) -> bool {
-    let inside = |w: Wait| matches!(w, Wait::Ready | Wait::Lanes(_) | Wait::Aligned(_));
-    inside(a) && inside(b)
+    match (a, b) {
+        // Teams of different masks would only part again.
+        (Wait::Lanes(a), Wait::Lanes(b)) => a == b,
+        (a, b) => [a, b].iter().all(|w| matches!(w, Wait::Ready | Wait::Lanes(_) | Wait::Aligned(_))),
+    }
 }

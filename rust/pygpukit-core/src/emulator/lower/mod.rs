@@ -2,12 +2,14 @@
 //!
 //! What cannot be run is refused here, with the instruction and its line, before anything runs.
 
+mod atomic;
 mod builtin;
 mod control;
 mod instruction;
 mod integer;
 mod memory;
 mod operands;
+mod sync;
 
 use std::collections::HashMap;
 
