@@ -5,6 +5,7 @@
 mod block;
 mod code;
 mod copies;
+mod counters;
 mod exec;
 mod fault;
 pub mod float;
@@ -16,6 +17,8 @@ pub mod ptx;
 mod random;
 mod warp;
 
+pub use code::Class;
+pub use counters::{CLASSES, Counters, Traffic};
 pub use grid::{Options, Summary};
 pub use image::{Image, Launch, Running};
 pub use memory::Memory;
