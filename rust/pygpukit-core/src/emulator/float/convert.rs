@@ -59,9 +59,8 @@ impl Int {
 /// Exact; a NaN keeps what it carries and becomes quiet.
 #[inline(always)]
 pub fn f32_to_f64(a: u32) -> u64 {
-    let x = f32::from_bits(a);
     let nan = u64::from(a & 0x8000_0000) << 32 | 0x7ff8_0000_0000_0000 | u64::from(a & 0x007f_ffff) << 29;
-    if x.is_nan() { nan } else { f64::from(x).to_bits() }
+    if a & 0x7fff_ffff > 0x7f80_0000 { nan } else { f64::from(f32::from_bits(a)).to_bits() }
 }
 
 #[inline(always)]
