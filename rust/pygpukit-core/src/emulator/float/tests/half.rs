@@ -251,6 +251,15 @@ fn halves_of_a_word() {
     assert_eq!(each_half(0x3c00_4000, neg_f16), 0xbc00_c000);
     assert_eq!(each_half2(0x3c00_4000, 0x3c00_3c00, add_f16), 0x4000_4200);
     assert_eq!(each_half3(0x3c00_4000, 0x3c00_3c00, 0x3c00_0000, fma_f16), 0x4000_4000);
+    let (x, y, z) = (0x3c00_4000, 0x3e00_3c00, 0x7bff_8000);
+    assert_eq!(add_f16x2(x, y), each_half2(x, y, add_f16));
+    assert_eq!(sub_f16x2(x, y), each_half2(x, y, sub_f16));
+    assert_eq!(mul_f16x2(x, y), each_half2(x, y, mul_f16));
+    assert_eq!(fma_f16x2(x, y, z), each_half3(x, y, z, fma_f16));
+    assert_eq!(add_bf16x2(x, y), each_half2(x, y, add_bf16));
+    assert_eq!(sub_bf16x2(x, y), each_half2(x, y, sub_bf16));
+    assert_eq!(mul_bf16x2(x, y), each_half2(x, y, mul_bf16));
+    assert_eq!(fma_bf16x2(x, y, z), each_half3(x, y, z, fma_bf16));
     assert_eq!(f16_to_bf16(0x3c00, Round::Nearest), 0x3f80);
     assert_eq!(bf16_to_f16(0x7f00, Round::Zero), 0x7bff);
 }
