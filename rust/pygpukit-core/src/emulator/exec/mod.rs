@@ -2,6 +2,12 @@
 
 pub(crate) mod builtin;
 pub(crate) mod control;
+pub(crate) mod convert;
+pub(crate) mod float;
+pub(crate) mod half;
 pub(crate) mod integer;
 pub(crate) mod lanes;
 pub(crate) mod memory;
+
+#[cfg(test)]
+mod tests;

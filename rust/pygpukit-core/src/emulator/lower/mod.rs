@@ -4,6 +4,8 @@
 
 mod builtin;
 mod control;
+mod convert;
+mod float;
 mod instruction;
 mod integer;
 mod memory;
