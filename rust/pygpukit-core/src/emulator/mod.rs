@@ -15,6 +15,8 @@ mod lower;
 mod memory;
 pub mod ptx;
 mod random;
+#[cfg(test)]
+mod testing;
 mod warp;
 
 pub use code::Class;

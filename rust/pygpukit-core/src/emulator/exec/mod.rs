@@ -4,7 +4,13 @@ pub(crate) mod atomic;
 pub(crate) mod barrier;
 pub(crate) mod builtin;
 pub(crate) mod control;
+pub(crate) mod convert;
+pub(crate) mod float;
+pub(crate) mod half;
 pub(crate) mod integer;
 pub(crate) mod lanes;
 pub(crate) mod memory;
 pub(crate) mod warpwide;
+
+#[cfg(test)]
+mod tests;

@@ -5,6 +5,8 @@
 mod atomic;
 mod builtin;
 mod control;
+mod convert;
+mod float;
 mod instruction;
 mod integer;
 mod memory;
