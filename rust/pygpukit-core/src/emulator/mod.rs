@@ -14,6 +14,8 @@ mod lower;
 mod memory;
 pub mod ptx;
 mod random;
+#[cfg(test)]
+mod testing;
 mod warp;
 
 pub use grid::{Options, Summary};

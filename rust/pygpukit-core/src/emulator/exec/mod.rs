@@ -8,3 +8,6 @@ pub(crate) mod integer;
 pub(crate) mod lanes;
 pub(crate) mod memory;
 pub(crate) mod warpwide;
+
+#[cfg(test)]
+mod tests;

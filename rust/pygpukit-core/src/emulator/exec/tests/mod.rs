@@ -1,0 +1,5 @@
+//! Instructions against what PTX says of them, written down a second time.
+
+mod atomic;
+mod barrier;
+mod warpwide;
