@@ -1,6 +1,7 @@
 //! A block: its warps, shared memory and barriers.
 
 use super::code::LANES;
+use super::counters::Counters;
 use super::fault::{Fault, FaultKind};
 use super::grid::Grid;
 use super::random::Random;
@@ -43,6 +44,8 @@ pub(crate) struct Shared {
     pub barriers: [Barrier; BARRIERS],
     /// Threads that have not exited.
     pub live: u32,
+    /// Filled where the launch is counted.
+    pub counters: Option<Box<Counters>>,
     /// Random choices instead of the fixed order, when schedules are fuzzed.
     pub order: Option<Random>,
 }
@@ -134,6 +137,7 @@ impl Block {
             memory: SharedMemory::new(grid.shared_bytes()),
             barriers: Default::default(),
             live: 0,
+            counters: None,
             order: None,
         };
         let mut block = Block { shared, warps: (0..count).map(|id| Warp::new(grid, id as u32)).collect(), next: 0 };
@@ -148,6 +152,10 @@ impl Block {
         self.shared.barriers = std::array::from_fn(|_| Barrier { all: true, ..Barrier::default() });
         self.shared.live = grid.threads();
         self.shared.order = grid.order(number);
+        self.shared.counters = grid.options.count.then(|| {
+            let (warps, threads) = (self.warps.len() as u64, u64::from(grid.threads()));
+            Box::new(Counters { blocks: 1, warps, threads, ..Counters::default() })
+        });
         for warp in &mut self.warps {
             warp.restart(grid, self.shared.index);
         }

@@ -12,6 +12,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::block::{Block, BlockOutcome};
 use super::code::{Code, Function, LANES, Special};
+use super::counters::Counters;
 use super::fault::{Fault, FaultKind};
 use super::memory::Memory;
 use super::random::Random;
@@ -32,6 +33,8 @@ pub struct Options {
     /// Most instructions (of warps) in all.
     pub max_instructions: Option<u64>,
     pub max_time: Option<Duration>,
+    /// Fill `Summary::counters`.
+    pub count: bool,
 }
 
 /// Everything about a launch that does not change while it runs.
@@ -164,15 +167,17 @@ struct State {
     /// Slices since the last block ended.
     idle: usize,
     instructions: u64,
+    counters: Option<Box<Counters>>,
     fault: Option<Box<Fault>>,
     ended: bool,
 }
 
 /// What a launch did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     /// Instructions issued by warps.
     pub instructions: u64,
+    pub counters: Option<Box<Counters>>,
 }
 
 /// A launch in progress.
@@ -264,6 +269,9 @@ impl Run {
         state.instructions += count;
         match outcome {
             BlockOutcome::Done => {
+                if let Some(counters) = &block.shared.counters {
+                    state.counters.get_or_insert_default().add(counters);
+                }
                 state.idle = 0;
                 state.spare.push(block);
             }
@@ -327,7 +335,7 @@ impl Run {
         }
         Some(match &state.fault {
             Some(fault) => Err(fault.report(&self.grid.name, &self.grid.code, self.grid.threads)),
-            None => Ok(Summary { instructions: state.instructions }),
+            None => Ok(Summary { instructions: state.instructions, counters: state.counters.clone() }),
         })
     }
 }

@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 
 use super::block::Shared;
 use super::code::*;
+use super::exec::memory::Kind;
 use super::fault::{Fault, FaultKind};
 use super::grid::Grid;
 
@@ -181,6 +182,8 @@ pub(crate) struct Cx<'a> {
     /// A memory range known to be valid, tried before the table.
     pub known: [(u64, u64); 4],
     pub next_known: usize,
+    /// Accesses are counted or checked: see `observe`.
+    pub watched: bool,
 }
 
 impl<'a> Cx<'a> {
@@ -199,7 +202,23 @@ impl<'a> Cx<'a> {
             fault: None,
             known: [(1, 0); 4],
             next_known: 0,
+            watched: false,
         }
+        .watching()
+    }
+
+    fn watching(mut self) -> Self {
+        self.watched = self.block.counters.is_some();
+        self
+    }
+
+    /// See an access of the current instruction before it happens.
+    #[cold]
+    pub fn observe(&mut self, kind: Kind, a: &[u64; LANES], mask: u32, bytes: u32, write: bool) -> Result<(), Flow> {
+        if let Some(counters) = &mut self.block.counters {
+            counters.access(kind, a, mask, bytes, write);
+        }
+        Ok(())
     }
 
     /// Run for about `budget` instructions; how it ended, and how many ran.
@@ -212,7 +231,12 @@ impl<'a> Cx<'a> {
             if !self.select() {
                 break if self.fault.is_some() { Outcome::Fault } else { Outcome::Blocked };
             }
-            if let Some(outcome) = self.run_group(budget, &mut count) {
+            let ended = if self.watched {
+                self.run_group::<true>(budget, &mut count)
+            } else {
+                self.run_group::<false>(budget, &mut count)
+            };
+            if let Some(outcome) = ended {
                 break outcome;
             }
         };
@@ -221,7 +245,7 @@ impl<'a> Cx<'a> {
     }
 
     /// Run the selected group until it ends, waits, or should give way; Some ends the warp's turn.
-    fn run_group(&mut self, budget: u32, count: &mut u32) -> Option<Outcome> {
+    fn run_group<const WATCHED: bool>(&mut self, budget: u32, count: &mut u32) -> Option<Outcome> {
         let code = self.grid.code().instrs.as_ptr();
         let mut pc = self.pc;
         loop {
@@ -233,6 +257,9 @@ impl<'a> Cx<'a> {
                 (instr, self.active & (guard ^ instr.flip))
             };
             *count += 1;
+            if WATCHED {
+                self.count(pc, mask);
+            }
             if mask == 0 {
                 pc += 1;
             } else {
@@ -279,6 +306,17 @@ impl<'a> Cx<'a> {
             if pc >= self.limit || *count >= budget {
                 self.put_back(pc, Wait::Ready);
                 return (*count >= budget).then_some(Outcome::Slice);
+            }
+        }
+    }
+
+    fn count(&mut self, pc: u32, mask: u32) {
+        let active = self.active;
+        if let Some(counters) = &mut self.block.counters {
+            let class = self.grid.code().classes[pc as usize];
+            counters.issue(class, mask);
+            if class == Class::Branch {
+                counters.branch(mask != 0 && mask != active);
             }
         }
     }
