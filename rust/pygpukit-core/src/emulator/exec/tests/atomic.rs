@@ -18,7 +18,7 @@ fn check<T: Copy + PartialEq + std::fmt::Debug + Default>(
         let bytes = bits / 8;
         let space_word = if space.is_empty() { String::new() } else { format!(".{space}") };
         let operation = instruction.replace("SPACE", &space_word);
-        let third = if instruction.contains(".cas") { format!(", {register}3") } else { String::new() };
+        let third = if instruction.contains(".cas") { format!(", {register}33") } else { String::new() };
         // Shared memory is loaded before and stored after; a generic address goes to shared memory for odd lanes.
         let body = format!(
             "
@@ -28,19 +28,20 @@ fn check<T: Copy + PartialEq + std::fmt::Debug + Default>(
     mad.wide.u32 %rd40, %r0, {bytes}, %rd0;
     mad.wide.u32 %rd41, %r0, {twice}, %rd1;
     mad.wide.u32 %rd42, %r0, {bytes}, %rd2;
-    ld.global.b{bits} {register}1, [%rd40];
-    st.shared.b{bits} [%r41], {register}1;
-    ld.global.b{bits} {register}2, [%rd41];
-    ld.global.b{bits} {register}3, [%rd41+{bytes}];
-    cvt.u64.u32 %rd43, %r41;
+    ld.global.b{bits} {register}31, [%rd40];
+    st.shared.b{bits} [%r41], {register}31;
+    ld.global.b{bits} {register}32, [%rd41];
+    ld.global.b{bits} {register}33, [%rd41+{bytes}];
+    mov.u32 %r43, 0;
+    mov.b64 %rd43, {{%r41, %r43}};
     cvta.shared.u64 %rd44, %rd43;
     and.b32 %r42, %r0, 1;
     setp.eq.u32 %p1, %r42, 1;
     selp.b64 %rd45, %rd44, %rd40, %p1;
-    {operation} {register}4, [{address}], {register}2{third};
-    st.global.b{bits} [%rd42], {register}4;
-    ld.shared.b{bits} {register}5, [%r41];
-    {move_back} st.global.b{bits} [%rd40], {register}5;",
+    {operation} {register}34, [{address}], {register}32{third};
+    st.global.b{bits} [%rd42], {register}34;
+    ld.shared.b{bits} {register}35, [%r41];
+    {move_back} st.global.b{bits} [%rd40], {register}35;",
             twice = bytes * 2,
             address = match space {
                 "global" => "%rd40",
@@ -53,11 +54,6 @@ fn check<T: Copy + PartialEq + std::fmt::Debug + Default>(
                 _ => "@%p1",
             },
         );
-        // Register %h1 and %rd1 hold parameters of the frame, so these tests use numbers from 60 on.
-        let body =
-            (1..6).fold(body, |body, k| body.replace(&format!("{register}{k},"), &format!("{register}{},", 30 + k)));
-        let body =
-            (1..6).fold(body, |body, k| body.replace(&format!("{register}{k};"), &format!("{register}{};", 30 + k)));
         run(&body, (1, n as u32), (&mut memory, &mut operands, &mut old)).unwrap_or_else(|e| panic!("{e}\n{body}"));
         for (k, input) in inputs.iter().enumerate() {
             assert_eq!(old[k], input.0, "old value of {operation}");

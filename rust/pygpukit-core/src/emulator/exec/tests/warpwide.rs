@@ -166,7 +166,7 @@ fn votes() {
 fn matches() {
     let body = "
     ld.global.u64 %rd10, [%rd6];
-    cvt.u32.u64 %r10, %rd10;
+    mov.b64 {%r10, %r20}, %rd10;
     match.any.sync.b32 %r11, %r10, -1;
     match.any.sync.b64 %r12, %rd10, -1;
     match.all.sync.b32 %r13|%p0, %r10, -1;
