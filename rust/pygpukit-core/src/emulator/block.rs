@@ -167,7 +167,7 @@ impl Block {
         let mut total = 0;
         loop {
             let (mut alive, mut ran) = (false, false);
-            let mut yielded = true;
+            let (mut yielded, mut worked) = (false, false);
             for step in 0..self.warps.len() {
                 let index = match &mut self.shared.order {
                     Some(order) => order.below(self.warps.len()),
@@ -190,11 +190,16 @@ impl Block {
                             None => (BlockOutcome::Done, total),
                         };
                     }
-                    Outcome::Done => {}
-                    Outcome::Blocked => alive = true,
+                    Outcome::Done => worked = true,
+                    Outcome::Blocked => {
+                        alive = true;
+                        worked |= count > 0;
+                    }
                     Outcome::Slice => {
                         alive = true;
-                        yielded &= count < slice;
+                        let early = count < slice;
+                        yielded |= early;
+                        worked |= !early;
                     }
                 }
             }
@@ -205,7 +210,7 @@ impl Block {
                 return (BlockOutcome::Fault(self.deadlock(grid)), total);
             }
             // Warps that all wait for something outside should not keep others from running.
-            if total >= budget || (alive && yielded && ran) {
+            if total >= budget || (yielded && !worked) {
                 return (BlockOutcome::Slice, total);
             }
         }
@@ -227,6 +232,12 @@ impl Block {
     }
 
     fn deadlock(&self, grid: &Grid) -> Box<Fault> {
+        let groups = self.warps.iter().flat_map(|warp| warp.groups.iter().map(move |group| (warp, group)));
+        if let Some((warp, group)) = groups.into_iter().find(|(_, g)| matches!(g.wait, Wait::Aligned(_))) {
+            let kind = FaultKind::DivergentBarrier { here: group.mask, live: warp.live };
+            let thread = warp.id * LANES as u32 + group.mask.trailing_zeros().min(31);
+            return Box::new(Fault { kind, pc: group.pc, thread, block: self.shared.index, notes: Vec::new() });
+        }
         let mut lines = Vec::new();
         let mut at = (0, 0);
         for warp in &self.warps {
