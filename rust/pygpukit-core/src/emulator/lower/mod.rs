@@ -6,6 +6,7 @@ mod builtin;
 mod control;
 mod instruction;
 mod integer;
+mod matrix;
 mod memory;
 mod operands;
 
