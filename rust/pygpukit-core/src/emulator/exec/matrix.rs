@@ -266,9 +266,7 @@ pub(crate) const GENERIC_ADDRESS: u32 = 4;
 /// `a` must be a row of addresses of the width `b` says.
 unsafe fn matrix_rows(cx: &mut Cx<'_>, i: &Instr, matrices: usize, write: bool) -> Result<Row<u64>, Flow> {
     // SAFETY: the caller's contract.
-    let base = unsafe {
-        if i.b & WIDE_ADDRESS != 0 { cx.get::<u64>(i.a) } else { cx.get::<u32>(i.a).map(u64::from) }
-    };
+    let base = unsafe { if i.b & WIDE_ADDRESS != 0 { cx.get::<u64>(i.a) } else { cx.get::<u32>(i.a).map(u64::from) } };
     let mut addresses = base.map(|address| address.wrapping_add(i.x as i32 as i64 as u64));
     let used = if matrices >= 4 { FULL } else { (1 << (8 * matrices)) - 1 };
     if i.b & GENERIC_ADDRESS != 0 {
@@ -360,3 +358,6 @@ pub(crate) unsafe fn move_matrix(cx: &mut Cx<'_>, i: &Instr, m: u32) -> Flow {
     }
     Flow::Next
 }
+
+#[cfg(test)]
+mod tests;

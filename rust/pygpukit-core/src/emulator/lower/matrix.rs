@@ -61,7 +61,8 @@ impl<'a> Lower<'a> {
         };
         if !op.take("m8n8") || !op.take("b16") {
             let name = op.full_name();
-            return self.err(format!("'{name}' is not supported: only 8x8 matrices of 16-bit elements (.m8n8, .b16) are"));
+            return self
+                .err(format!("'{name}' is not supported: only 8x8 matrices of 16-bit elements (.m8n8, .b16) are"));
         }
         let mut flags = if op.take("trans") { TRANSPOSED } else { 0 };
         if op.take_any(&["shared", "shared::cta"]).is_none() {
@@ -271,12 +272,14 @@ fn is_mma(product: &Product) -> bool {
     let fits = match a {
         Element::F16 | Element::Bf16 => m == 16 && matches!(k, 8 | 16) && b == a,
         Element::Tf32 => m == 16 && matches!(k, 4 | 8) && b == a,
-        Element::E4m3 | Element::E5m2 => {
-            m == 16 && matches!(k, 16 | 32) && matches!(b, Element::E4m3 | Element::E5m2)
-        }
+        Element::E4m3 | Element::E5m2 => m == 16 && matches!(k, 16 | 32) && matches!(b, Element::E4m3 | Element::E5m2),
         Element::F64 => matches!((m, k), (8 | 16, 4) | (16, 8 | 16)) && b == a,
-        Element::S8 | Element::U8 => matches!((m, k), (8 | 16, 16) | (16, 32)) && matches!(b, Element::S8 | Element::U8),
-        Element::S4 | Element::U4 => matches!((m, k), (8 | 16, 32) | (16, 64)) && matches!(b, Element::S4 | Element::U4),
+        Element::S8 | Element::U8 => {
+            matches!((m, k), (8 | 16, 16) | (16, 32)) && matches!(b, Element::S8 | Element::U8)
+        }
+        Element::S4 | Element::U4 => {
+            matches!((m, k), (8 | 16, 32) | (16, 64)) && matches!(b, Element::S4 | Element::U4)
+        }
         _ => false,
     };
     n == 8 && fits && c == d && sums_of(product)
