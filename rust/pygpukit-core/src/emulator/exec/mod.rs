@@ -7,10 +7,13 @@ pub(crate) mod control;
 pub(crate) mod convert;
 pub(crate) mod float;
 pub(crate) mod half;
+pub(crate) mod fragments;
 pub(crate) mod integer;
 pub(crate) mod lanes;
+pub(crate) mod matrix;
 pub(crate) mod memory;
 pub(crate) mod warpwide;
 
 #[cfg(test)]
 mod tests;
+pub(crate) mod wmma;

@@ -9,6 +9,7 @@ mod convert;
 mod float;
 mod instruction;
 mod integer;
+mod matrix;
 mod memory;
 mod operands;
 mod sync;
