@@ -99,7 +99,7 @@ pub fn time_launches(ctx: &ExecCtx, work: &Launch<'_>, bare: bool, burst: u32, r
 pub fn bare_launch(state: &DeviceState, kernel: &Arc<Kernel>, args: &[u8]) -> Result<()> {
     state.check()?;
     let attributes = LaunchAttributes::default();
-    let launch = Launch { kernel, grid: [1; 3], block: [256, 1, 1], shared: 0, attributes, args };
+    let launch = Launch { kernel, grid: [1; 3], block: [256, 1, 1], shared: 0, attributes, args, arrays: &[] };
     state.device.launch(state.default_stream.raw(), &launch)
 }
 
