@@ -1,12 +1,7 @@
-<<<<<<< HEAD
-//! Instructions through PTX text, against the scalar functions and independent oracles.
-
-mod float;
-mod harness;
-=======
-//! Instructions against what PTX says of them, written down a second time.
+//! Instructions through PTX text, against scalar functions and oracles written down a second time.
 
 mod atomic;
 mod barrier;
+mod float;
+mod harness;
 mod warpwide;
->>>>>>> emuwarp
