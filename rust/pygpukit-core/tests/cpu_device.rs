@@ -205,6 +205,7 @@ fn kernels_load_and_say_why_they_do_not_run() {
             shared: 0,
             attributes: LaunchAttributes::default(),
             args: Default::default(),
+            arrays: Vec::new(),
         });
         let error = device.enqueue(stream, &launch).unwrap_err();
         assert!(matches!(error, Error::Device(_)));

@@ -73,7 +73,14 @@ pub(super) struct Kernels {
 
 impl Kernels {
     pub fn new(memory: Arc<Reachable>, check: bool) -> Kernels {
+        if check {
+            registry::track();
+        }
         Kernels { memory, tables: Mutex::default(), check }
+    }
+
+    pub fn checks(&self, check: Check) -> bool {
+        self.check || check != Check::AsDevice
     }
 
     pub fn load(&self, image: &[u8]) -> Result<RawLibrary> {

@@ -110,6 +110,8 @@ impl Storage {
     /// A pointer to the block leaves our sight: its segment stays where it is until as many calls of `unexport`, or
     /// until the storage is dropped.
     pub fn export(&self) {
+        // Whoever has the pointer may write what nobody here sees.
+        super::registry::define(self.ptr(), self.bytes as u64);
         if self.exports.fetch_add(1, Ordering::AcqRel) == 0 {
             self.block.segment.pin_exported();
         }
