@@ -139,9 +139,12 @@ impl Pool {
         if super::is_shut_down() {
             return Err(Error::ShuttingDown);
         }
-        let Some(request) = self.arena.request(bytes) else {
+        // While kernels are checked arrays do not touch, so that an access past the end of one is not one to the next.
+        let apart = if bytes > 0 && self.listed && super::registry::is_tracking() { super::registry::APART } else { 0 };
+        let Some(mut request) = self.arena.request(bytes.saturating_add(apart)) else {
             return Err(self.too_large(bytes));
         };
+        request.bytes = bytes;
         let mut cache = self.cache.lock();
         if let Err(refusing) = self.charge(request.rounded) {
             drop(cache);

@@ -79,6 +79,9 @@ pub struct Extent {
     pub written: Option<Arc<Written>>,
 }
 
+/// Bytes between neighbouring arrays while kernels are checked.
+pub(super) const APART: usize = 256;
+
 static ARRAYS: Mutex<BTreeMap<DevPtr, (u64, Option<Arc<Written>>)>> = Mutex::new(BTreeMap::new());
 static TRACKING: AtomicBool = AtomicBool::new(false);
 

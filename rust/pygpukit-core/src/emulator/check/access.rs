@@ -1,8 +1,9 @@
 //! One access of a warp: bounds, values, races.
 
+use super::arrays::Known;
 use super::shadow::{ASYNC, ATOMIC, Access, Cell, Entry, NARROW, STRONG, Seen, info, touch};
 use super::{BlockCheck, Checker, Numbers, WarpCheck};
-use crate::emulator::code::{Effect, Flow, LANES};
+use crate::emulator::code::{Effect, Flow, Function, LANES};
 use crate::emulator::exec::memory::Kind;
 use crate::emulator::fault::MemorySpace;
 use crate::emulator::memory::{LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW, WINDOW_MASK};
@@ -153,7 +154,8 @@ impl Checker {
         let mut access = Access { entry: Entry { time: self.clock, thread, info: 0 }, floor: 0 };
         let numbers = self.numbers;
         let space = MemorySpace::Global;
-        let vars = &grid.code().variables;
+        let closed = self.closed;
+        let known = Known { memory: grid.memory(), named: &self.named, variables: &grid.code().variables, closed };
         let mut left = mask;
         while left != 0 {
             let lane = left.trailing_zeros() as usize;
@@ -162,7 +164,7 @@ impl Checker {
             if !address.is_multiple_of(u64::from(shape.bytes)) {
                 return Some(Finding { problem: Problem::Misaligned, space, lane, address });
             }
-            let Some(index) = self.arrays.find(grid.memory(), &self.named, vars, address, shape.bytes) else {
+            let Some(index) = self.arrays.find(&known, address, shape.bytes) else {
                 return Some(Finding { problem: Problem::Outside, space, lane, address });
             };
             let array = &mut self.arrays.all[index];
@@ -213,6 +215,23 @@ impl WarpCheck {
 }
 
 impl Cx<'_> {
+    /// Bytes of local memory got a value without a store: arguments and results of calls.
+    pub(crate) fn check_local(&mut self, lane: usize, start: usize, bytes: usize) {
+        if let Some(warp) = &mut self.warp.check {
+            warp.lanes[lane].local.set_range(start as u64, bytes as u64, true);
+        }
+    }
+
+    /// A call begins for these lanes: local variables of the function have no value. `local` is where those of the
+    /// caller begin.
+    pub(crate) fn check_enter(&mut self, mask: u32, local: &[u32; LANES], caller: &Function, callee: &Function) {
+        let Some(warp) = &mut self.warp.check else { return };
+        for lane in (0..LANES).filter(|lane| mask >> lane & 1 != 0) {
+            let start = u64::from(local[lane]) + u64::from(caller.local.next_multiple_of(16));
+            warp.lanes[lane].local.set_range(start, u64::from(callee.local), false);
+        }
+    }
+
     /// Check an access of the current instruction before it happens.
     pub(crate) fn check_access(
         &mut self,

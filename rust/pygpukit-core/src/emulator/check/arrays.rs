@@ -36,6 +36,16 @@ impl Array {
     }
 }
 
+/// Where arrays are found.
+#[derive(Clone, Copy)]
+pub(crate) struct Known<'a> {
+    pub memory: &'a dyn Memory,
+    pub named: &'a [ArrayArg],
+    pub variables: &'a [Variable],
+    /// Only those of `named` and `variables` may be touched.
+    pub closed: bool,
+}
+
 /// The arrays seen so far, sorted by address.
 #[derive(Default)]
 pub(crate) struct Arrays {
@@ -46,14 +56,14 @@ pub(crate) struct Arrays {
 impl Arrays {
     /// Index of the array around an access.
     #[inline(always)]
-    pub fn find(&mut self, memory: &dyn Memory, named: &[ArrayArg], vars: &[Variable], address: u64, bytes: u32) -> Option<usize> {
+    pub fn find(&mut self, known: &Known<'_>, address: u64, bytes: u32) -> Option<usize> {
         if self.all.get(self.last).is_some_and(|array| array.holds(address, bytes)) {
             return Some(self.last);
         }
-        self.look_up(memory, named, vars, address, bytes)
+        self.look_up(known, address, bytes)
     }
 
-    fn look_up(&mut self, memory: &dyn Memory, named: &[ArrayArg], vars: &[Variable], address: u64, bytes: u32) -> Option<usize> {
+    fn look_up(&mut self, known: &Known<'_>, address: u64, bytes: u32) -> Option<usize> {
         let after = self.all.partition_point(|array| array.start <= address);
         if let Some(at) = after.checked_sub(1)
             && self.all[at].holds(address, bytes)
@@ -61,7 +71,7 @@ impl Arrays {
             self.last = at;
             return Some(at);
         }
-        let array = lookup_new(memory, named, vars, address)?;
+        let array = new_array(known, address)?;
         if !array.holds(address, bytes) {
             return None;
         }
@@ -74,14 +84,18 @@ impl Arrays {
     }
 }
 
-fn lookup_new(memory: &dyn Memory, named: &[ArrayArg], vars: &[Variable], address: u64) -> Option<Array> {
+fn new_array(known: &Known<'_>, address: u64) -> Option<Array> {
+    let Known { memory, named, variables, closed } = *known;
     let inside = |start: u64, bytes: u64| address >= start && address - start < bytes;
-    if let Some(var) = vars.iter().find(|var| inside(var.start, var.bytes)) {
+    if let Some(var) = variables.iter().find(|var| inside(var.start, var.bytes)) {
         return Some(Array::new(var.start, var.bytes, None));
     }
-    let live = memory.array(address);
     // An argument may be freed, in stream order, before the launch runs.
     let argument = named.iter().find(|arg| inside(arg.start, arg.bytes));
+    if closed && argument.is_none() {
+        return None;
+    }
+    let live = memory.array(address);
     match (live, argument) {
         (Some(live), Some(arg)) if live.start != arg.start || live.bytes != arg.bytes => {
             Some(Array::new(arg.start, arg.bytes, None))

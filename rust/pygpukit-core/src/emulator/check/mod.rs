@@ -29,6 +29,8 @@ pub(crate) struct Checker {
     arrays: Arrays,
     /// Pointer arguments, for names.
     pub named: Vec<ArrayArg>,
+    /// No argument can hold a pointer to another array, so there is none the kernel may touch.
+    closed: bool,
     /// What readers of words in global memory learn.
     published: HashMap<u64, Published>,
     /// Lanes of the current store write the same bytes: their values are to be compared.
@@ -42,6 +44,7 @@ impl Checker {
             clock: 0,
             numbers: Numbers { stride },
             arrays: Arrays::default(),
+            closed: closed(grid, &named),
             named,
             published: HashMap::new(),
             overlap: false,
@@ -58,6 +61,20 @@ impl Checker {
         self.clock += 1;
         self.clock
     }
+}
+
+/// Are the pointers among the arguments those of `named`, and do those arrays hold no pointers?
+fn closed(grid: &Grid, named: &[ArrayArg]) -> bool {
+    let pointer = |bytes: &[u8]| {
+        let value = bytes.try_into().map_or(0, u64::from_le_bytes);
+        named.iter().any(|arg| arg.address == value)
+    };
+    let params = grid.entry().params.iter().all(|&(offset, size)| match size {
+        0..=7 => true,
+        8 => grid.params().get(offset as usize..offset as usize + 8).is_some_and(pointer),
+        _ => false,
+    });
+    params && named.iter().all(|arg| arg.item != 8) && grid.code().variables.iter().all(|var| var.item != 8)
 }
 
 /// What is known of a block.

@@ -1,7 +1,7 @@
 //! What is found, in words.
 
 use super::access::{Finding, Problem};
-use super::arrays::{self, Named};
+use super::arrays::{self, Known, Named};
 use super::shadow::{ASYNC, ATOMIC, Entry, STRONG};
 use crate::emulator::code::{Flow, LANES};
 use crate::emulator::fault::{FaultKind, MemorySpace};
@@ -59,7 +59,10 @@ impl Cx<'_> {
                 let Some(checker) = self.checker.as_deref_mut() else {
                     return Named { element: format!("{address:#x}"), extent: String::new() };
                 };
-                let found = checker.arrays.find(grid.memory(), &checker.named, &code.variables, address, 1);
+                let closed = checker.closed;
+                let known =
+                    Known { memory: grid.memory(), named: &checker.named, variables: &code.variables, closed };
+                let found = checker.arrays.find(&known, address, 1);
                 match found.map(|index| &checker.arrays.all[index]) {
                     Some(array) => {
                         arrays::name(&checker.named, &code.variables, array.start, array.bytes, address, bytes)
@@ -115,11 +118,11 @@ impl Cx<'_> {
 
     fn undefined(&mut self, space: MemorySpace, address: u64, bytes: u32, what: &str) -> (String, Vec<String>) {
         let element = self.name(space, address, bytes).element;
-        let text = format!("uninitialised {} memory: {what} {element}, which was never written", space.name());
+        let text = format!("uninitialised {} memory: {what} {element}, which has not been written", space.name());
         let note = match space {
-            MemorySpace::Shared => "shared memory has no value when a block begins",
+            MemorySpace::Shared => "shared memory has no value when a block begins; is a barrier missing between the write and this?",
             MemorySpace::Local => "local variables have no value before one is assigned",
-            _ => "the array was made by empty(): write it, or make it with zeros()",
+            _ => "the array was made by empty() and nobody has written this part of it; zeros() gives it a value",
         };
         (text, vec![note.to_string()])
     }
