@@ -105,38 +105,43 @@ pub(crate) trait Modal {
 /// All lanes of an operation; `x` is the packed mode.
 #[inline(always)]
 pub(crate) fn evaluate<O: Modal>(a: &Row<O::T>, b: &Row<O::T>, c: &Row<O::T>, x: u64) -> Row<O::D> {
-    #[inline(always)]
-    fn each<T: Lane, D: Lane>(a: &Row<T>, b: &Row<T>, c: &Row<T>, op: impl Fn([T; 3]) -> D) -> Row<D> {
-        let mut d = [D::default(); LANES];
-        for lane in 0..LANES {
-            d[lane] = op([a[lane], b[lane], c[lane]]);
-        }
-        d
+    let mut d = [O::D::default(); LANES];
+    // A macro, as a closure might not be inlined, and then would not be compiled for this machine.
+    macro_rules! each {
+        ($v:ident => $value:expr) => {
+            for lane in 0..LANES {
+                let $v = [a[lane], b[lane], c[lane]];
+                d[lane] = $value;
+            }
+        };
     }
     if x == Mode::PLAIN_BITS {
-        let d = each(a, b, c, O::quick);
-        // Which NaN it is costs a look at the operands, so only where there is one.
-        if O::NANS && d.iter().fold(false, |any, &value| any | O::is_nan(value)) {
-            return each(a, b, c, |v| O::op(v, Mode::PLAIN));
+        each!(v => O::quick(v));
+        if O::NANS {
+            let mut any = false;
+            for &value in &d {
+                any |= O::is_nan(value);
+            }
+            // Which NaN it is costs a look at the operands, so only where there is one.
+            if any {
+                each!(v => O::op(v, Mode::PLAIN));
+            }
         }
         return d;
     }
     if O::FTZ && x == Mode::FTZ_BITS {
-        return each(a, b, c, |v| O::op(v, Mode::FTZ));
+        each!(v => O::op(v, Mode::FTZ));
+        return d;
     }
     let mode = Mode::unpack(x);
-    if mode.round == Round::Nearest {
-        return each(a, b, c, |v| O::op(v, Mode { round: Round::Nearest, ..mode }));
+    match mode.round {
+        Round::Nearest => each!(v => O::op(v, Mode { round: Round::Nearest, ..mode })),
+        Round::Zero if O::ROUNDS => each!(v => O::op(v, Mode { round: Round::Zero, ..mode })),
+        Round::Down if O::ROUNDS => each!(v => O::op(v, Mode { round: Round::Down, ..mode })),
+        Round::Up if O::ROUNDS => each!(v => O::op(v, Mode { round: Round::Up, ..mode })),
+        _ => each!(v => O::op(v, mode)),
     }
-    if O::ROUNDS {
-        return match mode.round {
-            Round::Zero => each(a, b, c, |v| O::op(v, Mode { round: Round::Zero, ..mode })),
-            Round::Down => each(a, b, c, |v| O::op(v, Mode { round: Round::Down, ..mode })),
-            Round::Up => each(a, b, c, |v| O::op(v, Mode { round: Round::Up, ..mode })),
-            _ => each(a, b, c, |v| O::op(v, mode)),
-        };
-    }
-    each(a, b, c, |v| O::op(v, mode))
+    d
 }
 
 #[inline(always)]
@@ -271,7 +276,7 @@ macro_rules! double {
             }
             #[inline(always)]
             fn quick(v: [u64; 3]) -> u64 {
-                let [$($v),*, ..] = v.map(f64::from_bits);
+                let [$($v),*, ..] = [f64::from_bits(v[0]), f64::from_bits(v[1]), f64::from_bits(v[2])];
                 ($host).to_bits()
             }
             #[inline(always)]
