@@ -8,7 +8,8 @@ fn bench() {
     for line in list.split('|') {
         let line = line.trim();
         let body: String = (0..64).map(|i| format!("    {line};\n").replace('$', &format!("{}", i % 8))).collect();
-        let text = format!("
+        let text = format!(
+            "
 .version 8.5
 .target sm_90a
 .address_size 64
@@ -41,15 +42,16 @@ LOOP:
     @%p8 bra LOOP;
     ret;
 }}
-");
+"
+        );
         let mut out = [0u64; 4];
         let n = 300;
         let mut best = f64::MAX;
         for _ in 0..20 {
-        let start = Instant::now();
-        run(&text, "k", 1, 32, &[Arg::to(&mut out), Arg::Word(n)]).unwrap();
-        let ns = start.elapsed().as_nanos() as f64 / f64::from(n) / 67.0;
-        best = best.min(ns);
+            let start = Instant::now();
+            run(&text, "k", 1, 32, &[Arg::to(&mut out), Arg::Word(n)]).unwrap();
+            let ns = start.elapsed().as_nanos() as f64 / f64::from(n) / 67.0;
+            best = best.min(ns);
         }
         let ns = best;
         println!("{ns:8.1} ns  {line}");
