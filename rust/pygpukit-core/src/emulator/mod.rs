@@ -5,6 +5,7 @@
 mod block;
 mod code;
 mod copies;
+mod counters;
 mod exec;
 mod fault;
 pub mod float;
@@ -18,6 +19,8 @@ mod random;
 mod testing;
 mod warp;
 
+pub use code::Class;
+pub use counters::{CLASSES, Counters, Traffic};
 pub use grid::{Options, Summary};
-pub use image::{Image, Launch};
+pub use image::{Image, Launch, Running};
 pub use memory::Memory;

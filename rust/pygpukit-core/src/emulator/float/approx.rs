@@ -144,11 +144,10 @@ pub fn rsqrt_approx_ftz_f64(a: u64) -> u64 {
 /// Operand and result have only their upper 32 bits: 20 of fraction.
 fn upper_word(a: u64, f: impl Fn(f64) -> f64) -> u64 {
     const UPPER: u64 = 0xffff_ffff_0000_0000;
-    let x = f(f64::from_bits(flush_f64(a & UPPER)));
-    if x.is_nan() {
+    let bits = f(f64::from_bits(flush_f64(a & UPPER))).to_bits();
+    if bits & 0x7fff_ffff_ffff_ffff > 0x7ff0_0000_0000_0000 {
         return u64::from(NAN_F32) << 32;
     }
-    let bits = x.to_bits();
     // To nearest even; an infinity has no lower bits to carry.
     flush_f64((bits + 0x7fff_ffff + ((bits >> 32) & 1)) & UPPER)
 }

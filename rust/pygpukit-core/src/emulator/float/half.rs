@@ -45,11 +45,24 @@ pub fn bf16_to_f32(a: u16) -> u32 {
 
 #[inline(always)]
 pub fn f32_to_bf16(a: u32, round: Round) -> u16 {
-    if round != Round::Nearest {
-        return convert(a.into(), Format::F32, Format::BF16, round) as u16;
-    }
-    let number = (a.wrapping_add(0x7fff + ((a >> 16) & 1)) >> 16) as u16;
+    let number = (drop_bits(a, 16, round) >> 16) as u16;
     if a & 0x7fff_ffff > 0x7f80_0000 { NAN_BF16 } else { number }
+}
+
+/// An f32 that is no NaN, rounded to a multiple of its bit `count`; the bits below are left as they come.
+#[inline(always)]
+pub(super) fn drop_bits(a: u32, count: u32, round: Round) -> u32 {
+    let below = (1 << count) - 1;
+    let outward = if a & below == 0 { 0 } else { below };
+    // A carry into the exponent is right, and at the top gives infinity.
+    let add = match round {
+        Round::Nearest => (below >> 1) + ((a >> count) & 1),
+        Round::Away => (below >> 1) + 1,
+        Round::Zero => 0,
+        Round::Down => (a >> 31) * outward,
+        Round::Up => (1 - (a >> 31)) * outward,
+    };
+    a.wrapping_add(add)
 }
 
 #[inline(always)]

@@ -126,9 +126,13 @@ pub const NAN_F64: u64 = 0xfff8_0000_0000_0000;
 const QUIET_F64: u64 = 0x0008_0000_0000_0000;
 
 /// Bits of an f32 result, with the GPU's NaN.
+///
+/// It asks the bits, not `is_nan`: to the compiler one NaN is as good as another, and it has been seen to drop a choice
+/// between two of them.
 #[inline(always)]
 pub fn canon_f32(x: f32) -> u32 {
-    if x.is_nan() { NAN_F32 } else { x.to_bits() }
+    let bits = x.to_bits();
+    if bits & 0x7fff_ffff > 0x7f80_0000 { NAN_F32 } else { bits }
 }
 
 #[inline(always)]
@@ -144,8 +148,10 @@ pub fn canon_bf16(bits: u16) -> u16 {
 /// Bits of an f64 result of these operands (repeat one where there are fewer), with the GPU's NaN.
 #[inline(always)]
 pub fn nan_f64(x: f64, a: u64, b: u64, c: u64) -> u64 {
-    let or = |x: u64, other: u64| if f64::from_bits(x).is_nan() { x | QUIET_F64 } else { other };
-    if x.is_nan() { or(a, or(b, or(c, NAN_F64))) } else { x.to_bits() }
+    let is_nan = |bits: u64| bits & 0x7fff_ffff_ffff_ffff > 0x7ff0_0000_0000_0000;
+    let or = |x: u64, other: u64| if is_nan(x) { x | QUIET_F64 } else { other };
+    let bits = x.to_bits();
+    if is_nan(bits) { or(a, or(b, or(c, NAN_F64))) } else { bits }
 }
 
 /// `.ftz`: a subnormal number becomes zero of its sign.

@@ -46,7 +46,7 @@ fn sum(x: f64, y: f64, round: Round) -> f64 {
 }
 
 #[inline(always)]
-fn narrow_ftz(x: f64, round: Round) -> u32 {
+pub(crate) fn narrow_ftz(x: f64, round: Round) -> u32 {
     let zero = (x.to_bits() >> 32) as u32 & 0x8000_0000;
     if x.abs() < FLUSH_BELOW { zero } else { narrow(x, round) }
 }

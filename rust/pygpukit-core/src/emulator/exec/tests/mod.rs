@@ -1,5 +1,7 @@
-//! Instructions through PTX text, against the scalar functions and independent oracles.
+//! Instructions through PTX text, against scalar functions and oracles written down a second time.
 
-mod bench;
+mod atomic;
+mod barrier;
 mod float;
 mod harness;
+mod warpwide;

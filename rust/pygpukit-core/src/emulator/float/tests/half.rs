@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::super::*;
 use super::soft::exact_fma;
-use super::{ROUNDS, Random, any_bits};
+use super::{ROUNDS, Random, any_bits, any_round};
 
 /// The value by the definition of a format, for those an f64 holds.
 fn value(format: Format, bits: u64) -> f64 {
@@ -223,11 +223,11 @@ proptest! {
     }
 
     #[test]
-    fn f32_narrows_as_the_exact_conversion_does(a in any_bits(Format::F32)) {
-        let r = Round::Nearest;
+    fn f32_narrows_as_the_exact_conversion_does(a in any_bits(Format::F32), r in any_round()) {
         let bits = a as u32;
         prop_assert_eq!(u64::from(f32_to_f16(bits, r)), convert(a, Format::F32, Format::F16, r));
         prop_assert_eq!(u64::from(f32_to_bf16(bits, r)), convert(a, Format::F32, Format::BF16, r));
+        let r = Round::Nearest;
         prop_assert_eq!(u64::from(f32_to_e4m3(bits)), convert(a, Format::F32, Format::E4M3, r));
         let e5m2 = convert(a, Format::F32, Format::E5M2, r);
         prop_assert_eq!(u64::from(f32_to_e5m2(bits)), if e5m2 & 0x7f == 0x7c { e5m2 - 1 } else { e5m2 });
