@@ -87,12 +87,40 @@ pub(crate) fn kernel(body: &str) -> String {
 }
 
 /// Run instructions, see `kernel`, over three buffers.
-pub(crate) fn run<A, B, C>(
+pub(crate) fn run<A: Copy, B: Copy, C: Copy>(
     body: &str,
     (blocks, threads): (u32, u32),
-    buffers: (&mut [A], &mut [B], &mut [C]),
+    (a, b, c): (&mut [A], &mut [B], &mut [C]),
 ) -> Result<Summary, String> {
     let text = kernel(body);
-    let (a, b, c) = buffers;
-    Case::new(&text, blocks, threads).run(&[a.as_mut_ptr() as u64, b.as_mut_ptr() as u64, c.as_mut_ptr() as u64])
+    let (mut first, mut second, mut third) = (Aligned::new(a), Aligned::new(b), Aligned::new(c));
+    let result = Case::new(&text, blocks, threads).run(&[first.address(), second.address(), third.address()]);
+    first.copy_to(a);
+    second.copy_to(b);
+    third.copy_to(c);
+    result
+}
+
+/// A copy of values, aligned as device memory is.
+pub(crate) struct Aligned(Vec<u8>, usize);
+
+impl Aligned {
+    pub fn new<T: Copy>(values: &[T]) -> Aligned {
+        let bytes = size_of_val(values);
+        let mut memory = vec![0; bytes + 256];
+        let start = memory.as_ptr().align_offset(256);
+        // SAFETY: the vector has this many bytes from there on.
+        unsafe { std::ptr::copy_nonoverlapping(values.as_ptr().cast(), memory.as_mut_ptr().add(start), bytes) };
+        Aligned(memory, start)
+    }
+
+    pub fn address(&mut self) -> u64 {
+        self.0[self.1..].as_mut_ptr() as u64
+    }
+
+    pub fn copy_to<T: Copy>(&self, values: &mut [T]) {
+        let bytes = size_of_val(values);
+        // SAFETY: as in `new`; the values were made of such bytes, or are plain numbers.
+        unsafe { std::ptr::copy_nonoverlapping(self.0[self.1..].as_ptr(), values.as_mut_ptr().cast(), bytes) };
+    }
 }

@@ -61,7 +61,8 @@ impl<'a> Lower<'a> {
             || self.memory(&mut op)?
             || self.integer(&mut op)?
             || self.sync(&mut op)?
-            || self.atomic(&mut op)?;
+            || self.atomic(&mut op)?
+            || self.copies(&mut op)?;
         if !known {
             return self.err(format!("instruction '{}' is not supported", instruction.words.join(".")));
         }

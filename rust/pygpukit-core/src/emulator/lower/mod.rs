@@ -5,6 +5,7 @@
 mod atomic;
 mod builtin;
 mod control;
+mod copies;
 mod instruction;
 mod integer;
 mod memory;

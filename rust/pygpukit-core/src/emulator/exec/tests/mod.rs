@@ -2,4 +2,6 @@
 
 mod atomic;
 mod barrier;
+mod copies;
+mod mbarrier;
 mod warpwide;
