@@ -141,6 +141,8 @@ class Settings(NamedTuple):
         Memory of the CPU device in bytes; None means the machine's (PYGPUKIT_CPU_MEMORY).
     emulated_capability : tuple of int
         Compute capability the CPU device compiles kernels for: (8, 0) or (9, 0) (PYGPUKIT_EMULATED_ARCH).
+    check : bool
+        Look for errors in every kernel the CPU device runs (PYGPUKIT_CHECK).
     """
 
     device: str | None = None
@@ -158,6 +160,7 @@ class Settings(NamedTuple):
     bundle: tuple[Path, ...] = ()
     cpu_memory: int | None = None
     emulated_capability: tuple[int, int] = (8, 0)
+    check: bool = False
 
 
 def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
@@ -213,6 +216,7 @@ def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
         bundle=read("BUNDLE", _paths, f"bundle files separated by {os.pathsep!r}", default.bundle),
         cpu_memory=read("CPU_MEMORY", _memory, "a size above 0 such as 8GiB", default.cpu_memory),
         emulated_capability=read("EMULATED_ARCH", _emulated_arch, "80 or 90a", default.emulated_capability),
+        check=read("CHECK", _flag, flag, default.check),
     )
 
 

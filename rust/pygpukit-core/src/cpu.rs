@@ -15,8 +15,9 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::command::{CopyKind, Work};
+use crate::command::{CopyKind, Launch, Work};
 use crate::device::*;
+use crate::emulator::Counters;
 use crate::error::{Error, Result};
 use address::AddressSpace;
 use kernels::{Kernels, MAX_THREADS, Reachable};
@@ -52,6 +53,8 @@ pub struct CpuConfig {
     pub emulated: bool,
     /// Capability to compile kernels for: (8, 0) or (9, 0).
     pub capability: Option<(i32, i32)>,
+    /// Look for errors in every kernel.
+    pub check: bool,
 }
 
 /// Memory the device has handed out, for tests of what must come back.
@@ -113,7 +116,7 @@ impl CpuDevice {
             features,
         };
         let memory = Arc::new(Reachable { device: AddressSpace::new(total_memory), host: Mutex::new(BTreeMap::new()) });
-        let kernels = Arc::new(Kernels::new(memory.clone()));
+        let kernels = Arc::new(Kernels::new(memory.clone(), config.check));
         Arc::new(CpuDevice { props, memory, queue: Queue::new(config.deferred, kernels.clone()), kernels })
     }
 
@@ -219,6 +222,14 @@ impl Device for CpuDevice {
 
     fn library_load(&self, image: &[u8]) -> Result<RawLibrary> {
         self.kernels.load(image)
+    }
+
+    fn library_source(&self, library: RawLibrary, file: &str, text: &str) {
+        self.kernels.set_source(library, file, text);
+    }
+
+    fn profile(&self, launch: &Launch<'_>) -> Result<Counters> {
+        self.kernels.profile(&launch.to_owned())
     }
 
     fn library_unload(&self, library: RawLibrary) {

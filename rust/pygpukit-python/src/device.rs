@@ -164,15 +164,16 @@ fn open_cuda(py: Python<'_>, ordinal: i32, pooled: bool) -> PyResult<PyDevice> {
 
 /// Open a CPU device. `deferred` is the seed of the order in which queued work runs; None runs it at once.
 #[pyfunction]
-#[pyo3(signature = (total_memory=None, deferred=None, pooled=true, emulated=false, capability=None))]
+#[pyo3(signature = (total_memory=None, deferred=None, pooled=true, emulated=false, capability=None, check=false))]
 fn open_cpu(
     total_memory: Option<usize>,
     deferred: Option<u64>,
     pooled: bool,
     emulated: bool,
     capability: Option<(i32, i32)>,
+    check: bool,
 ) -> PyResult<PyDevice> {
-    let device = CpuDevice::new(CpuConfig { total_memory, deferred, emulated, capability });
+    let device = CpuDevice::new(CpuConfig { total_memory, deferred, emulated, capability, check });
     opened(device.clone(), arena_mode(&*device, pooled))
 }
 

@@ -38,7 +38,12 @@ def _get(name: str) -> Device:
             pooled = settings.pool != "none"
             if name in ("cpu", "emulated"):
                 found = _native.open_cpu(
-                    settings.cpu_memory, settings.deferred, pooled, name == "emulated", settings.emulated_capability
+                    settings.cpu_memory,
+                    settings.deferred,
+                    pooled,
+                    name == "emulated",
+                    settings.emulated_capability,
+                    settings.check,
                 )
             else:
                 found = _native.open_cuda(int(name.partition(":")[2]), pooled)

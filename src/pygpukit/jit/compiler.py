@@ -21,7 +21,16 @@ from pygpukit.jit.headers import builtin_headers, used_headers
 from pygpukit.jit.nvrtc import expected_version, open_nvrtc
 from pygpukit.jit.progress import progress
 
-__all__ = ["Image", "arch_for", "compile_for_bundle", "compile_image", "forget_images", "macro_texts", "target_of"]
+__all__ = [
+    "Image",
+    "arch_for",
+    "compile_for_bundle",
+    "compile_image",
+    "file_name",
+    "forget_images",
+    "macro_texts",
+    "target_of",
+]
 
 _ARCH = re.compile(r"[0-9]{2,3}[af]?")
 _ARCH_OPTION = re.compile(r"--?(?:gpu-architecture|arch)\b.*")
@@ -104,6 +113,17 @@ def arch_for(capability: tuple[int, int]) -> str:
 def target_of(device: _native.Device) -> tuple[str, ImageKind]:
     """Architecture and kind of image a device runs: machine code on a GPU, PTX on the CPU device's emulator."""
     return arch_for(device.capability), "cubin" if device.kind == "cuda" else "ptx"
+
+
+def file_name(name: str) -> str:
+    """Name the compiler knows a kernel's text by, and its messages and reports use.
+
+    Examples
+    --------
+    >>> file_name("add<float>")
+    'add_float_.cu'
+    """
+    return re.sub(r"[^\w.-]+", "_", name, flags=re.ASCII)[:100] + ".cu"
 
 
 def macro_texts(defines: Mapping[str, object] | None) -> dict[str, str]:
@@ -280,7 +300,7 @@ def _compiler_name(version: tuple[int, int]) -> str:
 
 def _compile(request: _Request) -> Entry:
     version = open_nvrtc().version
-    file = re.sub(r"[^\w.-]+", "_", request.name, flags=re.ASCII)[:100] + ".cu"
+    file = file_name(request.name)
     target = f"sm_{request.arch}" if request.kind == "cubin" else f"compute_{request.arch}"
     try:
         with progress(f"compiling kernel '{request.name}' for {target} ..."):

@@ -10,8 +10,9 @@ use super::address::AddressSpace;
 use super::{code, failure};
 use crate::command::KernelLaunch;
 use crate::device::{KernelAttributes, RawKernel, RawLibrary};
-use crate::emulator::{Image, Launch, Memory, Options, Running};
+use crate::emulator::{Counters, Image, Launch, Memory, Options, Running};
 use crate::error::{Error, Result};
+use crate::kernel::Check;
 
 /// How long a launch is waited for before it goes on in the background: kernels may wait for the host.
 const PATIENCE: Duration = Duration::from_millis(250);
@@ -47,12 +48,13 @@ struct Tables {
 pub(super) struct Kernels {
     memory: Arc<Reachable>,
     tables: Mutex<Tables>,
-    options: Mutex<Options>,
+    /// Kernels are checked unless they say otherwise.
+    check: bool,
 }
 
 impl Kernels {
-    pub fn new(memory: Arc<Reachable>) -> Kernels {
-        Kernels { memory, tables: Mutex::default(), options: Mutex::default() }
+    pub fn new(memory: Arc<Reachable>, check: bool) -> Kernels {
+        Kernels { memory, tables: Mutex::default(), check }
     }
 
     pub fn load(&self, image: &[u8]) -> Result<RawLibrary> {
@@ -75,6 +77,12 @@ impl Kernels {
         let id = tables.next;
         tables.images.insert(id, Arc::new(image));
         Ok(RawLibrary(id))
+    }
+
+    pub fn set_source(&self, library: RawLibrary, file: &str, text: &str) {
+        if let Some(image) = self.tables.lock().images.get(&library.0) {
+            image.set_source(file, text);
+        }
     }
 
     pub fn unload(&self, library: RawLibrary) {
@@ -120,6 +128,21 @@ impl Kernels {
 
     /// Run a launch to its end, or until it is clear that it takes long: it then goes on by itself.
     pub fn run(&self, launch: &KernelLaunch) -> Result<Option<Running>> {
+        let running = self.begin(launch, Options::default())?;
+        match running.work(PATIENCE) {
+            Some(result) => result.map(|_| None).map_err(Error::Kernel),
+            None => Ok(Some(running)),
+        }
+    }
+
+    /// Run a launch to its end and count what it does.
+    pub fn profile(&self, launch: &KernelLaunch) -> Result<Counters> {
+        let running = self.begin(launch, Options { count: true, ..Options::default() })?;
+        let summary = running.wait().map_err(Error::Kernel)?;
+        Ok(summary.counters.map(|counters| *counters).unwrap_or_default())
+    }
+
+    fn begin(&self, launch: &KernelLaunch, options: Options) -> Result<Running> {
         let name = launch.kernel.name();
         let known = self.tables.lock().kernels.get(&launch.kernel.raw().0).cloned();
         let Some((image, index)) = known else {
@@ -135,11 +158,11 @@ impl Kernels {
             cooperative: launch.attributes.cooperative,
             args: &launch.args,
         };
-        let options = self.options.lock().clone();
-        let running = image.launch(&work, self.memory.clone(), options).map_err(Error::Launch)?;
-        match running.work(PATIENCE) {
-            Some(result) => result.map(|_| None).map_err(Error::Kernel),
-            None => Ok(Some(running)),
-        }
+        let options = match launch.kernel.meta().check {
+            Check::AsDevice => Options { check: self.check, ..options },
+            Check::On => Options { check: true, ..options },
+            Check::Fuzz(seed) => Options { check: true, fuzz: Some(seed), ..options },
+        };
+        image.launch(&work, self.memory.clone(), options).map_err(Error::Launch)
     }
 }

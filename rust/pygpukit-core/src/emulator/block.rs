@@ -260,7 +260,7 @@ impl Block {
                     }
                 };
                 let place = grid.code().place(group.pc);
-                let file = grid.code().file(place.file);
+                let file = grid.code().file_name(place.file);
                 let line = if place.line > 0 { format!(" ({file}:{})", place.line) } else { String::new() };
                 if lines.is_empty() {
                     at = (group.pc, warp.id * LANES as u32 + group.mask.trailing_zeros().min(31));

@@ -33,6 +33,8 @@ pub struct Options {
     /// Most instructions (of warps) in all.
     pub max_instructions: Option<u64>,
     pub max_time: Option<Duration>,
+    /// Look for errors; one host thread then runs all blocks.
+    pub check: bool,
     /// Fill `Summary::counters`.
     pub count: bool,
 }
@@ -191,7 +193,7 @@ pub(crate) struct Run {
 impl Run {
     /// Start the launch on other threads as far as several are of use; the caller is expected to `work` or `wait`.
     pub fn start(grid: Grid, caller_works: bool) -> Arc<Run> {
-        let workers = if grid.options.fuzz.is_some() { 1 } else { grid.workers() };
+        let workers = if grid.options.check || grid.options.fuzz.is_some() { 1 } else { grid.workers() };
         let useful = workers.min(usize::try_from(grid.total()).unwrap_or(workers)).max(1);
         let cap = if grid.cooperative { usize::MAX } else { useful };
         let state = State { cap, ..State::default() };

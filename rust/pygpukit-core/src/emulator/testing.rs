@@ -1,10 +1,10 @@
-//! Runs PTX texts in tests.
+//! For tests: run a PTX text on buffers of the test.
 
 use std::sync::Arc;
 
 use super::{Image, Launch, Memory, Options, Summary};
 
-/// Every address a test may use is valid.
+/// Every address is valid: tests pass pointers of their own.
 struct Everything;
 
 impl Memory for Everything {
@@ -13,9 +13,34 @@ impl Memory for Everything {
     }
 }
 
-/// A launch of the kernel `k` of a text.
+/// An argument of a kernel.
+pub(crate) enum Arg {
+    Pointer(*mut u8),
+    Word(u32),
+}
+
+impl Arg {
+    pub fn to<T>(buffer: &mut [T]) -> Arg {
+        Arg::Pointer(buffer.as_mut_ptr().cast())
+    }
+}
+
+/// Load a text and run one of its kernels to the end.
+pub(crate) fn run(text: &str, kernel: &str, grid: u32, block: u32, args: &[Arg]) -> Result<Summary, String> {
+    let values: Vec<u64> = args
+        .iter()
+        .map(|arg| match arg {
+            Arg::Pointer(at) => *at as u64,
+            Arg::Word(value) => u64::from(*value),
+        })
+        .collect();
+    Case { kernel, ..Case::new(text, grid, block) }.run(&values)
+}
+
+/// A launch of a kernel of a text, `k` unless another is named.
 pub(crate) struct Case<'a> {
     pub text: &'a str,
+    pub kernel: &'a str,
     pub blocks: u32,
     pub threads: u32,
     pub shared: u32,
@@ -25,15 +50,18 @@ pub(crate) struct Case<'a> {
 impl<'a> Case<'a> {
     pub fn new(text: &'a str, blocks: u32, threads: u32) -> Case<'a> {
         let options = Options { max_instructions: Some(200_000_000), ..Options::default() };
-        Case { text, blocks, threads, shared: 0, options }
+        Case { text, kernel: "k", blocks, threads, shared: 0, options }
     }
 
     /// Run it; arguments are cut to the size of their parameters.
     pub fn run(&self, args: &[u64]) -> Result<Summary, String> {
-        let no_data = |bytes: usize| Ok::<_, String>(Box::leak(vec![0u64; bytes.div_ceil(8)].into_boxed_slice()));
-        let image = Image::load(self.text, |bytes| no_data(bytes).map(|data| data.as_mut_ptr() as u64));
+        let mut data = Aligned::new(&[0u8; 0]);
+        let image = Image::load::<String>(self.text, |bytes| {
+            data = Aligned::new(&vec![0u8; bytes]);
+            Ok(data.address())
+        });
         let image = image.map_err(|error| error.unwrap_or_else(|error| error))?;
-        let (kernel, _) = image.kernel("k").ok_or("no kernel is named k")?;
+        let (kernel, _) = image.kernel(self.kernel).ok_or("no such kernel")?;
         let params = image.params(kernel);
         assert_eq!(params.len(), args.len(), "arguments of the kernel");
         let mut bytes = vec![0; params.last().map_or(0, |(offset, size)| offset + size)];
@@ -42,7 +70,7 @@ impl<'a> Case<'a> {
         }
         let launch = Launch {
             kernel,
-            name: "k",
+            name: self.kernel,
             grid: [self.blocks, 1, 1],
             block: [self.threads, 1, 1],
             shared: self.shared,
@@ -87,7 +115,7 @@ pub(crate) fn kernel(body: &str) -> String {
 }
 
 /// Run instructions, see `kernel`, over three buffers.
-pub(crate) fn run<A: Copy, B: Copy, C: Copy>(
+pub(crate) fn run_body<A: Copy, B: Copy, C: Copy>(
     body: &str,
     (blocks, threads): (u32, u32),
     (a, b, c): (&mut [A], &mut [B], &mut [C]),

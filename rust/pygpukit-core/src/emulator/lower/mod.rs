@@ -5,9 +5,12 @@
 mod atomic;
 mod builtin;
 mod control;
+mod convert;
 mod copies;
+mod float;
 mod instruction;
 mod integer;
+mod matrix;
 mod memory;
 mod operands;
 mod sync;

@@ -1,7 +1,9 @@
-//! Instructions against what PTX says of them, written down a second time.
+//! Instructions through PTX text, against the scalar functions and independent oracles.
 
 mod atomic;
 mod barrier;
 mod copies;
+mod float;
+mod harness;
 mod mbarrier;
 mod warpwide;

@@ -1,0 +1,363 @@
+//! Matrix products of a warp (`mma`, `wmma.mma`), and matrices of 16-bit elements in shared memory (`ldmatrix` and its
+//! kin).
+//!
+//! Arithmetic, per element of D:
+//! - f16, bf16, tf32, e4m3, e5m2: each product is exact, and c and the products are summed in f64 in the order of k, then
+//!   rounded once to the nearest f32 or f16. Hardware aligns the terms of a step (4 to 16 products, and the sum so far)
+//!   to the largest of them, cuts what lies below about 24 bits of it, and mostly rounds toward zero. So the two may
+//!   differ by up to about (k + 1) * 2^-23 of the largest |term|, and by a last place of f16 for f16 sums. Some units
+//!   keep only about 14 bits of the sums of e4m3 and e5m2 products.
+//! - f64: a chain of fma rounded to nearest, from c, in the order of k.
+//! - integers: exact, then wrapped to 32 bits, or clamped with `.satfinite`.
+
+use super::fragments::{Element, Matrix, Product, Shape, floats, integers};
+use super::lanes::{Row, handlers};
+use super::memory::{Kind, translate};
+use crate::emulator::code::{FULL, Flow, Instr, LANES};
+use crate::emulator::fault::FaultKind;
+use crate::emulator::float::{self, Round};
+use crate::emulator::memory::{SHARED_WINDOW, WINDOW_MASK};
+use crate::emulator::warp::{Cx, Wait};
+
+/// Most elements of a matrix A, and rows of 8 elements of matrices B and C, of any shape: m16n8k64 and m8n32k16.
+const MAX_A: usize = 16 * 64;
+const MAX_B: usize = 64;
+const MAX_C: usize = 32;
+
+/// All 32 lanes must be at the instruction; if they are not, what to do instead.
+#[inline(always)]
+pub(crate) fn converge(cx: &mut Cx<'_>, m: u32) -> Result<(), Flow> {
+    if m == FULL { Ok(()) } else { Err(gather_lanes(cx, m)) }
+}
+
+#[cold]
+fn gather_lanes(cx: &mut Cx<'_>, m: u32) -> Flow {
+    let live = cx.warp.live;
+    if live == FULL {
+        cx.wait = Wait::Aligned(FULL);
+        return Flow::Wait;
+    }
+    let text = format!(
+        "a matrix instruction needs all 32 lanes of the warp, but lanes {:#010x} have exited or never were: blocks must \
+         have a multiple of 32 threads, and none may return before it",
+        !live
+    );
+    cx.raise(FaultKind::Invalid { text }, m)
+}
+
+/// The rows of a list of operands.
+#[inline(always)]
+pub(crate) fn rows<'a>(cx: &Cx<'a>, list: u32) -> &'a [u32] {
+    let lists = &cx.grid.code().lists;
+    let start = list as usize;
+    let count = lists[start] as usize;
+    &lists[start + 1..start + 1 + count]
+}
+
+/// A way to multiply: how elements are read, summed and written.
+pub(crate) trait Arithmetic: 'static {
+    type Value: Copy + Default;
+    /// Element `e` of the register at `row`.
+    ///
+    /// # Safety
+    /// The row must be one of the element's registers.
+    unsafe fn read(cx: &Cx<'_>, element: Element, row: u32, e: usize) -> Row<Self::Value>;
+    fn add_product(sum: Self::Value, a: Self::Value, b: Self::Value) -> Self::Value;
+    /// Write a register of D: `sums` are the elements it holds, `c` the row of the same register of C.
+    ///
+    /// # Safety
+    /// Both rows must be registers of these elements.
+    unsafe fn write(cx: &mut Cx<'_>, product: &Product, d: u32, c: u32, sums: &[Row<Self::Value>; 2]);
+    /// Do sums begin with C? If not, `write` adds it.
+    const FROM_C: bool;
+}
+
+pub(crate) struct Floats;
+pub(crate) struct Doubles;
+pub(crate) struct Integers;
+
+impl Arithmetic for Floats {
+    type Value = f64;
+    const FROM_C: bool = true;
+
+    #[inline(always)]
+    unsafe fn read(cx: &Cx<'_>, element: Element, row: u32, e: usize) -> Row<f64> {
+        // SAFETY: the caller's contract.
+        floats(element, &unsafe { cx.get::<u32>(row) }, e)
+    }
+
+    /// The product is exact, so this is what a fused operation gives too.
+    #[inline(always)]
+    fn add_product(sum: f64, a: f64, b: f64) -> f64 {
+        sum + a * b
+    }
+
+    #[inline(always)]
+    unsafe fn write(cx: &mut Cx<'_>, product: &Product, d: u32, _c: u32, sums: &[Row<f64>; 2]) {
+        let mut words = [0; LANES];
+        if product.d == Element::F16 {
+            for lane in 0..LANES {
+                let half = |x: f64| u32::from(float::f64_to_f16(x.to_bits(), Round::Nearest));
+                words[lane] = half(sums[0][lane]) | half(sums[1][lane]) << 16;
+            }
+        } else {
+            for lane in 0..LANES {
+                words[lane] = float::canon_f32(sums[0][lane] as f32);
+            }
+        }
+        // SAFETY: the caller's contract.
+        unsafe { cx.put::<u32>(d, FULL, words) };
+    }
+}
+
+impl Arithmetic for Doubles {
+    type Value = u64;
+    const FROM_C: bool = true;
+
+    #[inline(always)]
+    unsafe fn read(cx: &Cx<'_>, _element: Element, row: u32, _e: usize) -> Row<u64> {
+        // SAFETY: the caller's contract.
+        unsafe { cx.get::<u64>(row) }
+    }
+
+    #[inline(always)]
+    fn add_product(sum: u64, a: u64, b: u64) -> u64 {
+        float::fma_f64(a, b, sum, Round::Nearest)
+    }
+
+    #[inline(always)]
+    unsafe fn write(cx: &mut Cx<'_>, _product: &Product, d: u32, _c: u32, sums: &[Row<u64>; 2]) {
+        // SAFETY: the caller's contract.
+        unsafe { cx.put::<u64>(d, FULL, sums[0]) };
+    }
+}
+
+impl Arithmetic for Integers {
+    type Value = i32;
+    const FROM_C: bool = false;
+
+    #[inline(always)]
+    unsafe fn read(cx: &Cx<'_>, element: Element, row: u32, e: usize) -> Row<i32> {
+        // SAFETY: the caller's contract.
+        integers(element, &unsafe { cx.get::<u32>(row) }, e)
+    }
+
+    /// 64 products of 8 bits by 8 do not leave the range.
+    #[inline(always)]
+    fn add_product(sum: i32, a: i32, b: i32) -> i32 {
+        sum.wrapping_add(a.wrapping_mul(b))
+    }
+
+    #[inline(always)]
+    unsafe fn write(cx: &mut Cx<'_>, product: &Product, d: u32, c: u32, sums: &[Row<i32>; 2]) {
+        // SAFETY: the caller's contract.
+        let mut words = unsafe { cx.get::<i32>(c) };
+        for lane in 0..LANES {
+            let (sum, c) = (sums[0][lane], words[lane]);
+            words[lane] = if product.saturate { c.saturating_add(sum) } else { c.wrapping_add(sum) };
+        }
+        // SAFETY: the caller's contract.
+        unsafe { cx.put::<i32>(d, FULL, words) };
+    }
+}
+
+/// `mma` and `wmma.mma`: `d`, `a`, `b` and `c` are lists of rows, `x` is the product.
+#[inline(always)]
+unsafe fn multiply_body<O: Arithmetic>(cx: &mut Cx<'_>, i: &Instr, m: u32) -> Flow {
+    if let Err(flow) = converge(cx, m) {
+        return flow;
+    }
+    let product = Product::unpack(i.x);
+    let shape = product.shape;
+    let mut a = [O::Value::default(); MAX_A];
+    let mut b = [[O::Value::default(); 8]; MAX_B];
+    let mut c = [[O::Value::default(); 8]; MAX_C];
+    // SAFETY: the lists hold rows of the elements' registers.
+    unsafe {
+        // An f16 fragment of `wmma` may be longer than the matrix.
+        for (r, &row) in rows(cx, i.a).iter().take(shape.registers(Matrix::A, product.a)).enumerate() {
+            let per = product.a.per_register();
+            for e in 0..per {
+                let values = O::read(cx, product.a, row, e);
+                for lane in 0..LANES {
+                    let (row, k) = shape.place(Matrix::A, per, lane, r, e);
+                    a[row * shape.k + k] = values[lane];
+                }
+            }
+        }
+        for (r, &row) in rows(cx, i.b).iter().take(shape.registers(Matrix::B, product.b)).enumerate() {
+            let per = product.b.per_register();
+            for e in 0..per {
+                let values = O::read(cx, product.b, row, e);
+                for lane in 0..LANES {
+                    let (k, column) = shape.place(Matrix::B, per, lane, r, e);
+                    b[column / 8 * shape.k + k][column % 8] = values[lane];
+                }
+            }
+        }
+        if O::FROM_C {
+            for (r, &row) in rows(cx, i.c).iter().enumerate() {
+                let per = product.c.per_register();
+                for e in 0..per {
+                    let values = O::read(cx, product.c, row, e);
+                    for lane in 0..LANES {
+                        let (row, column) = shape.place(Matrix::C, per, lane, r, e);
+                        c[column / 8 * shape.m + row][column % 8] = values[lane];
+                    }
+                }
+            }
+        }
+    }
+    accumulate::<O>(shape, &a, &b, &mut c);
+    let (d_rows, c_rows) = (rows(cx, i.d), rows(cx, i.c));
+    let per = product.d.per_register();
+    for (r, &row) in d_rows.iter().enumerate() {
+        let mut sums = [[O::Value::default(); LANES]; 2];
+        for (e, sums) in sums.iter_mut().enumerate().take(per) {
+            for (lane, sum) in sums.iter_mut().enumerate() {
+                let (row, column) = shape.place(Matrix::C, per, lane, r, e);
+                *sum = c[column / 8 * shape.m + row][column % 8];
+            }
+        }
+        // SAFETY: both are rows of these elements, and as many of C as of D where C is used.
+        unsafe { O::write(cx, &product, row, c_rows.get(r).copied().unwrap_or(row), &sums) };
+    }
+    Flow::Next
+}
+
+/// `c += a * b` by tiles of 8 columns, the tiles of `b` and `c` one after the other.
+#[inline(always)]
+fn accumulate<O: Arithmetic>(
+    shape: Shape,
+    a: &[O::Value; MAX_A],
+    b: &[[O::Value; 8]; MAX_B],
+    c: &mut [[O::Value; 8]; MAX_C],
+) {
+    let Shape { m, n, k } = shape;
+    for (b, c) in b.chunks_exact(k).zip(c.chunks_exact_mut(m)).take(n / 8) {
+        // Four rows together keep the adders busy.
+        for (a, c) in a.chunks_exact(4 * k).zip(c.chunks_exact_mut(4)) {
+            let mut sums = [c[0], c[1], c[2], c[3]];
+            for (k0, b) in b.iter().enumerate() {
+                for (row, sums) in sums.iter_mut().enumerate() {
+                    let a = a[row * k + k0];
+                    for column in 0..8 {
+                        sums[column] = O::add_product(sums[column], a, b[column]);
+                    }
+                }
+            }
+            c.copy_from_slice(&sums);
+        }
+    }
+}
+
+handlers! {
+    multiply = multiply_body<O: Arithmetic>;
+}
+
+/// How `ldmatrix` and `stmatrix` find and arrange their rows: the `b` of the instruction.
+pub(crate) const TRANSPOSED: u32 = 1;
+pub(crate) const WIDE_ADDRESS: u32 = 2;
+pub(crate) const GENERIC_ADDRESS: u32 = 4;
+
+/// Host addresses of the rows of 8x8 matrices: lane `8 j + r` names row `r` of matrix `j`, at its own address.
+///
+/// # Safety
+/// `a` must be a row of addresses of the width `b` says.
+unsafe fn matrix_rows(cx: &mut Cx<'_>, i: &Instr, matrices: usize, write: bool) -> Result<Row<u64>, Flow> {
+    // SAFETY: the caller's contract.
+    let base = unsafe { if i.b & WIDE_ADDRESS != 0 { cx.get::<u64>(i.a) } else { cx.get::<u32>(i.a).map(u64::from) } };
+    let mut addresses = base.map(|address| address.wrapping_add(i.x as i32 as i64 as u64));
+    let used = if matrices >= 4 { FULL } else { (1 << (8 * matrices)) - 1 };
+    if i.b & GENERIC_ADDRESS != 0 {
+        for (lane, address) in addresses.iter_mut().enumerate() {
+            if used >> lane & 1 != 0 && *address & WINDOW_MASK != SHARED_WINDOW {
+                let text = format!("the address {address:#x} of a row of a matrix is not in shared memory");
+                return Err(cx.raise(FaultKind::Invalid { text }, 1 << lane));
+            }
+            *address &= !WINDOW_MASK;
+        }
+    }
+    translate(cx, Kind::Shared, &mut addresses, used, 16, write)?;
+    Ok(addresses)
+}
+
+/// Place in its matrix of the 16-bit half `h` of a lane's register.
+#[inline(always)]
+fn half_place(lane: usize, h: usize, transposed: bool) -> (usize, usize) {
+    let (line, at) = (lane / 4, lane % 4 * 2 + h);
+    if transposed { (at, line) } else { (line, at) }
+}
+
+/// `ldmatrix`: the matrices at the lanes' addresses (`a`) to the registers of a list, the upper half of `x`.
+pub(crate) unsafe fn load_matrix(cx: &mut Cx<'_>, i: &Instr, m: u32) -> Flow {
+    if let Err(flow) = converge(cx, m) {
+        return flow;
+    }
+    let targets = rows(cx, (i.x >> 32) as u32);
+    // SAFETY: lowering gave rows of these widths, and the addresses are checked before use.
+    unsafe {
+        let addresses = match matrix_rows(cx, i, targets.len(), false) {
+            Ok(addresses) => addresses,
+            Err(flow) => return flow,
+        };
+        for (addresses, &target) in addresses.chunks_exact(8).zip(targets) {
+            let mut words = [0; LANES];
+            for (lane, word) in words.iter_mut().enumerate() {
+                for h in 0..2 {
+                    let (row, column) = half_place(lane, h, i.b & TRANSPOSED != 0);
+                    *word |= u32::from((addresses[row] as *const u16).add(column).read()) << (16 * h);
+                }
+            }
+            cx.put::<u32>(target, FULL, words);
+        }
+    }
+    Flow::Next
+}
+
+/// `stmatrix`: the reverse.
+pub(crate) unsafe fn store_matrix(cx: &mut Cx<'_>, i: &Instr, m: u32) -> Flow {
+    if let Err(flow) = converge(cx, m) {
+        return flow;
+    }
+    let sources = rows(cx, (i.x >> 32) as u32);
+    // SAFETY: lowering gave rows of these widths, and the addresses are checked before use.
+    unsafe {
+        let addresses = match matrix_rows(cx, i, sources.len(), true) {
+            Ok(addresses) => addresses,
+            Err(flow) => return flow,
+        };
+        for (addresses, &source) in addresses.chunks_exact(8).zip(sources) {
+            for (lane, word) in cx.get::<u32>(source).iter().enumerate() {
+                for h in 0..2 {
+                    let (row, column) = half_place(lane, h, i.b & TRANSPOSED != 0);
+                    (addresses[row] as *mut u16).add(column).write((word >> (16 * h)) as u16);
+                }
+            }
+        }
+    }
+    Flow::Next
+}
+
+/// `movmatrix`: the 8x8 matrix that the lanes hold, transposed.
+pub(crate) unsafe fn move_matrix(cx: &mut Cx<'_>, i: &Instr, m: u32) -> Flow {
+    if let Err(flow) = converge(cx, m) {
+        return flow;
+    }
+    // SAFETY: both operands are 32-bit rows.
+    unsafe {
+        let a = cx.get::<u32>(i.a);
+        let mut words = [0; LANES];
+        for (lane, word) in words.iter_mut().enumerate() {
+            for h in 0..2 {
+                let (row, column) = half_place(lane, h, true);
+                *word |= (a[row * 4 + column / 2] >> (16 * (column % 2)) & 0xffff) << (16 * h);
+            }
+        }
+        cx.put::<u32>(i.d, FULL, words);
+    }
+    Flow::Next
+}
+
+#[cfg(test)]
+mod tests;
