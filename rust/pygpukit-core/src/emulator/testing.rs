@@ -1,4 +1,4 @@
-//! For tests: run a PTX text on buffers of the test.
+//! Runs PTX texts in tests.
 
 use std::sync::Arc;
 
@@ -11,30 +11,6 @@ impl Memory for Everything {
     fn find(&self, address: u64) -> Option<(u64, u64)> {
         (address > 4096).then_some((4096, 1 << 48))
     }
-}
-
-/// An argument of a kernel.
-pub(crate) enum Arg {
-    Pointer(*mut u8),
-    Word(u32),
-}
-
-impl Arg {
-    pub fn to<T>(buffer: &mut [T]) -> Arg {
-        Arg::Pointer(buffer.as_mut_ptr().cast())
-    }
-}
-
-/// Load a text and run one of its kernels to the end.
-pub(crate) fn run(text: &str, kernel: &str, grid: u32, block: u32, args: &[Arg]) -> Result<Summary, String> {
-    let values: Vec<u64> = args
-        .iter()
-        .map(|arg| match arg {
-            Arg::Pointer(at) => *at as u64,
-            Arg::Word(value) => u64::from(*value),
-        })
-        .collect();
-    Case { kernel, ..Case::new(text, grid, block) }.run(&values)
 }
 
 /// A launch of a kernel of a text, `k` unless another is named.
@@ -115,7 +91,7 @@ pub(crate) fn kernel(body: &str) -> String {
 }
 
 /// Run instructions, see `kernel`, over three buffers.
-pub(crate) fn run_body<A: Copy, B: Copy, C: Copy>(
+pub(crate) fn run<A: Copy, B: Copy, C: Copy>(
     body: &str,
     (blocks, threads): (u32, u32),
     (a, b, c): (&mut [A], &mut [B], &mut [C]),

@@ -1,7 +1,7 @@
 //! Atomic operations, alone and from many blocks.
 
 use crate::emulator::random::Random;
-use crate::emulator::testing::run_body;
+use crate::emulator::testing::run;
 
 /// Run one operation per thread on words of its own, and compare the old and new values.
 fn check<T: Copy + PartialEq + std::fmt::Debug + Default>(
@@ -54,8 +54,7 @@ fn check<T: Copy + PartialEq + std::fmt::Debug + Default>(
                 _ => "@%p1",
             },
         );
-        run_body(&body, (1, n as u32), (&mut memory, &mut operands, &mut old))
-            .unwrap_or_else(|e| panic!("{e}\n{body}"));
+        run(&body, (1, n as u32), (&mut memory, &mut operands, &mut old)).unwrap_or_else(|e| panic!("{e}\n{body}"));
         for (k, input) in inputs.iter().enumerate() {
             assert_eq!(old[k], input.0, "old value of {operation}");
             assert_eq!(memory[k], expected(input.0, input.1, input.2), "{operation} of {input:x?}");

@@ -1,9 +1,9 @@
 //! Barriers of the block, and what goes wrong with them.
 
-use crate::emulator::testing::{Case, kernel, run_body};
+use crate::emulator::testing::{Case, kernel, run};
 
 fn refuse(body: &str, threads: u32) -> String {
-    run_body(body, (1, threads), (&mut [0u32; 1024], &mut [0u32], &mut [0u32])).unwrap_err()
+    run(body, (1, threads), (&mut [0u32; 1024], &mut [0u32], &mut [0u32])).unwrap_err()
 }
 
 /// Every thread reads what another wrote before the barrier.
@@ -33,7 +33,7 @@ fn all_threads_meet() {
             last = threads - 1
         );
         let mut out = vec![0u32; threads as usize];
-        run_body(&body, (1, threads), (&mut out, &mut [0u32], &mut [0u32])).unwrap();
+        run(&body, (1, threads), (&mut out, &mut [0u32], &mut [0u32])).unwrap();
         for (thread, value) in out.iter().enumerate() {
             assert_eq!(*value, threads - 1 - thread as u32 + 500, "{barrier} thread {thread}");
         }
@@ -52,7 +52,7 @@ fn threads_that_exit_are_not_waited_for() {
     ld.shared.u32 %r10, [word];
     st.global.u32 [%rd3], %r10;";
     let mut out = [0u32; 128];
-    run_body(body, (1, 128), (&mut out, &mut [0u32], &mut [0u32])).unwrap();
+    run(body, (1, 128), (&mut out, &mut [0u32], &mut [0u32])).unwrap();
     assert_eq!(out[..40], [77; 40]);
     assert_eq!(out[40..], [0; 88]);
 }
@@ -73,7 +73,7 @@ fn reductions_at_a_barrier() {
     for set in [0u32, 1, 50, 95, 96] {
         let mut input: Vec<u32> = (0..96).map(|thread| u32::from((thread * 37) % 96 < set)).collect();
         let mut out = [0u32; 384];
-        run_body(body, (1, 96), (&mut out, &mut input, &mut [0u32])).unwrap();
+        run(body, (1, 96), (&mut out, &mut input, &mut [0u32])).unwrap();
         let want = [set, 96 - set, u32::from(set == 96), u32::from(set > 0)];
         for thread in 0..96 {
             assert_eq!(out[thread * 4..][..4], want, "thread {thread} of {set}");
@@ -138,7 +138,7 @@ CONSUME:
     @%p1 bra CONSUME;
     st.global.u32 [%rd3], %r14;";
     let mut out = [0u32; 64];
-    run_body(body, (1, 64), (&mut out, &mut [0u32], &mut [0u32])).unwrap();
+    run(body, (1, 64), (&mut out, &mut [0u32], &mut [0u32])).unwrap();
     for lane in 0..32u32 {
         assert_eq!(out[32 + lane as usize], (0..50).map(|i| i * 3 + lane).sum::<u32>());
     }
@@ -158,7 +158,7 @@ JOIN:
     bar.sync 0;
     st.global.u32 [%rd3], 9;";
     let mut out = [0u32; 64];
-    run_body(body, (1, 64), (&mut out, &mut [0u32], &mut [0u32])).unwrap();
+    run(body, (1, 64), (&mut out, &mut [0u32], &mut [0u32])).unwrap();
     assert_eq!(out, [9; 64]);
 }
 
@@ -185,7 +185,7 @@ JOIN:
     assert!(error.contains("divergent barrier") || error.contains("deadlock"), "{error}");
     let body = body.replace("@%p0 bra JOIN;", "@%p0 barrier.arrive 1, 64; @%p0 bra JOIN;");
     let mut out = [0u32; 64];
-    run_body(&body, (1, 64), (&mut out, &mut [0u32], &mut [0u32])).unwrap();
+    run(&body, (1, 64), (&mut out, &mut [0u32], &mut [0u32])).unwrap();
     assert_eq!(out, [9; 64]);
 }
 

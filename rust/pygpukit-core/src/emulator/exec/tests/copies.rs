@@ -1,6 +1,6 @@
 //! Asynchronous copies: when they happen, and what they write.
 
-use crate::emulator::testing::run_body;
+use crate::emulator::testing::run;
 
 /// Each thread has 16 bytes at `%r11` in shared memory, filled with sevens, and a source of its own at `%rd10`.
 const SETUP: &str = "
@@ -35,7 +35,7 @@ fn a_copy_is_seen_after_its_wait() {
     st.global.v4.u32 [%rd11], {{%r20, %r21, %r22, %r23}};"
     );
     let mut out = [0u32; 256];
-    run_body(&body, (1, 64), (&mut out, &mut source(), &mut [0u32])).unwrap();
+    run(&body, (1, 64), (&mut out, &mut source(), &mut [0u32])).unwrap();
     for thread in 0..64 {
         let first = 1000 + 4 * thread;
         assert_eq!(out[thread as usize * 4..][..4], [7, first, first + 1, first]);
@@ -53,7 +53,7 @@ fn the_source_is_read_late() {
     st.global.v4.u32 [%rd11], {{%r20, %r21, %r22, %r23}};"
     );
     let mut out = [0u32; 256];
-    run_body(&body, (1, 64), (&mut out, &mut source(), &mut [0u32])).unwrap();
+    run(&body, (1, 64), (&mut out, &mut source(), &mut [0u32])).unwrap();
     for thread in 0..64 {
         assert_eq!(out[thread as usize * 4..][..4], [5, 1003 + 4 * thread, 7, 7]);
     }
@@ -73,7 +73,7 @@ fn what_is_not_read_is_zero() {
     st.global.v4.u32 [%rd11], {{%r20, %r21, %r22, %r23}};"
     );
     let mut out = [0u32; 256];
-    run_body(&body, (1, 64), (&mut out, &mut source(), &mut [0u32])).unwrap();
+    run(&body, (1, 64), (&mut out, &mut source(), &mut [0u32])).unwrap();
     let bytes = |words: &[u32]| words.iter().flat_map(|w| w.to_le_bytes()).collect::<Vec<_>>();
     for thread in 0..64 {
         let mut want = bytes(&source()[thread * 4..][..4]);
@@ -81,7 +81,7 @@ fn what_is_not_read_is_zero() {
         assert_eq!(bytes(&out[thread * 4..][..4]), want, "thread {thread}");
     }
     let body = body.replace("16, %r13;", "16, %p0;");
-    run_body(&body, (1, 64), (&mut out, &mut source(), &mut [0u32])).unwrap();
+    run(&body, (1, 64), (&mut out, &mut source(), &mut [0u32])).unwrap();
     for thread in 0..64 {
         let want = if thread < 16 { source()[thread * 4..][..4].to_vec() } else { vec![0; 4] };
         assert_eq!(out[thread * 4..][..4], want, "thread {thread}");
@@ -103,7 +103,7 @@ FIRST:
     st.global.v4.u32 [%rd11], {{%r20, %r21, %r22, %r23}};"
     );
     let mut out = [0u32; 256];
-    run_body(&body, (1, 64), (&mut out, &mut source(), &mut [0u32])).unwrap();
+    run(&body, (1, 64), (&mut out, &mut source(), &mut [0u32])).unwrap();
     assert_eq!(out[..128], source()[128..]);
 }
 
@@ -118,7 +118,7 @@ fn bad_copies_are_told() {
         ("[%r11], [%rd10], 16, 17", "cp.async of 16 bytes is to read 17 of them"),
     ] {
         let body = format!("{SETUP} cp.async.ca.shared.global {copy};");
-        let error = run_body(&body, (1, 64), (&mut [0u32], &mut source(), &mut [0u32])).unwrap_err();
+        let error = run(&body, (1, 64), (&mut [0u32], &mut source(), &mut [0u32])).unwrap_err();
         assert!(error.contains(want), "{copy}: {error}");
     }
     for (instruction, want) in [
@@ -128,7 +128,7 @@ fn bad_copies_are_told() {
         ("cp.async.bulk.commit_group;", "instruction 'cp.async.bulk.commit_group' is not supported"),
         ("red.async.relaxed.cluster.add.u32 [%r11], %r0, [%r11];", "is not supported"),
     ] {
-        let error = run_body(&format!("{SETUP} {instruction}"), (1, 64), (&mut [0u32], &mut source(), &mut [0u32]));
+        let error = run(&format!("{SETUP} {instruction}"), (1, 64), (&mut [0u32], &mut source(), &mut [0u32]));
         let error = error.unwrap_err();
         assert!(error.contains(want), "{instruction}: {error}");
     }

@@ -1,7 +1,7 @@
 //! One instruction on many operands: a kernel around it, and what each thread stored.
 
 use crate::emulator::random::Random;
-use crate::emulator::testing::{Arg, run};
+use crate::emulator::testing::Case;
 
 /// Threads of a test: full warps, and one that is not.
 pub(super) const THREADS: usize = 32 * 6 + 13;
@@ -80,8 +80,8 @@ DONE:
 "
     );
     let blocks = cases.len().div_ceil(THREADS) as u32;
-    let args = [Arg::to(&mut input), Arg::to(&mut output), Arg::Word(cases.len() as u32)];
-    run(&text, "k", blocks, THREADS as u32, &args).unwrap_or_else(|error| panic!("'{code}': {error}"));
+    let args = [input.as_mut_ptr() as u64, output.as_mut_ptr() as u64, cases.len() as u64];
+    Case::new(&text, blocks, THREADS as u32).run(&args).unwrap_or_else(|error| panic!("'{code}': {error}"));
     output
 }
 

@@ -1,6 +1,6 @@
 //! Barrier objects: phases, transactions, and the copies they track.
 
-use crate::emulator::testing::{Case, kernel, run_body};
+use crate::emulator::testing::{Case, kernel, run};
 
 /// Thread 0 makes an object for the count in COUNT; `%r10` is its address.
 const SETUP: &str = "
@@ -183,7 +183,7 @@ CONSUME:
         });
         let mut out = vec![0u32; 64];
         let mut input: Vec<u32> = (0..1024).map(|k| 1000 + k).collect();
-        run_body(&body, (1, 64), (&mut out, &mut input, &mut [0u32])).unwrap();
+        run(&body, (1, 64), (&mut out, &mut input, &mut [0u32])).unwrap();
         assert_eq!(out[..32], [7; 32]);
     }
 }
@@ -201,7 +201,7 @@ fn misuse_is_told() {
         (2, "mbarrier.inval.shared.b64 [%r10]; mbarrier.arrive.shared.b64 %rd10, [%r10];", "no mbarrier object"),
     ] {
         let body = format!("{} @!%p0 exit; {instruction}", setup(count));
-        let error = run_body(&body, (1, 32), (&mut [0u32], &mut [0u32], &mut [0u32])).unwrap_err();
+        let error = run(&body, (1, 32), (&mut [0u32], &mut [0u32], &mut [0u32])).unwrap_err();
         assert!(error.contains(want), "{instruction}: {error}");
     }
 }

@@ -1,9 +1,10 @@
-//! Instructions through PTX text, against the scalar functions and independent oracles.
+//! Instructions through PTX text, against scalar functions and oracles written down a second time.
 
 mod atomic;
 mod barrier;
 mod copies;
 mod float;
 mod harness;
+mod kernels;
 mod mbarrier;
 mod warpwide;

@@ -1,7 +1,7 @@
 //! Shuffles, votes, matches, reductions.
 
 use crate::emulator::random::Random;
-use crate::emulator::testing::run_body;
+use crate::emulator::testing::run;
 
 const SHUFFLE: &str = "
     ld.global.u32 %r10, [%rd4];
@@ -28,7 +28,7 @@ fn shuffles_follow_the_definition() {
                 _ => random.next() as u32,
             };
             let mut out = [u32::MAX; 64];
-            run_body(&SHUFFLE.replace("MODE", mode), (1, 32), (&mut out, &mut values, &mut [base, clamp, 0])).unwrap();
+            run(&SHUFFLE.replace("MODE", mode), (1, 32), (&mut out, &mut values, &mut [base, clamp, 0])).unwrap();
             for lane in 0..32i64 {
                 let b = i64::from(base.wrapping_add(lane as u32) % 32);
                 let (c, segment) = (i64::from(clamp % 32), i64::from(clamp / 256 % 32));
@@ -57,7 +57,7 @@ fn a_lane_that_is_gone_gives_no_value() {
     shfl.sync.down.b32 %r11, %r10, 8, 31, -1;
     st.global.u32 [%rd3], %r11;";
     let mut out = [0u32; 32];
-    run_body(body, (1, 32), (&mut out, &mut [0u32], &mut [0u32])).unwrap();
+    run(body, (1, 32), (&mut out, &mut [0u32], &mut [0u32])).unwrap();
     for lane in 0..16u32 {
         let from = if lane < 8 { lane + 8 } else { lane };
         assert_eq!(out[lane as usize], from + 100);
@@ -79,7 +79,7 @@ MEET:
     shfl.sync.bfly.b32 %r12, %r10, 1, 31, -1;
     st.global.u32 [%rd3], %r12;";
     let mut out = [0u32; 64];
-    run_body(body, (1, 64), (&mut out, &mut [0u32], &mut [0u32])).unwrap();
+    run(body, (1, 64), (&mut out, &mut [0u32], &mut [0u32])).unwrap();
     for (thread, value) in out.iter().enumerate() {
         let other = thread as u32 ^ 1;
         assert_eq!(*value, if other % 2 == 0 { other } else { other * 3 + 1 });
@@ -102,7 +102,7 @@ MEET:
     add.u32 %r12, %r12, %r13;
     st.global.u32 [%rd3], %r12;";
     let mut out = [0u32; 32];
-    run_body(body, (1, 32), (&mut out, &mut [0u32], &mut [0u32])).unwrap();
+    run(body, (1, 32), (&mut out, &mut [0u32], &mut [0u32])).unwrap();
     for (lane, value) in out.iter().enumerate() {
         let want = match lane {
             0..16 => (0..16).sum::<u32>() + 0xffff,
@@ -130,7 +130,7 @@ MEET:
     match.any.sync.b32 %r13, %r10, %r11;
     st.global.u32 [%rd3], %r13;";
     let mut out = [0u32; 4];
-    run_body(body, (1, 4), (&mut out, &mut [0u32], &mut [0u32])).unwrap();
+    run(body, (1, 4), (&mut out, &mut [0u32], &mut [0u32])).unwrap();
     assert_eq!(out, [5, 10, 5, 10]);
 }
 
@@ -153,7 +153,7 @@ fn votes() {
     for pattern in [0u32, u32::MAX, 0x8000_0001, 0x7fff_ffff] {
         let mut input: Vec<u32> = (0..32).map(|lane| pattern >> lane & 1).collect();
         let mut out = [0u32; 64];
-        run_body(body, (1, 32), (&mut out, &mut input, &mut [0u32])).unwrap();
+        run(body, (1, 32), (&mut out, &mut input, &mut [0u32])).unwrap();
         let uniform = pattern == 0 || pattern == u32::MAX;
         let want = u32::from(pattern == u32::MAX) + 2 * u32::from(pattern != 0) + 4 * u32::from(uniform);
         for lane in 0..32 {
@@ -183,7 +183,7 @@ fn matches() {
         let high = |random: &mut Random| if round < 2 { 0 } else { (random.below(2) as u64) << 32 };
         let mut input: Vec<u64> = (0..32).map(|_| random.below(kinds) as u64 | high(&mut random)).collect();
         let mut out = [0u32; 192];
-        run_body(body, (1, 32), (&mut out, &mut input, &mut [0u32])).unwrap();
+        run(body, (1, 32), (&mut out, &mut input, &mut [0u32])).unwrap();
         for lane in 0..32 {
             let same = |f: fn(u64) -> u64| (0..32).map(|l| u32::from(f(input[l]) == f(input[lane])) << l).sum::<u32>();
             let (low, whole) = (same(|v| v & 0xffff_ffff), same(|v| v));
@@ -214,7 +214,7 @@ fn reductions() {
         let body =
             format!("ld.global.u32 %r10, [%rd4]; redux.sync.{operation} %r11, %r10, -1; st.global.u32 [%rd3], %r11;");
         let mut out = [0u32; 32];
-        run_body(&body, (1, 32), (&mut out, &mut input, &mut [0u32])).unwrap();
+        run(&body, (1, 32), (&mut out, &mut input, &mut [0u32])).unwrap();
         assert_eq!(out, [want; 32], "{operation}");
     }
 }
@@ -229,7 +229,7 @@ fn float_reductions() {
             "ld.global.u32 %r10, [%rd4]; redux.sync.{operation}.f32 %r11, %r10, -1; st.global.u32 [%rd3], %r11;"
         );
         let mut out = [0f32; 32];
-        run_body(&body, (1, 32), (&mut out, &mut input, &mut [0u32])).unwrap();
+        run(&body, (1, 32), (&mut out, &mut input, &mut [0u32])).unwrap();
         for value in out {
             assert!(value == want || value.is_nan() && want.is_nan(), "{operation} gives {value}");
         }
@@ -248,7 +248,7 @@ fn one_lane_is_elected() {
     mad.wide.u32 %rd10, %r0, 8, %rd0;
     st.global.v2.u32 [%rd10], {%r11, %r12};";
     let mut out = [0u32; 64];
-    run_body(body, (1, 32), (&mut out, &mut [0u32], &mut [0u32])).unwrap();
+    run(body, (1, 32), (&mut out, &mut [0u32], &mut [0u32])).unwrap();
     for lane in 5..32 {
         assert_eq!(out[lane * 2..][..2], [if lane == 5 { 105 } else { 5 }, 0xffff_ffe0]);
     }
@@ -256,7 +256,7 @@ fn one_lane_is_elected() {
 
 #[test]
 fn faults_of_masks() {
-    let refuse = |body: &str| run_body(body, (1, 32), (&mut [0u32; 32], &mut [0u32], &mut [0u32])).unwrap_err();
+    let refuse = |body: &str| run(body, (1, 32), (&mut [0u32; 32], &mut [0u32], &mut [0u32])).unwrap_err();
     let error = refuse("vote.sync.ballot.b32 %r10, %p0, 0x0000ffff;");
     assert!(error.contains("lane 16 is not in the mask 0x0000ffff"), "{error}");
     let error = refuse("bar.warp.sync 0xfffffffe;");
@@ -298,7 +298,7 @@ LOW:
     ld.shared.u32 %r14, [%r12];
     st.global.u32 [%rd3], %r14;";
     let mut out = [0u32; 32];
-    run_body(body, (1, 32), (&mut out, &mut [0u32], &mut [0u32])).unwrap();
+    run(body, (1, 32), (&mut out, &mut [0u32], &mut [0u32])).unwrap();
     for lane in 0..32u32 {
         let want = if lane < 16 { lane + 16 + 1000 } else { lane - 16 + 2000 };
         assert_eq!(out[lane as usize], want, "lane {lane}");
