@@ -33,7 +33,7 @@ fn numbers(count: usize) -> Vec<u32> {
 
 #[test]
 fn a_lock_between_lanes_and_blocks() {
-    launch("lock", (3, 64), &[&[0], &[0]], &[5], |out| assert_eq!(out, [[0], [3 * 64 * 5]]));
+    launch("lock", (3, 64), &[&[0], &[0]], &[2], |out| assert_eq!(out, [[0], [3 * 64 * 2]]));
 }
 
 #[test]
