@@ -1,6 +1,7 @@
 //! A block: its warps, shared memory and barriers.
 
 use super::code::LANES;
+use super::copies::Tracked;
 use super::counters::Counters;
 use super::fault::{Fault, FaultKind};
 use super::grid::Grid;
@@ -42,6 +43,8 @@ pub(crate) struct Shared {
     pub number: u64,
     pub memory: SharedMemory,
     pub barriers: [Barrier; BARRIERS],
+    /// Copies that mbarrier objects wait for.
+    pub tracked: Vec<Tracked>,
     /// Threads that have not exited.
     pub live: u32,
     /// Filled where the launch is counted.
@@ -136,6 +139,7 @@ impl Block {
             number,
             memory: SharedMemory::new(grid.shared_bytes()),
             barriers: Default::default(),
+            tracked: Vec::new(),
             live: 0,
             counters: None,
             order: None,
@@ -150,6 +154,7 @@ impl Block {
         self.shared.number = number;
         self.shared.index = grid.block_index(number);
         self.shared.barriers = std::array::from_fn(|_| Barrier { all: true, ..Barrier::default() });
+        self.shared.tracked.clear();
         self.shared.live = grid.threads();
         self.shared.order = grid.order(number);
         self.shared.counters = grid.options.count.then(|| {

@@ -292,6 +292,9 @@ impl<'a> Cx<'a> {
                             self.active = mask;
                         }
                         let wait = self.wait;
+                        if WATCHED && !matches!(wait, Wait::Barrier { .. } | Wait::WarpBarrier(_)) {
+                            self.retract(pc, mask);
+                        }
                         self.put_back(pc, wait);
                         return (*count >= budget).then_some(Outcome::Slice);
                     }
@@ -318,6 +321,13 @@ impl<'a> Cx<'a> {
             if class == Class::Branch {
                 counters.branch(mask != 0 && mask != active);
             }
+        }
+    }
+
+    /// An instruction did not happen: it counts when it runs again.
+    fn retract(&mut self, pc: u32, mask: u32) {
+        if let Some(counters) = &mut self.block.counters {
+            counters.retract(self.grid.code().classes[pc as usize], mask);
         }
     }
 
