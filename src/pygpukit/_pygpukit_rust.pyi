@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Final, NoReturn
 import numpy as np
 
 from pygpukit.dtypes import DTypeLike
+from pygpukit.jit.profile import Profile
 
 __version__: Final[str]
 
@@ -111,6 +112,15 @@ class Kernel:
     ptx: Final[str | None]
     source: Final[str | None]
     def occupancy(self, block: int, shared: int = 0) -> float: ...
+    def profile(
+        self,
+        *args: Any,
+        grid: int | Sequence[int] | None = None,
+        block: int | Sequence[int] | None = None,
+        shared: int = 0,
+        stream: Stream | None = None,
+        **kwargs: Any,
+    ) -> Profile: ...
     def _time_launches(self, args: Sequence[Any], bare: bool, burst: int, rounds: int) -> float: ...
     def _bare_launcher(self, args: Sequence[Any]) -> Callable[[], None]: ...
     def _launch(
@@ -231,7 +241,14 @@ class NvrtcResult:
     lowered: Final[dict[str, str]]
 
 def open_cuda(ordinal: int, pooled: bool) -> Device: ...
-def open_cpu(total_memory: int | None, deferred: int | None, pooled: bool) -> Device: ...
+def open_cpu(
+    total_memory: int | None = None,
+    deferred: int | None = None,
+    pooled: bool = True,
+    emulated: bool = False,
+    capability: tuple[int, int] | None = None,
+    check: bool = False,
+) -> Device: ...
 def driver_version() -> int | None: ...
 def driver_path() -> str: ...
 def cuda_device_count() -> int: ...
@@ -282,6 +299,9 @@ def load_kernel(
     device: Device | None = None,
     arch: str = "",
     source: str | None = None,
+    file: str = "",
+    check: bool = False,
+    seed: int | None = None,
 ) -> Kernel: ...
 def load_kernels(
     image: bytes,

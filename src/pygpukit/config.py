@@ -139,6 +139,10 @@ class Settings(NamedTuple):
         Bundles of compiled kernels to search first (PYGPUKIT_BUNDLE).
     cpu_memory : int or None
         Memory of the CPU device in bytes; None means the machine's (PYGPUKIT_CPU_MEMORY).
+    emulated_capability : tuple of int
+        Compute capability the CPU device compiles kernels for: (8, 0) or (9, 0) (PYGPUKIT_EMULATED_ARCH).
+    check : bool
+        Look for errors in every kernel the CPU device runs (PYGPUKIT_CHECK).
     """
 
     device: str | None = None
@@ -155,6 +159,8 @@ class Settings(NamedTuple):
     libcuda: Path | None = None
     bundle: tuple[Path, ...] = ()
     cpu_memory: int | None = None
+    emulated_capability: tuple[int, int] = (8, 0)
+    check: bool = False
 
 
 def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
@@ -209,6 +215,8 @@ def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
         libcuda=read("LIBCUDA", _path, "the path of the CUDA driver library", default.libcuda),
         bundle=read("BUNDLE", _paths, f"bundle files separated by {os.pathsep!r}", default.bundle),
         cpu_memory=read("CPU_MEMORY", _memory, "a size above 0 such as 8GiB", default.cpu_memory),
+        emulated_capability=read("EMULATED_ARCH", _emulated_arch, "80 or 90a", default.emulated_capability),
+        check=read("CHECK", _flag, flag, default.check),
     )
 
 
@@ -229,6 +237,13 @@ def _device(text: str) -> str:
     if lowered in ("cpu", "cuda", "emulated"):
         return lowered
     raise ValueError(text)
+
+
+def _emulated_arch(text: str) -> tuple[int, int]:
+    known = {"80": (8, 0), "90a": (9, 0)}
+    if text.lower() not in known:
+        raise ValueError(text)
+    return known[text.lower()]
 
 
 def _pool(text: str) -> str:

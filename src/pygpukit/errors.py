@@ -8,6 +8,7 @@ Each class also inherits the builtin a NumPy user would catch, given in brackets
     |-- NvrtcNotFoundError          [RuntimeError]   the run-time compiler is not there
     |-- KernelCompileError          [ValueError]     CUDA C++ source was refused; carries the log
     |-- KernelLaunchError           [ValueError]     wrong arguments, grid, block or shared memory
+    |-- KernelFaultError            [RuntimeError]   a kernel did something wrong while it ran; the text is the report
     |-- OutOfMemoryError            [MemoryError]    the device or a pool's quota is full
     |-- ShapeError                  [ValueError]     shapes do not fit together
     |-- DTypeError                  [TypeError]      element types do not fit together
@@ -36,6 +37,7 @@ __all__ = [
     "GPUKitError",
     "GraphError",
     "KernelCompileError",
+    "KernelFaultError",
     "KernelLaunchError",
     "NvrtcNotFoundError",
     "OutOfMemoryError",
@@ -100,6 +102,10 @@ class KernelCompileError(GPUKitError, ValueError):
 
 class KernelLaunchError(GPUKitError, ValueError):
     """A launch was refused before it reached the device; the text names the parameter."""
+
+
+class KernelFaultError(GPUKitError, RuntimeError):
+    """A kernel did something wrong while the CPU device ran it; the text says what, in which line and which thread."""
 
 
 class OutOfMemoryError(GPUKitError, MemoryError):

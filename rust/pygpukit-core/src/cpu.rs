@@ -1,26 +1,28 @@
 //! The CPU device: the `Device` trait over host memory, so that everything above it runs without a GPU.
 //!
 //! Streams run their work at once, or, deferred, in a random order that only stream order and event edges restrict:
-//! a program that forgot a wait then shows it. CUDA kernels do not run here.
+//! a program that forgot a wait then shows it. CUDA kernels run on the PTX emulator.
 
 mod address;
 mod host;
+mod kernels;
 mod queue;
 
 use std::alloc::{Layout, alloc, dealloc};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::command::{CopyKind, Work};
+use crate::command::{CopyKind, Launch, Work};
 use crate::device::*;
+use crate::emulator::Counters;
 use crate::error::{Error, Result};
 use address::AddressSpace;
+use kernels::{Kernels, MAX_THREADS, Reachable};
 use queue::Queue;
 
-const MAX_THREADS: u32 = 1024;
 const THREADS_PER_SM: u32 = 2048;
 
 /// Driver codes the CPU device shares with CUDA.
@@ -47,6 +49,12 @@ pub struct CpuConfig {
     pub total_memory: Option<usize>,
     /// Delay work and run it in an order drawn from this seed.
     pub deferred: Option<u64>,
+    /// Run operators by their kernels.
+    pub emulated: bool,
+    /// Capability to compile kernels for: (8, 0) or (9, 0).
+    pub capability: Option<(i32, i32)>,
+    /// Look for errors in every kernel.
+    pub check: bool,
 }
 
 /// Memory the device has handed out, for tests of what must come back.
@@ -61,19 +69,11 @@ pub struct CpuUsage {
     pub plain: usize,
 }
 
-#[derive(Debug, Default)]
-struct Libraries {
-    images: HashMap<usize, Box<[u8]>>,
-    next: usize,
-}
-
 pub struct CpuDevice {
     props: DeviceProps,
-    memory: AddressSpace,
-    queue: Queue,
-    libraries: Mutex<Libraries>,
-    /// Host allocations by address.
-    host: Mutex<HashMap<usize, Layout>>,
+    memory: Arc<Reachable>,
+    kernels: Arc<Kernels>,
+    queue: Arc<Queue>,
 }
 
 impl fmt::Debug for CpuDevice {
@@ -93,10 +93,10 @@ impl CpuDevice {
             features.push("deferred");
         }
         let props = DeviceProps {
-            kind: DeviceKind::Cpu,
+            kind: if config.emulated { DeviceKind::Emulated } else { DeviceKind::Cpu },
             ordinal: 0,
             name: host::name(),
-            capability: (0, 0),
+            capability: config.capability.unwrap_or((8, 0)),
             sm_count: std::thread::available_parallelism().map_or(1, |n| n.get() as u32),
             total_memory,
             l2_bytes: 0,
@@ -115,17 +115,13 @@ impl CpuDevice {
             uuid: String::new(),
             features,
         };
-        Arc::new(CpuDevice {
-            props,
-            memory: AddressSpace::new(total_memory),
-            queue: Queue::new(config.deferred),
-            libraries: Mutex::default(),
-            host: Mutex::default(),
-        })
+        let memory = Arc::new(Reachable { device: AddressSpace::new(total_memory), host: Mutex::new(BTreeMap::new()) });
+        let kernels = Arc::new(Kernels::new(memory.clone(), config.check));
+        Arc::new(CpuDevice { props, memory, queue: Queue::new(config.deferred, kernels.clone()), kernels })
     }
 
     pub fn usage(&self) -> CpuUsage {
-        self.memory.usage()
+        self.memory.device.usage()
     }
 }
 
@@ -135,7 +131,7 @@ impl Device for CpuDevice {
     }
 
     fn memory_info(&self) -> Result<(usize, usize)> {
-        Ok((self.memory.free(), self.props.total_memory))
+        Ok((self.memory.device.free(), self.props.total_memory))
     }
 
     fn vmm_granularity(&self) -> Option<usize> {
@@ -143,35 +139,35 @@ impl Device for CpuDevice {
     }
 
     fn reserve(&self, bytes: usize) -> Result<DevPtr> {
-        self.memory.reserve(bytes)
+        self.memory.device.reserve(bytes)
     }
 
     fn unreserve(&self, va: DevPtr, bytes: usize) -> Result<()> {
-        self.memory.unreserve(va, bytes)
+        self.memory.device.unreserve(va, bytes)
     }
 
     fn create(&self, bytes: usize) -> Result<PhysHandle> {
-        self.memory.create(bytes)
+        self.memory.device.create(bytes)
     }
 
     fn release(&self, handle: PhysHandle, bytes: usize) -> Result<()> {
-        self.memory.release(handle, bytes)
+        self.memory.device.release(handle, bytes)
     }
 
     fn map(&self, va: DevPtr, bytes: usize, handle: PhysHandle) -> Result<()> {
-        self.memory.map(va, bytes, handle)
+        self.memory.device.map(va, bytes, handle)
     }
 
     fn unmap(&self, va: DevPtr, bytes: usize) -> Result<()> {
-        self.memory.unmap(va, bytes)
+        self.memory.device.unmap(va, bytes)
     }
 
     fn plain_alloc(&self, bytes: usize) -> Result<DevPtr> {
-        self.memory.plain_alloc(bytes)
+        self.memory.device.plain_alloc(bytes)
     }
 
     fn plain_free(&self, ptr: DevPtr) -> Result<()> {
-        self.memory.plain_free(ptr)
+        self.memory.device.plain_free(ptr)
     }
 
     fn priority_range(&self) -> (i32, i32) {
@@ -220,33 +216,32 @@ impl Device for CpuDevice {
         self.queue.poll()
     }
 
+    fn interrupt(&self) {
+        self.queue.interrupt();
+    }
+
     fn library_load(&self, image: &[u8]) -> Result<RawLibrary> {
-        let mut libraries = self.libraries.lock();
-        libraries.next += 1;
-        let id = libraries.next;
-        libraries.images.insert(id, image.into());
-        Ok(RawLibrary(id))
+        self.kernels.load(image)
+    }
+
+    fn library_source(&self, library: RawLibrary, file: &str, text: &str) {
+        self.kernels.set_source(library, file, text);
+    }
+
+    fn profile(&self, launch: &Launch<'_>) -> Result<Counters> {
+        self.kernels.profile(&launch.to_owned())
     }
 
     fn library_unload(&self, library: RawLibrary) {
-        self.libraries.lock().images.remove(&library.0);
+        self.kernels.unload(library);
     }
 
     fn kernel_get(&self, library: RawLibrary, entry: &str) -> Result<(RawKernel, KernelAttributes)> {
-        let mut libraries = self.libraries.lock();
-        if !libraries.images.contains_key(&library.0) {
-            return Err(failure(
-                "cpu.kernel_get",
-                code::INVALID_HANDLE,
-                format!("kernel '{entry}' was asked of a library that is not loaded"),
-            ));
-        }
-        libraries.next += 1;
-        Ok((RawKernel(libraries.next), KernelAttributes { max_threads: MAX_THREADS, ..Default::default() }))
+        self.kernels.get(library, entry)
     }
 
-    fn kernel_params(&self, _kernel: RawKernel, _count: usize) -> Option<Vec<(usize, usize)>> {
-        None
+    fn kernel_params(&self, kernel: RawKernel, count: usize) -> Option<Vec<(usize, usize)>> {
+        self.kernels.params(kernel).map(|all| all.into_iter().take(count).collect())
     }
 
     fn kernel_set_max_shared(&self, _kernel: RawKernel, _bytes: u32) -> Result<()> {
@@ -274,15 +269,15 @@ impl Device for CpuDevice {
         if ptr.is_null() {
             return Err(failure("cpu.host_alloc", code::OUT_OF_MEMORY, format!("the host has no {bytes} bytes left")));
         }
-        self.host.lock().insert(ptr as usize, layout);
+        self.memory.host.lock().insert(ptr as u64, layout.size());
         Ok(ptr)
     }
 
     fn host_free(&self, ptr: *mut u8, bytes: usize) -> Result<()> {
-        let address = ptr as usize;
+        let address = ptr as u64;
         let layout = host_layout(bytes)?;
-        let mut host = self.host.lock();
-        if host.get(&address) != Some(&layout) {
+        let mut host = self.memory.host.lock();
+        if host.get(&address) != Some(&layout.size()) {
             let text = format!("{bytes} bytes at {address:#x} are not one host allocation");
             return Err(failure("cpu.host_free", code::INVALID_VALUE, text));
         }
@@ -303,11 +298,6 @@ fn host_layout(bytes: usize) -> Result<Layout> {
 /// Refuse what could not run when its turn comes.
 fn check(work: &Work) -> Result<()> {
     match work {
-        Work::Kernel(launch) => Err(Error::Device(format!(
-            "kernel '{}' cannot run on the CPU device: it is CUDA code, and this version has no emulator for it. \
-             Run it on a CUDA device, or use the operators of this library, which run here too",
-            launch.kernel.name()
-        ))),
         Work::Graph(_) => Err(Error::Device(
             "the CPU device has no executable graphs: it replays the recorded commands one by one".to_string(),
         )),

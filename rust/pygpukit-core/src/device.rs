@@ -7,7 +7,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::command::{Command, Launch, Work};
-use crate::error::Result;
+use crate::emulator::Counters;
+use crate::error::{Error, Result};
 
 /// An address in the device's space. On the CPU device it is a host address.
 pub type DevPtr = u64;
@@ -33,7 +34,10 @@ raw_handle!(
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DeviceKind {
+    /// Operators on NumPy, kernels on the emulator.
     Cpu,
+    /// The CPU device with operators run by their kernels too.
+    Emulated,
     Cuda,
 }
 
@@ -43,7 +47,7 @@ pub struct DeviceProps {
     pub kind: DeviceKind,
     pub ordinal: i32,
     pub name: String,
-    /// Compute capability; (0, 0) on the CPU device.
+    /// Compute capability; on the CPU device that of the PTX it runs.
     pub capability: (i32, i32),
     pub sm_count: u32,
     pub total_memory: usize,
@@ -133,6 +137,17 @@ pub trait Device: Send + Sync + fmt::Debug {
         self.enqueue(stream, &Work::Kernel(launch.to_owned()))
     }
 
+    /// A wait was given up (Ctrl-C): end running kernels where the device can.
+    fn interrupt(&self) {}
+
+    /// Run a kernel to its end and count what it did.
+    fn profile(&self, launch: &Launch<'_>) -> Result<Counters> {
+        Err(Error::Device(format!(
+            "kernel '{}' cannot be counted on this device: profile() runs on the CPU device (PYGPUKIT_DEVICE=cpu)",
+            launch.kernel.name()
+        )))
+    }
+
     /// Let queued work make progress. The CPU device's deferred streams run here; elsewhere it does nothing.
     fn poll(&self) -> Result<()> {
         Ok(())
@@ -142,6 +157,8 @@ pub trait Device: Send + Sync + fmt::Debug {
 
     /// Load a cubin or PTX image eagerly.
     fn library_load(&self, image: &[u8]) -> Result<RawLibrary>;
+    /// The text a library was compiled from, for reports of devices that make some.
+    fn library_source(&self, _library: RawLibrary, _file: &str, _text: &str) {}
     fn library_unload(&self, library: RawLibrary);
     fn kernel_get(&self, library: RawLibrary, entry: &str) -> Result<(RawKernel, KernelAttributes)>;
     /// Offset and size of the first `count` parameters in the argument block: fewer when the kernel has fewer, None where

@@ -81,6 +81,9 @@ pub enum Error {
     Forked(String),
     #[error("{0}")]
     Launch(String),
+    /// A kernel did something wrong while the CPU device ran it; the text is the report.
+    #[error("{0}")]
+    Kernel(String),
     #[error("{0}")]
     Graph(String),
     #[error("{0}")]

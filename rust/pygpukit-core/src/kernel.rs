@@ -50,6 +50,17 @@ pub enum Determinism {
     BatchInvariant,
 }
 
+/// How the CPU device's emulator runs a kernel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Check {
+    /// As the device was opened.
+    #[default]
+    AsDevice,
+    On,
+    /// Checked, in an order of warps and blocks drawn from this seed.
+    Fuzz(u64),
+}
+
 /// What the scheduler and the graph builder must know of a kernel.
 #[derive(Clone, Debug, Default)]
 pub struct KernelMeta {
@@ -60,6 +71,8 @@ pub struct KernelMeta {
     pub cluster: [u32; 3],
     /// Waits for its predecessor on the device, so that it may be launched early.
     pub programmatic: bool,
+    /// On the CPU device: look for errors while it runs.
+    pub check: Check,
 }
 
 /// An image loaded on one device; unloaded with its last kernel.
@@ -73,6 +86,11 @@ impl Library {
     pub fn load(device: &SharedDevice, image: &[u8]) -> Result<Arc<Library>> {
         let raw = may_sync(SyncKind::ModuleLoad, || device.library_load(image))?;
         Ok(Arc::new(Library { device: device.clone(), raw }))
+    }
+
+    /// Say which text it was compiled from, under the name the compiler knew it by: reports then quote it.
+    pub fn set_source(&self, file: &str, text: &str) {
+        self.device.library_source(self.raw, file, text);
     }
 }
 
@@ -140,6 +158,10 @@ impl Kernel {
 
     pub fn device(&self) -> &SharedDevice {
         &self.library.device
+    }
+
+    pub fn library(&self) -> &Library {
+        &self.library
     }
 
     /// Make sure a launch may use this much dynamic shared memory.

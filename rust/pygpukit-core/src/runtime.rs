@@ -95,6 +95,11 @@ impl DeviceState {
         self.device.props().kind == DeviceKind::Cuda
     }
 
+    /// Are operators run by their kernels here?
+    pub fn uses_kernels(&self) -> bool {
+        self.device.props().kind != DeviceKind::Cpu
+    }
+
     /// A stream of this priority: one that was given back, or a new one.
     pub fn stream(&self, priority: i32) -> Result<Arc<Stream>> {
         self.check()?;

@@ -211,7 +211,8 @@ impl Stream {
     /// Wait for everything submitted so far.
     pub fn synchronize(&self, check: &mut dyn FnMut() -> Result<()>) -> Result<()> {
         let n = self.seq();
-        wait_until(check, || {
+        let mut check = || check().inspect_err(|_| self.device.interrupt());
+        wait_until(&mut check, || {
             self.device.poll()?;
             // An idle stream is the quick answer. While other threads feed it, it may never be idle.
             if self.seq() == n { self.device.stream_query(self.raw) } else { self.passed(n) }

@@ -16,7 +16,7 @@ use pygpukit_core::stream::Stream;
 const MIB: usize = 1 << 20;
 
 fn device(deferred: Option<u64>) -> Arc<CpuDevice> {
-    CpuDevice::new(CpuConfig { total_memory: Some(64 * MIB), deferred })
+    CpuDevice::new(CpuConfig { total_memory: Some(64 * MIB), deferred, ..CpuConfig::default() })
 }
 
 fn host(function: impl Fn() -> Result<(), String> + Send + Sync + 'static) -> Work {

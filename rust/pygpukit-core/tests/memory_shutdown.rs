@@ -8,7 +8,7 @@ use pygpukit_core::stream::Stream;
 
 #[test]
 fn drops_after_shutdown_do_nothing_and_allocation_is_refused() {
-    let cpu = CpuDevice::new(CpuConfig { total_memory: Some(64 << 20), deferred: None });
+    let cpu = CpuDevice::new(CpuConfig { total_memory: Some(64 << 20), deferred: None, ..CpuConfig::default() });
     let device: SharedDevice = cpu.clone();
     let arena = Arena::new(device.clone(), ArenaMode::Vmm);
     let pool = Pool::root(&arena, "root");

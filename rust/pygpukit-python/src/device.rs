@@ -40,11 +40,12 @@ pub struct PyDevice {
 
 #[pymethods]
 impl PyDevice {
-    /// "cuda" or "cpu".
+    /// "cuda", "cpu", or "emulated": the CPU device with operators run by their kernels.
     #[getter]
     fn kind(&self) -> &'static str {
         match self.state.device.props().kind {
             DeviceKind::Cpu => "cpu",
+            DeviceKind::Emulated => "emulated",
             DeviceKind::Cuda => "cuda",
         }
     }
@@ -61,7 +62,7 @@ impl PyDevice {
         &self.state.device.props().name
     }
 
-    /// Compute capability, such as (9, 0); (0, 0) on the CPU device.
+    /// Compute capability, such as (9, 0); on the CPU device that of the kernels it runs.
     #[getter]
     fn capability(&self) -> (i32, i32) {
         self.state.device.props().capability
@@ -134,7 +135,7 @@ impl PyDevice {
 
     fn __repr__(&self) -> String {
         match self.state.device.props().kind {
-            DeviceKind::Cpu => "<Device cpu>".to_string(),
+            DeviceKind::Cpu | DeviceKind::Emulated => format!("<Device {}>", self.kind()),
             DeviceKind::Cuda => format!("<Device cuda:{} {}>", self.index(), self.name()),
         }
     }
@@ -163,8 +164,16 @@ fn open_cuda(py: Python<'_>, ordinal: i32, pooled: bool) -> PyResult<PyDevice> {
 
 /// Open a CPU device. `deferred` is the seed of the order in which queued work runs; None runs it at once.
 #[pyfunction]
-fn open_cpu(total_memory: Option<usize>, deferred: Option<u64>, pooled: bool) -> PyResult<PyDevice> {
-    let device = CpuDevice::new(CpuConfig { total_memory, deferred });
+#[pyo3(signature = (total_memory=None, deferred=None, pooled=true, emulated=false, capability=None, check=false))]
+fn open_cpu(
+    total_memory: Option<usize>,
+    deferred: Option<u64>,
+    pooled: bool,
+    emulated: bool,
+    capability: Option<(i32, i32)>,
+    check: bool,
+) -> PyResult<PyDevice> {
+    let device = CpuDevice::new(CpuConfig { total_memory, deferred, emulated, capability, check });
     opened(device.clone(), arena_mode(&*device, pooled))
 }
 

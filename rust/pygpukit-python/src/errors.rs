@@ -58,6 +58,7 @@ pub fn to_py(error: Error) -> PyErr {
         Error::DeviceLost(_) => "DeviceLostError",
         Error::Forked(_) => "ForkError",
         Error::Launch(_) => "KernelLaunchError",
+        Error::Kernel(_) => "KernelFaultError",
         Error::Graph(_) => "GraphError",
         Error::Shape(_) => "ShapeError",
         Error::DType(_) => "DTypeError",

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use pygpukit_core::command::{Access, Launch, LaunchAttributes};
 use pygpukit_core::dtype::DType;
 use pygpukit_core::error::Error;
-use pygpukit_core::kernel::{Kernel, KernelMeta, Library};
+use pygpukit_core::kernel::{Check, Kernel, KernelMeta, Library};
 use pygpukit_core::launch::{bare_launch, time_launches};
 use pygpukit_core::runtime::DeviceState;
 use pyo3::exceptions::PyTypeError;
@@ -17,6 +17,7 @@ use crate::device::{PyDevice, context, context_for};
 use crate::errors::ToPy;
 use crate::inside::detached;
 use crate::kernel_call::{DEFAULT_BLOCK, Filled};
+use crate::profile;
 use crate::stream::PyStream;
 use crate::vectorcall;
 
@@ -212,6 +213,22 @@ impl PyKernel {
         self.call(py, &positional, &keywords)
     }
 
+    /// Run it on the CPU device and count what it does: instructions by class, memory sectors, bank conflicts and
+    /// divergence. Called as the kernel is.
+    #[pyo3(signature = (*args, **kwargs))]
+    fn profile<'py>(
+        &self,
+        py: Python<'py>,
+        args: &Bound<'py, PyTuple>,
+        kwargs: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let positional: Vec<_> = args.iter().collect();
+        let keywords: Vec<_> = kwargs.map(|k| k.iter().collect()).unwrap_or_default();
+        let counters = self.count(py, &positional, &keywords)?;
+        let class = PyModule::import(py, "pygpukit.jit.profile")?.getattr("Profile")?;
+        class.call1((self.name(), profile::as_dict(py, &counters)?))
+    }
+
     /// Seconds per launch with these arguments, of the bare driver call or with our bookkeeping, for benchmarks.
     fn _time_launches(
         &self,
@@ -278,7 +295,7 @@ impl PyKernel {
         if let Some(stream) = stream {
             ctx = Arc::new(stream.get().context(&ctx)?);
         }
-        self.launch(&ctx, grid, block, 0, &filled)
+        self.launch(py, &ctx, grid, block, 0, &filled)
     }
 
     fn __repr__(&self) -> String {
@@ -347,7 +364,7 @@ fn place(
 
 /// Load a compiled image and take one kernel from it.
 #[pyfunction]
-#[pyo3(signature = (image, entry, name, params=None, device=None, arch="", source=None))]
+#[pyo3(signature = (image, entry, name, params=None, device=None, arch="", source=None, file="", check=false, seed=None))]
 #[allow(clippy::too_many_arguments)]
 fn load_kernel(
     py: Python<'_>,
@@ -358,10 +375,21 @@ fn load_kernel(
     device: Option<&Bound<'_, PyDevice>>,
     arch: &str,
     source: Option<String>,
+    file: &str,
+    check: bool,
+    seed: Option<u64>,
 ) -> PyResult<Py<PyKernel>> {
-    let meta = KernelMeta::default();
+    let check = match (seed, check) {
+        (Some(seed), _) => Check::Fuzz(seed),
+        (None, true) => Check::On,
+        (None, false) => Check::AsDevice,
+    };
+    let meta = KernelMeta { check, ..KernelMeta::default() };
     let mut kernels = load(py, &image, &[entry.to_string()], name, params, device, arch, meta)?;
     let mut kernel = kernels.pop().ok_or_else(|| PyTypeError::new_err("an entry is needed"))?;
+    if let Some(source) = &source {
+        kernel.kernel.library().set_source(file, source);
+    }
     kernel.source = source;
     vectorcall::object(py, kernel).map(Bound::unbind)
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use pygpukit_core::command::{ArgBlob, Launch, LaunchAttributes, UseRef};
 use pygpukit_core::device::DeviceProps;
 use pygpukit_core::dtype::Kind;
+use pygpukit_core::emulator::Counters;
 use pygpukit_core::exec::ExecCtx;
 use pygpukit_core::launch::{check_dimensions, launch};
 use pygpukit_core::layout::show;
@@ -15,7 +16,8 @@ use smallvec::SmallVec;
 
 use crate::array::GPUArray;
 use crate::device::context_for;
-use crate::errors::{ToPy, raise};
+use crate::errors::{ToPy, check_signals, raise};
+use crate::inside::detached;
 use crate::kernel::{Param, PyKernel, Takes};
 use crate::scalar::Scalar;
 use crate::stream::PyStream;
@@ -201,6 +203,7 @@ impl PyKernel {
     #[inline]
     pub(crate) fn launch(
         &self,
+        py: Python<'_>,
         ctx: &ExecCtx,
         grid: [u32; 3],
         block: [u32; 3],
@@ -211,8 +214,17 @@ impl PyKernel {
         let attributes =
             LaunchAttributes { cluster: meta.cluster, cooperative: meta.cooperative, ..Default::default() };
         let work = Launch { kernel: &self.kernel, grid, block, shared, attributes, args: &filled.blob };
-        launch(ctx, &work, &filled.uses).py()
+        launch_kernel(py, ctx, &work, &filled.uses)
     }
+}
+
+/// Launch on the context's stream. A kernel that runs on this machine's cores runs without the interpreter.
+#[inline]
+pub(crate) fn launch_kernel(py: Python<'_>, ctx: &ExecCtx, work: &Launch<'_>, uses: &[UseRef<'_>]) -> PyResult<()> {
+    if ctx.state.is_cuda() || ctx.recorder.is_some() {
+        return launch(ctx, work, uses).py();
+    }
+    detached(py, || launch(ctx, work, uses))
 }
 
 /// Enough blocks along x to give each element a thread; at least one.
@@ -234,22 +246,49 @@ impl PyKernel {
             return Err(self.fail("its parameters are not known; load it with a signature".to_string()));
         };
         if !keywords.is_empty() || positional.len() != params.len() {
-            return self.call_with_keywords(py, params, positional, keywords);
+            return self.with_keywords(py, params, positional, keywords, |ctx, grid, block, shared, filled| {
+                self.launch(py, ctx, grid, block, shared, filled)
+            });
         }
         let mut filled = Filled::new(self.arg_bytes);
         for (param, value) in params.iter().zip(positional) {
             self.fill(param, value, &mut filled)?;
         }
-        self.launch_covering(py, None, [DEFAULT_BLOCK, 1, 1], 0, None, &filled)
+        self.covering(py, None, [DEFAULT_BLOCK, 1, 1], 0, None, &filled, |ctx, grid, block, shared, filled| {
+            self.launch(py, ctx, grid, block, shared, filled)
+        })
     }
 
-    fn call_with_keywords<'py>(
+    /// Run to the end, counted; the arguments are those of a call.
+    pub(crate) fn count<'py>(
+        &self,
+        py: Python<'py>,
+        positional: &[Bound<'py, PyAny>],
+        keywords: &[Keyword<'py>],
+    ) -> PyResult<Counters> {
+        let Some(params) = &self.params else {
+            return Err(self.fail("its parameters are not known; load it with a signature".to_string()));
+        };
+        self.with_keywords(py, params, positional, keywords, |ctx, grid, block, shared, filled| {
+            let attributes = LaunchAttributes::default();
+            let work = Launch { kernel: &self.kernel, grid, block, shared, attributes, args: &filled.blob };
+            detached(py, || {
+                self.kernel.allow_shared(shared)?;
+                ctx.stream.synchronize(&mut check_signals)?;
+                self.state.device.profile(&work)
+            })
+        })
+    }
+
+    /// Take launch keywords and named arguments apart, and go on with what they give.
+    fn with_keywords<'py, T>(
         &self,
         py: Python<'py>,
         params: &[Param],
         positional: &[Bound<'py, PyAny>],
         keywords: &[Keyword<'py>],
-    ) -> PyResult<()> {
+        run: impl FnOnce(&ExecCtx, [u32; 3], [u32; 3], u32, &Filled<'_>) -> PyResult<T>,
+    ) -> PyResult<T> {
         let mut values: Vec<Option<&Bound<'py, PyAny>>> = positional.iter().map(Some).collect();
         let (mut grid, mut block, mut shared, mut stream) = (None, [DEFAULT_BLOCK, 1, 1], 0u32, None);
         for (name, value) in keywords {
@@ -291,12 +330,13 @@ impl PyKernel {
         for (param, value) in params.iter().zip(values.into_iter().flatten()) {
             self.fill(param, value, &mut filled)?;
         }
-        self.launch_covering(py, grid, block, shared, stream, &filled)
+        self.covering(py, grid, block, shared, stream, &filled, run)
     }
 
-    /// Launch on a grid, or on enough blocks to cover the first array.
+    /// Run on a grid, or on enough blocks to cover the first array.
     #[inline]
-    fn launch_covering(
+    #[allow(clippy::too_many_arguments)]
+    fn covering<T>(
         &self,
         py: Python<'_>,
         grid: Option<[i64; 3]>,
@@ -304,7 +344,8 @@ impl PyKernel {
         shared: u32,
         stream: Option<&Bound<'_, PyStream>>,
         filled: &Filled<'_>,
-    ) -> PyResult<()> {
+        run: impl FnOnce(&ExecCtx, [u32; 3], [u32; 3], u32, &Filled<'_>) -> PyResult<T>,
+    ) -> PyResult<T> {
         let grid = match (grid, filled.first) {
             (Some(grid), _) => grid,
             (None, Some(array)) => covering(array.layout.size(), &block),
@@ -315,6 +356,6 @@ impl PyKernel {
         if let Some(stream) = stream {
             ctx = Arc::new(stream.get().context(&ctx)?);
         }
-        self.launch(&ctx, grid, block, shared, filled)
+        run(&ctx, grid, block, shared, filled)
     }
 }

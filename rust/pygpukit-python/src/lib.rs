@@ -12,6 +12,7 @@ mod libraries;
 mod operator;
 mod ops;
 mod pool;
+mod profile;
 mod scalar;
 mod stream;
 mod transfer;

@@ -15,7 +15,6 @@ use pygpukit_core::elementwise::{self, Input, MAX_INPUTS, Packed};
 use pygpukit_core::error::Error;
 use pygpukit_core::exec::{self, ExecCtx};
 use pygpukit_core::kernel::Kernel;
-use pygpukit_core::launch::launch;
 use pygpukit_core::layout::{Layout, broadcast_shapes, show};
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::prelude::*;
@@ -29,6 +28,7 @@ use crate::dtype::{self, DataType};
 use crate::errors::{ToPy, raise};
 use crate::inside::Inside;
 use crate::kernel::PyKernel;
+use crate::kernel_call::launch_kernel;
 use crate::scalar::Scalar;
 use crate::stream::PyStream;
 
@@ -242,7 +242,7 @@ fn plan(
     ctx: &ExecCtx,
 ) -> PyResult<&'static Plan> {
     let props = ctx.state.device.props();
-    let mut key = u64::from(op.id) << 48 | (props.ordinal as u64 & 0x7f) << 40 | u64::from(ctx.state.is_cuda()) << 47;
+    let mut key = u64::from(op.id) << 48 | (props.ordinal as u64 & 0x3f) << 40 | (props.kind as u64) << 46;
     for (i, operand) in operands.iter().enumerate() {
         let code = match operand {
             Operand::Array(array) => array.get().dtype.code(),
@@ -355,7 +355,7 @@ fn run<'py>(
         attributes: LaunchAttributes::default(),
         args: packed.args(),
     };
-    launch(ctx, &work, &uses).py()
+    launch_kernel(py, ctx, &work, &uses)
 }
 
 /// Run without a kernel of our own: on the CPU device, or by the kernels for equal types.
@@ -386,7 +386,7 @@ fn run_in_python<'py>(
     }
     let hooks = hooks(py)?;
     let inputs = PyTuple::new(py, inputs)?;
-    if ctx.state.is_cuda() {
+    if ctx.state.uses_kernels() {
         // The casts and their memory belong to the stream of this call.
         exec::push(ctx.clone());
         let done = hooks.cast.bind(py).call1((&op.name, inputs, out));

@@ -24,25 +24,27 @@ __all__ = [
     "synchronize",
 ]
 
-_EMULATED = (
-    "PYGPUKIT_DEVICE=emulated needs the PTX emulator, which this version does not have; use PYGPUKIT_DEVICE=cpu to run "
-    "operators on NumPy"
-)
-
 _lock = threading.RLock()
 _open: dict[str, Device] = {}
 
 
 def _get(name: str) -> Device:
-    """Open a device by name (``"cpu"`` or ``"cuda:N"``), once."""
+    """Open a device by name (``"cpu"``, ``"emulated"`` or ``"cuda:N"``), once."""
     with _lock:
         found = _open.get(name)
         if found is None:
             settings = read_settings()
             _native.set_sync_every_submission(settings.sync)
             pooled = settings.pool != "none"
-            if name == "cpu":
-                found = _native.open_cpu(settings.cpu_memory, settings.deferred, pooled)
+            if name in ("cpu", "emulated"):
+                found = _native.open_cpu(
+                    settings.cpu_memory,
+                    settings.deferred,
+                    pooled,
+                    name == "emulated",
+                    settings.emulated_capability,
+                    settings.check,
+                )
             else:
                 found = _native.open_cuda(int(name.partition(":")[2]), pooled)
             _open[name] = found
@@ -62,8 +64,6 @@ def open_default() -> Device:
     """
     wanted = read_settings().device
     with _lock:
-        if wanted == "emulated":
-            raise DeviceError(_EMULATED)
         if wanted is None:
             try:
                 chosen = _get("cuda:0")

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from pygpukit import _pygpukit_rust as _native
-from pygpukit.jit.compiler import arch_for, compile_image, macro_texts
+from pygpukit.jit.compiler import compile_image, file_name, macro_texts, target_of
 from pygpukit.jit.ptx import ptx_entry
-from pygpukit.jit.signature import Param, find_signature
+from pygpukit.jit.signature import find_signature
 
 __all__ = ["kernel_from_ptx", "kernel_from_source"]
-
-# What the emulator of the CPU device reads.
-_PTX_ARCH = "80"
 
 
 def kernel_from_source(
@@ -22,11 +19,12 @@ def kernel_from_source(
     options: Sequence[str],
     defines: Mapping[str, object] | None,
     headers: Mapping[str, str] | None,
+    check: bool = False,
+    seed: int | None = None,
 ) -> _native.Kernel:
     """Compile and load the kernel that `func` names; see `pygpukit.jit`."""
     signature = find_signature(source, func, _macros(options, defines), headers)
-    is_cuda = device.kind == "cuda"
-    arch = arch_for(device.capability) if is_cuda else _PTX_ARCH
+    arch, kind = target_of(device)
     image = compile_image(
         source,
         name=signature.name,
@@ -35,17 +33,29 @@ def kernel_from_source(
         headers=headers,
         defines=defines,
         expressions=() if signature.extern_c else (signature.name,),
-        kind="cubin" if is_cuda else "ptx",
+        kind=kind,
     )
     entry = signature.name if signature.extern_c else image.lowered[signature.name]
-    return _load(image.image, entry, signature.name, signature.params, arch, source)
+    codes = [(param.name, param.code) for param in signature.params]
+    return _native.load_kernel(
+        image.image,
+        entry,
+        signature.name,
+        codes,
+        arch=arch,
+        source=source,
+        file=file_name(signature.name),
+        check=check,
+        seed=seed,
+    )
 
 
 def kernel_from_ptx(text: str, func: str | None) -> _native.Kernel:
     """Load the entry point that `func` names; see `pygpukit.load_ptx`."""
     entry, params = ptx_entry(text, func)
     # The driver reads PTX up to a zero byte.
-    return _load(text.encode("utf-8") + b"\0", entry, entry, params, "", text)
+    codes = [(param.name, param.code) for param in params]
+    return _native.load_kernel(text.encode("utf-8") + b"\0", entry, entry, codes, source=text)
 
 
 def _macros(options: Sequence[str], defines: Mapping[str, object] | None) -> dict[str, str]:
@@ -57,7 +67,3 @@ def _macros(options: Sequence[str], defines: Mapping[str, object] | None) -> dic
             macros[name.strip()] = value if equals else "1"
     return macros | macro_texts(defines)
 
-
-def _load(image: bytes, entry: str, name: str, params: Sequence[Param], arch: str, source: str) -> _native.Kernel:
-    codes = [(param.name, param.code) for param in params]
-    return _native.load_kernel(image, entry, name, codes, arch=arch, source=source)

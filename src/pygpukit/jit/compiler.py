@@ -21,7 +21,16 @@ from pygpukit.jit.headers import builtin_headers, used_headers
 from pygpukit.jit.nvrtc import expected_version, open_nvrtc
 from pygpukit.jit.progress import progress
 
-__all__ = ["Image", "arch_for", "compile_for_bundle", "compile_image", "forget_images", "macro_texts"]
+__all__ = [
+    "Image",
+    "arch_for",
+    "compile_for_bundle",
+    "compile_image",
+    "file_name",
+    "forget_images",
+    "macro_texts",
+    "target_of",
+]
 
 _ARCH = re.compile(r"[0-9]{2,3}[af]?")
 _ARCH_OPTION = re.compile(r"--?(?:gpu-architecture|arch)\b.*")
@@ -99,6 +108,22 @@ def arch_for(capability: tuple[int, int]) -> str:
     if major < 8:
         raise DeviceError(f"compute capability {major}.{minor} is not supported: PyGPUkit needs 8.0 or newer")
     return f"{major}{minor}{'a' if major >= 9 else ''}"
+
+
+def target_of(device: _native.Device) -> tuple[str, ImageKind]:
+    """Architecture and kind of image a device runs: machine code on a GPU, PTX on the CPU device's emulator."""
+    return arch_for(device.capability), "cubin" if device.kind == "cuda" else "ptx"
+
+
+def file_name(name: str) -> str:
+    """Name the compiler knows a kernel's text by, and its messages and reports use.
+
+    Examples
+    --------
+    >>> file_name("add<float>")
+    'add_float_.cu'
+    """
+    return re.sub(r"[^\w.-]+", "_", name, flags=re.ASCII)[:100] + ".cu"
 
 
 def macro_texts(defines: Mapping[str, object] | None) -> dict[str, str]:
@@ -212,6 +237,9 @@ def _request(
     if chosen is not None:
         raise ValueError(f"options has {chosen!r}, but the architecture is that of the device; leave it out")
     ours = ["--gpu-architecture=" + ("sm_" if kind == "cubin" else "compute_") + arch, "-default-device"]
+    if kind == "ptx":
+        # The emulator's reports name source lines.
+        ours.append("--generate-line-info")
     if not any(_STD_OPTION.fullmatch(option) for option in given):
         ours.append("--std=c++17")
     if not any(_FMAD_OPTION.fullmatch(option) for option in given):
@@ -272,7 +300,7 @@ def _compiler_name(version: tuple[int, int]) -> str:
 
 def _compile(request: _Request) -> Entry:
     version = open_nvrtc().version
-    file = re.sub(r"[^\w.-]+", "_", request.name, flags=re.ASCII)[:100] + ".cu"
+    file = file_name(request.name)
     target = f"sm_{request.arch}" if request.kind == "cubin" else f"compute_{request.arch}"
     try:
         with progress(f"compiling kernel '{request.name}' for {target} ..."):

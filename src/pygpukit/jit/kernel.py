@@ -6,6 +6,7 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Literal
 
 from pygpukit import _pygpukit_rust as _native
 from pygpukit.errors import DeviceError, KernelCompileError
@@ -27,7 +28,7 @@ def jit(
     options: Sequence[str] = (),
     defines: Mapping[str, object] | None = None,
     headers: Mapping[str, str] | None = None,
-    check: object = False,
+    check: bool | Literal["fuzz"] = False,
     seed: int | None = None,
 ) -> _native.Kernel:
     """Compile a CUDA C++ kernel for the current device.
@@ -49,8 +50,12 @@ def jit(
         Macros.
     headers : mapping of str to str, optional
         Name to text of headers the source includes.
-    check, seed : optional
-        For the emulator, which this version does not have.
+    check : bool or "fuzz", optional
+        On the CPU device, look for errors while it runs: accesses outside of arrays, reads of what was never written,
+        data races, divergent barriers. The first one found raises `KernelFaultError`. ``"fuzz"`` also runs warps and
+        blocks in a random order, drawn from `seed`.
+    seed : int, optional
+        For ``check="fuzz"``; 0 by default. The same seed gives the same order.
 
     Returns
     -------
@@ -69,8 +74,12 @@ def jit(
     >>> import pygpukit as gp
     >>> kernel = gp.jit("__global__ void scale(float* x, float by) { x[threadIdx.x] *= by; }")  # doctest: +SKIP
     """
-    if check is not False or seed is not None:
-        raise DeviceError("jit(check=..., seed=...) needs the emulator, which this version does not have")
+    if check not in (False, True, "fuzz"):
+        raise ValueError(f"check={check!r} is not valid: use True, False or 'fuzz'")
+    if seed is not None and check != "fuzz":
+        raise ValueError(f"seed={seed!r} is for check='fuzz'")
+    if seed is not None and not (isinstance(seed, int) and 0 <= seed < 2**64):
+        raise ValueError(f"seed={seed!r} is not valid: use an integer from 0 to 2**64 - 1")
     if not isinstance(src, str):
         raise TypeError(f"src must be CUDA C++ text, not {type(src).__name__}")
     if isinstance(options, str):
@@ -80,8 +89,14 @@ def jit(
     _check_texts("the names in headers", headers or ())
     _check_texts("the contents of headers", (headers or {}).values())
     device = _native.current_device()
+    if check is not False and device.kind == "cuda":
+        raise DeviceError(
+            f"jit(check={check!r}) runs on the CPU device: use `with gp.device('cpu'):` or PYGPUKIT_DEVICE=cpu; on a "
+            "GPU, compute-sanitizer with PYGPUKIT_POOL=none checks accesses"
+        )
+    order = (seed or 0) if check == "fuzz" else None
     key = (
-        (device.kind, device.index, src, func, tuple(options)),
+        (device.kind, device.index, src, func, tuple(options), check, order),
         tuple(sorted((name, type(value).__name__, str(value)) for name, value in (defines or {}).items())),
         tuple(sorted((headers or {}).items())),
     )
@@ -91,7 +106,8 @@ def jit(
     # Only who compiles pays for the import.
     from pygpukit.jit.build import kernel_from_source
 
-    return _remember(key, kernel_from_source(device, src, func, options, defines, headers))
+    made = kernel_from_source(device, src, func, options, defines, headers, check is not False, order)
+    return _remember(key, made)
 
 
 def _check_texts(what: str, texts: Iterable[object]) -> None:

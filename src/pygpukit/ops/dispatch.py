@@ -27,14 +27,14 @@ _Plan: TypeAlias = tuple[DataType, DataType, DataType, int, tuple[int, int, int]
 def _plan_hook(name: str, inputs: tuple[Input, ...], out: DataType | None, device: Device) -> _Plan:
     """Types and kernels of an operator on a device; asked once per combination of types.
 
-    No kernels on CUDA means that `_cast_hook` runs the operator.
+    No kernels where there should be some means that `_cast_hook` runs the operator.
     """
     from pygpukit.ops.plan import THREADS, plan, uniform
     from pygpukit.ops.table import TABLE
 
     made = plan(name, inputs, out)
     kernels = None
-    if device.kind == "cuda":
+    if device.kind != "cpu":
         try:
             dense, strided = builtin_kernels(made.entry, made.source, (made.entry, made.entry_nd), device)
             kernels = (dense, strided)
@@ -55,11 +55,11 @@ def builtin_kernels(name: str, source: str, entries: tuple[str, ...], device: De
     NvrtcNotFoundError
         If it is in no bundle and cannot be compiled.
     """
-    from pygpukit.jit.compiler import arch_for, compile_image
+    from pygpukit.jit.compiler import compile_image, target_of
 
-    arch = arch_for(device.capability)
+    arch, kind = target_of(device)
     try:
-        image = compile_image(source, name=name, arch=arch)
+        image = compile_image(source, name=name, arch=arch, kind=kind)
     except NvrtcNotFoundError as error:
         raise NvrtcNotFoundError(
             f"{error}\nA bundle of compiled kernels would also do, but none here has '{name}' for sm_{arch}: make one "

@@ -25,7 +25,7 @@ struct Account {
     handles: HashMap<usize, Handle>,
     next_handle: usize,
     mappings: BTreeMap<DevPtr, (usize, PhysHandle)>,
-    plain: HashMap<DevPtr, Layout>,
+    plain: BTreeMap<DevPtr, Layout>,
     used: usize,
 }
 
@@ -58,6 +58,31 @@ impl AddressSpace {
             mapped: account.mappings.values().map(|(bytes, _)| bytes).sum(),
             plain: account.plain.values().map(Layout::size).sum(),
         }
+    }
+
+    /// The memory around an address: where it starts and ends.
+    pub fn find(&self, address: DevPtr) -> Option<(DevPtr, DevPtr)> {
+        let account = self.account.lock();
+        if let Some((start, layout)) = account.plain.range(..=address).next_back()
+            && address < start + layout.size() as u64
+        {
+            return Some((*start, start + layout.size() as u64));
+        }
+        let (start, (bytes, _)) = account.mappings.range(..=address).next_back()?;
+        let (mut start, mut end) = (*start, start + *bytes as u64);
+        if address >= end {
+            return None;
+        }
+        // Neighbours are one range: an array may lie in several mappings.
+        while let Some((_, (bytes, _))) = account.mappings.get_key_value(&end) {
+            end += *bytes as u64;
+        }
+        while let Some((before, (bytes, _))) = account.mappings.range(..start).next_back()
+            && before + *bytes as u64 == start
+        {
+            start = *before;
+        }
+        Some((start, end))
     }
 
     pub fn reserve(&self, bytes: usize) -> Result<DevPtr> {

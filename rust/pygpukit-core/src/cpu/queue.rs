@@ -7,13 +7,16 @@
 //! take other locks, or free memory.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
 use std::time::Instant;
 
 use parking_lot::Mutex;
 
+use super::kernels::Kernels;
 use super::{code, failure};
 use crate::command::{Copy, Fill, Work};
 use crate::device::{RawEvent, RawStream};
+use crate::emulator::Running;
 use crate::error::{Error, Result};
 
 /// At most this many operations run in one poll.
@@ -55,18 +58,21 @@ struct State {
     pending: HashSet<RecordId>,
     /// Errors of work that was run for another thread, until a poll or a query of a stream reports them.
     errors: VecDeque<Error>,
+    /// Kernels that go on in the background, by stream.
+    background: HashMap<usize, Arc<Running>>,
     random: u64,
 }
 
 pub(crate) struct Queue {
     deferred: bool,
+    kernels: Arc<Kernels>,
     state: Mutex<State>,
 }
 
 impl Queue {
-    pub fn new(deferred: Option<u64>) -> Queue {
+    pub fn new(deferred: Option<u64>, kernels: Arc<Kernels>) -> Arc<Queue> {
         let state = State { random: deferred.unwrap_or(0), ..State::default() };
-        Queue { deferred: deferred.is_some(), state: Mutex::new(state) }
+        Arc::new(Queue { deferred: deferred.is_some(), kernels, state: Mutex::new(state) })
     }
 
     pub fn add_stream(&self) -> RawStream {
@@ -83,7 +89,7 @@ impl Queue {
         Ok(idle)
     }
 
-    pub fn enqueue(&self, stream: RawStream, work: &Work) -> Result<()> {
+    pub fn enqueue(self: &Arc<Queue>, stream: RawStream, work: &Work) -> Result<()> {
         let mut state = self.state.lock();
         let queue = state.stream("cpu.enqueue", stream)?;
         if self.deferred || queue.running || !queue.operations.is_empty() {
@@ -97,10 +103,60 @@ impl Queue {
         queue.running = true;
         drop(state);
         let finish = Finish { queue: self, index: stream.0, error: None };
-        let result = run(work);
-        drop(finish);
+        let result = match self.run(work) {
+            Ok(Some(running)) => {
+                self.leave(running, finish);
+                Ok(())
+            }
+            other => {
+                drop(finish);
+                other.map(|_| ())
+            }
+        };
         self.run_ready();
         result
+    }
+
+    /// Do one piece of work that `check` has let through. A kernel that takes long is given back.
+    fn run(&self, work: &Work) -> Result<Option<Arc<Running>>> {
+        match work {
+            Work::Copy(copy) => copy_bytes(copy),
+            Work::Fill(fill) => fill_elements(fill),
+            Work::Host(function) => return function().map(|()| None).map_err(Error::Host),
+            Work::Kernel(launch) => return Ok(self.kernels.run(launch)?.map(Arc::new)),
+            Work::Graph(_) => {
+                return Err(Error::Device(format!("the CPU device cannot run a {}", work.describe())));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Let a kernel end by itself, and its stream's turn with it; its error is then kept.
+    fn leave(self: &Arc<Queue>, running: Arc<Running>, mut finish: Finish<'_>) {
+        let (queue, index) = (self.clone(), finish.index);
+        self.state.lock().background.insert(index, running.clone());
+        let end = move || {
+            let error = running.wait().err().map(Error::Kernel);
+            queue.state.lock().background.remove(&index);
+            drop(Finish { queue: &queue, index, error });
+            if !queue.deferred {
+                queue.run_ready();
+            }
+        };
+        match std::thread::Builder::new().name("pygpukit-kernel".to_string()).spawn(end) {
+            // The thread ends the turn.
+            Ok(_) => std::mem::forget(finish),
+            Err(error) => {
+                finish.error = Some(Error::Kernel(format!("no thread for a kernel that takes long: {error}")))
+            }
+        }
+    }
+
+    /// End the kernels that run in the background.
+    pub fn interrupt(&self) {
+        for running in self.state.lock().background.values() {
+            running.interrupt();
+        }
     }
 
     pub fn add_event(&self, timing: bool) -> RawEvent {
@@ -168,7 +224,7 @@ impl Queue {
 
     /// Deferred, run a few operations that may run now: an error of one of them ends the poll, and its stream goes on.
     /// Inline, run what is left (a panic may leave something), and report one error that nobody has heard of yet.
-    pub fn poll(&self) -> Result<()> {
+    pub fn poll(self: &Arc<Queue>) -> Result<()> {
         if !self.deferred {
             self.run_ready();
             return self.state.lock().report();
@@ -183,12 +239,12 @@ impl Queue {
     }
 
     /// Inline, run everything that may run.
-    fn run_ready(&self) {
+    fn run_ready(self: &Arc<Queue>) {
         while self.step().is_ok_and(|ran| ran) {}
     }
 
     /// Run one operation; false when none may run.
-    fn step(&self) -> Result<bool> {
+    fn step(self: &Arc<Queue>) -> Result<bool> {
         let mut state = self.state.lock();
         let Some(index) = state.choose(self.deferred) else { return Ok(false) };
         match state.streams[index].operations.pop_front() {
@@ -198,12 +254,13 @@ impl Queue {
                 state.streams[index].running = true;
                 drop(state);
                 let mut finish = Finish { queue: self, index, error: None };
-                let result = run(&work);
-                if self.deferred {
-                    return result.map(|()| true);
+                match self.run(&work) {
+                    Ok(None) => {}
+                    Ok(Some(running)) => self.leave(running, finish),
+                    Err(error) if self.deferred => return Err(error),
+                    // Whoever submitted it has gone on.
+                    Err(error) => finish.error = Some(error),
                 }
-                // Whoever submitted it has gone on.
-                finish.error = result.err();
             }
         }
         Ok(true)
@@ -222,12 +279,7 @@ impl Drop for Finish<'_> {
     fn drop(&mut self) {
         let mut state = self.queue.state.lock();
         state.streams[self.index].running = false;
-        // A program that never asks must not collect them for ever; the first ones say the most.
-        if let Some(error) = self.error.take()
-            && state.errors.len() < MAX_ERRORS
-        {
-            state.errors.push_back(error);
-        }
+        state.keep(self.error.take());
     }
 }
 
@@ -243,6 +295,15 @@ impl State {
         self.events
             .get_mut(&event.0)
             .ok_or_else(|| failure(call, code::INVALID_HANDLE, format!("event {} is unknown or destroyed", event.0)))
+    }
+
+    /// Keep an error until somebody asks. A program that never does must not collect them for ever; the first say most.
+    fn keep(&mut self, error: Option<Error>) {
+        if let Some(error) = error
+            && self.errors.len() < MAX_ERRORS
+        {
+            self.errors.push_back(error);
+        }
     }
 
     /// Report one error that nobody has heard of yet.
@@ -299,19 +360,6 @@ impl State {
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^ (z >> 31)
     }
-}
-
-/// Do one piece of work that `check` has let through.
-fn run(work: &Work) -> Result<()> {
-    match work {
-        Work::Copy(copy) => copy_bytes(copy),
-        Work::Fill(fill) => fill_elements(fill),
-        Work::Host(function) => return function().map_err(Error::Host),
-        Work::Kernel(_) | Work::Graph(_) => {
-            return Err(Error::Device(format!("the CPU device cannot run a {}", work.describe())));
-        }
-    }
-    Ok(())
 }
 
 fn copy_bytes(copy: &Copy) {

@@ -1,6 +1,7 @@
 //! A block: its warps, shared memory and barriers.
 
 use super::code::LANES;
+use super::counters::Counters;
 use super::fault::{Fault, FaultKind};
 use super::grid::Grid;
 use super::random::Random;
@@ -12,17 +13,26 @@ const WARP_SLICE: u32 = 8192;
 pub(crate) const BARRIERS: usize = 16;
 
 /// A named barrier.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Barrier {
     pub phase: u32,
     /// Threads that have arrived in this phase, and that must.
     pub arrived: u32,
     pub expected: u32,
-    /// What `bar.red` has gathered, and its result of the last phase.
+    /// What `bar.red` has gathered: threads whose predicate holds, whether it holds for all, and who reads the result.
     pub count: u32,
     pub all: bool,
-    pub any: bool,
-    pub last: (u32, bool, bool),
+    pub readers: u32,
+    /// Results that have not been read by all yet.
+    results: Vec<Reduction>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Reduction {
+    phase: u32,
+    readers: u32,
+    count: u32,
+    all: bool,
 }
 
 /// What the warps of a block share.
@@ -34,6 +44,8 @@ pub(crate) struct Shared {
     pub barriers: [Barrier; BARRIERS],
     /// Threads that have not exited.
     pub live: u32,
+    /// Filled where the launch is counted.
+    pub counters: Option<Box<Counters>>,
     /// Random choices instead of the fixed order, when schedules are fuzzed.
     pub order: Option<Random>,
 }
@@ -69,11 +81,27 @@ impl Shared {
         let barrier = &mut self.barriers[id];
         let expected = if barrier.expected == 0 { self.live } else { barrier.expected };
         if barrier.arrived > 0 && barrier.arrived >= expected {
-            barrier.last = (barrier.count, barrier.all, barrier.any);
+            if barrier.readers > 0 {
+                let Barrier { phase, readers, count, all, .. } = *barrier;
+                barrier.results.push(Reduction { phase, readers, count, all });
+            }
             barrier.phase = barrier.phase.wrapping_add(1);
-            (barrier.arrived, barrier.expected, barrier.count) = (0, 0, 0);
-            (barrier.all, barrier.any) = (true, false);
+            (barrier.arrived, barrier.expected, barrier.count, barrier.readers) = (0, 0, 0, 0);
+            barrier.all = true;
         }
+    }
+
+    /// What a reduction of this phase gathered, read by one of its threads.
+    pub fn take_result(&mut self, id: usize, phase: u32) -> (u32, bool) {
+        let results = &mut self.barriers[id % BARRIERS].results;
+        let Some(index) = results.iter().position(|result| result.phase == phase) else { return (0, true) };
+        let Reduction { readers, count, all, .. } = results[index];
+        if readers > 1 {
+            results[index].readers -= 1;
+        } else {
+            results.swap_remove(index);
+        }
+        (count, all)
     }
 
     /// Threads have exited: those that are left may now be all that a barrier waits for.
@@ -107,8 +135,9 @@ impl Block {
             index: [0; 3],
             number,
             memory: SharedMemory::new(grid.shared_bytes()),
-            barriers: [Barrier::default(); BARRIERS],
+            barriers: Default::default(),
             live: 0,
+            counters: None,
             order: None,
         };
         let mut block = Block { shared, warps: (0..count).map(|id| Warp::new(grid, id as u32)).collect(), next: 0 };
@@ -120,9 +149,13 @@ impl Block {
     pub fn restart(&mut self, grid: &Grid, number: u64) {
         self.shared.number = number;
         self.shared.index = grid.block_index(number);
-        self.shared.barriers = [Barrier { all: true, ..Barrier::default() }; BARRIERS];
+        self.shared.barriers = std::array::from_fn(|_| Barrier { all: true, ..Barrier::default() });
         self.shared.live = grid.threads();
         self.shared.order = grid.order(number);
+        self.shared.counters = grid.options.count.then(|| {
+            let (warps, threads) = (self.warps.len() as u64, u64::from(grid.threads()));
+            Box::new(Counters { blocks: 1, warps, threads, ..Counters::default() })
+        });
         for warp in &mut self.warps {
             warp.restart(grid, self.shared.index);
         }
@@ -134,7 +167,7 @@ impl Block {
         let mut total = 0;
         loop {
             let (mut alive, mut ran) = (false, false);
-            let mut yielded = true;
+            let (mut yielded, mut worked) = (false, false);
             for step in 0..self.warps.len() {
                 let index = match &mut self.shared.order {
                     Some(order) => order.below(self.warps.len()),
@@ -157,11 +190,16 @@ impl Block {
                             None => (BlockOutcome::Done, total),
                         };
                     }
-                    Outcome::Done => {}
-                    Outcome::Blocked => alive = true,
+                    Outcome::Done => worked = true,
+                    Outcome::Blocked => {
+                        alive = true;
+                        worked |= count > 0;
+                    }
                     Outcome::Slice => {
                         alive = true;
-                        yielded &= count < slice;
+                        let early = count < slice;
+                        yielded |= early;
+                        worked |= !early;
                     }
                 }
             }
@@ -172,7 +210,7 @@ impl Block {
                 return (BlockOutcome::Fault(self.deadlock(grid)), total);
             }
             // Warps that all wait for something outside should not keep others from running.
-            if total >= budget || (alive && yielded && ran) {
+            if total >= budget || (yielded && !worked) {
                 return (BlockOutcome::Slice, total);
             }
         }
@@ -194,6 +232,12 @@ impl Block {
     }
 
     fn deadlock(&self, grid: &Grid) -> Box<Fault> {
+        let groups = self.warps.iter().flat_map(|warp| warp.groups.iter().map(move |group| (warp, group)));
+        if let Some((warp, group)) = groups.into_iter().find(|(_, g)| matches!(g.wait, Wait::Aligned(_))) {
+            let kind = FaultKind::DivergentBarrier { here: group.mask, live: warp.live };
+            let thread = warp.id * LANES as u32 + group.mask.trailing_zeros().min(31);
+            return Box::new(Fault { kind, pc: group.pc, thread, block: self.shared.index, notes: Vec::new() });
+        }
         let mut lines = Vec::new();
         let mut at = (0, 0);
         for warp in &self.warps {
@@ -211,7 +255,7 @@ impl Block {
                     }
                 };
                 let place = grid.code().place(group.pc);
-                let file = grid.code().file(place.file);
+                let file = grid.code().file_name(place.file);
                 let line = if place.line > 0 { format!(" ({file}:{})", place.line) } else { String::new() };
                 if lines.is_empty() {
                     at = (group.pc, warp.id * LANES as u32 + group.mask.trailing_zeros().min(31));

@@ -3,6 +3,8 @@
 //! A register is a row of 32 values, one per lane, in the frame of its function. Immediates and special registers are
 //! rows too, filled when a frame begins, so an operand is always an offset. Predicates are 32-bit masks.
 
+use std::sync::OnceLock;
+
 use super::warp::Cx;
 
 pub(crate) const LANES: usize = 32;
@@ -153,6 +155,8 @@ pub(crate) struct Code {
     pub files: Vec<(u32, String)>,
     /// The PTX text, for reports.
     pub text: String,
+    /// The source it was compiled from: file name and text.
+    pub source: OnceLock<(String, String)>,
 }
 
 impl Code {
@@ -167,6 +171,24 @@ impl Code {
 
     pub fn file(&self, number: u32) -> &str {
         self.files.iter().find(|(n, _)| *n == number).map_or("", |(_, name)| name)
+    }
+
+    /// A line of the source, where it is known.
+    pub fn source_line(&self, place: Place) -> Option<&str> {
+        let (name, text) = self.source.get()?;
+        let file = self.file(place.file);
+        let last = file.rsplit(['/', '\\']).next().unwrap_or(file);
+        if last != name || place.line == 0 {
+            return None;
+        }
+        text.lines().nth(place.line as usize - 1)
+    }
+
+    /// A file of the source as a person would name it: without this process's folder.
+    pub fn file_name(&self, number: u32) -> String {
+        let file = self.file(number);
+        let here = std::env::current_dir().map(|folder| format!("{}/", folder.display())).unwrap_or_default();
+        file.strip_prefix(&here).unwrap_or(file).to_string()
     }
 
     /// Function an instruction belongs to.

@@ -142,7 +142,10 @@ impl Fault {
         let (x, y) = (threads[0].max(1), threads[1].max(1));
         let thread = [self.thread % x, self.thread / x % y, self.thread / (x * y)];
         if place.line > 0 {
-            let _ = write!(text, "\n  --> {}:{}", code.file(place.file), place.line);
+            let _ = write!(text, "\n  --> {}:{}", code.file_name(place.file), place.line);
+            if let Some(line) = code.source_line(place) {
+                let _ = write!(text, "\n   | {}", line.trim_end());
+            }
         }
         let _ = write!(
             text,

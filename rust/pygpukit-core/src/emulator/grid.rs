@@ -12,6 +12,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::block::{Block, BlockOutcome};
 use super::code::{Code, Function, LANES, Special};
+use super::counters::Counters;
 use super::fault::{Fault, FaultKind};
 use super::memory::Memory;
 use super::random::Random;
@@ -32,6 +33,10 @@ pub struct Options {
     /// Most instructions (of warps) in all.
     pub max_instructions: Option<u64>,
     pub max_time: Option<Duration>,
+    /// Look for errors; one host thread then runs all blocks.
+    pub check: bool,
+    /// Fill `Summary::counters`.
+    pub count: bool,
 }
 
 /// Everything about a launch that does not change while it runs.
@@ -164,15 +169,17 @@ struct State {
     /// Slices since the last block ended.
     idle: usize,
     instructions: u64,
+    counters: Option<Box<Counters>>,
     fault: Option<Box<Fault>>,
     ended: bool,
 }
 
 /// What a launch did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     /// Instructions issued by warps.
     pub instructions: u64,
+    pub counters: Option<Box<Counters>>,
 }
 
 /// A launch in progress.
@@ -186,7 +193,7 @@ pub(crate) struct Run {
 impl Run {
     /// Start the launch on other threads as far as several are of use; the caller is expected to `work` or `wait`.
     pub fn start(grid: Grid, caller_works: bool) -> Arc<Run> {
-        let workers = if grid.options.fuzz.is_some() { 1 } else { grid.workers() };
+        let workers = if grid.options.check || grid.options.fuzz.is_some() { 1 } else { grid.workers() };
         let useful = workers.min(usize::try_from(grid.total()).unwrap_or(workers)).max(1);
         let cap = if grid.cooperative { usize::MAX } else { useful };
         let state = State { cap, ..State::default() };
@@ -264,6 +271,9 @@ impl Run {
         state.instructions += count;
         match outcome {
             BlockOutcome::Done => {
+                if let Some(counters) = &block.shared.counters {
+                    state.counters.get_or_insert_default().add(counters);
+                }
                 state.idle = 0;
                 state.spare.push(block);
             }
@@ -327,7 +337,7 @@ impl Run {
         }
         Some(match &state.fault {
             Some(fault) => Err(fault.report(&self.grid.name, &self.grid.code, self.grid.threads)),
-            None => Ok(Summary { instructions: state.instructions }),
+            None => Ok(Summary { instructions: state.instructions, counters: state.counters.clone() }),
         })
     }
 }

@@ -48,6 +48,11 @@ impl Image {
         Ok(Image { code: Arc::new(code), data: base })
     }
 
+    /// Tell which text it was compiled from, under the name the compiler knew.
+    pub fn set_source(&self, file: &str, text: &str) {
+        let _ = self.code.source.set((file.to_string(), text.to_string()));
+    }
+
     /// Index of a kernel, and what it needs.
     pub fn kernel(&self, name: &str) -> Option<(usize, KernelAttributes)> {
         let index = self.code.functions.iter().position(|f| f.entry && f.name == name && f.frame > 0)?;

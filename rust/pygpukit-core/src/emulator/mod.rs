@@ -5,6 +5,7 @@
 mod block;
 mod code;
 mod copies;
+mod counters;
 mod exec;
 mod fault;
 pub mod float;
@@ -14,8 +15,12 @@ mod lower;
 mod memory;
 pub mod ptx;
 mod random;
+#[cfg(test)]
+mod testing;
 mod warp;
 
+pub use code::Class;
+pub use counters::{CLASSES, Counters, Traffic};
 pub use grid::{Options, Summary};
-pub use image::{Image, Launch};
+pub use image::{Image, Launch, Running};
 pub use memory::Memory;

@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 
 use super::block::Shared;
 use super::code::*;
+use super::exec::memory::Kind;
 use super::fault::{Fault, FaultKind};
 use super::grid::Grid;
 
@@ -67,6 +68,9 @@ pub(crate) struct Warp {
     pub live: u32,
     pub groups: SmallVec<[Group; 4]>,
     clock: u64,
+    /// Jumps back that are left before a group gives way, and whether one does so now.
+    patience: u32,
+    rotate: bool,
     /// Instructions run, by the warp and by its lanes.
     pub issued: u64,
     /// State of asynchronous copies that are not complete yet.
@@ -87,6 +91,8 @@ impl Warp {
             live: 0,
             groups: SmallVec::new(),
             clock: 0,
+            patience: PATIENCE,
+            rotate: false,
             issued: 0,
             copies: Default::default(),
         }
@@ -101,6 +107,7 @@ impl Warp {
         self.groups.clear();
         self.groups.push(Group { mask: self.live, pc: grid.entry().start, base: 0, wait: Wait::Ready, stamp: 0 });
         self.copies = Default::default();
+        (self.patience, self.rotate) = (PATIENCE, false);
         // SAFETY: the register file holds the entry's frame, and `fills` lie in it.
         unsafe {
             let frame = self.registers.as_mut_ptr().cast::<u8>();
@@ -172,11 +179,11 @@ pub(crate) struct Cx<'a> {
     limit: u32,
     pub wait: Wait,
     pub fault: Option<Box<Fault>>,
-    patience: u32,
-    rotate: bool,
     /// A memory range known to be valid, tried before the table.
     pub known: [(u64, u64); 4],
     pub next_known: usize,
+    /// Accesses are counted or checked: see `observe`.
+    pub watched: bool,
 }
 
 impl<'a> Cx<'a> {
@@ -193,11 +200,25 @@ impl<'a> Cx<'a> {
             limit: u32::MAX,
             wait: Wait::Ready,
             fault: None,
-            patience: PATIENCE,
-            rotate: false,
             known: [(1, 0); 4],
             next_known: 0,
+            watched: false,
         }
+        .watching()
+    }
+
+    fn watching(mut self) -> Self {
+        self.watched = self.block.counters.is_some();
+        self
+    }
+
+    /// See an access of the current instruction before it happens.
+    #[cold]
+    pub fn observe(&mut self, kind: Kind, a: &[u64; LANES], mask: u32, bytes: u32, write: bool) -> Result<(), Flow> {
+        if let Some(counters) = &mut self.block.counters {
+            counters.access(kind, a, mask, bytes, write);
+        }
+        Ok(())
     }
 
     /// Run for about `budget` instructions; how it ended, and how many ran.
@@ -210,7 +231,12 @@ impl<'a> Cx<'a> {
             if !self.select() {
                 break if self.fault.is_some() { Outcome::Fault } else { Outcome::Blocked };
             }
-            if let Some(outcome) = self.run_group(budget, &mut count) {
+            let ended = if self.watched {
+                self.run_group::<true>(budget, &mut count)
+            } else {
+                self.run_group::<false>(budget, &mut count)
+            };
+            if let Some(outcome) = ended {
                 break outcome;
             }
         };
@@ -219,7 +245,7 @@ impl<'a> Cx<'a> {
     }
 
     /// Run the selected group until it ends, waits, or should give way; Some ends the warp's turn.
-    fn run_group(&mut self, budget: u32, count: &mut u32) -> Option<Outcome> {
+    fn run_group<const WATCHED: bool>(&mut self, budget: u32, count: &mut u32) -> Option<Outcome> {
         let code = self.grid.code().instrs.as_ptr();
         let mut pc = self.pc;
         loop {
@@ -231,6 +257,9 @@ impl<'a> Cx<'a> {
                 (instr, self.active & (guard ^ instr.flip))
             };
             *count += 1;
+            if WATCHED {
+                self.count(pc, mask);
+            }
             if mask == 0 {
                 pc += 1;
             } else {
@@ -244,13 +273,13 @@ impl<'a> Cx<'a> {
                         }
                         if !self.warp.groups.is_empty() {
                             if self.pc <= pc {
-                                self.patience = self.patience.saturating_sub(1);
-                                self.rotate = self.patience == 0;
+                                self.warp.patience = self.warp.patience.saturating_sub(1);
+                                self.warp.rotate = self.warp.patience == 0;
                             }
                             self.set_limit();
                         }
                         pc = self.pc;
-                        if self.rotate {
+                        if self.warp.rotate {
                             self.put_back(pc, Wait::Ready);
                             return (*count >= budget).then_some(Outcome::Slice);
                         }
@@ -268,7 +297,7 @@ impl<'a> Cx<'a> {
                     }
                     Flow::Yield => {
                         self.put_back(pc + 1, Wait::Ready);
-                        self.rotate = true;
+                        self.warp.rotate = true;
                         return Some(Outcome::Slice);
                     }
                     Flow::Fault => return Some(Outcome::Fault),
@@ -277,6 +306,17 @@ impl<'a> Cx<'a> {
             if pc >= self.limit || *count >= budget {
                 self.put_back(pc, Wait::Ready);
                 return (*count >= budget).then_some(Outcome::Slice);
+            }
+        }
+    }
+
+    fn count(&mut self, pc: u32, mask: u32) {
+        let active = self.active;
+        if let Some(counters) = &mut self.block.counters {
+            let class = self.grid.code().classes[pc as usize];
+            counters.issue(class, mask);
+            if class == Class::Branch {
+                counters.branch(mask != 0 && mask != active);
             }
         }
     }
@@ -301,6 +341,11 @@ impl<'a> Cx<'a> {
 
     /// Join groups that met, and make the one that should run the current one. False when none can.
     fn select(&mut self) -> bool {
+        self.wake();
+        let rotate = std::mem::take(&mut self.warp.rotate);
+        if rotate {
+            self.warp.patience = PATIENCE;
+        }
         let groups = &mut self.warp.groups;
         let mut i = 0;
         while i < groups.len() {
@@ -320,13 +365,12 @@ impl<'a> Cx<'a> {
             }
             i += 1;
         }
-        self.wake();
         let groups = &self.warp.groups;
         let ready = groups.iter().enumerate().filter(|(_, g)| g.wait == Wait::Ready);
         let chosen = if let Some(order) = &mut self.block.order {
             let all: SmallVec<[usize; 8]> = ready.map(|(i, _)| i).collect();
             if all.is_empty() { None } else { Some(all[order.below(all.len())]) }
-        } else if std::mem::take(&mut self.rotate) {
+        } else if rotate {
             ready.min_by_key(|(_, g)| g.stamp).map(|(i, _)| i)
         } else {
             ready.min_by_key(|(_, g)| (std::cmp::Reverse(g.base), g.pc)).map(|(i, _)| i)
@@ -340,7 +384,6 @@ impl<'a> Cx<'a> {
         self.pc = group.pc;
         self.active = group.mask;
         self.base = group.base;
-        self.patience = PATIENCE;
         self.set_frame();
         self.limit = u32::MAX;
         if !self.warp.groups.is_empty() {
@@ -382,15 +425,18 @@ impl<'a> Cx<'a> {
             if !over {
                 continue;
             }
-            if let Wait::WarpBarrier(_) = group.wait {
-                for g in &mut self.warp.groups {
-                    if g.wait == group.wait {
-                        g.wait = Wait::Ready;
-                        g.pc += 1;
+            // Lanes at a barrier have done what it asks of them, so they go on behind it.
+            match group.wait {
+                Wait::WarpBarrier(_) => {
+                    for g in self.warp.groups.iter_mut().filter(|g| g.wait == group.wait) {
+                        (g.wait, g.pc) = (Wait::Ready, g.pc + 1);
                     }
                 }
-            } else {
-                self.warp.groups[i].wait = Wait::Ready;
+                Wait::Barrier { .. } => {
+                    let g = &mut self.warp.groups[i];
+                    (g.wait, g.pc) = (Wait::Ready, g.pc + 1);
+                }
+                _ => self.warp.groups[i].wait = Wait::Ready,
             }
         }
     }
@@ -399,7 +445,7 @@ impl<'a> Cx<'a> {
     fn stuck(&mut self) {
         let outside = |g: &Group| matches!(g.wait, Wait::Barrier { .. } | Wait::Cluster { .. });
         let Some(group) = self.warp.groups.iter().find(|g| !outside(g)).copied() else { return };
-        if self.warp.groups.iter().any(outside) && !matches!(group.wait, Wait::Aligned(_)) {
+        if self.warp.groups.iter().any(outside) {
             return;
         }
         self.pc = group.pc;
@@ -480,6 +526,9 @@ impl<'a> Cx<'a> {
 
 /// Groups at the same place join unless one waits at a barrier of the block: it has arrived, the other has not.
 fn joins(a: Wait, b: Wait) -> bool {
-    let inside = |w: Wait| matches!(w, Wait::Ready | Wait::Lanes(_) | Wait::Aligned(_));
-    inside(a) && inside(b)
+    match (a, b) {
+        // Teams of different masks would only part again.
+        (Wait::Lanes(a), Wait::Lanes(b)) => a == b,
+        (a, b) => [a, b].iter().all(|w| matches!(w, Wait::Ready | Wait::Lanes(_) | Wait::Aligned(_))),
+    }
 }

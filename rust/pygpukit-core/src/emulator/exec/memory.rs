@@ -128,6 +128,9 @@ pub(crate) fn translate(
     bytes: u32,
     write: bool,
 ) -> Result<(), Flow> {
+    if cx.watched {
+        cx.observe(kind, a, m, bytes, write)?;
+    }
     match kind {
         Kind::Global => global(cx, a, m, bytes, write),
         Kind::Generic => {

@@ -1,10 +1,19 @@
 //! Handlers: what each instruction does to the lanes of a warp.
 
+pub(crate) mod atomic;
+pub(crate) mod barrier;
 pub(crate) mod builtin;
 pub(crate) mod control;
+pub(crate) mod convert;
+pub(crate) mod float;
 pub(crate) mod fragments;
+pub(crate) mod half;
 pub(crate) mod integer;
 pub(crate) mod lanes;
 pub(crate) mod matrix;
 pub(crate) mod memory;
+pub(crate) mod warpwide;
+
+#[cfg(test)]
+mod tests;
 pub(crate) mod wmma;

@@ -23,6 +23,7 @@
 //! "Correctly rounded" holds up to the f64 function it is rounded from, which decides wrongly in about one of 2^28
 //! cases. `div.approx` is the product with the reciprocal that the ISA describes, so it rounds twice.
 
+use super::single::FLUSH_BELOW;
 use super::{
     NAN_F32, Round, bf16_to_f32, canon_f32, f16_to_f32, f64_to_bf16, f64_to_f16, flush_bf16, flush_f32, flush_f64,
     nan_f64,
@@ -35,8 +36,8 @@ fn input(a: u32, ftz: bool) -> f64 {
 
 #[inline(always)]
 fn output(x: f64, ftz: bool) -> u32 {
-    // Flushing by the f64 decides before rounding, as `flush_result_f32` does.
-    if ftz && x.abs() < f64::from(f32::MIN_POSITIVE) { canon_f32(0f32.copysign(x as f32)) } else { canon_f32(x as f32) }
+    let zero = (x.to_bits() >> 32) as u32 & 0x8000_0000;
+    if ftz & (x.abs() < FLUSH_BELOW) { zero } else { canon_f32(x as f32) }
 }
 
 #[inline(always)]
@@ -143,11 +144,10 @@ pub fn rsqrt_approx_ftz_f64(a: u64) -> u64 {
 /// Operand and result have only their upper 32 bits: 20 of fraction.
 fn upper_word(a: u64, f: impl Fn(f64) -> f64) -> u64 {
     const UPPER: u64 = 0xffff_ffff_0000_0000;
-    let x = f(f64::from_bits(flush_f64(a & UPPER)));
-    if x.is_nan() {
+    let bits = f(f64::from_bits(flush_f64(a & UPPER))).to_bits();
+    if bits & 0x7fff_ffff_ffff_ffff > 0x7ff0_0000_0000_0000 {
         return u64::from(NAN_F32) << 32;
     }
-    let bits = x.to_bits();
     // To nearest even; an infinity has no lower bits to carry.
     flush_f64((bits + 0x7fff_ffff + ((bits >> 32) & 1)) & UPPER)
 }

@@ -8,7 +8,10 @@
 //! conversion changes a sign.
 
 use super::{
-    Format, NAN_F32, Round, bf16_to_f32, canon_f32, convert, f16_to_f32, f32_to_bf16, f32_to_f16, nan_f64, round_pack,
+    Format, NAN_F32, Round, bf16_to_f32, canon_f32, f16_to_f32, f32_to_bf16, f32_to_f16,
+    half::drop_bits,
+    nan_f64, round_pack,
+    single::{narrow, narrow_ftz},
 };
 
 /// An integer type.
@@ -56,18 +59,19 @@ impl Int {
 /// Exact; a NaN keeps what it carries and becomes quiet.
 #[inline(always)]
 pub fn f32_to_f64(a: u32) -> u64 {
-    let x = f32::from_bits(a);
     let nan = u64::from(a & 0x8000_0000) << 32 | 0x7ff8_0000_0000_0000 | u64::from(a & 0x007f_ffff) << 29;
-    if x.is_nan() { nan } else { f64::from(x).to_bits() }
+    if a & 0x7fff_ffff > 0x7f80_0000 { nan } else { f64::from(f32::from_bits(a)).to_bits() }
 }
 
 #[inline(always)]
 pub fn f64_to_f32(a: u64, round: Round) -> u32 {
-    if round == Round::Nearest {
-        canon_f32(f64::from_bits(a) as f32)
-    } else {
-        convert(a, Format::F64, Format::F32, round) as u32
-    }
+    narrow(f64::from_bits(a), round)
+}
+
+/// `cvt.ftz.f32.f64`
+#[inline(always)]
+pub fn f64_to_ftz_f32(a: u64, round: Round) -> u32 {
+    narrow_ftz(f64::from_bits(a), round)
 }
 
 /// The integral value, still a float: `cvt.rni.f32.f32` and its kin.
@@ -192,32 +196,35 @@ pub fn u32_to_f64(value: u32) -> u64 {
     f64::from(value).to_bits()
 }
 
-macro_rules! half_from_int {
-    ($signed:ident, $unsigned:ident, $narrow:ident, $format:expr) => {
-        /// Narrower integers are extended first.
-        #[inline(always)]
-        pub fn $signed(value: i64, round: Round) -> u16 {
-            if value.unsigned_abs() <= 1 << 24 {
-                // Exact as an f32, so rounded once.
-                $narrow((value as f32).to_bits(), round)
-            } else {
-                from_integer($format, value < 0, value.unsigned_abs(), round) as u16
-            }
-        }
-
-        #[inline(always)]
-        pub fn $unsigned(value: u64, round: Round) -> u16 {
-            if value <= 1 << 24 {
-                $narrow((value as f32).to_bits(), round)
-            } else {
-                from_integer($format, false, value, round) as u16
-            }
-        }
-    };
+/// Narrower integers are extended first.
+#[inline(always)]
+pub fn s64_to_f16(value: i64, round: Round) -> u16 {
+    // What is far too large stays so, and the rest is exact as an f32.
+    f32_to_f16((value.clamp(-(1 << 20), 1 << 20) as f32).to_bits(), round)
 }
 
-half_from_int!(s64_to_f16, u64_to_f16, f32_to_f16, Format::F16);
-half_from_int!(s64_to_bf16, u64_to_bf16, f32_to_bf16, Format::BF16);
+#[inline(always)]
+pub fn u64_to_f16(value: u64, round: Round) -> u16 {
+    s64_to_f16(value.min(1 << 20) as i64, round)
+}
+
+#[inline(always)]
+pub fn s64_to_bf16(value: i64, round: Round) -> u16 {
+    if value.unsigned_abs() <= 1 << 24 {
+        f32_to_bf16((value as f32).to_bits(), round)
+    } else {
+        from_integer(Format::BF16, value < 0, value.unsigned_abs(), round) as u16
+    }
+}
+
+#[inline(always)]
+pub fn u64_to_bf16(value: u64, round: Round) -> u16 {
+    if value <= 1 << 24 {
+        f32_to_bf16((value as f32).to_bits(), round)
+    } else {
+        from_integer(Format::BF16, false, value, round) as u16
+    }
+}
 
 /// `cvt.rn.f16x2.f32 d, hi, lo`: the first operand goes to the upper half.
 #[inline(always)]
@@ -233,15 +240,5 @@ pub fn f32x2_to_bf16x2(hi: u32, lo: u32, round: Round) -> u32 {
 /// An f32 of ten fraction bits: the lower 13 are zero, except in a NaN.
 #[inline(always)]
 pub fn f32_to_tf32(a: u32, round: Round) -> u32 {
-    let magnitude = a & 0x7fff_ffff;
-    let inexact = u32::from(a & 0x1fff != 0);
-    // What to add before cutting; a carry into the exponent is right, and at the top gives infinity.
-    let add = match round {
-        Round::Nearest => 0x0fff + ((a >> 13) & 1),
-        Round::Away => 0x1000,
-        Round::Zero => 0,
-        Round::Down => (a >> 31) * inexact * 0x1fff,
-        Round::Up => (1 - (a >> 31)) * inexact * 0x1fff,
-    };
-    if magnitude > 0x7f80_0000 { NAN_F32 } else { (a + add) & !0x1fff }
+    if a & 0x7fff_ffff > 0x7f80_0000 { NAN_F32 } else { drop_bits(a, 13, round) & !0x1fff }
 }

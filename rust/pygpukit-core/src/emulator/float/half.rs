@@ -4,10 +4,8 @@
 //! - A sum or product of two f16, or of two bf16, is computed in f32. With at least 2p + 2 bits (p = 11 or 8) the second
 //!   rounding cannot change the first; sums in the subnormal range are exact. A bf16 product has 16 bits, so it is
 //!   exact in f32 from half the smallest bf16 subnormal upward, and below that it is zero either way.
-//! - f16 fma: the product has 22 bits and is exact in f64. The sum could be misjudged only when it lies within an f64
-//!   rounding of the middle between two f16 numbers, but then both terms span less than 53 bits and it is exact.
-//! - bf16 fma: exponents range further, so a tiny addend can decide a tie. The f64 sum is rounded to odd, which keeps
-//!   that information for the second rounding.
+//! - fma: the product is exact in f32 for f16, and in f64 for bf16, whose exponents range further. The sum is rounded to
+//!   odd, which keeps for the second rounding what a tiny addend has to say about a tie.
 
 use super::{Format, NAN_BF16, NAN_F16, NAN_F32, Round, convert};
 
@@ -47,11 +45,24 @@ pub fn bf16_to_f32(a: u16) -> u32 {
 
 #[inline(always)]
 pub fn f32_to_bf16(a: u32, round: Round) -> u16 {
-    if round != Round::Nearest {
-        return convert(a.into(), Format::F32, Format::BF16, round) as u16;
-    }
-    let number = (a.wrapping_add(0x7fff + ((a >> 16) & 1)) >> 16) as u16;
+    let number = (drop_bits(a, 16, round) >> 16) as u16;
     if a & 0x7fff_ffff > 0x7f80_0000 { NAN_BF16 } else { number }
+}
+
+/// An f32 that is no NaN, rounded to a multiple of its bit `count`; the bits below are left as they come.
+#[inline(always)]
+pub(super) fn drop_bits(a: u32, count: u32, round: Round) -> u32 {
+    let below = (1 << count) - 1;
+    let outward = if a & below == 0 { 0 } else { below };
+    // A carry into the exponent is right, and at the top gives infinity.
+    let add = match round {
+        Round::Nearest => (below >> 1) + ((a >> count) & 1),
+        Round::Away => (below >> 1) + 1,
+        Round::Zero => 0,
+        Round::Down => (a >> 31) * outward,
+        Round::Up => (1 - (a >> 31)) * outward,
+    };
+    a.wrapping_add(add)
 }
 
 #[inline(always)]
@@ -120,8 +131,8 @@ through_f32!(mul_bf16, *, bf16_to_f32, f32_to_bf16);
 
 #[inline(always)]
 pub fn fma_f16(a: u16, b: u16, c: u16) -> u16 {
-    let wide = |x| f64::from(f32::from_bits(f16_to_f32(x)));
-    f64_to_f16((wide(a) * wide(b) + wide(c)).to_bits(), Round::Nearest)
+    let wide = |x| f32::from_bits(f16_to_f32(x));
+    f32_to_f16(sum_to_odd_f32(wide(a) * wide(b), wide(c)).to_bits(), Round::Nearest)
 }
 
 #[inline(always)]
@@ -130,18 +141,47 @@ pub fn fma_bf16(a: u16, b: u16, c: u16) -> u16 {
     f64_to_bf16(sum_to_odd(wide(a) * wide(b), wide(c)).to_bits(), Round::Nearest)
 }
 
-/// `x + y`, where an inexact sum gets an odd last bit.
-#[inline(always)]
-fn sum_to_odd(x: f64, y: f64) -> f64 {
-    let sum = x + y;
-    let of_y = sum - x;
-    let error = (x - (sum - of_y)) + (y - of_y);
-    let bits = sum.to_bits();
-    // An error away from zero leaves the even neighbour below the value, one towards zero above it.
-    let outward = (error > 0.0) == (sum > 0.0);
-    let odd = if outward { bits.wrapping_add(1) } else { bits.wrapping_sub(1) };
-    let inexact = (error < 0.0) | (error > 0.0);
-    if inexact & (bits & 1 == 0) { f64::from_bits(odd) } else { sum }
+macro_rules! sum_to_odd {
+    ($name:ident, $float:ty) => {
+        /// `x + y`, where an inexact sum gets an odd last bit.
+        #[inline(always)]
+        pub(super) fn $name(x: $float, y: $float) -> $float {
+            let sum = x + y;
+            let of_y = sum - x;
+            let error = (x - (sum - of_y)) + (y - of_y);
+            let bits = sum.to_bits();
+            // What was lost lies on the outer side of an even sum, or on the inner.
+            let outward = (error > 0.0) == (sum > 0.0);
+            let odd = if outward { bits.wrapping_add(1) } else { bits.wrapping_sub(1) };
+            let inexact = (error < 0.0) | (error > 0.0);
+            if inexact & (bits & 1 == 0) { <$float>::from_bits(odd) } else { sum }
+        }
+    };
+}
+
+sum_to_odd!(sum_to_odd, f64);
+sum_to_odd!(sum_to_odd_f32, f32);
+
+/// Both halves of f16x2 and bf16x2. These are not built on `each_half`: a call through a closure stays a call in a
+/// function compiled for other CPU features, and then the loop around it does not vectorise.
+macro_rules! both_halves {
+    ($($name:ident($($x:ident),+) = $of:ident;)*) => {$(
+        #[inline(always)]
+        pub fn $name($($x: u32),+) -> u32 {
+            u32::from($of($($x as u16),+)) | u32::from($of($(($x >> 16) as u16),+)) << 16
+        }
+    )*};
+}
+
+both_halves! {
+    add_f16x2(x, y) = add_f16;
+    sub_f16x2(x, y) = sub_f16;
+    mul_f16x2(x, y) = mul_f16;
+    fma_f16x2(x, y, z) = fma_f16;
+    add_bf16x2(x, y) = add_bf16;
+    sub_bf16x2(x, y) = sub_bf16;
+    mul_bf16x2(x, y) = mul_bf16;
+    fma_bf16x2(x, y, z) = fma_bf16;
 }
 
 /// Applies `f` to the lower and the upper half: f16x2, bf16x2.

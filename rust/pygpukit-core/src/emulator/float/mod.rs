@@ -1,8 +1,8 @@
 //! Floating point as NVIDIA GPUs compute it: bits in, bits out, one value at a time.
 //!
 //! `u32` holds an f32, `u64` an f64, `u16` an f16 or bf16, `u8` an fp8. Rounding to nearest runs on the host's IEEE
-//! arithmetic and is written without branches where a loop over lanes should vectorise; every other rounding mode is
-//! exact integer work in [`soft`].
+//! arithmetic and is written without branches where a loop over lanes should vectorise. The other modes go through f64
+//! for f32 ([`single`]), and through exact integer work for f64 ([`soft`]).
 //!
 //! What a GPU puts into a NaN is decided only here, in `canon_*` and `nan_f64`:
 //!
@@ -18,6 +18,7 @@ pub mod convert;
 pub mod fp8;
 pub mod half;
 pub mod order;
+pub mod single;
 pub mod soft;
 
 #[cfg(test)]
@@ -28,6 +29,7 @@ pub use convert::*;
 pub use fp8::*;
 pub use half::*;
 pub use order::*;
+pub use single::*;
 pub use soft::*;
 
 /// How a result that does not fit is rounded.
@@ -124,9 +126,13 @@ pub const NAN_F64: u64 = 0xfff8_0000_0000_0000;
 const QUIET_F64: u64 = 0x0008_0000_0000_0000;
 
 /// Bits of an f32 result, with the GPU's NaN.
+///
+/// It asks the bits, not `is_nan`: to the compiler one NaN is as good as another, and it has been seen to drop a choice
+/// between two of them.
 #[inline(always)]
 pub fn canon_f32(x: f32) -> u32 {
-    if x.is_nan() { NAN_F32 } else { x.to_bits() }
+    let bits = x.to_bits();
+    if bits & 0x7fff_ffff > 0x7f80_0000 { NAN_F32 } else { bits }
 }
 
 #[inline(always)]
@@ -142,15 +148,13 @@ pub fn canon_bf16(bits: u16) -> u16 {
 /// Bits of an f64 result of these operands (repeat one where there are fewer), with the GPU's NaN.
 #[inline(always)]
 pub fn nan_f64(x: f64, a: u64, b: u64, c: u64) -> u64 {
-    if x.is_nan() { choose_nan_f64(a, b, c) } else { x.to_bits() }
+    let is_nan = |bits: u64| bits & 0x7fff_ffff_ffff_ffff > 0x7ff0_0000_0000_0000;
+    let or = |x: u64, other: u64| if is_nan(x) { x | QUIET_F64 } else { other };
+    let bits = x.to_bits();
+    if is_nan(bits) { or(a, or(b, or(c, NAN_F64))) } else { bits }
 }
 
-#[cold]
-pub(crate) fn choose_nan_f64(a: u64, b: u64, c: u64) -> u64 {
-    [a, b, c].into_iter().find(|&x| f64::from_bits(x).is_nan()).map_or(NAN_F64, |x| x | QUIET_F64)
-}
-
-/// `.ftz` on an operand: a subnormal number becomes zero of its sign.
+/// `.ftz`: a subnormal number becomes zero of its sign.
 #[inline(always)]
 pub fn flush_f32(a: u32) -> u32 {
     if a & 0x7f80_0000 == 0 { a & 0x8000_0000 } else { a }
@@ -169,14 +173,6 @@ pub fn flush_f16(a: u16) -> u16 {
 #[inline(always)]
 pub fn flush_bf16(a: u16) -> u16 {
     if a & 0x7f80 == 0 { a & 0x8000 } else { a }
-}
-
-/// `.ftz` on a result; `toward_zero` computes the same operation with [`Round::Zero`].
-///
-/// A value below the smallest normal number is flushed even where rounding would have lifted it there.
-#[inline(always)]
-pub fn flush_result_f32(result: u32, toward_zero: impl FnOnce() -> u32) -> u32 {
-    if result & 0x7fff_ffff == 0x0080_0000 { flush_f32(toward_zero()) } else { flush_f32(result) }
 }
 
 /// `.sat`: into 0..=1, a NaN becomes +0.

@@ -1,9 +1,9 @@
-//! Correctly rounded arithmetic in any format and rounding mode, on integers.
+//! Correctly rounded arithmetic in any format and rounding mode, on integers; f64 arithmetic with it.
 //!
 //! A finite number is a significand times a power of two; an operation builds the exact result in 128 bits, or its
 //! upper bits and a sticky flag for what lies below, and [`round_pack`] rounds once.
 
-use super::{Format, NAN_F32, Round, Specials, canon_f32, choose_nan_f64, nan_f64};
+use super::{Format, Round, Specials, nan_f64};
 
 /// What a bit pattern stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -152,6 +152,10 @@ pub fn soft_add(format: Format, a: u64, b: u64, round: Round) -> Option<u64> {
     })
 }
 
+pub fn soft_sub(format: Format, a: u64, b: u64, round: Round) -> Option<u64> {
+    soft_add(format, a, b ^ format.sign_bit(), round)
+}
+
 pub fn soft_mul(format: Format, a: u64, b: u64, round: Round) -> Option<u64> {
     let (x, y) = (unpack(format, a), unpack(format, b));
     let negative = x.negative != y.negative;
@@ -241,58 +245,26 @@ pub fn convert(bits: u64, from: Format, to: Format, round: Round) -> u64 {
     }
 }
 
-fn pack_f32(result: Option<u64>) -> u32 {
-    result.map_or(NAN_F32, |bits| bits as u32)
-}
-
 macro_rules! binary {
-    ($f32:ident, $f64:ident, $operator:tt, $soft:ident) => {
+    ($name:ident, $operator:tt, $soft:ident) => {
         #[inline(always)]
-        pub fn $f32(a: u32, b: u32, round: Round) -> u32 {
-            if round == Round::Nearest {
-                canon_f32(f32::from_bits(a) $operator f32::from_bits(b))
-            } else {
-                pack_f32($soft(Format::F32, a.into(), b.into(), round))
-            }
-        }
-
-        #[inline(always)]
-        pub fn $f64(a: u64, b: u64, round: Round) -> u64 {
+        pub fn $name(a: u64, b: u64, round: Round) -> u64 {
             if round == Round::Nearest {
                 nan_f64(f64::from_bits(a) $operator f64::from_bits(b), a, b, b)
             } else {
-                $soft(Format::F64, a, b, round).unwrap_or_else(|| choose_nan_f64(a, b, b))
+                $soft(Format::F64, a, b, round).unwrap_or_else(|| invalid_f64(a, b, b))
             }
         }
     };
 }
 
-binary!(add_f32, add_f64, +, soft_add);
-binary!(mul_f32, mul_f64, *, soft_mul);
-binary!(div_f32, div_f64, /, soft_div);
+binary!(add_f64, +, soft_add);
+binary!(sub_f64, -, soft_sub);
+binary!(mul_f64, *, soft_mul);
+binary!(div_f64, /, soft_div);
 
-#[inline(always)]
-pub fn sub_f32(a: u32, b: u32, round: Round) -> u32 {
-    add_f32(a, b ^ 0x8000_0000, round)
-}
-
-#[inline(always)]
-pub fn sub_f64(a: u64, b: u64, round: Round) -> u64 {
-    if round == Round::Nearest {
-        nan_f64(f64::from_bits(a) - f64::from_bits(b), a, b, b)
-    } else {
-        let negated = b ^ Format::F64.sign_bit();
-        soft_add(Format::F64, a, negated, round).unwrap_or_else(|| choose_nan_f64(a, b, b))
-    }
-}
-
-#[inline(always)]
-pub fn fma_f32(a: u32, b: u32, c: u32, round: Round) -> u32 {
-    if round == Round::Nearest {
-        canon_f32(f32::from_bits(a).mul_add(f32::from_bits(b), f32::from_bits(c)))
-    } else {
-        pack_f32(soft_fma(Format::F32, a.into(), b.into(), c.into(), round))
-    }
+fn invalid_f64(a: u64, b: u64, c: u64) -> u64 {
+    nan_f64(f64::NAN, a, b, c)
 }
 
 #[inline(always)]
@@ -300,16 +272,7 @@ pub fn fma_f64(a: u64, b: u64, c: u64, round: Round) -> u64 {
     if round == Round::Nearest {
         nan_f64(f64::from_bits(a).mul_add(f64::from_bits(b), f64::from_bits(c)), a, b, c)
     } else {
-        soft_fma(Format::F64, a, b, c, round).unwrap_or_else(|| choose_nan_f64(a, b, c))
-    }
-}
-
-#[inline(always)]
-pub fn sqrt_f32(a: u32, round: Round) -> u32 {
-    if round == Round::Nearest {
-        canon_f32(f32::from_bits(a).sqrt())
-    } else {
-        pack_f32(soft_sqrt(Format::F32, a.into(), round))
+        soft_fma(Format::F64, a, b, c, round).unwrap_or_else(|| invalid_f64(a, b, c))
     }
 }
 
@@ -318,13 +281,8 @@ pub fn sqrt_f64(a: u64, round: Round) -> u64 {
     if round == Round::Nearest {
         nan_f64(f64::from_bits(a).sqrt(), a, a, a)
     } else {
-        soft_sqrt(Format::F64, a, round).unwrap_or_else(|| choose_nan_f64(a, a, a))
+        soft_sqrt(Format::F64, a, round).unwrap_or_else(|| invalid_f64(a, a, a))
     }
-}
-
-#[inline(always)]
-pub fn rcp_f32(a: u32, round: Round) -> u32 {
-    div_f32(1f32.to_bits(), a, round)
 }
 
 #[inline(always)]

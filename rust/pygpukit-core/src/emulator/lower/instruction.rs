@@ -57,8 +57,14 @@ impl<'a> Lower<'a> {
             return self.err("an instruction has no name");
         };
         let mut op = Op { name, words: words.iter().copied().collect(), operands: &instruction.operands };
-        let known =
-            self.control(&mut op)? || self.memory(&mut op)? || self.integer(&mut op)? || self.matrix(&mut op)?;
+        let known = self.control(&mut op)?
+            || self.memory(&mut op)?
+            || self.integer(&mut op)?
+            || self.sync(&mut op)?
+            || self.atomic(&mut op)?
+            || self.float(&mut op)?
+            || self.convert(&mut op)?
+            || self.matrix(&mut op)?;
         if !known {
             return self.err(format!("instruction '{}' is not supported", instruction.words.join(".")));
         }

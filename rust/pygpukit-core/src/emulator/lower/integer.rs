@@ -66,8 +66,12 @@ impl<'a> Lower<'a> {
         let is_float = |word: &str| word.starts_with('f') || word.starts_with("bf") || word == "tf32";
         let has_float = op.words.iter().any(|word| is_float(word) && Type::parse(word).is_some());
         match op.name {
-            "add" | "sub" | "mul" | "mad" | "neg" | "abs" | "min" | "max" | "div" | "sad" | "set" | "setp"
-                if has_float =>
+            "add" | "sub" | "mul" | "mad" | "neg" | "abs" | "min" | "max" | "div" | "sad" if has_float => {
+                return Ok(false);
+            }
+            // The result may be a float where integers are compared.
+            "set" | "setp"
+                if op.words.iter().rev().find(|word| Type::parse(word).is_some()).is_some_and(|w| is_float(w)) =>
             {
                 return Ok(false);
             }

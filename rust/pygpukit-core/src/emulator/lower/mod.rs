@@ -2,13 +2,17 @@
 //!
 //! What cannot be run is refused here, with the instruction and its line, before anything runs.
 
+mod atomic;
 mod builtin;
 mod control;
+mod convert;
+mod float;
 mod instruction;
 mod integer;
 mod matrix;
 mod memory;
 mod operands;
+mod sync;
 
 use std::collections::HashMap;
 

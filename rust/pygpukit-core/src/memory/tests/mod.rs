@@ -30,7 +30,7 @@ pub(super) struct Rig {
 }
 
 pub(super) fn rig(mode: ArenaMode, total: usize, deferred: Option<u64>, streams: u32) -> Rig {
-    let cpu = CpuDevice::new(CpuConfig { total_memory: Some(total), deferred });
+    let cpu = CpuDevice::new(CpuConfig { total_memory: Some(total), deferred, ..CpuConfig::default() });
     let device: SharedDevice = cpu.clone();
     Rig {
         arena: Arena::new(device.clone(), mode),

@@ -94,6 +94,8 @@ proptest! {
                 let exact = Exact::decode(Format::F64, a);
                 let expected = rounded(Format::F32, x < 0.0, r, |candidate| candidate.compare(&exact));
                 prop_assert_eq!(u64::from(f64_to_f32(a, r)), expected);
+                let flushed = if x.abs() < f32::MIN_POSITIVE.into() { expected & 0x8000_0000 } else { expected };
+                prop_assert_eq!(u64::from(f64_to_ftz_f32(a, r)), flushed);
             }
         }
     }

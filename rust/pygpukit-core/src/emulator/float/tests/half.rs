@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::super::*;
 use super::soft::exact_fma;
-use super::{ROUNDS, Random, any_bits};
+use super::{ROUNDS, Random, any_bits, any_round};
 
 /// The value by the definition of a format, for those an f64 holds.
 fn value(format: Format, bits: u64) -> f64 {
@@ -223,11 +223,11 @@ proptest! {
     }
 
     #[test]
-    fn f32_narrows_as_the_exact_conversion_does(a in any_bits(Format::F32)) {
-        let r = Round::Nearest;
+    fn f32_narrows_as_the_exact_conversion_does(a in any_bits(Format::F32), r in any_round()) {
         let bits = a as u32;
         prop_assert_eq!(u64::from(f32_to_f16(bits, r)), convert(a, Format::F32, Format::F16, r));
         prop_assert_eq!(u64::from(f32_to_bf16(bits, r)), convert(a, Format::F32, Format::BF16, r));
+        let r = Round::Nearest;
         prop_assert_eq!(u64::from(f32_to_e4m3(bits)), convert(a, Format::F32, Format::E4M3, r));
         let e5m2 = convert(a, Format::F32, Format::E5M2, r);
         prop_assert_eq!(u64::from(f32_to_e5m2(bits)), if e5m2 & 0x7f == 0x7c { e5m2 - 1 } else { e5m2 });
@@ -251,6 +251,15 @@ fn halves_of_a_word() {
     assert_eq!(each_half(0x3c00_4000, neg_f16), 0xbc00_c000);
     assert_eq!(each_half2(0x3c00_4000, 0x3c00_3c00, add_f16), 0x4000_4200);
     assert_eq!(each_half3(0x3c00_4000, 0x3c00_3c00, 0x3c00_0000, fma_f16), 0x4000_4000);
+    let (x, y, z) = (0x3c00_4000, 0x3e00_3c00, 0x7bff_8000);
+    assert_eq!(add_f16x2(x, y), each_half2(x, y, add_f16));
+    assert_eq!(sub_f16x2(x, y), each_half2(x, y, sub_f16));
+    assert_eq!(mul_f16x2(x, y), each_half2(x, y, mul_f16));
+    assert_eq!(fma_f16x2(x, y, z), each_half3(x, y, z, fma_f16));
+    assert_eq!(add_bf16x2(x, y), each_half2(x, y, add_bf16));
+    assert_eq!(sub_bf16x2(x, y), each_half2(x, y, sub_bf16));
+    assert_eq!(mul_bf16x2(x, y), each_half2(x, y, mul_bf16));
+    assert_eq!(fma_bf16x2(x, y, z), each_half3(x, y, z, fma_bf16));
     assert_eq!(f16_to_bf16(0x3c00, Round::Nearest), 0x3f80);
     assert_eq!(bf16_to_f16(0x7f00, Round::Zero), 0x7bff);
 }

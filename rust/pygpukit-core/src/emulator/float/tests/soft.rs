@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::super::*;
 use super::oracle::{Exact, rounded};
-use super::{ROUNDS, any_bits, any_round};
+use super::{ROUNDS, Random, any_bits, any_round};
 
 fn negative(format: Format, bits: u64) -> bool {
     bits & format.sign_bit() != 0
@@ -64,8 +64,34 @@ fn exact_sqrt(format: Format, a: u64, round: Round) -> u64 {
     rounded(format, false, round, |candidate| candidate.mul(candidate).compare(&x))
 }
 
+/// With `.ftz`, from the exact result: zero where that lies below the normal numbers.
+fn flushed(exact: u64, toward_zero: u64) -> u64 {
+    if toward_zero & 0x7f80_0000 == 0 { toward_zero & 0x8000_0000 | exact & 0x8000_0000 } else { exact }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(3000))]
+
+    #[test]
+    fn ftz_flushes_operands_and_results(a in any_bits(Format::F32), b in any_bits(Format::F32), c in any_bits(Format::F32), r in any_round()) {
+        let f = Format::F32;
+        let (x, y, z) = (a as u32, b as u32, c as u32);
+        let flush = |x: u64| u64::from(flush_f32(x as u32));
+        let (a, b, c) = (flush(a), flush(b), flush(c));
+        if finite(f, a) && finite(f, b) {
+            let of = |exact: fn(Format, u64, u64, Round) -> u64, b| flushed(exact(f, a, b, r), exact(f, a, b, Round::Zero));
+            prop_assert_eq!(u64::from(add_ftz_f32(x, y, r)), of(exact_add, b));
+            prop_assert_eq!(u64::from(sub_ftz_f32(x, y, r)), of(exact_add, b ^ f.sign_bit()));
+            prop_assert_eq!(u64::from(mul_ftz_f32(x, y, r)), of(exact_mul, b));
+            if finite(f, c) {
+                let expected = flushed(exact_fma(f, a, b, c, r), exact_fma(f, a, b, c, Round::Zero));
+                prop_assert_eq!(u64::from(fma_ftz_f32(x, y, z, r)), expected);
+            }
+            if a << 33 != 0 && b << 33 != 0 {
+                prop_assert_eq!(u64::from(div_ftz_f32(x, y, r)), of(exact_div, b));
+            }
+        }
+    }
 
     #[test]
     fn f32_is_exactly_rounded(a in any_bits(Format::F32), b in any_bits(Format::F32), c in any_bits(Format::F32), r in any_round()) {
@@ -169,6 +195,37 @@ fn special_values_follow_ieee() {
     }
 }
 
+/// The f32 functions work through f64; the integer ones do not.
+#[test]
+fn f32_agrees_with_integer_arithmetic() {
+    let f = Format::F32;
+    let mut random = Random(1);
+    let pack = |bits: Option<u64>| bits.map_or(NAN_F32, |bits| bits as u32);
+    for i in 0..20_000 {
+        let (bits, more) = (random.next(), random.next());
+        // Every field at full range, then few bits and near exponents, then the ends of the range.
+        let shape = |x: u32| match i % 4 {
+            0 => x,
+            1 => x & 0x83f8_0000 | 0x3c00_0000,
+            2 => x & 0x80ff_ffff,
+            _ => x | 0x7f00_0000,
+        };
+        let (a, b, c) = (shape(bits as u32), shape((bits >> 32) as u32), shape(more as u32));
+        let (x, y, z) = (a.into(), b.into(), c.into());
+        for r in ROUNDS {
+            assert_eq!(add_f32(a, b, r), pack(soft_add(f, x, y, r)), "{a:x} {b:x} {r:?}");
+            assert_eq!(mul_f32(a, b, r), pack(soft_mul(f, x, y, r)), "{a:x} {b:x} {r:?}");
+            assert_eq!(fma_f32(a, b, c, r), pack(soft_fma(f, x, y, z, r)), "{a:x} {b:x} {c:x} {r:?}");
+            assert_eq!(div_f32(a, b, r), pack(soft_div(f, x, y, r)), "{a:x} {b:x} {r:?}");
+            assert_eq!(sqrt_f32(a, r), pack(soft_sqrt(f, x, r)), "{a:x} {r:?}");
+            assert_eq!(
+                f64_to_f32(bits, r),
+                if f64::from_bits(bits).is_nan() { NAN_F32 } else { convert(bits, Format::F64, f, r) as u32 }
+            );
+        }
+    }
+}
+
 #[test]
 fn zeros_keep_or_choose_their_sign() {
     const MINUS: u32 = 0x8000_0000;
@@ -237,11 +294,15 @@ fn nans_are_those_of_a_gpu() {
 fn flushing_looks_at_the_value_before_rounding() {
     // Just below the smallest normal number, rounded up to it.
     let (a, b) = (0x0080_0001, 0x3f7f_fffe);
-    let result = mul_f32(a, b, Round::Nearest);
-    assert_eq!(result, 0x0080_0000);
-    assert_eq!(flush_result_f32(result, || mul_f32(a, b, Round::Zero)), 0);
-    assert_eq!(flush_result_f32(0x8080_0000, || 0x8080_0000), 0x8080_0000);
-    assert_eq!(flush_result_f32(0x8000_0001, || 0), 0x8000_0000);
+    assert_eq!(mul_f32(a, b, Round::Nearest), 0x0080_0000);
+    assert_eq!(mul_ftz_f32(a, b, Round::Nearest), 0);
+    assert_eq!(mul_ftz_f32(a | 1 << 31, b, Round::Up), 1 << 31);
+    assert_eq!(fma_ftz_f32(a, b, 1, Round::Nearest), 0);
+    assert_eq!(div_ftz_f32(0x0080_0000, 0x3f80_0001, Round::Nearest), 0);
+    assert_eq!(mul_ftz_f32(0x0080_0000, 0x3f80_0000, Round::Nearest), 0x0080_0000);
+    assert_eq!(add_ftz_f32(0x0080_0000, 0x8080_0001, Round::Nearest), 1 << 31);
+    assert_eq!(sub_ftz_f32(0x007f_ffff, 0x0080_0000, Round::Nearest), 0x8080_0000);
+    assert_eq!([sqrt_ftz_f32(1, Round::Up), rcp_ftz_f32(1, Round::Down)], [0, 0x7f80_0000]);
     assert_eq!([flush_f32(0x807f_ffff), flush_f32(0x0080_0000)], [0x8000_0000, 0x0080_0000]);
     assert_eq!([flush_f16(0x83ff), flush_f16(0x0400)], [0x8000, 0x0400]);
     assert_eq!([flush_bf16(0x807f), flush_bf16(0x0080)], [0x8000, 0x0080]);

@@ -1,0 +1,168 @@
+//! Kernels of the CPU device: PTX texts, run by the emulator.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::address::AddressSpace;
+use super::{code, failure};
+use crate::command::KernelLaunch;
+use crate::device::{KernelAttributes, RawKernel, RawLibrary};
+use crate::emulator::{Counters, Image, Launch, Memory, Options, Running};
+use crate::error::{Error, Result};
+use crate::kernel::Check;
+
+/// How long a launch is waited for before it goes on in the background: kernels may wait for the host.
+const PATIENCE: Duration = Duration::from_millis(250);
+
+/// Most threads of a block; a kernel may allow fewer.
+pub(super) const MAX_THREADS: u32 = 1024;
+
+/// Where kernels may read and write: device memory, and host memory made for devices.
+pub(super) struct Reachable {
+    pub device: AddressSpace,
+    pub host: Mutex<BTreeMap<u64, usize>>,
+}
+
+impl Memory for Reachable {
+    fn find(&self, address: u64) -> Option<(u64, u64)> {
+        if let Some(range) = self.device.find(address) {
+            return Some(range);
+        }
+        let host = self.host.lock();
+        let (start, bytes) = host.range(..=address).next_back()?;
+        let end = start + *bytes as u64;
+        (address < end).then_some((*start, end))
+    }
+}
+
+#[derive(Default)]
+struct Tables {
+    images: HashMap<usize, Arc<Image>>,
+    kernels: HashMap<usize, (Arc<Image>, usize)>,
+    next: usize,
+}
+
+pub(super) struct Kernels {
+    memory: Arc<Reachable>,
+    tables: Mutex<Tables>,
+    /// Kernels are checked unless they say otherwise.
+    check: bool,
+}
+
+impl Kernels {
+    pub fn new(memory: Arc<Reachable>, check: bool) -> Kernels {
+        Kernels { memory, tables: Mutex::default(), check }
+    }
+
+    pub fn load(&self, image: &[u8]) -> Result<RawLibrary> {
+        if image.starts_with(b"\x7fELF") {
+            return Err(Error::Device(
+                "this kernel is machine code of a GPU; the CPU device runs PTX. Compile it here, or load its PTX"
+                    .to_string(),
+            ));
+        }
+        let text =
+            std::str::from_utf8(image).map_err(|_| Error::Device("the PTX text is not valid UTF-8".to_string()))?;
+        let text = text.trim_end_matches('\0');
+        let loaded = Image::load(text, |bytes| self.memory.device.plain_alloc(bytes));
+        let image = loaded.map_err(|failure| match failure {
+            Ok(message) => Error::Device(format!("the CPU device cannot run this kernel: {message}")),
+            Err(error) => error,
+        })?;
+        let mut tables = self.tables.lock();
+        tables.next += 1;
+        let id = tables.next;
+        tables.images.insert(id, Arc::new(image));
+        Ok(RawLibrary(id))
+    }
+
+    pub fn set_source(&self, library: RawLibrary, file: &str, text: &str) {
+        if let Some(image) = self.tables.lock().images.get(&library.0) {
+            image.set_source(file, text);
+        }
+    }
+
+    pub fn unload(&self, library: RawLibrary) {
+        let image = {
+            let mut tables = self.tables.lock();
+            let image = tables.images.remove(&library.0);
+            if let Some(image) = &image {
+                tables.kernels.retain(|_, (of, _)| !Arc::ptr_eq(of, image));
+            }
+            image
+        };
+        if let Some(data) = image.map(|image| image.data).filter(|data| *data != 0) {
+            // It was allocated when the image was loaded.
+            let _ = self.memory.device.plain_free(data);
+        }
+    }
+
+    pub fn get(&self, library: RawLibrary, entry: &str) -> Result<(RawKernel, KernelAttributes)> {
+        const CALL: &str = "cpu.kernel_get";
+        let mut tables = self.tables.lock();
+        let Some(image) = tables.images.get(&library.0).cloned() else {
+            let text = format!("kernel '{entry}' was asked of a library that is not loaded");
+            return Err(failure(CALL, code::INVALID_HANDLE, text));
+        };
+        let Some((index, attributes)) = image.kernel(entry) else {
+            let text = format!("there is no kernel '{entry}'; there are {}", image.kernels().join(", "));
+            return Err(failure(CALL, code::INVALID_VALUE, text));
+        };
+        tables.next += 1;
+        let id = tables.next;
+        tables.kernels.insert(id, (image, index));
+        let max_threads = match attributes.max_threads {
+            0 => MAX_THREADS,
+            n => n.min(MAX_THREADS),
+        };
+        Ok((RawKernel(id), KernelAttributes { max_threads, ..attributes }))
+    }
+
+    pub fn params(&self, kernel: RawKernel) -> Option<Vec<(usize, usize)>> {
+        let tables = self.tables.lock();
+        tables.kernels.get(&kernel.0).map(|(image, index)| image.params(*index))
+    }
+
+    /// Run a launch to its end, or until it is clear that it takes long: it then goes on by itself.
+    pub fn run(&self, launch: &KernelLaunch) -> Result<Option<Running>> {
+        let running = self.begin(launch, Options::default())?;
+        match running.work(PATIENCE) {
+            Some(result) => result.map(|_| None).map_err(Error::Kernel),
+            None => Ok(Some(running)),
+        }
+    }
+
+    /// Run a launch to its end and count what it does.
+    pub fn profile(&self, launch: &KernelLaunch) -> Result<Counters> {
+        let running = self.begin(launch, Options { count: true, ..Options::default() })?;
+        let summary = running.wait().map_err(Error::Kernel)?;
+        Ok(summary.counters.map(|counters| *counters).unwrap_or_default())
+    }
+
+    fn begin(&self, launch: &KernelLaunch, options: Options) -> Result<Running> {
+        let name = launch.kernel.name();
+        let known = self.tables.lock().kernels.get(&launch.kernel.raw().0).cloned();
+        let Some((image, index)) = known else {
+            return Err(Error::Launch(format!("kernel '{name}' is not loaded on this device")));
+        };
+        let work = Launch {
+            kernel: index,
+            name,
+            grid: launch.grid,
+            block: launch.block,
+            shared: launch.shared,
+            cluster: launch.attributes.cluster,
+            cooperative: launch.attributes.cooperative,
+            args: &launch.args,
+        };
+        let options = match launch.kernel.meta().check {
+            Check::AsDevice => Options { check: self.check, ..options },
+            Check::On => Options { check: true, ..options },
+            Check::Fuzz(seed) => Options { check: true, fuzz: Some(seed), ..options },
+        };
+        image.launch(&work, self.memory.clone(), options).map_err(Error::Launch)
+    }
+}

@@ -1,0 +1,7 @@
+//! Instructions through PTX text, against scalar functions and oracles written down a second time.
+
+mod atomic;
+mod barrier;
+mod float;
+mod harness;
+mod warpwide;
