@@ -345,7 +345,7 @@ impl<'a> Cx<'a> {
     fn set_limit(&mut self) {
         let (base, pc) = (self.base, self.pc);
         let deeper = self.warp.groups.iter().any(|g| g.base > base && g.wait == Wait::Ready);
-        let ahead = self.warp.groups.iter().filter(|g| g.base == base && (g.pc > pc || g.pc == pc)).map(|g| g.pc).min();
+        let ahead = self.warp.groups.iter().filter(|g| g.base == base && g.pc >= pc).map(|g| g.pc).min();
         self.limit = if deeper { 0 } else { ahead.unwrap_or(u32::MAX) };
     }
 
