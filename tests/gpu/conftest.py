@@ -18,9 +18,15 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "ops")]
 
 
-@pytest.fixture(params=[pytest.param("cuda", marks=pytest.mark.cuda), "cpu"])
+@pytest.fixture(
+    params=[
+        pytest.param("cuda", marks=pytest.mark.cuda),
+        pytest.param("emulated", marks=pytest.mark.nvrtc),
+        "cpu",
+    ]
+)
 def device(request: pytest.FixtureRequest) -> Iterator[gp.Device]:
-    """The GPU, and in runs without one the CPU device: what such a test says holds on both."""
+    """The GPU; in runs without one its kernels on the emulator, and NumPy: what such a test says holds on all."""
     with gp.device(request.param) as current:
         yield current
 

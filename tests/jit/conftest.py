@@ -93,11 +93,10 @@ class FakeNative:
         return self.device
 
     def load_kernel(
-        self, image: bytes, entry: str, name: str, params: Any, *, arch: str, source: str
+        self, image: bytes, entry: str, name: str, params: Any, *, arch: str = "", source: str, **options: Any
     ) -> SimpleNamespace:
-        self.loaded.append(
-            {"image": image, "entry": entry, "name": name, "params": params, "arch": arch, "source": source}
-        )
+        loaded = {"image": image, "entry": entry, "name": name, "params": params, "arch": arch, "source": source}
+        self.loaded.append(loaded | options)
         return SimpleNamespace(**self.loaded[-1])
 
 

@@ -120,7 +120,13 @@ def test_options(native: Any) -> None:
     assert call["name"] == "ns_k_float_3_.cu"
     compile_image(SOURCE, name="k", arch="80", options=["-std=c++20", "--fmad=false"], kind="ptx")
     call = native.compiled[-1]
-    assert call["options"] == ["--gpu-architecture=compute_80", "-default-device", "-std=c++20", "--fmad=false"]
+    assert call["options"] == [
+        "--gpu-architecture=compute_80",
+        "-default-device",
+        "--generate-line-info",
+        "-std=c++20",
+        "--fmad=false",
+    ]
 
 
 @pytest.mark.parametrize("option", ["-arch=sm_80", "--gpu-architecture=sm_80", "-arch"])

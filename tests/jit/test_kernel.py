@@ -116,11 +116,25 @@ def test_headers_reach_the_signature(native: Any) -> None:
 
 
 def test_the_cpu_device_gets_ptx(native: Any) -> None:
-    native.device = SimpleNamespace(kind="cpu", index=0, capability=(0, 0))
+    native.device = SimpleNamespace(kind="cpu", index=0, capability=(8, 0))
     jit(SCALE)
     assert native.compiled[-1]["options"][0] == "--gpu-architecture=compute_80"
     assert native.compiled[-1]["kind"] == "ptx"
     native.missing = True
+
+
+def test_checks_are_a_kernel_of_their_own(native: Any) -> None:
+    native.device = SimpleNamespace(kind="cpu", index=0, capability=(8, 0))
+    plain, checked, fuzzed, other = (
+        jit(SCALE),
+        jit(SCALE, check=True),
+        jit(SCALE, check="fuzz"),
+        jit(SCALE, check="fuzz", seed=7),
+    )
+    assert len({id(k) for k in (plain, checked, fuzzed, other)}) == 4
+    assert jit(SCALE, check="fuzz", seed=0) is fuzzed
+    assert [(k["check"], k["seed"]) for k in native.loaded] == [(False, None), (True, None), (True, 0), (True, 7)]
+    assert len(native.compiled) == 1
 
 
 def test_without_nvrtc_the_error_says_so(native: Any) -> None:
@@ -131,9 +145,15 @@ def test_without_nvrtc_the_error_says_so(native: Any) -> None:
 
 
 def test_wrong_arguments(native: Any) -> None:
-    for arguments in ({"check": True}, {"check": "races"}, {"seed": 3}, {"seed": 0}):
-        with pytest.raises(DeviceError, match="needs the emulator, which this version does not have"):
-            jit(SCALE, **arguments)  # type: ignore[arg-type]
+    for check in (True, "fuzz"):
+        with pytest.raises(DeviceError, match=r"runs on the CPU device: use `with gp.device\('cpu'\)"):
+            jit(SCALE, check=check)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="check='races' is not valid: use True, False or 'fuzz'"):
+        jit(SCALE, check="races")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="seed=3 is for check='fuzz'"):
+        jit(SCALE, seed=3)
+    with pytest.raises(ValueError, match="seed=-1 is not valid"):
+        jit(SCALE, check="fuzz", seed=-1)
     with pytest.raises(TypeError, match="src must be CUDA C"):
         jit(SCALE.encode())  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"options=\['-G'\]"):

@@ -250,12 +250,14 @@ except ValueError as error:
     assert text.startswith(f"PYGPUKIT_{variable}='{value}' is not valid: use ")
 
 
-def test_emulated_says_why_not(run_python: Callable[..., str]) -> None:
+@pytest.mark.nvrtc
+@pytest.mark.parametrize("arch", ["80", "90a"])
+def test_the_emulated_device_runs_operators_by_their_kernels(run_python: Callable[..., str], arch: str) -> None:
     program = """
 import pygpukit as gp
-try:
-    gp.zeros(2)
-except gp.DeviceError as error:
-    print(error)
+x = gp.arange(5, dtype="float32") * 2
+print(x.device, x.device.capability, x.tolist())
 """
-    assert "needs the PTX emulator" in run_python(program, PYGPUKIT_DEVICE="emulated")
+    text = run_python(program, PYGPUKIT_DEVICE="emulated", PYGPUKIT_EMULATED_ARCH=arch, PYGPUKIT_QUIET="1")
+    assert text.split(" ", 2)[0] == "<Device"
+    assert f"({arch[0]}, 0) [0.0, 2.0, 4.0, 6.0, 8.0]" in text

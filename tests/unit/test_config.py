@@ -106,6 +106,8 @@ def test_every_variable_is_read() -> None:
             "PYGPUKIT_LIBCUDA": "/a/libcuda.so.1",
             "PYGPUKIT_BUNDLE": os.pathsep.join(["/a/x.zip", "", "/a/y.zip"]),
             "PYGPUKIT_CPU_MEMORY": "64MB",
+            "PYGPUKIT_EMULATED_ARCH": "90A",
+            "PYGPUKIT_CHECK": "1",
         }
     )
     assert settings == Settings(
@@ -123,6 +125,8 @@ def test_every_variable_is_read() -> None:
         libcuda=Path("/a/libcuda.so.1"),
         bundle=(Path("/a/x.zip"), Path("/a/y.zip")),
         cpu_memory=64 * 10**6,
+        emulated_capability=(9, 0),
+        check=True,
     )
     untouched = [f for f in Settings._fields if getattr(settings, f) == getattr(Settings(), f)]
     assert untouched == []

@@ -22,6 +22,7 @@ BUILTINS = {
     "GPUKitError": Exception,
     "GraphError": RuntimeError,
     "KernelCompileError": ValueError,
+    "KernelFaultError": RuntimeError,
     "KernelLaunchError": ValueError,
     "NvrtcNotFoundError": RuntimeError,
     "OutOfMemoryError": MemoryError,

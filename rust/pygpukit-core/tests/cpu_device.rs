@@ -63,7 +63,7 @@ impl Log {
 fn properties_look_like_a_device() {
     let device = CpuDevice::new(CpuConfig::default());
     let props = device.props();
-    assert_eq!((props.kind, props.capability), (DeviceKind::Cpu, (0, 0)));
+    assert_eq!((props.kind, props.capability), (DeviceKind::Cpu, (8, 0)));
     assert!(!props.name.is_empty() && props.sm_count > 0 && props.total_memory > 64 * MIB);
     assert_eq!((props.max_threads_per_block, props.max_grid), (1024, [2147483647, 65535, 65535]));
     assert_eq!(device.memory_info().unwrap(), (props.total_memory, props.total_memory));
@@ -187,29 +187,62 @@ fn copies_and_fills_do_what_they_say_in_both_modes() {
     }
 }
 
+const SET: &str = "
+.version 8.0
+.target sm_80
+.address_size 64
+.visible .entry set(.param .u64 p0, .param .u32 p1) {
+    .reg .b32 %r<2>;
+    .reg .b64 %rd<2>;
+    ld.param.u64 %rd1, [p0];
+    ld.param.u32 %r1, [p1];
+    st.global.u32 [%rd1], %r1;
+    ret;
+}
+";
+
 #[test]
-fn kernels_load_and_say_why_they_do_not_run() {
+fn kernels_load_and_run() {
     for deferred in [None, Some(1)] {
         let device: SharedDevice = device(deferred);
         let stream = device.stream_create(0).unwrap();
-        let library = Library::load(&device, b"image").unwrap();
-        let kernel = Kernel::new(&library, "scale", "scale", KernelMeta::default()).unwrap();
-        assert_eq!(kernel.params(1), None);
+        let refused = Library::load(&device, b"image").unwrap_err();
+        assert!(matches!(refused, Error::Device(_)) && refused.to_string().contains("PTX line 1"), "{refused}");
+        assert!(Library::load(&device, b"\x7fELF").unwrap_err().to_string().contains("machine code"));
+        let library = Library::load(&device, SET.as_bytes()).unwrap();
+        assert!(Kernel::new(&library, "scale", "scale", KernelMeta::default()).is_err());
+        let kernel = Kernel::new(&library, "set", "set", KernelMeta::default()).unwrap();
+        assert_eq!(kernel.params(9), Some(vec![(0, 8), (8, 4)]));
         kernel.allow_shared(100 << 10).unwrap();
         assert_eq!(kernel.occupancy(1024, 0).unwrap(), 2);
         assert_eq!(kernel.occupancy(0, 200 << 10).unwrap(), 1);
-        let launch = Work::Kernel(KernelLaunch {
-            kernel,
-            grid: [1; 3],
-            block: [1; 3],
-            shared: 0,
-            attributes: LaunchAttributes::default(),
-            args: Default::default(),
-            arrays: Vec::new(),
-        });
-        let error = device.enqueue(stream, &launch).unwrap_err();
-        assert!(matches!(error, Error::Device(_)));
-        assert!(error.to_string().starts_with("kernel 'scale' cannot run on the CPU device"), "{error}");
+        let launch = |address: u64| {
+            let mut args = address.to_le_bytes().to_vec();
+            args.extend(7u32.to_le_bytes());
+            Work::Kernel(KernelLaunch {
+                kernel: kernel.clone(),
+                grid: [1; 3],
+                block: [1; 3],
+                shared: 0,
+                attributes: LaunchAttributes::default(),
+                args: args.into(),
+                arrays: Vec::new(),
+            })
+        };
+        let finish = || {
+            while !device.stream_query(stream)? {
+                device.poll()?;
+            }
+            Ok::<_, Error>(())
+        };
+        let at = device.plain_alloc(4).unwrap();
+        device.enqueue(stream, &launch(at)).unwrap();
+        finish().unwrap();
+        // SAFETY: the device's memory is host memory, and nothing runs.
+        assert_eq!(unsafe { (at as *const u32).read() }, 7);
+        let fault = device.enqueue(stream, &launch(8)).and_then(|()| finish()).unwrap_err();
+        assert!(matches!(fault, Error::Kernel(_)) && fault.to_string().contains("null pointer"), "{fault}");
+        device.plain_free(at).unwrap();
         assert!(device.kernel_get(RawLibrary(99), "x").is_err());
         assert_eq!(device.kernel_set_max_shared(RawKernel(1), 1).ok(), Some(()));
         assert_eq!(device.graph_build(&[]).unwrap(), None);

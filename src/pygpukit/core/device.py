@@ -127,7 +127,7 @@ def current_device() -> Device:
 
     Examples
     --------
-    >>> current_device().kind in ("cpu", "cuda")
+    >>> current_device().kind in ("cpu", "emulated", "cuda")
     True
     """
     return _native.current_device()
@@ -140,10 +140,10 @@ def _resolve(which: int | str | Device | None) -> Device:
         return current_device()
     if isinstance(which, str):
         name = "cuda:0" if which == "cuda" else which
-        if name != "cpu" and not (name.startswith("cuda:") and name[5:].isdecimal()):
-            raise DeviceError(f"{which!r} is not a device: use 'cpu', 'cuda', 'cuda:N' or a number")
+        if name not in ("cpu", "emulated") and not (name.startswith("cuda:") and name[5:].isdecimal()):
+            raise DeviceError(f"{which!r} is not a device: use 'cpu', 'emulated', 'cuda', 'cuda:N' or a number")
         return _get(name)
-    if current_device().kind == "cpu" and which == 0 and not is_cuda_available():
+    if current_device().kind != "cuda" and which == 0 and not is_cuda_available():
         return current_device()
     return _get(f"cuda:{int(which)}")
 
@@ -155,7 +155,8 @@ def device(which: int | str | Device) -> Iterator[Device]:
     Parameters
     ----------
     which : int, str or Device
-        A GPU's number, ``"cpu"`` or ``"cuda:N"``.
+        A GPU's number, ``"cuda:N"``, ``"cpu"``, or ``"emulated"`` for the CPU device that runs operators by their
+        kernels.
 
     Yields
     ------

@@ -66,4 +66,3 @@ def _macros(options: Sequence[str], defines: Mapping[str, object] | None) -> dic
             name, equals, value = option.removeprefix("-D").removeprefix("--define-macro=").partition("=")
             macros[name.strip()] = value if equals else "1"
     return macros | macro_texts(defines)
-

@@ -78,7 +78,7 @@ def jit(
         raise ValueError(f"check={check!r} is not valid: use True, False or 'fuzz'")
     if seed is not None and check != "fuzz":
         raise ValueError(f"seed={seed!r} is for check='fuzz'")
-    if seed is not None and not (isinstance(seed, int) and 0 <= seed < 2**64):
+    if seed is not None and not 0 <= seed < 2**64:
         raise ValueError(f"seed={seed!r} is not valid: use an integer from 0 to 2**64 - 1")
     if not isinstance(src, str):
         raise TypeError(f"src must be CUDA C++ text, not {type(src).__name__}")

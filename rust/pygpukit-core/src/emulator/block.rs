@@ -2,6 +2,7 @@
 
 use super::check::{BlockCheck, Checker, WarpCheck};
 use super::code::LANES;
+use super::copies::Tracked;
 use super::counters::Counters;
 use super::fault::{Fault, FaultKind};
 use super::grid::Grid;
@@ -43,6 +44,8 @@ pub(crate) struct Shared {
     pub number: u64,
     pub memory: SharedMemory,
     pub barriers: [Barrier; BARRIERS],
+    /// Copies that mbarrier objects wait for.
+    pub tracked: Vec<Tracked>,
     /// Threads that have not exited.
     pub live: u32,
     /// Filled where the launch is counted.
@@ -145,6 +148,7 @@ impl Block {
             number,
             memory: SharedMemory::new(grid.shared_bytes()),
             barriers: Default::default(),
+            tracked: Vec::new(),
             live: 0,
             counters: None,
             check: None,
@@ -160,6 +164,7 @@ impl Block {
         self.shared.number = number;
         self.shared.index = grid.block_index(number);
         self.shared.barriers = std::array::from_fn(|_| Barrier { all: true, ..Barrier::default() });
+        self.shared.tracked.clear();
         self.shared.live = grid.threads();
         self.shared.order = grid.order(number);
         self.shared.counters = grid.options.count.then(|| {

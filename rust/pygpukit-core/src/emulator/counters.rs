@@ -70,6 +70,12 @@ impl Counters {
         self.lanes[class as usize] += u64::from(mask.count_ones());
     }
 
+    /// Take back what `issue` counted.
+    pub(crate) fn retract(&mut self, class: Class, mask: u32) {
+        self.issued[class as usize] -= 1;
+        self.lanes[class as usize] -= u64::from(mask.count_ones());
+    }
+
     #[inline]
     pub(crate) fn branch(&mut self, parted: bool) {
         self.branches += 1;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{Image, Launch, Memory, Options, Summary};
 
-/// Every address a test may use is valid.
+/// Every address is valid: tests pass pointers of their own.
 struct Everything;
 
 impl Memory for Everything {
@@ -13,9 +13,10 @@ impl Memory for Everything {
     }
 }
 
-/// A launch of the kernel `k` of a text.
+/// A launch of a kernel of a text, `k` unless another is named.
 pub(crate) struct Case<'a> {
     pub text: &'a str,
+    pub kernel: &'a str,
     pub blocks: u32,
     pub threads: u32,
     pub shared: u32,
@@ -25,15 +26,18 @@ pub(crate) struct Case<'a> {
 impl<'a> Case<'a> {
     pub fn new(text: &'a str, blocks: u32, threads: u32) -> Case<'a> {
         let options = Options { max_instructions: Some(200_000_000), ..Options::default() };
-        Case { text, blocks, threads, shared: 0, options }
+        Case { text, kernel: "k", blocks, threads, shared: 0, options }
     }
 
     /// Run it; arguments are cut to the size of their parameters.
     pub fn run(&self, args: &[u64]) -> Result<Summary, String> {
-        let no_data = |bytes: usize| Ok::<_, String>(Box::leak(vec![0u64; bytes.div_ceil(8)].into_boxed_slice()));
-        let image = Image::load(self.text, |bytes| no_data(bytes).map(|data| data.as_mut_ptr() as u64));
+        let mut data = Aligned::new(&[0u8; 0]);
+        let image = Image::load::<String>(self.text, |bytes| {
+            data = Aligned::new(&vec![0u8; bytes]);
+            Ok(data.address())
+        });
         let image = image.map_err(|error| error.unwrap_or_else(|error| error))?;
-        let (kernel, _) = image.kernel("k").ok_or("no kernel is named k")?;
+        let (kernel, _) = image.kernel(self.kernel).ok_or("no such kernel")?;
         let params = image.params(kernel);
         assert_eq!(params.len(), args.len(), "arguments of the kernel");
         let mut bytes = vec![0; params.last().map_or(0, |(offset, size)| offset + size)];
@@ -42,7 +46,7 @@ impl<'a> Case<'a> {
         }
         let launch = Launch {
             kernel,
-            name: "k",
+            name: self.kernel,
             grid: [self.blocks, 1, 1],
             block: [self.threads, 1, 1],
             shared: self.shared,
@@ -88,12 +92,40 @@ pub(crate) fn kernel(body: &str) -> String {
 }
 
 /// Run instructions, see `kernel`, over three buffers.
-pub(crate) fn run<A, B, C>(
+pub(crate) fn run<A: Copy, B: Copy, C: Copy>(
     body: &str,
     (blocks, threads): (u32, u32),
-    buffers: (&mut [A], &mut [B], &mut [C]),
+    (a, b, c): (&mut [A], &mut [B], &mut [C]),
 ) -> Result<Summary, String> {
     let text = kernel(body);
-    let (a, b, c) = buffers;
-    Case::new(&text, blocks, threads).run(&[a.as_mut_ptr() as u64, b.as_mut_ptr() as u64, c.as_mut_ptr() as u64])
+    let (mut first, mut second, mut third) = (Aligned::new(a), Aligned::new(b), Aligned::new(c));
+    let result = Case::new(&text, blocks, threads).run(&[first.address(), second.address(), third.address()]);
+    first.copy_to(a);
+    second.copy_to(b);
+    third.copy_to(c);
+    result
+}
+
+/// A copy of values, aligned as device memory is.
+pub(crate) struct Aligned(Vec<u8>, usize);
+
+impl Aligned {
+    pub fn new<T: Copy>(values: &[T]) -> Aligned {
+        let bytes = size_of_val(values);
+        let mut memory = vec![0; bytes + 256];
+        let start = memory.as_ptr().align_offset(256);
+        // SAFETY: the vector has this many bytes from there on.
+        unsafe { std::ptr::copy_nonoverlapping(values.as_ptr().cast(), memory.as_mut_ptr().add(start), bytes) };
+        Aligned(memory, start)
+    }
+
+    pub fn address(&mut self) -> u64 {
+        self.0[self.1..].as_mut_ptr() as u64
+    }
+
+    pub fn copy_to<T: Copy>(&self, values: &mut [T]) {
+        let bytes = size_of_val(values);
+        // SAFETY: as in `new`; the values were made of such bytes, or are plain numbers.
+        unsafe { std::ptr::copy_nonoverlapping(self.0[self.1..].as_ptr(), values.as_mut_ptr().cast(), bytes) };
+    }
 }

@@ -302,6 +302,9 @@ impl<'a> Cx<'a> {
                             self.active = mask;
                         }
                         let wait = self.wait;
+                        if WATCHED && !matches!(wait, Wait::Barrier { .. } | Wait::WarpBarrier(_)) {
+                            self.retract(pc, mask);
+                        }
                         self.put_back(pc, wait);
                         return (*count >= budget).then_some(Outcome::Slice);
                     }
@@ -331,6 +334,13 @@ impl<'a> Cx<'a> {
         }
     }
 
+    /// An instruction did not happen: it counts when it runs again.
+    fn retract(&mut self, pc: u32, mask: u32) {
+        if let Some(counters) = &mut self.block.counters {
+            counters.retract(self.grid.code().classes[pc as usize], mask);
+        }
+    }
+
     fn group(&self, pc: u32, wait: Wait) -> Group {
         Group { mask: self.active, pc, base: self.base, wait, stamp: self.warp.clock }
     }
@@ -345,7 +355,7 @@ impl<'a> Cx<'a> {
     fn set_limit(&mut self) {
         let (base, pc) = (self.base, self.pc);
         let deeper = self.warp.groups.iter().any(|g| g.base > base && g.wait == Wait::Ready);
-        let ahead = self.warp.groups.iter().filter(|g| g.base == base && (g.pc > pc || g.pc == pc)).map(|g| g.pc).min();
+        let ahead = self.warp.groups.iter().filter(|g| g.base == base && g.pc >= pc).map(|g| g.pc).min();
         self.limit = if deeper { 0 } else { ahead.unwrap_or(u32::MAX) };
     }
 

@@ -49,23 +49,24 @@ pub(crate) unsafe fn branch_indexed(cx: &mut Cx<'_>, i: &Instr, m: u32) -> Flow 
 
 /// `exit`: these lanes are done.
 pub(crate) unsafe fn exit(cx: &mut Cx<'_>, _i: &Instr, m: u32) -> Flow {
-    leave(cx, m);
-    cx.pc += 1;
-    Flow::Jump
+    leave(cx, m)
 }
 
-fn leave(cx: &mut Cx<'_>, mask: u32) {
+fn leave(cx: &mut Cx<'_>, mask: u32) -> Flow {
+    if let Err(kind) = super::copies::finish_all(cx, mask) {
+        return cx.raise(kind, mask);
+    }
     cx.warp.live &= !mask;
     cx.active &= !mask;
     cx.block.leave(mask.count_ones());
+    cx.pc += 1;
+    Flow::Jump
 }
 
 /// `ret`: back to the caller, or the end of the thread in a kernel.
 pub(crate) unsafe fn ret(cx: &mut Cx<'_>, i: &Instr, m: u32) -> Flow {
     if i.x != 0 {
-        leave(cx, m);
-        cx.pc += 1;
-        return Flow::Jump;
+        return leave(cx, m);
     }
     // SAFETY: every frame of a function has these rows.
     let (pcs, bases) = unsafe { (cx.get::<u32>(RETURN_PC), cx.get::<u32>(RETURN_BASE)) };

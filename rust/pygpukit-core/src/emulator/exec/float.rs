@@ -3,8 +3,8 @@
 //! An operation is written once, for any mode. The handler runs it with constant modes where code is hot, so that the
 //! lane loop vectorises, and with the mode of the instruction everywhere else.
 
-use super::lanes::{Compare, Lane, Row, handlers};
-use crate::emulator::code::{Flow, Instr, LANES};
+use super::lanes::{Compare, Lane, handlers};
+use crate::emulator::code::{Flow, Handler, Instr, LANES};
 use crate::emulator::float::{self, Class, Round};
 use crate::emulator::warp::Cx;
 
@@ -36,9 +36,6 @@ impl Mode {
         integral: false,
     };
     pub const FTZ: Mode = Mode { ftz: true, ..Mode::PLAIN };
-    /// The bits of these two in an instruction.
-    const PLAIN_BITS: u64 = 0;
-    const FTZ_BITS: u64 = 8;
 
     /// As the low 16 bits of an instruction's `x`.
     pub fn pack(self) -> u64 {
@@ -102,58 +99,97 @@ pub(crate) trait Modal {
     }
 }
 
-/// All lanes of an operation; `x` is the packed mode.
-#[inline(always)]
-pub(crate) fn evaluate<O: Modal>(a: &Row<O::T>, b: &Row<O::T>, c: &Row<O::T>, x: u64) -> Row<O::D> {
-    #[inline(always)]
-    fn each<T: Lane, D: Lane>(a: &Row<T>, b: &Row<T>, c: &Row<T>, op: impl Fn([T; 3]) -> D) -> Row<D> {
-        let mut d = [D::default(); LANES];
-        for lane in 0..LANES {
-            d[lane] = op([a[lane], b[lane], c[lane]]);
+/// The handlers of an operation: without modes, with `.ftz` alone, and with any mode.
+pub(crate) struct Modes {
+    plain: Handler,
+    flushed: Handler,
+    any: Handler,
+}
+
+impl Modes {
+    pub fn of(&self, mode: Mode) -> Handler {
+        match mode {
+            Mode::PLAIN => self.plain,
+            Mode::FTZ => self.flushed,
+            _ => self.any,
         }
-        d
     }
-    if x == Mode::PLAIN_BITS {
-        let d = each(a, b, c, O::quick);
-        // Which NaN it is costs a look at the operands, so only where there is one.
-        if O::NANS && d.iter().fold(false, |any, &value| any | O::is_nan(value)) {
-            return each(a, b, c, |v| O::op(v, Mode::PLAIN));
+}
+
+pub(crate) fn modal<O: Modal + 'static>() -> Modes {
+    let any = any::<O>();
+    Modes { plain: plain::<O>(), flushed: if O::FTZ { flushed::<O>() } else { any }, any }
+}
+
+/// Run an expression of the operands of a lane for all lanes and write what it gives.
+///
+/// A macro, as a closure might not be inlined, and then would not be compiled for this machine.
+macro_rules! each {
+    ($cx:ident, $i:ident, $m:ident, $v:ident => $value:expr) => {{
+        // SAFETY: the operands are rows of these types.
+        unsafe {
+            let a = $cx.get::<O::T>($i.a);
+            let b = if O::N > 1 { $cx.get::<O::T>($i.b) } else { a };
+            let c = if O::N > 2 { $cx.get::<O::T>($i.c) } else { a };
+            let mut d = [O::D::default(); LANES];
+            for lane in 0..LANES {
+                let $v = [a[lane], b[lane], c[lane]];
+                d[lane] = $value;
+            }
+            $cx.put($i.d, $m, d);
         }
-        return d;
-    }
-    if O::FTZ && x == Mode::FTZ_BITS {
-        return each(a, b, c, |v| O::op(v, Mode::FTZ));
-    }
-    let mode = Mode::unpack(x);
-    if mode.round == Round::Nearest {
-        return each(a, b, c, |v| O::op(v, Mode { round: Round::Nearest, ..mode }));
-    }
-    if O::ROUNDS {
-        return match mode.round {
-            Round::Zero => each(a, b, c, |v| O::op(v, Mode { round: Round::Zero, ..mode })),
-            Round::Down => each(a, b, c, |v| O::op(v, Mode { round: Round::Down, ..mode })),
-            Round::Up => each(a, b, c, |v| O::op(v, Mode { round: Round::Up, ..mode })),
-            _ => each(a, b, c, |v| O::op(v, mode)),
-        };
-    }
-    each(a, b, c, |v| O::op(v, mode))
+        Flow::Next
+    }};
 }
 
 #[inline(always)]
-unsafe fn modal_body<O: Modal>(cx: &mut Cx<'_>, i: &Instr, m: u32) -> Flow {
+unsafe fn plain_body<O: Modal>(cx: &mut Cx<'_>, i: &Instr, m: u32) -> Flow {
+    if !O::NANS {
+        return each!(cx, i, m, v => O::op(v, Mode::PLAIN));
+    }
     // SAFETY: the operands are rows of these types.
     unsafe {
         let a = cx.get::<O::T>(i.a);
         let b = if O::N > 1 { cx.get::<O::T>(i.b) } else { a };
         let c = if O::N > 2 { cx.get::<O::T>(i.c) } else { a };
-        let d = evaluate::<O>(&a, &b, &c, i.x);
+        let mut d = [O::D::default(); LANES];
+        let mut any = false;
+        for lane in 0..LANES {
+            let value = O::quick([a[lane], b[lane], c[lane]]);
+            d[lane] = value;
+            any |= O::is_nan(value);
+        }
+        if any {
+            // Which NaN it is costs a look at the operands, so only where there is one.
+            return each!(cx, i, m, v => O::op(v, Mode::PLAIN));
+        }
         cx.put(i.d, m, d);
     }
     Flow::Next
 }
 
+#[inline(always)]
+unsafe fn flushed_body<O: Modal>(cx: &mut Cx<'_>, i: &Instr, m: u32) -> Flow {
+    each!(cx, i, m, v => O::op(v, Mode::FTZ))
+}
+
+/// The mode is in `x`.
+#[inline(always)]
+unsafe fn any_body<O: Modal>(cx: &mut Cx<'_>, i: &Instr, m: u32) -> Flow {
+    let mode = Mode::unpack(i.x);
+    match mode.round {
+        Round::Nearest => each!(cx, i, m, v => O::op(v, Mode { round: Round::Nearest, ..mode })),
+        Round::Zero if O::ROUNDS => each!(cx, i, m, v => O::op(v, Mode { round: Round::Zero, ..mode })),
+        Round::Down if O::ROUNDS => each!(cx, i, m, v => O::op(v, Mode { round: Round::Down, ..mode })),
+        Round::Up if O::ROUNDS => each!(cx, i, m, v => O::op(v, Mode { round: Round::Up, ..mode })),
+        _ => each!(cx, i, m, v => O::op(v, mode)),
+    }
+}
+
 handlers! {
-    modal = modal_body<O: Modal>;
+    plain = plain_body<O: Modal>;
+    flushed = flushed_body<O: Modal>;
+    any = any_body<O: Modal>;
     testp = testp_body<O: Classify>;
 }
 
@@ -271,7 +307,7 @@ macro_rules! double {
             }
             #[inline(always)]
             fn quick(v: [u64; 3]) -> u64 {
-                let [$($v),*, ..] = v.map(f64::from_bits);
+                let [$($v),*, ..] = [f64::from_bits(v[0]), f64::from_bits(v[1]), f64::from_bits(v[2])];
                 ($host).to_bits()
             }
             #[inline(always)]

@@ -11,9 +11,9 @@ impl<O: Modal<T = u16, D = u16>> Modal for Pair<O> {
     type D = u32;
     const N: usize = O::N;
     #[inline(always)]
-    fn op(v: [u32; 3], mode: Mode) -> u32 {
-        let low = O::op(v.map(|x| x as u16), mode);
-        let high = O::op(v.map(|x| (x >> 16) as u16), mode);
+    fn op([a, b, c]: [u32; 3], mode: Mode) -> u32 {
+        let low = O::op([a as u16, b as u16, c as u16], mode);
+        let high = O::op([(a >> 16) as u16, (b >> 16) as u16, (c >> 16) as u16], mode);
         u32::from(low) | u32::from(high) << 16
     }
 }

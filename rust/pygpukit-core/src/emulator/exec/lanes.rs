@@ -27,8 +27,7 @@ pub(crate) type Row<T> = [T; LANES];
 pub(crate) fn wide_lanes() -> bool {
     use std::sync::LazyLock;
     static WIDE: LazyLock<bool> = LazyLock::new(|| {
-        std::env::var_os("PYGPUKIT_EMULATOR_BASELINE").is_none()
-            && is_x86_feature_detected!("avx2")
+        is_x86_feature_detected!("avx2")
             && is_x86_feature_detected!("fma")
             && is_x86_feature_detected!("bmi1")
             && is_x86_feature_detected!("bmi2")

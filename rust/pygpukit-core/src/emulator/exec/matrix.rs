@@ -10,7 +10,7 @@
 //! - f64: a chain of fma rounded to nearest, from c, in the order of k.
 //! - integers: exact, then wrapped to 32 bits, or clamped with `.satfinite`.
 
-use super::fragments::{Element, Matrix, Product, Shape, floats, integers};
+use super::fragments::{Element, Matrix, Product, floats, integers};
 use super::lanes::{Row, handlers};
 use super::memory::{Kind, translate};
 use crate::emulator::code::{FULL, Flow, Instr, LANES};
@@ -19,10 +19,14 @@ use crate::emulator::float::{self, Round};
 use crate::emulator::memory::{SHARED_WINDOW, WINDOW_MASK};
 use crate::emulator::warp::{Cx, Wait};
 
-/// Most elements of a matrix A, and rows of 8 elements of matrices B and C, of any shape: m16n8k64 and m8n32k16.
-const MAX_A: usize = 16 * 64;
-const MAX_B: usize = 64;
-const MAX_C: usize = 32;
+/// Most rows of elements (one per lane) of matrices A and B, and 8x8 tiles of C, of any shape: m16n8k64 has the most
+/// elements in A, m8n32k16 in B.
+const MAX_A: usize = 16 * 64 / LANES;
+const MAX_B: usize = 16 * 32 / LANES;
+const MAX_C: usize = 4;
+
+/// A tile of C, by rows.
+type Tile<T> = [[T; 8]; 8];
 
 /// All 32 lanes must be at the instruction; if they are not, what to do instead.
 #[inline(always)]
@@ -162,6 +166,9 @@ impl Arithmetic for Integers {
 }
 
 /// `mma` and `wmma.mma`: `d`, `a`, `b` and `c` are lists of rows, `x` is the product.
+///
+/// The tables follow `Shape::place`, so that nothing depends on the lane: element `e` of register `r` of A is row
+/// `r * per + e`, in the order of lanes; of B also, by thread of a group and then by group; C is in tiles.
 #[inline(always)]
 unsafe fn multiply_body<O: Arithmetic>(cx: &mut Cx<'_>, i: &Instr, m: u32) -> Flow {
     if let Err(flow) = converge(cx, m) {
@@ -169,84 +176,105 @@ unsafe fn multiply_body<O: Arithmetic>(cx: &mut Cx<'_>, i: &Instr, m: u32) -> Fl
     }
     let product = Product::unpack(i.x);
     let shape = product.shape;
-    let mut a = [O::Value::default(); MAX_A];
-    let mut b = [[O::Value::default(); 8]; MAX_B];
-    let mut c = [[O::Value::default(); 8]; MAX_C];
+    let mut a = [[O::Value::default(); LANES]; MAX_A];
+    let mut b = [[[O::Value::default(); 8]; 4]; MAX_B];
+    let mut c = [[[O::Value::default(); 8]; 8]; MAX_C];
     // SAFETY: the lists hold rows of the elements' registers.
     unsafe {
         // An f16 fragment of `wmma` may be longer than the matrix.
-        for (r, &row) in rows(cx, i.a).iter().take(shape.registers(Matrix::A, product.a)).enumerate() {
-            let per = product.a.per_register();
-            for e in 0..per {
-                let values = O::read(cx, product.a, row, e);
-                for lane in 0..LANES {
-                    let (row, k) = shape.place(Matrix::A, per, lane, r, e);
-                    a[row * shape.k + k] = values[lane];
-                }
+        let per = product.a.per_register();
+        let registers = rows(cx, i.a).iter().take(shape.registers(Matrix::A, product.a));
+        for (&row, table) in registers.zip(a.chunks_exact_mut(per)) {
+            for (e, values) in table.iter_mut().enumerate() {
+                *values = O::read(cx, product.a, row, e);
             }
         }
-        for (r, &row) in rows(cx, i.b).iter().take(shape.registers(Matrix::B, product.b)).enumerate() {
-            let per = product.b.per_register();
-            for e in 0..per {
+        let per = product.b.per_register();
+        let registers = rows(cx, i.b).iter().take(shape.registers(Matrix::B, product.b));
+        for (&row, table) in registers.zip(b.chunks_exact_mut(per)) {
+            for (e, turned) in table.iter_mut().enumerate() {
                 let values = O::read(cx, product.b, row, e);
-                for lane in 0..LANES {
-                    let (k, column) = shape.place(Matrix::B, per, lane, r, e);
-                    b[column / 8 * shape.k + k][column % 8] = values[lane];
-                }
-            }
-        }
-        if O::FROM_C {
-            for (r, &row) in rows(cx, i.c).iter().enumerate() {
-                let per = product.c.per_register();
-                for e in 0..per {
-                    let values = O::read(cx, product.c, row, e);
-                    for lane in 0..LANES {
-                        let (row, column) = shape.place(Matrix::C, per, lane, r, e);
-                        c[column / 8 * shape.m + row][column % 8] = values[lane];
+                for t in 0..4 {
+                    for g in 0..8 {
+                        turned[t][g] = values[4 * g + t];
                     }
                 }
             }
         }
+        if O::FROM_C {
+            let per = product.c.per_register();
+            for (r, &row) in rows(cx, i.c).iter().enumerate() {
+                for e in 0..per {
+                    let values = O::read(cx, product.c, row, e);
+                    let value = r * per + e;
+                    put_values(&mut c[value / 2], value % 2, &values);
+                }
+            }
+        }
     }
-    accumulate::<O>(shape, &a, &b, &mut c);
+    accumulate::<O>(&product, &a, &b, &mut c);
     let (d_rows, c_rows) = (rows(cx, i.d), rows(cx, i.c));
     let per = product.d.per_register();
     for (r, &row) in d_rows.iter().enumerate() {
-        let mut sums = [[O::Value::default(); LANES]; 2];
-        for (e, sums) in sums.iter_mut().enumerate().take(per) {
-            for (lane, sum) in sums.iter_mut().enumerate() {
-                let (row, column) = shape.place(Matrix::C, per, lane, r, e);
-                *sum = c[column / 8 * shape.m + row][column % 8];
-            }
-        }
+        let value = r * per;
+        let first = values_of(&c[value / 2], value % 2);
+        let sums = [first, if per == 2 { values_of(&c[value / 2], 1) } else { first }];
         // SAFETY: both are rows of these elements, and as many of C as of D where C is used.
         unsafe { O::write(cx, &product, row, c_rows.get(r).copied().unwrap_or(row), &sums) };
     }
     Flow::Next
 }
 
-/// `c += a * b` by tiles of 8 columns, the tiles of `b` and `c` one after the other.
+/// Put the lanes' values of the even or odd columns into a tile.
+#[inline(always)]
+fn put_values<T: Copy>(tile: &mut Tile<T>, odd: usize, values: &Row<T>) {
+    for g in 0..8 {
+        for t in 0..4 {
+            tile[g][2 * t + odd] = values[4 * g + t];
+        }
+    }
+}
+
+#[inline(always)]
+fn values_of<T: Copy + Default>(tile: &Tile<T>, odd: usize) -> Row<T> {
+    let mut values = [T::default(); LANES];
+    for g in 0..8 {
+        for t in 0..4 {
+            values[4 * g + t] = tile[g][2 * t + odd];
+        }
+    }
+    values
+}
+
+/// `c += a * b`, tile by tile, in the order of k.
 #[inline(always)]
 fn accumulate<O: Arithmetic>(
-    shape: Shape,
-    a: &[O::Value; MAX_A],
-    b: &[[O::Value; 8]; MAX_B],
-    c: &mut [[O::Value; 8]; MAX_C],
+    product: &Product,
+    a: &[Row<O::Value>; MAX_A],
+    b: &[[[O::Value; 8]; 4]; MAX_B],
+    c: &mut [Tile<O::Value>; MAX_C],
 ) {
-    let Shape { m, n, k } = shape;
-    for (b, c) in b.chunks_exact(k).zip(c.chunks_exact_mut(m)).take(n / 8) {
-        // Four rows together keep the adders busy.
-        for (a, c) in a.chunks_exact(4 * k).zip(c.chunks_exact_mut(4)) {
-            let mut sums = [c[0], c[1], c[2], c[3]];
-            for (k0, b) in b.iter().enumerate() {
-                for (row, sums) in sums.iter_mut().enumerate() {
-                    let a = a[row * k + k0];
-                    for column in 0..8 {
-                        sums[column] = O::add_product(sums[column], a, b[column]);
+    let per = product.a.per_register();
+    let (tiles, steps) = (product.shape.m / 8, product.shape.k / (4 * per));
+    for (at, c) in c.iter_mut().enumerate().take(tiles * product.shape.n / 8) {
+        let b = &b[at / tiles * steps * per..][..steps * per];
+        let a = &a[at % tiles * per..];
+        // Half a tile of sums fits the vector registers of a core.
+        for half in 0..2 {
+            let mut sums = [c[4 * half], c[4 * half + 1], c[4 * half + 2], c[4 * half + 3]];
+            for (a, b) in a.chunks(tiles * per).zip(b.chunks_exact(per)) {
+                for t in 0..4 {
+                    for (a, b) in a.iter().zip(b) {
+                        for (g, sums) in sums.iter_mut().enumerate() {
+                            let factor = a[4 * (4 * half + g) + t];
+                            for column in 0..8 {
+                                sums[column] = O::add_product(sums[column], factor, b[t][column]);
+                            }
+                        }
                     }
                 }
             }
-            c.copy_from_slice(&sums);
+            c[4 * half..][..4].copy_from_slice(&sums);
         }
     }
 }

@@ -5,15 +5,17 @@ pub(crate) mod barrier;
 pub(crate) mod builtin;
 pub(crate) mod control;
 pub(crate) mod convert;
+pub(crate) mod copies;
 pub(crate) mod float;
 pub(crate) mod fragments;
 pub(crate) mod half;
 pub(crate) mod integer;
 pub(crate) mod lanes;
 pub(crate) mod matrix;
+pub(crate) mod mbarrier;
 pub(crate) mod memory;
 pub(crate) mod warpwide;
+pub(crate) mod wmma;
 
 #[cfg(test)]
 mod tests;
-pub(crate) mod wmma;

@@ -24,8 +24,8 @@ unsafe fn together(cx: &mut Cx<'_>, masks: u32, m: u32, run: impl Fn(&mut Cx<'_>
     let masks = unsafe { cx.get::<u32>(masks) };
     let need = masks[m.trailing_zeros() as usize & 31];
     let mut differ = 0;
-    for lane in 0..LANES {
-        differ |= if m >> lane & 1 != 0 { masks[lane] ^ need } else { 0 };
+    for (lane, mask) in masks.iter().enumerate() {
+        differ |= if m >> lane & 1 != 0 { mask ^ need } else { 0 };
     }
     if differ == 0 && m & !need == 0 {
         if need & cx.warp.live & !m != 0 {

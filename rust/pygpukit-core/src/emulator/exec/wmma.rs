@@ -21,7 +21,7 @@ unsafe fn origin(cx: &mut Cx<'_>, i: &Instr, bytes: u64) -> Result<(u64, u64), F
         return Err(cx.raise(FaultKind::Invalid { text: text.to_string() }, 1 << lane));
     }
     let (base, stride) = (bases[0].wrapping_add(i.c as i32 as i64 as u64), u64::from(strides[0]));
-    if base % 32 != 0 || stride * bytes % 16 != 0 {
+    if !base.is_multiple_of(32) || !(stride * bytes).is_multiple_of(16) {
         let text = format!(
             "a matrix at {base:#x} with lines {} bytes apart: its address must be a multiple of 32 bytes, and the \
              distance of 16",

@@ -4,7 +4,7 @@ use super::instruction::Op;
 use super::{Lower, Reg, Result, Type, Width};
 use crate::emulator::code::{Class, Handler};
 use crate::emulator::exec::convert::*;
-use crate::emulator::exec::float::{Mode, modal};
+use crate::emulator::exec::float::{Mode, Modes, modal};
 use crate::emulator::exec::lanes::unary;
 use crate::emulator::float::Round;
 
@@ -29,7 +29,7 @@ macro_rules! resize {
 }
 
 /// The handler of a common conversion between registers of the types' widths.
-fn common(from: Kind, to: Kind) -> Option<Handler> {
+fn common(from: Kind, to: Kind) -> Option<Modes> {
     Some(match (from, to) {
         (Kind::S32, Kind::F32) => fixed!(u32, S32, u32, F32),
         (Kind::U32, Kind::F32) => fixed!(u32, U32, u32, F32),
@@ -126,7 +126,7 @@ impl<'a> Lower<'a> {
         let natural = fits(a, from) && fits(d, to);
         let handler = match (from_int && to_int && !mode.sat, natural) {
             (true, _) => resize(a.width, d.width, from, to),
-            (false, true) => common(from, to),
+            (false, true) => common(from, to).map(|modes| modes.of(mode)),
             _ => None,
         };
         match handler {
@@ -187,7 +187,7 @@ impl<'a> Lower<'a> {
             *slot = self.source(operand, a)?;
         }
         rows[0] = self.dest(&op.operands[0], d)?;
-        self.emit(Class::Convert, handler, rows, mode.pack());
+        self.emit(Class::Convert, handler.of(mode), rows, mode.pack());
         Ok(())
     }
 
@@ -206,7 +206,8 @@ impl<'a> Lower<'a> {
             "s4" => modal::<Pack<4, true>>(),
             "u2" => modal::<Pack<2, false>>(),
             _ => modal::<Pack<2, true>>(),
-        };
+        }
+        .of(Mode::PLAIN);
         let word = Type::B32;
         if op.operands.len() == 4 && !to.ends_with("16") {
             return self.emit3(op, Class::Convert, handler, [word; 4], 0);

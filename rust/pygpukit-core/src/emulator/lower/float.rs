@@ -2,7 +2,7 @@
 
 use super::instruction::Op;
 use super::{Lower, Result, Type, Width};
-use crate::emulator::code::{ALWAYS, Class, Handler};
+use crate::emulator::code::{ALWAYS, Class};
 use crate::emulator::exec::float::*;
 use crate::emulator::exec::half::*;
 use crate::emulator::exec::integer::{join, part, pred_logic};
@@ -175,7 +175,7 @@ impl<'a> Lower<'a> {
     }
 
     /// Division, reciprocal and roots: correctly rounded, or approximate.
-    fn quotient(&mut self, op: &mut Op<'_, 'a>, format: Format, mode: &mut Mode) -> Result<(Handler, Class)> {
+    fn quotient(&mut self, op: &mut Op<'_, 'a>, format: Format, mode: &mut Mode) -> Result<(Modes, Class)> {
         let way = op.take_any(&["approx", "full"]);
         let round = if way.is_none() { self.rounding(op, format)? } else { None };
         if let Some(round) = round {
@@ -223,7 +223,7 @@ impl<'a> Lower<'a> {
         &mut self,
         op: &Op<'_, 'a>,
         class: Class,
-        handler: Handler,
+        handler: Modes,
         count: usize,
         ty: Type,
         mode: Mode,
@@ -234,7 +234,7 @@ impl<'a> Lower<'a> {
             *slot = self.source(operand, ty)?;
         }
         rows[0] = self.dest(&op.operands[0], ty)?;
-        self.emit(class, handler, rows, mode.pack());
+        self.emit(class, handler.of(mode), rows, mode.pack());
         Ok(())
     }
 
@@ -392,7 +392,7 @@ impl<'a> Lower<'a> {
         if how.ftz && how.format == Format::F16 {
             [a, b] = rows.map(|row| {
                 let flushed = self.row(Width::Half);
-                self.emit(Class::Half, modal::<FlushF16>(), [flushed, row, 0, 0], 0);
+                self.emit(Class::Half, modal::<FlushF16>().of(Mode::PLAIN), [flushed, row, 0, 0], 0);
                 flushed
             });
         }

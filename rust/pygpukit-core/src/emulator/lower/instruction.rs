@@ -61,10 +61,11 @@ impl<'a> Lower<'a> {
         let known = self.control(&mut op)?
             || self.memory(&mut op)?
             || self.integer(&mut op)?
-            || self.sync(&mut op)?
-            || self.atomic(&mut op)?
             || self.float(&mut op)?
             || self.convert(&mut op)?
+            || self.sync(&mut op)?
+            || self.atomic(&mut op)?
+            || self.copies(&mut op)?
             || self.matrix(&mut op)?;
         if !known {
             return self.err(format!("instruction '{}' is not supported", instruction.words.join(".")));

@@ -6,6 +6,7 @@ mod atomic;
 mod builtin;
 mod control;
 mod convert;
+mod copies;
 mod float;
 mod instruction;
 mod integer;

@@ -2,6 +2,9 @@
 
 mod atomic;
 mod barrier;
+mod copies;
 mod float;
 mod harness;
+mod kernels;
+mod mbarrier;
 mod warpwide;

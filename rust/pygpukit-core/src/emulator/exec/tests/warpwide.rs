@@ -82,7 +82,7 @@ MEET:
     run(body, (1, 64), (&mut out, &mut [0u32], &mut [0u32])).unwrap();
     for (thread, value) in out.iter().enumerate() {
         let other = thread as u32 ^ 1;
-        assert_eq!(*value, if other % 2 == 0 { other } else { other * 3 + 1 });
+        assert_eq!(*value, if other & 1 == 0 { other } else { other * 3 + 1 });
     }
 }
 

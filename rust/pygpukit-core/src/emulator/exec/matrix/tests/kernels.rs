@@ -24,7 +24,7 @@ fn product_of_64x64_matrices_by_tiles() {
     let mut c = Buffer::words(&[0x5555_5555; 64 * 64]);
     for fuzz in [None, Some(11)] {
         let options = Options { fuzz, ..Options::default() };
-        launch(TILE, "tile", [2, 2, 1], 32, &mut [&mut c, &mut buffer(&a), &mut buffer(&b)], &[], options)
+        launch(TILE, "tile", [1, 1, 1], 128, &mut [&mut c, &mut buffer(&a), &mut buffer(&b)], &[], options)
             .unwrap_or_else(|error| panic!("{error}"));
         for (at, word) in c.read_words().iter().enumerate() {
             let (row, column) = (at / 64, at % 64);

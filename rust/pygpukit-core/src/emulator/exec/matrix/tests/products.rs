@@ -163,6 +163,36 @@ fn check_all(shapes: &[&str], a: &[&str], b: &[&str], sums: &[&str], suffixes: &
 }
 
 #[test]
+fn places_are_those_of_the_manual() {
+    let cases = [
+        ("f16", &["m16n8k8", "m16n8k16"][..]),
+        ("tf32", &["m16n8k4", "m16n8k8"]),
+        ("f64", &["m8n8k4", "m16n8k4", "m16n8k8", "m16n8k16"]),
+        ("s8", &["m8n8k16", "m16n8k16", "m16n8k32"]),
+        ("u4", &["m8n8k32", "m16n8k32", "m16n8k64"]),
+    ];
+    for (element, shapes) in cases {
+        let element = Element::parse(element).expect("an element");
+        let per = element.per_register();
+        for shape in shapes.iter().filter_map(|shape| Shape::parse(shape)) {
+            for (lane, i) in (0..32).flat_map(|lane| (0..32).map(move |i| (lane, i))) {
+                let place = |matrix, per| shape.place(matrix, per, lane, i / per, i % per);
+                if i < shape.registers(Matrix::A, element) * per {
+                    assert_eq!(place(Matrix::A, per), place_a(shape, element, lane, i));
+                }
+                if i < shape.registers(Matrix::B, element) * per {
+                    assert_eq!(place(Matrix::B, per), place_b(shape, element, lane, i));
+                }
+                if i < shape.m * shape.n / 32 {
+                    assert_eq!(place(Matrix::C, 1), place_c(shape, lane, i));
+                    assert_eq!(place(Matrix::C, 2), place_c(shape, lane, i));
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn halves() {
     check_all(&["m16n8k8", "m16n8k16"], &["f16"], &["f16"], &["f32", "f16"], &[""]);
 }

@@ -1,7 +1,7 @@
-// C = A * B for 64x64 matrices of f16 (rows one after the other), f32 sums: one warp per block of 32x32.
+// C = A * B for 64x64 matrices of f16 (rows one after the other), f32 sums: a block of four warps, 32x32 of C each.
 //
-// Launch <<<dim3(2, 2), 32>>>. A tile of 32x16 of A and one of 16x32 of B lie in shared memory, in rows with 16 bytes
-// of padding. tile.ptx is this text compiled for compute_80.
+// Launch <<<1, 128>>>. A tile of 64x16 of A and one of 16x64 of B lie in shared memory, in rows with 16 bytes of padding.
+// tile.ptx is this text compiled for compute_80.
 
 __device__ unsigned address(const void* pointer) { return (unsigned)__cvta_generic_to_shared(pointer); }
 
@@ -27,27 +27,28 @@ __device__ void multiply(float (&c)[4], const unsigned (&a)[4], const unsigned* 
 }
 
 extern "C" __global__ void tile(float* c, const unsigned short* a, const unsigned short* b) {
-    const int size = 64, lane = threadIdx.x, top = blockIdx.y * 32, left = blockIdx.x * 32;
-    __shared__ __align__(16) unsigned short as[32][24], bs[16][40];
+    const int size = 64, lane = threadIdx.x % 32, warp = threadIdx.x / 32, top = warp / 2 * 32, left = warp % 2 * 32;
+    __shared__ __align__(16) unsigned short as[64][24], bs[16][72];
     float sums[2][4][4] = {};
     for (int k0 = 0; k0 < size; k0 += 16) {
-        for (int i = lane; i < 512; i += 32) {
-            as[i / 16][i % 16] = a[(top + i / 16) * size + k0 + i % 16];
-            bs[i / 32][i % 32] = b[(k0 + i / 32) * size + left + i % 32];
+#pragma unroll 1
+        for (int i = threadIdx.x; i < 1024; i += 128) {
+            as[i / 16][i % 16] = a[i / 16 * size + k0 + i % 16];
+            bs[i / 64][i % 64] = b[(k0 + i / 64) * size + i % 64];
         }
-        __threadfence_block();
+        __syncthreads();
         // Lane l names row l % 16 of the half l / 16 of a pair of 8x8 matrices.
         for (int i = 0; i < 2; i++) {
             unsigned fa[4];
-            load4(fa, &as[i * 16 + lane % 16][lane / 16 * 8]);
+            load4(fa, &as[top + i * 16 + lane % 16][lane / 16 * 8]);
             for (int j = 0; j < 2; j++) {
                 unsigned fb[4];
-                load4_transposed(fb, &bs[lane % 16][j * 16 + lane / 16 * 8]);
+                load4_transposed(fb, &bs[lane % 16][left + j * 16 + lane / 16 * 8]);
                 multiply(sums[i][2 * j], fa, fb);
                 multiply(sums[i][2 * j + 1], fa, fb + 2);
             }
         }
-        __threadfence_block();
+        __syncthreads();
     }
     for (int i = 0; i < 2; i++) {
         for (int j = 0; j < 4; j++) {

@@ -49,10 +49,11 @@ extern "C" __global__ void doubles(double* c, const double* a, const double* b, 
 // B by way of shared memory, without padding.
 extern "C" __global__ void staged(float* c, const half* a, const unsigned* b, int lda, int ldc) {
     __shared__ __align__(32) unsigned tile[128];
+#pragma unroll 1
     for (int i = threadIdx.x; i < 128; i += 32) {
         tile[i] = b[i];
     }
-    __threadfence_block();
+    __syncwarp();
     wmma::fragment<wmma::matrix_a, 16, 16, 16, half, Rows> fa;
     wmma::fragment<wmma::matrix_b, 16, 16, 16, half, Columns> fb;
     wmma::fragment<wmma::accumulator, 16, 16, 16, float> fc;
