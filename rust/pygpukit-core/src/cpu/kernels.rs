@@ -50,11 +50,13 @@ pub(super) struct Kernels {
     tables: Mutex<Tables>,
     /// Kernels are checked unless they say otherwise.
     check: bool,
+    timeout: Option<Duration>,
 }
 
 impl Kernels {
-    pub fn new(memory: Arc<Reachable>, check: bool) -> Kernels {
-        Kernels { memory, tables: Mutex::default(), check }
+    pub fn new(memory: Arc<Reachable>, check: bool, timeout: Option<u32>) -> Kernels {
+        let timeout = timeout.map(|seconds| Duration::from_secs(seconds.into()));
+        Kernels { memory, tables: Mutex::default(), check, timeout }
     }
 
     pub fn load(&self, image: &[u8]) -> Result<RawLibrary> {
@@ -158,6 +160,7 @@ impl Kernels {
             cooperative: launch.attributes.cooperative,
             args: &launch.args,
         };
+        let options = Options { max_time: self.timeout, ..options };
         let options = match launch.kernel.meta().check {
             Check::AsDevice => Options { check: self.check, ..options },
             Check::On => Options { check: true, ..options },
