@@ -2,6 +2,9 @@
 
 mod atomic;
 mod barrier;
+mod compare;
+mod convert;
 mod float;
+mod half;
 mod harness;
 mod warpwide;
