@@ -29,6 +29,21 @@ pub struct LaunchAttributes {
     pub priority: Option<i32>,
 }
 
+/// An array that is an argument of a kernel, for reports of the checker.
+#[derive(Clone, Debug)]
+pub struct ArrayArg {
+    /// Of the parameter.
+    pub name: Arc<str>,
+    /// Its first element, elements in all, and bytes of one.
+    pub address: DevPtr,
+    pub size: u64,
+    pub item: u64,
+    pub shape: SmallVec<[i64; 4]>,
+    /// The memory it is a part of.
+    pub start: DevPtr,
+    pub bytes: u64,
+}
+
 #[derive(Clone)]
 pub struct KernelLaunch {
     pub kernel: Arc<Kernel>,
@@ -38,6 +53,8 @@ pub struct KernelLaunch {
     pub shared: u32,
     pub attributes: LaunchAttributes,
     pub args: ArgBlob,
+    /// See `Launch::arrays`.
+    pub arrays: Vec<ArrayArg>,
 }
 
 /// A kernel launch that borrows what it needs: the form of the hot path, which clones nothing.
@@ -49,6 +66,8 @@ pub struct Launch<'a> {
     pub shared: u32,
     pub attributes: LaunchAttributes,
     pub args: &'a [u8],
+    /// Arrays among the arguments, by name; left empty for CUDA devices, which do not look at them.
+    pub arrays: &'a [ArrayArg],
 }
 
 impl Launch<'_> {
@@ -60,6 +79,7 @@ impl Launch<'_> {
             shared: self.shared,
             attributes: self.attributes,
             args: ArgBlob::from_slice(self.args),
+            arrays: self.arrays.to_vec(),
         }
     }
 }
@@ -74,6 +94,7 @@ impl KernelLaunch {
             shared: self.shared,
             attributes: self.attributes,
             args: &self.args,
+            arrays: &self.arrays,
         }
     }
 }

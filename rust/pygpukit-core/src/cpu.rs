@@ -19,6 +19,7 @@ use crate::command::{CopyKind, Launch, Work};
 use crate::device::*;
 use crate::emulator::Counters;
 use crate::error::{Error, Result};
+use crate::kernel::Check;
 use address::AddressSpace;
 use kernels::{Kernels, MAX_THREADS, Reachable};
 use queue::Queue;
@@ -224,6 +225,10 @@ impl Device for CpuDevice {
 
     fn library_load(&self, image: &[u8]) -> Result<RawLibrary> {
         self.kernels.load(image)
+    }
+
+    fn checks(&self, check: Check) -> bool {
+        self.kernels.checks(check)
     }
 
     fn library_source(&self, library: RawLibrary, file: &str, text: &str) {

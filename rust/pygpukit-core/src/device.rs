@@ -9,6 +9,7 @@ use std::sync::Arc;
 use crate::command::{Command, Launch, Work};
 use crate::emulator::Counters;
 use crate::error::{Error, Result};
+use crate::kernel::Check;
 
 /// An address in the device's space. On the CPU device it is a host address.
 pub type DevPtr = u64;
@@ -146,6 +147,11 @@ pub trait Device: Send + Sync + fmt::Debug {
             "kernel '{}' cannot be counted on this device: profile() runs on the CPU device (PYGPUKIT_DEVICE=cpu)",
             launch.kernel.name()
         )))
+    }
+
+    /// Does this device look for errors in kernels of this kind?
+    fn checks(&self, _check: Check) -> bool {
+        false
     }
 
     /// Let queued work make progress. The CPU device's deferred streams run here; elsewhere it does nothing.

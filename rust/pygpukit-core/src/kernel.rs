@@ -118,6 +118,9 @@ pub struct Kernel {
 impl Kernel {
     pub fn new(library: &Arc<Library>, entry: &str, name: &str, meta: KernelMeta) -> Result<Arc<Kernel>> {
         let (raw, attributes) = may_sync(SyncKind::ModuleLoad, || library.device.kernel_get(library.raw, entry))?;
+        if meta.check != Check::AsDevice {
+            crate::memory::registry::track();
+        }
         let default_shared = library.device.props().shared_per_block.saturating_sub(attributes.static_shared);
         Ok(Arc::new(Kernel {
             name: name.to_string(),

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use crate::command::{Command, Launch, LaunchAttributes, UseRef, Work};
+use crate::command::{Access, Command, CopyKind, Launch, LaunchAttributes, UseRef, Work};
 use crate::error::{Error, Result};
 use crate::exec::ExecCtx;
 use crate::kernel::Kernel;
-use crate::memory::Storage;
+use crate::memory::{Storage, registry};
 use crate::runtime::{self, DeviceState};
 
 /// Cost assumed for work nobody has measured yet.
@@ -28,6 +28,9 @@ pub fn submit(ctx: &ExecCtx, command: Command) -> Result<()> {
     for used in &command.uses {
         await_birth(ctx, &used.storage)?;
     }
+    if registry::is_tracking() && !ctx.state.is_cuda() {
+        define(ctx, &command);
+    }
     ctx.state.device.enqueue(ctx.stream.raw(), &command.work)?;
     let seq = ctx.stream.note(&command, ctx.task.as_ref());
     for used in &command.uses {
@@ -37,6 +40,27 @@ pub fn submit(ctx: &ExecCtx, command: Command) -> Result<()> {
         ctx.stream.synchronize(&mut runtime::wait_check)?;
     }
     Ok(())
+}
+
+/// What a command writes has a value from now on, as far as later commands see; a checked kernel says itself what it
+/// writes.
+#[cold]
+fn define(ctx: &ExecCtx, command: &Command) {
+    match &command.work {
+        Work::Copy(copy) if copy.kind != CopyKind::DeviceToHost => registry::define(copy.dst, copy.bytes as u64),
+        Work::Fill(fill) => registry::define(fill.dst, fill.count as u64 * u64::from(fill.width)),
+        Work::Kernel(launch) if ctx.state.device.checks(launch.kernel.meta().check) => {}
+        Work::Copy(_) | Work::Graph(_) => {}
+        Work::Kernel(_) | Work::Host(_) => {
+            define_written(command.uses.iter().map(|used| (&used.storage, used.access)));
+        }
+    }
+}
+
+fn define_written<'a>(uses: impl Iterator<Item = (&'a Arc<Storage>, Access)>) {
+    for (storage, _) in uses.filter(|(_, access)| *access == Access::Write) {
+        registry::define(storage.ptr(), storage.bytes() as u64);
+    }
 }
 
 /// A block recycled on its home stream may still be in use there by earlier work; another stream waits for that.
@@ -62,6 +86,9 @@ pub fn launch(ctx: &ExecCtx, launch: &Launch<'_>, uses: &[UseRef<'_>]) -> Result
     launch.kernel.allow_shared(launch.shared)?;
     for used in uses {
         await_birth(ctx, used.storage)?;
+    }
+    if registry::is_tracking() && !ctx.state.is_cuda() && !ctx.state.device.checks(launch.kernel.meta().check) {
+        define_written(uses.iter().map(|used| (used.storage, used.access)));
     }
     ctx.state.device.launch(ctx.stream.raw(), launch)?;
     let seq = ctx.stream.note_launch(launch, uses, ctx.task.as_ref());
@@ -99,7 +126,7 @@ pub fn time_launches(ctx: &ExecCtx, work: &Launch<'_>, bare: bool, burst: u32, r
 pub fn bare_launch(state: &DeviceState, kernel: &Arc<Kernel>, args: &[u8]) -> Result<()> {
     state.check()?;
     let attributes = LaunchAttributes::default();
-    let launch = Launch { kernel, grid: [1; 3], block: [256, 1, 1], shared: 0, attributes, args };
+    let launch = Launch { kernel, grid: [1; 3], block: [256, 1, 1], shared: 0, attributes, args, arrays: &[] };
     state.device.launch(state.default_stream.raw(), &launch)
 }
 

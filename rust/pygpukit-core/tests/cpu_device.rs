@@ -226,6 +226,7 @@ fn kernels_load_and_run() {
                 shared: 0,
                 attributes: LaunchAttributes::default(),
                 args: args.into(),
+                arrays: Vec::new(),
             })
         };
         let finish = || {

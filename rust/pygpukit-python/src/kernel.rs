@@ -247,6 +247,7 @@ impl PyKernel {
             shared: 0,
             attributes: LaunchAttributes::default(),
             args: &filled.blob,
+            arrays: &[],
         };
         let ctx = context_for(py, self.state)?;
         detached(py, || time_launches(&ctx, &work, bare, burst, rounds))

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pygpukit_core::command::{ArgBlob, Launch, LaunchAttributes, UseRef};
+use pygpukit_core::command::{ArgBlob, ArrayArg, Launch, LaunchAttributes, UseRef};
 use pygpukit_core::device::DeviceProps;
 use pygpukit_core::dtype::Kind;
 use pygpukit_core::emulator::Counters;
@@ -33,11 +33,13 @@ pub(crate) struct Filled<'a> {
     pub blob: ArgBlob,
     pub uses: SmallVec<[UseRef<'a>; 4]>,
     pub first: Option<&'a GPUArray>,
+    /// The arrays by name, where a checker may ask.
+    pub arrays: Vec<ArrayArg>,
 }
 
 impl Filled<'_> {
     pub fn new(bytes: usize) -> Self {
-        Filled { blob: ArgBlob::from_elem(0, bytes), uses: SmallVec::new(), first: None }
+        Filled { blob: ArgBlob::from_elem(0, bytes), uses: SmallVec::new(), first: None, arrays: Vec::new() }
     }
 }
 
@@ -75,6 +77,9 @@ impl PyKernel {
                 }
                 into.blob[param.offset..param.offset + 8].copy_from_slice(&array.ptr().to_le_bytes());
                 into.uses.push(array.touched(access));
+                if !self.state.is_cuda() {
+                    into.arrays.push(named(param, array));
+                }
                 into.first = into.first.or(Some(array));
             }
             Takes::Scalar(dtype) => {
@@ -213,8 +218,30 @@ impl PyKernel {
         let meta = self.kernel.meta();
         let attributes =
             LaunchAttributes { cluster: meta.cluster, cooperative: meta.cooperative, ..Default::default() };
-        let work = Launch { kernel: &self.kernel, grid, block, shared, attributes, args: &filled.blob };
+        let work = Launch {
+            kernel: &self.kernel,
+            grid,
+            block,
+            shared,
+            attributes,
+            args: &filled.blob,
+            arrays: &filled.arrays,
+        };
         launch_kernel(py, ctx, &work, &filled.uses)
+    }
+}
+
+/// What the checker's reports say about an argument.
+#[cold]
+fn named(param: &Param, array: &GPUArray) -> ArrayArg {
+    ArrayArg {
+        name: param.name.as_str().into(),
+        address: array.ptr(),
+        size: array.layout.size() as u64,
+        item: array.dtype.itemsize() as u64,
+        shape: array.layout.shape().iter().copied().collect(),
+        start: array.storage.ptr(),
+        bytes: array.storage.bytes() as u64,
     }
 }
 
@@ -271,7 +298,15 @@ impl PyKernel {
         };
         self.with_keywords(py, params, positional, keywords, |ctx, grid, block, shared, filled| {
             let attributes = LaunchAttributes::default();
-            let work = Launch { kernel: &self.kernel, grid, block, shared, attributes, args: &filled.blob };
+            let work = Launch {
+                kernel: &self.kernel,
+                grid,
+                block,
+                shared,
+                attributes,
+                args: &filled.blob,
+                arrays: &filled.arrays,
+            };
             detached(py, || {
                 self.kernel.allow_shared(shared)?;
                 ctx.stream.synchronize(&mut check_signals)?;

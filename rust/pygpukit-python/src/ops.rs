@@ -354,6 +354,7 @@ fn run<'py>(
         shared: 0,
         attributes: LaunchAttributes::default(),
         args: packed.args(),
+        arrays: &[],
     };
     launch_kernel(py, ctx, &work, &uses)
 }

@@ -13,6 +13,7 @@ use crate::device::{KernelAttributes, RawKernel, RawLibrary};
 use crate::emulator::{Counters, Image, Launch, Memory, Options, Running};
 use crate::error::{Error, Result};
 use crate::kernel::Check;
+use crate::memory::registry::{self, Extent};
 
 /// How long a launch is waited for before it goes on in the background: kernels may wait for the host.
 const PATIENCE: Duration = Duration::from_millis(250);
@@ -31,6 +32,24 @@ impl Memory for Reachable {
         if let Some(range) = self.device.find(address) {
             return Some(range);
         }
+        self.find_host(address)
+    }
+
+    fn array(&self, address: u64) -> Option<Extent> {
+        registry::find(address).or_else(|| {
+            let (start, end) = self.find_host(address)?;
+            Some(Extent { start, bytes: end - start, written: None })
+        })
+    }
+
+    fn neighbours(&self, address: u64) -> (Option<Extent>, Option<Extent>) {
+        registry::neighbours(address)
+    }
+}
+
+impl Reachable {
+    /// Host memory made for devices.
+    fn find_host(&self, address: u64) -> Option<(u64, u64)> {
         let host = self.host.lock();
         let (start, bytes) = host.range(..=address).next_back()?;
         let end = start + *bytes as u64;
@@ -55,8 +74,15 @@ pub(super) struct Kernels {
 
 impl Kernels {
     pub fn new(memory: Arc<Reachable>, check: bool, timeout: Option<u32>) -> Kernels {
+        if check {
+            registry::track();
+        }
         let timeout = timeout.map(|seconds| Duration::from_secs(seconds.into()));
         Kernels { memory, tables: Mutex::default(), check, timeout }
+    }
+
+    pub fn checks(&self, check: Check) -> bool {
+        self.check || check != Check::AsDevice
     }
 
     pub fn load(&self, image: &[u8]) -> Result<RawLibrary> {
@@ -159,6 +185,7 @@ impl Kernels {
             cluster: launch.attributes.cluster,
             cooperative: launch.attributes.cooperative,
             args: &launch.args,
+            arrays: &launch.arrays,
         };
         let options = Options { max_time: self.timeout, ..options };
         let options = match launch.kernel.meta().check {

@@ -1,5 +1,6 @@
 //! A block: its warps, shared memory and barriers.
 
+use super::check::{BlockCheck, Checker, WarpCheck};
 use super::code::LANES;
 use super::copies::Tracked;
 use super::counters::Counters;
@@ -49,6 +50,8 @@ pub(crate) struct Shared {
     pub live: u32,
     /// Filled where the launch is counted.
     pub counters: Option<Box<Counters>>,
+    /// Filled where the launch is checked.
+    pub check: Option<Box<BlockCheck>>,
     /// Random choices instead of the fixed order, when schedules are fuzzed.
     pub order: Option<Random>,
 }
@@ -87,6 +90,10 @@ impl Shared {
             if barrier.readers > 0 {
                 let Barrier { phase, readers, count, all, .. } = *barrier;
                 barrier.results.push(Reduction { phase, readers, count, all });
+            }
+            if let Some(check) = &mut self.check {
+                let whole = barrier.expected == 0 || check.waiting(id) >= self.live;
+                check.complete(id, whole);
             }
             barrier.phase = barrier.phase.wrapping_add(1);
             (barrier.arrived, barrier.expected, barrier.count, barrier.readers) = (0, 0, 0, 0);
@@ -129,6 +136,8 @@ pub(crate) struct Block {
     pub shared: Shared,
     warps: Vec<Warp>,
     next: usize,
+    /// It has not run since it was started.
+    fresh: bool,
 }
 
 impl Block {
@@ -142,9 +151,11 @@ impl Block {
             tracked: Vec::new(),
             live: 0,
             counters: None,
+            check: None,
             order: None,
         };
-        let mut block = Block { shared, warps: (0..count).map(|id| Warp::new(grid, id as u32)).collect(), next: 0 };
+        let mut block =
+            Block { shared, warps: (0..count).map(|id| Warp::new(grid, id as u32)).collect(), next: 0, fresh: true };
         block.restart(grid, number);
         block
     }
@@ -165,10 +176,27 @@ impl Block {
             warp.restart(grid, self.shared.index);
         }
         self.next = 0;
+        self.fresh = true;
+    }
+
+    /// Tell the checker that the block begins, once.
+    fn begin_checks(&mut self, grid: &Grid, checker: &Checker) {
+        if !std::mem::take(&mut self.fresh) {
+            return;
+        }
+        let check = self.shared.check.get_or_insert_with(|| Box::new(BlockCheck::new()));
+        check.restart(checker, self.shared.number, grid.shared_bytes());
+        for warp in &mut self.warps {
+            let id = warp.id;
+            warp.check.get_or_insert_with(|| Box::new(WarpCheck::new(id, checker))).restart(checker);
+        }
     }
 
     /// Run for about `budget` instructions. How it ended, and how many instructions ran.
-    pub fn run(&mut self, grid: &Grid, budget: u64) -> (BlockOutcome, u64) {
+    pub fn run(&mut self, grid: &Grid, budget: u64, mut checker: Option<&mut Checker>) -> (BlockOutcome, u64) {
+        if let Some(checker) = checker.as_deref_mut() {
+            self.begin_checks(grid, checker);
+        }
         let mut total = 0;
         loop {
             let (mut alive, mut ran) = (false, false);
@@ -183,7 +211,7 @@ impl Block {
                     continue;
                 }
                 let slice = self.shared.order.as_mut().map_or(WARP_SLICE, |order| 1 + order.below(64) as u32);
-                let mut cx = Cx::new(warp, &mut self.shared, grid);
+                let mut cx = Cx::new(warp, &mut self.shared, grid, checker.as_deref_mut());
                 let (outcome, count) = cx.run(slice);
                 total += u64::from(count);
                 ran |= count > 0;
@@ -233,7 +261,7 @@ impl Block {
     /// Does no warp have anything to do?
     fn all_blocked(&mut self, grid: &Grid) -> bool {
         let shared = &mut self.shared;
-        self.warps.iter_mut().filter(|w| !w.is_done()).all(|warp| Cx::new(warp, shared, grid).is_blocked())
+        self.warps.iter_mut().filter(|w| !w.is_done()).all(|warp| Cx::new(warp, shared, grid, None).is_blocked())
     }
 
     fn deadlock(&self, grid: &Grid) -> Box<Fault> {

@@ -79,6 +79,40 @@ pub struct Place {
     pub line: u32,
 }
 
+/// How an instruction takes part in the order of memory, as flags.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Effect(pub u8);
+
+impl Effect {
+    /// Volatile, relaxed or atomic: others may do the same at the same time.
+    pub const STRONG: u8 = 1;
+    /// Its scope is the block.
+    pub const NARROW: u8 = 2;
+    pub const ACQUIRE: u8 = 4;
+    pub const RELEASE: u8 = 8;
+    /// It reads and changes in one step.
+    pub const ATOMIC: u8 = 16;
+    /// Its write happens later.
+    pub const ASYNC: u8 = 32;
+
+    pub fn is(self, flag: u8) -> bool {
+        self.0 & flag != 0
+    }
+}
+
+/// A variable of a module, for reports.
+#[derive(Clone, Debug)]
+pub(crate) struct Variable {
+    pub name: String,
+    /// Address, or offset in shared memory.
+    pub start: u64,
+    pub bytes: u64,
+    /// Bytes of an element, 1 where the text does not say.
+    pub item: u64,
+    /// The kernel whose shared memory it lies in; none for all.
+    pub function: Option<usize>,
+}
+
 /// Rows filled when a frame begins.
 #[derive(Clone, Debug)]
 pub(crate) enum Fill {
@@ -149,6 +183,10 @@ pub(crate) struct Code {
     pub instrs: Vec<Instr>,
     pub places: Vec<Place>,
     pub classes: Vec<Class>,
+    pub effects: Vec<Effect>,
+    /// Global and constant variables, and those of shared memory.
+    pub variables: Vec<Variable>,
+    pub shared: Vec<Variable>,
     /// Operand lists of instructions that have more operands than fields.
     pub lists: Vec<u32>,
     pub functions: Vec<Function>,

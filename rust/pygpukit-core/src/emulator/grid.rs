@@ -11,11 +11,13 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 
 use super::block::{Block, BlockOutcome};
+use super::check::Checker;
 use super::code::{Code, Function, LANES, Special};
 use super::counters::Counters;
 use super::fault::{Fault, FaultKind};
 use super::memory::Memory;
 use super::random::Random;
+use crate::command::ArrayArg;
 
 /// Instructions a block runs before another may have its thread.
 const SLICE: u64 = 1 << 19;
@@ -187,18 +189,26 @@ pub(crate) struct Run {
     pub grid: Grid,
     state: Mutex<State>,
     ended: Condvar,
+    /// There where the launch is checked, by whom its one thread is.
+    checker: Mutex<Option<Box<Checker>>>,
     abort: AtomicBool,
 }
 
 impl Run {
     /// Start the launch on other threads as far as several are of use; the caller is expected to `work` or `wait`.
-    pub fn start(grid: Grid, caller_works: bool) -> Arc<Run> {
+    pub fn start(grid: Grid, arrays: &[ArrayArg], caller_works: bool) -> Arc<Run> {
         let workers = if grid.options.check || grid.options.fuzz.is_some() { 1 } else { grid.workers() };
         let useful = workers.min(usize::try_from(grid.total()).unwrap_or(workers)).max(1);
         let cap = if grid.cooperative { usize::MAX } else { useful };
         let state = State { cap, ..State::default() };
-        let run =
-            Arc::new(Run { grid, state: Mutex::new(state), ended: Condvar::new(), abort: AtomicBool::new(false) });
+        let checker = grid.options.check.then(|| Box::new(Checker::new(&grid, arrays.to_vec())));
+        let run = Arc::new(Run {
+            grid,
+            state: Mutex::new(state),
+            ended: Condvar::new(),
+            checker: Mutex::new(checker),
+            abort: AtomicBool::new(false),
+        });
         for _ in usize::from(caller_works)..useful {
             run.spawn();
         }
@@ -224,7 +234,10 @@ impl Run {
         loop {
             let Some(mut block) = self.take() else { return true };
             let share = if self.grid.cooperative { SLICE / 8 } else { SLICE };
-            let (outcome, count) = block.run(&self.grid, share);
+            let (outcome, count) = match self.grid.options.check {
+                true => block.run(&self.grid, share, self.checker.lock().as_deref_mut()),
+                false => block.run(&self.grid, share, None),
+            };
             self.put(block, outcome, count);
             if count < 2048 {
                 std::thread::yield_now();

@@ -8,6 +8,7 @@ use super::grid::{Grid, Options, Run, Summary};
 use super::lower::{Data, LowerError, lower};
 use super::memory::Memory;
 use super::ptx;
+use crate::command::ArrayArg;
 use crate::device::KernelAttributes;
 
 /// A PTX text ready to run.
@@ -89,6 +90,8 @@ pub struct Launch<'a> {
     pub cluster: [u32; 3],
     pub cooperative: bool,
     pub args: &'a [u8],
+    /// Arrays among the arguments, for reports of the checker.
+    pub arrays: &'a [ArrayArg],
 }
 
 /// A launch that has begun.
@@ -131,7 +134,7 @@ impl Image {
             options,
             started: Instant::now(),
         };
-        Ok(Running(Run::start(grid, true)))
+        Ok(Running(Run::start(grid, launch.arrays, true)))
     }
 }
 
@@ -215,6 +218,7 @@ DONE:
             cluster: [0; 3],
             cooperative: false,
             args: &args,
+            arrays: &[],
         };
         let running = image.launch(&launch, Arc::new(Everything), Options::default()).expect("a launch");
         running.wait().expect("no fault");

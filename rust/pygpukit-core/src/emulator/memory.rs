@@ -3,6 +3,7 @@
 use super::code::{FULL, LANES};
 use super::fault::{FaultKind, MemorySpace};
 use super::warp::Cx;
+use crate::memory::registry::Extent;
 
 /// Generic addresses with this in their top byte are shared, local or parameter memory; host addresses never have it.
 pub(crate) const SHARED_WINDOW: u64 = 0x10 << 56;
@@ -15,6 +16,17 @@ pub(crate) const WINDOW_MASK: u64 = 0xff << 56;
 pub trait Memory: Send + Sync {
     /// The valid range around an address: start and end.
     fn find(&self, address: u64) -> Option<(u64, u64)>;
+
+    /// The array an address lies in; by default the valid range around it.
+    fn array(&self, address: u64) -> Option<Extent> {
+        let (start, end) = self.find(address)?;
+        Some(Extent { start, bytes: end - start, written: None })
+    }
+
+    /// The arrays before and after an address that lies in none.
+    fn neighbours(&self, _address: u64) -> (Option<Extent>, Option<Extent>) {
+        (None, None)
+    }
 }
 
 impl Cx<'_> {

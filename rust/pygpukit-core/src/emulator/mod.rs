@@ -3,6 +3,7 @@
 //! `ptx` reads the text, `lower` turns it into `code`, and `grid`, `block` and `warp` run it with the handlers of `exec`.
 
 mod block;
+mod check;
 mod code;
 mod copies;
 mod counters;

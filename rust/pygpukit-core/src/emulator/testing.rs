@@ -53,6 +53,7 @@ impl<'a> Case<'a> {
             cluster: [0; 3],
             cooperative: false,
             args: &bytes,
+            arrays: &[],
         };
         image.launch(&launch, Arc::new(Everything), self.options.clone())?.wait()
     }

@@ -7,6 +7,7 @@
 use smallvec::SmallVec;
 
 use super::block::Shared;
+use super::check::{Checker, WarpCheck};
 use super::code::*;
 use super::exec::memory::Kind;
 use super::fault::{Fault, FaultKind};
@@ -75,6 +76,8 @@ pub(crate) struct Warp {
     pub issued: u64,
     /// State of asynchronous copies that are not complete yet.
     pub copies: super::copies::Copies,
+    /// Filled where the launch is checked.
+    pub check: Option<Box<WarpCheck>>,
 }
 
 impl Warp {
@@ -95,6 +98,7 @@ impl Warp {
             rotate: false,
             issued: 0,
             copies: Default::default(),
+            check: None,
         }
     }
 
@@ -184,10 +188,12 @@ pub(crate) struct Cx<'a> {
     pub next_known: usize,
     /// Accesses are counted or checked: see `observe`.
     pub watched: bool,
+    /// There while the launch is checked.
+    pub checker: Option<&'a mut Checker>,
 }
 
 impl<'a> Cx<'a> {
-    pub fn new(warp: &'a mut Warp, block: &'a mut Shared, grid: &'a Grid) -> Cx<'a> {
+    pub fn new(warp: &'a mut Warp, block: &'a mut Shared, grid: &'a Grid, checker: Option<&'a mut Checker>) -> Cx<'a> {
         let frame = warp.registers.as_mut_ptr().cast();
         Cx {
             frame,
@@ -203,12 +209,13 @@ impl<'a> Cx<'a> {
             known: [(1, 0); 4],
             next_known: 0,
             watched: false,
+            checker,
         }
         .watching()
     }
 
     fn watching(mut self) -> Self {
-        self.watched = self.block.counters.is_some();
+        self.watched = self.block.counters.is_some() || self.checker.is_some();
         self
     }
 
@@ -217,6 +224,9 @@ impl<'a> Cx<'a> {
     pub fn observe(&mut self, kind: Kind, a: &[u64; LANES], mask: u32, bytes: u32, write: bool) -> Result<(), Flow> {
         if let Some(counters) = &mut self.block.counters {
             counters.access(kind, a, mask, bytes, write);
+        }
+        if self.checker.is_some() {
+            return self.check_access(kind, a, mask, bytes, write);
         }
         Ok(())
     }
@@ -438,11 +448,19 @@ impl<'a> Cx<'a> {
             // Lanes at a barrier have done what it asks of them, so they go on behind it.
             match group.wait {
                 Wait::WarpBarrier(_) => {
+                    if self.watched {
+                        let same = self.warp.groups.iter().filter(|g| g.wait == group.wait);
+                        let lanes = same.fold(0, |all, g| all | g.mask);
+                        self.check_warp_barrier(lanes);
+                    }
                     for g in self.warp.groups.iter_mut().filter(|g| g.wait == group.wait) {
                         (g.wait, g.pc) = (Wait::Ready, g.pc + 1);
                     }
                 }
                 Wait::Barrier { .. } => {
+                    if self.watched {
+                        self.check_inbox();
+                    }
                     let g = &mut self.warp.groups[i];
                     (g.wait, g.pc) = (Wait::Ready, g.pc + 1);
                 }

@@ -24,6 +24,7 @@ mod cache;
 mod grow;
 mod pool;
 mod ranges;
+pub mod registry;
 mod segment;
 mod size_class;
 mod stats;

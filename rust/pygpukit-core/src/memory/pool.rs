@@ -14,6 +14,7 @@ use super::size_class::{Fit, Request, slab_bytes};
 use super::stats::PoolStats;
 use super::storage::Storage;
 use super::uses::Uses;
+use crate::device::DeviceKind;
 use crate::error::{Error, OutOfMemory, Result};
 use crate::stream::Stream;
 
@@ -24,6 +25,8 @@ pub struct Pool {
     parent: Option<Arc<Pool>>,
     /// Memory of one graph: reused in recorded order on one stream, kept until the pool ends.
     private: bool,
+    /// Its arrays are entered in the registry: kernels of this device may be checked.
+    listed: bool,
     account: Account,
     /// Set under the cache's lock.
     closed: AtomicBool,
@@ -68,12 +71,18 @@ impl Pool {
             arena: arena.clone(),
             parent,
             private,
+            listed: arena.device().props().kind != DeviceKind::Cuda,
             account: Account::new(quota),
             closed: AtomicBool::new(false),
             cache: Mutex::default(),
         });
         arena.register(&pool);
         pool
+    }
+
+    #[inline]
+    pub(super) fn is_listed(&self) -> bool {
+        self.listed
     }
 
     /// Unique in the arena; segments carry it.
@@ -130,9 +139,12 @@ impl Pool {
         if super::is_shut_down() {
             return Err(Error::ShuttingDown);
         }
-        let Some(request) = self.arena.request(bytes) else {
+        // While kernels are checked arrays do not touch, so that an access past the end of one is not one to the next.
+        let apart = if bytes > 0 && self.listed && super::registry::is_tracking() { super::registry::APART } else { 0 };
+        let Some(mut request) = self.arena.request(bytes.saturating_add(apart)) else {
             return Err(self.too_large(bytes));
         };
+        request.bytes = bytes;
         let mut cache = self.cache.lock();
         if let Err(refusing) = self.charge(request.rounded) {
             drop(cache);

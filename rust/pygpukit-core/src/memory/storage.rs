@@ -39,6 +39,9 @@ impl Storage {
     #[inline]
     pub(crate) fn new(block: Block, request: &Request, pool: &Arc<Pool>) -> Arc<Storage> {
         let born = block.home.seq();
+        if request.bytes > 0 && pool.is_listed() {
+            super::registry::add(block.ptr, request.bytes);
+        }
         // SAFETY: the pool holds a reference to itself as long as this block is live, that is, until the drop below
         // has given it back; this copy is never dropped.
         let pool = ManuallyDrop::new(unsafe { Arc::from_raw(Arc::as_ptr(pool)) });
@@ -107,6 +110,8 @@ impl Storage {
     /// A pointer to the block leaves our sight: its segment stays where it is until as many calls of `unexport`, or
     /// until the storage is dropped.
     pub fn export(&self) {
+        // Whoever has the pointer may write what nobody here sees.
+        super::registry::define(self.ptr(), self.bytes as u64);
         if self.exports.fetch_add(1, Ordering::AcqRel) == 0 {
             self.block.segment.pin_exported();
         }
@@ -134,6 +139,10 @@ impl Drop for Storage {
         let block = unsafe { ManuallyDrop::take(&mut self.block) };
         if super::is_shut_down() {
             return;
+        }
+        if self.bytes > 0 && self.pool.is_listed() {
+            // Before somebody else may get the memory.
+            super::registry::remove(block.ptr);
         }
         if *self.exports.get_mut() > 0 {
             block.segment.unpin_exported();

@@ -88,6 +88,7 @@ pub fn launch(kernel: &Arc<Kernel>, args: &[u8]) -> KernelLaunch {
         shared: 16,
         attributes: LaunchAttributes::default(),
         args: ArgBlob::from_slice(args),
+        arrays: Vec::new(),
     }
 }
 

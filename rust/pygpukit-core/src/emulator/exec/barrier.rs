@@ -69,7 +69,13 @@ pub(crate) unsafe fn barrier(cx: &mut Cx<'_>, i: &Instr, m: u32) -> Flow {
             // SAFETY: a reduction has a 32-bit row for the phase.
             unsafe { cx.put(i.d, team, [phase; LANES]) };
         }
+        if cx.watched {
+            cx.check_barrier(id as usize, team, mode.wait, count != 0);
+        }
         cx.block.settle(id as usize);
+        if cx.watched {
+            cx.check_inbox();
+        }
         if mode.wait && cx.block.barriers[id as usize].phase == phase {
             waiting.push((team, Wait::Barrier { id: id as u8, phase }));
         }

@@ -53,6 +53,9 @@ pub(crate) unsafe fn print(cx: &mut Cx<'_>, i: &Instr, m: u32) -> Flow {
             let at = lane * cx.warp.local_bytes + local[lane] as usize + i.b as usize;
             if let Some(slot) = cx.warp.local.get_mut(at..at + 4) {
                 slot.copy_from_slice(&count.to_le_bytes());
+                if cx.watched {
+                    cx.check_local(lane, local[lane] as usize + i.b as usize, 4);
+                }
             }
         }
     }

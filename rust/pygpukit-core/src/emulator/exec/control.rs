@@ -141,6 +141,9 @@ fn enter(cx: &mut Cx<'_>, i: &Instr, m: u32, index: usize) -> Flow {
     cx.set_frame();
     // SAFETY: the caller's frame has this row.
     let local = unsafe { cx.get::<u32>(LOCAL_BASE_ROW) };
+    if cx.watched {
+        cx.check_enter(m, &local, caller, callee);
+    }
     let list = &code.lists[i.x as usize..];
     for argument in list[1..=list[0] as usize * 3].chunks_exact(3) {
         let (from, to, bytes) = (argument[0] as usize, argument[1] as usize, argument[2] as usize);
@@ -148,6 +151,9 @@ fn enter(cx: &mut Cx<'_>, i: &Instr, m: u32, index: usize) -> Flow {
             let start = lane * cx.warp.local_bytes + local[lane] as usize;
             let target = start + (caller.local as usize).next_multiple_of(16) + to;
             cx.warp.local.copy_within(start + from..start + from + bytes, target);
+            if cx.watched {
+                cx.check_local(lane, target % cx.warp.local_bytes, bytes);
+            }
         }
     }
     let (pc, old) = (cx.pc + 1, cx.base);
@@ -176,6 +182,9 @@ pub(crate) unsafe fn take_returns(cx: &mut Cx<'_>, i: &Instr, m: u32) -> Flow {
             let start = lane * cx.warp.local_bytes + local[lane] as usize;
             let source = start + (caller.local as usize).next_multiple_of(16) + from;
             cx.warp.local.copy_within(source..source + bytes, start + to);
+            if cx.watched {
+                cx.check_local(lane, local[lane] as usize + to, bytes);
+            }
         }
     }
     Flow::Next

@@ -59,7 +59,7 @@ impl Address for u64 {
 }
 
 /// A value in memory and the register it is loaded to: widened on the way in, cut on the way out.
-pub(crate) trait Word<D: Lane>: Lane {
+pub(crate) trait Word<D: Lane>: Lane + PartialEq {
     fn widen(self) -> D;
     fn narrow(value: D) -> Self;
 }
@@ -289,11 +289,21 @@ unsafe fn store_body<O: AccessKind>(cx: &mut Cx<'_>, i: &Instr, m: u32) -> Flow 
         }
         if list == 0 {
             let values = cx.get::<O::Register>(i.b);
+            if cx.watched
+                && let Err(flow) = same_values::<O>(cx, &a, m, &values)
+            {
+                return flow;
+            }
             scatter::<O::Word, O::Register>(&a, m, &values);
             return Flow::Next;
         }
         for k in 0..count as usize {
             let values = cx.get::<O::Register>(cx.grid.code().lists[list + 1 + k]);
+            if cx.watched
+                && let Err(flow) = same_values::<O>(cx, &a, m, &values)
+            {
+                return flow;
+            }
             scatter::<O::Word, O::Register>(&a, m, &values);
             for address in &mut a {
                 *address = address.wrapping_add(word as u64);
@@ -301,6 +311,22 @@ unsafe fn store_body<O: AccessKind>(cx: &mut Cx<'_>, i: &Instr, m: u32) -> Flow 
         }
     }
     Flow::Next
+}
+
+/// Lanes of a checked store that write to one place must write the same.
+#[cold]
+fn same_values<O: AccessKind>(cx: &mut Cx<'_>, a: &Row<u64>, m: u32, values: &Row<O::Register>) -> Result<(), Flow> {
+    if !cx.checker.as_ref().is_some_and(|checker| checker.overlap) {
+        return Ok(());
+    }
+    let of = |lane: usize| O::Word::narrow(values[lane]);
+    for lane in (0..LANES).filter(|lane| m >> lane & 1 != 0) {
+        let other = (0..lane).find(|&other| m >> other & 1 != 0 && a[other] == a[lane] && of(other) != of(lane));
+        if let Some(other) = other {
+            return Err(cx.conflicting_values(a[lane], (other, lane), size_of::<O::Word>() as u32));
+        }
+    }
+    Ok(())
 }
 
 /// `ld.param` of a kernel: the same value for all lanes, at offset `x` of the argument block.
@@ -366,7 +392,10 @@ pub(crate) unsafe fn is_space(cx: &mut Cx<'_>, i: &Instr, m: u32) -> Flow {
 }
 
 /// `fence` and `membar`: memory of this process is ordered at least as strongly as its scope asks.
-pub(crate) unsafe fn fence(_cx: &mut Cx<'_>, _i: &Instr, _m: u32) -> Flow {
+pub(crate) unsafe fn fence(cx: &mut Cx<'_>, _i: &Instr, m: u32) -> Flow {
+    if cx.watched {
+        cx.check_fence(m);
+    }
     std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
     Flow::Next
 }

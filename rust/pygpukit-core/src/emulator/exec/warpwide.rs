@@ -275,6 +275,9 @@ pub(crate) unsafe fn warp_barrier(cx: &mut Cx<'_>, i: &Instr, m: u32) -> Flow {
     let same = lanes_of(m).filter(|&lane| masks[lane] == need).fold(0, |all, lane| all | 1 << lane);
     if same == m {
         if need & cx.warp.live & !m == 0 {
+            if cx.watched {
+                cx.check_warp_barrier(m);
+            }
             return Flow::Next;
         }
         cx.wait = Wait::WarpBarrier(need);

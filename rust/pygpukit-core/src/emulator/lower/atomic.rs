@@ -3,7 +3,7 @@
 use super::instruction::Op;
 use super::memory::Where;
 use super::{Lower, Result, Type, Width};
-use crate::emulator::code::{Class, Handler};
+use crate::emulator::code::{Class, Effect, Handler};
 use crate::emulator::exec::atomic::*;
 use crate::emulator::exec::lanes;
 use crate::emulator::exec::memory::Kind;
@@ -70,6 +70,7 @@ impl<'a> Lower<'a> {
         let hinted = op.words.contains(&"L2::cache_hint");
         // Host atomics order as strongly as any of these words ask.
         self.take_order(op);
+        self.effect.0 |= Effect::STRONG | Effect::ATOMIC;
         let kind = match self.take_space(op)? {
             Where::Global => Kind::Global,
             Where::Shared => Kind::Shared,

@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use super::{Lower, Result, Type};
-use crate::emulator::code::{Class, Handler};
+use crate::emulator::code::{Class, Effect, Handler};
 use crate::emulator::ptx::ast::{Instruction, Operand};
 
 /// An opcode taken apart. Whoever lowers it takes the words it understands; what is left over is not supported.
@@ -48,6 +48,7 @@ fn is_type(word: &str) -> bool {
 impl<'a> Lower<'a> {
     pub(super) fn instruction(&mut self, instruction: &Instruction<'a>) -> Result<()> {
         self.guard = (0, 0);
+        self.effect = Effect::default();
         if let Some(guard) = &instruction.guard {
             let operand = Operand::Name(guard.register);
             let (row, _) = self.predicate(&operand)?;

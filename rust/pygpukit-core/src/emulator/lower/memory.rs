@@ -3,9 +3,9 @@
 use super::instruction::Op;
 use super::operands::describe;
 use super::{Lower, Name, Reg, Result, Type, Width};
-use crate::emulator::code::{Class, Handler};
+use crate::emulator::code::{Class, Effect, Handler};
 use crate::emulator::exec::memory::*;
-use crate::emulator::exec::{integer, lanes};
+use crate::emulator::exec::{self, integer, lanes};
 use crate::emulator::memory::{LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW};
 use crate::emulator::ptx::ast::Operand;
 
@@ -98,8 +98,11 @@ impl<'a> Lower<'a> {
             "cvta" => self.convert_address(op)?,
             "isspacep" => self.is_space(op)?,
             "fence" | "membar" => {
+                self.effect = Effect(if op.words.contains(&"cta") { Effect::NARROW } else { 0 });
+                // A fence between proxies orders nothing between threads.
+                let run: Handler = if op.words.contains(&"proxy") { exec::control::nothing } else { fence };
                 op.words.clear();
-                self.emit(Class::Barrier, fence, [0; 4], 0);
+                self.emit(Class::Barrier, run, [0; 4], 0);
             }
             "prefetch" | "prefetchu" | "discard" | "applypriority" => {
                 op.words.clear();
@@ -277,10 +280,20 @@ impl<'a> Lower<'a> {
 
     /// Take the words of memory ordering; whether a fence is needed (before a store, after a load).
     pub(super) fn take_order(&mut self, op: &mut Op<'_, 'a>) -> bool {
-        let fenced = op.take_any(&["acquire", "release", "acq_rel"]).is_some();
-        op.take_any(&["volatile", "relaxed", "mmio"]);
-        op.take_any(&["cta", "cluster", "gpu", "sys"]);
-        fenced
+        let order = op.take_any(&["acquire", "release", "acq_rel"]);
+        let strong = op.take_any(&["volatile", "relaxed", "mmio"]).is_some() || op.words.contains(&"cv");
+        let narrow = op.take_any(&["cta", "cluster", "gpu", "sys"]) == Some("cta");
+        self.effect = Effect(match order {
+            None if strong => Effect::STRONG,
+            None => 0,
+            Some("acquire") => Effect::STRONG | Effect::ACQUIRE,
+            Some("release") => Effect::STRONG | Effect::RELEASE,
+            Some(_) => Effect::STRONG | Effect::ACQUIRE | Effect::RELEASE,
+        });
+        if narrow {
+            self.effect.0 |= Effect::NARROW;
+        }
+        order.is_some()
     }
 
     fn vector_rows(&mut self, parts: &[Operand<'a>], ty: Type, write: bool) -> Result<(u32, Width)> {

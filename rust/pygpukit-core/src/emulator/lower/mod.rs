@@ -17,7 +17,7 @@ mod sync;
 
 use std::collections::HashMap;
 
-use super::code::{Class, Code, Fill, Function, Handler, Instr, Place, Special};
+use super::code::{self, Class, Code, Effect, Fill, Function, Handler, Instr, Place, Special};
 use super::memory::FUNCTION_WINDOW;
 use super::ptx::ast::{self, Init, Module, Number, Space, Statement, Type, Variable};
 
@@ -158,10 +158,15 @@ pub(crate) fn lower<E: From<LowerError>>(
     let (offsets, bytes) = layout_globals(module)?;
     let base = if bytes > 0 { allocate(bytes)? } else { 0 };
     let mut root = Scope::default();
-    for (name, offset) in offsets {
-        root.names.insert(name, Name::Global(base + offset as u64));
+    for (name, offset) in &offsets {
+        root.names.insert(name, Name::Global(base + *offset as u64));
     }
     let mut code = Code { lists: vec![0], files: module.files.clone(), text: text.to_string(), ..Code::default() };
+    for variable in &module.variables {
+        if let Some(offset) = offsets.get(variable.name) {
+            code.variables.push(described(variable, base + *offset as u64, None));
+        }
+    }
     for function in &module.functions {
         let known = root.names.get(function.name);
         let index = match known {
@@ -178,6 +183,9 @@ pub(crate) fn lower<E: From<LowerError>>(
     let mut shared = 0u32;
     for variable in module.variables.iter().filter(|v| v.space == Space::Shared) {
         let name = place_shared(variable, &mut shared)?;
+        if let Name::Shared(start) = name {
+            code.shared.push(described(variable, u64::from(start), None));
+        }
         root.names.insert(variable.name, name);
     }
     let init = initial_data(module, &root, base)?;
@@ -201,6 +209,12 @@ pub(crate) fn lower<E: From<LowerError>>(
         }
     }
     Ok((lower.code, Data { base, bytes, init }))
+}
+
+/// What reports say about a variable.
+fn described(variable: &Variable<'_>, start: u64, function: Option<usize>) -> code::Variable {
+    let (bytes, item) = (variable.bytes.unwrap_or(0) as u64, variable.ty.bytes().max(1) as u64);
+    code::Variable { name: variable.name.to_string(), start, bytes, item, function }
 }
 
 fn place_shared(variable: &Variable<'_>, end: &mut u32) -> Result<Name> {
@@ -325,6 +339,8 @@ pub(super) struct Lower<'a> {
     jumps: Vec<(usize, usize)>,
     list_jumps: Vec<(usize, usize)>,
     guard: (u32, u32),
+    /// How the instruction orders memory.
+    pub effect: Effect,
     pub line: u32,
     place: Place,
     carry: Option<u32>,
@@ -368,6 +384,7 @@ impl<'a> Lower<'a> {
         self.block(body)?;
         self.line = function.line;
         self.guard = (0, 0);
+        self.effect = Effect::default();
         // A function that runs off its end returns.
         let entry = u64::from(self.entry);
         self.emit(Class::Branch, super::exec::control::ret, [0; 4], entry);
@@ -445,7 +462,14 @@ impl<'a> Lower<'a> {
 
     fn variable(&mut self, variable: &Variable<'a>) -> Result<()> {
         let name = match variable.space {
-            Space::Shared => place_shared(variable, &mut self.shared)?,
+            Space::Shared => {
+                let name = place_shared(variable, &mut self.shared)?;
+                if let Name::Shared(start) = name {
+                    let function = self.entry.then_some(self.index);
+                    self.code.shared.push(described(variable, u64::from(start), function));
+                }
+                name
+            }
             Space::Local | Space::Param => {
                 let bytes = variable.bytes.unwrap_or(0);
                 let start = self.local.next_multiple_of(variable.align.clamp(1, 1 << 12) as u32);
@@ -489,6 +513,7 @@ impl<'a> Lower<'a> {
         self.code.instrs.push(Instr { run, guard, flip, d, a, b, c, x });
         self.code.places.push(self.place);
         self.code.classes.push(class);
+        self.code.effects.push(self.effect);
     }
 
     pub fn err<T>(&self, message: impl Into<String>) -> Result<T> {

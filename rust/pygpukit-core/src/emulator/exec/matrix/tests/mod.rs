@@ -97,6 +97,7 @@ fn launch(
         cluster: [0; 3],
         cooperative: false,
         args: &args,
+        arrays: &[],
     };
     let running = image.launch(&launch, Arc::new(Buffers(ranges)), options)?;
     running.wait().map(|_| ())

@@ -1,0 +1,223 @@
+//! The arrays of a launch: where they lie, what they are called, and the shadow of their words.
+
+use std::sync::Arc;
+
+use super::shadow::Cell;
+use crate::command::ArrayArg;
+use crate::emulator::code::Variable;
+use crate::emulator::memory::Memory;
+use crate::memory::registry::Written;
+
+/// An array that a kernel touches.
+pub(crate) struct Array {
+    pub start: u64,
+    pub bytes: u64,
+    pub written: Option<Arc<Written>>,
+    /// A shadow word for every four bytes, from the multiple of four at or before the start.
+    pub cells: Vec<Cell>,
+}
+
+impl Array {
+    fn new(start: u64, bytes: u64, written: Option<Arc<Written>>) -> Array {
+        let first = start & !3;
+        let words = (start + bytes).div_ceil(4) - first / 4;
+        // Zeroed pages cost nothing before they are touched.
+        Array { start, bytes, written, cells: vec![[0; 9]; words as usize] }
+    }
+
+    #[inline(always)]
+    pub fn holds(&self, address: u64, bytes: u32) -> bool {
+        address >= self.start
+            && address.wrapping_add(u64::from(bytes)) <= self.start + self.bytes
+            && address != u64::MAX
+    }
+
+    #[inline(always)]
+    pub fn cell(&self, address: u64) -> usize {
+        (address / 4 - self.start / 4) as usize
+    }
+}
+
+/// Where arrays are found.
+#[derive(Clone, Copy)]
+pub(crate) struct Known<'a> {
+    pub memory: &'a dyn Memory,
+    pub named: &'a [ArrayArg],
+    pub variables: &'a [Variable],
+    /// Only those of `named` and `variables` may be touched.
+    pub closed: bool,
+}
+
+/// The arrays seen so far, sorted by address.
+#[derive(Default)]
+pub(crate) struct Arrays {
+    pub all: Vec<Array>,
+    last: usize,
+}
+
+impl Arrays {
+    /// Index of the array around an access.
+    #[inline(always)]
+    pub fn find(&mut self, known: &Known<'_>, address: u64, bytes: u32) -> Option<usize> {
+        if self.all.get(self.last).is_some_and(|array| array.holds(address, bytes)) {
+            return Some(self.last);
+        }
+        self.look_up(known, address, bytes)
+    }
+
+    fn look_up(&mut self, known: &Known<'_>, address: u64, bytes: u32) -> Option<usize> {
+        let after = self.all.partition_point(|array| array.start <= address);
+        if let Some(at) = after.checked_sub(1)
+            && self.all[at].holds(address, bytes)
+        {
+            self.last = at;
+            return Some(at);
+        }
+        let array = new_array(known, address)?;
+        if !array.holds(address, bytes) {
+            return None;
+        }
+        // An array that was freed while the launch ran made room for this one.
+        self.all.retain(|old| old.start + old.bytes <= array.start || old.start >= array.start + array.bytes);
+        let at = self.all.partition_point(|old| old.start < array.start);
+        self.all.insert(at, array);
+        self.last = at;
+        Some(at)
+    }
+}
+
+fn new_array(known: &Known<'_>, address: u64) -> Option<Array> {
+    let Known { memory, named, variables, closed } = *known;
+    let inside = |start: u64, bytes: u64| address >= start && address - start < bytes;
+    if let Some(var) = variables.iter().find(|var| inside(var.start, var.bytes)) {
+        return Some(Array::new(var.start, var.bytes, None));
+    }
+    // An argument may be freed, in stream order, before the launch runs.
+    let argument = named.iter().find(|arg| inside(arg.start, arg.bytes));
+    if closed && argument.is_none() {
+        return None;
+    }
+    let live = memory.array(address);
+    match (live, argument) {
+        (Some(live), Some(arg)) if live.start != arg.start || live.bytes != arg.bytes => {
+            Some(Array::new(arg.start, arg.bytes, None))
+        }
+        (Some(live), _) => Some(Array::new(live.start, live.bytes, live.written)),
+        (None, Some(arg)) => Some(Array::new(arg.start, arg.bytes, None)),
+        (None, None) => None,
+    }
+}
+
+/// What a place in memory is called.
+pub(crate) struct Named {
+    /// `x[12]`
+    pub element: String,
+    /// `which has 1000 elements of 4 bytes (shape (10, 100))`
+    pub extent: String,
+}
+
+fn index(name: &str, offset: i64, item: u64) -> String {
+    let item = item.max(1) as i64;
+    match offset.rem_euclid(item) {
+        0 => format!("{name}[{}]", offset.div_euclid(item)),
+        rest => format!("{name}[{}] (byte {rest} of it)", offset.div_euclid(item)),
+    }
+}
+
+/// Name a global address, as part of the array `[start, start + bytes)`.
+pub(crate) fn name(named: &[ArrayArg], vars: &[Variable], start: u64, bytes: u64, address: u64, width: u32) -> Named {
+    if let Some(var) = vars.iter().find(|var| var.start == start && var.bytes == bytes) {
+        let item = if var.item > 1 { var.item } else { u64::from(width) };
+        let element = index(plain_name(&var.name), address.wrapping_sub(start) as i64, item);
+        return Named { element, extent: format!("which has {}", elements(bytes, item)) };
+    }
+    let same: Vec<&ArrayArg> = named.iter().filter(|arg| arg.start == start && arg.bytes == bytes).collect();
+    let inside = same.iter().find(|arg| address >= arg.address && address - arg.address < arg.size * arg.item);
+    match inside.or(same.first()) {
+        Some(arg) => {
+            let element = index(&arg.name, address.wrapping_sub(arg.address) as i64, arg.item);
+            let shape = if arg.shape.len() > 1 { format!(" (shape {})", show(&arg.shape)) } else { String::new() };
+            let extent = format!("which has {}{shape}", elements(arg.size * arg.item, arg.item));
+            Named { element, extent }
+        }
+        None => {
+            let offset = address.wrapping_sub(start) as i64;
+            let element = format!("byte {offset} of an array that is no argument of this kernel");
+            Named { element, extent: format!("which has {bytes} bytes") }
+        }
+    }
+}
+
+fn elements(bytes: u64, item: u64) -> String {
+    let count = bytes / item.max(1);
+    format!("{count} element{}", if count == 1 { "" } else { "s" })
+}
+
+fn show(shape: &[i64]) -> String {
+    let inner: Vec<String> = shape.iter().map(i64::to_string).collect();
+    format!("({})", inner.join(", "))
+}
+
+/// Name an offset of shared memory by the variable it lies in.
+pub(crate) fn name_shared(vars: &[Variable], kernel: usize, dynamic: u64, offset: u64, width: u32) -> String {
+    let mine = |var: &&Variable| var.function.is_none_or(|f| f == kernel);
+    let found = vars.iter().filter(mine).find(|var| offset >= var.start && offset - var.start < var.bytes);
+    match found {
+        Some(var) => {
+            let item = if var.item > 1 { var.item } else { u64::from(width) };
+            index(plain_name(&var.name), (offset - var.start) as i64, item)
+        }
+        None if offset >= dynamic => {
+            format!("byte {} of dynamic shared memory", offset - dynamic)
+        }
+        None => format!("byte {offset} of shared memory"),
+    }
+}
+
+/// The last identifier of a mangled name: `_ZZ1kPfE4tile` is `tile`.
+pub(crate) fn plain_name(name: &str) -> &str {
+    if !name.starts_with("_Z") {
+        return name;
+    }
+    let mut best = name;
+    let bytes = name.as_bytes();
+    let mut at = 0;
+    while at < bytes.len() {
+        if !bytes[at].is_ascii_digit() {
+            at += 1;
+            continue;
+        }
+        let digits = bytes[at..].iter().take_while(|b| b.is_ascii_digit()).count();
+        let length: usize = name[at..at + digits].parse().unwrap_or(0);
+        let start = at + digits;
+        match name.get(start..start.saturating_add(length)) {
+            Some(part) if length > 0 && !part.as_bytes()[0].is_ascii_digit() => {
+                best = part;
+                at = start + length;
+            }
+            _ => at = start,
+        }
+    }
+    best
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mangled_names_end_with_the_variable() {
+        assert_eq!(plain_name("_ZZ1kPfE4tile"), "tile");
+        assert_eq!(plain_name("_ZZ6kernelE1s"), "s");
+        assert_eq!(plain_name("_ZN3pgk5tableE"), "table");
+        assert_eq!(plain_name("_ZZN3pgk8sum_rowsIffEEvPfE7partial"), "partial");
+        assert_eq!(plain_name("plain"), "plain");
+    }
+
+    #[test]
+    fn elements_and_bytes_have_indices() {
+        assert_eq!(index("x", 4000, 4), "x[1000]");
+        assert_eq!(index("x", -4, 4), "x[-1]");
+        assert_eq!(index("x", 6, 4), "x[1] (byte 2 of it)");
+    }
+}

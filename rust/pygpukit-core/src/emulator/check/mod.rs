@@ -1,0 +1,187 @@
+//! The checker: finds what a kernel does wrong while it runs, and says so like a good compiler.
+//!
+//! Every access of a checked launch comes to `Cx::observe` before it happens. It must lie in one array, what it reads
+//! must have been written, and it must be ordered with what other threads did to the same bytes (`clock`, `shadow`).
+
+mod access;
+mod arrays;
+mod clock;
+mod report;
+mod shadow;
+mod sync;
+
+use std::collections::HashMap;
+
+use arrays::Arrays;
+use clock::{Moment, Numbers, Published, Shares, Time};
+use shadow::{Cell, Defined};
+
+use super::block::BARRIERS;
+use super::code::LANES;
+use super::grid::Grid;
+use crate::command::ArrayArg;
+
+/// What is known of a whole launch.
+pub(crate) struct Checker {
+    /// The time of the last access.
+    clock: Time,
+    numbers: Numbers,
+    arrays: Arrays,
+    /// Pointer arguments, for names.
+    pub named: Vec<ArrayArg>,
+    /// No argument can hold a pointer to another array, so there is none the kernel may touch.
+    closed: bool,
+    /// What readers of words in global memory learn.
+    published: HashMap<u64, Published>,
+    /// Lanes of the current store write the same bytes: their values are to be compared.
+    pub overlap: bool,
+}
+
+impl Checker {
+    pub fn new(grid: &Grid, named: Vec<ArrayArg>) -> Checker {
+        let stride = grid.threads().next_multiple_of(LANES as u32).max(LANES as u32);
+        Checker {
+            clock: 0,
+            numbers: Numbers { stride },
+            arrays: Arrays::default(),
+            closed: closed(grid, &named),
+            named,
+            published: HashMap::new(),
+            overlap: false,
+        }
+    }
+
+    /// The next moment. After very many of them old ones are forgotten: the shadow then says nothing.
+    fn tick(&mut self) -> Time {
+        if self.clock >= Time::MAX - 1 {
+            self.arrays = Arrays::default();
+            self.published.clear();
+            self.clock = 0;
+        }
+        self.clock += 1;
+        self.clock
+    }
+}
+
+/// Are the pointers among the arguments those of `named`, and do those arrays hold no pointers?
+fn closed(grid: &Grid, named: &[ArrayArg]) -> bool {
+    let pointer = |bytes: &[u8]| {
+        let value = bytes.try_into().map_or(0, u64::from_le_bytes);
+        named.iter().any(|arg| arg.address == value)
+    };
+    let params = grid.entry().params.iter().all(|&(offset, size)| match size {
+        0..=7 => true,
+        8 => grid.params().get(offset as usize..offset as usize + 8).is_some_and(pointer),
+        _ => false,
+    });
+    params && named.iter().all(|arg| arg.item != 8) && grid.code().variables.iter().all(|var| var.item != 8)
+}
+
+/// What is known of a block.
+pub(crate) struct BlockCheck {
+    /// Number of its first thread.
+    first: u32,
+    /// Time of its last access, and of the last barrier of all its threads.
+    last: Time,
+    barrier: Time,
+    /// What all its threads have learnt at barriers.
+    known: Shares,
+    cells: Vec<Cell>,
+    defined: Defined,
+    published: HashMap<u64, Published>,
+    barriers: [Gathering; BARRIERS],
+    /// What lanes that passed a barrier of some of the threads have learnt: warp, lanes, and what.
+    inbox: Vec<(u32, u32, Shares)>,
+}
+
+/// Who has come to a barrier in this phase, and what they know.
+#[derive(Default)]
+struct Gathering {
+    known: Shares,
+    /// Warps and lanes that wait.
+    waiting: Vec<(u32, u32)>,
+    /// Some only arrive, or knowledge beside that of barriers was brought.
+    partial: bool,
+}
+
+impl BlockCheck {
+    pub fn new() -> BlockCheck {
+        BlockCheck {
+            first: 0,
+            last: 0,
+            barrier: 0,
+            known: None,
+            cells: Vec::new(),
+            defined: Defined::default(),
+            published: HashMap::new(),
+            barriers: Default::default(),
+            inbox: Vec::new(),
+        }
+    }
+
+    /// A block begins. What its shadow holds is from before, by the clock.
+    pub fn restart(&mut self, checker: &Checker, number: u64, shared: usize) {
+        self.first = (number as u32).wrapping_mul(checker.numbers.stride);
+        (self.last, self.barrier) = (checker.clock, checker.clock);
+        self.known = None;
+        self.cells.resize(shared.div_ceil(4), [0; 9]);
+        self.defined.reset(shared);
+        self.published.clear();
+        self.barriers = Default::default();
+        self.inbox.clear();
+    }
+}
+
+/// What is known of a warp.
+pub(crate) struct WarpCheck {
+    /// Number in its block, and threads of a block.
+    id: u32,
+    stride: u32,
+    /// Time of the last barrier of all its lanes.
+    sync: Time,
+    /// Up to when each lane knows each other one, where parts of the warp met.
+    pairs: Option<Box<[[Time; LANES]; LANES]>>,
+    /// Some lane knows, or has published, more.
+    any: bool,
+    lanes: Box<[LaneCheck; LANES]>,
+}
+
+/// What is known of a lane.
+#[derive(Default)]
+struct LaneCheck {
+    /// What it has learnt beside barriers of its block and warp.
+    known: Shares,
+    /// Its last fence, of any scope and of the whole device's.
+    fence: Option<Moment>,
+    wide_fence: Option<Moment>,
+    /// What it has read the publication of, and learns at its next fence: of any scope, or of the whole device's.
+    seen: Shares,
+    wide_seen: Shares,
+    /// Local memory that has a value.
+    local: Defined,
+}
+
+impl WarpCheck {
+    pub fn new(id: u32, checker: &Checker) -> WarpCheck {
+        let stride = checker.numbers.stride;
+        WarpCheck {
+            id,
+            stride,
+            sync: 0,
+            pairs: None,
+            any: false,
+            lanes: Box::new(std::array::from_fn(|_| LaneCheck::default())),
+        }
+    }
+
+    pub fn restart(&mut self, checker: &Checker) {
+        self.sync = checker.clock;
+        self.pairs = None;
+        if std::mem::take(&mut self.any) {
+            *self.lanes = std::array::from_fn(|_| LaneCheck::default());
+        }
+        for lane in self.lanes.iter_mut() {
+            lane.local.reset(0);
+        }
+    }
+}
