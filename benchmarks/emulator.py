@@ -235,20 +235,15 @@ def main() -> None:
                     "checked_over_plain": slow / plain,
                 }
             )
-            print(
-                f"{case.name:<10} {plain * 1e3:>9.1f} {case.limit * 1e3:>7.0f} {rate / 1e6:>15,.0f} {slow * 1e3:>11.1f} "
-                f"{slow / plain:>6.1f}"
-            )
+            times = f"{plain * 1e3:>9.1f} {case.limit * 1e3:>7.0f} {rate / 1e6:>15,.0f}"
+            print(f"{case.name:<10} {times} {slow * 1e3:>11.1f} {slow / plain:>6.1f}")
     if args.json:
-        host = {
-            "machine": platform.machine(),
-            "processor": gp.get_device_info()["name"],
-            "python": sys.version.split()[0],
-        }
+        host = {"machine": platform.machine(), "python": sys.version.split()[0]}
+        with gp.device("cpu") as device:
+            host["processor"] = device.name
+        commit = os.environ.get("PYGPUKIT_COMMIT", "")
         with open(args.json, "w", encoding="utf-8") as file:
-            json.dump(
-                {"host": host, "commit": os.environ.get("PYGPUKIT_COMMIT", ""), "results": results}, file, indent=1
-            )
+            json.dump({"host": host, "commit": commit, "results": results}, file, indent=1)
 
 
 if __name__ == "__main__":

@@ -143,6 +143,8 @@ class Settings(NamedTuple):
         Compute capability the CPU device compiles kernels for: (8, 0) or (9, 0) (PYGPUKIT_EMULATED_ARCH).
     check : bool
         Look for errors in every kernel the CPU device runs (PYGPUKIT_CHECK).
+    kernel_timeout : int or None
+        Seconds after which the CPU device ends a kernel; None never does (PYGPUKIT_KERNEL_TIMEOUT).
     """
 
     device: str | None = None
@@ -161,6 +163,7 @@ class Settings(NamedTuple):
     cpu_memory: int | None = None
     emulated_capability: tuple[int, int] = (8, 0)
     check: bool = False
+    kernel_timeout: int | None = 600
 
 
 def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
@@ -217,6 +220,7 @@ def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
         cpu_memory=read("CPU_MEMORY", _memory, "a size above 0 such as 8GiB", default.cpu_memory),
         emulated_capability=read("EMULATED_ARCH", _emulated_arch, "80 or 90a", default.emulated_capability),
         check=read("CHECK", _flag, flag, default.check),
+        kernel_timeout=read("KERNEL_TIMEOUT", _timeout, "whole seconds, 0 for no limit", default.kernel_timeout),
     )
 
 
@@ -244,6 +248,13 @@ def _emulated_arch(text: str) -> tuple[int, int]:
     if text.lower() not in known:
         raise ValueError(text)
     return known[text.lower()]
+
+
+def _timeout(text: str) -> int | None:
+    seconds = int(text)
+    if not 0 <= seconds < 2**31:
+        raise ValueError(text)
+    return seconds or None
 
 
 def _pool(text: str) -> str:

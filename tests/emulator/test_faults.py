@@ -57,9 +57,7 @@ def test_far_outside_of_memory() -> None:
 
 
 def test_misaligned() -> None:
-    text = fault(
-        'extern "C" __global__ void k(char* x) { *(int*)(x + 2) = 1; }', gp.zeros(16, "int8"), grid=1, block=1
-    )
+    text = fault('extern "C" __global__ void k(char* x) { *(int*)(x + 2) = 1; }', gp.zeros(16, "int8"), grid=1, block=1)
     assert "misaligned write of 4 bytes" in text
 
 

@@ -108,6 +108,7 @@ def test_every_variable_is_read() -> None:
             "PYGPUKIT_CPU_MEMORY": "64MB",
             "PYGPUKIT_EMULATED_ARCH": "90A",
             "PYGPUKIT_CHECK": "1",
+            "PYGPUKIT_KERNEL_TIMEOUT": "30",
         }
     )
     assert settings == Settings(
@@ -127,6 +128,7 @@ def test_every_variable_is_read() -> None:
         cpu_memory=64 * 10**6,
         emulated_capability=(9, 0),
         check=True,
+        kernel_timeout=30,
     )
     untouched = [f for f in Settings._fields if getattr(settings, f) == getattr(Settings(), f)]
     assert untouched == []

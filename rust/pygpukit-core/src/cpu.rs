@@ -56,6 +56,8 @@ pub struct CpuConfig {
     pub capability: Option<(i32, i32)>,
     /// Look for errors in every kernel.
     pub check: bool,
+    /// Seconds after which a kernel is ended as one that never ends.
+    pub kernel_timeout: Option<u32>,
 }
 
 /// Memory the device has handed out, for tests of what must come back.
@@ -117,7 +119,7 @@ impl CpuDevice {
             features,
         };
         let memory = Arc::new(Reachable { device: AddressSpace::new(total_memory), host: Mutex::new(BTreeMap::new()) });
-        let kernels = Arc::new(Kernels::new(memory.clone(), config.check));
+        let kernels = Arc::new(Kernels::new(memory.clone(), config.check, config.kernel_timeout));
         Arc::new(CpuDevice { props, memory, queue: Queue::new(config.deferred, kernels.clone()), kernels })
     }
 

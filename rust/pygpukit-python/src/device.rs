@@ -164,7 +164,8 @@ fn open_cuda(py: Python<'_>, ordinal: i32, pooled: bool) -> PyResult<PyDevice> {
 
 /// Open a CPU device. `deferred` is the seed of the order in which queued work runs; None runs it at once.
 #[pyfunction]
-#[pyo3(signature = (total_memory=None, deferred=None, pooled=true, emulated=false, capability=None, check=false))]
+#[pyo3(signature = (total_memory=None, deferred=None, pooled=true, emulated=false, capability=None, check=false, kernel_timeout=None))]
+#[allow(clippy::too_many_arguments)]
 fn open_cpu(
     total_memory: Option<usize>,
     deferred: Option<u64>,
@@ -172,8 +173,10 @@ fn open_cpu(
     emulated: bool,
     capability: Option<(i32, i32)>,
     check: bool,
+    kernel_timeout: Option<u32>,
 ) -> PyResult<PyDevice> {
-    let device = CpuDevice::new(CpuConfig { total_memory, deferred, emulated, capability, check });
+    let config = CpuConfig { total_memory, deferred, emulated, capability, check, kernel_timeout };
+    let device = CpuDevice::new(config);
     opened(device.clone(), arena_mode(&*device, pooled))
 }
 

@@ -218,7 +218,15 @@ impl PyKernel {
         let meta = self.kernel.meta();
         let attributes =
             LaunchAttributes { cluster: meta.cluster, cooperative: meta.cooperative, ..Default::default() };
-        let work = Launch { kernel: &self.kernel, grid, block, shared, attributes, args: &filled.blob, arrays: &filled.arrays };
+        let work = Launch {
+            kernel: &self.kernel,
+            grid,
+            block,
+            shared,
+            attributes,
+            args: &filled.blob,
+            arrays: &filled.arrays,
+        };
         launch_kernel(py, ctx, &work, &filled.uses)
     }
 }
@@ -290,7 +298,15 @@ impl PyKernel {
         };
         self.with_keywords(py, params, positional, keywords, |ctx, grid, block, shared, filled| {
             let attributes = LaunchAttributes::default();
-            let work = Launch { kernel: &self.kernel, grid, block, shared, attributes, args: &filled.blob, arrays: &filled.arrays };
+            let work = Launch {
+                kernel: &self.kernel,
+                grid,
+                block,
+                shared,
+                attributes,
+                args: &filled.blob,
+                arrays: &filled.arrays,
+            };
             detached(py, || {
                 self.kernel.allow_shared(shared)?;
                 ctx.stream.synchronize(&mut check_signals)?;

@@ -44,6 +44,7 @@ def _get(name: str) -> Device:
                     name == "emulated",
                     settings.emulated_capability,
                     settings.check,
+                    settings.kernel_timeout,
                 )
             else:
                 found = _native.open_cuda(int(name.partition(":")[2]), pooled)

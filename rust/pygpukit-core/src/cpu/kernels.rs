@@ -69,14 +69,16 @@ pub(super) struct Kernels {
     tables: Mutex<Tables>,
     /// Kernels are checked unless they say otherwise.
     check: bool,
+    timeout: Option<Duration>,
 }
 
 impl Kernels {
-    pub fn new(memory: Arc<Reachable>, check: bool) -> Kernels {
+    pub fn new(memory: Arc<Reachable>, check: bool, timeout: Option<u32>) -> Kernels {
         if check {
             registry::track();
         }
-        Kernels { memory, tables: Mutex::default(), check }
+        let timeout = timeout.map(|seconds| Duration::from_secs(seconds.into()));
+        Kernels { memory, tables: Mutex::default(), check, timeout }
     }
 
     pub fn checks(&self, check: Check) -> bool {
@@ -185,6 +187,7 @@ impl Kernels {
             args: &launch.args,
             arrays: &launch.arrays,
         };
+        let options = Options { max_time: self.timeout, ..options };
         let options = match launch.kernel.meta().check {
             Check::AsDevice => Options { check: self.check, ..options },
             Check::On => Options { check: true, ..options },

@@ -154,7 +154,8 @@ impl Block {
             check: None,
             order: None,
         };
-        let mut block = Block { shared, warps: (0..count).map(|id| Warp::new(grid, id as u32)).collect(), next: 0, fresh: true };
+        let mut block =
+            Block { shared, warps: (0..count).map(|id| Warp::new(grid, id as u32)).collect(), next: 0, fresh: true };
         block.restart(grid, number);
         block
     }

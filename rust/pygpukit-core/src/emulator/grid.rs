@@ -326,7 +326,12 @@ impl Run {
                 format!("the kernel ran {} instructions and had not ended; the limit is {max}", state.instructions);
             FaultKind::Limit { text }
         } else if let Some(max) = options.max_time.filter(|max| self.grid.started.elapsed() > *max) {
-            FaultKind::Limit { text: format!("the kernel had not ended after {:.1} s, its limit", max.as_secs_f64()) }
+            FaultKind::Limit {
+                text: format!(
+                    "the kernel had not ended after {} s; PYGPUKIT_KERNEL_TIMEOUT sets this limit, 0 for none",
+                    max.as_secs()
+                ),
+            }
         } else {
             return None;
         };

@@ -27,7 +27,9 @@ impl Array {
 
     #[inline(always)]
     pub fn holds(&self, address: u64, bytes: u32) -> bool {
-        address >= self.start && address.wrapping_add(u64::from(bytes)) <= self.start + self.bytes && address != u64::MAX
+        address >= self.start
+            && address.wrapping_add(u64::from(bytes)) <= self.start + self.bytes
+            && address != u64::MAX
     }
 
     #[inline(always)]

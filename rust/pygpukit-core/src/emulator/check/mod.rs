@@ -177,7 +177,14 @@ struct LaneCheck {
 impl WarpCheck {
     pub fn new(id: u32, checker: &Checker) -> WarpCheck {
         let stride = checker.numbers.stride;
-        WarpCheck { id, stride, sync: 0, pairs: None, any: false, lanes: Box::new(std::array::from_fn(|_| LaneCheck::default())) }
+        WarpCheck {
+            id,
+            stride,
+            sync: 0,
+            pairs: None,
+            any: false,
+            lanes: Box::new(std::array::from_fn(|_| LaneCheck::default())),
+        }
     }
 
     pub fn restart(&mut self, checker: &Checker) {

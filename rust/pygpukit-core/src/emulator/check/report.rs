@@ -60,8 +60,7 @@ impl Cx<'_> {
                     return Named { element: format!("{address:#x}"), extent: String::new() };
                 };
                 let closed = checker.closed;
-                let known =
-                    Known { memory: grid.memory(), named: &checker.named, variables: &code.variables, closed };
+                let known = Known { memory: grid.memory(), named: &checker.named, variables: &code.variables, closed };
                 let found = checker.arrays.find(&known, address, 1);
                 match found.map(|index| &checker.arrays.all[index]) {
                     Some(array) => {
@@ -120,7 +119,9 @@ impl Cx<'_> {
         let element = self.name(space, address, bytes).element;
         let text = format!("uninitialised {} memory: {what} {element}, which has not been written", space.name());
         let note = match space {
-            MemorySpace::Shared => "shared memory has no value when a block begins; is a barrier missing between the write and this?",
+            MemorySpace::Shared => {
+                "shared memory has no value when a block begins; is a barrier missing between the write and this?"
+            }
             MemorySpace::Local => "local variables have no value before one is assigned",
             _ => "the array was made by empty() and nobody has written this part of it; zeros() gives it a value",
         };
@@ -140,13 +141,17 @@ impl Cx<'_> {
             (_, false) => "a read",
         };
         if entry.is(ASYNC) {
-            let text = format!("data race in {} memory: {what} {element} while an asynchronous copy to it is not complete", space.name());
+            let text = format!(
+                "data race in {} memory: {what} {element} while an asynchronous copy to it is not complete",
+                space.name()
+            );
             let whose = format!("the copy was issued by {}", self.who(entry, stride, same_block));
             let hint = "wait for it with cp.async.wait_group (or __pipeline_wait_prior), then synchronise the threads";
             return (text, vec![whose, hint.to_string()]);
         }
         let who = self.who(entry, stride, same_block);
-        let text = format!("data race in {} memory: {what} {element} is not ordered with {other} by {who}", space.name());
+        let text =
+            format!("data race in {} memory: {what} {element} is not ordered with {other} by {who}", space.name());
         let hint = if same_warp {
             "threads of a warp run on their own: put __syncwarp() between the two"
         } else if same_block {

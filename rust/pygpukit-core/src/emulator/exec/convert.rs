@@ -100,15 +100,57 @@ pub(crate) fn number(bits: u64, from: Kind, to: Kind, mode: Mode) -> u64 {
     match (from.int(), to.int()) {
         (Some(from), Some(to)) => between_integers(from.extend(bits), from, to, mode.sat),
         (Some(from), None) => saturate(from_integer(from.extend(bits), from.signed(), to, mode.round), to, mode),
-        (None, Some(to)) => match from {
-            Kind::F16 => float::f16_to_int(bits as u16, to, mode.round),
-            Kind::Bf16 => float::bf16_to_int(bits as u16, to, mode.round),
-            Kind::F32 => float::f32_to_int(flush(bits as u32, mode), to, mode.round),
-            _ => float::f64_to_int(bits, to, mode.round),
-        },
+        (None, Some(to)) => to_integer(bits, from, to, mode),
         (None, None) => saturate(between_floats(bits, from, to, mode), to, mode),
     }
 }
+
+#[inline(always)]
+fn to_integer(bits: u64, from: Kind, to: Int, mode: Mode) -> u64 {
+    let single = flush(bits as u32, mode);
+    match (from, to) {
+        (Kind::F32, Int::S32) => s32_from_f32(integral_f32(single, mode.round)) as u64,
+        (Kind::F32, Int::U32) => u32_from_f32(integral_f32(single, mode.round)).into(),
+        (Kind::F64, Int::S32) => s32_from_f64(integral_f64(bits, mode.round)) as u64,
+        (Kind::F16, _) => float::f16_to_int(bits as u16, to, mode.round),
+        (Kind::Bf16, _) => float::bf16_to_int(bits as u16, to, mode.round),
+        (Kind::F32, _) => float::f32_to_int(single, to, mode.round),
+        _ => float::f64_to_int(bits, to, mode.round),
+    }
+}
+
+/// The integral value; a cast cuts off a fraction by itself.
+#[inline(always)]
+fn integral_f32(bits: u32, round: Round) -> f32 {
+    f32::from_bits(if round == Round::Zero { bits } else { float::round_int_f32(bits, round) })
+}
+
+#[inline(always)]
+fn integral_f64(bits: u64, round: Round) -> f64 {
+    f64::from_bits(if round == Round::Zero { bits } else { float::round_int_f64(bits, round) })
+}
+
+/// Casts as those of `float`, in steps that vectorise, which a saturating cast does not.
+macro_rules! cast {
+    ($name:ident, $from:ty, $to:ty, $low:expr, $high:expr, $nan:expr) => {
+        #[inline(always)]
+        fn $name(x: $from) -> $to {
+            // All values between these, which are outside, fit when their fraction is cut off.
+            let fits = (x > $low) & (x < $high);
+            let inside = if fits { x } else { 0.0 };
+            // SAFETY: the value is finite and fits.
+            let number = unsafe { inside.to_int_unchecked::<$to>() };
+            let beyond = if x < 0.0 { <$to>::MIN } else { $nan };
+            let beyond = if x > 0.0 { <$to>::MAX } else { beyond };
+            if fits { number } else { beyond }
+        }
+    };
+}
+
+// The f32 below -2^31 is -2^31 - 256.
+cast!(s32_from_f32, f32, i32, -2147483904.0, 2147483648.0, 0);
+cast!(u32_from_f32, f32, u32, -1.0, 4294967296.0, 0);
+cast!(s32_from_f64, f64, i32, -2147483649.0, 2147483648.0, i32::MIN);
 
 #[inline(always)]
 fn flush(value: u32, mode: Mode) -> u32 {
@@ -210,7 +252,8 @@ impl<A: Bits, D: Bits, const FROM: u8, const TO: u8> Modal for Fixed<A, D, FROM,
     type D = D;
     const N: usize = 1;
     const FTZ: bool = FROM == Kind::F32 as u8 || TO == Kind::F32 as u8;
-    const ROUNDS: bool = FROM >= Kind::F32 as u8 && (TO < Kind::F16 as u8 || FROM == TO);
+    /// To an integer of 32 bits, or to an integral value: casts that vectorise.
+    const ROUNDS: bool = FROM >= Kind::F32 as u8 && (TO == Kind::S32 as u8 || TO == Kind::U32 as u8 || FROM == TO);
 
     #[inline(always)]
     fn op([a, ..]: [A; 3], mode: Mode) -> D {

@@ -159,13 +159,13 @@ unsafe fn plain_body<O: Modal>(cx: &mut Cx<'_>, i: &Instr, m: u32) -> Flow {
             d[lane] = value;
             any |= O::is_nan(value);
         }
-        if any {
-            // Which NaN it is costs a look at the operands, so only where there is one.
-            return each!(cx, i, m, v => O::op(v, Mode::PLAIN));
+        if !any {
+            cx.put(i.d, m, d);
+            return Flow::Next;
         }
-        cx.put(i.d, m, d);
     }
-    Flow::Next
+    // Which NaN it is costs a look at the operands, so only where there is one.
+    each!(cx, i, m, v => O::op(v, Mode::PLAIN))
 }
 
 #[inline(always)]

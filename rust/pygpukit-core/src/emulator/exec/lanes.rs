@@ -35,7 +35,17 @@ pub(crate) fn wide_lanes() -> bool {
             && is_x86_feature_detected!("popcnt")
             && is_x86_feature_detected!("f16c")
     });
+    #[cfg(test)]
+    if BASELINE.get() {
+        return false;
+    }
     *WIDE
+}
+
+#[cfg(test)]
+thread_local! {
+    /// Take the baseline handlers for what this thread loads.
+    pub(crate) static BASELINE: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
 impl Cx<'_> {

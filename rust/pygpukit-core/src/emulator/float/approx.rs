@@ -21,7 +21,7 @@
 //! | tanh.approx.bf16 | absolute 2^-8 |
 //!
 //! "Correctly rounded" holds up to the f64 function it is rounded from, which decides wrongly in about one of 2^28
-//! cases. `div.approx` is the product with the reciprocal that the ISA describes, so it rounds twice.
+//! cases.
 
 use super::single::FLUSH_BELOW;
 use super::{
@@ -117,11 +117,9 @@ pub fn sqrt_approx_f32(a: u32, ftz: bool) -> u32 {
 #[inline(always)]
 pub fn div_approx_f32(a: u32, b: u32, ftz: bool) -> u32 {
     let (x, y) = (input(a, ftz), input(b, ftz));
-    let reciprocal = f64::from((1.0 / y) as f32);
-    // The reciprocal of a huge divisor is subnormal, which this instruction takes for zero.
+    // The reciprocal of a huge divisor is subnormal, which this instruction takes for zero. A subnormal divisor is scaled.
     let huge = f64::from(f32::from_bits(0x7e80_0000));
-    let reciprocal = if y.abs() > huge { 0f64.copysign(y) } else { reciprocal };
-    output(x * reciprocal, ftz)
+    output(if y.abs() > huge { x * 0f64.copysign(y) } else { x / y }, ftz)
 }
 
 /// The quotient in f64 rounds to the same f32 as the exact one does: f64 has more than twice the bits.

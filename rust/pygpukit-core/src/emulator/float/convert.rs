@@ -65,13 +65,20 @@ pub fn f32_to_f64(a: u32) -> u64 {
 
 #[inline(always)]
 pub fn f64_to_f32(a: u64, round: Round) -> u32 {
-    narrow(f64::from_bits(a), round)
+    nan_of_f64(a, narrow(f64::from_bits(a), round))
+}
+
+/// A NaN keeps its sign on the way from f64 to f32, as a GPU's does, and the upper bits of its payload.
+#[inline(always)]
+fn nan_of_f64(a: u64, otherwise: u32) -> u32 {
+    let kept = (a >> 32) as u32 & 0x8000_0000 | 0x7fc0_0000 | (a >> 29) as u32 & 0x003f_ffff;
+    if a << 1 > 0xffe0_0000_0000_0000 { kept } else { otherwise }
 }
 
 /// `cvt.ftz.f32.f64`
 #[inline(always)]
 pub fn f64_to_ftz_f32(a: u64, round: Round) -> u32 {
-    narrow_ftz(f64::from_bits(a), round)
+    nan_of_f64(a, narrow_ftz(f64::from_bits(a), round))
 }
 
 /// The integral value, still a float: `cvt.rni.f32.f32` and its kin.

@@ -72,9 +72,7 @@ impl<'a> Lower<'a> {
             return Ok(true);
         }
         let name = op.full_name();
-        let (Some(to), Some(from)) = (op.take_type(), op.take_type()) else {
-            return self.err(format!("instruction '{name}' needs two types this emulator knows"));
-        };
+        let (Some(to), Some(from)) = (op.take_type(), op.take_type()) else { return Ok(false) };
         let mut mode = Mode::PLAIN;
         let rounding = op.take_any(&["rn", "rz", "rm", "rp", "rna", "rni", "rzi", "rmi", "rpi"]);
         mode.integral = matches!(rounding, Some("rni" | "rzi" | "rmi" | "rpi"));
@@ -86,10 +84,9 @@ impl<'a> Lower<'a> {
             _ => Round::Nearest,
         };
         match (Kind::parse(to), Kind::parse(from)) {
-            (Some(to), Some(from)) => self.numbers(op, &name, to, from, rounding, mode)?,
-            _ => self.packed(op, &name, to, from, mode)?,
+            (Some(to), Some(from)) => self.numbers(op, &name, to, from, rounding, mode),
+            _ => self.packed(op, &name, to, from, mode),
         }
-        Ok(true)
     }
 
     fn numbers(
@@ -100,7 +97,7 @@ impl<'a> Lower<'a> {
         from: Kind,
         rounding: Option<&str>,
         mut mode: Mode,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let (from_int, to_int) = (from.int().is_some(), to.int().is_some());
         let allowed = match (from_int, to_int) {
             (true, true) => rounding.is_none(),
@@ -136,7 +133,7 @@ impl<'a> Lower<'a> {
                 self.emit(Class::Convert, any::<u64>(), [d.row, a.row, 0, 0], x);
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     /// A register must hold its type; only an integer may lie in a wider one.
@@ -154,7 +151,7 @@ impl<'a> Lower<'a> {
     }
 
     /// Pairs, fp8 and tf32.
-    fn packed(&mut self, op: &mut Op<'_, 'a>, name: &str, to: &str, from: &str, mut mode: Mode) -> Result<()> {
+    fn packed(&mut self, op: &mut Op<'_, 'a>, name: &str, to: &str, from: &str, mut mode: Mode) -> Result<bool> {
         mode.relu = op.take("relu");
         mode.satfinite = op.take("satfinite");
         let (half, word) = (Type::B16, Type::B32);
@@ -170,7 +167,7 @@ impl<'a> Lower<'a> {
             ("e5m2x2", "bf16x2") => (modal::<E5m2FromBf16>(), 1, half, word),
             ("f16x2", "e4m3x2") => (modal::<E4m3ToF16>(), 1, word, half),
             ("f16x2", "e5m2x2") => (modal::<E5m2ToF16>(), 1, word, half),
-            _ => return self.err(format!("instruction '{name}' is not supported")),
+            _ => return Ok(false),
         };
         let fits = match mode.round {
             Round::Nearest => true,
@@ -188,7 +185,7 @@ impl<'a> Lower<'a> {
         }
         rows[0] = self.dest(&op.operands[0], d)?;
         self.emit(Class::Convert, handler.of(mode), rows, mode.pack());
-        Ok(())
+        Ok(true)
     }
 
     fn cvt_pack(&mut self, op: &mut Op<'_, 'a>) -> Result<()> {

@@ -91,34 +91,34 @@ impl<'a> Lower<'a> {
         ];
         let Some(format) = op.words.iter().rev().find_map(|word| Format::parse(word)) else { return Ok(false) };
         match op.name {
-            "set" | "setp" => self.compare_floats(op)?,
+            "set" | "setp" => self.compare_floats(op),
             "testp" => {
                 op.take_type();
-                self.testp(op, format)?;
+                self.testp(op, format)
             }
             name if arithmetic.contains(&name) => {
                 op.take_type();
-                self.arithmetic(op, format)?;
+                self.arithmetic(op, format)
             }
-            _ => return Ok(false),
+            _ => Ok(false),
         }
-        Ok(true)
     }
 
-    fn arithmetic(&mut self, op: &mut Op<'_, 'a>, format: Format) -> Result<()> {
-        let mut mode = Mode { round: Round::Nearest, ..Mode::PLAIN };
+    /// Arithmetic; false for words it does not know together.
+    fn arithmetic(&mut self, op: &mut Op<'_, 'a>, format: Format) -> Result<bool> {
+        let mut mode = Mode::PLAIN;
         let ftz = format == Format::F32 || format.is_f16();
         mode.ftz = ftz && op.take("ftz");
         let (count, handler, class) = match op.name {
             "add" | "sub" | "mul" | "fma" | "mad" => {
-                mode.round = self.rounding(op, format)?.unwrap_or(Round::Nearest);
+                mode.round = rounding(op, format).unwrap_or(Round::Nearest);
                 mode.sat = ftz && op.take("sat");
                 mode.relu = op.name == "fma" && format.is_half() && op.take("relu");
                 let handler = match op.name {
                     "add" => floats!(format, AddF16, AddBf16, AddF32, AddF64),
                     "sub" => floats!(format, SubF16, SubBf16, SubF32, SubF64),
                     "mul" => floats!(format, MulF16, MulBf16, MulF32, MulF64),
-                    "mad" if format.is_half() => return self.unsupported(op, format),
+                    "mad" if format.is_half() => return Ok(false),
                     _ => floats!(format, FmaF16, FmaBf16, FmaF32, FmaF64),
                 };
                 (if matches!(op.name, "fma" | "mad") { 3 } else { 2 }, handler, format.class())
@@ -145,11 +145,11 @@ impl<'a> Lower<'a> {
             "copysign" => match format {
                 Format::F32 => (2, modal::<CopysignF32>(), Class::Float),
                 Format::F64 => (2, modal::<CopysignF64>(), Class::Double),
-                _ => return self.unsupported(op, format),
+                _ => return Ok(false),
             },
             "div" | "rcp" | "sqrt" | "rsqrt" => {
                 let count = if op.name == "div" { 2 } else { 1 };
-                let (handler, class) = self.quotient(op, format, &mut mode)?;
+                let Some((handler, class)) = quotient(op, format, &mut mode) else { return Ok(false) };
                 (count, handler, class)
             }
             _ => {
@@ -166,56 +166,13 @@ impl<'a> Lower<'a> {
                         halves!(half, Ex2F16, Ex2Bf16)
                     }
                     ("tanh", half) if half != Format::F64 => halves!(half, TanhF16, TanhBf16),
-                    _ => return self.unsupported(op, format),
+                    _ => return Ok(false),
                 };
                 (1, handler, Class::Special)
             }
         };
-        self.emit_modal(op, class, handler, count, format.ty(), mode)
-    }
-
-    /// Division, reciprocal and roots: correctly rounded, or approximate.
-    fn quotient(&mut self, op: &mut Op<'_, 'a>, format: Format, mode: &mut Mode) -> Result<(Modes, Class)> {
-        let way = op.take_any(&["approx", "full"]);
-        let round = if way.is_none() { self.rounding(op, format)? } else { None };
-        if let Some(round) = round {
-            mode.round = round;
-        }
-        if format == Format::F64 {
-            mode.ftz = op.take("ftz");
-        }
-        let handler = match (op.name, format, way, round) {
-            ("div", Format::F32, Some("approx"), _) => modal::<DivApproxF32>(),
-            ("div", Format::F32, Some(_), _) => modal::<DivFullF32>(),
-            ("div", Format::F32, None, Some(_)) => modal::<DivF32>(),
-            ("div", Format::F64, None, Some(_)) if !mode.ftz => modal::<DivF64>(),
-            ("rcp", Format::F32, Some("approx"), _) => modal::<RcpApproxF32>(),
-            ("rcp", Format::F32, None, Some(_)) => modal::<RcpF32>(),
-            ("rcp", Format::F64, Some("approx"), _) if mode.ftz => modal::<RcpApproxF64>(),
-            ("rcp", Format::F64, None, Some(_)) if !mode.ftz => modal::<RcpF64>(),
-            ("sqrt", Format::F32, Some("approx"), _) => modal::<SqrtApproxF32>(),
-            ("sqrt", Format::F32, None, Some(_)) => modal::<SqrtF32>(),
-            ("sqrt", Format::F64, None, Some(_)) if !mode.ftz => modal::<SqrtF64>(),
-            ("rsqrt", Format::F32, Some("approx"), _) => modal::<RsqrtF32>(),
-            ("rsqrt", Format::F64, Some("approx"), _) => modal::<RsqrtApproxF64>(),
-            _ => return self.unsupported(op, format),
-        };
-        Ok((handler, if way.is_some() { Class::Special } else { format.class() }))
-    }
-
-    fn unsupported<T>(&self, op: &Op<'_, 'a>, format: Format) -> Result<T> {
-        self.err(format!("instruction '{}' is not supported with these words for {format:?}", op.name))
-    }
-
-    /// The rounding an opcode names; the 16-bit formats have only one.
-    fn rounding(&self, op: &mut Op<'_, 'a>, format: Format) -> Result<Option<Round>> {
-        let known: &[&'static str] = if format.is_half() { &["rn"] } else { &["rn", "rz", "rm", "rp"] };
-        Ok(op.take_any(known).map(|word| match word {
-            "rn" => Round::Nearest,
-            "rz" => Round::Zero,
-            "rm" => Round::Down,
-            _ => Round::Up,
-        }))
+        self.emit_modal(op, class, handler, count, format.ty(), mode)?;
+        Ok(true)
     }
 
     /// An operation of `count` operands of one type and its mode.
@@ -238,32 +195,28 @@ impl<'a> Lower<'a> {
         Ok(())
     }
 
-    fn testp(&mut self, op: &mut Op<'_, 'a>, format: Format) -> Result<()> {
+    fn testp(&mut self, op: &mut Op<'_, 'a>, format: Format) -> Result<bool> {
         let handler = match format {
             Format::F32 => testp::<AsF32>(),
             Format::F64 => testp::<AsF64>(),
-            _ => return self.unsupported(op, format),
+            _ => return Ok(false),
         };
         let Some(question) = CLASSES.iter().position(|(word, _)| op.take(word)) else {
-            return self.unsupported(op, format);
+            return Ok(false);
         };
         self.count(op, 2)?;
         let a = self.source(&op.operands[1], format.ty())?;
         let d = self.dest(&op.operands[0], Type::Pred)?;
         self.emit(Class::Compare, handler, [d, a, 0, 0], question as u64);
-        Ok(())
+        Ok(true)
     }
 
     /// `setp` and `set` of floats.
-    fn compare_floats(&mut self, op: &mut Op<'_, 'a>) -> Result<()> {
+    fn compare_floats(&mut self, op: &mut Op<'_, 'a>) -> Result<bool> {
         let words = ["eq", "ne", "lt", "le", "gt", "ge", "equ", "neu", "ltu", "leu", "gtu", "geu", "num", "nan"];
-        let Some(relation) = op.take_any(&words) else {
-            return self.err(format!("instruction '{}' has no comparison of floats", op.full_name()));
-        };
+        let Some(relation) = op.take_any(&words) else { return Ok(false) };
         let types: Vec<&str> = std::iter::from_fn(|| op.take_type()).collect();
-        let Some(format) = types.last().copied().and_then(Format::parse) else {
-            return self.err(format!("instruction '{}' is not supported for these types", op.full_name()));
-        };
+        let Some(format) = types.last().copied().and_then(Format::parse) else { return Ok(false) };
         let ftz = (format == Format::F32 || format.is_f16()) && op.take("ftz");
         let combine = match op.take_any(&["and", "or", "xor"]) {
             None => None,
@@ -297,17 +250,17 @@ impl<'a> Lower<'a> {
         } else {
             self.emit_float_setp(comparison, [p, q], [a, b]);
         }
-        Ok(())
+        Ok(true)
     }
 
     /// `set`: a comparison, then one of two constants.
-    fn set_floats(&mut self, op: &Op<'_, 'a>, how: Comparison, result: &str, a: u32, b: u32) -> Result<()> {
+    fn set_floats(&mut self, op: &Op<'_, 'a>, how: Comparison, result: &str, a: u32, b: u32) -> Result<bool> {
         if matches!(how.format, Format::F16x2 | Format::Bf16x2) {
             let one = match result {
                 "f16x2" => 0x3c00,
                 "bf16x2" => 0x3f80,
                 "u32" | "s32" | "b32" => 0xffff,
-                _ => return self.err(format!("'set' with the result '{result}' is not supported for pairs")),
+                _ => return Ok(false),
             };
             let d = self.dest(&op.operands[0], Type::B32)?;
             let preds = [self.row(Width::Pred), self.row(Width::Pred)];
@@ -319,7 +272,7 @@ impl<'a> Lower<'a> {
             }
             let list = self.list(&parts);
             self.emit(Class::Compare, join::<u16, u32>(), [d, 0, 0, 0], u64::from(list));
-            return Ok(());
+            return Ok(true);
         }
         let (ty, one) = match result {
             "f32" => (Type::B32, 0x3f80_0000),
@@ -327,7 +280,7 @@ impl<'a> Lower<'a> {
             "f16" => (Type::B16, 0x3c00),
             "bf16" => (Type::B16, 0x3f80),
             "u16" | "s16" | "b16" => (Type::B16, 0xffff),
-            _ => return self.err(format!("'set' with the result '{result}' is not supported")),
+            _ => return Ok(false),
         };
         let d = self.dest(&op.operands[0], ty)?;
         let pred = self.row(Width::Pred);
@@ -336,7 +289,7 @@ impl<'a> Lower<'a> {
         let (yes, no) = (self.constant(width, one), self.constant(width, 0));
         let select = if width == Width::Half { lanes::select::<u16>() } else { lanes::select::<u32>() };
         self.emit(Class::Compare, select, [d, yes, no, pred], 0);
-        Ok(())
+        Ok(true)
     }
 
     /// Compare lower and upper halves, each into its predicate (0 for none).
@@ -434,6 +387,44 @@ impl<'a> Lower<'a> {
             }
         }
     }
+}
+
+/// Division, reciprocal and roots: correctly rounded, or approximate. None for words that do not go together.
+fn quotient(op: &mut Op<'_, '_>, format: Format, mode: &mut Mode) -> Option<(Modes, Class)> {
+    let way = op.take_any(&["approx", "full"]);
+    let round = if way.is_none() { rounding(op, format) } else { None };
+    mode.round = round.unwrap_or(Round::Nearest);
+    if format == Format::F64 {
+        mode.ftz = op.take("ftz");
+    }
+    let handler = match (op.name, format, way, round) {
+        ("div", Format::F32, Some("approx"), _) => modal::<DivApproxF32>(),
+        ("div", Format::F32, Some(_), _) => modal::<DivFullF32>(),
+        ("div", Format::F32, None, Some(_)) => modal::<DivF32>(),
+        ("div", Format::F64, None, Some(_)) if !mode.ftz => modal::<DivF64>(),
+        ("rcp", Format::F32, Some("approx"), _) => modal::<RcpApproxF32>(),
+        ("rcp", Format::F32, None, Some(_)) => modal::<RcpF32>(),
+        ("rcp", Format::F64, Some("approx"), _) if mode.ftz => modal::<RcpApproxF64>(),
+        ("rcp", Format::F64, None, Some(_)) if !mode.ftz => modal::<RcpF64>(),
+        ("sqrt", Format::F32, Some("approx"), _) => modal::<SqrtApproxF32>(),
+        ("sqrt", Format::F32, None, Some(_)) => modal::<SqrtF32>(),
+        ("sqrt", Format::F64, None, Some(_)) if !mode.ftz => modal::<SqrtF64>(),
+        ("rsqrt", Format::F32, Some("approx"), _) => modal::<RsqrtF32>(),
+        ("rsqrt", Format::F64, Some("approx"), _) => modal::<RsqrtApproxF64>(),
+        _ => return None,
+    };
+    Some((handler, if way.is_some() { Class::Special } else { format.class() }))
+}
+
+/// The rounding an opcode names; the 16-bit formats have only one.
+fn rounding(op: &mut Op<'_, '_>, format: Format) -> Option<Round> {
+    let known: &[&'static str] = if format.is_half() { &["rn"] } else { &["rn", "rz", "rm", "rp"] };
+    op.take_any(known).map(|word| match word {
+        "rn" => Round::Nearest,
+        "rz" => Round::Zero,
+        "rm" => Round::Down,
+        _ => Round::Up,
+    })
 }
 
 /// A comparison of floats: its relation, and the predicate it is combined with.

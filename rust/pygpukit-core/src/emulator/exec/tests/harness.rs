@@ -1,5 +1,6 @@
 //! One instruction on many operands: a kernel around it, and what each thread stored.
 
+use crate::emulator::exec::lanes::BASELINE;
 use crate::emulator::random::Random;
 use crate::emulator::testing::Case;
 
@@ -11,10 +12,17 @@ const KEPT: u64 = 0x0123_4567_89ab_cdef;
 
 /// Run `code` (with `%d`, `%a`, `%b`, `%c`, and predicates `%p`, `%q`) for each case, `bits` wide: d, a, b and c.
 ///
-/// It runs under a guard too; lanes it leaves out must keep their destination.
+/// It runs under a guard too; lanes it leaves out must keep their destination. The baseline must agree.
 pub(super) fn apply(code: &str, bits: [u32; 4], cases: &[[u64; 3]]) -> Vec<u64> {
     let all = launch(code, bits, cases, false);
     let guarded = launch(code, bits, cases, true);
+    BASELINE.set(true);
+    let baseline = [launch(code, bits, cases, false), launch(code, bits, cases, true)];
+    BASELINE.set(false);
+    for (case, (wide, narrow)) in cases.iter().zip(all.iter().zip(&baseline[0])) {
+        assert_eq!(wide, narrow, "'{code}' of {case:x?} with wide lanes and without");
+    }
+    assert_eq!(guarded, baseline[1], "'{code}' under a guard with wide lanes and without");
     let kept = KEPT & (u64::MAX >> (64 - bits[0]));
     for (thread, (&plain, &value)) in all.iter().zip(&guarded).enumerate() {
         let want = if thread % 3 == 0 { kept } else { plain };
@@ -23,7 +31,24 @@ pub(super) fn apply(code: &str, bits: [u32; 4], cases: &[[u64; 3]]) -> Vec<u64> 
     all
 }
 
+/// As `apply`, for code that has a guard of its own.
+pub(super) fn apply_unguarded(code: &str, bits: [u32; 4], cases: &[[u64; 3]]) -> Vec<u64> {
+    launch(code, bits, cases, false)
+}
+
+/// Why the code cannot be loaded.
+pub(super) fn refusal(code: &str, bits: [u32; 4]) -> String {
+    match try_launch(code, bits, &[[0; 3]], false) {
+        Ok(_) => panic!("'{code}' was not refused"),
+        Err(message) => message,
+    }
+}
+
 fn launch(code: &str, bits: [u32; 4], cases: &[[u64; 3]], guarded: bool) -> Vec<u64> {
+    try_launch(code, bits, cases, guarded).unwrap_or_else(|error| panic!("'{code}': {error}"))
+}
+
+fn try_launch(code: &str, bits: [u32; 4], cases: &[[u64; 3]], guarded: bool) -> Result<Vec<u64>, String> {
     let [d, a, b, c] = bits;
     let mut input: Vec<u64> = cases.iter().flatten().copied().collect();
     let mut output = vec![0u64; cases.len()];
@@ -81,8 +106,8 @@ DONE:
     );
     let blocks = cases.len().div_ceil(THREADS) as u32;
     let args = [input.as_mut_ptr() as u64, output.as_mut_ptr() as u64, cases.len() as u64];
-    Case::new(&text, blocks, THREADS as u32).run(&args).unwrap_or_else(|error| panic!("'{code}': {error}"));
-    output
+    Case::new(&text, blocks, THREADS as u32).run(&args)?;
+    Ok(output)
 }
 
 /// Operands of a format: special values in all combinations, then random ones near each other and anywhere.

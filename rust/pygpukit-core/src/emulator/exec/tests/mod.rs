@@ -2,8 +2,11 @@
 
 mod atomic;
 mod barrier;
+mod compare;
+mod convert;
 mod copies;
 mod float;
+mod half;
 mod harness;
 mod kernels;
 mod mbarrier;
