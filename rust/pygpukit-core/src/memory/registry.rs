@@ -82,7 +82,10 @@ pub struct Extent {
 /// Bytes between neighbouring arrays while kernels are checked.
 pub(super) const APART: usize = 256;
 
-static ARRAYS: Mutex<BTreeMap<DevPtr, (u64, Option<Arc<Written>>)>> = Mutex::new(BTreeMap::new());
+/// Bytes, and which of them are written, by address.
+type Arrays = BTreeMap<DevPtr, (u64, Option<Arc<Written>>)>;
+
+static ARRAYS: Mutex<Arrays> = Mutex::new(Arrays::new());
 static TRACKING: AtomicBool = AtomicBool::new(false);
 
 /// From now on follow which bytes of new arrays are written; older ones count as written.

@@ -95,7 +95,8 @@ impl Checker {
         shape: Shape,
         thread: u32,
     ) -> Option<Finding> {
-        let mut access = Access { entry: Entry { time: self.clock, thread, info: 0 }, floor: block.barrier, born: block.born };
+        let mut access =
+            Access { entry: Entry { time: self.clock, thread, info: 0 }, floor: block.barrier, born: block.born };
         let mut cells = std::mem::take(&mut block.cells);
         let mut found = None;
         let count = shape.bytes.div_ceil(4) as usize;

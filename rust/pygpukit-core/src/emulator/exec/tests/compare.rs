@@ -131,7 +131,7 @@ fn pairs_give_a_predicate_for_each_half() {
                 };
                 check(&code, [32; 4], &cases, |v| {
                     let (low, high) = both(v);
-                    u64::from(low) * yes | (u64::from(high) * yes) << 16
+                    (u64::from(low) * yes) | ((u64::from(high) * yes) << 16)
                 });
             }
         }
