@@ -1,6 +1,7 @@
 //! A block: its warps, shared memory and barriers.
 
 use super::check::{BlockCheck, Checker, WarpCheck};
+use super::cluster::ClusterState;
 use super::code::LANES;
 use super::copies::Tracked;
 use super::counters::Counters;
@@ -42,6 +43,8 @@ pub(crate) struct Shared {
     pub index: [u32; 3],
     /// Linear number in the grid.
     pub number: u64,
+    /// Number in its cluster.
+    pub rank: u32,
     pub memory: SharedMemory,
     pub barriers: [Barrier; BARRIERS],
     /// Copies that mbarrier objects wait for.
@@ -54,6 +57,8 @@ pub(crate) struct Shared {
     pub check: Option<Box<BlockCheck>>,
     /// Random choices instead of the fixed order, when schedules are fuzzed.
     pub order: Option<Random>,
+    /// What the blocks of the cluster share, while this one runs.
+    pub cluster: ClusterState,
 }
 
 #[repr(C, align(128))]
@@ -78,10 +83,6 @@ impl SharedMemory {
 }
 
 impl Shared {
-    pub fn cluster_phase(&self) -> u32 {
-        0
-    }
-
     /// Complete a barrier when all have arrived.
     pub fn settle(&mut self, id: usize) {
         let barrier = &mut self.barriers[id];
@@ -114,9 +115,24 @@ impl Shared {
         (count, all)
     }
 
+    /// Tell the checker what other blocks of the cluster wrote here.
+    fn note_written(&mut self) {
+        let rank = self.rank;
+        if let Some(check) = &mut self.check {
+            self.cluster.written.retain(|&(of, offset, bytes)| {
+                if of == rank {
+                    check.overwrite(offset, bytes);
+                }
+                of != rank
+            });
+        }
+    }
+
     /// Threads have exited: those that are left may now be all that a barrier waits for.
     pub fn leave(&mut self, threads: u32) {
         self.live -= threads;
+        self.cluster.live -= threads;
+        self.cluster.settle();
         for id in 0..BARRIERS {
             if self.barriers[id].expected == 0 {
                 self.settle(id);
@@ -129,6 +145,8 @@ pub(crate) enum BlockOutcome {
     Done,
     /// It ran for its share and has not ended.
     Slice,
+    /// Its warps wait for other blocks of the cluster.
+    Waits,
     Fault(Box<Fault>),
 }
 
@@ -141,11 +159,12 @@ pub(crate) struct Block {
 }
 
 impl Block {
-    pub fn new(grid: &Grid, number: u64) -> Block {
+    pub fn new(grid: &Grid, number: u64, rank: u32) -> Block {
         let count = (grid.threads() as usize).div_ceil(LANES);
         let shared = Shared {
             index: [0; 3],
             number,
+            rank,
             memory: SharedMemory::new(grid.shared_bytes()),
             barriers: Default::default(),
             tracked: Vec::new(),
@@ -153,6 +172,7 @@ impl Block {
             counters: None,
             check: None,
             order: None,
+            cluster: ClusterState::default(),
         };
         let mut block =
             Block { shared, warps: (0..count).map(|id| Warp::new(grid, id as u32)).collect(), next: 0, fresh: true };
@@ -196,6 +216,7 @@ impl Block {
     pub fn run(&mut self, grid: &Grid, budget: u64, mut checker: Option<&mut Checker>) -> (BlockOutcome, u64) {
         if let Some(checker) = checker.as_deref_mut() {
             self.begin_checks(grid, checker);
+            self.shared.note_written();
         }
         let mut total = 0;
         loop {
@@ -240,7 +261,11 @@ impl Block {
                 return (BlockOutcome::Done, total);
             }
             if alive && !ran && self.shared.order.is_none() || (!ran && self.all_blocked(grid)) {
-                return (BlockOutcome::Fault(self.deadlock(grid)), total);
+                let outside = |warp: &Warp| warp.groups.iter().any(|g| matches!(g.wait, Wait::Cluster { .. }));
+                return match self.warps.iter().any(outside) {
+                    true => (BlockOutcome::Waits, total),
+                    false => (BlockOutcome::Fault(self.deadlock(grid)), total),
+                };
             }
             // Warps that all wait for something outside should not keep others from running.
             if total >= budget || (yielded && !worked) {
@@ -264,7 +289,7 @@ impl Block {
         self.warps.iter_mut().filter(|w| !w.is_done()).all(|warp| Cx::new(warp, shared, grid, None).is_blocked())
     }
 
-    fn deadlock(&self, grid: &Grid) -> Box<Fault> {
+    pub fn deadlock(&self, grid: &Grid) -> Box<Fault> {
         let groups = self.warps.iter().flat_map(|warp| warp.groups.iter().map(move |group| (warp, group)));
         if let Some((warp, group)) = groups.into_iter().find(|(_, g)| matches!(g.wait, Wait::Aligned(_))) {
             let kind = FaultKind::DivergentBarrier { here: group.mask, live: warp.live };
@@ -282,7 +307,7 @@ impl Block {
                         let expected = if barrier.expected == 0 { self.shared.live } else { barrier.expected };
                         format!("waits at barrier {id}, where {} of {expected} threads have arrived", barrier.arrived)
                     }
-                    Wait::Cluster { .. } => "waits at the cluster's barrier".to_string(),
+                    Wait::Cluster { .. } => "waits at the barrier of the cluster".to_string(),
                     Wait::Lanes(need) | Wait::WarpBarrier(need) | Wait::Aligned(need) => {
                         format!("waits for lanes {:#010x} of its warp", need & warp.live & !group.mask)
                     }

@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
-use super::block::{Block, BlockOutcome};
+use super::block::BlockOutcome;
 use super::check::Checker;
+use super::cluster::Cluster;
 use super::code::{Code, Function, LANES, Special};
 use super::counters::Counters;
 use super::fault::{Fault, FaultKind};
@@ -82,8 +83,26 @@ impl Grid {
         self.threads.iter().product()
     }
 
+    /// Clusters of the launch.
     pub fn total(&self) -> u64 {
-        self.blocks.iter().map(|&n| u64::from(n)).product()
+        (0..3).map(|i| u64::from(self.blocks[i] / self.cluster[i])).product()
+    }
+
+    pub fn cluster_size(&self) -> u32 {
+        self.cluster.iter().product()
+    }
+
+    /// Linear number of the block with a rank in a cluster.
+    pub fn block_of(&self, cluster: u64, rank: u32) -> u64 {
+        if self.cluster == [1; 3] {
+            return cluster;
+        }
+        let [x, y, _] = [0, 1, 2].map(|i: usize| u64::from(self.blocks[i] / self.cluster[i]));
+        let first = [cluster % x, cluster / x % y, cluster / (x * y)];
+        let (cx, cy) = (self.cluster[0], self.cluster[1]);
+        let inside = [rank % cx, rank / cx % cy, rank / (cx * cy)];
+        let at = [0, 1, 2].map(|i: usize| first[i] * u64::from(self.cluster[i]) + u64::from(inside[i]));
+        at[0] + u64::from(self.blocks[0]) * (at[1] + u64::from(self.blocks[1]) * at[2])
     }
 
     pub fn shared_bytes(&self) -> usize {
@@ -130,10 +149,10 @@ impl Grid {
                 let c = [0, 1, 2].map(|i: usize| block[i] % self.cluster[i]);
                 c[0] + self.cluster[0] * (c[1] + self.cluster[1] * c[2])
             }
-            Special::ClusterSize => self.cluster.iter().product(),
+            Special::ClusterSize => self.cluster_size(),
             Special::Clusterid(i) => block[at(i)] / self.cluster[at(i)],
             Special::Nclusterid(i) => self.blocks[at(i)] / self.cluster[at(i)],
-            Special::IsCluster => u32::from(self.cluster.iter().product::<u32>() > 1),
+            Special::IsCluster => u32::from(self.cluster_size() > 1),
         }
     }
 
@@ -159,13 +178,13 @@ impl Grid {
 
 #[derive(Default)]
 struct State {
-    /// Blocks that have begun.
+    /// Clusters that have begun.
     next: u64,
     /// Begun, not ended, and not running now.
-    resident: VecDeque<Block>,
+    resident: VecDeque<Cluster>,
     running: usize,
     /// Ended: their memory serves the next one.
-    spare: Vec<Block>,
+    spare: Vec<Cluster>,
     /// How many may be begun and not ended at the same time.
     cap: usize,
     /// Slices since the last block ended.
@@ -232,13 +251,13 @@ impl Run {
     /// Work as one of its threads until nothing is left to do, or until a moment; false when that came first.
     pub fn work(&self, until: Option<Instant>) -> bool {
         loop {
-            let Some(mut block) = self.take() else { return true };
+            let Some(mut cluster) = self.take() else { return true };
             let share = if self.grid.cooperative { SLICE / 8 } else { SLICE };
             let (outcome, count) = match self.grid.options.check {
-                true => block.run(&self.grid, share, self.checker.lock().as_deref_mut()),
-                false => block.run(&self.grid, share, None),
+                true => cluster.run(&self.grid, share, self.checker.lock().as_deref_mut()),
+                false => cluster.run(&self.grid, share, None),
             };
-            self.put(block, outcome, count);
+            self.put(cluster, outcome, count);
             if count < 2048 {
                 std::thread::yield_now();
             }
@@ -248,7 +267,7 @@ impl Run {
         }
     }
 
-    fn take(&self) -> Option<Block> {
+    fn take(&self) -> Option<Cluster> {
         let mut state = self.state.lock();
         if state.fault.is_some() || state.ended {
             return None;
@@ -256,49 +275,49 @@ impl Run {
         let begun = state.resident.len() + state.running;
         let may_begin =
             state.next < self.grid.total() && begun < state.cap.min(MAX_RESIDENT.max(begun_limit(&self.grid)));
-        let block = if may_begin {
+        let cluster = if may_begin {
             let number = state.next;
             state.next += 1;
             let spare = state.spare.pop();
             state.running += 1;
             drop(state);
             return Some(match spare {
-                Some(mut block) => {
-                    block.restart(&self.grid, number);
-                    block
+                Some(mut cluster) => {
+                    cluster.restart(&self.grid, number);
+                    cluster
                 }
-                None => Block::new(&self.grid, number),
+                None => Cluster::new(&self.grid, number),
             });
         } else {
             state.resident.pop_front()
         };
-        if block.is_some() {
+        if cluster.is_some() {
             state.running += 1;
         }
-        block
+        cluster
     }
 
-    fn put(&self, block: Block, outcome: BlockOutcome, count: u64) {
+    fn put(&self, cluster: Cluster, outcome: BlockOutcome, count: u64) {
         let mut state = self.state.lock();
         state.running -= 1;
         state.instructions += count;
         match outcome {
             BlockOutcome::Done => {
-                if let Some(counters) = &block.shared.counters {
+                for counters in cluster.counters() {
                     state.counters.get_or_insert_default().add(counters);
                 }
                 state.idle = 0;
-                state.spare.push(block);
+                state.spare.push(cluster);
             }
-            BlockOutcome::Slice => {
+            BlockOutcome::Slice | BlockOutcome::Waits => {
                 state.idle += 1;
                 if state.idle > state.resident.len() + state.running + 1 {
-                    // Nobody ends: perhaps they wait for a block that has not begun.
+                    // Nobody ends: perhaps they wait for a cluster that has not begun.
                     state.cap = state.cap.saturating_add(state.cap / 2 + 1);
                     state.idle = 0;
                 }
-                let fault = self.limit(&state, &block);
-                state.resident.push_back(block);
+                let fault = self.limit(&state, &cluster);
+                state.resident.push_back(cluster);
                 if let Some(fault) = fault {
                     state.fault.get_or_insert(fault);
                 }
@@ -317,7 +336,7 @@ impl Run {
     }
 
     /// Has the launch used up what it was allowed?
-    fn limit(&self, state: &State, block: &Block) -> Option<Box<Fault>> {
+    fn limit(&self, state: &State, cluster: &Cluster) -> Option<Box<Fault>> {
         let options = &self.grid.options;
         let kind = if self.abort.load(Ordering::Relaxed) {
             FaultKind::Interrupted
@@ -335,8 +354,8 @@ impl Run {
         } else {
             return None;
         };
-        let (pc, thread) = block.somewhere();
-        Some(Box::new(Fault { kind, pc, thread, block: block.shared.index, notes: Vec::new() }))
+        let (pc, thread, block) = cluster.somewhere();
+        Some(Box::new(Fault { kind, pc, thread, block, notes: Vec::new() }))
     }
 
     /// Wait for the end; None when `timeout` came first.

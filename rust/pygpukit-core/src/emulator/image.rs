@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::cluster::MAX_CLUSTER;
 use super::code::Code;
 use super::grid::{Grid, Options, Run, Summary};
 use super::lower::{Data, LowerError, lower};
@@ -119,6 +120,19 @@ impl Image {
         }
         let fixed = function.cluster.filter(|c| c[0] > 0);
         let cluster = fixed.unwrap_or(launch.cluster).map(|n| n.max(1));
+        let size: u64 = cluster.iter().map(|&n| u64::from(n)).product();
+        if size > MAX_CLUSTER {
+            return Err(format!(
+                "kernel '{}' cannot be launched with clusters of {cluster:?} blocks: the most is {MAX_CLUSTER} in all",
+                launch.name
+            ));
+        }
+        if (0..3).any(|i| !launch.grid[i].is_multiple_of(cluster[i])) {
+            return Err(format!(
+                "kernel '{}' has clusters of {cluster:?} blocks, of which the grid {:?} is not a multiple",
+                launch.name, launch.grid
+            ));
+        }
         let grid = Grid {
             code: self.code.clone(),
             kernel: launch.kernel,

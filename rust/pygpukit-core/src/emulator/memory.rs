@@ -1,5 +1,6 @@
 //! Addresses of a kernel: windows of the generic address space, and which global addresses are valid.
 
+use super::cluster::RANK_SHIFT;
 use super::code::{FULL, LANES};
 use super::fault::{FaultKind, MemorySpace};
 use super::warp::Cx;
@@ -132,10 +133,53 @@ impl Cx<'_> {
             return Err(FaultKind::Misaligned { space, write, address, bytes });
         }
         if address.saturating_add(u64::from(bytes)) > limit {
-            return Err(FaultKind::OutOfBounds { space, write, address, bytes, limit });
+            return self.resolve_cluster(address, bytes, write);
         }
         // SAFETY: inside the block's shared memory.
         Ok(unsafe { self.block.memory.as_mut_ptr().add(address as usize) })
+    }
+
+    /// An address that is not an offset in the block's shared memory: one `mapa` gave, or an error.
+    #[cold]
+    fn resolve_cluster(&mut self, address: u64, bytes: u32, write: bool) -> Result<*mut u8, FaultKind> {
+        let own = self.block.memory.bytes as u64;
+        let outside =
+            |address, limit| Err(FaultKind::OutOfBounds { space: MemorySpace::Shared, write, address, bytes, limit });
+        let (rank, offset) = match self.place_in_cluster(address) {
+            Some(place) => place,
+            None => return outside(address, own),
+        };
+        if u64::from(offset) + u64::from(bytes) > own {
+            return outside(u64::from(offset), own);
+        }
+        let memory = if rank == self.block.rank {
+            self.block.memory.as_mut_ptr()
+        } else if let Some((memory, _)) = self.block.cluster.memory(rank) {
+            if write && self.checker.is_some() {
+                self.block.cluster.written.push((rank, offset, bytes));
+            }
+            memory
+        } else {
+            let verb = if write { "write to" } else { "read from" };
+            let text = format!(
+                "{verb} offset {offset} of the shared memory of the block with rank {rank}, which has ended: a block must \
+                 not end while others of its cluster use its memory, so let all of them meet at a barrier before"
+            );
+            return Err(FaultKind::Invalid { text });
+        };
+        // SAFETY: all blocks have as much shared memory, and the block has not ended.
+        Ok(unsafe { memory.add(offset as usize) })
+    }
+
+    /// Rank and offset of an address of the cluster's shared memory.
+    #[inline]
+    pub fn place_in_cluster(&self, address: u64) -> Option<(u32, u32)> {
+        if address < self.block.memory.bytes as u64 {
+            return Some((self.block.rank, address as u32));
+        }
+        let rank = u32::try_from(address >> RANK_SHIFT).ok()?.checked_sub(1)?;
+        let offset = address as u32 & ((1 << RANK_SHIFT) - 1);
+        (rank < self.block.cluster.size()).then_some((rank, offset))
     }
 
     #[inline]

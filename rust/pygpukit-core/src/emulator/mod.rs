@@ -4,6 +4,7 @@
 
 mod block;
 mod check;
+mod cluster;
 mod code;
 mod copies;
 mod counters;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::{Image, Launch, Memory, Options, Summary};
+use crate::memory::registry::Extent;
 
 /// Every address is valid: tests pass pointers of their own.
 struct Everything;
@@ -11,7 +12,14 @@ impl Memory for Everything {
     fn find(&self, address: u64) -> Option<(u64, u64)> {
         (address > 4096).then_some((4096, 1 << 48))
     }
+
+    /// For the checker memory is made of pieces that it can keep a shadow of.
+    fn array(&self, address: u64) -> Option<Extent> {
+        self.find(address).map(|_| Extent { start: address & !(PIECE - 1), bytes: PIECE, written: None })
+    }
 }
+
+const PIECE: u64 = 1 << 20;
 
 /// A launch of a kernel of a text, `k` unless another is named.
 pub(crate) struct Case<'a> {
@@ -19,6 +27,7 @@ pub(crate) struct Case<'a> {
     pub kernel: &'a str,
     pub blocks: u32,
     pub threads: u32,
+    pub cluster: u32,
     pub shared: u32,
     pub options: Options,
 }
@@ -26,7 +35,7 @@ pub(crate) struct Case<'a> {
 impl<'a> Case<'a> {
     pub fn new(text: &'a str, blocks: u32, threads: u32) -> Case<'a> {
         let options = Options { max_instructions: Some(200_000_000), ..Options::default() };
-        Case { text, kernel: "k", blocks, threads, shared: 0, options }
+        Case { text, kernel: "k", blocks, threads, cluster: 0, shared: 0, options }
     }
 
     /// Run it; arguments are cut to the size of their parameters.
@@ -50,7 +59,7 @@ impl<'a> Case<'a> {
             grid: [self.blocks, 1, 1],
             block: [self.threads, 1, 1],
             shared: self.shared,
-            cluster: [0; 3],
+            cluster: [self.cluster, 0, 0],
             cooperative: false,
             args: &bytes,
             arrays: &[],

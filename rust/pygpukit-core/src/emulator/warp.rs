@@ -76,6 +76,9 @@ pub(crate) struct Warp {
     pub issued: u64,
     /// State of asynchronous copies that are not complete yet.
     pub copies: super::copies::Copies,
+    /// Lanes that have arrived at the cluster's barrier and not waited, and the phases they did so in.
+    pub at_cluster: u32,
+    pub cluster_phases: [u32; LANES],
     /// Filled where the launch is checked.
     pub check: Option<Box<WarpCheck>>,
 }
@@ -98,6 +101,8 @@ impl Warp {
             rotate: false,
             issued: 0,
             copies: Default::default(),
+            at_cluster: 0,
+            cluster_phases: [0; LANES],
             check: None,
         }
     }
@@ -111,6 +116,7 @@ impl Warp {
         self.groups.clear();
         self.groups.push(Group { mask: self.live, pc: grid.entry().start, base: 0, wait: Wait::Ready, stamp: 0 });
         self.copies = Default::default();
+        self.at_cluster = 0;
         (self.patience, self.rotate) = (PATIENCE, false);
         // SAFETY: the register file holds the entry's frame, and `fills` lie in it.
         unsafe {
@@ -440,7 +446,7 @@ impl<'a> Cx<'a> {
                     mask & live & !waiting.fold(0, |all, g| all | g.mask) == 0
                 }
                 Wait::Barrier { id, phase } => self.block.barriers[id as usize].phase != phase,
-                Wait::Cluster { phase } => self.block.cluster_phase() != phase,
+                Wait::Cluster { phase } => self.block.cluster.phase != phase,
             };
             if !over {
                 continue;

@@ -3,6 +3,7 @@
 use super::arrays::Known;
 use super::shadow::{ASYNC, ATOMIC, Access, Cell, Entry, NARROW, STORE, STRONG, Seen, info, touch};
 use super::{BlockCheck, Checker, Numbers, WarpCheck};
+use crate::emulator::cluster::RANK_SHIFT;
 use crate::emulator::code::{Effect, Flow, Function, LANES};
 use crate::emulator::exec::memory::Kind;
 use crate::emulator::fault::MemorySpace;
@@ -285,6 +286,13 @@ impl Cx<'_> {
                     }
                     plain[lane] = if global >> lane & 1 != 0 { a[lane] } else { a[lane] & !WINDOW_MASK };
                 }
+            }
+        }
+        // What is in the memory of another block is left to the bounds.
+        let tag = (u64::from(self.block.rank) + 1) << RANK_SHIFT;
+        for lane in (0..LANES).filter(|lane| shared >> lane & 1 != 0) {
+            if plain[lane] >> RANK_SHIFT == tag >> RANK_SHIFT && plain[lane] >= self.block.memory.bytes as u64 {
+                plain[lane] -= tag;
             }
         }
         let mut found = None;

@@ -145,6 +145,17 @@ impl BlockCheck {
     }
 }
 
+impl BlockCheck {
+    /// Bytes of shared memory were written by another block, or by an asynchronous copy that is complete.
+    pub fn overwrite(&mut self, offset: u32, bytes: u32) {
+        let words = (offset / 4) as usize..(offset + bytes).div_ceil(4) as usize;
+        for cell in self.cells.get_mut(words).into_iter().flatten() {
+            *cell = [0; 9];
+        }
+        self.defined.set_range(u64::from(offset), u64::from(bytes), true);
+    }
+}
+
 /// What is known of a warp.
 pub(crate) struct WarpCheck {
     /// Number in its block, and threads of a block.

@@ -9,6 +9,10 @@ use crate::emulator::code::{Effect, LANES};
 use crate::emulator::copies::Pending;
 use crate::emulator::warp::Cx;
 
+/// Keys of publications that are not at a global address: barriers of clusters, and words of their shared memory.
+const CLUSTER_KEY: u64 = 0x50 << 56;
+const WORD_KEY: u64 = 0x60 << 56;
+
 fn lanes_of(mask: u32) -> impl Iterator<Item = usize> {
     (0..LANES).filter(move |lane| mask >> lane & 1 != 0)
 }
@@ -119,6 +123,33 @@ impl Cx<'_> {
         }
     }
 
+    /// Lanes arrive at the cluster's barrier in a phase (a release), or have waited for the end of it (an acquire).
+    pub(crate) fn check_cluster(&mut self, lanes: u32, phase: u32, acquire: bool) {
+        let live = self.warp.live;
+        let first = self.block.cluster.peers.first().map_or(self.block.number, |peer| peer.number);
+        let key = CLUSTER_KEY | first << 1 | u64::from(phase & 1);
+        let Some((checker, block, warp)) = self.parts() else { return };
+        let (now, numbers) = (checker.clock, checker.numbers);
+        warp.collect(block, now);
+        warp.any = true;
+        let word = checker.published.entry(key).or_default();
+        if acquire {
+            let known = word.wide.clone();
+            lanes_of(lanes).for_each(|lane| learn(&mut warp.lanes[lane].known, &known, now));
+            return;
+        }
+        let thread = warp.thread(block);
+        let sync = if lanes == live { now } else { warp.sync };
+        for lane in lanes_of(lanes) {
+            if lane as u32 == lanes.trailing_zeros() || lanes != live || warp.lanes[lane].known.is_some() {
+                let more = warp.lanes[lane].known.as_deref();
+                let known = Known::of(thread + lane as u32, numbers, now, sync, block.barrier, more);
+                learn(&mut word.wide, &Some(Arc::new(known)), now);
+            }
+        }
+        learn(&mut word.wide, &block.known, now);
+    }
+
     /// `bar.warp.sync`: these lanes have met, and memory is ordered between them.
     pub(crate) fn check_warp_barrier(&mut self, lanes: u32) {
         let live = self.warp.live;
@@ -171,14 +202,15 @@ impl Cx<'_> {
     /// Volatile, relaxed and atomic accesses: readers learn what writers published before a fence.
     pub(super) fn exchange(&mut self, a: &[u64; LANES], shared: u32, global: u32, effect: Effect, write: bool) {
         let reads = !write || effect.is(Effect::ATOMIC);
+        let keys = self.word_keys(a, shared);
         let Some((checker, block, warp)) = self.parts() else { return };
         let now = checker.clock;
         if !block.inbox.is_empty() {
             warp.collect(block, now);
         }
         for lane in lanes_of(shared | global) {
-            let at = a[lane];
-            let inside = shared >> lane & 1 != 0;
+            let at = keys.map_or(a[lane], |keys| keys[lane]);
+            let inside = shared >> lane & 1 != 0 && keys.is_none();
             if reads {
                 let words = if inside { &block.published } else { &checker.published };
                 if let Some(published) = words.get(&at) {
@@ -209,11 +241,42 @@ impl Cx<'_> {
         }
     }
 
+    /// Where blocks share their memory in a cluster, words of it are known by keys: of these lanes' addresses, and the
+    /// addresses of the others as they are.
+    fn word_keys(&self, a: &[u64; LANES], shared: u32) -> Option<[u64; LANES]> {
+        let peers = &self.block.cluster.peers;
+        if peers.is_empty() {
+            return None;
+        }
+        let mut keys = *a;
+        for lane in lanes_of(shared) {
+            let (rank, offset) = self.place_in_cluster(a[lane])?;
+            let number = peers.get(rank as usize)?.number;
+            keys[lane] = WORD_KEY | number << 24 | u64::from(offset);
+        }
+        Some(keys)
+    }
+
     /// An arrival at an mbarrier object (a release), or a wait that succeeded (an acquire).
     pub(crate) fn check_object(&mut self, lane: usize, address: u64, acquire: bool) {
+        let mut row = [0; LANES];
+        row[lane] = address;
+        let keys = self.word_keys(&row, 1 << lane);
         let Some((checker, block, warp)) = self.parts() else { return };
         let (now, numbers) = (checker.clock, checker.numbers);
         warp.collect(block, now);
+        if let Some(keys) = keys {
+            // Any thread of the cluster may be the other side.
+            let effect = Effect(Effect::ACQUIRE | Effect::RELEASE);
+            let word = checker.published.entry(keys[lane]).or_default();
+            if acquire {
+                let published = word.clone();
+                warp.read(block, lane, &published, effect, now);
+            } else if let Some((wide, _)) = warp.publish(block, lane, effect, now, numbers) {
+                learn(&mut word.wide, &wide, now);
+            }
+            return;
+        }
         let effect = Effect(Effect::NARROW | Effect::ACQUIRE | Effect::RELEASE);
         if acquire {
             if let Some(published) = block.published.get(&address).cloned() {

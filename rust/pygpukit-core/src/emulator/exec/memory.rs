@@ -149,7 +149,7 @@ pub(crate) fn translate(
                 bits |= address;
             }
             if bits & u64::from(bytes - 1) != 0 || high.saturating_add(u64::from(bytes)) > limit {
-                return Err(bad_shared(cx, a, m, bytes, write));
+                return each_shared(cx, a, m, bytes, write);
             }
             let base = cx.block.memory.as_mut_ptr() as u64;
             for address in a.iter_mut() {
@@ -177,14 +177,16 @@ fn global(cx: &mut Cx<'_>, a: &Row<u64>, m: u32, bytes: u32, write: bool) -> Res
     }
 }
 
+/// Addresses of which some are in the shared memory of another block, or bad.
 #[cold]
-fn bad_shared(cx: &mut Cx<'_>, a: &Row<u64>, m: u32, bytes: u32, write: bool) -> Flow {
+fn each_shared(cx: &mut Cx<'_>, a: &mut Row<u64>, m: u32, bytes: u32, write: bool) -> Result<(), Flow> {
     for lane in (0..LANES).filter(|lane| m >> lane & 1 != 0) {
-        if let Err(kind) = cx.resolve_shared(a[lane], bytes, write) {
-            return cx.raise(kind, 1 << lane);
+        match cx.resolve_shared(a[lane], bytes, write) {
+            Ok(pointer) => a[lane] = pointer as u64,
+            Err(kind) => return Err(cx.raise(kind, 1 << lane)),
         }
     }
-    Flow::Next
+    Ok(())
 }
 
 /// Generic addresses, some of which are not global.
@@ -380,6 +382,9 @@ pub(crate) unsafe fn convert_address(cx: &mut Cx<'_>, i: &Instr, m: u32) -> Flow
     Flow::Next
 }
 
+/// In the `x` of `isspacep`: the memory of other blocks of the cluster does not count.
+pub(crate) const OWN_BLOCK: u64 = 1;
+
 /// `isspacep`: is a generic address in the space `x` stands for?
 pub(crate) unsafe fn is_space(cx: &mut Cx<'_>, i: &Instr, m: u32) -> Flow {
     // SAFETY: a 64-bit row and a predicate.
@@ -389,7 +394,11 @@ pub(crate) unsafe fn is_space(cx: &mut Cx<'_>, i: &Instr, m: u32) -> Flow {
         for (lane, address) in a.iter().enumerate() {
             let window = address & WINDOW_MASK;
             let known = matches!(window, SHARED_WINDOW | LOCAL_WINDOW | PARAM_WINDOW);
-            let inside = if i.x == 0 { !known } else { window == i.x };
+            let own = || cx.place_in_cluster(address & !WINDOW_MASK).is_none_or(|(rank, _)| rank == cx.block.rank);
+            let inside = match i.x {
+                0 => !known,
+                x => window == x & WINDOW_MASK && (x & OWN_BLOCK == 0 || own()),
+            };
             bits |= u32::from(inside) << lane;
         }
         cx.put_pred(i.d, m, bits);

@@ -3,6 +3,7 @@
 pub(crate) mod atomic;
 pub(crate) mod barrier;
 pub(crate) mod builtin;
+pub(crate) mod cluster;
 pub(crate) mod control;
 pub(crate) mod convert;
 pub(crate) mod copies;

@@ -66,7 +66,8 @@ impl<'a> Lower<'a> {
             || self.sync(&mut op)?
             || self.atomic(&mut op)?
             || self.copies(&mut op)?
-            || self.matrix(&mut op)?;
+            || self.matrix(&mut op)?
+            || self.cluster(&mut op)?;
         if !known {
             return self.err(format!("instruction '{}' is not supported", instruction.words.join(".")));
         }

@@ -477,7 +477,8 @@ impl<'a> Lower<'a> {
             "param",
             "param::entry",
         ]) {
-            Some("shared" | "shared::cta" | "shared::cluster") => SHARED_WINDOW,
+            Some("shared" | "shared::cta") => SHARED_WINDOW | OWN_BLOCK,
+            Some("shared::cluster") => SHARED_WINDOW,
             Some("local") => LOCAL_WINDOW,
             Some("param" | "param::entry") => PARAM_WINDOW,
             Some("global") => 0,

@@ -4,6 +4,7 @@
 
 mod atomic;
 mod builtin;
+mod cluster;
 mod control;
 mod convert;
 mod copies;
