@@ -6,6 +6,7 @@
 //! so that it never looks like an offset, and names the same byte for all blocks of the cluster.
 
 use super::block::{Block, BlockOutcome};
+use super::bulk::Bulk;
 use super::check::Checker;
 use super::counters::Counters;
 use super::grid::Grid;
@@ -43,6 +44,8 @@ pub(crate) struct ClusterState {
     pub arrived: u32,
     /// Threads that have not exited.
     pub live: u32,
+    /// Copies that mbarrier objects of the cluster wait for.
+    pub bulk: Vec<Bulk>,
     /// What others wrote to a block's memory, for its checker: rank, offset and bytes.
     pub written: Vec<(u32, u32, u32)>,
 }

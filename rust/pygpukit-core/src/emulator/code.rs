@@ -192,6 +192,10 @@ pub(crate) struct Code {
     /// Operand lists of instructions that have more operands than fields.
     pub lists: Vec<u32>,
     pub functions: Vec<Function>,
+    /// Alignment of dynamic shared memory that the text asks for.
+    pub dynamic_align: u32,
+    /// Some instruction reads shared memory through the async proxy.
+    pub async_reads: bool,
     pub files: Vec<(u32, String)>,
     /// The PTX text, for reports.
     pub text: String,

@@ -5,6 +5,7 @@
 
 use smallvec::SmallVec;
 
+use super::bulk::Store;
 use super::code::LANES;
 
 /// One `cp.async` of one lane.
@@ -43,6 +44,9 @@ pub(crate) struct Copies {
     pub pending: Vec<Pending>,
     /// Groups each lane has committed.
     pub committed: [u32; LANES],
+    /// Bulk copies to global memory, and groups of them that each lane has committed.
+    pub stores: Vec<Store>,
+    pub stored: [u32; LANES],
 }
 
 /// Copies of one lane whose end makes it arrive at an mbarrier object.

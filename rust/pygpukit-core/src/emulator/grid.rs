@@ -105,8 +105,13 @@ impl Grid {
         at[0] + u64::from(self.blocks[0]) * (at[1] + u64::from(self.blocks[1]) * at[2])
     }
 
+    /// Where dynamic shared memory begins.
+    pub fn dynamic_start(&self) -> u32 {
+        self.entry().shared.next_multiple_of(self.code.dynamic_align.max(16))
+    }
+
     pub fn shared_bytes(&self) -> usize {
-        (self.entry().shared.next_multiple_of(16) + self.dynamic_shared) as usize
+        (self.dynamic_start() + self.dynamic_shared) as usize
     }
 
     pub fn block_index(&self, number: u64) -> [u32; 3] {
@@ -141,7 +146,7 @@ impl Grid {
             Special::LanesGt => !(bit | (bit - 1)),
             Special::LanesGe => !(bit - 1),
             Special::DynamicShared => self.dynamic_shared,
-            Special::SharedStart => self.entry().shared.next_multiple_of(16),
+            Special::SharedStart => self.dynamic_start(),
             Special::TotalShared => self.shared_bytes() as u32,
             Special::ClusterCtaid(i) => block[at(i)] % self.cluster[at(i)],
             Special::ClusterNctaid(i) => self.cluster[at(i)],

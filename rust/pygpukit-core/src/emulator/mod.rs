@@ -3,6 +3,7 @@
 //! `ptx` reads the text, `lower` turns it into `code`, and `grid`, `block` and `warp` run it with the handlers of `exec`.
 
 mod block;
+mod bulk;
 mod check;
 mod cluster;
 mod code;
@@ -17,6 +18,7 @@ mod lower;
 mod memory;
 pub mod ptx;
 mod random;
+pub mod tensor_map;
 #[cfg(test)]
 mod testing;
 mod warp;

@@ -40,6 +40,11 @@ impl<'a> Case<'a> {
 
     /// Run it; arguments are cut to the size of their parameters.
     pub fn run(&self, args: &[u64]) -> Result<Summary, String> {
+        self.run_bytes(&args.iter().map(|arg| arg.to_le_bytes().to_vec()).collect::<Vec<_>>())
+    }
+
+    /// As `run`, with arguments of any size.
+    pub fn run_bytes(&self, args: &[Vec<u8>]) -> Result<Summary, String> {
         let mut data = Aligned::new(&[0u8; 0]);
         let image = Image::load::<String>(self.text, |bytes| {
             data = Aligned::new(&vec![0u8; bytes]);
@@ -51,7 +56,7 @@ impl<'a> Case<'a> {
         assert_eq!(params.len(), args.len(), "arguments of the kernel");
         let mut bytes = vec![0; params.last().map_or(0, |(offset, size)| offset + size)];
         for ((offset, size), value) in params.into_iter().zip(args) {
-            bytes[offset..offset + size].copy_from_slice(&value.to_le_bytes()[..size]);
+            bytes[offset..offset + size].copy_from_slice(&value[..size]);
         }
         let launch = Launch {
             kernel,

@@ -10,6 +10,7 @@ use super::block::Shared;
 use super::check::{Checker, WarpCheck};
 use super::code::*;
 use super::exec::memory::Kind;
+use super::exec::wgmma::Products;
 use super::fault::{Fault, FaultKind};
 use super::grid::Grid;
 
@@ -79,6 +80,8 @@ pub(crate) struct Warp {
     /// Lanes that have arrived at the cluster's barrier and not waited, and the phases they did so in.
     pub at_cluster: u32,
     pub cluster_phases: [u32; LANES],
+    /// Matrix products that are not waited for.
+    pub products: Products,
     /// Filled where the launch is checked.
     pub check: Option<Box<WarpCheck>>,
 }
@@ -103,6 +106,7 @@ impl Warp {
             copies: Default::default(),
             at_cluster: 0,
             cluster_phases: [0; LANES],
+            products: Products::default(),
             check: None,
         }
     }
@@ -117,6 +121,7 @@ impl Warp {
         self.groups.push(Group { mask: self.live, pc: grid.entry().start, base: 0, wait: Wait::Ready, stamp: 0 });
         self.copies = Default::default();
         self.at_cluster = 0;
+        self.products = Products::default();
         (self.patience, self.rotate) = (PATIENCE, false);
         // SAFETY: the register file holds the entry's frame, and `fills` lie in it.
         unsafe {

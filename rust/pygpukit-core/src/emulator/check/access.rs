@@ -40,7 +40,7 @@ struct Shape {
 /// Is an earlier access not ordered before one of this lane?
 #[cold]
 #[inline(never)]
-fn unordered(entry: Entry, mine: Entry, block: &BlockCheck, warp: &WarpCheck, numbers: Numbers) -> bool {
+pub(super) fn unordered(entry: Entry, mine: Entry, block: &BlockCheck, warp: &WarpCheck, numbers: Numbers) -> bool {
     if entry.is(ASYNC) {
         return true;
     }
@@ -142,6 +142,9 @@ impl Checker {
             }
             if shape.write && shape.info & ASYNC == 0 {
                 block.defined.set(address, shape.bytes);
+                if block.proxied {
+                    block.dirty.set(address, shape.bytes);
+                }
             }
         }
         block.cells = cells;

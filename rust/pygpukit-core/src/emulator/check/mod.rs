@@ -6,6 +6,7 @@
 mod access;
 mod arrays;
 mod clock;
+mod proxy;
 mod report;
 mod shadow;
 mod sync;
@@ -32,6 +33,8 @@ pub(crate) struct Checker {
     pub named: Vec<ArrayArg>,
     /// No argument can hold a pointer to another array, so there is none the kernel may touch.
     closed: bool,
+    /// The kernel reads shared memory through the async proxy.
+    proxied: bool,
     /// What readers of words in global memory learn.
     published: HashMap<u64, Published>,
     /// Lanes of the current store write the same bytes: their values are to be compared.
@@ -48,6 +51,7 @@ impl Checker {
             numbers: Numbers { stride },
             arrays: Arrays::default(),
             closed: closed(grid, &named),
+            proxied: grid.code().async_reads,
             named,
             published: HashMap::new(),
             overlap: false,
@@ -100,6 +104,9 @@ pub(crate) struct BlockCheck {
     known: Shares,
     cells: Vec<Cell>,
     defined: Defined,
+    /// Written by ordinary stores, with no proxy fence since; kept where the kernel has asynchronous reads.
+    dirty: Defined,
+    proxied: bool,
     published: HashMap<u64, Published>,
     barriers: [Gathering; BARRIERS],
     /// What lanes that passed a barrier of some of the threads have learnt: warp, lanes, and what.
@@ -126,6 +133,8 @@ impl BlockCheck {
             known: None,
             cells: Vec::new(),
             defined: Defined::default(),
+            dirty: Defined::default(),
+            proxied: false,
             published: HashMap::new(),
             barriers: Default::default(),
             inbox: Vec::new(),
@@ -139,6 +148,8 @@ impl BlockCheck {
         self.known = None;
         self.cells.resize(shared.div_ceil(4), [0; 9]);
         self.defined.reset(shared);
+        self.proxied = checker.proxied;
+        self.dirty.reset(if self.proxied { shared } else { 0 });
         self.published.clear();
         self.barriers = Default::default();
         self.inbox.clear();
@@ -153,6 +164,7 @@ impl BlockCheck {
             *cell = [0; 9];
         }
         self.defined.set_range(u64::from(offset), u64::from(bytes), true);
+        self.dirty.set_range(u64::from(offset), u64::from(bytes), false);
     }
 }
 

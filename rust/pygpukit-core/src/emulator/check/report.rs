@@ -51,7 +51,7 @@ impl Cx<'_> {
         Err(flow)
     }
 
-    fn name(&mut self, space: MemorySpace, address: u64, bytes: u32) -> Named {
+    pub(super) fn name(&mut self, space: MemorySpace, address: u64, bytes: u32) -> Named {
         let grid = self.grid;
         let code = grid.code();
         match space {
@@ -70,7 +70,7 @@ impl Cx<'_> {
                 }
             }
             MemorySpace::Shared => {
-                let dynamic = u64::from(grid.entry().shared.next_multiple_of(16));
+                let dynamic = u64::from(grid.dynamic_start());
                 let element = arrays::name_shared(&code.shared, grid.kernel, dynamic, address, bytes);
                 Named { element, extent: String::new() }
             }
@@ -165,7 +165,7 @@ impl Cx<'_> {
     }
 
     /// A thread by its place in its block, and its block where it is another.
-    fn who(&self, entry: Entry, stride: u32, same_block: bool) -> String {
+    pub(super) fn who(&self, entry: Entry, stride: u32, same_block: bool) -> String {
         let threads = self.grid.threads;
         let (x, y) = (threads[0].max(1), threads[1].max(1));
         let linear = entry.thread % stride;
@@ -177,7 +177,7 @@ impl Cx<'_> {
         format!("thread {thread:?} of block {block:?}")
     }
 
-    fn place_text(&self, pc: u32) -> String {
+    pub(super) fn place_text(&self, pc: u32) -> String {
         let code = self.grid.code();
         let place = code.place(pc);
         if place.line == 0 {

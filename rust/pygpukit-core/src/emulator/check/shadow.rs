@@ -162,10 +162,25 @@ impl Defined {
         self.0.get(word).is_some_and(|bits| bits & mask != 0)
     }
 
+    /// Keep words of four bytes of which any is set where `keep` says so.
+    pub fn retain_words(&mut self, mut keep: impl FnMut(usize) -> bool) {
+        for (at, bits) in self.0.iter_mut().enumerate().filter(|(_, bits)| **bits != 0) {
+            for word in 0..16 {
+                let mask = 0xf << (4 * word);
+                if *bits & mask != 0 && !keep(16 * at + word) {
+                    *bits &= !mask;
+                }
+            }
+        }
+    }
+
     pub fn set_range(&mut self, start: u64, bytes: u64, value: bool) {
         for at in start..start + bytes {
             let (word, mask) = span(at, 1);
             if word >= self.0.len() {
+                if !value {
+                    return;
+                }
                 self.0.resize(word + 1, 0);
             }
             if value {

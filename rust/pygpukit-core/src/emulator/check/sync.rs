@@ -241,6 +241,11 @@ impl Cx<'_> {
         }
     }
 
+    /// As `word_keys`, of one address.
+    pub(super) fn word_key(&self, address: u64) -> Option<u64> {
+        self.word_keys(&[address; LANES], 1).map(|keys| keys[0])
+    }
+
     /// Where blocks share their memory in a cluster, words of it are known by keys: of these lanes' addresses, and the
     /// addresses of the others as they are.
     fn word_keys(&self, a: &[u64; LANES], shared: u32) -> Option<[u64; LANES]> {

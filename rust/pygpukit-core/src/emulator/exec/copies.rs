@@ -26,6 +26,16 @@ pub(crate) unsafe fn copy(cx: &mut Cx<'_>, i: &Instr, m: u32) -> Flow {
     };
     targets = targets.map(|address| address.wrapping_add(target_offset as i64 as u64));
     sources = sources.map(|address| address.wrapping_add(source_offset as i64 as u64));
+    for lane in lanes_of(m) {
+        match cx.place_in_cluster(targets[lane]) {
+            Some((rank, offset)) if rank == cx.block.rank => targets[lane] = u64::from(offset),
+            Some((rank, _)) => {
+                let text = format!("cp.async to the shared memory of block {rank} of the cluster, not its own");
+                return cx.raise(FaultKind::Invalid { text }, 1 << lane);
+            }
+            None => {}
+        }
+    }
     let offsets = targets;
     if let Err(flow) = translate(cx, Kind::Shared, &mut targets, m, bytes, true) {
         return flow;
@@ -110,6 +120,7 @@ pub(crate) fn finish_all(cx: &mut Cx<'_>, m: u32) -> Result<(), FaultKind> {
     {
         return Err(cx.forgotten_copy(u64::from(copy.target), u32::from(copy.bytes)));
     }
+    super::bulk::finish_stores(cx, m, false, |_| true);
     finish(cx, m, |_| true)
 }
 

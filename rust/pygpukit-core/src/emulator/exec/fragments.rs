@@ -70,7 +70,7 @@ impl Element {
         if self == Element::F64 { 1 } else { 32 / self.bits() }
     }
 
-    fn from_byte(byte: u8) -> Element {
+    pub fn from_byte(byte: u8) -> Element {
         Element::ALL.get(usize::from(byte)).map_or(Element::F32, |(element, _)| *element)
     }
 }

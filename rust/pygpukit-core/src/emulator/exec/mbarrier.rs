@@ -4,6 +4,7 @@
 //! phase (20), bytes of transactions that are pending (21, two's complement), the parity of the phase (1), and a mark
 //! that tells an object from other memory (2). The state that an arrival returns is the word before it.
 
+use super::bulk::finish_bulk;
 use super::copies::finish_tracked;
 use super::lanes::Row;
 use super::memory::Kind;
@@ -69,7 +70,7 @@ impl Object {
     }
 
     /// More bytes are expected (a positive number), or fewer, since they came.
-    fn transact(&mut self, bytes: i64) -> Result<(), String> {
+    pub fn transact(&mut self, bytes: i64) -> Result<(), String> {
         let sum = i64::from(self.bytes) + bytes;
         if sum.unsigned_abs() > u64::from(MOST) {
             return Err(format!("{sum} bytes are pending at an mbarrier object: the most is {MOST}"));
@@ -258,6 +259,7 @@ pub(crate) unsafe fn test(cx: &mut Cx<'_>, i: &Instr, m: u32) -> Flow {
         let mut now = update(cx, at[lane], |_| Ok(()));
         if now.as_ref().is_ok_and(|word| parity(*word) == phases[lane]) {
             now = finish_tracked(cx, |tracked| u64::from(tracked.barrier) == at[lane])
+                .and_then(|()| finish_bulk(cx, at[lane]))
                 .and_then(|()| update(cx, at[lane], |_| Ok(())));
         }
         match now {

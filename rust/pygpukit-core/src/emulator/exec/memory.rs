@@ -406,6 +406,14 @@ pub(crate) unsafe fn is_space(cx: &mut Cx<'_>, i: &Instr, m: u32) -> Flow {
     Flow::Next
 }
 
+/// `fence.proxy.async`: what was written before is visible to bulk copies and products of warp groups.
+pub(crate) unsafe fn proxy_fence(cx: &mut Cx<'_>, _i: &Instr, m: u32) -> Flow {
+    if cx.watched {
+        cx.check_proxy_fence(m);
+    }
+    Flow::Next
+}
+
 /// `fence` and `membar`: memory of this process is ordered at least as strongly as its scope asks.
 pub(crate) unsafe fn fence(cx: &mut Cx<'_>, _i: &Instr, m: u32) -> Flow {
     if cx.watched {

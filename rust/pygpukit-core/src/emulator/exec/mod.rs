@@ -3,6 +3,7 @@
 pub(crate) mod atomic;
 pub(crate) mod barrier;
 pub(crate) mod builtin;
+pub(crate) mod bulk;
 pub(crate) mod cluster;
 pub(crate) mod control;
 pub(crate) mod convert;
@@ -16,6 +17,7 @@ pub(crate) mod matrix;
 pub(crate) mod mbarrier;
 pub(crate) mod memory;
 pub(crate) mod warpwide;
+pub(crate) mod wgmma;
 pub(crate) mod wmma;
 
 #[cfg(test)]

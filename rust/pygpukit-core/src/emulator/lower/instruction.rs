@@ -59,6 +59,7 @@ impl<'a> Lower<'a> {
         };
         let mut op = Op { name, words: words.iter().copied().collect(), operands: &instruction.operands };
         let known = self.control(&mut op)?
+            || self.bulk(&mut op)?
             || self.memory(&mut op)?
             || self.integer(&mut op)?
             || self.float(&mut op)?
@@ -67,7 +68,8 @@ impl<'a> Lower<'a> {
             || self.atomic(&mut op)?
             || self.copies(&mut op)?
             || self.matrix(&mut op)?
-            || self.cluster(&mut op)?;
+            || self.cluster(&mut op)?
+            || self.wgmma(&mut op)?;
         if !known {
             return self.err(format!("instruction '{}' is not supported", instruction.words.join(".")));
         }

@@ -100,7 +100,11 @@ impl<'a> Lower<'a> {
             "fence" | "membar" => {
                 self.effect = Effect(if op.words.contains(&"cta") { Effect::NARROW } else { 0 });
                 // A fence between proxies orders nothing between threads.
-                let run: Handler = if op.words.contains(&"proxy") { exec::control::nothing } else { fence };
+                let run: Handler = match op.words.contains(&"proxy") {
+                    true if op.words.iter().any(|word| word.starts_with("async")) => proxy_fence,
+                    true => exec::control::nothing,
+                    false => fence,
+                };
                 op.words.clear();
                 self.emit(Class::Barrier, run, [0; 4], 0);
             }
@@ -394,7 +398,7 @@ impl<'a> Lower<'a> {
     }
 
     fn store(&mut self, op: &mut Op<'_, 'a>) -> Result<()> {
-        if op.words.first() == Some(&"async") || op.words.first() == Some(&"bulk") {
+        if op.words.first() == Some(&"bulk") {
             return self.err(format!("instruction '{}' is not supported", op.full_name()));
         }
         let order = self.take_order(op);

@@ -4,6 +4,7 @@
 
 mod atomic;
 mod builtin;
+mod bulk;
 mod cluster;
 mod control;
 mod convert;
@@ -15,6 +16,7 @@ mod matrix;
 mod memory;
 mod operands;
 mod sync;
+mod wgmma;
 
 use std::collections::HashMap;
 
@@ -184,8 +186,9 @@ pub(crate) fn lower<E: From<LowerError>>(
     let mut shared = 0u32;
     for variable in module.variables.iter().filter(|v| v.space == Space::Shared) {
         let name = place_shared(variable, &mut shared)?;
-        if let Name::Shared(start) = name {
-            code.shared.push(described(variable, u64::from(start), None));
+        match name {
+            Name::Shared(start) => code.shared.push(described(variable, u64::from(start), None)),
+            _ => code.dynamic_align = code.dynamic_align.max(variable.align.clamp(1, 1024) as u32),
         }
         root.names.insert(variable.name, name);
     }
@@ -468,6 +471,8 @@ impl<'a> Lower<'a> {
                 if let Name::Shared(start) = name {
                     let function = self.entry.then_some(self.index);
                     self.code.shared.push(described(variable, u64::from(start), function));
+                } else {
+                    self.code.dynamic_align = self.code.dynamic_align.max(variable.align.clamp(1, 1024) as u32);
                 }
                 name
             }

@@ -125,7 +125,7 @@ fn bad_copies_are_told() {
         ("cp.async.cg.shared.global [%r11], [%rd10], 8;", "cannot copy 8 bytes"),
         ("cp.async.ca.shared.global [%r11], [%rd10], 12;", "cannot copy 12 bytes"),
         ("cp.async.wait_group -1;", "-1 must be a number from 0"),
-        ("cp.async.bulk.commit_group;", "instruction 'cp.async.bulk.commit_group' is not supported"),
+        ("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32 [%rd10], [%r11], 16;", "is not supported"),
         ("red.async.relaxed.cluster.add.u32 [%r11], %r0, [%r11];", "is not supported"),
     ] {
         let error = run(&format!("{SETUP} {instruction}"), (1, 64), (&mut [0u32], &mut source(), &mut [0u32]));

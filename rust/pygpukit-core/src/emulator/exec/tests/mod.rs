@@ -2,6 +2,7 @@
 
 mod atomic;
 mod barrier;
+mod bulk;
 mod cluster;
 mod compare;
 mod convert;
@@ -12,3 +13,4 @@ mod harness;
 mod kernels;
 mod mbarrier;
 mod warpwide;
+mod wgmma;
