@@ -222,8 +222,13 @@ fn floats_to_floats_with_modifiers() {
     });
     for (word, round) in ROUNDS {
         check(&format!("cvt.{word}.ftz.f32.f64 %d, %a"), [32, 64, 64, 64], &doubles, |[a, ..]| {
-            let tiny = f64::from_bits(a).abs() < f64::from(f32::MIN_POSITIVE);
-            if tiny { a >> 32 & 0x8000_0000 } else { float::convert(a, Format::F64, Format::F32, round) }
+            let (x, sign) = (f64::from_bits(a), a >> 32 & 0x8000_0000);
+            match x.abs() {
+                // A NaN keeps its sign and the top of its payload.
+                magnitude if magnitude.is_nan() => sign | 0x7fc0_0000 | (a >> 29 & 0x3f_ffff),
+                magnitude if magnitude < f64::from(f32::MIN_POSITIVE) => sign,
+                _ => float::convert(a, Format::F64, Format::F32, round),
+            }
         });
         check(&format!("cvt.{word}.ftz.f16.f32 %d, %a"), [16, 32, 32, 32], &singles, |[a, ..]| {
             single(float::flush_f32(a as u32).into(), round, Format::F16)
