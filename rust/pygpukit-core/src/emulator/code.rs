@@ -94,6 +94,8 @@ impl Effect {
     pub const ATOMIC: u8 = 16;
     /// Its write happens later.
     pub const ASYNC: u8 = 32;
+    /// A plain store, whose values are compared with what is there.
+    pub const STORE: u8 = 64;
 
     pub fn is(self, flag: u8) -> bool {
         self.0 & flag != 0

@@ -1,7 +1,7 @@
 //! One access of a warp: bounds, values, races.
 
 use super::arrays::Known;
-use super::shadow::{ASYNC, ATOMIC, Access, Cell, Entry, NARROW, STRONG, Seen, info, touch};
+use super::shadow::{ASYNC, ATOMIC, Access, Cell, Entry, NARROW, STORE, STRONG, Seen, info, touch};
 use super::{BlockCheck, Checker, Numbers, WarpCheck};
 use crate::emulator::code::{Effect, Flow, Function, LANES};
 use crate::emulator::exec::memory::Kind;
@@ -11,7 +11,7 @@ use crate::emulator::warp::Cx;
 
 /// What is wrong with an access of one lane.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Problem {
+pub(crate) enum Problem {
     Outside,
     Misaligned,
     Undefined,
@@ -19,7 +19,7 @@ pub(super) enum Problem {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Finding {
+pub(crate) struct Finding {
     pub problem: Problem,
     pub space: MemorySpace,
     pub lane: usize,
@@ -78,6 +78,7 @@ fn touch_words(
         match touch(cell, access, shape.write, &mut unordered) {
             Seen::Fine => {}
             Seen::Overlap => seen = Seen::Overlap,
+            again @ Seen::Again(_) => seen = again,
             race => return race,
         }
     }
@@ -94,7 +95,7 @@ impl Checker {
         shape: Shape,
         thread: u32,
     ) -> Option<Finding> {
-        let mut access = Access { entry: Entry { time: self.clock, thread, info: 0 }, floor: block.barrier };
+        let mut access = Access { entry: Entry { time: self.clock, thread, info: 0 }, floor: block.barrier, born: block.born };
         let mut cells = std::mem::take(&mut block.cells);
         let mut found = None;
         let count = shape.bytes.div_ceil(4) as usize;
@@ -113,7 +114,7 @@ impl Checker {
             if (!shape.write || shape.atomic) && !block.defined.any(address, shape.bytes) {
                 let space = MemorySpace::Shared;
                 // An asynchronous copy that is not complete explains more than a value that is missing.
-                let pending = words.iter().find(|cell| cell[0] > access.floor && cell[2] & ASYNC != 0);
+                let pending = words.iter().find(|cell| cell[0] > access.born && cell[2] & ASYNC != 0);
                 let problem = match pending {
                     Some(cell) => Problem::Race(Entry { time: cell[0], thread: cell[1], info: cell[2] }, true),
                     None => Problem::Undefined,
@@ -127,6 +128,10 @@ impl Checker {
             match seen {
                 Seen::Fine => {}
                 Seen::Overlap => self.overlap = true,
+                Seen::Again(entry) => {
+                    let problem = Problem::Race(entry, true);
+                    self.again.push(Finding { problem, space: MemorySpace::Shared, lane, address });
+                }
                 Seen::Race(entry, write) => {
                     let problem = Problem::Race(entry, write);
                     found = Some(Finding { problem, space: MemorySpace::Shared, lane, address });
@@ -151,7 +156,7 @@ impl Checker {
         thread: u32,
     ) -> Option<Finding> {
         let (block, warp, grid) = cx;
-        let mut access = Access { entry: Entry { time: self.clock, thread, info: 0 }, floor: 0 };
+        let mut access = Access { entry: Entry { time: self.clock, thread, info: 0 }, floor: 0, born: 0 };
         let numbers = self.numbers;
         let space = MemorySpace::Global;
         let closed = self.closed;
@@ -186,6 +191,9 @@ impl Checker {
             match touch_words(words, address, shape, &mut access, |e| unordered(e, mine, block, warp, numbers)) {
                 Seen::Fine => {}
                 Seen::Overlap => self.overlap = true,
+                Seen::Again(entry) => {
+                    self.again.push(Finding { problem: Problem::Race(entry, true), space, lane, address });
+                }
                 Seen::Race(entry, write) => {
                     return Some(Finding { problem: Problem::Race(entry, write), space, lane, address });
                 }
@@ -251,9 +259,11 @@ impl Cx<'_> {
         let flags = if effect.is(Effect::STRONG) { STRONG } else { 0 }
             | if effect.is(Effect::NARROW) { NARROW } else { 0 }
             | if effect.is(Effect::ASYNC) && write { ASYNC } else { 0 }
-            | if atomic { ATOMIC } else { 0 };
+            | if atomic { ATOMIC } else { 0 }
+            | if effect.is(Effect::STORE) { STORE } else { 0 };
         let shape = Shape { bytes, write, atomic, info: info(self.pc, flags) };
         checker.overlap = false;
+        checker.again.clear();
         let now = checker.tick();
         block.last = now;
         let thread = block.first + self.warp.id * LANES as u32;

@@ -12,6 +12,7 @@ mod sync;
 
 use std::collections::HashMap;
 
+use access::Finding;
 use arrays::Arrays;
 use clock::{Moment, Numbers, Published, Shares, Time};
 use shadow::{Cell, Defined};
@@ -35,6 +36,8 @@ pub(crate) struct Checker {
     published: HashMap<u64, Published>,
     /// Lanes of the current store write the same bytes: their values are to be compared.
     pub overlap: bool,
+    /// Lanes of the current store that write what another thread wrote, not ordered with it.
+    again: Vec<Finding>,
 }
 
 impl Checker {
@@ -48,7 +51,14 @@ impl Checker {
             named,
             published: HashMap::new(),
             overlap: false,
+            again: Vec::new(),
         }
+    }
+
+    /// Are the values of the current store to be looked at?
+    #[inline]
+    pub fn compares(&self) -> bool {
+        self.overlap || !self.again.is_empty()
     }
 
     /// The next moment. After very many of them old ones are forgotten: the shadow then says nothing.
@@ -84,6 +94,8 @@ pub(crate) struct BlockCheck {
     /// Time of its last access, and of the last barrier of all its threads.
     last: Time,
     barrier: Time,
+    /// Time of its beginning.
+    born: Time,
     /// What all its threads have learnt at barriers.
     known: Shares,
     cells: Vec<Cell>,
@@ -110,6 +122,7 @@ impl BlockCheck {
             first: 0,
             last: 0,
             barrier: 0,
+            born: 0,
             known: None,
             cells: Vec::new(),
             defined: Defined::default(),
@@ -122,7 +135,7 @@ impl BlockCheck {
     /// A block begins. What its shadow holds is from before, by the clock.
     pub fn restart(&mut self, checker: &Checker, number: u64, shared: usize) {
         self.first = (number as u32).wrapping_mul(checker.numbers.stride);
-        (self.last, self.barrier) = (checker.clock, checker.clock);
+        (self.last, self.barrier, self.born) = (checker.clock, checker.clock, checker.clock);
         self.known = None;
         self.cells.resize(shared.div_ceil(4), [0; 9]);
         self.defined.reset(shared);

@@ -187,6 +187,26 @@ impl Cx<'_> {
         format!("{}:{}{line}", code.file_name(place.file), place.line)
     }
 
+    /// These lanes of a store change what was there: a write that was not ordered with it is then a race.
+    pub(crate) fn check_again(&mut self, changed: u32, bytes: u32) -> Result<(), Flow> {
+        let again = self.checker.as_ref().map(|checker| checker.again.as_slice()).unwrap_or_default();
+        match again.iter().find(|finding| changed >> finding.lane & 1 != 0).copied() {
+            Some(finding) => self.report(finding, bytes, true, false),
+            None => Ok(()),
+        }
+    }
+
+    /// A thread ends with an asynchronous copy that it never waited for.
+    #[cold]
+    pub(crate) fn forgotten_copy(&mut self, address: u64, bytes: u32) -> FaultKind {
+        let element = self.name(MemorySpace::Shared, address, bytes).element;
+        let text = format!(
+            "a thread ends without having waited for its asynchronous copy to {element}: \
+             end with cp.async.wait_all (or __pipeline_wait_prior(0))"
+        );
+        FaultKind::Check { text }
+    }
+
     /// Two lanes of one store wrote different values to the same bytes.
     #[cold]
     pub(crate) fn conflicting_values(&mut self, pointer: u64, lanes: (usize, usize), bytes: u32) -> Flow {

@@ -14,7 +14,9 @@ pub(crate) const STRONG: u32 = 1 << 4;
 pub(crate) const NARROW: u32 = 1 << 5;
 pub(crate) const ASYNC: u32 = 1 << 6;
 pub(crate) const ATOMIC: u32 = 1 << 7;
-const PLACE: u32 = 8;
+/// A plain store, whose values can be compared.
+pub(crate) const STORE: u32 = 1 << 8;
+const PLACE: u32 = 9;
 
 /// One recorded access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,8 +57,10 @@ fn set(cell: &mut Cell, at: usize, entry: Entry) {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Access {
     pub entry: Entry,
-    /// What happened until then, by any thread, happened before.
+    /// What happened until then, by any thread, happened before; asynchronous writes since `born` are never over before
+    /// they are complete.
     pub floor: Time,
+    pub born: Time,
 }
 
 /// What a look at a cell found.
@@ -65,6 +69,8 @@ pub(crate) enum Seen {
     Fine,
     /// Lanes of one instruction write the same bytes.
     Overlap,
+    /// A write that is not ordered with this one, which does no harm if both write the same.
+    Again(Entry),
     /// An access that is not ordered with this one, and whether it was a write.
     Race(Entry, bool),
 }
@@ -72,14 +78,18 @@ pub(crate) enum Seen {
 /// Compare an access with the last ones and record it. `unordered` decides about those that are not trivially ordered.
 #[inline(always)]
 pub(crate) fn touch(cell: &mut Cell, access: &Access, write: bool, mut unordered: impl FnMut(Entry) -> bool) -> Seen {
-    let Access { entry: mine, floor } = *access;
+    let Access { entry: mine, floor, born } = *access;
     let mut seen = Seen::Fine;
     let last = entry(cell, WRITE);
-    if last.time > floor && last.info & mine.info & 0xf != 0 && (last.thread != mine.thread || last.is(ASYNC)) {
+    let before = if last.is(ASYNC) { born } else { floor };
+    if last.time > before && last.info & mine.info & 0xf != 0 && (last.thread != mine.thread || last.is(ASYNC)) {
         if last.time == mine.time {
             seen = Seen::Overlap;
         } else if unordered(last) {
-            return Seen::Race(last, true);
+            if !write || !mine.is(STORE) || last.is(ASYNC) {
+                return Seen::Race(last, true);
+            }
+            seen = Seen::Again(last);
         }
     }
     if !write {
@@ -172,7 +182,7 @@ mod tests {
     use super::*;
 
     fn access(time: Time, thread: u32, bytes: u32) -> Access {
-        Access { entry: Entry { time, thread, info: info(1, 0) | bytes }, floor: 0 }
+        Access { entry: Entry { time, thread, info: info(1, 0) | bytes }, floor: 0, born: 0 }
     }
 
     #[test]

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use super::clock::{Known, Moment, Published, Time, learn};
 use super::{BlockCheck, Checker, WarpCheck};
+use super::shadow::complete;
 use crate::emulator::code::{Effect, LANES};
+use crate::emulator::copies::Pending;
 use crate::emulator::warp::Cx;
 
 fn lanes_of(mask: u32) -> impl Iterator<Item = usize> {
@@ -222,6 +224,38 @@ impl Cx<'_> {
             let word = block.published.entry(address).or_default();
             let mut both = word.narrow.take().map(|(_, known)| known);
             learn(&mut both, &narrow, now);
+            word.narrow = both.map(|known| (own, known));
+        }
+    }
+}
+
+impl Cx<'_> {
+    /// Asynchronous copies of a warp are complete; the thread that issued them arrives at an object, where one is named.
+    pub(crate) fn check_copied(&mut self, warp: u32, copies: &[Pending], object: Option<(u8, u64)>) {
+        let (Some(checker), Some(block)) = (self.checker.as_deref_mut(), self.block.check.as_deref_mut()) else {
+            return;
+        };
+        if copies.is_empty() && object.is_none() {
+            return;
+        }
+        let now = checker.tick();
+        block.last = now;
+        let first = block.first + warp * LANES as u32;
+        for copy in copies {
+            let (at, bytes) = (u64::from(copy.target), u32::from(copy.bytes));
+            let words = (at / 4) as usize..(at / 4) as usize + bytes.div_ceil(4) as usize;
+            for cell in block.cells.get_mut(words).into_iter().flatten() {
+                complete(cell, first + u32::from(copy.lane), now);
+            }
+            block.defined.set(at, bytes);
+        }
+        if let Some((lane, address)) = object {
+            let mut known = Known::default();
+            known.note_thread(first + u32::from(lane), now);
+            let own = block.first / checker.numbers.stride;
+            let word = block.published.entry(address).or_default();
+            let mut both = word.narrow.take().map(|(_, known)| known);
+            learn(&mut both, &Some(Arc::new(known)), now);
             word.narrow = both.map(|known| (own, known));
         }
     }

@@ -105,11 +105,23 @@ pub(crate) unsafe fn wait_all(cx: &mut Cx<'_>, _i: &Instr, m: u32) -> Flow {
 
 /// Lanes exit: what they have begun ends.
 pub(crate) fn finish_all(cx: &mut Cx<'_>, m: u32) -> Result<(), FaultKind> {
+    if cx.checker.is_some()
+        && let Some(copy) = cx.warp.copies.pending.iter().find(|copy| m >> copy.lane & 1 != 0).copied()
+    {
+        return Err(cx.forgotten_copy(u64::from(copy.target), u32::from(copy.bytes)));
+    }
     finish(cx, m, |_| true)
 }
 
 /// Complete the copies of these lanes that are due, and all of theirs that an object tracks.
 fn finish(cx: &mut Cx<'_>, m: u32, due: impl Fn(&Pending) -> bool) -> Result<(), FaultKind> {
+    if cx.checker.is_some() {
+        let done: Vec<Pending> = (cx.warp.copies.pending.iter())
+            .filter(|copy| m >> copy.lane & 1 != 0 && due(copy))
+            .copied()
+            .collect();
+        cx.check_copied(cx.warp.id, &done, None);
+    }
     let memory = cx.block.memory.as_mut_ptr();
     cx.warp.copies.pending.retain(|copy| {
         let now = m >> copy.lane & 1 != 0 && due(copy);
@@ -137,6 +149,7 @@ pub(crate) fn finish_tracked(cx: &mut Cx<'_>, due: impl Fn(&Tracked) -> bool) ->
             // SAFETY: checked when it was issued.
             unsafe { copy.complete(memory) };
         }
+        cx.check_copied(tracked.warp, &tracked.copies, Some((tracked.lane, u64::from(tracked.barrier))));
         update(cx, u64::from(tracked.barrier), |object| object.arrive(1))?;
     }
     Ok(())

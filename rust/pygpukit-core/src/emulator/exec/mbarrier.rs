@@ -6,6 +6,7 @@
 
 use super::copies::finish_tracked;
 use super::lanes::Row;
+use super::memory::Kind;
 use super::warpwide::lanes_of;
 use crate::emulator::code::{Flow, Instr, LANES};
 use crate::emulator::fault::FaultKind;
@@ -133,6 +134,9 @@ pub(crate) unsafe fn objects(cx: &mut Cx<'_>, i: &Instr, m: u32) -> Result<Row<u
             at[lane] &= !WINDOW_MASK;
         }
     }
+    if cx.checker.is_some() {
+        cx.check_access(Kind::Shared, &at, m, 8, true)?;
+    }
     Ok(at)
 }
 
@@ -204,7 +208,10 @@ pub(crate) unsafe fn arrive(cx: &mut Cx<'_>, i: &Instr, m: u32) -> Flow {
             Ok(())
         });
         match changed {
-            Ok(state) => states[lane] = state,
+            Ok(state) => {
+                states[lane] = state;
+                cx.check_object(lane, at[lane], false);
+            }
             Err(kind) => return cx.raise(kind, 1 << lane),
         }
     }
@@ -254,7 +261,11 @@ pub(crate) unsafe fn test(cx: &mut Cx<'_>, i: &Instr, m: u32) -> Flow {
                 .and_then(|()| update(cx, at[lane], |_| Ok(())));
         }
         match now {
-            Ok(word) => over |= u32::from(parity(word) != phases[lane]) << lane,
+            Ok(word) if parity(word) == phases[lane] => {}
+            Ok(_) => {
+                over |= 1 << lane;
+                cx.check_object(lane, at[lane], true);
+            }
             Err(kind) => return cx.raise(kind, 1 << lane),
         }
     }

@@ -313,12 +313,18 @@ unsafe fn store_body<O: AccessKind>(cx: &mut Cx<'_>, i: &Instr, m: u32) -> Flow 
     Flow::Next
 }
 
-/// Lanes of a checked store that write to one place must write the same.
+/// Lanes of a checked store that write to one place must write the same, and what another thread wrote at any time may
+/// only be written again.
 #[cold]
 fn same_values<O: AccessKind>(cx: &mut Cx<'_>, a: &Row<u64>, m: u32, values: &Row<O::Register>) -> Result<(), Flow> {
-    if !cx.checker.as_ref().is_some_and(|checker| checker.overlap) {
+    if !cx.checker.as_ref().is_some_and(|checker| checker.compares()) {
         return Ok(());
     }
+    // SAFETY: the addresses of these lanes were checked.
+    let before = |lane: usize| unsafe { (a[lane] as *const O::Word).read() };
+    let changed = (0..LANES).filter(|&lane| m >> lane & 1 != 0 && before(lane) != O::Word::narrow(values[lane]));
+    let changed = changed.fold(0, |all, lane| all | 1 << lane);
+    cx.check_again(changed, size_of::<O::Word>() as u32)?;
     let of = |lane: usize| O::Word::narrow(values[lane]);
     for lane in (0..LANES).filter(|lane| m >> lane & 1 != 0) {
         let other = (0..lane).find(|&other| m >> other & 1 != 0 && a[other] == a[lane] && of(other) != of(lane));

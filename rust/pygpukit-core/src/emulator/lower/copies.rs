@@ -5,7 +5,7 @@ use super::memory::Where;
 use super::operands::AddressOf;
 use super::operands::describe;
 use super::{Lower, Name, Number, Result, Type, Width};
-use crate::emulator::code::{Class, Handler};
+use crate::emulator::code::{Class, Effect, Handler};
 use crate::emulator::exec::{copies, mbarrier};
 use crate::emulator::ptx::ast::Operand;
 
@@ -25,6 +25,7 @@ impl<'a> Lower<'a> {
         }
         op.take("async");
         if op.take("mbarrier") {
+            self.effect = Effect(Effect::STRONG | Effect::ATOMIC | Effect::NARROW);
             op.take("arrive");
             let flags = u64::from(op.take("noinc"));
             let generic = self.take_space(op)? == Where::Generic;
@@ -79,6 +80,7 @@ impl<'a> Lower<'a> {
         }
         let offsets = [target.offset as u32, source.offset as u32];
         let list = self.list(&[bytes as u32, offsets[0], offsets[1], u32::from(target.wide), flags[0], flags[1]]);
+        self.effect = Effect(Effect::ASYNC);
         self.emit(Class::Global, copies::copy, [target.row, source_row, b, c], u64::from(list));
         Ok(true)
     }
@@ -125,6 +127,10 @@ impl<'a> Lower<'a> {
         op.words.remove(0);
         // A block's accesses to its shared memory are in order, whatever order is asked for.
         self.take_order(op);
+        self.effect = match kind {
+            "init" | "inval" => Effect::default(),
+            _ => Effect(Effect::STRONG | Effect::ATOMIC | Effect::NARROW),
+        };
         let generic = match self.take_space(op)? {
             Where::Generic => true,
             Where::Shared => false,

@@ -408,6 +408,9 @@ impl<'a> Lower<'a> {
         if order {
             self.emit(Class::Barrier, fence, [0; 4], 0);
         }
+        if !self.effect.is(Effect::STRONG) {
+            self.effect.0 |= Effect::STORE;
+        }
         let (target, source) = (&op.operands[0], &op.operands[1]);
         let (ty, list, reg) = match source {
             Operand::Vector(parts) => {
