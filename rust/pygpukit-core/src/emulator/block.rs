@@ -189,6 +189,7 @@ impl Block {
         for warp in &mut self.warps {
             let id = warp.id;
             warp.check.get_or_insert_with(|| Box::new(WarpCheck::new(id, checker))).restart(checker);
+            warp.stores = grid.options.fuzz.map(|_| Box::default());
         }
     }
 

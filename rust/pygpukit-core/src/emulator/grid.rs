@@ -22,6 +22,9 @@ use crate::command::ArrayArg;
 /// Instructions a block runs before another may have its thread.
 const SLICE: u64 = 1 << 19;
 
+/// Blocks that run side by side when schedules are fuzzed.
+const FUZZ_RESIDENT: usize = 6;
+
 /// Most blocks of one launch that have begun and not ended, unless the launch is cooperative.
 const MAX_RESIDENT: usize = 4096;
 
@@ -93,6 +96,19 @@ impl Grid {
     pub fn block_index(&self, number: u64) -> [u32; 3] {
         let (x, y) = (u64::from(self.blocks[0]), u64::from(self.blocks[1]));
         [(number % x) as u32, (number / x % y) as u32, (number / (x * y)) as u32]
+    }
+
+    /// The block that begins as the n-th: the same, or one of a random order when schedules are fuzzed.
+    fn nth_block(&self, n: u64) -> u64 {
+        let (Some(seed), total) = (self.options.fuzz, self.total()) else { return n };
+        let mut random = Random::new(!seed);
+        let shift = random.next() % total;
+        let mut step = 1 + random.next() % total;
+        // A step that shares no factor with the number of blocks visits all of them.
+        while gcd(step, total) != 1 {
+            step += 1;
+        }
+        ((u128::from(n) * u128::from(step) + u128::from(shift)) % u128::from(total)) as u64
     }
 
     pub fn order(&self, number: u64) -> Option<Random> {
@@ -174,6 +190,8 @@ struct State {
     counters: Option<Box<Counters>>,
     fault: Option<Box<Fault>>,
     ended: bool,
+    /// Choices of blocks, when schedules are fuzzed.
+    order: Option<Random>,
 }
 
 /// What a launch did.
@@ -200,7 +218,9 @@ impl Run {
         let workers = if grid.options.check || grid.options.fuzz.is_some() { 1 } else { grid.workers() };
         let useful = workers.min(usize::try_from(grid.total()).unwrap_or(workers)).max(1);
         let cap = if grid.cooperative { usize::MAX } else { useful };
-        let state = State { cap, ..State::default() };
+        let order = grid.options.fuzz.map(Random::new);
+        let cap = if order.is_some() { cap.max(FUZZ_RESIDENT) } else { cap };
+        let state = State { cap, order, ..State::default() };
         let checker = grid.options.check.then(|| Box::new(Checker::new(&grid, arrays.to_vec())));
         let run = Arc::new(Run {
             grid,
@@ -233,7 +253,7 @@ impl Run {
     pub fn work(&self, until: Option<Instant>) -> bool {
         loop {
             let Some(mut block) = self.take() else { return true };
-            let share = if self.grid.cooperative { SLICE / 8 } else { SLICE };
+            let share = self.share();
             let (outcome, count) = match self.grid.options.check {
                 true => block.run(&self.grid, share, self.checker.lock().as_deref_mut()),
                 false => block.run(&self.grid, share, None),
@@ -248,6 +268,19 @@ impl Run {
         }
     }
 
+    /// Instructions a block runs at a time.
+    fn share(&self) -> u64 {
+        if let Some(order) = &mut self.state.lock().order {
+            return 1 << (5 + order.below(9));
+        }
+        match (self.grid.options.check, self.grid.cooperative) {
+            // One thread runs all blocks: those that wait should not keep it long.
+            (true, _) => SLICE / 32,
+            (false, true) => SLICE / 8,
+            (false, false) => SLICE,
+        }
+    }
+
     fn take(&self) -> Option<Block> {
         let mut state = self.state.lock();
         if state.fault.is_some() || state.ended {
@@ -256,8 +289,10 @@ impl Run {
         let begun = state.resident.len() + state.running;
         let may_begin =
             state.next < self.grid.total() && begun < state.cap.min(MAX_RESIDENT.max(begun_limit(&self.grid)));
-        let block = if may_begin {
-            let number = state.next;
+        let waiting = state.resident.len();
+        let begins = may_begin && (waiting == 0 || state.order.as_mut().is_none_or(|order| order.below(2) == 0));
+        let block = if begins {
+            let number = self.grid.nth_block(state.next);
             state.next += 1;
             let spare = state.spare.pop();
             state.running += 1;
@@ -269,6 +304,9 @@ impl Run {
                 }
                 None => Block::new(&self.grid, number),
             });
+        } else if let Some(order) = &mut state.order {
+            let chosen = order.below(waiting);
+            state.resident.swap_remove_back(chosen)
         } else {
             state.resident.pop_front()
         };
@@ -358,6 +396,10 @@ impl Run {
             None => Ok(Summary { instructions: state.instructions, counters: state.counters.clone() }),
         })
     }
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
 }
 
 fn begun_limit(grid: &Grid) -> usize {

@@ -7,7 +7,7 @@
 use smallvec::SmallVec;
 
 use super::block::Shared;
-use super::check::{Checker, WarpCheck};
+use super::check::{Checker, Stores, WarpCheck};
 use super::code::*;
 use super::exec::memory::Kind;
 use super::fault::{Fault, FaultKind};
@@ -78,6 +78,8 @@ pub(crate) struct Warp {
     pub copies: super::copies::Copies,
     /// Filled where the launch is checked.
     pub check: Option<Box<WarpCheck>>,
+    /// Stores that others do not see yet, where schedules are fuzzed.
+    pub stores: Option<Box<Stores>>,
 }
 
 impl Warp {
@@ -99,6 +101,7 @@ impl Warp {
             issued: 0,
             copies: Default::default(),
             check: None,
+            stores: None,
         }
     }
 

@@ -8,9 +8,12 @@ mod arrays;
 mod clock;
 mod report;
 mod shadow;
+mod stores;
 mod sync;
 
 use std::collections::HashMap;
+
+pub(crate) use stores::Stores;
 
 use access::Finding;
 use arrays::Arrays;

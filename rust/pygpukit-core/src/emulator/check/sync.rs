@@ -87,6 +87,7 @@ impl Cx<'_> {
 
     /// Lanes arrive at a barrier of the block, and wait there or not. `counted`: not necessarily all threads do.
     pub(crate) fn check_barrier(&mut self, id: usize, lanes: u32, wait: bool, counted: bool) {
+        self.release_stores(lanes);
         let live = self.warp.live;
         let Some((checker, block, warp)) = self.parts() else { return };
         let now = checker.clock;
@@ -121,6 +122,7 @@ impl Cx<'_> {
 
     /// `bar.warp.sync`: these lanes have met, and memory is ordered between them.
     pub(crate) fn check_warp_barrier(&mut self, lanes: u32) {
+        self.release_stores(lanes);
         let live = self.warp.live;
         let Some((checker, block, warp)) = self.parts() else { return };
         let now = checker.clock;
@@ -146,6 +148,7 @@ impl Cx<'_> {
 
     /// A fence of these lanes.
     pub(crate) fn check_fence(&mut self, lanes: u32) {
+        self.release_stores(lanes);
         let effect = self.grid.code().effects.get(self.pc as usize).copied().unwrap_or_default();
         let Some((checker, block, warp)) = self.parts() else { return };
         let (now, wide) = (checker.clock, !effect.is(Effect::NARROW));
@@ -170,6 +173,9 @@ impl Cx<'_> {
 
     /// Volatile, relaxed and atomic accesses: readers learn what writers published before a fence.
     pub(super) fn exchange(&mut self, a: &[u64; LANES], shared: u32, global: u32, effect: Effect, write: bool) {
+        if effect.is(Effect::RELEASE) {
+            self.release_stores(shared | global);
+        }
         let reads = !write || effect.is(Effect::ATOMIC);
         let Some((checker, block, warp)) = self.parts() else { return };
         let now = checker.clock;
@@ -211,6 +217,7 @@ impl Cx<'_> {
 
     /// An arrival at an mbarrier object (a release), or a wait that succeeded (an acquire).
     pub(crate) fn check_object(&mut self, lane: usize, address: u64, acquire: bool) {
+        self.release_stores(1 << lane);
         let Some((checker, block, warp)) = self.parts() else { return };
         let (now, numbers) = (checker.clock, checker.numbers);
         warp.collect(block, now);
