@@ -63,7 +63,8 @@ impl Cx<'_> {
     /// # Safety
     /// The addresses of these lanes were checked for this width.
     pub(crate) unsafe fn hold<W: Lane>(&mut self, a: &[u64; LANES], m: u32, values: &[W; LANES]) -> bool {
-        let plain = self.grid.code().effects.get(self.pc as usize).is_some_and(|e| e.is(crate::emulator::code::Effect::STORE));
+        let plain =
+            self.grid.code().effects.get(self.pc as usize).is_some_and(|e| e.is(crate::emulator::code::Effect::STORE));
         let local = self.warp.local.as_ptr_range();
         let Some(stores) = self.warp.stores.as_mut().filter(|_| plain) else { return false };
         for lane in (0..LANES).filter(|lane| m >> lane & 1 != 0) {
