@@ -25,21 +25,24 @@ def cpu() -> Iterator[None]:
 
 def fault(source: str, *args: object, **launch: object) -> str:
     kernel = gp.jit(source)
-    with pytest.raises(gp.KernelFaultError) as caught:
+    try:
         kernel(*args, **launch)
         gp.synchronize()
-    return str(caught.value)
+    except gp.KernelFaultError as error:
+        return str(error)
+    pytest.fail("the kernel ended as if nothing were wrong")
 
 
 def test_a_null_pointer() -> None:
     text = fault(
         """
-extern "C" __global__ void k(int* x) {
-    int* p = nullptr;
+extern "C" __global__ void k(int* x, long long address) {
+    int* p = (int*)address;
     if (x[threadIdx.x] == 0)
         p[threadIdx.x] = 1;
 }""",
         gp.from_numpy(np.array([1, 0, 1, 1], np.int32)),
+        0,
         grid=1,
         block=4,
     )
@@ -89,7 +92,7 @@ extern "C" __global__ void k(int* x) {
     else
         while (atomicAdd(x, 0) == 0) {}
 }"""
-    with pytest.raises(gp.KernelFaultError, match="divergent barrier|deadlock"):
+    with pytest.raises(gp.KernelFaultError, match=r"divergent barrier|deadlock"):
         gp.jit(source.replace("while (atomicAdd(x, 0) == 0) {}", 'asm volatile("barrier.sync 1;");'))(
             gp.zeros(1, "int32"), grid=1, block=32
         )
@@ -126,7 +129,11 @@ extern "C" __global__ void k(int n) {
 def test_endless_recursion() -> None:
     text = fault(
         """
-__device__ __noinline__ int down(volatile int* x, int n) { int a[64]; a[n % 64] = *x; return down(x, n + 1) + a[n % 64]; }
+__device__ __noinline__ int down(volatile int* x, int n) {
+    int a[64];
+    a[n % 64] = *x;
+    return down(x, n + 1) + a[n % 64];
+}
 extern "C" __global__ void k(int* x) { *x = down(x, 0); }""",
         gp.zeros(1, "int32"),
         grid=1,
@@ -193,5 +200,5 @@ def test_what_is_not_supported_is_said_at_load() -> None:
 }"""
     with pytest.raises(gp.DeviceError, match=r"PTX line 8: instruction 'tex\.2d\.v4\.f32\.s32' is not supported"):
         gp.load_ptx(text)
-    with pytest.raises(gp.DeviceError, match="PTX line 6.*|the text ends"):
+    with pytest.raises(gp.DeviceError, match=r"PTX line 7: found `mov\.`, expected an instruction"):
         gp.load_ptx(text[: text.index("mov.u32") + 4])

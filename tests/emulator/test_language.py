@@ -97,13 +97,13 @@ def test_structs_constants_globals_and_local_arrays() -> None:
 def test_blocks_of_three_dimensions_and_dynamic_shared_memory() -> None:
     kernel = gp.jit("""
     extern "C" __global__ void k(int* x) {
-        extern __shared__ int all[];
+        extern __shared__ int values[];
         int t = threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
         int b = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
-        all[t] = t * 1000 + b;
+        values[t] = t * 1000 + b;
         __syncthreads();
         int size = blockDim.x * blockDim.y * blockDim.z;
-        x[b * size + t] = all[size - 1 - t];
+        x[b * size + t] = values[size - 1 - t];
     }
     """)
     x = gp.zeros(6 * 105, "int32")
@@ -116,9 +116,11 @@ def test_half_types_of_our_headers() -> None:
     kernel = gp.jit("""
     #include "pygpukit/f16.cuh"
     #include "pygpukit/bf16.cuh"
-    extern "C" __global__ void k(f16* x, bf16* y, int n) {
+    extern "C" __global__ void k(pgk::f16* x, pgk::bf16* y, int n) {
         int i = threadIdx.x;
-        if (i < n) { x[i] = f16(float(x[i]) * 3.0f); y[i] = bf16(float(y[i]) + 0.1f); }
+        if (i >= n) return;
+        x[i] = pgk::Narrow<pgk::f16>::from(widen(x[i]) * 3.0f);
+        y[i] = pgk::Narrow<pgk::bf16>::from(widen(y[i]) + 0.1f);
     }
     """)
     host = np.linspace(-5, 5, 37).astype(np.float32)
@@ -135,7 +137,8 @@ import pygpukit as gp
 kernel = gp.jit(r"""
 extern "C" int printf(const char*, ...);
 extern "C" __global__ void k(int n) {
-    if (threadIdx.x < n) printf("thread %d of %s: %5.2f 0x%llx %c%%\\\\n", threadIdx.x, "k", threadIdx.x / 4.0, 1ull << 40, 'z');
+    if (threadIdx.x < n)
+        printf("thread %d of %s: %5.2f 0x%llx %c%%\\n", threadIdx.x, "k", threadIdx.x / 4.0, 1ull << 40, 'z');
 }""")
 kernel(3, grid=1, block=32)
 gp.synchronize()

@@ -230,12 +230,6 @@ impl Code {
         let here = std::env::current_dir().map(|folder| format!("{}/", folder.display())).unwrap_or_default();
         file.strip_prefix(&here).unwrap_or(file).to_string()
     }
-
-    /// Function an instruction belongs to.
-    pub fn function_at(&self, pc: u32) -> Option<&Function> {
-        let after = self.functions.iter().filter(|f| f.frame > 0 && f.start <= pc);
-        after.max_by_key(|f| f.start)
-    }
 }
 
 /// The first rows of every frame: predicates (the first is always true), then what a return needs.

@@ -65,6 +65,17 @@ impl Written {
         found
     }
 
+    /// Have all of these bytes been written?
+    #[inline]
+    pub fn all(&self, start: u64, bytes: u64) -> bool {
+        let mut all = true;
+        Written::each(start, bytes, |word, mask| {
+            all = self.bits.get(word).is_none_or(|bits| bits.load(Ordering::Relaxed) & mask == mask);
+            all
+        });
+        all
+    }
+
     fn set_all(&self) {
         self.all.store(true, Ordering::Relaxed);
     }
@@ -82,7 +93,10 @@ pub struct Extent {
 /// Bytes between neighbouring arrays while kernels are checked.
 pub(super) const APART: usize = 256;
 
-static ARRAYS: Mutex<BTreeMap<DevPtr, (u64, Option<Arc<Written>>)>> = Mutex::new(BTreeMap::new());
+/// Bytes, and which of them are written, by address.
+type Arrays = BTreeMap<DevPtr, (u64, Option<Arc<Written>>)>;
+
+static ARRAYS: Mutex<Arrays> = Mutex::new(Arrays::new());
 static TRACKING: AtomicBool = AtomicBool::new(false);
 
 /// From now on follow which bytes of new arrays are written; older ones count as written.
@@ -161,6 +175,7 @@ mod tests {
         written.set(60, 10);
         assert!(written.any(60, 1) && written.any(69, 1) && !written.any(59, 1) && !written.any(70, 1));
         assert!(written.any(0, 61) && !written.any(0, 60) && !written.any(70, 130));
+        assert!(written.all(60, 10) && !written.all(59, 11));
         assert!(!written.is_whole());
         written.set_all();
         assert!(written.is_whole());

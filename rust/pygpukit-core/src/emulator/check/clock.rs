@@ -91,7 +91,8 @@ impl Known {
             let next = match (a.peek(), b.peek()) {
                 (Some(x), Some(y)) if x.0 == y.0 => {
                     let next = (x.0, x.1.max(y.1));
-                    (a.next(), b.next());
+                    a.next();
+                    b.next();
                     next
                 }
                 (Some(&&x), Some(&&y)) if x.0 < y.0 => {

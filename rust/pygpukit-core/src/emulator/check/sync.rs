@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::clock::{Known, Moment, Published, Time, learn};
-use super::{BlockCheck, Checker, WarpCheck};
 use super::shadow::complete;
+use super::{BlockCheck, Checker, WarpCheck};
 use crate::emulator::code::{Effect, LANES};
 use crate::emulator::copies::Pending;
 use crate::emulator::warp::Cx;

@@ -116,10 +116,8 @@ pub(crate) fn finish_all(cx: &mut Cx<'_>, m: u32) -> Result<(), FaultKind> {
 /// Complete the copies of these lanes that are due, and all of theirs that an object tracks.
 fn finish(cx: &mut Cx<'_>, m: u32, due: impl Fn(&Pending) -> bool) -> Result<(), FaultKind> {
     if cx.checker.is_some() {
-        let done: Vec<Pending> = (cx.warp.copies.pending.iter())
-            .filter(|copy| m >> copy.lane & 1 != 0 && due(copy))
-            .copied()
-            .collect();
+        let done: Vec<Pending> =
+            (cx.warp.copies.pending.iter()).filter(|copy| m >> copy.lane & 1 != 0 && due(copy)).copied().collect();
         cx.check_copied(cx.warp.id, &done, None);
     }
     let memory = cx.block.memory.as_mut_ptr();

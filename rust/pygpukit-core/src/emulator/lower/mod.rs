@@ -240,11 +240,11 @@ fn layout_params(params: &[Variable<'_>], from: u32) -> (Vec<(u32, u32)>, u32) {
     (placed, end)
 }
 
+/// Offset and size of each of several values.
+pub(super) type Places = Vec<(u32, u32)>;
+
 /// Parameters of a function, then what it returns: both depend on the prototype alone, so indirect calls know them.
-pub(super) fn layout_call(
-    params: &[Variable<'_>],
-    returns: &[Variable<'_>],
-) -> (Vec<(u32, u32)>, Vec<(u32, u32)>, u32) {
+pub(super) fn layout_call(params: &[Variable<'_>], returns: &[Variable<'_>]) -> (Places, Places, u32) {
     let (params, end) = layout_params(params, 0);
     let (returns, end) = layout_params(returns, end.next_multiple_of(16));
     (params, returns, end)
