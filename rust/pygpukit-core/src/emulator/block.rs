@@ -240,7 +240,8 @@ impl Block {
             if self.warps.iter().all(Warp::is_done) {
                 return (BlockOutcome::Done, total);
             }
-            if alive && !ran && self.shared.order.is_none() || (!ran && self.all_blocked(grid, checker.as_deref_mut())) {
+            if alive && !ran && self.shared.order.is_none() || (!ran && self.all_blocked(grid, checker.as_deref_mut()))
+            {
                 return (BlockOutcome::Fault(self.deadlock(grid)), total);
             }
             // Warps that all wait for something outside should not keep others from running.

@@ -1,7 +1,9 @@
 //! One access of a warp: bounds, values, races.
 
 use super::arrays::{Arrays, Known};
-use super::shadow::{ASYNC, ATOMIC, Access, Cell, Entry, NARROW, STORE, STRONG, Seen, info, row_key, row_thread, touch, touch_line};
+use super::shadow::{
+    ASYNC, ATOMIC, Access, Cell, Entry, NARROW, STORE, STRONG, Seen, info, row_key, row_thread, touch, touch_line,
+};
 use super::{BlockCheck, Checker, Numbers, WarpCheck};
 use crate::emulator::code::{Effect, FULL, Flow, Function, LANES};
 use crate::emulator::exec::memory::Kind;

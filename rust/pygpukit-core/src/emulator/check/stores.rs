@@ -72,7 +72,12 @@ impl Cx<'_> {
     ///
     /// # Safety
     /// The addresses of these lanes were checked for this width.
-    pub(crate) unsafe fn changing<W: Lane + PartialEq>(&mut self, a: &[u64; LANES], m: u32, values: &[W; LANES]) -> u32 {
+    pub(crate) unsafe fn changing<W: Lane + PartialEq>(
+        &mut self,
+        a: &[u64; LANES],
+        m: u32,
+        values: &[W; LANES],
+    ) -> u32 {
         let known = self.checker.as_ref().and_then(|checker| checker.values.as_ref());
         let mut changed = 0;
         for lane in (0..LANES).filter(|lane| m >> lane & 1 != 0) {
