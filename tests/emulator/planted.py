@@ -113,7 +113,7 @@ PLANTED = [
         __syncthreads();
         (*p)[threadIdx.x] = 1;
         """,
-        ("write of 4 bytes at 0x0", "null"),
+        ("write of 4 bytes at 0x", "a null pointer", "thread ["),
     ),
     Planted(
         "misaligned",
@@ -292,7 +292,7 @@ PLANTED = [
         __syncthreads();
         out[threadIdx.x] = s[63 - threadIdx.x];
         """,
-        ("data race in shared memory", "read of s[63]", "asynchronous copy", "thread [63, 0, 0]"),
+        ("data race in shared memory", "read of s[", "asynchronous copy", "issued by thread ["),
     ),
     Planted(
         "copy not synchronised",
@@ -476,10 +476,9 @@ PLANTED = [
     Planted(
         "divergent barrier",
         """
-        if (threadIdx.x % 32 < 16) {
-            __syncthreads();
-            out[threadIdx.x] = x[threadIdx.x + n];
-        }
+        if (threadIdx.x % 32 < 16) __syncthreads();
+        else asm volatile("bar.sync 1;");
+        out[threadIdx.x] = 1;
         """,
         ("divergent barrier", "16 of 32 lanes"),
     ),

@@ -240,7 +240,8 @@ impl Block {
             if self.warps.iter().all(Warp::is_done) {
                 return (BlockOutcome::Done, total);
             }
-            if alive && !ran && self.shared.order.is_none() || (!ran && self.all_blocked(grid)) {
+            if alive && !ran && self.shared.order.is_none() || (!ran && self.all_blocked(grid, checker.as_deref_mut()))
+            {
                 return (BlockOutcome::Fault(self.deadlock(grid)), total);
             }
             // Warps that all wait for something outside should not keep others from running.
@@ -260,9 +261,10 @@ impl Block {
     }
 
     /// Does no warp have anything to do?
-    fn all_blocked(&mut self, grid: &Grid) -> bool {
+    fn all_blocked(&mut self, grid: &Grid, mut checker: Option<&mut Checker>) -> bool {
         let shared = &mut self.shared;
-        self.warps.iter_mut().filter(|w| !w.is_done()).all(|warp| Cx::new(warp, shared, grid, None).is_blocked())
+        (self.warps.iter_mut().filter(|w| !w.is_done()))
+            .all(|warp| Cx::new(warp, shared, grid, checker.as_deref_mut()).is_blocked())
     }
 
     fn deadlock(&self, grid: &Grid) -> Box<Fault> {

@@ -374,7 +374,16 @@ impl Run {
             return None;
         };
         let (pc, thread) = block.somewhere();
-        Some(Box::new(Fault { kind, pc, thread, block: block.shared.index, notes: Vec::new() }))
+        let mut notes = Vec::new();
+        if matches!(kind, FaultKind::Limit { .. }) {
+            let begun = (state.resident.len() + state.running) as u64 + 1;
+            let ended = state.next.saturating_sub(begun);
+            notes.push(format!(
+                "{ended} of {} blocks have ended and {begun} run: do they wait for a flag that nobody sets, or for each other?",
+                self.grid.total()
+            ));
+        }
+        Some(Box::new(Fault { kind, pc, thread, block: block.shared.index, notes }))
     }
 
     /// Wait for the end; None when `timeout` came first.

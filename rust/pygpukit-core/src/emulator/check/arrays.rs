@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::shadow::Cell;
+use super::shadow::{Cell, LINE, Line, expand};
 use crate::command::ArrayArg;
 use crate::emulator::code::Variable;
 use crate::emulator::memory::Memory;
@@ -13,16 +13,16 @@ pub(crate) struct Array {
     pub start: u64,
     pub bytes: u64,
     pub written: Option<Arc<Written>>,
-    /// A shadow word for every four bytes, from the multiple of four at or before the start.
-    pub cells: Vec<Cell>,
+    /// The shadow of its lines of 128 bytes, and the words of those that need more than a line tells.
+    lines: Vec<Line>,
+    cells: Vec<[Cell; LINE]>,
 }
 
 impl Array {
     fn new(start: u64, bytes: u64, written: Option<Arc<Written>>) -> Array {
-        let first = start & !3;
-        let words = (start + bytes).div_ceil(4) - first / 4;
+        let lines = (start + bytes).div_ceil(128) - start / 128;
         // Zeroed pages cost nothing before they are touched.
-        Array { start, bytes, written, cells: vec![[0; 9]; words as usize] }
+        Array { start, bytes, written, lines: vec![[0; 10]; lines as usize], cells: Vec::new() }
     }
 
     #[inline(always)]
@@ -32,9 +32,28 @@ impl Array {
             && address != u64::MAX
     }
 
+    fn line(&self, address: u64) -> usize {
+        (address / 128 - self.start / 128) as usize
+    }
+
+    /// The shadow of a line, while one entry stands for all of its words.
     #[inline(always)]
-    pub fn cell(&self, address: u64) -> usize {
-        (address / 4 - self.start / 4) as usize
+    pub fn whole_line(&mut self, address: u64) -> Option<&mut Line> {
+        let index = self.line(address);
+        self.lines.get_mut(index).filter(|line| line[9] == 0)
+    }
+
+    /// The shadow of the words of an access, which lie in one line.
+    #[inline(always)]
+    pub fn words(&mut self, address: u64, count: usize) -> Option<&mut [Cell]> {
+        let index = self.line(address);
+        let line = self.lines.get_mut(index)?;
+        if line[9] == 0 {
+            self.cells.push(expand(line));
+            line[9] = self.cells.len() as u32;
+        }
+        let first = (address / 4) as usize % LINE;
+        self.cells.get_mut(line[9] as usize - 1)?.get_mut(first..first + count)
     }
 }
 

@@ -189,10 +189,6 @@ impl Cx<'_> {
 
     /// These lanes of a store change what was there: a write that was not ordered with it is then a race.
     pub(crate) fn check_again(&mut self, changed: u32, bytes: u32) -> Result<(), Flow> {
-        if self.warp.stores.is_some() {
-            // What is there is not what was written last.
-            return Ok(());
-        }
         let again = self.checker.as_ref().map(|checker| checker.again.as_slice()).unwrap_or_default();
         match again.iter().find(|finding| changed >> finding.lane & 1 != 0).copied() {
             Some(finding) => self.report(finding, bytes, true, false),

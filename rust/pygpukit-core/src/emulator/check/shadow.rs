@@ -121,6 +121,66 @@ pub(crate) fn touch(cell: &mut Cell, access: &Access, write: bool, mut unordered
     seen
 }
 
+/// Words of a line: what a warp reads or writes in one piece.
+pub(crate) const LINE: usize = 32;
+
+/// The shadow of a line: as long as whole warps touch it in order, one cell stands for all of its words, its threads
+/// packed by `row_key`. Otherwise the number of its cells, from 1, is in the last place.
+pub(crate) type Line = [u32; 10];
+
+/// Threads of a line whose first word belongs to `first`, with `1 << shift` words for each.
+pub(crate) fn row_key(first: u32, shift: u32) -> Option<u32> {
+    (first < 1 << 30).then_some(first | shift << 30)
+}
+
+/// The thread of a word.
+pub(crate) fn row_thread(key: u32, word: usize) -> u32 {
+    (key & ((1 << 30) - 1)) + (word as u32 >> (key >> 30))
+}
+
+/// `touch` for a whole line. False, and nothing is recorded, where an entry is `suspicious`.
+#[inline(always)]
+pub(crate) fn touch_line(line: &mut Line, mine: Entry, write: bool, mut suspicious: impl FnMut(Entry) -> bool) -> bool {
+    let at = |line: &Line, at: usize| Entry { time: line[at], thread: line[at + 1], info: line[at + 2] };
+    let put = |line: &mut Line, at: usize, entry: Entry| {
+        (line[at], line[at + 1], line[at + 2]) = (entry.time, entry.thread, entry.info);
+    };
+    let last = at(line, WRITE);
+    if last.time != 0 && last.thread != mine.thread && suspicious(last) {
+        return false;
+    }
+    if !write {
+        let newest = at(line, READS[0]);
+        if newest.time != 0 && newest.thread != mine.thread {
+            put(line, READS[1], newest);
+        }
+        put(line, READS[0], mine);
+        return true;
+    }
+    for place in READS {
+        let read = at(line, place);
+        if read.time != 0 && read.thread != mine.thread && suspicious(read) {
+            return false;
+        }
+    }
+    put(line, WRITE, mine);
+    line[READS[0]] = 0;
+    line[READS[1]] = 0;
+    true
+}
+
+/// The cells of a line that whole warps have touched so far.
+pub(crate) fn expand(line: &Line) -> [Cell; LINE] {
+    std::array::from_fn(|word| {
+        let mut cell = [0; 9];
+        for at in [WRITE, READS[0], READS[1]] {
+            let entry = Entry { time: line[at], thread: row_thread(line[at + 1], word), info: line[at + 2] };
+            set(&mut cell, at, entry);
+        }
+        cell
+    })
+}
+
 /// An asynchronous write of this thread is complete now.
 pub(crate) fn complete(cell: &mut Cell, thread: u32, time: Time) {
     let last = entry(cell, WRITE);
@@ -203,6 +263,23 @@ mod tests {
         }
         let found = touch(&mut cell, &access(100, 5, 15), true, |entry| entry.thread >= 64);
         assert!(matches!(found, Seen::Race(Entry { thread: 70, .. }, false)), "{found:?}");
+    }
+
+    #[test]
+    fn a_line_stands_for_its_words() {
+        let mut line = [0; 10];
+        let row = |time, first, shift| {
+            let thread = row_key(first, shift).expect("few threads");
+            Entry { time, thread, info: info(1, 0) | 15 }
+        };
+        assert!(touch_line(&mut line, row(1, 64, 0), true, |_| true));
+        assert!(touch_line(&mut line, row(2, 64, 0), false, |_| true));
+        assert!(touch_line(&mut line, row(3, 128, 2), false, |entry| entry.time != 1));
+        assert!(!touch_line(&mut line, row(4, 64, 0), true, |entry| entry.time == 3));
+        let cells = expand(&line);
+        assert_eq!(cells[9][..3], [1, 73, line[2]]);
+        assert_eq!((cells[9][3], cells[9][4]), (3, 130));
+        assert_eq!((cells[9][6], cells[9][7]), (2, 73));
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! once; others see them in any order, some time later, and at the latest when the lane comes to a fence or a barrier, or
 //! ends. Code that lacks a fence then reads old values.
 
-use crate::emulator::code::LANES;
+use crate::emulator::code::{Effect, LANES};
 use crate::emulator::exec::lanes::Lane;
 use crate::emulator::random::Random;
 use crate::emulator::warp::Cx;
@@ -57,28 +57,59 @@ impl Stores {
     }
 }
 
+fn bytes_of<W: Lane>(value: &W) -> [u8; 8] {
+    let mut bytes = [0; 8];
+    // SAFETY: a lane's value is plain bytes, eight at most.
+    unsafe {
+        let from = std::ptr::from_ref(value).cast::<u8>();
+        std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), size_of::<W>().min(8));
+    }
+    bytes
+}
+
 impl Cx<'_> {
+    /// The lanes of a checked store that change what was there.
+    ///
+    /// # Safety
+    /// The addresses of these lanes were checked for this width.
+    pub(crate) unsafe fn changing<W: Lane + PartialEq>(
+        &mut self,
+        a: &[u64; LANES],
+        m: u32,
+        values: &[W; LANES],
+    ) -> u32 {
+        let known = self.checker.as_ref().and_then(|checker| checker.values.as_ref());
+        let mut changed = 0;
+        for lane in (0..LANES).filter(|lane| m >> lane & 1 != 0) {
+            let same = match known.and_then(|known| known.get(&a[lane])) {
+                Some((bytes, value)) => *bytes == size_of::<W>() && *value == bytes_of(&values[lane]),
+                // SAFETY: the caller's contract.
+                None => unsafe { (a[lane] as *const W).read() == values[lane] },
+            };
+            changed |= u32::from(!same) << lane;
+        }
+        changed
+    }
+
     /// Hold a checked store back, where stores are; false when it is to be done now.
     ///
     /// # Safety
     /// The addresses of these lanes were checked for this width.
     pub(crate) unsafe fn hold<W: Lane>(&mut self, a: &[u64; LANES], m: u32, values: &[W; LANES]) -> bool {
-        let plain =
-            self.grid.code().effects.get(self.pc as usize).is_some_and(|e| e.is(crate::emulator::code::Effect::STORE));
+        let plain = self.grid.code().effects.get(self.pc as usize).is_some_and(|effect| effect.is(Effect::STORE));
         let local = self.warp.local.as_ptr_range();
         let Some(stores) = self.warp.stores.as_mut().filter(|_| plain) else { return false };
         for lane in (0..LANES).filter(|lane| m >> lane & 1 != 0) {
-            let mut held = Held { lane: lane as u8, bytes: size_of::<W>() as u8, at: a[lane], value: [0; 8] };
-            // SAFETY: a lane's value is plain bytes, eight at most.
-            unsafe {
-                let from = std::ptr::from_ref(&values[lane]).cast::<u8>();
-                std::ptr::copy_nonoverlapping(from, held.value.as_mut_ptr(), size_of::<W>().min(8));
-            }
+            let value = bytes_of(&values[lane]);
+            let held = Held { lane: lane as u8, bytes: size_of::<W>() as u8, at: a[lane], value };
             if local.contains(&(a[lane] as *const u8)) {
                 // SAFETY: the caller's contract.
                 unsafe { held.write() };
             } else {
                 stores.0.push(held);
+                if let Some(values) = self.checker.as_mut().and_then(|checker| checker.values.as_mut()) {
+                    values.insert(a[lane], (size_of::<W>(), value));
+                }
             }
         }
         true

@@ -352,9 +352,7 @@ fn same_values<O: AccessKind>(cx: &mut Cx<'_>, a: &Row<u64>, m: u32, values: &Ro
         return Ok(());
     }
     // SAFETY: the addresses of these lanes were checked.
-    let before = |lane: usize| unsafe { (a[lane] as *const O::Word).read() };
-    let changed = (0..LANES).filter(|&lane| m >> lane & 1 != 0 && before(lane) != O::Word::narrow(values[lane]));
-    let changed = changed.fold(0, |all, lane| all | 1 << lane);
+    let changed = unsafe { cx.changing::<O::Word>(a, m, &values.map(O::Word::narrow)) };
     cx.check_again(changed, size_of::<O::Word>() as u32)?;
     let of = |lane: usize| O::Word::narrow(values[lane]);
     for lane in (0..LANES).filter(|lane| m >> lane & 1 != 0) {
