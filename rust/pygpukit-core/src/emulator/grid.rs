@@ -4,6 +4,7 @@
 //! for others and goes on later, so that blocks may wait for each other, or for the host.
 
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -254,10 +255,16 @@ impl Run {
         loop {
             let Some(mut block) = self.take() else { return true };
             let share = self.share();
-            let (outcome, count) = match self.grid.options.check {
+            let run = || match self.grid.options.check {
                 true => block.run(&self.grid, share, self.checker.lock().as_deref_mut()),
                 false => block.run(&self.grid, share, None),
             };
+            // An error of ours must end the launch, not leave everybody waiting for it.
+            let (outcome, count) = catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| {
+                let text = "the emulator failed; this is an error of PyGPUkit, not of the kernel".to_string();
+                let kind = FaultKind::Invalid { text };
+                (BlockOutcome::Fault(Box::new(Fault { kind, pc: 0, thread: 0, block: [0; 3], notes: Vec::new() })), 0)
+            });
             self.put(block, outcome, count);
             if count < 2048 {
                 std::thread::yield_now();

@@ -14,6 +14,8 @@ mod grid;
 mod image;
 mod lower;
 mod memory;
+#[cfg(test)]
+mod mutation;
 pub mod ptx;
 mod random;
 #[cfg(test)]

@@ -275,8 +275,8 @@ operations! {
     PrmtRc16: (a: u32, b: u32, c: u32) -> u32 { permute(a, b, [0x1010, 0x3232, 0x1010, 0x3232][(c & 3) as usize]) }
     Fns: (a: u32, b: u32, c: u32) -> u32 { find_nth_set(a, b, c as i32) }
     Mad24HighU: (a: u32, b: u32, c: u32) -> u32 { (((u64::from(a & 0xff_ffff) * u64::from(b & 0xff_ffff)) >> 16) as u32).wrapping_add(c) }
-    Mad24HighS: (a: u32, b: u32, c: u32) -> u32 { ((sign24(a) * sign24(b) >> 16) as u32).wrapping_add(c) }
-    Mad24HighSat: (a: u32, b: u32, c: u32) -> u32 { ((sign24(a) * sign24(b) >> 16) as i32).saturating_add(c as i32) as u32 }
+    Mad24HighS: (a: u32, b: u32, c: u32) -> u32 { (((sign24(a) * sign24(b)) >> 16) as u32).wrapping_add(c) }
+    Mad24HighSat: (a: u32, b: u32, c: u32) -> u32 { (((sign24(a) * sign24(b)) >> 16) as i32).saturating_add(c as i32) as u32 }
     SlctU16: (a: u16, b: u16, c: i32) -> u16 { if c >= 0 { a } else { b } }
     SlctF16: (a: u16, b: u16, c: f32) -> u16 { if c >= 0.0 { a } else { b } }
     SlctU32: (a: u32, b: u32, c: i32) -> u32 { if c >= 0 { a } else { b } }

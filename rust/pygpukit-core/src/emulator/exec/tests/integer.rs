@@ -67,13 +67,15 @@ fn arithmetic() {
         }
         check(&format!("min.{ty} %d, %a, %b"), w, &cases, |[a, b, _]| r(a).min(r(b)) as u64);
         check(&format!("max.{ty} %d, %a, %b"), w, &cases, |[a, b, _]| r(a).max(r(b)) as u64);
-        check(&format!("sad.{ty} %d, %a, %b, %c"), w, &cases, |[a, b, c]| ((r(a) - r(b)).abs() + r(c)) as u64);
+        check(&format!("sad.{ty} %d, %a, %b, %c"), w, &cases, |[a, b, c]| {
+            ((r(a) - r(b)).unsigned_abs() as i128 + r(c)) as u64
+        });
         let divisors: Vec<_> = cases.iter().copied().filter(|case| case[1] != 0).collect();
         check(&format!("div.{ty} %d, %a, %b"), w, &divisors, |[a, b, _]| (r(a) / r(b)) as u64);
         check(&format!("rem.{ty} %d, %a, %b"), w, &divisors, |[a, b, _]| (r(a) % r(b)) as u64);
         if signed {
             check(&format!("neg.{ty} %d, %a"), w, &cases, |[a, ..]| -r(a) as u64);
-            check(&format!("abs.{ty} %d, %a"), w, &cases, |[a, ..]| r(a).abs() as u64);
+            check(&format!("abs.{ty} %d, %a"), w, &cases, |[a, ..]| r(a).unsigned_abs() as u64);
         }
     }
     let cases = integers(64, 2);
@@ -232,7 +234,8 @@ fn bytes_dots_and_masks() {
     check("prmt.b32 %d, %a, %b, %c", [32; 4], &cases, |[a, b, c]| {
         (0..4).fold(0, |all, k| all | byte(a, b, c >> (4 * k) & 15) << (8 * k))
     });
-    let modes: [(&str, fn(u64, u64) -> u64); 6] = [
+    type Select = fn(u64, u64) -> u64;
+    let modes: [(&str, Select); 6] = [
         ("f4e", |k, c| k + c),
         ("b4e", |k, c| (c + 8 - k) % 8),
         ("rc8", |_, c| c),
@@ -278,7 +281,8 @@ fn comparisons_and_selection() {
     for (ty, n, signed) in TYPES {
         let cases = integers(n, 11);
         let r = |x: u64| read(x, n, signed);
-        let relations: [(&str, fn(i128, i128) -> bool); 6] = [
+        type Relation = fn(i128, i128) -> bool;
+        let relations: [(&str, Relation); 6] = [
             ("eq", |a, b| a == b),
             ("ne", |a, b| a != b),
             ("lt", |a, b| a < b),
