@@ -8,6 +8,7 @@ mod copies;
 mod float;
 mod half;
 mod harness;
+mod integer;
 mod kernels;
 mod mbarrier;
 mod warpwide;
