@@ -246,7 +246,7 @@ PLANTED = [
         __syncthreads();
         out[threadIdx.x] = w;
         """,
-        ("data race in shared memory", "different values", "w[0]"),
+        ("data race in shared memory", "different values", " w"),
     ),
     Planted(
         "count without atomics",
@@ -258,7 +258,7 @@ PLANTED = [
         __syncthreads();
         out[threadIdx.x] = c;
         """,
-        ("data race in shared memory", "c[0]"),
+        ("data race in shared memory", " c"),
     ),
     Planted(
         "atomic and plain",
@@ -331,6 +331,34 @@ PLANTED = [
         """,
         ("data race in shared memory", "s["),
     ),
+    Planted(
+        "barrier object not waited for",
+        """
+        __shared__ alignas(8) unsigned long long full;
+        __shared__ float s[32];
+        unsigned at = (unsigned)__cvta_generic_to_shared(&full);
+        if (threadIdx.x == 0) asm volatile("mbarrier.init.shared.b64 [%0], 32;" :: "r"(at) : "memory");
+        if (threadIdx.x < 32) s[threadIdx.x] = 0;
+        __syncthreads();
+        if (threadIdx.x < 32) {
+            s[threadIdx.x] = x[threadIdx.x];
+            asm volatile("{ .reg .b64 state; mbarrier.arrive.shared.b64 state, [%0]; }" :: "r"(at) : "memory");
+        } else {
+            out[threadIdx.x - 32] = s[63 - threadIdx.x];
+        }
+        """,
+        ("data race in shared memory", "s["),
+    ),
+    Planted(
+        "barrier object not shared yet",
+        """
+        __shared__ alignas(8) unsigned long long full;
+        unsigned at = (unsigned)__cvta_generic_to_shared(&full);
+        if (threadIdx.x == 0) asm volatile("mbarrier.init.shared.b64 [%0], 64;" :: "r"(at) : "memory");
+        asm volatile("{ .reg .b64 state; mbarrier.arrive.shared.b64 state, [%0]; }" :: "r"(at) : "memory");
+        """,
+        ("data race in shared memory", " full", "atomic operation"),
+    ),
     # Races in global memory.
     Planted(
         "blocks write one element",
@@ -374,7 +402,7 @@ PLANTED = [
             out[0] = value;
         }
         """,
-        ("data race in global memory", "value[0]", "__threadfence()"),
+        ("data race in global memory", " value", "__threadfence()"),
         grid=2,
         before=_FENCES,
     ),
@@ -393,7 +421,7 @@ PLANTED = [
             out[0] = value;
         }
         """,
-        ("data race in global memory", "value[0]", "__threadfence()"),
+        ("data race in global memory", " value", "__threadfence()"),
         grid=2,
         before=_FENCES,
     ),
@@ -413,7 +441,7 @@ PLANTED = [
             out[0] = value;
         }
         """,
-        ("data race in global memory", "value[0]"),
+        ("data race in global memory", " value"),
         grid=2,
         before=_FENCES,
     ),
@@ -428,7 +456,7 @@ PLANTED = [
             if (*(volatile unsigned*)&flag) out[0] = value;
         }
         """,
-        ("data race in global memory", "flag[0]"),
+        ("data race in global memory", " flag"),
         grid=2,
         block=1,
         before=_FENCES,
@@ -438,7 +466,7 @@ PLANTED = [
         """
         atomicAdd_block(&ticket, 1u);
         """,
-        ("data race in global memory", "ticket[0]"),
+        ("data race in global memory", " ticket"),
         grid=2,
         block=1,
         before=_FENCES,
@@ -453,7 +481,7 @@ PLANTED = [
             atomicExch(&flag, 0u);
         }
         """,
-        ("data race in global memory", "value[0]"),
+        ("data race in global memory", " value"),
         grid=2,
         before=_FENCES,
     ),

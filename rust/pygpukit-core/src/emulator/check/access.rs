@@ -71,13 +71,14 @@ fn touch_words(
     address: u64,
     shape: Shape,
     access: &mut Access,
+    record: bool,
     mut unordered: impl FnMut(Entry) -> bool,
 ) -> Seen {
     let bits = if shape.bytes >= 4 { 0xf } else { ((1 << shape.bytes) - 1) << (address % 4) };
     access.entry.info = shape.info | bits as u32;
     let mut seen = Seen::Fine;
     for cell in cells {
-        match touch(cell, access, shape.write, &mut unordered) {
+        match touch(cell, access, shape.write, record, &mut unordered) {
             Seen::Fine => {}
             Seen::Overlap => seen = Seen::Overlap,
             again @ Seen::Again(_) => seen = again,
@@ -164,7 +165,8 @@ impl Checker {
         let count = shape.bytes.div_ceil(4) as usize;
         // The place read last, if no write to it is left to compare with.
         let mut quiet = u64::MAX;
-        let mut left = mask;
+        // Lanes of an atomic instruction that meet are all compared before one of them is recorded.
+        let (mut left, mut record) = (mask, !shape.atomic);
         while left != 0 {
             let lane = left.trailing_zeros() as usize;
             left &= left - 1;
@@ -195,7 +197,8 @@ impl Checker {
             }
             let numbers = self.numbers;
             let mine = Entry { info: shape.info, ..access.entry };
-            let seen = touch_words(words, address, shape, &mut access, |e| unordered(e, mine, block, warp, numbers));
+            let seen =
+                touch_words(words, address, shape, &mut access, record, |e| unordered(e, mine, block, warp, numbers));
             match seen {
                 Seen::Fine => {}
                 Seen::Overlap => self.overlap = true,
@@ -211,6 +214,9 @@ impl Checker {
             }
             if shape.write && shape.info & ASYNC == 0 {
                 block.defined.set(address, shape.bytes);
+            }
+            if left == 0 && !record {
+                (left, record) = (mask, true);
             }
         }
         block.cells = cells;
@@ -238,7 +244,7 @@ impl Checker {
                 return None;
             }
         }
-        let mut left = mask;
+        let (mut left, mut record) = (mask, !shape.atomic);
         while left != 0 {
             let lane = left.trailing_zeros() as usize;
             left &= left - 1;
@@ -264,7 +270,8 @@ impl Checker {
             access.entry.thread = thread + lane as u32;
             let mine = Entry { info: shape.info, ..access.entry };
             let Some(words) = array.words(address, shape.bytes.div_ceil(4) as usize) else { continue };
-            match touch_words(words, address, shape, &mut access, |e| unordered(e, mine, block, warp, numbers)) {
+            match touch_words(words, address, shape, &mut access, record, |e| unordered(e, mine, block, warp, numbers))
+            {
                 Seen::Fine => {}
                 Seen::Overlap => self.overlap = true,
                 Seen::Again(entry) => {
@@ -273,6 +280,9 @@ impl Checker {
                 Seen::Race(entry, write) => {
                     return Some(Finding { problem: Problem::Race(entry, write), space, lane, address });
                 }
+            }
+            if left == 0 && !record {
+                (left, record) = (mask, true);
             }
         }
         None

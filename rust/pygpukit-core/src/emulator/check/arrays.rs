@@ -8,6 +8,9 @@ use crate::emulator::code::Variable;
 use crate::emulator::memory::Memory;
 use crate::memory::registry::Written;
 
+/// Larger arrays have no shadow: their bounds are checked, races in them are not.
+const MOST_BYTES: u64 = 1 << 36;
+
 /// An array that a kernel touches.
 pub(crate) struct Array {
     pub start: u64,
@@ -20,7 +23,7 @@ pub(crate) struct Array {
 
 impl Array {
     fn new(start: u64, bytes: u64, written: Option<Arc<Written>>) -> Array {
-        let lines = (start + bytes).div_ceil(128) - start / 128;
+        let lines = if bytes <= MOST_BYTES { (start + bytes).div_ceil(128) - start / 128 } else { 0 };
         // Zeroed pages cost nothing before they are touched.
         Array { start, bytes, written, lines: vec![[0; 10]; lines as usize], cells: Vec::new() }
     }
@@ -147,7 +150,10 @@ fn index(name: &str, offset: i64, item: u64) -> String {
 pub(crate) fn name(named: &[ArrayArg], vars: &[Variable], start: u64, bytes: u64, address: u64, width: u32) -> Named {
     if let Some(var) = vars.iter().find(|var| var.start == start && var.bytes == bytes) {
         let item = if var.item > 1 { var.item } else { u64::from(width) };
-        let element = index(plain_name(&var.name), address.wrapping_sub(start) as i64, item);
+        let element = match (bytes == item, address == start) {
+            (true, true) => plain_name(&var.name).to_string(),
+            _ => index(plain_name(&var.name), address.wrapping_sub(start) as i64, item),
+        };
         return Named { element, extent: format!("which has {}", elements(bytes, item)) };
     }
     let same: Vec<&ArrayArg> = named.iter().filter(|arg| arg.start == start && arg.bytes == bytes).collect();
@@ -184,7 +190,10 @@ pub(crate) fn name_shared(vars: &[Variable], kernel: usize, dynamic: u64, offset
     match found {
         Some(var) => {
             let item = if var.item > 1 { var.item } else { u64::from(width) };
-            index(plain_name(&var.name), (offset - var.start) as i64, item)
+            match var.bytes == item {
+                true => plain_name(&var.name).to_string(),
+                false => index(plain_name(&var.name), (offset - var.start) as i64, item),
+            }
         }
         None if offset >= dynamic => {
             format!("byte {} of dynamic shared memory", offset - dynamic)

@@ -10,6 +10,8 @@ mod report;
 mod shadow;
 mod stores;
 mod sync;
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashMap;
 

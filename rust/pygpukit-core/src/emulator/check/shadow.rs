@@ -75,9 +75,15 @@ pub(crate) enum Seen {
     Race(Entry, bool),
 }
 
-/// Compare an access with the last ones and record it. `unordered` decides about those that are not trivially ordered.
+/// Compare an access with the last ones and record it, a write only if `record` says so. `unordered` decides about those that are not trivially ordered.
 #[inline(always)]
-pub(crate) fn touch(cell: &mut Cell, access: &Access, write: bool, mut unordered: impl FnMut(Entry) -> bool) -> Seen {
+pub(crate) fn touch(
+    cell: &mut Cell,
+    access: &Access,
+    write: bool,
+    record: bool,
+    mut unordered: impl FnMut(Entry) -> bool,
+) -> Seen {
     let Access { entry: mine, floor, born } = *access;
     let mut seen = Seen::Fine;
     let last = entry(cell, WRITE);
@@ -110,6 +116,9 @@ pub(crate) fn touch(cell: &mut Cell, access: &Access, write: bool, mut unordered
         {
             return Seen::Race(read, false);
         }
+    }
+    if !record {
+        return seen;
     }
     set(cell, WRITE, mine);
     // Whoever comes later is compared with this write; what was before it is then ordered through it. Reads of other
@@ -248,20 +257,20 @@ mod tests {
     #[test]
     fn writes_are_compared_with_writes_and_reads_of_the_same_bytes() {
         let mut cell = [0; 9];
-        assert_eq!(touch(&mut cell, &access(1, 5, 0b0011), true, |_| true), Seen::Fine);
-        assert_eq!(touch(&mut cell, &access(2, 6, 0b1100), false, |_| true), Seen::Fine);
-        assert!(matches!(touch(&mut cell, &access(3, 6, 0b0010), false, |_| true), Seen::Race(_, true)));
-        assert!(matches!(touch(&mut cell, &access(4, 7, 0b0001), true, |_| true), Seen::Race(_, true)));
-        assert!(matches!(touch(&mut cell, &access(4, 5, 0b0100), true, |_| true), Seen::Race(_, false)));
+        assert_eq!(touch(&mut cell, &access(1, 5, 0b0011), true, true, |_| true), Seen::Fine);
+        assert_eq!(touch(&mut cell, &access(2, 6, 0b1100), false, true, |_| true), Seen::Fine);
+        assert!(matches!(touch(&mut cell, &access(3, 6, 0b0010), false, true, |_| true), Seen::Race(_, true)));
+        assert!(matches!(touch(&mut cell, &access(4, 7, 0b0001), true, true, |_| true), Seen::Race(_, true)));
+        assert!(matches!(touch(&mut cell, &access(4, 5, 0b0100), true, true, |_| true), Seen::Race(_, false)));
     }
 
     #[test]
     fn a_second_reader_of_another_warp_is_remembered() {
         let mut cell = [0; 9];
         for thread in [70, 3, 4, 5] {
-            assert_eq!(touch(&mut cell, &access(thread, thread, 15), false, |_| true), Seen::Fine);
+            assert_eq!(touch(&mut cell, &access(thread, thread, 15), false, true, |_| true), Seen::Fine);
         }
-        let found = touch(&mut cell, &access(100, 5, 15), true, |entry| entry.thread >= 64);
+        let found = touch(&mut cell, &access(100, 5, 15), true, true, |entry| entry.thread >= 64);
         assert!(matches!(found, Seen::Race(Entry { thread: 70, .. }, false)), "{found:?}");
     }
 
@@ -285,9 +294,9 @@ mod tests {
     #[test]
     fn what_is_below_the_floor_is_over() {
         let mut cell = [0; 9];
-        touch(&mut cell, &access(9, 5, 15), true, |_| true);
+        touch(&mut cell, &access(9, 5, 15), true, true, |_| true);
         let later = Access { floor: 9, ..access(10, 6, 15) };
-        assert_eq!(touch(&mut cell, &later, true, |_| true), Seen::Fine);
+        assert_eq!(touch(&mut cell, &later, true, true, |_| true), Seen::Fine);
     }
 
     #[test]
@@ -295,9 +304,9 @@ mod tests {
         let mut cell = [0; 9];
         let mut copy = access(1, 5, 15);
         copy.entry.info |= ASYNC;
-        touch(&mut cell, &copy, true, |_| true);
-        assert!(matches!(touch(&mut cell, &access(2, 5, 15), false, |_| true), Seen::Race(..)));
+        touch(&mut cell, &copy, true, true, |_| true);
+        assert!(matches!(touch(&mut cell, &access(2, 5, 15), false, true, |_| true), Seen::Race(..)));
         complete(&mut cell, 5, 3);
-        assert_eq!(touch(&mut cell, &access(4, 5, 15), false, |_| true), Seen::Fine);
+        assert_eq!(touch(&mut cell, &access(4, 5, 15), false, true, |_| true), Seen::Fine);
     }
 }
