@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-
 from diff_operands import operand_columns
 
 LANES = 256
@@ -108,7 +107,7 @@ class Case:
 
 def register_width(kind: str) -> int:
     """Bits of the register that holds an operand of this kind; 1 for a predicate."""
-    kind = kind.removeprefix("m_").removeprefix("nz_")
+    kind = kind.removeprefix("m_").removeprefix("o_").removeprefix("nz_")
     if kind == "pred":
         return 1
     if kind.endswith(("x2", "x4", "x8")):

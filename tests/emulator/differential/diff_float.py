@@ -71,17 +71,25 @@ def approximate() -> Iterator[Case]:
         yield _approximate(f"rcp.approx{ftz}.f32", single, "b32", Bound("f32", "1 ulp", ulp=1))
         near = Bound("f32", "2^-22 (absolute near 1)", relative=2.0**-22, absolute=2.0**-22)
         yield _approximate(f"lg2.approx{ftz}.f32", single, "b32", near)
-        yield _approximate(f"rsqrt.approx{ftz}.f32", single, "b32", Bound("f32", "relative 2^-22.9", relative=2.0**-22.9))
+        yield _approximate(
+            f"rsqrt.approx{ftz}.f32", single, "b32", Bound("f32", "relative 2^-22.9", relative=2.0**-22.9)
+        )
         yield _approximate(f"sqrt.approx{ftz}.f32", single, "b32", Bound("f32", "relative 2^-23", relative=2.0**-23))
         for op in ("sin", "cos"):
-            wave = Bound("f32", "absolute 2^-14.7 to 100 pi", absolute=2.0**-14.7)
-            yield _approximate(f"{op}.approx{ftz}.f32", ("angle",), "b32", wave)
+            name = f"{op}.approx{ftz}.f32"
+            turn = Bound("f32", "absolute 2^-20.5", absolute=2.0**-20.5)
+            yield _approximate(name, ("angle",), "b32", turn)
+            turns = Bound("f32", "absolute 2^-14.7", absolute=2.0**-14.7)
+            yield Case(f"{name} to 100 pi", "approximate", f"{name} d0, a0;", ("turns",), ("b32",), turns)
     yield _approximate("tanh.approx.f32", single, "b32", Bound("f32", "relative 2^-11", relative=2.0**-11))
     # Of these the ISA promises nothing; only the upper words are computed with .ftz.
     for op in ("rcp.approx.ftz.f64", "rsqrt.approx.ftz.f64"):
         yield _approximate(op, ("f64",), "b64", Bound("f64", "none given, 2^-18 asked", relative=2.0**-18))
     yield _approximate("rsqrt.approx.f64", ("f64",), "b64", Bound("f64", "none given, 2^-45 asked", relative=2.0**-45))
-    ex2, tanh = Bound("f16", "relative 2^-9.9", relative=2.0**-9.9), Bound("f16", "absolute 2^-10.987", absolute=2.0**-10.987)
+    ex2, tanh = (
+        Bound("f16", "relative 2^-9.9", relative=2.0**-9.9),
+        Bound("f16", "absolute 2^-10.987", absolute=2.0**-10.987),
+    )
     for pair in ("", "x2"):
         yield _approximate(f"ex2.approx.f16{pair}", (f"f16{pair}",), "b32" if pair else "b16", ex2)
         yield _approximate(f"tanh.approx.f16{pair}", (f"f16{pair}",), "b32" if pair else "b16", tanh)

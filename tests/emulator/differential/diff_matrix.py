@@ -18,8 +18,8 @@ def _kind(element: str) -> str:
     return f"m_{element}x{count}" if count > 1 else f"m_{element}"
 
 
-def product(shape: tuple[int, int, int], a: str, b: str, c: str, words: str = "") -> Case:
-    """One `mma.sync`: fragments of A, B and C are the operands."""
+def product(shape: tuple[int, int, int], a: str, b: str, c: str, words: str = "", odd: bool = False) -> Case:
+    """One `mma.sync`: fragments of A, B and C are the operands; with `odd`, some are infinite, NaN or subnormal."""
     m, n, k = shape
     many = (m * k // (32 * PACKED[a]), k * n // (32 * PACKED[b]), m * n // 32 // (2 if c == "f16" else 1))
     sums = "m_f16x2" if c == "f16" else f"m_{c}"
@@ -34,9 +34,11 @@ def product(shape: tuple[int, int, int], a: str, b: str, c: str, words: str = ""
     bound = None
     if c != "s32":
         fraction = 2.0**-11 if a in ("e4m3", "e5m2") and c == "f32" else FRACTIONS[c]
-        text = f"2^{round(math.log2(fraction))} of all terms"
-        bound = Bound(c, text, products=fraction)
-    return Case(name, "matrix products", f"{name} {results}, {', '.join(lists)};", inputs, (width,) * many[2], bound)
+        bound = Bound(c, f"2^{round(math.log2(fraction))} of the terms' sum", products=fraction)
+    code = f"{name} {results}, {', '.join(lists)};"
+    if odd:
+        inputs, name = tuple(f"o_{kind[2:]}" for kind in inputs), f"{name} of special values"
+    return Case(name, "matrix products", code, inputs, (width,) * many[2], bound)
 
 
 def products() -> Iterator[Case]:
@@ -54,6 +56,15 @@ def products() -> Iterator[Case]:
     yield product((8, 8, 4), "f64", "f64", "f64")
     for k in (4, 8, 16):
         yield product((16, 8, k), "f64", "f64", "f64")
+    for a, c, k in (
+        ("f16", "f32", 16),
+        ("f16", "f16", 16),
+        ("bf16", "f32", 16),
+        ("tf32", "f32", 8),
+        ("e5m2", "f32", 32),
+    ):
+        yield product((16, 8, k), a, a, c, odd=True)
+    yield product((16, 8, 16), "f64", "f64", "f64", odd=True)
     for a in ("s8", "u8"):
         for b in ("s8", "u8"):
             for shape in ((8, 8, 16), (16, 8, 16), (16, 8, 32)):

@@ -108,8 +108,9 @@ def _f32(value: float) -> int:
     return int(struct.unpack("<I", struct.pack("<f", value))[0])
 
 
-def _angle(stream: Stream) -> int:
-    reach = (6.28, 314.0, 0.01, 1.6)[stream.below(4)]
+def _angle(stream: Stream, turns: int) -> int:
+    """An angle of at most 2 pi this many times."""
+    reach = (6.28 * turns, 6.28, 0.01, 1.6)[stream.below(4)]
     return _f32((stream.below(1 << 30) / (1 << 29) - 1) * reach)
 
 
@@ -118,12 +119,12 @@ def _packed(element: Callable[[Stream], int], bits: int, count: int) -> Callable
 
 
 def _specials_of(kind: str) -> list[int]:
-    if kind.startswith("m_"):
+    if kind.startswith(("m_", "o_")):
         return []
     if kind.startswith("nz_"):
         return [bits for bits in _specials_of(kind[3:]) if bits]
-    if kind == "angle":
-        values = [0.0, -0.0, 1e-40, -1e-40, 1e-30, 3.1415927, -3.1415927, 1.5707964, 6.2831855, 0.5, -0.5, 100.0]
+    if kind in ("angle", "turns"):
+        values = [0.0, -0.0, 1e-40, -1e-40, 1e-30, 3.1415925, -3.1415925, 1.5707964, 6.283185, 0.5, -0.5]
         return [_f32(v) for v in values] + [0x7F800000, 0xFF800000, 0x7FC00000]
     if kind == "shift":
         return [0, 1, 31, 32, 33, 63, 64, 65, 255, 256, 0xFFFFFFFF, 15, 16, 17]
@@ -148,8 +149,8 @@ def _random_of(kind: str) -> Callable[[Stream], int]:
     if kind.startswith("nz_"):
         width = int(kind[3:].lstrip("usb"))
         return lambda stream: _random_integer(stream, width) or 1
-    if kind == "angle":
-        return _angle
+    if kind in ("angle", "turns"):
+        return lambda stream: _angle(stream, 50 if kind == "turns" else 1)
     if kind == "shift":
         return lambda stream: stream.below(70)
     if kind == "pred":
@@ -158,6 +159,8 @@ def _random_of(kind: str) -> Callable[[Stream], int]:
         return lambda stream: stream.below(32)
     if kind.startswith("m_"):
         return _product_operand(kind[2:])
+    if kind.startswith("o_"):
+        return _product_operand(kind[2:], 60)
     if kind.endswith("x2") and kind[:-2] in FORMATS:
         exponent, mantissa = FORMATS[kind[:-2]]
         return _packed(lambda stream: _random_float(stream, exponent, mantissa), 1 + exponent + mantissa, 2)
@@ -170,8 +173,8 @@ def _random_of(kind: str) -> Callable[[Stream], int]:
     return lambda stream: _random_integer(stream, width)
 
 
-def _product_operand(kind: str) -> Callable[[Stream], int]:
-    """Elements of matrices: finite, so that sums stay in range."""
+def _product_operand(kind: str, odd: int = 0) -> Callable[[Stream], int]:
+    """Elements of matrices: finite, so that sums stay in range; or one in `odd` is a special value."""
     element, _, count = kind.partition("x")
     packed = int(count) if count else 1
     if element in ("s8", "u8", "s4", "u4"):
@@ -181,7 +184,14 @@ def _product_operand(kind: str) -> Callable[[Stream], int]:
         return lambda stream: _random_integer(stream, 32)
     exponent, mantissa = FORMATS["f32" if element == "tf32" else element]
     spread = 2 if exponent < 8 else 6
-    return _packed(lambda stream: _near_one(stream, exponent, mantissa, spread), 1 + exponent + mantissa, packed)
+    specials = _float_specials(exponent, mantissa)
+
+    def one(stream: Stream) -> int:
+        if odd and stream.below(odd) == 0:
+            return stream.choice(specials)
+        return _near_one(stream, exponent, mantissa, spread)
+
+    return _packed(one, 1 + exponent + mantissa, packed)
 
 
 def operand_columns(name: str, kinds: tuple[str, ...], lanes: int) -> np.ndarray:

@@ -82,10 +82,7 @@ def atomics() -> Iterator[Case]:
             yield Case(f"atom.shared.{op}.{t}", "atomics", code, (t, t), (b, b))
     for b in ("b16", "b32", "b64"):
         # Half of the lanes compare with what is there.
-        code = (
-            f".reg .{b} v;\nst.global.{b} [$o1], a0;\nselp.{b} v, a0, a1, a3;\n"
-            f"atom.global.cas.{b} d0, [$o1], v, a2;"
-        )
+        code = f".reg .{b} v;\nst.global.{b} [$o1], a0;\nselp.{b} v, a0, a1, a3;\natom.global.cas.{b} d0, [$o1], v, a2;"
         yield Case(f"atom.global.cas.{b}", "atomics", code, (b, b, b, "pred"), (b, f"m{b[1:]}"))
     for t in HALVES:
         b = bits(t)
@@ -97,15 +94,17 @@ def atomics() -> Iterator[Case]:
         for op in ("min", "max"):
             length, b = ("v4", "b16") if t == "f16" else ("v2", "b32")
             count = int(length[1])
-            names = [", ".join(f"{letter}{k}" for k in range(first, first + count)) for letter, first in (("d", 0), ("a", count))]
+            names = [
+                ", ".join(f"{letter}{k}" for k in range(first, first + count))
+                for letter, first in (("d", 0), ("a", count))
+            ]
             stores = "\n".join(f"st.global.{b} [$o{count}+{k * int(b[1:]) // 8}], a{k};" for k in range(count))
             code = f"{stores}\natom.global.{length}.{t}.{op}.noftz {{{names[0]}}}, [$o{count}], {{{names[1]}}};"
             code = code.replace(f"{length}.{t}.{op}.noftz", f"{op}.noftz.{length}.{t}")
-            yield Case(f"atom.global.{op}.noftz.{length}.{t}", "atomics", code, (t,) * 2 * count, (*(b,) * count, "m64"))
-    code = (
-        "st.global.b32 [$o2], a0;\nst.global.b32 [$o2+4], a1;\n"
-        "atom.global.add.v2.f32 {d0, d1}, [$o2], {a2, a3};"
-    )
+            yield Case(
+                f"atom.global.{op}.noftz.{length}.{t}", "atomics", code, (t,) * 2 * count, (*(b,) * count, "m64")
+            )
+    code = "st.global.b32 [$o2], a0;\nst.global.b32 [$o2+4], a1;\natom.global.add.v2.f32 {d0, d1}, [$o2], {a2, a3};"
     yield Case("atom.global.add.v2.f32", "atomics", code, ("f32",) * 4, ("b32", "b32", "m64"))
 
 
