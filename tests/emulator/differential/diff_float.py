@@ -1,4 +1,4 @@
-"""Cases of floating-point arithmetic: every rounding and modifier, and the approximate instructions with their bounds."""
+"""Cases of floating-point arithmetic: every rounding and modifier, and approximate instructions with their bounds."""
 
 from __future__ import annotations
 

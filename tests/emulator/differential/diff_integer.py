@@ -15,9 +15,7 @@ FLOAT_RELATIONS = (*RELATIONS, "equ", "neu", "ltu", "leu", "gtu", "geu", "num", 
 
 def bits(kind: str) -> str:
     """The untyped register of an integer or float type."""
-    return "b" + {"bf16": "16", "f16x2": "32", "bf16x2": "32", "u16x2": "32", "s16x2": "32"}.get(
-        kind, kind.lstrip("usbf")
-    )
+    return "b32" if kind.endswith("x2") else "b" + kind.lstrip("usbf")
 
 
 def simple(family: str, op: str, inputs: tuple[str, ...], output: str) -> Case:

@@ -86,24 +86,16 @@ def atomics() -> Iterator[Case]:
         yield Case(f"atom.global.cas.{b}", "atomics", code, (b, b, b, "pred"), (b, f"m{b[1:]}"))
     for t in HALVES:
         b = bits(t)
-        operations = ("add", "min", "max") if t.endswith("x2") else ("add",)
-        for op in operations[:1]:
-            code = f"st.global.{b} [$o1], a0;\natom.global.{op}.noftz.{t} d0, [$o1], a1;"
-            yield Case(f"atom.global.{op}.noftz.{t}", "atomics", code, (t, t), (b, f"m{b[1:]}"))
-    for t in ("f16", "f16x2", "bf16x2"):
-        for op in ("min", "max"):
-            length, b = ("v4", "b16") if t == "f16" else ("v2", "b32")
-            count = int(length[1])
-            names = [
-                ", ".join(f"{letter}{k}" for k in range(first, first + count))
-                for letter, first in (("d", 0), ("a", count))
-            ]
-            stores = "\n".join(f"st.global.{b} [$o{count}+{k * int(b[1:]) // 8}], a{k};" for k in range(count))
-            code = f"{stores}\natom.global.{length}.{t}.{op}.noftz {{{names[0]}}}, [$o{count}], {{{names[1]}}};"
-            code = code.replace(f"{length}.{t}.{op}.noftz", f"{op}.noftz.{length}.{t}")
-            yield Case(
-                f"atom.global.{op}.noftz.{length}.{t}", "atomics", code, (t,) * 2 * count, (*(b,) * count, "m64")
-            )
+        code = f"st.global.{b} [$o1], a0;\natom.global.add.noftz.{t} d0, [$o1], a1;"
+        yield Case(f"atom.global.add.noftz.{t}", "atomics", code, (t, t), (b, f"m{b[1:]}"))
+        count = 2 if t.endswith("x2") else 4
+        for op in ("add", "min", "max"):
+            name = f"atom.global.{op}.noftz.v{count}.{t}"
+            there = "\n".join(f"st.global.{b} [$o{count}+{k * int(b[1:]) // 8}], a{k};" for k in range(count))
+            targets = ", ".join(f"d{k}" for k in range(count))
+            sources = ", ".join(f"a{k}" for k in range(count, 2 * count))
+            code = f"{there}\n{name} {{{targets}}}, [$o{count}], {{{sources}}};"
+            yield Case(name, "atomics", code, (t,) * 2 * count, (*(b,) * count, "m64"))
     code = "st.global.b32 [$o2], a0;\nst.global.b32 [$o2+4], a1;\natom.global.add.v2.f32 {d0, d1}, [$o2], {a2, a3};"
     yield Case("atom.global.add.v2.f32", "atomics", code, ("f32",) * 4, ("b32", "b32", "m64"))
 
