@@ -78,10 +78,6 @@ impl SharedMemory {
 }
 
 impl Shared {
-    pub fn cluster_phase(&self) -> u32 {
-        0
-    }
-
     /// Complete a barrier when all have arrived.
     pub fn settle(&mut self, id: usize) {
         let barrier = &mut self.barriers[id];
@@ -285,7 +281,6 @@ impl Block {
                         let expected = if barrier.expected == 0 { self.shared.live } else { barrier.expected };
                         format!("waits at barrier {id}, where {} of {expected} threads have arrived", barrier.arrived)
                     }
-                    Wait::Cluster { .. } => "waits at the cluster's barrier".to_string(),
                     Wait::Lanes(need) | Wait::WarpBarrier(need) | Wait::Aligned(need) => {
                         format!("waits for lanes {:#010x} of its warp", need & warp.live & !group.mask)
                     }

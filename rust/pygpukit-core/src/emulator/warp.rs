@@ -35,10 +35,6 @@ pub(crate) enum Wait {
         id: u8,
         phase: u32,
     },
-    /// Until the cluster's barrier leaves this phase.
-    Cluster {
-        phase: u32,
-    },
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -456,7 +452,6 @@ impl<'a> Cx<'a> {
                     mask & live & !waiting.fold(0, |all, g| all | g.mask) == 0
                 }
                 Wait::Barrier { id, phase } => self.block.barriers[id as usize].phase != phase,
-                Wait::Cluster { phase } => self.block.cluster_phase() != phase,
             };
             if !over {
                 continue;
@@ -487,7 +482,7 @@ impl<'a> Cx<'a> {
 
     /// No group is ready: an error unless one of them waits for something outside the warp.
     fn stuck(&mut self) {
-        let outside = |g: &Group| matches!(g.wait, Wait::Barrier { .. } | Wait::Cluster { .. });
+        let outside = |g: &Group| matches!(g.wait, Wait::Barrier { .. });
         let Some(group) = self.warp.groups.iter().find(|g| !outside(g)).copied() else { return };
         if self.warp.groups.iter().any(outside) {
             return;
