@@ -19,7 +19,7 @@ HEADER = ".version 8.7\n.target sm_90\n.address_size 64\n"
 PROLOGUE = f"""
     .reg .b64 rdi, rdo, rdw;
     .reg .b32 tid, lane, sm_own, sm_warp;
-    .shared .align 16 .b8 tile[{LANES * 32}];
+    .shared .align 128 .b8 tile[{LANES * 32}];
     ld.param.u64 rdi, [kernel_param_0];
     ld.param.u64 rdo, [kernel_param_1];
     mov.u32 tid, %tid.x;

@@ -10,7 +10,8 @@ from diff_operands import Stream
 CHAINS = 96
 REGISTERS = 6
 
-# R stands for any register, I for a small number, W for a 64-bit register, P for a predicate.
+# R stands for any register, I for a small number, W for a 64-bit register, H for a 16-bit one, P for a predicate.
+# A compiler may take the minimum of a register and itself for that register, NaN or not; hence the sources given.
 WORDS = (
     "add.u32 R, R, R;",
     "sub.s32 R, R, R;",
@@ -60,8 +61,8 @@ WORDS = (
     "mul.rn.f32 R, R, R;",
     "fma.rn.f32 R, R, R, R;",
     "fma.rn.ftz.f32 R, R, R, R;",
-    "min.f32 R, R, R;",
-    "max.f32 R, R, R;",
+    "min.f32 R, r0, r3;",
+    "max.f32 R, r4, r1;",
     "cvt.rn.f32.s32 R, R;",
     "cvt.rzi.s32.f32 R, R;",
     "setp.lt.s32 P, R, R;",

@@ -115,8 +115,8 @@ def fields() -> Iterator[Case]:
             t = f"{sign}{w}"
             yield simple(family, f"bfind.{t}", (t,), "b32")
             yield simple(family, f"bfind.shiftamt.{t}", (t,), "b32")
-            yield simple(family, f"bfe.{t}", (t, "shift", "shift"), f"b{w}")
-        yield simple(family, f"bfi.b{w}", (f"b{w}", f"b{w}", "shift", "shift"), f"b{w}")
+            yield simple(family, f"bfe.{t}", (t, "field", "field"), f"b{w}")
+        yield simple(family, f"bfi.b{w}", (f"b{w}", f"b{w}", "field", "field"), f"b{w}")
     for mode in ("clamp", "wrap"):
         yield simple(family, f"bmsk.{mode}.b32", ("shift", "shift"), "b32")
         for t in ("u32", "s32"):

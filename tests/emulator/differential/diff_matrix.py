@@ -18,6 +18,11 @@ def _kind(element: str) -> str:
     return f"m_{element}x{count}" if count > 1 else f"m_{element}"
 
 
+def sum_bound(form: str, fraction: float) -> Bound:
+    """This fraction of the sum of all absolute terms."""
+    return Bound(form, f"2^{round(math.log2(fraction))} of the terms' sum", products=fraction)
+
+
 def product(shape: tuple[int, int, int], a: str, b: str, c: str, words: str = "", odd: bool = False) -> Case:
     """One `mma.sync`: fragments of A, B and C are the operands; with `odd`, some are infinite, NaN or subnormal."""
     m, n, k = shape
@@ -34,7 +39,7 @@ def product(shape: tuple[int, int, int], a: str, b: str, c: str, words: str = ""
     bound = None
     if c != "s32":
         fraction = 2.0**-11 if a in ("e4m3", "e5m2") and c == "f32" else FRACTIONS[c]
-        bound = Bound(c, f"2^{round(math.log2(fraction))} of the terms' sum", products=fraction)
+        bound = sum_bound(c, fraction)
     code = f"{name} {results}, {', '.join(lists)};"
     if odd:
         inputs, name = tuple(f"o_{kind[2:]}" for kind in inputs), f"{name} of special values"
@@ -75,6 +80,40 @@ def products() -> Iterator[Case]:
             yield product(shape, a, b, "s32")
 
 
+def fragments() -> Iterator[Case]:
+    """`wmma`: A and B from shared memory, D back to it; which lane holds what is not specified, the matrices are."""
+    orders = (("row", "col", "row"), ("col", "row", "col"), ("row", "row", "row"))
+    for element, c, many in (("f16", "f32", 8), ("f16", "f16", 8), ("bf16", "f32", 4), ("s8", "s32", 2)):
+        for a, b, d in orders:
+            sums = 4 if c == "f16" else 8
+            rows = [", ".join(f"{letter}{k}" for k in range(count)) for letter, count in (("x", many), ("y", many))]
+            result, zeros = ", ".join(f"z{k}" for k in range(sums)), ", ".join(["z8"] * sums)
+            types = f"{c}.{c}" if element == "f16" else f"{c}.{element}.{element}.{c}"
+            product = f"wmma.mma.sync.aligned.{a}.{b}.m16n16k16.{types}"
+            load = f"wmma.load.{{}}.sync.aligned.{{}}.m16n16k16.shared.{element}"
+            code = [
+                f".reg .b32 x<{many}>, y<{many}>, z<9>;",
+                "bar.warp.sync -1;",
+                "st.shared.v4.b32 [sm_own], {a0, a1, a2, a3};",
+                "st.shared.v4.b32 [sm_own+512], {a4, a5, a6, a7};",
+                "bar.warp.sync -1;",
+                "mov.b32 z8, 0;",
+                f"{load.format('a', a)} {{{rows[0]}}}, [sm_warp], 16;",
+                f"{load.format('b', b)} {{{rows[1]}}}, [sm_warp+512], 16;",
+                f"{product} {{{result}}}, {{{rows[0]}}}, {{{rows[1]}}}, {{{zeros}}};",
+                "bar.warp.sync -1;",
+                f"wmma.store.d.sync.aligned.{d}.m16n16k16.shared.{c} [sm_warp], {{{result}}}, 16;",
+                "bar.warp.sync -1;",
+                "ld.shared.v4.b32 {d0, d1, d2, d3}, [sm_own];",
+                *(["ld.shared.v4.b32 {d4, d5, d6, d7}, [sm_own+512];"] if sums == 8 else []),
+                "bar.warp.sync -1;",
+            ]
+            bound = None if c == "s32" else sum_bound(c, FRACTIONS[c])
+            yield Case(
+                f"{product} {d}", "matrix products", "\n".join(code), (_kind(element),) * 8, ("b32",) * sums, bound
+            )
+
+
 def memory() -> Iterator[Case]:
     family = "matrices in shared memory"
     fill = "bar.warp.sync -1;\nst.shared.v4.b32 [sm_own], {a0, a1, a2, a3};\nbar.warp.sync -1;"
@@ -100,4 +139,5 @@ def memory() -> Iterator[Case]:
 def matrix_cases() -> Iterator[Case]:
     """All cases of this module."""
     yield from products()
+    yield from fragments()
     yield from memory()

@@ -128,6 +128,8 @@ def _specials_of(kind: str) -> list[int]:
         return [_f32(v) for v in values] + [0x7F800000, 0xFF800000, 0x7FC00000]
     if kind == "shift":
         return [0, 1, 31, 32, 33, 63, 64, 65, 255, 256, 0xFFFFFFFF, 15, 16, 17]
+    if kind == "field":
+        return [0, 1, 31, 32, 33, 63, 64, 65, 254, 255, 8, 15, 16, 17]
     if kind == "pred":
         return [0, 1]
     if kind == "lane":
@@ -151,7 +153,7 @@ def _random_of(kind: str) -> Callable[[Stream], int]:
         return lambda stream: _random_integer(stream, width) or 1
     if kind in ("angle", "turns"):
         return lambda stream: _angle(stream, 50 if kind == "turns" else 1)
-    if kind == "shift":
+    if kind in ("shift", "field"):
         return lambda stream: stream.below(70)
     if kind == "pred":
         return lambda stream: stream.below(2)

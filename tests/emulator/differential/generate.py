@@ -61,7 +61,7 @@ def run(cases: Sequence[Case], outcome: Outcome, operands: dict[str, np.ndarray]
     given = [(operands or {}).get(case.name, case.operands) for case in cases]
     words = np.concatenate([*given, np.zeros((1, LANES), np.uint64)])
     count = sum(len(case.outputs) for case in cases)
-    source, target = gp.from_numpy(words), gp.zeros((count, LANES), dtype="uint64")
+    source, target = gp.from_numpy(words), gp.from_numpy(np.zeros((count, LANES), np.uint64))
     kernel(source.ptr, target.ptr, grid=1, block=LANES)
     rows = iter(target.to_numpy())
     for case in cases:

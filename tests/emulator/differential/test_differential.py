@@ -112,11 +112,17 @@ def test_results_of_another_case_are_not_compared(own: vectors.Vectors) -> None:
         (Bound("f32", "", ulp=2), np.nan, np.inf, False),
         (Bound("f32", "", ulp=2), np.nan, np.nan, True),
         (Bound("f32", "", ulp=2), 0.0, -0.0, True),
+        (Bound("f64", "", relative=2**-20), 1.0, 1.0 + 2**-21, True),
+        (Bound("f64", "", relative=2**-20), np.inf, 1e300, False),
+        (Bound("f64", "", relative=2**-20), 1e300, np.inf, False),
+        (Bound("f16", "", absolute=2**-10), 0.5, 0.5 + 2**-11, True),
+        (Bound("f16", "", absolute=2**-10), 0.5, 0.5 + 2**-9, False),
     ],
 )
 def test_bounds(bound: Bound, ours: float, theirs: float, fine: bool) -> None:
-    case = Case("bounds", "test", "", ("f32",), ("b32",), bound)
-    rows = [[np.full(LANES, value, np.float32).view(np.uint32)] for value in (ours, theirs)]
+    width = bound.format[1:]
+    case = Case("bounds", "test", "", ("f32",), (f"b{width}",), bound)
+    rows = [[np.full(LANES, value, f"f{int(width) // 8}").view(f"u{int(width) // 8}")] for value in (ours, theirs)]
     assert (compare(case, *rows).wrong == 0) == fine
 
 
