@@ -424,16 +424,15 @@ unsafe fn carry_body<T: Int>(cx: &mut Cx<'_>, i: &Instr, m: u32) -> Flow {
             } else if i.x & CARRY_MAD_HIGH != 0 {
                 (x, y) = (a[lane].mul_high(b[lane]).to_u64() & mask, c[lane].to_u64() & mask);
             }
-            let extra = u128::from(carry >> lane & 1);
-            let (x, y) = (u128::from(x), u128::from(y));
-            let (value, over) = if i.x & CARRY_SUB != 0 {
-                (x.wrapping_sub(y).wrapping_sub(extra), x < y + extra)
-            } else {
-                let sum = x + y + extra;
-                (sum, sum >> T::BITS != 0)
+            // The hardware subtracts by adding the complement: its carry then says that nothing was borrowed.
+            let flag = carry >> lane & 1;
+            let (y, extra) = match i.x & CARRY_SUB != 0 {
+                true => (!y & mask, if i.x & CARRY_IN != 0 { flag } else { 1 }),
+                false => (y, flag),
             };
-            d[lane] = T::from_u64(value as u64);
-            out |= u32::from(over) << lane;
+            let sum = u128::from(x) + u128::from(y) + u128::from(extra);
+            d[lane] = T::from_u64(sum as u64);
+            out |= u32::from(sum >> T::BITS != 0) << lane;
         }
         cx.put(i.d, m, d);
         if i.x & CARRY_OUT != 0 {
