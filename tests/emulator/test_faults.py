@@ -168,8 +168,17 @@ def test_endless_kernels_are_ended_by_the_limit(run_python: Callable[..., str]) 
 def test_ctrl_c_ends_an_endless_kernel() -> None:
     program = (
         ENDLESS
-        + "try:\n    print('launched', flush=True)\n    gp.synchronize()\nexcept KeyboardInterrupt:\n    print('interrupted')\n"
-        + "x.fill(0)\ntry:\n    gp.synchronize()\nexcept gp.KernelFaultError as error:\n    print(error)\n"
+        + """
+try:
+    print("launched", flush=True)
+    gp.synchronize()
+except KeyboardInterrupt:
+    print("interrupted")
+try:
+    gp.synchronize()
+except gp.KernelFaultError as error:
+    print(error)
+"""
     )
     child = subprocess.Popen(
         [sys.executable, "-u", "-W", "ignore", "-c", program],
