@@ -481,4 +481,62 @@ CLEAN = [
         lambda x: np.sort(x[:512]),
         grid=1,
     ),
+    Clean(
+        "one flag from all blocks",
+        _HEAD
+        + """{
+        if (x[blockIdx.x * 256 + threadIdx.x] >= 0) out[0] = 1;
+    }""",
+        lambda x: _one(1),
+    ),
+    Clean(
+        "barrier object",
+        _HEAD
+        + """{
+        __shared__ alignas(8) unsigned long long full;
+        __shared__ float s[64];
+        unsigned at = (unsigned)__cvta_generic_to_shared(&full), t = threadIdx.x;
+        if (t == 0) asm volatile("mbarrier.init.shared.b64 [%0], 32;" :: "r"(at) : "memory");
+        __syncthreads();
+        if (t < 32) {
+            s[t] = x[t];
+            s[t + 32] = x[t + 32];
+            asm volatile("{ .reg .b64 state; mbarrier.arrive.shared.b64 state, [%0]; }" :: "r"(at) : "memory");
+        } else {
+            unsigned over = 0;
+            while (!over)
+                asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], 0; selp.u32 %0, 1, 0, p; }"
+                             : "=r"(over) : "r"(at) : "memory");
+            out[t - 32] = s[95 - t];
+        }
+    }""",
+        lambda x: x[:64][::-1],
+        grid=1,
+        block=96,
+    ),
+    Clean(
+        "copies that a barrier object tracks",
+        _HEAD
+        + """{
+        __shared__ alignas(8) unsigned long long full;
+        __shared__ float s[32];
+        unsigned at = (unsigned)__cvta_generic_to_shared(&full), t = threadIdx.x;
+        unsigned to = (unsigned)__cvta_generic_to_shared(&s[t % 32]);
+        if (t == 0) asm volatile("mbarrier.init.shared.b64 [%0], 32;" :: "r"(at) : "memory");
+        __syncthreads();
+        if (t < 32) {
+            asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" :: "r"(to), "l"(x + t) : "memory");
+            asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" :: "r"(at) : "memory");
+        } else {
+            unsigned over = 0;
+            while (!over)
+                asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], 0; selp.u32 %0, 1, 0, p; }"
+                             : "=r"(over) : "r"(at) : "memory");
+            out[t - 32] = s[63 - t];
+        }
+    }""",
+        lambda x: x[:32][::-1],
+        grid=1,
+        block=64,
+    ),
 ]

@@ -2,42 +2,118 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
 import numpy as np
 import pytest
 
 import pygpukit as gp
 
-from .clean import CLEAN, Clean
-from .planted import PLANTED, Planted
+sys.path.insert(0, str(Path(__file__).parent))
 
-pytestmark = pytest.mark.skipif(not gp.is_nvrtc_available(), reason="needs NVRTC")
+from clean import CLEAN, Clean
+from planted import PLANTED, Planted
+
+pytestmark = pytest.mark.nvrtc
+
+Check = bool | Literal["fuzz"]
 
 
-def _kernel(before: str, body: str, **options: object) -> gp.Kernel:
-    return gp.jit(f'{before}\nextern "C" __global__ void k(float* x, float* out, int n) {{\n{body}\n}}', **options)
+@pytest.fixture(autouse=True)
+def cpu() -> Iterator[None]:
+    with gp.device("cpu"):
+        yield
 
 
-@pytest.mark.parametrize("bug", PLANTED, ids=[bug.name for bug in PLANTED])
-def test_planted(bug: Planted) -> None:
+def report(bug: Planted, check: Check = True, seed: int | None = None) -> str:
+    """What the checker says about a planted bug; empty when it finds nothing."""
     x = gp.from_numpy(np.arange(256, dtype=np.float32))
     out = gp.zeros(64, dtype=gp.float32)
-    kernel = _kernel(bug.before, bug.body, check=True)
-    with pytest.raises(gp.KernelFaultError) as caught:
+    head = 'extern "C" __global__ void k(float* x, float* out, int n)'
+    kernel = gp.jit(f"{bug.before}\n{head} {{\n{bug.body}\n}}", check=check, seed=seed)
+    try:
         kernel(x, out, 256, grid=bug.grid, block=bug.block, shared=bug.shared)
         gp.synchronize()
-    for word in bug.words:
-        assert word in str(caught.value)
+    except gp.KernelFaultError as error:
+        return str(error)
+    return ""
 
 
-@pytest.mark.parametrize("kernel", CLEAN, ids=[kernel.name for kernel in CLEAN])
-def test_clean(kernel: Clean) -> None:
-    run_clean(kernel, check=True)
-
-
-def run_clean(kernel: Clean, **options: object) -> None:
+def run_clean(kernel: Clean, check: Check, seed: int | None = None) -> None:
     values = np.random.default_rng(5).integers(0, 9, 4096).astype(np.float32)
     x, out = gp.from_numpy(values), gp.zeros(4096, dtype=gp.float32)
-    compiled = gp.jit(kernel.source, **options)
+    compiled = gp.jit(kernel.source, check=check, seed=seed)
     compiled(x, out, 4096, grid=kernel.grid, block=kernel.block, shared=kernel.shared)
     want = kernel.want(values)
     np.testing.assert_array_equal(out.to_numpy()[: want.size], want)
+
+
+@pytest.mark.parametrize("bug", PLANTED, ids=[bug.name for bug in PLANTED])
+def test_planted_bugs_are_found_and_explained(bug: Planted) -> None:
+    text = report(bug)
+    for word in bug.words:
+        assert word in text
+
+
+@pytest.mark.parametrize("kernel", CLEAN, ids=[kernel.name for kernel in CLEAN])
+def test_correct_kernels_give_no_report(kernel: Clean) -> None:
+    run_clean(kernel, check=True)
+
+
+@pytest.mark.parametrize("kernel", CLEAN, ids=[kernel.name for kernel in CLEAN])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_correct_kernels_give_no_report_in_any_order(kernel: Clean, seed: int) -> None:
+    run_clean(kernel, check="fuzz", seed=seed)
+
+
+@pytest.mark.parametrize("bug", PLANTED, ids=[bug.name for bug in PLANTED])
+def test_planted_bugs_are_found_in_random_orders(bug: Planted) -> None:
+    assert any(report(bug, "fuzz", seed) for seed in range(8))
+
+
+def test_a_seed_gives_the_same_report_again() -> None:
+    bug = next(bug for bug in PLANTED if bug.name == "sum without atomics")
+    texts = {report(bug, "fuzz", 11) for _ in range(3)}
+    assert len(texts) == 1
+    assert "data race" in texts.pop()
+
+
+def test_arrays_of_empty_have_no_value_before_they_are_written() -> None:
+    source = 'extern "C" __global__ void k(float* x, float* y) { y[threadIdx.x] = x[threadIdx.x]; }'
+    kernel = gp.jit(source, check=True)
+    x, y = gp.empty(64, dtype=gp.float32), gp.empty(64, dtype=gp.float32)
+    with pytest.raises(gp.KernelFaultError, match=r"uninitialised global memory: read of x\[0\]"):
+        kernel(x, y, grid=1, block=64)
+    x.fill(3)
+    kernel(x, y, grid=1, block=64)
+    # What a checked kernel wrote has a value, and so has what an operator or an unchecked kernel wrote.
+    kernel(y, x, grid=1, block=64)
+    z = x + y
+    kernel(z, y, grid=1, block=64)
+    w = gp.empty(64, dtype=gp.float32)
+    gp.jit(source)(x, w, grid=1, block=64)
+    kernel(w, y, grid=1, block=64)
+    assert y.tolist() == [3.0] * 64
+
+
+def test_a_part_of_an_array_is_named_by_its_own_index() -> None:
+    x = gp.zeros((8, 32), dtype=gp.float32)
+    kernel = gp.jit('extern "C" __global__ void k(float* row, int n) { row[n] = 1; }', check=True)
+    kernel(x[2], 40, grid=1, block=1)
+    with pytest.raises(
+        gp.KernelFaultError, match=r"write of row\[192\], which has 32 elements \(4 bytes past its end\)"
+    ):
+        kernel(x[2], 192, grid=1, block=1)
+
+
+def test_pointers_in_memory_reach_other_arrays() -> None:
+    x = gp.zeros(16, dtype=gp.float32)
+    table = gp.from_numpy(np.array([x.ptr], dtype=np.int64))
+    kernel = gp.jit('extern "C" __global__ void k(long long* t) { ((float*)t[0])[threadIdx.x] = 2; }', check=True)
+    kernel(table, grid=1, block=16)
+    assert x.tolist() == [2.0] * 16
+    with pytest.raises(gp.KernelFaultError, match="past its end"):
+        kernel(table, grid=1, block=32)

@@ -209,6 +209,7 @@ impl Block {
         for warp in &mut self.warps {
             let id = warp.id;
             warp.check.get_or_insert_with(|| Box::new(WarpCheck::new(id, checker))).restart(checker);
+            warp.stores = grid.options.fuzz.map(|_| Box::default());
         }
     }
 
@@ -260,7 +261,8 @@ impl Block {
             if self.warps.iter().all(Warp::is_done) {
                 return (BlockOutcome::Done, total);
             }
-            if alive && !ran && self.shared.order.is_none() || (!ran && self.all_blocked(grid)) {
+            if alive && !ran && self.shared.order.is_none() || (!ran && self.all_blocked(grid, checker.as_deref_mut()))
+            {
                 let outside = |warp: &Warp| warp.groups.iter().any(|g| matches!(g.wait, Wait::Cluster { .. }));
                 return match self.warps.iter().any(outside) {
                     true => (BlockOutcome::Waits, total),
@@ -284,9 +286,10 @@ impl Block {
     }
 
     /// Does no warp have anything to do?
-    fn all_blocked(&mut self, grid: &Grid) -> bool {
+    fn all_blocked(&mut self, grid: &Grid, mut checker: Option<&mut Checker>) -> bool {
         let shared = &mut self.shared;
-        self.warps.iter_mut().filter(|w| !w.is_done()).all(|warp| Cx::new(warp, shared, grid, None).is_blocked())
+        (self.warps.iter_mut().filter(|w| !w.is_done()))
+            .all(|warp| Cx::new(warp, shared, grid, checker.as_deref_mut()).is_blocked())
     }
 
     pub fn deadlock(&self, grid: &Grid) -> Box<Fault> {

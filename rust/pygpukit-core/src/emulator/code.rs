@@ -124,6 +124,17 @@ pub(crate) enum Fill {
     Special(u32, Special),
 }
 
+impl Fill {
+    /// Does it differ between blocks?
+    pub fn varies(&self) -> bool {
+        let Fill::Special(_, special) = self else { return false };
+        matches!(
+            special,
+            Special::Ctaid(_) | Special::Sm | Special::ClusterCtaid(_) | Special::ClusterRank | Special::Clusterid(_)
+        )
+    }
+}
+
 /// Special registers that do not change while a warp runs; 32 bits wide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Special {

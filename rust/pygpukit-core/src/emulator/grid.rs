@@ -4,6 +4,7 @@
 //! for others and goes on later, so that blocks may wait for each other, or for the host.
 
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -22,6 +23,9 @@ use crate::command::ArrayArg;
 
 /// Instructions a block runs before another may have its thread.
 const SLICE: u64 = 1 << 19;
+
+/// Blocks that run side by side when schedules are fuzzed.
+const FUZZ_RESIDENT: usize = 6;
 
 /// Most blocks of one launch that have begun and not ended, unless the launch is cooperative.
 const MAX_RESIDENT: usize = 4096;
@@ -119,6 +123,19 @@ impl Grid {
         [(number % x) as u32, (number / x % y) as u32, (number / (x * y)) as u32]
     }
 
+    /// The cluster that begins as the n-th: the same, or one of a random order when schedules are fuzzed.
+    fn nth(&self, n: u64) -> u64 {
+        let (Some(seed), total) = (self.options.fuzz, self.total()) else { return n };
+        let mut random = Random::new(!seed);
+        let shift = random.next() % total;
+        let mut step = 1 + random.next() % total;
+        // A step that shares no factor with the number of blocks visits all of them.
+        while gcd(step, total) != 1 {
+            step += 1;
+        }
+        ((u128::from(n) * u128::from(step) + u128::from(shift)) % u128::from(total)) as u64
+    }
+
     pub fn order(&self, number: u64) -> Option<Random> {
         self.options.fuzz.map(|seed| Random::new(seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
     }
@@ -198,6 +215,8 @@ struct State {
     counters: Option<Box<Counters>>,
     fault: Option<Box<Fault>>,
     ended: bool,
+    /// Choices of blocks, when schedules are fuzzed.
+    order: Option<Random>,
 }
 
 /// What a launch did.
@@ -224,7 +243,9 @@ impl Run {
         let workers = if grid.options.check || grid.options.fuzz.is_some() { 1 } else { grid.workers() };
         let useful = workers.min(usize::try_from(grid.total()).unwrap_or(workers)).max(1);
         let cap = if grid.cooperative { usize::MAX } else { useful };
-        let state = State { cap, ..State::default() };
+        let order = grid.options.fuzz.map(Random::new);
+        let cap = if order.is_some() { cap.max(FUZZ_RESIDENT) } else { cap };
+        let state = State { cap, order, ..State::default() };
         let checker = grid.options.check.then(|| Box::new(Checker::new(&grid, arrays.to_vec())));
         let run = Arc::new(Run {
             grid,
@@ -257,11 +278,17 @@ impl Run {
     pub fn work(&self, until: Option<Instant>) -> bool {
         loop {
             let Some(mut cluster) = self.take() else { return true };
-            let share = if self.grid.cooperative { SLICE / 8 } else { SLICE };
-            let (outcome, count) = match self.grid.options.check {
+            let share = self.share();
+            let run = || match self.grid.options.check {
                 true => cluster.run(&self.grid, share, self.checker.lock().as_deref_mut()),
                 false => cluster.run(&self.grid, share, None),
             };
+            // An error of ours must end the launch, not leave everybody waiting for it.
+            let (outcome, count) = catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| {
+                let text = "the emulator failed; this is an error of PyGPUkit, not of the kernel".to_string();
+                let kind = FaultKind::Invalid { text };
+                (BlockOutcome::Fault(Box::new(Fault { kind, pc: 0, thread: 0, block: [0; 3], notes: Vec::new() })), 0)
+            });
             self.put(cluster, outcome, count);
             if count < 2048 {
                 std::thread::yield_now();
@@ -269,6 +296,19 @@ impl Run {
             if until.is_some_and(|until| Instant::now() >= until) {
                 return self.state.lock().ended;
             }
+        }
+    }
+
+    /// Instructions a cluster runs at a time.
+    fn share(&self) -> u64 {
+        if let Some(order) = &mut self.state.lock().order {
+            return 1 << (5 + order.below(9));
+        }
+        match (self.grid.options.check, self.grid.cooperative) {
+            // One thread runs all blocks: those that wait should not keep it long.
+            (true, _) => SLICE / 32,
+            (false, true) => SLICE / 8,
+            (false, false) => SLICE,
         }
     }
 
@@ -280,8 +320,10 @@ impl Run {
         let begun = state.resident.len() + state.running;
         let may_begin =
             state.next < self.grid.total() && begun < state.cap.min(MAX_RESIDENT.max(begun_limit(&self.grid)));
-        let cluster = if may_begin {
-            let number = state.next;
+        let waiting = state.resident.len();
+        let begins = may_begin && (waiting == 0 || state.order.as_mut().is_none_or(|order| order.below(2) == 0));
+        let cluster = if begins {
+            let number = self.grid.nth(state.next);
             state.next += 1;
             let spare = state.spare.pop();
             state.running += 1;
@@ -293,6 +335,9 @@ impl Run {
                 }
                 None => Cluster::new(&self.grid, number),
             });
+        } else if let Some(order) = &mut state.order {
+            let chosen = order.below(waiting);
+            state.resident.swap_remove_back(chosen)
         } else {
             state.resident.pop_front()
         };
@@ -360,7 +405,19 @@ impl Run {
             return None;
         };
         let (pc, thread, block) = cluster.somewhere();
-        Some(Box::new(Fault { kind, pc, thread, block, notes: Vec::new() }))
+        let mut notes = Vec::new();
+        if matches!(kind, FaultKind::Limit { .. }) {
+            let size = u64::from(self.grid.cluster_size());
+            let begun = (state.resident.len() + state.running) as u64 + 1;
+            let ended = state.next.saturating_sub(begun);
+            notes.push(format!(
+                "{} of {} blocks have ended and {} run: do they wait for a flag that nobody sets, or for each other?",
+                ended * size,
+                self.grid.total() * size,
+                begun * size
+            ));
+        }
+        Some(Box::new(Fault { kind, pc, thread, block, notes }))
     }
 
     /// Wait for the end; None when `timeout` came first.
@@ -382,6 +439,10 @@ impl Run {
             None => Ok(Summary { instructions: state.instructions, counters: state.counters.clone() }),
         })
     }
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
 }
 
 fn begun_limit(grid: &Grid) -> usize {

@@ -16,6 +16,8 @@ mod grid;
 mod image;
 mod lower;
 mod memory;
+#[cfg(test)]
+mod mutation;
 pub mod ptx;
 mod random;
 pub mod tensor_map;

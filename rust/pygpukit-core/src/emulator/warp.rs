@@ -7,7 +7,7 @@
 use smallvec::SmallVec;
 
 use super::block::Shared;
-use super::check::{Checker, WarpCheck};
+use super::check::{Checker, Stores, WarpCheck};
 use super::code::*;
 use super::exec::memory::Kind;
 use super::exec::wgmma::Products;
@@ -75,6 +75,8 @@ pub(crate) struct Warp {
     rotate: bool,
     /// Instructions run, by the warp and by its lanes.
     pub issued: u64,
+    /// The rows of the kernel's frame that do not change have their values.
+    filled: bool,
     /// State of asynchronous copies that are not complete yet.
     pub copies: super::copies::Copies,
     /// Lanes that have arrived at the cluster's barrier and not waited, and the phases they did so in.
@@ -84,6 +86,8 @@ pub(crate) struct Warp {
     pub products: Products,
     /// Filled where the launch is checked.
     pub check: Option<Box<WarpCheck>>,
+    /// Stores that others do not see yet, where schedules are fuzzed.
+    pub stores: Option<Box<Stores>>,
 }
 
 impl Warp {
@@ -103,11 +107,13 @@ impl Warp {
             patience: PATIENCE,
             rotate: false,
             issued: 0,
+            filled: false,
             copies: Default::default(),
             at_cluster: 0,
             cluster_phases: [0; LANES],
             products: Products::default(),
             check: None,
+            stores: None,
         }
     }
 
@@ -126,7 +132,10 @@ impl Warp {
         // SAFETY: the register file holds the entry's frame, and `fills` lie in it.
         unsafe {
             let frame = self.registers.as_mut_ptr().cast::<u8>();
-            fill_frame(frame, &grid.entry().fills, FULL, grid, self.id, block);
+            // A kernel's own frame is never another one's, so after the first block only what depends on the block changes.
+            let all = !std::mem::replace(&mut self.filled, true);
+            let fills = grid.entry().fills.iter().filter(|fill| all || fill.varies());
+            fill_frame(frame, fills, FULL, grid, self.id, block);
             frame.add(LOCAL_BASE_ROW as usize).cast::<[u32; LANES]>().write([0; LANES]);
         }
     }
@@ -140,7 +149,14 @@ impl Warp {
 ///
 /// # Safety
 /// `frame` must be valid for the offsets of `fills` and their rows.
-unsafe fn fill_frame(frame: *mut u8, fills: &[Fill], mask: u32, grid: &Grid, warp: u32, block: [u32; 3]) {
+unsafe fn fill_frame<'f>(
+    frame: *mut u8,
+    fills: impl Iterator<Item = &'f Fill>,
+    mask: u32,
+    grid: &Grid,
+    warp: u32,
+    block: [u32; 3],
+) {
     unsafe fn row<T: Copy>(frame: *mut u8, offset: u32, mask: u32, values: impl Fn(usize) -> T) {
         // SAFETY: the caller's contract.
         let row = unsafe { &mut *frame.add(offset as usize).cast::<[T; LANES]>() };
@@ -532,7 +548,7 @@ impl<'a> Cx<'a> {
         let (warp, block) = (self.warp.id, self.block.index);
         // SAFETY: the frame is inside the file.
         unsafe {
-            fill_frame(frame, &function.fills, mask, self.grid, warp, block);
+            fill_frame(frame, function.fills.iter(), mask, self.grid, warp, block);
             let rows = frame.add(LOCAL_BASE_ROW as usize).cast::<[u32; LANES]>();
             for (lane, value) in local.iter().enumerate() {
                 if mask >> lane & 1 != 0 {

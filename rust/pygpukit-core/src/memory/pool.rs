@@ -139,12 +139,12 @@ impl Pool {
         if super::is_shut_down() {
             return Err(Error::ShuttingDown);
         }
-        // While kernels are checked arrays do not touch, so that an access past the end of one is not one to the next.
-        let apart = if bytes > 0 && self.listed && super::registry::is_tracking() { super::registry::APART } else { 0 };
-        let Some(mut request) = self.arena.request(bytes.saturating_add(apart)) else {
+        let Some(mut request) = self.arena.request(bytes) else {
             return Err(self.too_large(bytes));
         };
-        request.bytes = bytes;
+        if self.listed && super::registry::is_tracking() {
+            request.fit = self.apart(&request);
+        }
         let mut cache = self.cache.lock();
         if let Err(refusing) = self.charge(request.rounded) {
             drop(cache);
@@ -162,6 +162,16 @@ impl Pool {
             self.uncharge(request.rounded);
         }
         Ok(Storage::new(found?, &request, self))
+    }
+
+    /// While kernels are checked small arrays do not touch, so that an access past the end of one is not one to the next.
+    /// They are charged as always.
+    #[cold]
+    fn apart(&self, request: &Request) -> Fit {
+        match (request.fit, self.arena.request(request.bytes + super::registry::APART).map(|larger| larger.fit)) {
+            (Fit::Slab(_), Some(larger @ Fit::Slab(_))) => larger,
+            (same, _) => same,
+        }
     }
 
     /// Give cached memory that no stream needs any more back to the device. A graph's pool keeps its memory.

@@ -65,6 +65,17 @@ impl Written {
         found
     }
 
+    /// Have all of these bytes been written?
+    #[inline]
+    pub fn all(&self, start: u64, bytes: u64) -> bool {
+        let mut all = true;
+        Written::each(start, bytes, |word, mask| {
+            all = self.bits.get(word).is_none_or(|bits| bits.load(Ordering::Relaxed) & mask == mask);
+            all
+        });
+        all
+    }
+
     fn set_all(&self) {
         self.all.store(true, Ordering::Relaxed);
     }
@@ -164,6 +175,7 @@ mod tests {
         written.set(60, 10);
         assert!(written.any(60, 1) && written.any(69, 1) && !written.any(59, 1) && !written.any(70, 1));
         assert!(written.any(0, 61) && !written.any(0, 60) && !written.any(70, 130));
+        assert!(written.all(60, 10) && !written.all(59, 11));
         assert!(!written.is_whole());
         written.set_all();
         assert!(written.is_whole());

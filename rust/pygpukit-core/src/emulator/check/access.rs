@@ -1,10 +1,12 @@
 //! One access of a warp: bounds, values, races.
 
-use super::arrays::Known;
-use super::shadow::{ASYNC, ATOMIC, Access, Cell, Entry, NARROW, STORE, STRONG, Seen, info, touch};
+use super::arrays::{Arrays, Known};
+use super::shadow::{
+    ASYNC, ATOMIC, Access, Cell, Entry, NARROW, STORE, STRONG, Seen, info, row_key, row_thread, touch, touch_line,
+};
 use super::{BlockCheck, Checker, Numbers, WarpCheck};
 use crate::emulator::cluster::RANK_SHIFT;
-use crate::emulator::code::{Effect, Flow, Function, LANES};
+use crate::emulator::code::{Effect, FULL, Flow, Function, LANES};
 use crate::emulator::exec::memory::Kind;
 use crate::emulator::fault::MemorySpace;
 use crate::emulator::memory::{LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW, WINDOW_MASK};
@@ -70,13 +72,14 @@ fn touch_words(
     address: u64,
     shape: Shape,
     access: &mut Access,
+    record: bool,
     mut unordered: impl FnMut(Entry) -> bool,
 ) -> Seen {
     let bits = if shape.bytes >= 4 { 0xf } else { ((1 << shape.bytes) - 1) << (address % 4) };
     access.entry.info = shape.info | bits as u32;
     let mut seen = Seen::Fine;
     for cell in cells {
-        match touch(cell, access, shape.write, &mut unordered) {
+        match touch(cell, access, shape.write, record, &mut unordered) {
             Seen::Fine => {}
             Seen::Overlap => seen = Seen::Overlap,
             again @ Seen::Again(_) => seen = again,
@@ -84,6 +87,66 @@ fn touch_words(
         }
     }
     seen
+}
+
+/// A warp that touches whole lines in order: one comparison for each line. False when more must be looked at.
+#[inline(always)]
+fn rows(
+    arrays: &mut Arrays,
+    known: &Known<'_>,
+    (block, warp, numbers): (&BlockCheck, &WarpCheck, Numbers),
+    a: &[u64; LANES],
+    shape: Shape,
+    mine: Entry,
+) -> bool {
+    let shift = match shape.bytes {
+        4 => 0,
+        8 => 1,
+        16 => 2,
+        _ => return false,
+    };
+    let mut differ = a[0] % 128;
+    for (lane, address) in a.iter().enumerate() {
+        differ |= address ^ a[0].wrapping_add(u64::from(shape.bytes) * lane as u64);
+    }
+    let total = shape.bytes * LANES as u32;
+    if differ != 0 || shape.atomic {
+        return false;
+    }
+    let Some(index) = arrays.find(known, a[0], total) else { return false };
+    let array = &mut arrays.all[index];
+    let offset = a[0] - array.start;
+    if let Some(written) = array.written.as_ref().filter(|written| !written.is_whole())
+        && !shape.write
+        && !written.all(offset, u64::from(total))
+    {
+        return false;
+    }
+    for part in 0..total / 128 {
+        let first = mine.thread + part * (LANES as u32 >> shift);
+        let Some(key) = row_key(first, shift) else { return false };
+        let Some(line) = array.whole_line(a[0] + u64::from(part) * 128) else { return false };
+        let suspicious = |entry: Entry| {
+            let near = (entry.thread & !(3 << 30)).wrapping_sub(block.first) < numbers.stride;
+            if near && entry.time <= block.barrier {
+                return false;
+            }
+            (0..LANES).any(|word| {
+                let (before, now) = (row_thread(entry.thread, word), row_thread(key, word));
+                before != now
+                    && unordered(Entry { thread: before, ..entry }, Entry { thread: now, ..mine }, block, warp, numbers)
+            })
+        };
+        let entry = Entry { thread: key, info: shape.info | 0xf, ..mine };
+        // A line that was recorded already may be recorded again.
+        if !touch_line(line, entry, shape.write, suspicious) {
+            return false;
+        }
+    }
+    if let Some(written) = array.written.as_ref().filter(|written| shape.write && !written.is_whole()) {
+        written.set(offset, u64::from(total));
+    }
+    true
 }
 
 impl Checker {
@@ -101,11 +164,17 @@ impl Checker {
         let mut cells = std::mem::take(&mut block.cells);
         let mut found = None;
         let count = shape.bytes.div_ceil(4) as usize;
-        let mut left = mask;
+        // The place read last, if no write to it is left to compare with.
+        let mut quiet = u64::MAX;
+        // Lanes of an atomic instruction that meet are all compared before one of them is recorded.
+        let (mut left, mut record) = (mask, !shape.atomic);
         while left != 0 {
             let lane = left.trailing_zeros() as usize;
             left &= left - 1;
             let address = a[lane];
+            if address == quiet {
+                continue;
+            }
             let at = (address / 4) as usize;
             // What is outside or misaligned is a fault of its own.
             let Some(words) = cells.get_mut(at..at.wrapping_add(count)) else { continue };
@@ -124,9 +193,13 @@ impl Checker {
                 found = Some(Finding { problem, space, lane, address });
                 break;
             }
+            if !shape.write && words.iter().all(|cell| cell[0] <= access.floor && cell[2] & ASYNC == 0) {
+                quiet = address;
+            }
             let numbers = self.numbers;
             let mine = Entry { info: shape.info, ..access.entry };
-            let seen = touch_words(words, address, shape, &mut access, |e| unordered(e, mine, block, warp, numbers));
+            let seen =
+                touch_words(words, address, shape, &mut access, record, |e| unordered(e, mine, block, warp, numbers));
             match seen {
                 Seen::Fine => {}
                 Seen::Overlap => self.overlap = true,
@@ -145,6 +218,9 @@ impl Checker {
                 if block.proxied {
                     block.dirty.set(address, shape.bytes);
                 }
+            }
+            if left == 0 && !record {
+                (left, record) = (mask, true);
             }
         }
         block.cells = cells;
@@ -166,7 +242,13 @@ impl Checker {
         let space = MemorySpace::Global;
         let closed = self.closed;
         let known = Known { memory: grid.memory(), named: &self.named, variables: &grid.code().variables, closed };
-        let mut left = mask;
+        if mask == FULL {
+            let mine = Entry { time: self.clock, thread, info: shape.info };
+            if rows(&mut self.arrays, &known, (block, warp, numbers), a, shape, mine) {
+                return None;
+            }
+        }
+        let (mut left, mut record) = (mask, !shape.atomic);
         while left != 0 {
             let lane = left.trailing_zeros() as usize;
             left &= left - 1;
@@ -191,9 +273,9 @@ impl Checker {
             }
             access.entry.thread = thread + lane as u32;
             let mine = Entry { info: shape.info, ..access.entry };
-            let at = array.cell(address);
-            let Some(words) = array.cells.get_mut(at..at + shape.bytes.div_ceil(4) as usize) else { continue };
-            match touch_words(words, address, shape, &mut access, |e| unordered(e, mine, block, warp, numbers)) {
+            let Some(words) = array.words(address, shape.bytes.div_ceil(4) as usize) else { continue };
+            match touch_words(words, address, shape, &mut access, record, |e| unordered(e, mine, block, warp, numbers))
+            {
                 Seen::Fine => {}
                 Seen::Overlap => self.overlap = true,
                 Seen::Again(entry) => {
@@ -202,6 +284,9 @@ impl Checker {
                 Seen::Race(entry, write) => {
                     return Some(Finding { problem: Problem::Race(entry, write), space, lane, address });
                 }
+            }
+            if left == 0 && !record {
+                (left, record) = (mask, true);
             }
         }
         None

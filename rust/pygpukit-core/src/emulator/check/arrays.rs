@@ -2,27 +2,30 @@
 
 use std::sync::Arc;
 
-use super::shadow::Cell;
+use super::shadow::{Cell, LINE, Line, expand};
 use crate::command::ArrayArg;
 use crate::emulator::code::Variable;
 use crate::emulator::memory::Memory;
 use crate::memory::registry::Written;
+
+/// Larger arrays have no shadow: their bounds are checked, races in them are not.
+const MOST_BYTES: u64 = 1 << 36;
 
 /// An array that a kernel touches.
 pub(crate) struct Array {
     pub start: u64,
     pub bytes: u64,
     pub written: Option<Arc<Written>>,
-    /// A shadow word for every four bytes, from the multiple of four at or before the start.
-    pub cells: Vec<Cell>,
+    /// The shadow of its lines of 128 bytes, and the words of those that need more than a line tells.
+    lines: Vec<Line>,
+    cells: Vec<[Cell; LINE]>,
 }
 
 impl Array {
     fn new(start: u64, bytes: u64, written: Option<Arc<Written>>) -> Array {
-        let first = start & !3;
-        let words = (start + bytes).div_ceil(4) - first / 4;
+        let lines = if bytes <= MOST_BYTES { (start + bytes).div_ceil(128) - start / 128 } else { 0 };
         // Zeroed pages cost nothing before they are touched.
-        Array { start, bytes, written, cells: vec![[0; 9]; words as usize] }
+        Array { start, bytes, written, lines: vec![[0; 10]; lines as usize], cells: Vec::new() }
     }
 
     #[inline(always)]
@@ -32,9 +35,28 @@ impl Array {
             && address != u64::MAX
     }
 
+    fn line(&self, address: u64) -> usize {
+        (address / 128 - self.start / 128) as usize
+    }
+
+    /// The shadow of a line, while one entry stands for all of its words.
     #[inline(always)]
-    pub fn cell(&self, address: u64) -> usize {
-        (address / 4 - self.start / 4) as usize
+    pub fn whole_line(&mut self, address: u64) -> Option<&mut Line> {
+        let index = self.line(address);
+        self.lines.get_mut(index).filter(|line| line[9] == 0)
+    }
+
+    /// The shadow of the words of an access, which lie in one line.
+    #[inline(always)]
+    pub fn words(&mut self, address: u64, count: usize) -> Option<&mut [Cell]> {
+        let index = self.line(address);
+        let line = self.lines.get_mut(index)?;
+        if line[9] == 0 {
+            self.cells.push(expand(line));
+            line[9] = self.cells.len() as u32;
+        }
+        let first = (address / 4) as usize % LINE;
+        self.cells.get_mut(line[9] as usize - 1)?.get_mut(first..first + count)
     }
 }
 
@@ -128,7 +150,10 @@ fn index(name: &str, offset: i64, item: u64) -> String {
 pub(crate) fn name(named: &[ArrayArg], vars: &[Variable], start: u64, bytes: u64, address: u64, width: u32) -> Named {
     if let Some(var) = vars.iter().find(|var| var.start == start && var.bytes == bytes) {
         let item = if var.item > 1 { var.item } else { u64::from(width) };
-        let element = index(plain_name(&var.name), address.wrapping_sub(start) as i64, item);
+        let element = match (bytes == item, address == start) {
+            (true, true) => plain_name(&var.name).to_string(),
+            _ => index(plain_name(&var.name), address.wrapping_sub(start) as i64, item),
+        };
         return Named { element, extent: format!("which has {}", elements(bytes, item)) };
     }
     let same: Vec<&ArrayArg> = named.iter().filter(|arg| arg.start == start && arg.bytes == bytes).collect();
@@ -165,7 +190,10 @@ pub(crate) fn name_shared(vars: &[Variable], kernel: usize, dynamic: u64, offset
     match found {
         Some(var) => {
             let item = if var.item > 1 { var.item } else { u64::from(width) };
-            index(plain_name(&var.name), (offset - var.start) as i64, item)
+            match var.bytes == item {
+                true => plain_name(&var.name).to_string(),
+                false => index(plain_name(&var.name), (offset - var.start) as i64, item),
+            }
         }
         None if offset >= dynamic => {
             format!("byte {} of dynamic shared memory", offset - dynamic)

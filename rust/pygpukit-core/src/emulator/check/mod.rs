@@ -9,9 +9,14 @@ mod clock;
 mod proxy;
 mod report;
 mod shadow;
+mod stores;
 mod sync;
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashMap;
+
+pub(crate) use stores::Stores;
 
 use access::Finding;
 use arrays::Arrays;
@@ -41,6 +46,8 @@ pub(crate) struct Checker {
     pub overlap: bool,
     /// Lanes of the current store that write what another thread wrote, not ordered with it.
     again: Vec<Finding>,
+    /// What was stored last at host addresses, where memory does not show it yet.
+    values: Option<HashMap<u64, (usize, [u8; 8])>>,
 }
 
 impl Checker {
@@ -56,6 +63,7 @@ impl Checker {
             published: HashMap::new(),
             overlap: false,
             again: Vec::new(),
+            values: grid.options.fuzz.map(|_| HashMap::new()),
         }
     }
 

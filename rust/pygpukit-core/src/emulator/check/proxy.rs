@@ -87,6 +87,7 @@ impl Cx<'_> {
 
     /// `fence.proxy.async` of these lanes: what is ordered before it is visible to asynchronous accesses.
     pub(crate) fn check_proxy_fence(&mut self, lanes: u32) {
+        self.release_stores(lanes);
         let id = self.warp.id;
         let (Some(checker), Some(block), Some(warp)) =
             (self.checker.as_deref(), self.block.check.as_deref_mut(), self.warp.check.as_deref())

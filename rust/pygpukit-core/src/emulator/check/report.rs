@@ -2,7 +2,7 @@
 
 use super::access::{Finding, Problem};
 use super::arrays::{self, Known, Named};
-use super::shadow::{ASYNC, ATOMIC, Entry, STRONG};
+use super::shadow::{ASYNC, ATOMIC, Entry, NARROW, STRONG};
 use crate::emulator::code::{Flow, LANES};
 use crate::emulator::fault::{FaultKind, MemorySpace};
 use crate::emulator::warp::Cx;
@@ -156,6 +156,8 @@ impl Cx<'_> {
             "threads of a warp run on their own: put __syncwarp() between the two"
         } else if same_block {
             "put __syncthreads() between the two"
+        } else if entry.is(NARROW) && entry.is(STRONG) {
+            "blocks run in any order: the other access has the scope of its block only"
         } else if entry.is(STRONG) {
             "blocks run in any order: one of the two is atomic or volatile, the other must be too, or be ordered by fences"
         } else {

@@ -75,9 +75,15 @@ pub(crate) enum Seen {
     Race(Entry, bool),
 }
 
-/// Compare an access with the last ones and record it. `unordered` decides about those that are not trivially ordered.
+/// Compare an access with the last ones and record it, a write only if `record` says so. `unordered` decides about those that are not trivially ordered.
 #[inline(always)]
-pub(crate) fn touch(cell: &mut Cell, access: &Access, write: bool, mut unordered: impl FnMut(Entry) -> bool) -> Seen {
+pub(crate) fn touch(
+    cell: &mut Cell,
+    access: &Access,
+    write: bool,
+    record: bool,
+    mut unordered: impl FnMut(Entry) -> bool,
+) -> Seen {
     let Access { entry: mine, floor, born } = *access;
     let mut seen = Seen::Fine;
     let last = entry(cell, WRITE);
@@ -111,6 +117,9 @@ pub(crate) fn touch(cell: &mut Cell, access: &Access, write: bool, mut unordered
             return Seen::Race(read, false);
         }
     }
+    if !record {
+        return seen;
+    }
     set(cell, WRITE, mine);
     // Whoever comes later is compared with this write; what was before it is then ordered through it. Reads of other
     // bytes of the word are not.
@@ -119,6 +128,66 @@ pub(crate) fn touch(cell: &mut Cell, access: &Access, write: bool, mut unordered
         cell[READS[1]] = 0;
     }
     seen
+}
+
+/// Words of a line: what a warp reads or writes in one piece.
+pub(crate) const LINE: usize = 32;
+
+/// The shadow of a line: as long as whole warps touch it in order, one cell stands for all of its words, its threads
+/// packed by `row_key`. Otherwise the number of its cells, from 1, is in the last place.
+pub(crate) type Line = [u32; 10];
+
+/// Threads of a line whose first word belongs to `first`, with `1 << shift` words for each.
+pub(crate) fn row_key(first: u32, shift: u32) -> Option<u32> {
+    (first < 1 << 30).then_some(first | shift << 30)
+}
+
+/// The thread of a word.
+pub(crate) fn row_thread(key: u32, word: usize) -> u32 {
+    (key & ((1 << 30) - 1)) + (word as u32 >> (key >> 30))
+}
+
+/// `touch` for a whole line. False, and nothing is recorded, where an entry is `suspicious`.
+#[inline(always)]
+pub(crate) fn touch_line(line: &mut Line, mine: Entry, write: bool, mut suspicious: impl FnMut(Entry) -> bool) -> bool {
+    let at = |line: &Line, at: usize| Entry { time: line[at], thread: line[at + 1], info: line[at + 2] };
+    let put = |line: &mut Line, at: usize, entry: Entry| {
+        (line[at], line[at + 1], line[at + 2]) = (entry.time, entry.thread, entry.info);
+    };
+    let last = at(line, WRITE);
+    if last.time != 0 && last.thread != mine.thread && suspicious(last) {
+        return false;
+    }
+    if !write {
+        let newest = at(line, READS[0]);
+        if newest.time != 0 && newest.thread != mine.thread {
+            put(line, READS[1], newest);
+        }
+        put(line, READS[0], mine);
+        return true;
+    }
+    for place in READS {
+        let read = at(line, place);
+        if read.time != 0 && read.thread != mine.thread && suspicious(read) {
+            return false;
+        }
+    }
+    put(line, WRITE, mine);
+    line[READS[0]] = 0;
+    line[READS[1]] = 0;
+    true
+}
+
+/// The cells of a line that whole warps have touched so far.
+pub(crate) fn expand(line: &Line) -> [Cell; LINE] {
+    std::array::from_fn(|word| {
+        let mut cell = [0; 9];
+        for at in [WRITE, READS[0], READS[1]] {
+            let entry = Entry { time: line[at], thread: row_thread(line[at + 1], word), info: line[at + 2] };
+            set(&mut cell, at, entry);
+        }
+        cell
+    })
 }
 
 /// An asynchronous write of this thread is complete now.
@@ -203,29 +272,46 @@ mod tests {
     #[test]
     fn writes_are_compared_with_writes_and_reads_of_the_same_bytes() {
         let mut cell = [0; 9];
-        assert_eq!(touch(&mut cell, &access(1, 5, 0b0011), true, |_| true), Seen::Fine);
-        assert_eq!(touch(&mut cell, &access(2, 6, 0b1100), false, |_| true), Seen::Fine);
-        assert!(matches!(touch(&mut cell, &access(3, 6, 0b0010), false, |_| true), Seen::Race(_, true)));
-        assert!(matches!(touch(&mut cell, &access(4, 7, 0b0001), true, |_| true), Seen::Race(_, true)));
-        assert!(matches!(touch(&mut cell, &access(4, 5, 0b0100), true, |_| true), Seen::Race(_, false)));
+        assert_eq!(touch(&mut cell, &access(1, 5, 0b0011), true, true, |_| true), Seen::Fine);
+        assert_eq!(touch(&mut cell, &access(2, 6, 0b1100), false, true, |_| true), Seen::Fine);
+        assert!(matches!(touch(&mut cell, &access(3, 6, 0b0010), false, true, |_| true), Seen::Race(_, true)));
+        assert!(matches!(touch(&mut cell, &access(4, 7, 0b0001), true, true, |_| true), Seen::Race(_, true)));
+        assert!(matches!(touch(&mut cell, &access(4, 5, 0b0100), true, true, |_| true), Seen::Race(_, false)));
     }
 
     #[test]
     fn a_second_reader_of_another_warp_is_remembered() {
         let mut cell = [0; 9];
         for thread in [70, 3, 4, 5] {
-            assert_eq!(touch(&mut cell, &access(thread, thread, 15), false, |_| true), Seen::Fine);
+            assert_eq!(touch(&mut cell, &access(thread, thread, 15), false, true, |_| true), Seen::Fine);
         }
-        let found = touch(&mut cell, &access(100, 5, 15), true, |entry| entry.thread >= 64);
+        let found = touch(&mut cell, &access(100, 5, 15), true, true, |entry| entry.thread >= 64);
         assert!(matches!(found, Seen::Race(Entry { thread: 70, .. }, false)), "{found:?}");
+    }
+
+    #[test]
+    fn a_line_stands_for_its_words() {
+        let mut line = [0; 10];
+        let row = |time, first, shift| {
+            let thread = row_key(first, shift).expect("few threads");
+            Entry { time, thread, info: info(1, 0) | 15 }
+        };
+        assert!(touch_line(&mut line, row(1, 64, 0), true, |_| true));
+        assert!(touch_line(&mut line, row(2, 64, 0), false, |_| true));
+        assert!(touch_line(&mut line, row(3, 128, 2), false, |entry| entry.time != 1));
+        assert!(!touch_line(&mut line, row(4, 64, 0), true, |entry| entry.time == 3));
+        let cells = expand(&line);
+        assert_eq!(cells[9][..3], [1, 73, line[2]]);
+        assert_eq!((cells[9][3], cells[9][4]), (3, 130));
+        assert_eq!((cells[9][6], cells[9][7]), (2, 73));
     }
 
     #[test]
     fn what_is_below_the_floor_is_over() {
         let mut cell = [0; 9];
-        touch(&mut cell, &access(9, 5, 15), true, |_| true);
+        touch(&mut cell, &access(9, 5, 15), true, true, |_| true);
         let later = Access { floor: 9, ..access(10, 6, 15) };
-        assert_eq!(touch(&mut cell, &later, true, |_| true), Seen::Fine);
+        assert_eq!(touch(&mut cell, &later, true, true, |_| true), Seen::Fine);
     }
 
     #[test]
@@ -233,9 +319,9 @@ mod tests {
         let mut cell = [0; 9];
         let mut copy = access(1, 5, 15);
         copy.entry.info |= ASYNC;
-        touch(&mut cell, &copy, true, |_| true);
-        assert!(matches!(touch(&mut cell, &access(2, 5, 15), false, |_| true), Seen::Race(..)));
+        touch(&mut cell, &copy, true, true, |_| true);
+        assert!(matches!(touch(&mut cell, &access(2, 5, 15), false, true, |_| true), Seen::Race(..)));
         complete(&mut cell, 5, 3);
-        assert_eq!(touch(&mut cell, &access(4, 5, 15), false, |_| true), Seen::Fine);
+        assert_eq!(touch(&mut cell, &access(4, 5, 15), false, true, |_| true), Seen::Fine);
     }
 }

@@ -91,6 +91,7 @@ impl Cx<'_> {
 
     /// Lanes arrive at a barrier of the block, and wait there or not. `counted`: not necessarily all threads do.
     pub(crate) fn check_barrier(&mut self, id: usize, lanes: u32, wait: bool, counted: bool) {
+        self.release_stores(lanes);
         let live = self.warp.live;
         let Some((checker, block, warp)) = self.parts() else { return };
         let now = checker.clock;
@@ -125,6 +126,9 @@ impl Cx<'_> {
 
     /// Lanes arrive at the cluster's barrier in a phase (a release), or have waited for the end of it (an acquire).
     pub(crate) fn check_cluster(&mut self, lanes: u32, phase: u32, acquire: bool) {
+        if !acquire {
+            self.release_stores(lanes);
+        }
         let live = self.warp.live;
         let first = self.block.cluster.peers.first().map_or(self.block.number, |peer| peer.number);
         let key = CLUSTER_KEY | first << 1 | u64::from(phase & 1);
@@ -152,6 +156,7 @@ impl Cx<'_> {
 
     /// `bar.warp.sync`: these lanes have met, and memory is ordered between them.
     pub(crate) fn check_warp_barrier(&mut self, lanes: u32) {
+        self.release_stores(lanes);
         let live = self.warp.live;
         let Some((checker, block, warp)) = self.parts() else { return };
         let now = checker.clock;
@@ -177,6 +182,7 @@ impl Cx<'_> {
 
     /// A fence of these lanes.
     pub(crate) fn check_fence(&mut self, lanes: u32) {
+        self.release_stores(lanes);
         let effect = self.grid.code().effects.get(self.pc as usize).copied().unwrap_or_default();
         let Some((checker, block, warp)) = self.parts() else { return };
         let (now, wide) = (checker.clock, !effect.is(Effect::NARROW));
@@ -201,6 +207,9 @@ impl Cx<'_> {
 
     /// Volatile, relaxed and atomic accesses: readers learn what writers published before a fence.
     pub(super) fn exchange(&mut self, a: &[u64; LANES], shared: u32, global: u32, effect: Effect, write: bool) {
+        if effect.is(Effect::RELEASE) {
+            self.release_stores(shared | global);
+        }
         let reads = !write || effect.is(Effect::ATOMIC);
         let keys = self.word_keys(a, shared);
         let Some((checker, block, warp)) = self.parts() else { return };
@@ -267,6 +276,7 @@ impl Cx<'_> {
         let mut row = [0; LANES];
         row[lane] = address;
         let keys = self.word_keys(&row, 1 << lane);
+        self.release_stores(1 << lane);
         let Some((checker, block, warp)) = self.parts() else { return };
         let (now, numbers) = (checker.clock, checker.numbers);
         warp.collect(block, now);

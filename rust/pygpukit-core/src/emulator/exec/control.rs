@@ -53,6 +53,7 @@ pub(crate) unsafe fn exit(cx: &mut Cx<'_>, _i: &Instr, m: u32) -> Flow {
 }
 
 fn leave(cx: &mut Cx<'_>, mask: u32) -> Flow {
+    cx.release_stores(mask);
     if let Err(kind) = super::copies::finish_all(cx, mask) {
         return cx.raise(kind, mask);
     }

@@ -167,9 +167,11 @@ fn between_integers(value: u64, from: Int, to: Int, sat: bool) -> u64 {
     if !sat {
         return to.extend(value);
     }
-    let wide = if from.signed() { i128::from(value as i64) } else { i128::from(value) };
-    let span = 1i128 << (to.bits() - u32::from(to.signed()));
-    wide.clamp(if to.signed() { -span } else { 0 }, span - 1) as u64
+    let (bits, signed) = (to.bits(), to.signed());
+    let least = if signed { i64::MIN >> (64 - bits) } else { 0 };
+    let most = u64::MAX >> (64 - bits + u32::from(signed));
+    let negative = from.signed() & (value >> 63 != 0);
+    if negative { (value as i64).max(least) as u64 } else { value.min(most) }
 }
 
 #[inline(always)]
@@ -210,13 +212,8 @@ fn between_floats(bits: u64, from: Kind, to: Kind, mode: Mode) -> u64 {
         (Kind::F32, _) => float::f32_to_f64(single),
         (_, Kind::F16) => float::f64_to_f16(bits, round).into(),
         (_, Kind::Bf16) => float::f64_to_bf16(bits, round).into(),
-        (_, Kind::F32) => {
-            let magnitude = f64::from_bits(bits).abs();
-            let zero = bits >> 32 & 0x8000_0000;
-            // The value before rounding decides whether it is flushed.
-            let tiny = mode.ftz & (magnitude < f64::from(f32::MIN_POSITIVE));
-            if tiny { zero } else { float::f64_to_f32(bits, round).into() }
-        }
+        (_, Kind::F32) if mode.ftz => float::f64_to_ftz_f32(bits, round).into(),
+        (_, Kind::F32) => float::f64_to_f32(bits, round).into(),
         _ if mode.integral => float::round_int_f64(bits, round),
         _ => bits,
     }
@@ -349,6 +346,7 @@ impl<const BITS: u32, const SIGNED: bool> Modal for Pack<BITS, SIGNED> {
     type T = u32;
     type D = u32;
     const N: usize = 3;
+    const MODES: bool = false;
 
     #[inline(always)]
     fn op([a, b, c]: [u32; 3], _: Mode) -> u32 {

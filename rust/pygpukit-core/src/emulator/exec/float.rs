@@ -3,7 +3,7 @@
 //! An operation is written once, for any mode. The handler runs it with constant modes where code is hot, so that the
 //! lane loop vectorises, and with the mode of the instruction everywhere else.
 
-use super::lanes::{Compare, Lane, handlers};
+use super::lanes::{Compare, Lane, gather_bits, handlers};
 use crate::emulator::code::{Flow, Handler, Instr, LANES};
 use crate::emulator::float::{self, Class, Round};
 use crate::emulator::warp::Cx;
@@ -82,6 +82,8 @@ pub(crate) trait Modal {
     const FTZ: bool = false;
     /// Are the directed roundings hot?
     const ROUNDS: bool = false;
+    /// Does any mode change it?
+    const MODES: bool = true;
     /// Does `quick` leave NaNs to be made those of a GPU?
     const NANS: bool = false;
 
@@ -117,8 +119,9 @@ impl Modes {
 }
 
 pub(crate) fn modal<O: Modal + 'static>() -> Modes {
-    let any = any::<O>();
-    Modes { plain: plain::<O>(), flushed: if O::FTZ { flushed::<O>() } else { any }, any }
+    let plain = plain::<O>();
+    let any = if O::MODES { any::<O>() } else { plain };
+    Modes { plain, flushed: if O::FTZ { flushed::<O>() } else { any }, any }
 }
 
 /// Run an expression of the operands of a lane for all lanes and write what it gives.
@@ -269,7 +272,7 @@ modal_operations! {
     MaxF32(u32; 2) -> u32, FTZ = true: |[a, b, _], m| max_f32(a, b, m);
     Min3F32(u32; 3) -> u32: |[a, b, c], m| min_f32(min_f32(a, b, m), c, m);
     Max3F32(u32; 3) -> u32: |[a, b, c], m| max_f32(max_f32(a, b, m), c, m);
-    CopysignF32(u32; 2) -> u32: |[a, b, _], _| float::copysign_f32(a, b);
+    CopysignF32(u32; 2) -> u32, MODES = false: |[a, b, _], _| float::copysign_f32(a, b);
     DivApproxF32(u32; 2) -> u32, FTZ = true: |[a, b, _], m| float::div_approx_f32(a, b, m.ftz);
     DivFullF32(u32; 2) -> u32, FTZ = true: |[a, b, _], m| float::div_full_f32(a, b, m.ftz);
     RcpApproxF32(u32; 1) -> u32, FTZ = true: |[a, ..], m| float::rcp_approx_f32(a, m.ftz);
@@ -279,13 +282,13 @@ modal_operations! {
     CosF32(u32; 1) -> u32: |[a, ..], m| float::cos_f32(a, m.ftz);
     Lg2F32(u32; 1) -> u32: |[a, ..], m| float::lg2_f32(a, m.ftz);
     Ex2F32(u32; 1) -> u32, FTZ = true: |[a, ..], m| float::ex2_f32(a, m.ftz);
-    TanhF32(u32; 1) -> u32: |[a, ..], _| float::tanh_f32(a);
-    NegF64(u64; 1) -> u64: |[a, ..], _| float::neg_f64(a);
-    AbsF64(u64; 1) -> u64: |[a, ..], _| float::abs_f64(a);
-    MinF64(u64; 2) -> u64: |[a, b, _], _| float::min_f64(a, b, false);
-    MaxF64(u64; 2) -> u64: |[a, b, _], _| float::max_f64(a, b, false);
-    CopysignF64(u64; 2) -> u64: |[a, b, _], _| float::copysign_f64(a, b);
-    RcpApproxF64(u64; 1) -> u64: |[a, ..], _| float::rcp_approx_f64(a);
+    TanhF32(u32; 1) -> u32, MODES = false: |[a, ..], _| float::tanh_f32(a);
+    NegF64(u64; 1) -> u64, MODES = false: |[a, ..], _| float::neg_f64(a);
+    AbsF64(u64; 1) -> u64, MODES = false: |[a, ..], _| float::abs_f64(a);
+    MinF64(u64; 2) -> u64, MODES = false: |[a, b, _], _| float::min_f64(a, b, false);
+    MaxF64(u64; 2) -> u64, MODES = false: |[a, b, _], _| float::max_f64(a, b, false);
+    CopysignF64(u64; 2) -> u64, MODES = false: |[a, b, _], _| float::copysign_f64(a, b);
+    RcpApproxF64(u64; 1) -> u64, MODES = false: |[a, ..], _| float::rcp_approx_f64(a);
     RsqrtApproxF64(u64; 1) -> u64: |[a, ..], m| {
         if m.ftz { float::rsqrt_approx_ftz_f64(a) } else { float::rsqrt_approx_f64(a) }
     };
@@ -409,11 +412,11 @@ unsafe fn testp_body<O: Classify>(cx: &mut Cx<'_>, i: &Instr, m: u32) -> Flow {
     // SAFETY: a row of this type, and a predicate.
     unsafe {
         let a = cx.get::<O::T>(i.a);
-        let mut bits = 0;
-        for (lane, &value) in a.iter().enumerate() {
-            bits |= u32::from(O::test(class, value)) << lane;
+        let mut bytes = [0u8; LANES];
+        for lane in 0..LANES {
+            bytes[lane] = if O::test(class, a[lane]) { 0xff } else { 0 };
         }
-        cx.put_pred(i.d, m, bits);
+        cx.put_pred(i.d, m, gather_bits(&bytes));
     }
     Flow::Next
 }

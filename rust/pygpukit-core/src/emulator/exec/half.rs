@@ -10,6 +10,7 @@ impl<O: Modal<T = u16, D = u16>> Modal for Pair<O> {
     type T = u32;
     type D = u32;
     const N: usize = O::N;
+    const MODES: bool = O::MODES;
     #[inline(always)]
     fn op([a, b, c]: [u32; 3], mode: Mode) -> u32 {
         let low = O::op([a as u16, b as u16, c as u16], mode);
@@ -69,17 +70,17 @@ modal_operations! {
     AbsF16(u16; 1) -> u16: |[a, ..], m| float::abs_f16(in_f16(a, m));
     MinF16(u16; 2) -> u16: |[a, b, _], m| min_f16(a, b, m);
     MaxF16(u16; 2) -> u16: |[a, b, _], m| max_f16(a, b, m);
-    Ex2F16(u16; 1) -> u16: |[a, ..], _| float::ex2_f16(a);
-    TanhF16(u16; 1) -> u16: |[a, ..], _| float::tanh_f16(a);
-    FlushF16(u16; 1) -> u16: |[a, ..], _| float::flush_f16(a);
+    Ex2F16(u16; 1) -> u16: |[a, ..], m| out_f16(float::ex2_f16(in_f16(a, m)), m);
+    TanhF16(u16; 1) -> u16, MODES = false: |[a, ..], _| float::tanh_f16(a);
+    FlushF16(u16; 1) -> u16, MODES = false: |[a, ..], _| float::flush_f16(a);
     AddBf16(u16; 2) -> u16: |[a, b, _], m| out_bf16(float::add_bf16(a, b), m);
     SubBf16(u16; 2) -> u16: |[a, b, _], m| out_bf16(float::sub_bf16(a, b), m);
     MulBf16(u16; 2) -> u16: |[a, b, _], m| out_bf16(float::mul_bf16(a, b), m);
     FmaBf16(u16; 3) -> u16: |[a, b, c], m| out_bf16(float::fma_bf16(a, b, c), m);
-    NegBf16(u16; 1) -> u16: |[a, ..], _| float::neg_bf16(a);
-    AbsBf16(u16; 1) -> u16: |[a, ..], _| float::abs_bf16(a);
+    NegBf16(u16; 1) -> u16, MODES = false: |[a, ..], _| float::neg_bf16(a);
+    AbsBf16(u16; 1) -> u16, MODES = false: |[a, ..], _| float::abs_bf16(a);
     MinBf16(u16; 2) -> u16: |[a, b, _], m| min_bf16(a, b, m);
     MaxBf16(u16; 2) -> u16: |[a, b, _], m| max_bf16(a, b, m);
-    Ex2Bf16(u16; 1) -> u16: |[a, ..], _| float::ex2_bf16(a);
-    TanhBf16(u16; 1) -> u16: |[a, ..], _| float::tanh_bf16(a);
+    Ex2Bf16(u16; 1) -> u16, MODES = false: |[a, ..], _| float::ex2_bf16(a);
+    TanhBf16(u16; 1) -> u16, MODES = false: |[a, ..], _| float::tanh_bf16(a);
 }

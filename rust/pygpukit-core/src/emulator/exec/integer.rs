@@ -222,6 +222,10 @@ fn bfind<T: Int>(a: T) -> u32 {
 }
 
 operations! {
+    MinRelu: (a: i32, b: i32) -> i32 { a.min(b).max(0) }
+    MaxRelu: (a: i32, b: i32) -> i32 { a.max(b).max(0) }
+    MinReluHalves: (a: u32, b: u32) -> u32 { halves(a, b, |x, y| (x as i16).min(y as i16).max(0) as u16) }
+    MaxReluHalves: (a: u32, b: u32) -> u32 { halves(a, b, |x, y| (x as i16).max(y as i16).max(0) as u16) }
     AddHalves: (a: u32, b: u32) -> u32 { halves(a, b, u16::wrapping_add) }
     MinHalvesU: (a: u32, b: u32) -> u32 { halves(a, b, |x, y| x.min(y)) }
     MaxHalvesU: (a: u32, b: u32) -> u32 { halves(a, b, |x, y| x.max(y)) }
@@ -270,6 +274,11 @@ operations! {
     PrmtEcr: (a: u32, b: u32, c: u32) -> u32 { permute(a, b, [0x0000, 0x1110, 0x2210, 0x3210][(c & 3) as usize]) }
     PrmtRc16: (a: u32, b: u32, c: u32) -> u32 { permute(a, b, [0x1010, 0x3232, 0x1010, 0x3232][(c & 3) as usize]) }
     Fns: (a: u32, b: u32, c: u32) -> u32 { find_nth_set(a, b, c as i32) }
+    Mad24HighU: (a: u32, b: u32, c: u32) -> u32 { (((u64::from(a & 0xff_ffff) * u64::from(b & 0xff_ffff)) >> 16) as u32).wrapping_add(c) }
+    Mad24HighS: (a: u32, b: u32, c: u32) -> u32 { (((sign24(a) * sign24(b)) >> 16) as u32).wrapping_add(c) }
+    Mad24HighSat: (a: u32, b: u32, c: u32) -> u32 { (((sign24(a) * sign24(b)) >> 16) as i32).saturating_add(c as i32) as u32 }
+    SlctU16: (a: u16, b: u16, c: i32) -> u16 { if c >= 0 { a } else { b } }
+    SlctF16: (a: u16, b: u16, c: f32) -> u16 { if c >= 0.0 { a } else { b } }
     SlctU32: (a: u32, b: u32, c: i32) -> u32 { if c >= 0 { a } else { b } }
     SlctU64: (a: u64, b: u64, c: i32) -> u64 { if c >= 0 { a } else { b } }
     SlctF32: (a: u32, b: u32, c: f32) -> u32 { if c >= 0.0 { a } else { b } }
@@ -415,16 +424,15 @@ unsafe fn carry_body<T: Int>(cx: &mut Cx<'_>, i: &Instr, m: u32) -> Flow {
             } else if i.x & CARRY_MAD_HIGH != 0 {
                 (x, y) = (a[lane].mul_high(b[lane]).to_u64() & mask, c[lane].to_u64() & mask);
             }
-            let extra = u128::from(carry >> lane & 1);
-            let (x, y) = (u128::from(x), u128::from(y));
-            let (value, over) = if i.x & CARRY_SUB != 0 {
-                (x.wrapping_sub(y).wrapping_sub(extra), x < y + extra)
-            } else {
-                let sum = x + y + extra;
-                (sum, sum >> T::BITS != 0)
+            // The hardware subtracts by adding the complement: its carry then says that nothing was borrowed.
+            let flag = carry >> lane & 1;
+            let (y, extra) = match i.x & CARRY_SUB != 0 {
+                true => (!y & mask, if i.x & CARRY_IN != 0 { flag } else { 1 }),
+                false => (y, flag),
             };
-            d[lane] = T::from_u64(value as u64);
-            out |= u32::from(over) << lane;
+            let sum = u128::from(x) + u128::from(y) + u128::from(extra);
+            d[lane] = T::from_u64(sum as u64);
+            out |= u32::from(sum >> T::BITS != 0) << lane;
         }
         cx.put(i.d, m, d);
         if i.x & CARRY_OUT != 0 {

@@ -130,7 +130,15 @@ pub(crate) fn translate(
 ) -> Result<(), Flow> {
     if cx.watched {
         cx.observe(kind, a, m, bytes, write)?;
+        place(cx, kind, a, m, bytes, write)?;
+        cx.forward(a, m, bytes);
+        return Ok(());
     }
+    place(cx, kind, a, m, bytes, write)
+}
+
+#[inline(always)]
+fn place(cx: &mut Cx<'_>, kind: Kind, a: &mut Row<u64>, m: u32, bytes: u32, write: bool) -> Result<(), Flow> {
     match kind {
         Kind::Global => global(cx, a, m, bytes, write),
         Kind::Generic => {
@@ -291,28 +299,51 @@ unsafe fn store_body<O: AccessKind>(cx: &mut Cx<'_>, i: &Instr, m: u32) -> Flow 
         }
         if list == 0 {
             let values = cx.get::<O::Register>(i.b);
-            if cx.watched
-                && let Err(flow) = same_values::<O>(cx, &a, m, &values)
-            {
-                return flow;
+            if cx.watched {
+                if let Err(flow) = checked_scatter::<O>(cx, &a, m, &values) {
+                    return flow;
+                }
+            } else {
+                scatter::<O::Word, O::Register>(&a, m, &values);
             }
-            scatter::<O::Word, O::Register>(&a, m, &values);
             return Flow::Next;
         }
         for k in 0..count as usize {
             let values = cx.get::<O::Register>(cx.grid.code().lists[list + 1 + k]);
-            if cx.watched
-                && let Err(flow) = same_values::<O>(cx, &a, m, &values)
-            {
-                return flow;
+            if cx.watched {
+                if let Err(flow) = checked_scatter::<O>(cx, &a, m, &values) {
+                    return flow;
+                }
+            } else {
+                scatter::<O::Word, O::Register>(&a, m, &values);
             }
-            scatter::<O::Word, O::Register>(&a, m, &values);
             for address in &mut a {
                 *address = address.wrapping_add(word as u64);
             }
         }
     }
     Flow::Next
+}
+
+/// The store of a launch that is watched.
+///
+/// # Safety
+/// As `scatter`.
+#[cold]
+unsafe fn checked_scatter<O: AccessKind>(
+    cx: &mut Cx<'_>,
+    a: &Row<u64>,
+    m: u32,
+    values: &Row<O::Register>,
+) -> Result<(), Flow> {
+    same_values::<O>(cx, a, m, values)?;
+    // SAFETY: the caller's contract.
+    unsafe {
+        if !cx.hold::<O::Word>(a, m, &values.map(O::Word::narrow)) {
+            scatter::<O::Word, O::Register>(a, m, values);
+        }
+    }
+    Ok(())
 }
 
 /// Lanes of a checked store that write to one place must write the same, and what another thread wrote at any time may
@@ -323,9 +354,7 @@ fn same_values<O: AccessKind>(cx: &mut Cx<'_>, a: &Row<u64>, m: u32, values: &Ro
         return Ok(());
     }
     // SAFETY: the addresses of these lanes were checked.
-    let before = |lane: usize| unsafe { (a[lane] as *const O::Word).read() };
-    let changed = (0..LANES).filter(|&lane| m >> lane & 1 != 0 && before(lane) != O::Word::narrow(values[lane]));
-    let changed = changed.fold(0, |all, lane| all | 1 << lane);
+    let changed = unsafe { cx.changing::<O::Word>(a, m, &values.map(O::Word::narrow)) };
     cx.check_again(changed, size_of::<O::Word>() as u32)?;
     let of = |lane: usize| O::Word::narrow(values[lane]);
     for lane in (0..LANES).filter(|lane| m >> lane & 1 != 0) {

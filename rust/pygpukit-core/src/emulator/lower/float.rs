@@ -108,7 +108,7 @@ impl<'a> Lower<'a> {
     fn arithmetic(&mut self, op: &mut Op<'_, 'a>, format: Format) -> Result<bool> {
         let mut mode = Mode::PLAIN;
         let ftz = format == Format::F32 || format.is_f16();
-        mode.ftz = ftz && op.take("ftz");
+        mode.ftz = ftz && !matches!(op.name, "tanh" | "copysign") && op.take("ftz");
         let (count, handler, class) = match op.name {
             "add" | "sub" | "mul" | "fma" | "mad" => {
                 mode.round = rounding(op, format).unwrap_or(Round::Nearest);

@@ -212,10 +212,13 @@ impl<'a> Lower<'a> {
         let part = op.take_any(&["lo", "hi"]).unwrap_or("lo");
         let signed = ty == Type::S32;
         if op.name == "mad24" {
-            if part != "lo" {
-                return self.err("'mad24.hi' is not supported");
-            }
-            let handler = if signed { ternary::<Mad24LowS>() } else { ternary::<Mad24LowU>() };
+            let handler = match (part, signed, op.take("sat")) {
+                ("lo", false, _) => ternary::<Mad24LowU>(),
+                ("lo", true, _) => ternary::<Mad24LowS>(),
+                (_, false, _) => ternary::<Mad24HighU>(),
+                (_, true, false) => ternary::<Mad24HighS>(),
+                (_, true, true) => ternary::<Mad24HighSat>(),
+            };
             return self.emit3(op, Class::Integer, handler, [ty; 4], 0);
         }
         let handler = match (part, signed) {
@@ -231,7 +234,10 @@ impl<'a> Lower<'a> {
         let packed = op.words.last().copied().filter(|w| matches!(*w, "u16x2" | "s16x2"));
         if let Some(word) = packed {
             op.take(word);
+            let relu = word == "s16x2" && op.take("relu");
             let handler = match (op.name, word) {
+                ("min", "s16x2") if relu => binary::<MinReluHalves>(),
+                ("max", "s16x2") if relu => binary::<MaxReluHalves>(),
                 ("min", "u16x2") => binary::<MinHalvesU>(),
                 ("min", _) => binary::<MinHalvesS>(),
                 ("max", "u16x2") => binary::<MaxHalvesU>(),
@@ -266,10 +272,12 @@ impl<'a> Lower<'a> {
                 return self.emit1(op, Class::Integer, handler, d, ty);
             }
         };
-        // A saturating minimum or maximum is `.relu`: at least zero.
-        if op.take("relu") {
-            return self.err(format!("'.relu' of '{}' is not supported for this type", op.name));
-        }
+        // At least zero.
+        let handler = match (op.name, ty) {
+            ("min", Type::S32) if op.take("relu") => Some(binary::<MinRelu>()),
+            ("max", Type::S32) if op.take("relu") => Some(binary::<MaxRelu>()),
+            _ => handler,
+        };
         let handler = self.known(op, handler)?;
         self.emit2(op, Class::Integer, handler, ty, ty, ty)
     }
@@ -401,12 +409,31 @@ impl<'a> Lower<'a> {
                 let Some(Operand::Number(number)) = op.operands.get(4) else {
                     return self.err("'lop3' needs its table as a number");
                 };
-                if op.operands.len() != 5 {
-                    return self.err("'lop3' with a predicate is not supported");
-                }
-                let table = super::bits_of(*number, W);
-                let short = Op { name: op.name, words: Default::default(), operands: &op.operands[..4] };
-                self.emit3(&short, class, lop3::<u32>(), [W; 4], table & 0xff)
+                let table = super::bits_of(*number, W) & 0xff;
+                let rule = op.take_any(&["and", "or"]);
+                let (Operand::Pair(d, p), Some(rule)) = (&op.operands[0], rule) else {
+                    let short = Op { name: op.name, words: Default::default(), operands: &op.operands[..4] };
+                    self.count(op, 5)?;
+                    return self.emit3(&short, class, lop3::<u32>(), [W; 4], table);
+                };
+                // With a predicate: whether the result is not zero, combined with another one.
+                self.count(op, 6)?;
+                let mut operands = op.operands[..4].to_vec();
+                operands[0] = if *d == "_" { Operand::Sink } else { Operand::Name(d) };
+                let zero = self.constant(Width::Word, 0);
+                let (q, negated) = self.predicate(&op.operands[5])?;
+                let result = self.row(Width::Word);
+                let rows = [1, 2, 3].map(|k| self.source(&operands[k], W));
+                let [a, b, c] = rows;
+                self.emit(class, lop3::<u32>(), [result, a?, b?, c?], table);
+                let d = self.dest(&operands[0], W)?;
+                self.emit(Class::Move, lanes::copy::<u32>(), [d, result, 0, 0], 0);
+                // Last, since it may be the guard.
+                let p = self.pred_dest(p)?;
+                let how = if rule == "and" { Combine::And } else { Combine::Or };
+                let ne = lanes::setp_combined::<Ne<u32>>();
+                self.emit(class, ne, [p, result, zero, q], pack_setp(0, how, negated));
+                Ok(())
             }
             _ => self.emit3(op, class, ternary::<Fns>(), [W; 4], 0),
         }
@@ -508,6 +535,8 @@ impl<'a> Lower<'a> {
         if op.name == "slct" {
             let by = self.int_type(op)?;
             let handler = match (Width::of(ty), by) {
+                (Width::Half, Type::S32) => ternary::<SlctU16>(),
+                (Width::Half, _) => ternary::<SlctF16>(),
                 (Width::Word, Type::S32) => ternary::<SlctU32>(),
                 (Width::Word, _) => ternary::<SlctF32>(),
                 (Width::Double, Type::S32) => ternary::<SlctU64>(),

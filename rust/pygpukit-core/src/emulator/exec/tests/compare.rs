@@ -91,9 +91,8 @@ fn relations_combined_with_a_predicate() {
                          setp.{relation}.{combine}.{name} %p|%q, %a, %b, {not}%p; \
                          selp.b32 %w, 1, 0, %p; selp.b32 %w1, 2, 0, %q; or.b32 %d, %w, %w1"
                     );
-                    let numbered: Vec<[u64; 3]> = cases.clone();
                     let index = std::cell::Cell::new(0u64);
-                    check(&code, bits, &numbered, |[a, b, _]| {
+                    check(&code, bits, &cases, |[a, b, _]| {
                         let thread = index.replace(index.get() + 1);
                         let third = (thread & 1 == 1) != negated;
                         let yes = holds(relation, value(a).partial_cmp(&value(b)));

@@ -279,7 +279,9 @@ fn what_the_isa_does_not_have_is_refused() {
         "testp.odd.f32 %p, %a",
         "copysign.f16 %d, %a, %b",
         "setp.lo.f32 %p, %a, %b",
-        "tanh.approx.ftz.sat.f32 %d, %a",
+        "tanh.approx.ftz.f32 %d, %a",
+        "copysign.ftz.f32 %d, %a, %b",
+        "ex2.approx.sat.f32 %d, %a",
     ] {
         let message = refusal(code, if code.contains("f64") { D } else { W });
         assert!(message.contains("PTX line"), "'{code}': {message}");

@@ -104,6 +104,7 @@ fn f16_with_every_modifier() {
     for (name, op) in one {
         both(&format!("{name} %d, %a"), "f16", &cases, |[a, ..]| op(a));
     }
+    both("ex2.approx.ftz.TY %d, %a", "f16", &cases, |[a, ..]| flush(float::ex2_f16(flush(a))));
     both("neg.ftz.TY %d, %a", "f16", &cases, |[a, ..]| float::neg_f16(flush(a)));
     both("abs.ftz.TY %d, %a", "f16", &cases, |[a, ..]| float::abs_f16(flush(a)));
     for (word, nan) in [("", false), (".NaN", true)] {

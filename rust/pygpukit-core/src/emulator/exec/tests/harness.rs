@@ -131,8 +131,10 @@ pub(super) fn floats(exp_bits: u32, man_bits: u32, count: usize, seed: u64) -> V
         let mut value = || random.next() & mask;
         let (a, b, c) = (value(), value(), value());
         // Exponents near one make sums and products that round.
-        let near =
-            |x: u64| (x & (sign | ((1 << man_bits) - 1))) | ((one - (2 << man_bits)) + ((x >> 7 & 3) << man_bits));
+        let near = |x: u64| {
+            let exponent = (one >> man_bits) - 2 + (x >> 7 & 3);
+            (x & (sign | ((1 << man_bits) - 1))) | (exponent << man_bits)
+        };
         cases.push(if i % 2 == 0 { [a, b, c] } else { [near(a), near(b), near(c)] });
     }
     cases

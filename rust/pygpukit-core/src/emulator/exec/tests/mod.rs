@@ -10,6 +10,7 @@ mod copies;
 mod float;
 mod half;
 mod harness;
+mod integer;
 mod kernels;
 mod mbarrier;
 mod warpwide;
