@@ -19,7 +19,6 @@ def test_kernel():
             s[threadIdx.x] = x[threadIdx.x];
             x[threadIdx.x] = s[63 - threadIdx.x];
         }""")(x, grid=1, block=64)
-        assert (x.to_numpy() == 1).sum() >= 0
 '''
 
 

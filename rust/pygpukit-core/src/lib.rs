@@ -17,6 +17,7 @@ pub mod launch;
 pub mod layout;
 pub mod lease;
 pub mod memory;
+mod random;
 pub mod runtime;
 pub mod stream;
 pub mod sync;

@@ -18,6 +18,7 @@ use crate::command::{Copy, Fill, Work};
 use crate::device::{RawEvent, RawStream};
 use crate::emulator::Running;
 use crate::error::{Error, Result};
+use crate::random::Random;
 
 /// At most this many operations run in one poll.
 const STEPS: u64 = 3;
@@ -60,7 +61,7 @@ struct State {
     errors: VecDeque<Error>,
     /// Kernels that go on in the background, by stream.
     background: HashMap<usize, Arc<Running>>,
-    random: u64,
+    random: Random,
 }
 
 pub(crate) struct Queue {
@@ -71,7 +72,7 @@ pub(crate) struct Queue {
 
 impl Queue {
     pub fn new(deferred: Option<u64>, kernels: Arc<Kernels>) -> Arc<Queue> {
-        let state = State { random: deferred.unwrap_or(0), ..State::default() };
+        let state = State { random: Random::new(deferred.unwrap_or(0)), ..State::default() };
         Arc::new(Queue { deferred: deferred.is_some(), kernels, state: Mutex::new(state) })
     }
 
@@ -229,7 +230,7 @@ impl Queue {
             self.run_ready();
             return self.state.lock().report();
         }
-        let steps = 1 + self.state.lock().draw() % STEPS;
+        let steps = 1 + self.state.lock().random.next() % STEPS;
         for _ in 0..steps {
             if !self.step()? {
                 break;
@@ -330,7 +331,7 @@ impl State {
         if ready.is_empty() {
             return None;
         }
-        Some(ready[(self.draw() % ready.len() as u64) as usize])
+        Some(ready[self.random.below(ready.len())])
     }
 
     fn complete(&mut self, event: RawEvent, id: RecordId) {
@@ -350,15 +351,6 @@ impl State {
             return Err(failure(CALL, code::INVALID_HANDLE, text));
         }
         known.at.ok_or_else(|| failure(CALL, code::NOT_READY, "an event has not been reached yet".to_string()))
-    }
-
-    /// The next number of a splitmix sequence.
-    fn draw(&mut self) -> u64 {
-        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.random;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
     }
 }
 

@@ -7,8 +7,8 @@ use super::copies::Tracked;
 use super::counters::Counters;
 use super::fault::{Fault, FaultKind};
 use super::grid::Grid;
-use super::random::Random;
 use super::warp::{Cx, Outcome, Wait, Warp};
+use crate::random::Random;
 
 /// Instructions a warp runs before the next warp of the block has its turn.
 const WARP_SLICE: u32 = 8192;

@@ -10,7 +10,7 @@ use super::bulk::Bulk;
 use super::check::Checker;
 use super::counters::Counters;
 use super::grid::Grid;
-use super::random::Random;
+use crate::random::Random;
 
 /// Most blocks of a cluster.
 pub(crate) const MAX_CLUSTER: u64 = 16;

@@ -187,7 +187,6 @@ pub(crate) struct Function {
     pub max_threads: u32,
     pub required_threads: Option<[u32; 3]>,
     pub cluster: Option<[u32; 3]>,
-    pub makes_calls: bool,
 }
 
 /// A lowered module.

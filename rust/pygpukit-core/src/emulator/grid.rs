@@ -18,8 +18,8 @@ use super::code::{Code, Function, LANES, Special};
 use super::counters::Counters;
 use super::fault::{Fault, FaultKind};
 use super::memory::Memory;
-use super::random::Random;
 use crate::command::ArrayArg;
+use crate::random::Random;
 
 /// Instructions a block runs before another may have its thread.
 const SLICE: u64 = 1 << 19;

@@ -19,7 +19,6 @@ mod memory;
 #[cfg(test)]
 mod mutation;
 pub mod ptx;
-mod random;
 pub mod tensor_map;
 #[cfg(test)]
 mod testing;

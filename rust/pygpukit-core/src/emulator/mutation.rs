@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::random::Random;
 use super::{Image, Launch, Memory, Options};
+use crate::random::Random;
 
 const TEXTS: [&str; 4] = [
     include_str!("exec/tests/cuda/sync.sm_80.ptx"),

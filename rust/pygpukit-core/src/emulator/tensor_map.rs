@@ -232,7 +232,7 @@ impl TensorMap {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::emulator::random::Random;
+    use crate::random::Random;
 
     fn map() -> TensorMap {
         TensorMap {

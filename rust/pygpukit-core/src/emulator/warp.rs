@@ -73,8 +73,6 @@ pub(crate) struct Warp {
     /// Jumps back that are left before a group gives way, and whether one does so now.
     patience: u32,
     rotate: bool,
-    /// Instructions run, by the warp and by its lanes.
-    pub issued: u64,
     /// The rows of the kernel's frame that do not change have their values.
     filled: bool,
     /// State of asynchronous copies that are not complete yet.
@@ -106,7 +104,6 @@ impl Warp {
             clock: 0,
             patience: PATIENCE,
             rotate: false,
-            issued: 0,
             filled: false,
             copies: Default::default(),
             at_cluster: 0,
@@ -277,7 +274,6 @@ impl<'a> Cx<'a> {
                 break outcome;
             }
         };
-        self.warp.issued += u64::from(count);
         (outcome, count)
     }
 

@@ -162,7 +162,7 @@ pub(crate) struct Published {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::emulator::random::Random;
+    use crate::random::Random;
 
     const NUMBERS: Numbers = Numbers { stride: 64 };
 

@@ -6,8 +6,8 @@
 
 use crate::emulator::code::{Effect, LANES};
 use crate::emulator::exec::lanes::Lane;
-use crate::emulator::random::Random;
 use crate::emulator::warp::Cx;
+use crate::random::Random;
 
 /// Most stores of a warp that are held back.
 const MOST: usize = 96;

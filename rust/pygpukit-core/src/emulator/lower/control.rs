@@ -94,7 +94,6 @@ impl<'a> Lower<'a> {
         };
         let Operand::Name(name) = target else { return self.err(format!("{} cannot be called", describe(target))) };
         let caller = self.index as u32;
-        self.code.functions[self.index].makes_calls = true;
         let (handler, a, params, returns): (Handler, u32, _, _) = match self.look_up(name) {
             Some(Name::Function(index)) => {
                 let function = &self.code.functions[index];

@@ -477,12 +477,7 @@ impl<'a> Lower<'a> {
 
     /// `setp` with these handlers, for the forms with and without a third operand.
     pub fn emit_setp(&mut self, op: &mut Op<'_, 'a>, plain: Handler, combined: Handler, ty: Type) -> Result<()> {
-        let combine = match op.take_any(&["and", "or", "xor"]) {
-            None => None,
-            Some("and") => Some(Combine::And),
-            Some("or") => Some(Combine::Or),
-            Some(_) => Some(Combine::Xor),
-        };
+        let combine = take_combine(op);
         self.count(op, if combine.is_some() { 4 } else { 3 })?;
         let (a, b) = (self.source(&op.operands[1], ty)?, self.source(&op.operands[2], ty)?);
         let third = match combine {
@@ -509,12 +504,7 @@ impl<'a> Lower<'a> {
             Some("u32" | "s32" | "b32") => u32::MAX,
             _ => return self.err(format!("instruction '{}' is not supported for this result", op.full_name())),
         };
-        let combine = match op.take_any(&["and", "or", "xor"]) {
-            None => None,
-            Some("and") => Some(Combine::And),
-            Some("or") => Some(Combine::Or),
-            Some(_) => Some(Combine::Xor),
-        };
+        let combine = take_combine(op);
         self.count(op, if combine.is_some() { 4 } else { 3 })?;
         let (a, b) = (self.source(&op.operands[1], ty)?, self.source(&op.operands[2], ty)?);
         let (c, x) = match combine {
@@ -554,4 +544,13 @@ impl<'a> Lower<'a> {
         self.emit(Class::Compare, handler, [d, a, b, p], u64::from(negated));
         Ok(())
     }
+}
+
+/// How a comparison is combined with a predicate, where it is.
+fn take_combine(op: &mut Op<'_, '_>) -> Option<Combine> {
+    op.take_any(&["and", "or", "xor"]).map(|word| match word {
+        "and" => Combine::And,
+        "or" => Combine::Or,
+        _ => Combine::Xor,
+    })
 }

@@ -1,7 +1,7 @@
 //! Atomic operations, alone and from many blocks.
 
-use crate::emulator::random::Random;
 use crate::emulator::testing::{Aligned, Case, kernel, run};
+use crate::random::Random;
 
 /// Run one operation per thread on words of its own, and compare the old and new values.
 fn check<T: Copy + PartialEq + std::fmt::Debug + Default>(

@@ -1,8 +1,8 @@
 //! Bulk copies: kernels that NVRTC compiled, against the same written down a second time.
 
-use crate::emulator::random::Random;
 use crate::emulator::tensor_map::{Swizzle, TensorMap};
 use crate::emulator::testing::{Aligned, Case};
+use crate::random::Random;
 
 const BULK: &str = include_str!("cuda/bulk.sm_90a.ptx");
 

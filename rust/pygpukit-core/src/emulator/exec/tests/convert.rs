@@ -2,7 +2,7 @@
 
 use super::harness::{apply, bf16s, check, f16s, f32s, f64s, pairs, refusal};
 use crate::emulator::float::{self, Format, Round};
-use crate::emulator::random::Random;
+use crate::random::Random;
 
 const INTEGERS: [(&str, u32, bool); 8] = [
     ("u8", 8, false),

@@ -1,8 +1,8 @@
 //! One instruction on many operands: a kernel around it, and what each thread stored.
 
 use crate::emulator::exec::lanes::BASELINE;
-use crate::emulator::random::Random;
 use crate::emulator::testing::Case;
+use crate::random::Random;
 
 /// Threads of a test: full warps, and one that is not.
 pub(super) const THREADS: usize = 32 * 6 + 13;

@@ -1,7 +1,7 @@
 //! Integer and bit instructions, against arithmetic in 128 bits.
 
 use super::harness::{apply_unguarded, check, refusal};
-use crate::emulator::random::Random;
+use crate::random::Random;
 
 /// Operands: edges in all combinations, then random ones, wide and small.
 fn integers(bits: u32, seed: u64) -> Vec<[u64; 3]> {

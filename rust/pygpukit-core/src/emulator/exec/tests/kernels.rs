@@ -1,8 +1,8 @@
 //! CUDA kernels that wait for lanes, warps and blocks, as NVRTC compiles them.
 
 use crate::emulator::Options;
-use crate::emulator::random::Random;
 use crate::emulator::testing::{Aligned, Case};
+use crate::random::Random;
 
 const TEXTS: [&str; 2] = [include_str!("cuda/sync.sm_80.ptx"), include_str!("cuda/sync.sm_90a.ptx")];
 

@@ -1,7 +1,7 @@
 //! Shuffles, votes, matches, reductions.
 
-use crate::emulator::random::Random;
 use crate::emulator::testing::run;
+use crate::random::Random;
 
 const SHUFFLE: &str = "
     ld.global.u32 %r10, [%rd4];

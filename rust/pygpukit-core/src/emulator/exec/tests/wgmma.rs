@@ -1,9 +1,9 @@
 //! Products of warp groups: all layouts of shared memory, and a kernel that NVRTC compiled.
 
 use crate::emulator::float::{self, Round};
-use crate::emulator::random::Random;
 use crate::emulator::tensor_map::{Swizzle, TensorMap};
 use crate::emulator::testing::{Aligned, Case};
+use crate::random::Random;
 
 const GEMM: &str = include_str!("cuda/gemm.sm_90a.ptx");
 

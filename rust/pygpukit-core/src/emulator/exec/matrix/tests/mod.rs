@@ -7,8 +7,8 @@ mod products;
 
 use std::sync::Arc;
 
-use crate::emulator::random::Random;
 use crate::emulator::{Image, Launch, Memory, Options};
+use crate::random::Random;
 
 /// Only the buffers of a test are memory.
 struct Buffers(Vec<(u64, u64)>);

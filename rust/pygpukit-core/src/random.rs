@@ -1,6 +1,6 @@
-//! Random numbers for schedules: a splitmix sequence, the same everywhere for the same seed.
+//! Random numbers for orders in which things run: a splitmix sequence, the same everywhere for the same seed.
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Random(u64);
 
 impl Random {
