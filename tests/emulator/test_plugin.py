@@ -19,6 +19,7 @@ def test_kernel():
             s[threadIdx.x] = x[threadIdx.x];
             x[threadIdx.x] = s[63 - threadIdx.x];
         }""")(x, grid=1, block=64)
+        gp.synchronize()
 '''
 
 
