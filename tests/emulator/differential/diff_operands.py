@@ -196,6 +196,36 @@ def _product_operand(kind: str, odd: int = 0) -> Callable[[Stream], int]:
     return _packed(one, 1 + exponent + mantissa, packed)
 
 
+def _corners(kinds: tuple[str, ...]) -> list[tuple[int, ...]]:
+    """Several NaNs at once, and results around the smallest normal number, where `.ftz` draws its line."""
+    if len(set(kinds)) != 1 or kinds[0] not in FORMATS or len(kinds) not in (2, 3):
+        return []
+    exponent, mantissa = FORMATS[kinds[0]]
+    bias, sign, least = (1 << (exponent - 1)) - 1, 1 << (exponent + mantissa), 1 << mantissa
+    one, top = bias << mantissa, ((1 << exponent) - 1) << mantissa
+    nans = [top | 1 << (mantissa - 1) | 2, top | 1, sign | top | (1 << mantissa) - 1]
+    rows = [(*pair, *rest) for pair in itertools.permutations(nans, 2) for rest in _tail(kinds, [one, nans[0]])]
+    rows += [(one, *pair) for pair in itertools.permutations(nans, 2) if len(kinds) == 3]
+    stream = Stream(7)
+    for k in range(4):
+        fraction = stream.word() & ((1 << mantissa) - 1)
+        # One over this fraction, so that the product is close to the smallest normal number.
+        inverse = int(2 ** (mantissa + 1) / (1 + fraction / (1 << mantissa))) & ((1 << mantissa) - 1)
+        for step in (-1, 0, 1):
+            a, b = 1 << mantissa | fraction, (bias - 1) << mantissa | (inverse + step) & ((1 << mantissa) - 1)
+            rows += [(a | sign * (k & 1), b, *rest) for rest in _tail(kinds, [0, sign])]
+    if len(kinds) == 3:
+        small = [(least, least, least | sign), (least | sign, least, least), (1, least, least | sign)]
+        rows += [*small, (least, one - 1, 0), (least, one - 1, 1), (least, one - 1, sign | 1)]
+    else:
+        rows += [(least, one - 1), (one - 1, least | sign), (least, one | 1), (least | 1, one - 1)]
+    return rows
+
+
+def _tail(kinds: tuple[str, ...], third: list[int]) -> list[tuple[int, ...]]:
+    return [(word,) for word in third] if len(kinds) == 3 else [()]
+
+
 def operand_columns(name: str, kinds: tuple[str, ...], lanes: int) -> np.ndarray:
     """Operands of a case as 64-bit words, one row for each, from the case's name alone."""
     stream = Stream(zlib.crc32(name.encode()) * 0x1234567)
@@ -208,7 +238,7 @@ def operand_columns(name: str, kinds: tuple[str, ...], lanes: int) -> np.ndarray
         # As many of each as fit when crossed in about half of the lanes.
         limit = {1: lanes, 2: 11, 3: 5}.get(len(kinds), 3)
         crossed = list(itertools.product(*(values[:limit] for values in specials)))
-        rows = crossed[: lanes // 2]
+        rows = crossed[: lanes // 2] + _corners(kinds)
     while len(rows) < lanes:
         rows.append(
             tuple(

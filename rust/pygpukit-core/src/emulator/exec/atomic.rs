@@ -75,12 +75,17 @@ fn add_flushed(a: u32, b: u32) -> u32 {
     float::flush_f32(float::add_f32(float::flush_f32(a), float::flush_f32(b), Round::Nearest))
 }
 
+fn add_global_f64(old: u64, b: u64) -> u64 {
+    if float::is_nan(old) & float::is_nan(b) { b } else { float::add_f64(old, b, Round::Nearest) }
+}
+
 atomics! {
     Add32<u32>: |old, b, _| old.wrapping_add(b);
     Add64<u64>: |old, b, _| old.wrapping_add(b);
     // PTX: subnormal numbers are flushed in global memory, and kept in shared memory.
     AddF32<u32>: |old, b, _| float::add_f32(old, b, Round::Nearest), global add_flushed(old, b);
-    AddF64<u64>: |old, b, _| float::add_f64(old, b, Round::Nearest);
+    // Of two NaNs shared memory keeps its own; global memory takes the other, and makes neither quiet.
+    AddF64<u64>: |old, b, _| float::add_f64(b, old, Round::Nearest), global add_global_f64(old, b);
     AddF16<u16>: |old, b, _| float::add_f16(old, b);
     AddBf16<u16>: |old, b, _| float::add_bf16(old, b);
     AddF16x2<u32>: |old, b, _| float::each_half2(old, b, float::add_f16);

@@ -209,6 +209,7 @@ fn between_floats(bits: u64, from: Kind, to: Kind, mode: Mode) -> u64 {
         (Kind::F32, Kind::Bf16) => finite_bf16(float::f32_to_bf16(single, round), mode).into(),
         (Kind::F32, Kind::F32) if mode.integral => float::round_int_f32(single, round).into(),
         (Kind::F32, Kind::F32) => float::canon_f32(f32::from_bits(single)).into(),
+        (Kind::F32, _) if mode.ftz => float::f32_to_f64(float::canon_f32(f32::from_bits(single))),
         (Kind::F32, _) => float::f32_to_f64(single),
         (_, Kind::F16) => float::f64_to_f16(bits, round).into(),
         (_, Kind::Bf16) => float::f64_to_bf16(bits, round).into(),
@@ -325,10 +326,7 @@ modal_operations! {
         let pair = float::f32x2_to_bf16x2(relu(a, m), relu(b, m), m.round);
         if m.satfinite { float::each_half(pair, float::satfinite_bf16) } else { pair }
     };
-    Tf32(u32; 1) -> u32: |[a, ..], m| {
-        let value = float::f32_to_tf32(relu(a, m), m.round);
-        if m.satfinite { float::satfinite_tf32(value) } else { value }
-    };
+    Tf32(u32; 1) -> u32: |[a, ..], m| float::f32_to_tf32(relu(a, m), m.round, m.satfinite);
     E4m3FromF32(u32; 2) -> u16: |[a, b, _], m| float::f32x2_to_e4m3x2(relu(a, m), relu(b, m));
     E5m2FromF32(u32; 2) -> u16: |[a, b, _], m| float::f32x2_to_e5m2x2(relu(a, m), relu(b, m));
     E4m3FromF16(u32; 1) -> u16: |[a, ..], m| float::f16x2_to_e4m3x2(relu_f16x2(a, m));

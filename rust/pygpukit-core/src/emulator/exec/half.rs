@@ -62,9 +62,11 @@ fn max_bf16(a: u16, b: u16, m: Mode) -> u16 {
 modal_operations! {
     AddF16(u16; 2) -> u16: |[a, b, _], m| out_f16(float::add_f16(in_f16(a, m), in_f16(b, m)), m);
     SubF16(u16; 2) -> u16: |[a, b, _], m| out_f16(float::sub_f16(in_f16(a, m), in_f16(b, m)), m);
-    MulF16(u16; 2) -> u16: |[a, b, _], m| out_f16(float::mul_f16(in_f16(a, m), in_f16(b, m)), m);
+    MulF16(u16; 2) -> u16: |[a, b, _], m| {
+        out_f16(if m.ftz { float::mul_ftz_f16(a, b) } else { float::mul_f16(a, b) }, m)
+    };
     FmaF16(u16; 3) -> u16: |[a, b, c], m| {
-        out_f16(float::fma_f16(in_f16(a, m), in_f16(b, m), in_f16(c, m)), m)
+        out_f16(if m.ftz { float::fma_ftz_f16(a, b, c) } else { float::fma_f16(a, b, c) }, m)
     };
     NegF16(u16; 1) -> u16: |[a, ..], m| float::neg_f16(in_f16(a, m));
     AbsF16(u16; 1) -> u16: |[a, ..], m| float::abs_f16(in_f16(a, m));

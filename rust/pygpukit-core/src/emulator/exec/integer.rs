@@ -283,6 +283,9 @@ operations! {
     SlctU64: (a: u64, b: u64, c: i32) -> u64 { if c >= 0 { a } else { b } }
     SlctF32: (a: u32, b: u32, c: f32) -> u32 { if c >= 0.0 { a } else { b } }
     SlctF64: (a: u64, b: u64, c: f32) -> u64 { if c >= 0.0 { a } else { b } }
+    SlctFtz16: (a: u16, b: u16, c: f32) -> u16 { if c > -f32::MIN_POSITIVE { a } else { b } }
+    SlctFtz32: (a: u32, b: u32, c: f32) -> u32 { if c > -f32::MIN_POSITIVE { a } else { b } }
+    SlctFtz64: (a: u64, b: u64, c: f32) -> u64 { if c > -f32::MIN_POSITIVE { a } else { b } }
 }
 
 #[inline(always)]

@@ -101,7 +101,7 @@ impl Arithmetic for Floats {
         let mut words = [0; LANES];
         if product.d == Element::F16 {
             for lane in 0..LANES {
-                let half = |x: f64| u32::from(float::f64_to_f16(x.to_bits(), Round::Nearest));
+                let half = |x: f64| u32::from(float::f16_of(x, Round::Nearest));
                 words[lane] = half(sums[0][lane]) | half(sums[1][lane]) << 16;
             }
         } else {

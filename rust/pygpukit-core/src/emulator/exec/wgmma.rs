@@ -147,7 +147,7 @@ impl Sum for Halves {
 
     #[inline(always)]
     fn write(sums: [f64; 2]) -> u32 {
-        let half = |x: f64| u32::from(float::f64_to_f16(x.to_bits(), Round::Nearest));
+        let half = |x: f64| u32::from(float::f16_of(x, Round::Nearest));
         half(sums[0]) | half(sums[1]) << 16
     }
 }

@@ -10,7 +10,7 @@
 use super::{
     Format, NAN_F32, Round, bf16_to_f32, canon_f32, f16_to_f32, f32_to_bf16, f32_to_f16,
     half::drop_bits,
-    nan_f64, round_pack,
+    is_nan, is_nan_f32, nan_f64, round_pack,
     single::{narrow, narrow_ftz},
 };
 
@@ -72,7 +72,7 @@ pub fn f64_to_f32(a: u64, round: Round) -> u32 {
 #[inline(always)]
 fn nan_of_f64(a: u64, otherwise: u32) -> u32 {
     let kept = (a >> 32) as u32 & 0x8000_0000 | 0x7fc0_0000 | (a >> 29) as u32 & 0x003f_ffff;
-    if a << 1 > 0xffe0_0000_0000_0000 { kept } else { otherwise }
+    if is_nan(a) { kept } else { otherwise }
 }
 
 /// `cvt.ftz.f32.f64`
@@ -244,8 +244,13 @@ pub fn f32x2_to_bf16x2(hi: u32, lo: u32, round: Round) -> u32 {
     u32::from(f32_to_bf16(hi, round)) << 16 | u32::from(f32_to_bf16(lo, round))
 }
 
-/// An f32 of ten fraction bits: the lower 13 are zero, except in a NaN.
+/// An f32 of ten fraction bits: the lower 13 are zero. Rounding ties away is arithmetic on the bits, in which a NaN may
+/// lose what makes it one; `satfinite` moves whatever lies above the largest number down by one.
 #[inline(always)]
-pub fn f32_to_tf32(a: u32, round: Round) -> u32 {
-    if a & 0x7fff_ffff > 0x7f80_0000 { NAN_F32 } else { drop_bits(a, 13, round) & !0x1fff }
+pub fn f32_to_tf32(a: u32, round: Round, satfinite: bool) -> u32 {
+    let nan = if round == Round::Away { a & !0x1fff } else { NAN_F32 & !0x1fff };
+    let value = if is_nan_f32(a) { nan } else { drop_bits(a, 13, round) & !0x1fff };
+    let above =
+        if round == Round::Away { value & 0x7f80_0000 == 0x7f80_0000 } else { value & 0x7fff_ffff == 0x7f80_0000 };
+    if satfinite & above { value - 0x2000 } else { value }
 }

@@ -7,7 +7,7 @@
 //! - fma: the product is exact in f32 for f16, and in f64 for bf16, whose exponents range further. The sum is rounded to
 //!   odd, which keeps for the second rounding what a tiny addend has to say about a tie.
 
-use super::{Format, NAN_BF16, NAN_F16, NAN_F32, Round, convert};
+use super::{Format, NAN_BF16, NAN_F16, NAN_F32, Round, convert, flush_f16, is_nan};
 
 #[inline(always)]
 pub fn f16_to_f32(a: u16) -> u32 {
@@ -65,9 +65,11 @@ pub(super) fn drop_bits(a: u32, count: u32, round: Round) -> u32 {
     a.wrapping_add(add)
 }
 
+/// Exact; a NaN keeps its sign and what it carries, and becomes quiet.
 #[inline(always)]
 pub fn f16_to_f64(a: u16) -> u64 {
-    super::f32_to_f64(f16_to_f32(a))
+    let nan = u64::from(a & 0x8000) << 48 | 0x7ff8_0000_0000_0000 | u64::from(a & 0x03ff) << 42;
+    if a & 0x7fff > 0x7c00 { nan } else { super::f32_to_f64(f16_to_f32(a)) }
 }
 
 #[inline(always)]
@@ -85,20 +87,34 @@ pub fn bf16_to_f16(a: u16, round: Round) -> u16 {
     f32_to_f16(bf16_to_f32(a), round)
 }
 
+/// `cvt`: a NaN keeps its sign and the upper bits of what it carries, and becomes quiet.
 #[inline(always)]
 pub fn f64_to_f16(a: u64, round: Round) -> u16 {
-    if round != Round::Nearest {
-        return convert(a, Format::F64, Format::F16, round) as u16;
-    }
-    f32_to_f16((shorten(f64::from_bits(a), Format::F16) as f32).to_bits(), Round::Nearest)
+    let nan = (a >> 48) as u16 & 0x8000 | 0x7e00 | (a >> 42) as u16 & 0x01ff;
+    if is_nan(a) { nan } else { f16_of(f64::from_bits(a), round) }
 }
 
 #[inline(always)]
 pub fn f64_to_bf16(a: u64, round: Round) -> u16 {
+    let nan = (a >> 48) as u16 & 0x8000 | 0x7fc0 | (a >> 45) as u16 & 0x003f;
+    if is_nan(a) { nan } else { bf16_of(f64::from_bits(a), round) }
+}
+
+/// A result of arithmetic, rounded.
+#[inline(always)]
+pub fn f16_of(x: f64, round: Round) -> u16 {
     if round != Round::Nearest {
-        return convert(a, Format::F64, Format::BF16, round) as u16;
+        return convert(x.to_bits(), Format::F64, Format::F16, round) as u16;
     }
-    f32_to_bf16((shorten(f64::from_bits(a), Format::BF16) as f32).to_bits(), Round::Nearest)
+    f32_to_f16((shorten(x, Format::F16) as f32).to_bits(), Round::Nearest)
+}
+
+#[inline(always)]
+pub fn bf16_of(x: f64, round: Round) -> u16 {
+    if round != Round::Nearest {
+        return convert(x.to_bits(), Format::F64, Format::BF16, round) as u16;
+    }
+    f32_to_bf16((shorten(x, Format::BF16) as f32).to_bits(), Round::Nearest)
 }
 
 /// `x` rounded to nearest at the format's last bit; what is too large stays too large.
@@ -135,10 +151,30 @@ pub fn fma_f16(a: u16, b: u16, c: u16) -> u16 {
     f32_to_f16(sum_to_odd_f32(wide(a) * wide(b), wide(c)).to_bits(), Round::Nearest)
 }
 
+/// `.ftz`: what would stay below the smallest normal number after rounding with all 11 bits becomes zero.
+#[inline(always)]
+fn narrow_ftz(x: f32) -> u16 {
+    const LEAST: f32 = f32::from_bits(113 << 23);
+    let zero = (x.to_bits() >> 16) as u16 & 0x8000;
+    if x.abs() < LEAST - LEAST / 4096.0 { zero } else { f32_to_f16(x.to_bits(), Round::Nearest) }
+}
+
+#[inline(always)]
+pub fn mul_ftz_f16(a: u16, b: u16) -> u16 {
+    let wide = |x| f32::from_bits(f16_to_f32(flush_f16(x)));
+    narrow_ftz(wide(a) * wide(b))
+}
+
+#[inline(always)]
+pub fn fma_ftz_f16(a: u16, b: u16, c: u16) -> u16 {
+    let wide = |x| f32::from_bits(f16_to_f32(flush_f16(x)));
+    narrow_ftz(sum_to_odd_f32(wide(a) * wide(b), wide(c)))
+}
+
 #[inline(always)]
 pub fn fma_bf16(a: u16, b: u16, c: u16) -> u16 {
     let wide = |x| f64::from(f32::from_bits(bf16_to_f32(x)));
-    f64_to_bf16(sum_to_odd(wide(a) * wide(b), wide(c)).to_bits(), Round::Nearest)
+    bf16_of(sum_to_odd(wide(a) * wide(b), wide(c)), Round::Nearest)
 }
 
 macro_rules! sum_to_odd {

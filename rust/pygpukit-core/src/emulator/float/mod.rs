@@ -11,7 +11,7 @@
 //! | f32, tf32 | `0x7fffffff` |
 //! | f16, bf16 | `0x7fff` |
 //! | e4m3, e5m2 | `0x7f` |
-//! | f64 | the first NaN operand, made quiet; `0xfff8000000000000` for an invalid operation |
+//! | f64 | a NaN operand, made quiet: the second before the first, and before the third; `0xfff8000000000000` for an invalid operation |
 
 pub mod approx;
 pub mod convert;
@@ -145,10 +145,20 @@ pub fn canon_bf16(bits: u16) -> u16 {
     if bits & 0x7fff > 0x7f80 { NAN_BF16 } else { bits }
 }
 
-/// Bits of an f64 result of these operands (repeat one where there are fewer), with the GPU's NaN.
+#[inline(always)]
+pub fn is_nan_f32(f32: u32) -> bool {
+    f32 & 0x7fff_ffff > 0x7f80_0000
+}
+
+#[inline(always)]
+pub fn is_nan(f64: u64) -> bool {
+    f64 & 0x7fff_ffff_ffff_ffff > 0x7ff0_0000_0000_0000
+}
+
+/// Bits of an f64 result of these operands (repeat one where there are fewer), with the GPU's NaN: the first of them
+/// that is one.
 #[inline(always)]
 pub fn nan_f64(x: f64, a: u64, b: u64, c: u64) -> u64 {
-    let is_nan = |bits: u64| bits & 0x7fff_ffff_ffff_ffff > 0x7ff0_0000_0000_0000;
     let or = |x: u64, other: u64| if is_nan(x) { x | QUIET_F64 } else { other };
     let bits = x.to_bits();
     if is_nan(bits) { or(a, or(b, or(c, NAN_F64))) } else { bits }
@@ -234,11 +244,6 @@ pub fn satfinite_bf16(a: u16) -> u16 {
 }
 
 #[inline(always)]
-pub fn satfinite_tf32(a: u32) -> u32 {
-    if a & 0x7fff_ffff == 0x7f80_0000 { a - 0x2000 } else { a }
-}
-
-#[inline(always)]
 pub fn neg_f32(a: u32) -> u32 {
     canon_f32(-f32::from_bits(a))
 }
@@ -248,15 +253,15 @@ pub fn abs_f32(a: u32) -> u32 {
     canon_f32(f32::from_bits(a).abs())
 }
 
-/// The sign of a NaN changes too.
+/// Quiet, a NaN passes; its sign too.
 #[inline(always)]
 pub fn neg_f64(a: u64) -> u64 {
-    a ^ 0x8000_0000_0000_0000
+    if is_nan(a) { a | QUIET_F64 } else { a ^ 0x8000_0000_0000_0000 }
 }
 
 #[inline(always)]
 pub fn abs_f64(a: u64) -> u64 {
-    a & 0x7fff_ffff_ffff_ffff
+    if is_nan(a) { a | QUIET_F64 } else { a & 0x7fff_ffff_ffff_ffff }
 }
 
 #[inline(always)]

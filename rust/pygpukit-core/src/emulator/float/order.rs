@@ -1,6 +1,6 @@
 //! Comparisons, minimum and maximum, classes and signs of floating-point numbers.
 
-use super::{NAN_BF16, NAN_F16, NAN_F32, NAN_F64, bf16_to_f32, f16_to_f32};
+use super::{NAN_BF16, NAN_F16, NAN_F32, QUIET_F64, bf16_to_f32, f16_to_f32};
 
 /// A comparison of `setp` and `set`. The names ending in u, and `Nan`, are true of a NaN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -74,7 +74,7 @@ macro_rules! choose {
         let (a_nan, b_nan) = ($a & MAGNITUDE > $infinity, $b & MAGNITUDE > $infinity);
         let number = if key($a) $less key($b) { $a } else { $b };
         let one = if a_nan { $b } else if b_nan { $a } else { number };
-        if (a_nan & b_nan) | ($nan & (a_nan | b_nan)) { $canonical } else { one }
+        if (a_nan & b_nan) | ($nan & (a_nan | b_nan)) { $canonical($b) } else { one }
     }};
 }
 
@@ -94,11 +94,11 @@ macro_rules! min_max {
     };
 }
 
-min_max!(min_f32, max_f32, u32, i32, 0x7f80_0000, NAN_F32);
-// No operand's payload survives a minimum: the result is positive.
-min_max!(min_f64, max_f64, u64, i64, 0x7ff0_0000_0000_0000, NAN_F64 & !(1 << 63));
-min_max!(min_f16, max_f16, u16, i16, 0x7c00, NAN_F16);
-min_max!(min_bf16, max_bf16, u16, i16, 0x7f80, NAN_BF16);
+min_max!(min_f32, max_f32, u32, i32, 0x7f80_0000, |_| NAN_F32);
+// Of two NaNs the second passes, made quiet.
+min_max!(min_f64, max_f64, u64, i64, 0x7ff0_0000_0000_0000, |b| b | QUIET_F64);
+min_max!(min_f16, max_f16, u16, i16, 0x7c00, |_| NAN_F16);
+min_max!(min_bf16, max_bf16, u16, i16, 0x7f80, |_| NAN_BF16);
 
 macro_rules! xorsign {
     ($name:ident, $of:ident, $bits:ty, $infinity:expr) => {

@@ -6,8 +6,34 @@
 
 use super::{Round, canon_f32, flush_f32, half::sum_to_odd};
 
-/// `.ftz` makes a result below this zero: the value before rounding decides, even where it would round up to this.
-pub(crate) const FLUSH_BELOW: f64 = f32::MIN_POSITIVE as f64;
+const LEAST: f64 = f32::MIN_POSITIVE as f64;
+/// Distance of f32 below the smallest normal number, if they had 24 bits there as elsewhere.
+const STEP: f64 = LEAST / (1 << 24) as f64;
+
+/// Does `.ftz` make this result zero? It is too small if it would be after rounding with all 24 bits.
+#[inline(always)]
+pub(crate) fn is_tiny(x: f64, round: Round) -> bool {
+    let outward = x.abs() <= LEAST - STEP;
+    let inward = x.abs() < LEAST;
+    match round {
+        Round::Nearest | Round::Away => x.abs() < LEAST - STEP / 2.0,
+        Round::Zero => inward,
+        Round::Down => {
+            if x < 0.0 {
+                outward
+            } else {
+                inward
+            }
+        }
+        Round::Up => {
+            if x < 0.0 {
+                inward
+            } else {
+                outward
+            }
+        }
+    }
+}
 
 #[inline(always)]
 fn wide(a: u32) -> f64 {
@@ -48,7 +74,7 @@ fn sum(x: f64, y: f64, round: Round) -> f64 {
 #[inline(always)]
 pub(crate) fn narrow_ftz(x: f64, round: Round) -> u32 {
     let zero = (x.to_bits() >> 32) as u32 & 0x8000_0000;
-    if x.abs() < FLUSH_BELOW { zero } else { narrow(x, round) }
+    if is_tiny(x, round) { zero } else { narrow(x, round) }
 }
 
 #[inline(always)]

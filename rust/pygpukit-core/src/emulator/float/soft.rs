@@ -246,22 +246,23 @@ pub fn convert(bits: u64, from: Format, to: Format, round: Round) -> u64 {
 }
 
 macro_rules! binary {
-    ($name:ident, $operator:tt, $soft:ident) => {
+    ($name:ident($a:ident $operator:tt $b:ident), $soft:ident, $first:ident before $second:ident) => {
         #[inline(always)]
-        pub fn $name(a: u64, b: u64, round: Round) -> u64 {
+        pub fn $name($a: u64, $b: u64, round: Round) -> u64 {
             if round == Round::Nearest {
-                nan_f64(f64::from_bits(a) $operator f64::from_bits(b), a, b, b)
+                nan_f64(f64::from_bits($a) $operator f64::from_bits($b), $first, $second, $second)
             } else {
-                $soft(Format::F64, a, b, round).unwrap_or_else(|| invalid_f64(a, b, b))
+                $soft(Format::F64, $a, $b, round).unwrap_or_else(|| invalid_f64($first, $second, $second))
             }
         }
     };
 }
 
-binary!(add_f64, +, soft_add);
-binary!(sub_f64, -, soft_sub);
-binary!(mul_f64, *, soft_mul);
-binary!(div_f64, /, soft_div);
+// Of two NaNs the second passes; a quotient, which is made of several instructions, gives the first.
+binary!(add_f64(a + b), soft_add, b before a);
+binary!(sub_f64(a - b), soft_sub, b before a);
+binary!(mul_f64(a * b), soft_mul, b before a);
+binary!(div_f64(a / b), soft_div, a before b);
 
 fn invalid_f64(a: u64, b: u64, c: u64) -> u64 {
     nan_f64(f64::NAN, a, b, c)
@@ -270,9 +271,9 @@ fn invalid_f64(a: u64, b: u64, c: u64) -> u64 {
 #[inline(always)]
 pub fn fma_f64(a: u64, b: u64, c: u64, round: Round) -> u64 {
     if round == Round::Nearest {
-        nan_f64(f64::from_bits(a).mul_add(f64::from_bits(b), f64::from_bits(c)), a, b, c)
+        nan_f64(f64::from_bits(a).mul_add(f64::from_bits(b), f64::from_bits(c)), b, a, c)
     } else {
-        soft_fma(Format::F64, a, b, c, round).unwrap_or_else(|| invalid_f64(a, b, c))
+        soft_fma(Format::F64, a, b, c, round).unwrap_or_else(|| invalid_f64(b, a, c))
     }
 }
 

@@ -520,16 +520,19 @@ impl<'a> Lower<'a> {
     }
 
     fn choose(&mut self, op: &mut Op<'_, 'a>) -> Result<()> {
-        op.take("ftz");
+        let ftz = op.take("ftz");
         let ty = self.int_type(op)?;
         if op.name == "slct" {
             let by = self.int_type(op)?;
             let handler = match (Width::of(ty), by) {
                 (Width::Half, Type::S32) => ternary::<SlctU16>(),
+                (Width::Half, _) if ftz => ternary::<SlctFtz16>(),
                 (Width::Half, _) => ternary::<SlctF16>(),
                 (Width::Word, Type::S32) => ternary::<SlctU32>(),
+                (Width::Word, _) if ftz => ternary::<SlctFtz32>(),
                 (Width::Word, _) => ternary::<SlctF32>(),
                 (Width::Double, Type::S32) => ternary::<SlctU64>(),
+                (Width::Double, _) if ftz => ternary::<SlctFtz64>(),
                 (Width::Double, _) => ternary::<SlctF64>(),
                 _ => return self.err("'slct' is not supported for this type"),
             };

@@ -222,7 +222,8 @@ fn floats_to_floats_with_modifiers() {
     });
     check("cvt.sat.f64.f64 %d, %a", [64; 4], &doubles, |[a, ..]| float::saturate_f64(a));
     check("cvt.ftz.f64.f32 %d, %a", [64, 32, 32, 32], &singles, |[a, ..]| {
-        float::f32_to_f64(float::flush_f32(a as u32))
+        let wide = float::f32_to_f64(float::flush_f32(a as u32));
+        if f32::from_bits(a as u32).is_nan() { 0x7fff_ffff_e000_0000 } else { wide }
     });
     for (word, round) in ROUNDS {
         check(&format!("cvt.{word}.ftz.f32.f64 %d, %a"), [32, 64, 64, 64], &doubles, |[a, ..]| {
@@ -230,7 +231,8 @@ fn floats_to_floats_with_modifiers() {
             match x.abs() {
                 // A NaN keeps its sign and the top of its payload.
                 magnitude if magnitude.is_nan() => sign | 0x7fc0_0000 | (a >> 29 & 0x3f_ffff),
-                magnitude if magnitude < f64::from(f32::MIN_POSITIVE) => sign,
+                magnitude if magnitude < f64::from(f32::MIN_POSITIVE) * (1.0 - 2f64.powi(-24)) => sign,
+                magnitude if magnitude < f64::from(f32::MIN_POSITIVE) => float::f64_to_ftz_f32(a, round).into(),
                 _ => float::convert(a, Format::F64, Format::F32, round),
             }
         });
@@ -270,13 +272,18 @@ fn tf32() {
     let cases = f32s(56);
     let want = |a: u64, round: Round| {
         let bits = float::convert(a, Format::F32, Format::TF32, round) << 13;
-        if f32::from_bits(a as u32).is_nan() { 0x7fff_ffff } else { bits }
+        match f32::from_bits(a as u32).is_nan() {
+            true if round == Round::Away => a & 0xffff_e000,
+            true => 0x7fff_e000,
+            false => bits,
+        }
     };
     for (word, round) in [("rn", Round::Nearest), ("rz", Round::Zero), ("rna", Round::Away)] {
         check(&format!("cvt.{word}.tf32.f32 %d, %a"), [32; 4], &cases, |[a, ..]| want(a, round));
         check(&format!("cvt.{word}.satfinite.tf32.f32 %d, %a"), [32; 4], &cases, |[a, ..]| {
-            let value = want(a, round);
-            if value & 0x7fff_ffff == 0x7f80_0000 { value - 0x2000 } else { value }
+            let (value, above) =
+                (want(a, round), if round == Round::Away { 0x7f80_0000..=u64::MAX } else { 0x7f80_0000..=0x7f80_0000 });
+            if above.contains(&(value & 0x7fff_ffff)) { value - 0x2000 } else { value }
         });
     }
     check("cvt.rn.relu.tf32.f32 %d, %a", [32; 4], &cases, |[a, ..]| {

@@ -114,17 +114,17 @@ fn directed_sums_enclose_the_exact_one() {
 #[test]
 fn f64_in_every_rounding() {
     let cases = f64s(4);
-    check("add.f64 %d, %a, %b", D, &cases, |[a, b, _]| bits64(double(a) + double(b), &[a, b]));
-    check("sub.f64 %d, %a, %b", D, &cases, |[a, b, _]| bits64(double(a) - double(b), &[a, b]));
-    check("mul.f64 %d, %a, %b", D, &cases, |[a, b, _]| bits64(double(a) * double(b), &[a, b]));
+    check("add.f64 %d, %a, %b", D, &cases, |[a, b, _]| bits64(double(a) + double(b), &[b, a]));
+    check("sub.f64 %d, %a, %b", D, &cases, |[a, b, _]| bits64(double(a) - double(b), &[b, a]));
+    check("mul.f64 %d, %a, %b", D, &cases, |[a, b, _]| bits64(double(a) * double(b), &[b, a]));
     check("fma.rn.f64 %d, %a, %b, %c", D, &cases, |[a, b, c]| {
-        bits64(double(a).mul_add(double(b), double(c)), &[a, b, c])
+        bits64(double(a).mul_add(double(b), double(c)), &[b, a, c])
     });
     check("div.rn.f64 %d, %a, %b", D, &cases, |[a, b, _]| bits64(double(a) / double(b), &[a, b]));
     check("rcp.rn.f64 %d, %a", D, &cases, |[a, ..]| bits64(1.0 / double(a), &[a]));
     check("sqrt.rn.f64 %d, %a", D, &cases, |[a, ..]| bits64(double(a).sqrt(), &[a]));
-    check("neg.f64 %d, %a", D, &cases, |[a, ..]| a ^ 1 << 63);
-    check("abs.f64 %d, %a", D, &cases, |[a, ..]| a & !(1 << 63));
+    check("neg.f64 %d, %a", D, &cases, |[a, ..]| if double(a).is_nan() { a | 1 << 51 } else { a ^ 1 << 63 });
+    check("abs.f64 %d, %a", D, &cases, |[a, ..]| if double(a).is_nan() { a | 1 << 51 } else { a & !(1 << 63) });
     for (word, round) in ROUNDS {
         check(&format!("add{word}.f64 %d, %a, %b"), D, &cases, |[a, b, _]| float::add_f64(a, b, round));
         check(&format!("sub{word}.f64 %d, %a, %b"), D, &cases, |[a, b, _]| float::sub_f64(a, b, round));
@@ -167,7 +167,7 @@ fn minimum_and_maximum() {
         });
         let cases = f64s(6);
         check(&format!("{name}.f64 %d, %a, %b"), D, &cases, |[a, b, _]| match (double(a), double(b)) {
-            (x, y) if x.is_nan() && y.is_nan() => 0x7ff8_0000_0000_0000,
+            (x, y) if x.is_nan() && y.is_nan() => b | 1 << 51,
             (x, _) if x.is_nan() => b,
             (_, y) if y.is_nan() => a,
             (x, y) => if x.total_cmp(&y).is_gt() == max { x } else { y }.to_bits(),

@@ -94,7 +94,10 @@ proptest! {
                 let exact = Exact::decode(Format::F64, a);
                 let expected = rounded(Format::F32, x < 0.0, r, |candidate| candidate.compare(&exact));
                 prop_assert_eq!(u64::from(f64_to_f32(a, r)), expected);
-                let flushed = if x.abs() < f32::MIN_POSITIVE.into() { expected & 0x8000_0000 } else { expected };
+                // Scaled up, f32 has all its bits below the smallest normal number too.
+                let scaled = f64_to_f32((x * f64::from_bits(0x4140_0000_0000_0000)).to_bits(), r);
+                let tiny = f64::from(f32::from_bits(scaled)).abs() < f64::from(f32::MIN_POSITIVE) * f64::from_bits(0x4140_0000_0000_0000);
+                let flushed = if tiny { expected & 0x8000_0000 } else { expected };
                 prop_assert_eq!(u64::from(f64_to_ftz_f32(a, r)), flushed);
             }
         }
@@ -103,10 +106,20 @@ proptest! {
     #[test]
     fn tf32_is_a_short_f32(a in any_bits(Format::F32), r in any_round()) {
         let expected = match f32::from_bits(a as u32).is_nan() {
-            true => NAN_F32,
+            true if r == Round::Away => a as u32 & 0xffff_e000,
+            true => 0x7fff_e000,
             false => (convert(a, Format::F32, Format::TF32, r) << 13) as u32,
         };
-        prop_assert_eq!(f32_to_tf32(a as u32, r), expected);
+        prop_assert_eq!(f32_to_tf32(a as u32, r, false), expected);
+    }
+
+    #[test]
+    fn a_saturated_tf32_is_finite(a in any_bits(Format::F32), r in any_round()) {
+        let (a, value) = (a as u32, f32_to_tf32(a as u32, r, false));
+        if !f32::from_bits(a).is_nan() {
+            let expected = if f32::from_bits(value).is_infinite() { value - 0x2000 } else { value };
+            prop_assert_eq!(f32_to_tf32(a, r, true), expected);
+        }
     }
 
     #[test]

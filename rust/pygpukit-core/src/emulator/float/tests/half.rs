@@ -29,8 +29,8 @@ fn value(format: Format, bits: u64) -> f64 {
 fn every_half_widens_to_its_value_and_back() {
     for a in 0..=u16::MAX {
         for (format, wide, widen64, back) in [
-            (Format::F16, f16_to_f32(a), f16_to_f64(a), [f32_to_f16, |x, r| f64_to_f16(f32_to_f64(x), r)]),
-            (Format::BF16, bf16_to_f32(a), bf16_to_f64(a), [f32_to_bf16, |x, r| f64_to_bf16(f32_to_f64(x), r)]),
+            (Format::F16, f16_to_f32(a), f16_to_f64(a), [f32_to_f16, |x, r| f16_of(f32::from_bits(x).into(), r)]),
+            (Format::BF16, bf16_to_f32(a), bf16_to_f64(a), [f32_to_bf16, |x, r| bf16_of(f32::from_bits(x).into(), r)]),
         ] {
             let expected = value(format, a.into());
             if expected.is_nan() {
@@ -237,13 +237,22 @@ proptest! {
     fn f64_narrows_as_the_exact_conversion_does(a in any_bits(Format::F64), exp in 800u64..1200) {
         for a in [a, a & 0x800f_ffff_ffff_ffff | exp << 52] {
             for (format, got) in [
-                (Format::F16, f64_to_f16(a, Round::Nearest)),
-                (Format::BF16, f64_to_bf16(a, Round::Nearest)),
+                (Format::F16, f16_of(f64::from_bits(a), Round::Nearest)),
+                (Format::BF16, bf16_of(f64::from_bits(a), Round::Nearest)),
             ] {
                 prop_assert_eq!(u64::from(got), convert(a, Format::F64, format, Round::Nearest));
             }
         }
     }
+}
+
+#[test]
+fn nans_keep_their_sign_and_upper_bits_between_f64_and_halves() {
+    for r in ROUNDS {
+        assert_eq!([f64_to_f16(0x7ff0_0000_0000_0001, r), f64_to_f16(u64::MAX, r)], [0x7e00, 0xffff]);
+        assert_eq!([f64_to_bf16(0x7ff0_0000_0000_0001, r), f64_to_bf16(u64::MAX, r)], [0x7fc0, 0xffff]);
+    }
+    assert_eq!([f16_to_f64(0x7c01), f16_to_f64(0xffff)], [0x7ff8_0400_0000_0000, 0xffff_fc00_0000_0000]);
 }
 
 #[test]

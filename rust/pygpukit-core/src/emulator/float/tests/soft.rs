@@ -64,9 +64,14 @@ fn exact_sqrt(format: Format, a: u64, round: Round) -> u64 {
     rounded(format, false, round, |candidate| candidate.mul(candidate).compare(&x))
 }
 
-/// With `.ftz`, from the exact result: zero where that lies below the normal numbers.
-fn flushed(exact: u64, toward_zero: u64) -> u64 {
-    if toward_zero & 0x7f80_0000 == 0 { toward_zero & 0x8000_0000 | exact & 0x8000_0000 } else { exact }
+/// An f32 with more exponents.
+const WIDE: Format = Format::ieee(10, 23);
+
+/// With `.ftz`: zero where the result, rounded as if there were more exponents, lies below the normal numbers.
+fn flushed(result: impl Fn(Format, &dyn Fn(u64) -> u64) -> u64) -> u64 {
+    let wide = result(WIDE, &|x| convert(x, Format::F32, WIDE, Round::Nearest));
+    let tiny = wide & (WIDE.sign_bit() - 1) < convert(0x0080_0000, Format::F32, WIDE, Round::Nearest);
+    if tiny { wide >> 33 << 31 } else { result(Format::F32, &|x| x) }
 }
 
 proptest! {
@@ -79,12 +84,12 @@ proptest! {
         let flush = |x: u64| u64::from(flush_f32(x as u32));
         let (a, b, c) = (flush(a), flush(b), flush(c));
         if finite(f, a) && finite(f, b) {
-            let of = |exact: fn(Format, u64, u64, Round) -> u64, b| flushed(exact(f, a, b, r), exact(f, a, b, Round::Zero));
+            let of = |exact: fn(Format, u64, u64, Round) -> u64, b| flushed(|f, to| exact(f, to(a), to(b), r));
             prop_assert_eq!(u64::from(add_ftz_f32(x, y, r)), of(exact_add, b));
             prop_assert_eq!(u64::from(sub_ftz_f32(x, y, r)), of(exact_add, b ^ f.sign_bit()));
             prop_assert_eq!(u64::from(mul_ftz_f32(x, y, r)), of(exact_mul, b));
             if finite(f, c) {
-                let expected = flushed(exact_fma(f, a, b, c, r), exact_fma(f, a, b, c, Round::Zero));
+                let expected = flushed(|f, to| exact_fma(f, to(a), to(b), to(c), r));
                 prop_assert_eq!(u64::from(fma_ftz_f32(x, y, z, r)), expected);
             }
             if a << 33 != 0 && b << 33 != 0 {
@@ -281,7 +286,10 @@ fn nans_are_those_of_a_gpu() {
         assert_eq!(sqrt_f32(0xbf80_0000, r), 0x7fff_ffff);
         assert_eq!(mul_f32(0, 0x7f80_0000, r), 0x7fff_ffff);
         let (signalling, quiet) = (0x7ff0_0000_0000_0abc, 0xfff8_0000_0000_0001);
-        assert_eq!(add_f64(signalling, quiet, r), 0x7ff8_0000_0000_0abc);
+        assert_eq!(add_f64(quiet, signalling, r), 0x7ff8_0000_0000_0abc);
+        assert_eq!(mul_f64(signalling, quiet, r), quiet);
+        assert_eq!(div_f64(signalling, quiet, r), 0x7ff8_0000_0000_0abc);
+        assert_eq!(fma_f64(signalling, quiet, signalling, r), quiet);
         assert_eq!(sub_f64(1, quiet, r), quiet);
         assert_eq!(fma_f64(1, 2, quiet, r), quiet);
         assert_eq!(mul_f64(0, 0x7ff0_0000_0000_0000, r), NAN_F64);
@@ -290,13 +298,18 @@ fn nans_are_those_of_a_gpu() {
 }
 
 #[test]
-fn flushing_looks_at_the_value_before_rounding() {
-    // Just below the smallest normal number, rounded up to it.
+fn flushing_looks_at_the_value_rounded_with_all_its_bits() {
+    // Below the smallest normal number by so little that it rounds up to it.
     let (a, b) = (0x0080_0001, 0x3f7f_fffe);
+    assert_eq!(mul_ftz_f32(a, b, Round::Nearest), 0x0080_0000);
+    assert_eq!(mul_ftz_f32(a | 1 << 31, b, Round::Up), 1 << 31);
+    assert_eq!(fma_ftz_f32(a, b, 1, Round::Nearest), 0x0080_0000);
+    // By more, though the f32 nearest to it is the same.
+    let (a, b) = (0x0080_0000, 0x3f7f_ffff);
     assert_eq!(mul_f32(a, b, Round::Nearest), 0x0080_0000);
     assert_eq!(mul_ftz_f32(a, b, Round::Nearest), 0);
-    assert_eq!(mul_ftz_f32(a | 1 << 31, b, Round::Up), 1 << 31);
-    assert_eq!(fma_ftz_f32(a, b, 1, Round::Nearest), 0);
+    assert_eq!([mul_f16(0x0400, 0x3bff), mul_ftz_f16(0x0400, 0x3bff)], [0x0400, 0]);
+    assert_eq!(fma_ftz_f16(0x0400, 0x0400, 0x8400), 0x8400);
     assert_eq!(div_ftz_f32(0x0080_0000, 0x3f80_0001, Round::Nearest), 0);
     assert_eq!(mul_ftz_f32(0x0080_0000, 0x3f80_0000, Round::Nearest), 0x0080_0000);
     assert_eq!(add_ftz_f32(0x0080_0000, 0x8080_0001, Round::Nearest), 1 << 31);
