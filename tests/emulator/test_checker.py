@@ -117,3 +117,23 @@ def test_pointers_in_memory_reach_other_arrays() -> None:
     assert x.tolist() == [2.0] * 16
     with pytest.raises(gp.KernelFaultError, match="out of bounds: write of"):
         kernel(table, grid=1, block=32)
+
+
+def test_replays_of_a_graph_are_checked_in_its_own_memory() -> None:
+    kernel = gp.jit('extern "C" __global__ void k(float* x, int n) { x[n] = threadIdx.x; }', check=True)
+    x = gp.zeros(64, dtype=gp.float32)
+    graph = gp.CudaGraph()
+    with graph.capture():
+        between = x + 1  # freed at the end of the capture, and still written by every replay
+        kernel(between, 63, grid=1, block=1)
+        result = between * 2
+        del between
+    for _ in range(2):
+        graph.replay()
+        assert result.tolist() == [2.0] * 63 + [0.0]
+    wrong = gp.CudaGraph()
+    with wrong.capture():
+        kernel(gp.zeros(64, dtype=gp.float32), 64, grid=1, block=1)
+    with pytest.raises(gp.KernelFaultError, match="out of bounds"):
+        wrong.replay()
+        gp.synchronize()

@@ -12,6 +12,7 @@ use smallvec::SmallVec;
 use crate::device::{DevPtr, RawGraph};
 use crate::kernel::Kernel;
 use crate::memory::Storage;
+use crate::memory::registry::Extent;
 
 /// The packed argument block of a kernel, laid out at the offsets the driver reports.
 pub type ArgBlob = SmallVec<[u8; 96]>;
@@ -40,8 +41,7 @@ pub struct ArrayArg {
     pub item: u64,
     pub shape: SmallVec<[i64; 4]>,
     /// The memory it is a part of.
-    pub start: DevPtr,
-    pub bytes: u64,
+    pub memory: Extent,
 }
 
 #[derive(Clone)]

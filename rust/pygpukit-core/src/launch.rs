@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::command::{Access, Command, CopyKind, Launch, LaunchAttributes, UseRef, Work};
+use smallvec::SmallVec;
+
+use crate::command::{Access, ArrayArg, Command, CopyKind, Launch, LaunchAttributes, UseRef, Work};
 use crate::error::{Error, Result};
 use crate::exec::ExecCtx;
 use crate::kernel::Kernel;
@@ -14,7 +16,7 @@ const UNKNOWN_COST_NS: i64 = 10_000;
 
 /// Run a command on the context's stream, or record it when the context captures a graph.
 #[inline]
-pub fn submit(ctx: &ExecCtx, command: Command) -> Result<()> {
+pub fn submit(ctx: &ExecCtx, mut command: Command) -> Result<()> {
     ctx.state.check()?;
     if let Some(recorder) = &ctx.recorder {
         return recorder.record(&ctx.stream, command);
@@ -29,7 +31,7 @@ pub fn submit(ctx: &ExecCtx, command: Command) -> Result<()> {
         await_birth(ctx, &used.storage)?;
     }
     if registry::is_tracking() && !ctx.state.is_cuda() {
-        define(ctx, &command);
+        define(ctx, &mut command);
     }
     ctx.state.device.enqueue(ctx.stream.raw(), &command.work)?;
     let seq = ctx.stream.note(&command, ctx.task.as_ref());
@@ -43,18 +45,35 @@ pub fn submit(ctx: &ExecCtx, command: Command) -> Result<()> {
 }
 
 /// What a command writes has a value from now on, as far as later commands see; a checked kernel says itself what it
-/// writes.
+/// writes, and is told its arrays.
 #[cold]
-fn define(ctx: &ExecCtx, command: &Command) {
-    match &command.work {
+fn define(ctx: &ExecCtx, command: &mut Command) {
+    match &mut command.work {
         Work::Copy(copy) if copy.kind != CopyKind::DeviceToHost => registry::define(copy.dst, copy.bytes as u64),
         Work::Fill(fill) => registry::define(fill.dst, fill.count as u64 * u64::from(fill.width)),
-        Work::Kernel(launch) if ctx.state.device.checks(launch.kernel.meta().check) => {}
+        Work::Kernel(launch) if ctx.state.device.checks(launch.kernel.meta().check) => {
+            if launch.arrays.is_empty() {
+                launch.arrays = arguments(command.uses.iter().map(|used| &used.storage));
+            }
+        }
         Work::Copy(_) | Work::Graph(_) => {}
         Work::Kernel(_) | Work::Host(_) => {
             define_written(command.uses.iter().map(|used| (&used.storage, used.access)));
         }
     }
+}
+
+/// The arrays of a launch that names none. They may be freed, in stream order, before it runs.
+fn arguments<'a>(storages: impl Iterator<Item = &'a Arc<Storage>>) -> Vec<ArrayArg> {
+    let whole = |(index, storage): (usize, &Arc<Storage>)| ArrayArg {
+        name: format!("bytes_of_argument_{index}").into(),
+        address: storage.ptr(),
+        size: storage.bytes() as u64,
+        item: 1,
+        shape: SmallVec::new(),
+        memory: storage.extent(),
+    };
+    storages.enumerate().map(whole).collect()
 }
 
 fn define_written<'a>(uses: impl Iterator<Item = (&'a Arc<Storage>, Access)>) {
@@ -87,10 +106,11 @@ pub fn launch(ctx: &ExecCtx, launch: &Launch<'_>, uses: &[UseRef<'_>]) -> Result
     for used in uses {
         await_birth(ctx, used.storage)?;
     }
-    if registry::is_tracking() && !ctx.state.is_cuda() && !ctx.state.device.checks(launch.kernel.meta().check) {
-        define_written(uses.iter().map(|used| (used.storage, used.access)));
+    if registry::is_tracking() && !ctx.state.is_cuda() {
+        launch_tracked(ctx, launch, uses)?;
+    } else {
+        ctx.state.device.launch(ctx.stream.raw(), launch)?;
     }
-    ctx.state.device.launch(ctx.stream.raw(), launch)?;
     let seq = ctx.stream.note_launch(launch, uses, ctx.task.as_ref());
     for used in uses {
         used.storage.note_use(&ctx.stream, seq);
@@ -99,6 +119,18 @@ pub fn launch(ctx: &ExecCtx, launch: &Launch<'_>, uses: &[UseRef<'_>]) -> Result
         ctx.stream.synchronize(&mut runtime::wait_check)?;
     }
     Ok(())
+}
+
+/// Launch where the checker follows arrays.
+#[cold]
+fn launch_tracked(ctx: &ExecCtx, launch: &Launch<'_>, uses: &[UseRef<'_>]) -> Result<()> {
+    if !ctx.state.device.checks(launch.kernel.meta().check) {
+        define_written(uses.iter().map(|used| (used.storage, used.access)));
+    } else if launch.arrays.is_empty() {
+        let arrays = arguments(uses.iter().map(|used| used.storage));
+        return ctx.state.device.launch(ctx.stream.raw(), &Launch { arrays: &arrays, ..*launch });
+    }
+    ctx.state.device.launch(ctx.stream.raw(), launch)
 }
 
 /// Seconds per launch, for benchmarks: of the bare driver call, the floor, or with our bookkeeping. Bursts of `burst`

@@ -240,8 +240,7 @@ fn named(param: &Param, array: &GPUArray) -> ArrayArg {
         size: array.layout.size() as u64,
         item: array.dtype.itemsize() as u64,
         shape: array.layout.shape().iter().copied().collect(),
-        start: array.storage.ptr(),
-        bytes: array.storage.bytes() as u64,
+        memory: array.storage.extent(),
     }
 }
 

@@ -13,7 +13,7 @@ use super::ranges::Range;
 use super::segment::{Backing, Segment, SegmentClass};
 use super::size_class::{Request, round_up};
 use super::uses::Uses;
-use crate::device::{DevPtr, Device, SharedDevice};
+use crate::device::{DevPtr, Device, DeviceKind, SharedDevice};
 use crate::error::{Error, OutOfMemory, Result};
 use crate::runtime;
 
@@ -346,6 +346,9 @@ impl Arena {
 
     fn release(&self, segment: &Segment) {
         let (va, bytes) = (segment.va(), segment.bytes());
+        if self.device.props().kind != DeviceKind::Cuda {
+            super::registry::remove_within(va, bytes);
+        }
         let released = match segment.backing() {
             Backing::Nothing => return,
             Backing::Plain => self.device.plain_free(va),

@@ -85,6 +85,11 @@ impl Pool {
         self.listed
     }
 
+    #[inline]
+    pub(super) fn is_private(&self) -> bool {
+        self.private
+    }
+
     /// Unique in the arena; segments carry it.
     pub fn id(&self) -> u32 {
         self.id

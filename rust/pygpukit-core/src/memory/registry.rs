@@ -114,8 +114,25 @@ pub(super) fn add(start: DevPtr, bytes: usize) {
     ARRAYS.lock().insert(start, (bytes as u64, written));
 }
 
+/// Memory of a graph: replays use it whether or not an array of the recording still lives, so it stays until
+/// `remove_within`. Arrays that follow each other in the same place count as one, and as written.
+pub(super) fn add_lasting(start: DevPtr, bytes: usize) {
+    let mut arrays = ARRAYS.lock();
+    let known = arrays.entry(start).or_default();
+    known.0 = known.0.max(bytes as u64);
+}
+
 pub(super) fn remove(start: DevPtr) {
     ARRAYS.lock().remove(&start);
+}
+
+/// These bytes go back to the device.
+pub(super) fn remove_within(start: DevPtr, bytes: usize) {
+    let mut arrays = ARRAYS.lock();
+    let inside: Vec<DevPtr> = arrays.range(start..start + bytes as u64).map(|(address, _)| *address).collect();
+    for address in inside {
+        arrays.remove(&address);
+    }
 }
 
 fn extent((start, (bytes, written)): (&DevPtr, &(u64, Option<Arc<Written>>))) -> Extent {
@@ -166,6 +183,17 @@ mod tests {
         remove(base);
         remove(base + 256);
         assert!(find(base).is_none());
+    }
+
+    #[test]
+    fn memory_of_a_graph_stays_until_it_is_released() {
+        let base = 0x7200_0000_0000_0000;
+        add_lasting(base, 100);
+        add_lasting(base, 60);
+        add_lasting(base + 256, 8);
+        assert_eq!(find(base + 99).map(|e| (e.start, e.bytes, e.written.is_none())), Some((base, 100, true)));
+        remove_within(base, 512);
+        assert!(find(base).is_none() && find(base + 256).is_none());
     }
 
     #[test]

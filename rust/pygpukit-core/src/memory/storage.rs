@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 
 use super::cache::Block;
 use super::pool::Pool;
+use super::registry::Extent;
 use super::segment::{Segment, SegmentClass};
 use super::size_class::Request;
 use super::uses::Uses;
@@ -40,7 +41,11 @@ impl Storage {
     pub(crate) fn new(block: Block, request: &Request, pool: &Arc<Pool>) -> Arc<Storage> {
         let born = block.home.seq();
         if request.bytes > 0 && pool.is_listed() {
-            super::registry::add(block.ptr, request.bytes);
+            if pool.is_private() {
+                super::registry::add_lasting(block.ptr, request.bytes);
+            } else {
+                super::registry::add(block.ptr, request.bytes);
+            }
         }
         // SAFETY: the pool holds a reference to itself as long as this block is live, that is, until the drop below
         // has given it back; this copy is never dropped.
@@ -87,6 +92,12 @@ impl Storage {
 
     pub fn pool(&self) -> &Arc<Pool> {
         &self.pool
+    }
+
+    /// What the checker knows of it now; another block may have its address later.
+    pub fn extent(&self) -> Extent {
+        let known = super::registry::find(self.ptr()).filter(|known| known.bytes == self.bytes as u64);
+        known.unwrap_or(Extent { start: self.ptr(), bytes: self.bytes as u64, written: None })
     }
 
     pub fn segment(&self) -> &Segment {
@@ -140,7 +151,7 @@ impl Drop for Storage {
         if super::is_shut_down() {
             return;
         }
-        if self.bytes > 0 && self.pool.is_listed() {
+        if self.bytes > 0 && self.pool.is_listed() && !self.pool.is_private() {
             // Before somebody else may get the memory.
             super::registry::remove(block.ptr);
         }

@@ -114,20 +114,13 @@ fn new_array(known: &Known<'_>, address: u64) -> Option<Array> {
     if let Some(var) = variables.iter().find(|var| inside(var.start, var.bytes)) {
         return Some(Array::new(var.start, var.bytes, None));
     }
-    // An argument may be freed, in stream order, before the launch runs.
-    let argument = named.iter().find(|arg| inside(arg.start, arg.bytes));
-    if closed && argument.is_none() {
-        return None;
-    }
-    let live = memory.array(address);
-    match (live, argument) {
-        (Some(live), Some(arg)) if live.start != arg.start || live.bytes != arg.bytes => {
-            Some(Array::new(arg.start, arg.bytes, None))
-        }
-        (Some(live), _) => Some(Array::new(live.start, live.bytes, live.written)),
-        (None, Some(arg)) => Some(Array::new(arg.start, arg.bytes, None)),
-        (None, None) => None,
-    }
+    // An argument may be freed, in stream order, before the launch runs, and another array have its place.
+    let found = match named.iter().map(|arg| &arg.memory).find(|of| inside(of.start, of.bytes)) {
+        Some(argument) => argument.clone(),
+        None if closed => return None,
+        None => memory.array(address)?,
+    };
+    Some(Array::new(found.start, found.bytes, found.written))
 }
 
 /// What a place in memory is called.
@@ -156,7 +149,8 @@ pub(crate) fn name(named: &[ArrayArg], vars: &[Variable], start: u64, bytes: u64
         };
         return Named { element, extent: format!("which has {}", elements(bytes, item)) };
     }
-    let same: Vec<&ArrayArg> = named.iter().filter(|arg| arg.start == start && arg.bytes == bytes).collect();
+    let same: Vec<&ArrayArg> =
+        named.iter().filter(|arg| arg.memory.start == start && arg.memory.bytes == bytes).collect();
     let inside = same.iter().find(|arg| address >= arg.address && address - arg.address < arg.size * arg.item);
     match inside.or(same.first()) {
         Some(arg) => {

@@ -89,7 +89,12 @@ impl Cx<'_> {
             a if a < start => start - a,
             a => (a - start).saturating_sub(size.saturating_sub(1)),
         };
-        near.extend(checker.named.iter().map(|arg| (distance(arg.start, arg.bytes), arg.start, arg.bytes)));
+        near.extend(
+            checker
+                .named
+                .iter()
+                .map(|arg| (distance(arg.memory.start, arg.memory.bytes), arg.memory.start, arg.memory.bytes)),
+        );
         near.extend(vars.iter().map(|var| (distance(var.start, var.bytes), var.start, var.bytes)));
         near.sort_unstable();
         let mut best = near.first().copied().filter(|found| found.0 < NEAR);
