@@ -119,6 +119,8 @@ class Settings(NamedTuple):
         ``"cpu"``, ``"cuda"``, ``"cuda:N"`` or ``"emulated"``; None takes CUDA when it is there (PYGPUKIT_DEVICE).
     pool : str
         ``"arena"``, or ``"none"`` to give every array its own allocation (PYGPUKIT_POOL).
+    eviction : bool
+        Arrays of the default pool move to the host when memory is short (PYGPUKIT_EVICTION).
     sync : bool
         Wait after every launch, to find the kernel that faults (PYGPUKIT_SYNC).
     cache : bool
@@ -149,6 +151,7 @@ class Settings(NamedTuple):
 
     device: str | None = None
     pool: str = "arena"
+    eviction: bool = False
     sync: bool = False
     cache: bool = True
     cache_dir: Path | None = None
@@ -206,6 +209,7 @@ def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
     return Settings(
         device=read("DEVICE", _device, "cpu, cuda, cuda:N (N from 0) or emulated", default.device),
         pool=read("POOL", _pool, "arena or none", default.pool),
+        eviction=read("EVICTION", _flag, flag, default.eviction),
         sync=read("SYNC", _flag, flag, default.sync),
         cache=read("CACHE", _flag, flag, default.cache),
         cache_dir=read("CACHE_DIR", _path, "a folder", default.cache_dir),

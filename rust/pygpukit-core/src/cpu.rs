@@ -85,6 +85,11 @@ impl fmt::Debug for CpuDevice {
     }
 }
 
+/// Bytes of this machine's memory.
+pub(crate) fn host_memory() -> usize {
+    host::memory()
+}
+
 impl CpuDevice {
     pub fn new(config: CpuConfig) -> Arc<CpuDevice> {
         let total_memory = config.total_memory.unwrap_or_else(host::memory);

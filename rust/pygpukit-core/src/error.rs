@@ -15,6 +15,8 @@ pub struct OutOfMemory {
     pub quota: Option<(String, usize, usize)>,
     /// Largest live allocations: bytes and a label (dtype, shape, pool).
     pub holders: Vec<(usize, String)>,
+    /// Bytes that eviction could not take, by reason; empty where nothing evicts.
+    pub stuck: Vec<(usize, &'static str)>,
 }
 
 impl std::fmt::Display for OutOfMemory {
@@ -31,6 +33,10 @@ impl std::fmt::Display for OutOfMemory {
             for (bytes, label) in &self.holders {
                 write!(f, "\n  {:>10}  {label}", human(*bytes))?;
             }
+        }
+        if !self.stuck.is_empty() {
+            let parts: Vec<String> = self.stuck.iter().map(|(bytes, why)| format!("{} {why}", human(*bytes))).collect();
+            write!(f, "\nNot evicted: {}.", parts.join(", "))?;
         }
         write!(f, "\nDrop arrays that are no longer needed, use smaller batches, or raise the quota.")
     }

@@ -4,17 +4,19 @@
 //! the CPU device the list itself is replayed. Memory allocated during a capture comes from a pool private to
 //! the graph, so replays never share it with anybody.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
-use crate::command::{Command, Work};
-use crate::device::{GraphNode, RawGraph};
+use crate::command::{Access, Command, Work};
+use crate::device::{DevPtr, GraphNode, RawGraph};
 use crate::error::{Error, Result};
 use crate::exec::ExecCtx;
 use crate::launch::{await_birth, submit};
-use crate::memory::Pool;
+use crate::memory::{Pool, Segment};
+use crate::residency::{Held, hold_segments};
 use crate::runtime::{self, DeviceState};
 use crate::stream::Stream;
 
@@ -131,10 +133,12 @@ impl Recorder {
         recording.closed = true;
         let mut pools = vec![self.pool.clone()];
         pools.append(&mut recording.pools);
+        let nodes = std::mem::take(&mut recording.nodes);
         Graph {
             state,
+            movable: movable(&nodes, &pools),
             pools,
-            nodes: std::mem::take(&mut recording.nodes),
+            nodes,
             execs: Mutex::default(),
             replays: Mutex::default(),
         }
@@ -151,6 +155,8 @@ pub struct Graph {
     execs: Mutex<Vec<(u32, RawGraph)>>,
     /// The last replay on each stream.
     replays: Mutex<Vec<(Arc<Stream>, u64)>>,
+    /// Memory that may move to the host between replays, and whether they write it.
+    movable: Vec<(Arc<Segment>, bool)>,
 }
 
 impl Graph {
@@ -164,6 +170,19 @@ impl Graph {
 
     /// Make the executable graph for a lane now rather than at the first replay.
     pub fn prepare(&self, ctx: &ExecCtx) -> Result<Option<RawGraph>> {
+        let _held = self.hold(ctx)?;
+        self.executable(ctx)
+    }
+
+    /// Have the graph's memory on the device.
+    fn hold(&self, ctx: &ExecCtx) -> Result<Held> {
+        if self.movable.is_empty() {
+            return Ok(Held::default());
+        }
+        hold_segments(ctx, self.movable.iter().map(|(segment, writes)| (segment, *writes)))
+    }
+
+    fn executable(&self, ctx: &ExecCtx) -> Result<Option<RawGraph>> {
         let lane = ctx.lane.id();
         let mut execs = self.execs.lock();
         if let Some((_, raw)) = execs.iter().find(|(id, _)| *id == lane) {
@@ -187,12 +206,15 @@ impl Graph {
             return Err(Error::Graph("the graph was captured on another device than the current one".to_string()));
         }
         ctx.state.check()?;
-        let exec = match &ctx.recorder {
+        let (exec, held) = match &ctx.recorder {
             Some(recorder) => {
                 recorder.keep(&self.pools);
-                None
+                (None, Held::default())
             }
-            None => self.prepare(ctx)?,
+            None => {
+                let held = self.hold(ctx)?;
+                (self.executable(ctx)?, held)
+            }
         };
         match exec {
             Some(raw) => {
@@ -205,14 +227,32 @@ impl Graph {
                 }
             }
         }
-        let mut replays = self.replays.lock();
         let seq = ctx.stream.seq();
+        for (segment, _) in &self.movable {
+            segment.note_use(&ctx.stream, seq);
+        }
+        drop(held);
+        let mut replays = self.replays.lock();
         match replays.iter_mut().find(|(s, _)| s.id() == ctx.stream.id()) {
             Some((_, last)) => *last = seq,
             None => replays.push((ctx.stream.clone(), seq)),
         }
         Ok(())
     }
+}
+
+/// Memory of these commands and pools that may move to the host.
+fn movable(nodes: &[Node], pools: &[Arc<Pool>]) -> Vec<(Arc<Segment>, bool)> {
+    let mut found: BTreeMap<DevPtr, (Arc<Segment>, bool)> = BTreeMap::new();
+    for used in nodes.iter().flat_map(|node| &node.command.uses).filter(|used| used.storage.is_evictable()) {
+        let segment = used.storage.segment();
+        let entry = found.entry(segment.va()).or_insert_with(|| (segment.clone(), false));
+        entry.1 |= used.access == Access::Write;
+    }
+    for segment in pools.iter().flat_map(|pool| pool.segments()).filter(|segment| segment.is_evictable()) {
+        found.insert(segment.va(), (segment, true));
+    }
+    found.into_values().collect()
 }
 
 impl Graph {

@@ -4,12 +4,14 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::command::{Access, ArrayArg, Command, CopyKind, Launch, LaunchAttributes, UseRef, Work};
+use crate::command::{self, Access, ArrayArg, Command, CopyKind, Launch, LaunchAttributes, UseRef, Work};
 use crate::error::{Error, Result};
 use crate::exec::ExecCtx;
 use crate::kernel::Kernel;
 use crate::memory::{Storage, registry};
+use crate::residency;
 use crate::runtime::{self, DeviceState};
+use crate::stream::Stream;
 
 /// Cost assumed for work nobody has measured yet.
 const UNKNOWN_COST_NS: i64 = 10_000;
@@ -27,6 +29,7 @@ pub fn submit(ctx: &ExecCtx, mut command: Command) -> Result<()> {
     if let Work::Kernel(launch) = &command.work {
         launch.kernel.allow_shared(launch.shared)?;
     }
+    let held = residency::hold(ctx, command.uses.iter().map(|used| (&used.storage, used.access)))?;
     for used in &command.uses {
         await_birth(ctx, &used.storage)?;
     }
@@ -38,6 +41,7 @@ pub fn submit(ctx: &ExecCtx, mut command: Command) -> Result<()> {
     for used in &command.uses {
         used.storage.note_use(&ctx.stream, seq);
     }
+    drop(held);
     if runtime::sync_every_submission() {
         ctx.stream.synchronize(&mut runtime::wait_check)?;
     }
@@ -82,6 +86,13 @@ fn define_written<'a>(uses: impl Iterator<Item = (&'a Arc<Storage>, Access)>) {
     }
 }
 
+/// A copy that belongs to memory itself rather than to anybody's work. Returns its number on the stream.
+pub(crate) fn copy_on(stream: &Arc<Stream>, copy: command::Copy) -> Result<u64> {
+    let command = Command { work: Work::Copy(copy), uses: SmallVec::new(), cost_key: 0 };
+    stream.device().enqueue(stream.raw(), &command.work)?;
+    Ok(stream.note(&command, None))
+}
+
 /// A block recycled on its home stream may still be in use there by earlier work; another stream waits for that.
 #[inline]
 pub(crate) fn await_birth(ctx: &ExecCtx, storage: &Storage) -> Result<()> {
@@ -103,6 +114,7 @@ pub fn launch(ctx: &ExecCtx, launch: &Launch<'_>, uses: &[UseRef<'_>]) -> Result
         lease.charge(UNKNOWN_COST_NS, &mut || ctx.state.check())?;
     }
     launch.kernel.allow_shared(launch.shared)?;
+    let held = residency::hold(ctx, uses.iter().map(|used| (used.storage, used.access)))?;
     for used in uses {
         await_birth(ctx, used.storage)?;
     }
@@ -115,6 +127,7 @@ pub fn launch(ctx: &ExecCtx, launch: &Launch<'_>, uses: &[UseRef<'_>]) -> Result
     for used in uses {
         used.storage.note_use(&ctx.stream, seq);
     }
+    drop(held);
     if runtime::sync_every_submission() {
         ctx.stream.synchronize(&mut runtime::wait_check)?;
     }

@@ -18,6 +18,7 @@ pub mod layout;
 pub mod lease;
 pub mod memory;
 mod random;
+pub mod residency;
 pub mod runtime;
 pub mod stream;
 pub mod sync;

@@ -12,7 +12,7 @@ use crate::device::{DeviceKind, SharedDevice};
 use crate::error::{Error, Result};
 use crate::graph::Node;
 use crate::lane::Lane;
-use crate::memory::{Arena, ArenaMode, Pool};
+use crate::memory::{Arena, ArenaMode, Pool, PoolOptions};
 use crate::stream::Stream;
 
 const FAULT: u32 = 1;
@@ -46,6 +46,23 @@ pub(crate) fn wait_check() -> Result<()> {
     WAIT_CHECK.get().map_or(Ok(()), |check| check())
 }
 
+type Blocking = fn(&mut dyn FnMut() -> Result<()>) -> Result<()>;
+
+/// What runs a function that waits.
+static BLOCKING: OnceLock<Blocking> = OnceLock::new();
+
+/// Let functions that wait run through this one, which may let go of an interpreter's lock meanwhile; the first call wins.
+pub fn set_blocking(run: Blocking) {
+    let _ = BLOCKING.set(run);
+}
+
+pub(crate) fn blocking(function: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+    match BLOCKING.get() {
+        Some(run) => run(function),
+        None => function(),
+    }
+}
+
 /// An open device with its arena, pools and streams.
 pub struct DeviceState {
     pub device: SharedDevice,
@@ -74,13 +91,13 @@ impl std::fmt::Debug for DeviceState {
 
 impl DeviceState {
     /// Lives as long as the process, like the device itself: arrays and contexts refer to it without counting.
-    pub fn new(device: SharedDevice, mode: ArenaMode) -> Result<&'static DeviceState> {
+    pub fn new(device: SharedDevice, mode: ArenaMode, evicting: bool) -> Result<&'static DeviceState> {
         let arena = Arena::new(device.clone(), mode);
-        let root_pool = Pool::root(&arena, "default");
+        let root_pool = Pool::root_with(&arena, "default", PoolOptions { evicting, ..PoolOptions::default() });
         let lane = Lane::whole(&device);
         let default_stream = Stream::new(&device, 0, 0)?;
         let streams = Streams { all: vec![default_stream.clone()], idle: Vec::new() };
-        Ok(Box::leak(Box::new(DeviceState {
+        let state: &'static DeviceState = Box::leak(Box::new(DeviceState {
             device,
             arena,
             root_pool,
@@ -88,7 +105,9 @@ impl DeviceState {
             default_stream,
             streams: Mutex::new(streams),
             retired: Mutex::default(),
-        })))
+        }));
+        state.arena.set_streams(Box::new(move || state.stream(0)));
+        Ok(state)
     }
 
     pub fn is_cuda(&self) -> bool {

@@ -8,14 +8,16 @@ use pygpukit_core::error::Error;
 use pygpukit_core::exec::ExecCtx;
 use pygpukit_core::layout::{Layout, MAX_NDIM, show};
 use pygpukit_core::memory::Storage;
+use pygpukit_core::residency;
 use pygpukit_core::runtime::DeviceState;
 use pyo3::prelude::*;
 use pyo3::types::{PyModule, PyTuple};
 use smallvec::SmallVec;
 
-use crate::device::{PyDevice, context};
+use crate::device::{PyDevice, context, context_for};
 use crate::dtype::{self, DataType};
 use crate::errors::{ToPy, check_signals};
+use crate::inside::detached;
 
 pub type Dims = SmallVec<[i64; MAX_NDIM]>;
 
@@ -147,9 +149,57 @@ impl GPUArray {
     /// Address of the first element. Reading it pins the memory for the array's life, since a raw pointer
     /// leaves the runtime's sight.
     #[getter(ptr)]
-    fn exported_ptr(&self) -> u64 {
-        self.storage.export();
-        self.ptr()
+    fn exported_ptr(&self, py: Python<'_>) -> PyResult<u64> {
+        residency::export(&*context_for(py, self.state)?, &self.storage).py()?;
+        Ok(self.ptr())
+    }
+
+    /// Is the content on the device? False for an array that was moved to the host because memory was short; it comes
+    /// back by itself before it is used.
+    #[getter]
+    fn is_resident(&self) -> bool {
+        self.storage.is_resident()
+    }
+
+    /// Bring the array to the device and keep it there until `unpin`, or for the array's life.
+    fn pin(&self, py: Python<'_>) -> PyResult<()> {
+        residency::pin(&*context_for(py, self.state)?, &self.storage).py()
+    }
+
+    /// Take back one `pin`.
+    fn unpin(&self) -> PyResult<()> {
+        if self.storage.unpin() {
+            return Ok(());
+        }
+        Err(Error::Value("unpin() without a pin() before it: the array is not pinned".to_string())).py()
+    }
+
+    /// Move the array's memory to the host now. Arrays under 1 MiB move together with their neighbours.
+    ///
+    /// Returns
+    /// -------
+    /// bool
+    ///     False when it cannot move now: it is pinned, or its address was given away.
+    fn evict(&self, py: Python<'_>) -> PyResult<bool> {
+        if self.layout.size() == 0 {
+            return Ok(true);
+        }
+        if !self.storage.is_evictable() {
+            return Err(Error::Value(format!(
+                "the array was made in pool '{}', which does not evict; use MemoryPool(enable_eviction=True), or \
+                 PYGPUKIT_EVICTION=1 for the default pool",
+                self.storage.pool().name()
+            )))
+            .py();
+        }
+        let storage = self.storage.clone();
+        self.state.check().py()?;
+        detached(py, move || storage.evict(&mut check_signals))
+    }
+
+    /// Begin to bring the array to the device; work that uses it waits for it there.
+    fn prefetch(&self, py: Python<'_>) -> PyResult<()> {
+        residency::prefetch(&*context_for(py, self.state)?, &self.storage).py()
     }
 
     /// Are the elements in row-major order without gaps?

@@ -141,8 +141,8 @@ impl PyDevice {
     }
 }
 
-fn opened(device: SharedDevice, mode: ArenaMode) -> PyResult<PyDevice> {
-    let state = DeviceState::new(device, mode).py()?;
+fn opened(device: SharedDevice, mode: ArenaMode, evicting: bool) -> PyResult<PyDevice> {
+    let state = DeviceState::new(device, mode, evicting).py()?;
     runtime::register(state);
     Ok(PyDevice { state })
 }
@@ -155,16 +155,18 @@ fn arena_mode(device: &dyn pygpukit_core::device::Device, pooled: bool) -> Arena
     }
 }
 
-/// Open a CUDA device. `pooled=False` gives every array its own allocation.
+/// Open a CUDA device. `pooled=False` gives every array its own allocation; with `evicting`, arrays of the default pool
+/// move to the host when memory is short.
 #[pyfunction]
-fn open_cuda(py: Python<'_>, ordinal: i32, pooled: bool) -> PyResult<PyDevice> {
+#[pyo3(signature = (ordinal, pooled=true, evicting=false))]
+fn open_cuda(py: Python<'_>, ordinal: i32, pooled: bool, evicting: bool) -> PyResult<PyDevice> {
     detached(py, || CudaDevice::open(driver()?, ordinal))
-        .and_then(|device| opened(device.clone(), arena_mode(&*device, pooled)))
+        .and_then(|device| opened(device.clone(), arena_mode(&*device, pooled), evicting))
 }
 
 /// Open a CPU device. `deferred` is the seed of the order in which queued work runs; None runs it at once.
 #[pyfunction]
-#[pyo3(signature = (total_memory=None, deferred=None, pooled=true, emulated=false, capability=None, check=false, kernel_timeout=None))]
+#[pyo3(signature = (total_memory=None, deferred=None, pooled=true, emulated=false, capability=None, check=false, kernel_timeout=None, evicting=false))]
 #[allow(clippy::too_many_arguments)]
 fn open_cpu(
     total_memory: Option<usize>,
@@ -174,10 +176,11 @@ fn open_cpu(
     capability: Option<(i32, i32)>,
     check: bool,
     kernel_timeout: Option<u32>,
+    evicting: bool,
 ) -> PyResult<PyDevice> {
     let config = CpuConfig { total_memory, deferred, emulated, capability, check, kernel_timeout };
     let device = CpuDevice::new(config);
-    opened(device.clone(), arena_mode(&*device, pooled))
+    opened(device.clone(), arena_mode(&*device, pooled), evicting)
 }
 
 /// CUDA version of the driver as 1000 * major + 10 * minor; None where no driver can be used.

@@ -41,6 +41,21 @@ pub fn detached<T: Send>(py: Python<'_>, run: impl FnOnce() -> Result<T> + Send)
     py.detach(run).py()
 }
 
+/// Something that may wait, deep inside a call that holds the interpreter or does not.
+pub fn blocking(function: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+    struct Here<'a>(&'a mut dyn FnMut() -> Result<()>);
+    // SAFETY: what is detached runs on this thread.
+    unsafe impl Send for Here<'_> {}
+    impl Here<'_> {
+        fn run(self) -> Result<()> {
+            (self.0)()
+        }
+    }
+    let _inside = Inside::enter()?;
+    let here = Here(function);
+    Python::attach(|py| py.detach(move || here.run()))
+}
+
 /// Wait until no thread is inside.
 pub fn wait(py: Python<'_>) {
     py.detach(|| {

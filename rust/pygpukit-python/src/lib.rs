@@ -23,6 +23,7 @@ use pyo3::prelude::*;
 #[pymodule]
 fn _pygpukit_rust(m: &Bound<'_, PyModule>) -> PyResult<()> {
     pygpukit_core::runtime::set_wait_check(errors::check_signals);
+    pygpukit_core::runtime::set_blocking(inside::blocking);
     m.add("__version__", env!("CARGO_PKG_VERSION"))?;
     m.add_class::<dtype::DataType>()?;
     array::register(m)?;

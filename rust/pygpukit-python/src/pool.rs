@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use pygpukit_core::exec;
-use pygpukit_core::memory::{Pool, Storage};
+use pygpukit_core::memory::{Pool, PoolOptions, Storage};
 use pygpukit_core::runtime::DeviceState;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyModule};
 
 use crate::device::{PyDevice, context, context_for};
 use crate::errors::{ToPy, check_signals};
+use crate::inside::detached;
 
 /// A pool of device memory with its own quota, inside the pool that was current when it was made.
 ///
@@ -19,7 +20,10 @@ use crate::errors::{ToPy, check_signals};
 /// quota : int or str, optional
 ///     Most bytes in use at a time, as a number or a text such as "512MB"; None means as much as the pool around it allows.
 /// enable_eviction : bool
-///     Kept for the pool's owner to read; arrays are not moved to the host by this version.
+///     Arrays move to the host when memory is short, those used longest ago first, and come back to the same address
+///     before they are used.
+/// reserve : int or str
+///     Bytes below which other pools take no memory from this one by eviction.
 /// name : str
 ///     Shown in out-of-memory errors and statistics.
 ///
@@ -31,7 +35,6 @@ use crate::errors::{ToPy, check_signals};
 pub struct PyPool {
     state: &'static DeviceState,
     pool: Arc<Pool>,
-    enable_eviction: bool,
 }
 
 /// A block of a pool that is no array. It goes back when it is freed or dropped.
@@ -72,12 +75,20 @@ impl Allocation {
 #[pymethods]
 impl PyPool {
     #[new]
-    #[pyo3(signature = (quota=None, enable_eviction=false, name="pool"))]
-    fn new(py: Python<'_>, quota: Option<&Bound<'_, PyAny>>, enable_eviction: bool, name: &str) -> PyResult<PyPool> {
+    #[pyo3(signature = (quota=None, enable_eviction=false, name="pool", reserve=None))]
+    fn new(
+        py: Python<'_>,
+        quota: Option<&Bound<'_, PyAny>>,
+        enable_eviction: bool,
+        name: &str,
+        reserve: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<PyPool> {
         let quota = quota.map(|q| size(q)).transpose()?;
+        let floor = reserve.map_or(Ok(0), |r| size(r))?;
         let ctx = context(py)?;
-        let pool = ctx.pool.child(name, quota).py()?;
-        Ok(PyPool { state: ctx.state, pool, enable_eviction })
+        let options = PoolOptions { quota, evicting: enable_eviction, floor, ..PoolOptions::default() };
+        let pool = ctx.pool.child_with(name, options).py()?;
+        Ok(PyPool { state: ctx.state, pool })
     }
 
     /// Name in errors and statistics.
@@ -86,10 +97,16 @@ impl PyPool {
         self.pool.name()
     }
 
-    /// As given when the pool was made.
+    /// Do arrays move to the host when memory is short?
     #[getter]
     fn enable_eviction(&self) -> bool {
-        self.enable_eviction
+        self.pool.is_evicting()
+    }
+
+    /// Bytes below which other pools take no memory from this one.
+    #[getter]
+    fn reserve(&self) -> usize {
+        self.pool.floor()
     }
 
     /// Device of the pool.
@@ -122,10 +139,11 @@ impl PyPool {
         self.pool.quota()
     }
 
-    /// Change the quota; what is in use above it stays until it is freed.
-    fn set_quota(&self, quota: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
-        self.pool.set_quota(quota.map(|q| size(q)).transpose()?);
-        Ok(())
+    /// Change the quota. What is in use above it moves to the host where the pool evicts; the rest stays until it is
+    /// freed.
+    fn set_quota(&self, py: Python<'_>, quota: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+        let quota = quota.map(|q| size(q)).transpose()?;
+        detached(py, || self.pool.set_quota(quota, &mut check_signals))
     }
 
     /// Take a block of the pool for the current stream.
@@ -203,6 +221,15 @@ fn stats_dict<'py>(py: Python<'py>, pool: &Pool) -> PyResult<Bound<'py, PyDict>>
     d.set_item("hits", stats.hits)?;
     d.set_item("misses", stats.misses)?;
     d.set_item("hit_rate", stats.hit_rate())?;
+    let moved = pool.arena().move_stats();
+    d.set_item("evicted", stats.evicted)?;
+    d.set_item("evictions", moved.evictions)?;
+    d.set_item("evicted_bytes", moved.evicted_bytes)?;
+    d.set_item("evictions_without_copy", moved.dropped)?;
+    d.set_item("restores", moved.restores)?;
+    d.set_item("restored_bytes", moved.restored_bytes)?;
+    d.set_item("host_pinned", moved.host.pinned)?;
+    d.set_item("host_pageable", moved.host.pageable)?;
     Ok(d)
 }
 
@@ -210,7 +237,7 @@ fn stats_dict<'py>(py: Python<'py>, pool: &Pool) -> PyResult<Bound<'py, PyDict>>
 #[pyfunction]
 fn current_pool(py: Python<'_>) -> PyResult<PyPool> {
     let ctx = context(py)?;
-    Ok(PyPool { state: ctx.state, pool: ctx.pool.clone(), enable_eviction: false })
+    Ok(PyPool { state: ctx.state, pool: ctx.pool.clone() })
 }
 
 /// Make a pool the one arrays come from in this thread from now on.

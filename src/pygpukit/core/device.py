@@ -45,9 +45,10 @@ def _get(name: str) -> Device:
                     settings.emulated_capability,
                     settings.check,
                     settings.kernel_timeout,
+                    settings.eviction,
                 )
             else:
-                found = _native.open_cuda(int(name.partition(":")[2]), pooled)
+                found = _native.open_cuda(int(name.partition(":")[2]), pooled, settings.eviction)
             _open[name] = found
         return found
 

@@ -8,6 +8,9 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
+use super::evict::Mover;
+use super::host_copy::HostStore;
+use super::pieces::Spare;
 use super::pool::Pool;
 use super::ranges::Range;
 use super::segment::{Backing, Segment, SegmentClass};
@@ -27,8 +30,8 @@ const RESERVE_MAX: usize = 1 << 40;
 pub(super) const REPORTED_HOLDERS: usize = 5;
 
 /// How often, and after which pause, a full device is tried again once nothing is left to wait for.
-const PRESSURE_ROUNDS: usize = 100;
-const PRESSURE_PAUSE: Duration = Duration::from_micros(100);
+pub(super) const PRESSURE_ROUNDS: usize = 100;
+pub(super) const PRESSURE_PAUSE: Duration = Duration::from_micros(100);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ArenaMode {
@@ -72,6 +75,9 @@ pub struct Arena {
     reserved: AtomicUsize,
     grown: AtomicUsize,
     last_error: Mutex<Option<Error>>,
+    /// Physical memory without addresses, kept for the next segment.
+    pub(super) spare: Mutex<Spare>,
+    pub(super) mover: Mover,
     state: Mutex<State>,
 }
 
@@ -86,12 +92,15 @@ impl Arena {
     pub fn new(device: SharedDevice, mode: ArenaMode) -> Arc<Arena> {
         let granularity = device.vmm_granularity().filter(|granule| *granule > 0);
         let mode = if mode == ArenaMode::Vmm && granularity.is_none() { ArenaMode::Plain } else { mode };
+        let (pinned, pageable) = host_limits();
         Arc::new(Arena {
             total: device.props().total_memory,
+            mover: Mover::new(HostStore::new(&device, pinned, pageable)),
+            spare: Mutex::default(),
             device,
             mode,
             granule: granularity.unwrap_or(PLAIN_GRANULE),
-            empty: Segment::new(0, 0, Backing::Nothing, SegmentClass::Empty, 0),
+            empty: Segment::new(0, 0, Backing::Nothing, SegmentClass::Empty, 0, false),
             next_pool: AtomicU32::new(1),
             reserved: AtomicUsize::new(0),
             grown: AtomicUsize::new(0),
@@ -128,7 +137,9 @@ impl Arena {
         for pool in self.pools() {
             pool.trim()?;
         }
-        self.reap()
+        self.sweep()?;
+        self.reap()?;
+        self.release_spare(0)
     }
 
     /// The largest live allocations of all pools.
@@ -169,27 +180,42 @@ impl Arena {
         weak.iter().filter_map(Weak::upgrade).collect()
     }
 
+    pub(crate) fn pool_by_id(&self, id: u32) -> Option<Arc<Pool>> {
+        let weak = self.state.lock().pools.iter().find(|(known, _)| *known == id).map(|(_, pool)| pool.clone());
+        weak?.upgrade()
+    }
+
     /// A new segment of its own addresses. Fails with the device's out-of-memory error when it has no more.
-    pub(crate) fn obtain(&self, bytes: usize, class: SegmentClass, owner: u32) -> Result<Arc<Segment>> {
+    pub(crate) fn obtain(
+        &self,
+        bytes: usize,
+        class: SegmentClass,
+        owner: u32,
+        evictable: bool,
+    ) -> Result<Arc<Segment>> {
         self.reap()?;
         if self.mode != ArenaMode::Vmm {
             let ptr = self.device.plain_alloc(bytes)?;
             self.count_new(bytes, class);
-            return Ok(Segment::new(ptr, bytes, Backing::Plain, class, owner));
+            return Ok(Segment::new(ptr, bytes, Backing::Plain, class, owner, false));
         }
         let va = self.take_range(bytes)?;
-        self.map_at(va, bytes, class, owner).inspect_err(|_| self.give_back_range(va, bytes))
+        self.map_at(va, bytes, class, owner, evictable).inspect_err(|_| self.give_back_range(va, bytes))
     }
 
     /// Put memory behind addresses taken with `take_range`; they belong to the segment from then on.
-    pub(crate) fn map_at(&self, va: DevPtr, bytes: usize, class: SegmentClass, owner: u32) -> Result<Arc<Segment>> {
-        let handle = self.device.create(bytes)?;
-        if let Err(error) = self.device.map(va, bytes, handle) {
-            self.record(self.device.release(handle, bytes));
-            return Err(error);
-        }
+    pub(crate) fn map_at(
+        &self,
+        va: DevPtr,
+        bytes: usize,
+        class: SegmentClass,
+        owner: u32,
+        evictable: bool,
+    ) -> Result<Arc<Segment>> {
+        let pieces = if evictable { self.take_pieces(bytes)? } else { self.take_piece(bytes)? };
+        self.map_pieces(va, &pieces).inspect_err(|_| self.put_pieces(pieces.clone()))?;
         self.count_new(bytes, class);
-        Ok(Segment::new(va, bytes, Backing::Mapped(handle), class, owner))
+        Ok(Segment::new(va, bytes, Backing::Mapped(pieces), class, owner, evictable))
     }
 
     pub(crate) fn take_range(&self, bytes: usize) -> Result<DevPtr> {
@@ -273,6 +299,7 @@ impl Arena {
     pub(crate) fn under_pressure<T>(
         &self,
         needed: usize,
+        requester: u32,
         check: &mut dyn FnMut() -> Result<()>,
         mut attempt: impl FnMut() -> Result<T>,
     ) -> Result<T> {
@@ -290,6 +317,9 @@ impl Arena {
             };
             if let Some((stream, seq)) = unfinished.pop() {
                 stream.wait_passed(seq, check)?;
+                continue;
+            }
+            if self.make_room(None, needed, requester, check)? {
                 continue;
             }
             if rounds == PRESSURE_ROUNDS || self.prospect() < needed {
@@ -316,7 +346,14 @@ impl Arena {
     pub(crate) fn out_of_memory(&self, requested: usize) -> Error {
         let (free, total) = self.memory_info();
         let holders = self.top_holders(REPORTED_HOLDERS);
-        Error::OutOfMemory(Box::new(OutOfMemory { requested, free, total, quota: None, holders }))
+        Error::OutOfMemory(Box::new(OutOfMemory {
+            requested,
+            free,
+            total,
+            quota: None,
+            holders,
+            stuck: self.stuck(None),
+        }))
     }
 
     /// Free and total bytes, or zeros where the device cannot say, for reports.
@@ -349,13 +386,14 @@ impl Arena {
         if self.device.props().kind != DeviceKind::Cuda {
             super::registry::remove_within(va, bytes);
         }
-        let released = match segment.backing() {
-            Backing::Nothing => return,
+        let released = match std::mem::replace(&mut *segment.backing(), Backing::Nothing) {
+            // Evicted: its memory went before.
+            Backing::Nothing => return self.give_back_range(va, bytes),
             Backing::Plain => self.device.plain_free(va),
             // Addresses whose unmapping failed are not used again.
-            Backing::Mapped(handle) => self.device.unmap(va, bytes).and_then(|()| {
+            Backing::Mapped(pieces) => self.unmap_pieces(va, &pieces).and_then(|()| {
                 self.give_back_range(va, bytes);
-                self.device.release(handle, bytes)
+                self.release_pieces(pieces)
             }),
         };
         if released.is_ok() {
@@ -365,6 +403,15 @@ impl Arena {
             }
         }
         self.record(released);
+    }
+
+    /// Bytes of the device's memory that segments have, more or fewer.
+    pub(super) fn count_moved(&self, bytes: usize, here: bool) {
+        if here {
+            self.reserved.fetch_add(bytes, Ordering::Relaxed);
+        } else {
+            self.reserved.fetch_sub(bytes, Ordering::Relaxed);
+        }
     }
 
     fn count_new(&self, bytes: usize, class: SegmentClass) {
@@ -386,6 +433,9 @@ impl Drop for Arena {
         if super::is_shut_down() {
             return;
         }
+        self.forget_leaving();
+        let released = self.release_spare(0);
+        self.record(released);
         // Nobody can release what is left later: wait for it. Memory whose streams fail stays with the device.
         let retired = std::mem::take(&mut self.state.get_mut().retired);
         for Retired { segment, uses } in retired {
@@ -407,4 +457,10 @@ pub(crate) fn largest(mut holders: Vec<(usize, String)>, n: usize) -> Vec<(usize
     holders.sort_by(|a, b| b.cmp(a));
     holders.truncate(n);
     holders
+}
+
+/// Host memory that evicted arrays may use: a quarter of the machine's page-locked, and as much again that is not.
+fn host_limits() -> (usize, usize) {
+    let quarter = crate::cpu::host_memory() / 4;
+    (quarter, quarter)
 }

@@ -248,14 +248,18 @@ impl Cache {
     #[inline]
     pub fn returned(&mut self, block: &Block) {
         block.segment.block_returned();
-        self.live_bytes -= block.capacity();
+        if block.segment.is_counted() {
+            self.live_bytes -= block.capacity();
+        }
         self.frees += 1;
     }
 
     /// Forget a segment that goes back to the device.
     pub fn forget(&mut self, segment: &Arc<Segment>) {
         if let Some(index) = self.segments.iter().position(|known| Arc::ptr_eq(known, segment)) {
-            self.reserved -= segment.bytes();
+            if segment.is_counted() {
+                self.reserved -= segment.bytes();
+            }
             self.segments.swap_remove(index);
         }
     }
@@ -297,7 +301,9 @@ impl Cache {
         let mut drained = Vec::new();
         self.segments.retain(|segment| match idle.remove(&segment.va()) {
             Some(uses) => {
-                self.reserved -= segment.bytes();
+                if segment.is_counted() {
+                    self.reserved -= segment.bytes();
+                }
                 drained.push((segment.clone(), uses));
                 false
             }
@@ -306,9 +312,32 @@ impl Cache {
         Ok(drained)
     }
 
-    /// Bytes of segments with live blocks.
+    /// Bytes of segments with live blocks that are on the device.
     pub fn held(&self) -> usize {
-        self.segments.iter().filter(|segment| segment.live() > 0).map(|segment| segment.bytes()).sum()
+        let here = |segment: &&Arc<Segment>| segment.live() > 0 && segment.is_counted();
+        self.segments.iter().filter(here).map(|segment| segment.bytes()).sum()
+    }
+
+    /// Bytes handed out that are on the host.
+    pub fn evicted(&self) -> usize {
+        self.segments.iter().filter(|segment| !segment.is_counted()).map(|segment| segment.charged()).sum()
+    }
+
+    pub fn segments(&self) -> &[Arc<Segment>] {
+        &self.segments
+    }
+
+    /// The segment's memory goes, or has come back.
+    pub fn count(&mut self, segment: &Segment, counted: bool) {
+        let live = segment.live() as usize * segment.block_bytes();
+        if counted {
+            self.reserved += segment.bytes();
+            self.live_bytes += live;
+        } else {
+            self.reserved -= segment.bytes();
+            self.live_bytes -= live;
+        }
+        segment.set_counted(counted);
     }
 
     /// Note what free memory still waits for.
@@ -348,7 +377,9 @@ impl Cache {
     #[inline]
     fn handed_out(&mut self, block: &Block) {
         block.segment.block_taken();
-        self.live_bytes += block.capacity();
+        if block.segment.is_counted() {
+            self.live_bytes += block.capacity();
+        }
     }
 
     fn carve(&mut self, request: &Request, stream: &Arc<Stream>) -> Option<Block> {

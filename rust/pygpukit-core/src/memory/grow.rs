@@ -46,7 +46,9 @@ impl GrowBuffer {
             arena.take_range(range)?
         } else {
             let whole = arena
-                .under_pressure(max_bytes, &mut || Ok(()), || arena.obtain(max_bytes, SegmentClass::Grow, NO_POOL))
+                .under_pressure(max_bytes, NO_POOL, &mut || Ok(()), || {
+                    arena.obtain(max_bytes, SegmentClass::Grow, NO_POOL, false)
+                })
                 .map_err(|error| arena.explain(error, max_bytes))?;
             grown.mapped = max_bytes;
             let base = whole.va();
@@ -82,11 +84,11 @@ impl GrowBuffer {
         let wanted = round_up(bytes, self.arena.granule()).unwrap_or(self.range);
         // Each attempt locks anew: the lock is not held while streams are waited for, and whoever was faster is seen.
         self.arena
-            .under_pressure(wanted - self.mapped().min(wanted), &mut || Ok(()), || {
+            .under_pressure(wanted - self.mapped().min(wanted), NO_POOL, &mut || Ok(()), || {
                 let mut grown = self.grown.lock();
                 if bytes > grown.mapped {
                     let (va, more) = (self.base + grown.mapped as u64, wanted - grown.mapped);
-                    let segment = self.arena.map_at(va, more, SegmentClass::Grow, NO_POOL)?;
+                    let segment = self.arena.map_at(va, more, SegmentClass::Grow, NO_POOL, false)?;
                     grown.segments.push(segment);
                     grown.mapped = wanted;
                 }

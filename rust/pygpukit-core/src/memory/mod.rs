@@ -21,7 +21,10 @@
 mod account;
 mod arena;
 mod cache;
+mod evict;
 mod grow;
+mod host_copy;
+mod pieces;
 mod pool;
 mod ranges;
 pub mod registry;
@@ -34,8 +37,10 @@ mod uses;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 pub use arena::{Arena, ArenaMode};
+pub use evict::MoveStats;
 pub use grow::GrowBuffer;
-pub use pool::Pool;
+pub use host_copy::HostStats;
+pub use pool::{Pool, PoolOptions};
 pub use segment::{Segment, SegmentClass, SegmentState};
 pub use size_class::{ALIGN, SMALL_MAX};
 pub use stats::PoolStats;

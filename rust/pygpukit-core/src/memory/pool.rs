@@ -1,15 +1,17 @@
 //! `Pool`: a tree of budgets; each pool owns its segments and hands out blocks of them.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 
 use super::account::Account;
 use super::arena::{Arena, ArenaMode, REPORTED_HOLDERS, largest};
 use super::cache::{Block, Cache};
-use super::segment::SegmentClass;
+use super::evict::Candidate;
+use super::segment::{Backing, Segment, SegmentClass, SegmentState};
 use super::size_class::{Fit, Request, slab_bytes};
 use super::stats::PoolStats;
 use super::storage::Storage;
@@ -17,6 +19,19 @@ use super::uses::Uses;
 use crate::device::DeviceKind;
 use crate::error::{Error, OutOfMemory, Result};
 use crate::stream::Stream;
+
+/// What a pool is made with.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PoolOptions {
+    /// Most bytes in use at a time, those of pools below included.
+    pub quota: Option<usize>,
+    /// Arrays move to the host when memory is short, and come back to the same address before they are used.
+    pub evicting: bool,
+    /// Others take no memory from it below this many bytes.
+    pub floor: usize,
+    /// Pools of a lower rank lose memory first.
+    pub rank: u32,
+}
 
 pub struct Pool {
     id: u32,
@@ -27,6 +42,12 @@ pub struct Pool {
     private: bool,
     /// Its arrays are entered in the registry: kernels of this device may be checked.
     listed: bool,
+    /// Its arrays move to the host when memory is short.
+    evicting: bool,
+    /// Others take no memory from it below this many bytes.
+    floor: AtomicUsize,
+    /// Pools of a lower rank lose memory first.
+    rank: AtomicU32,
     account: Account,
     /// Set under the cache's lock.
     closed: AtomicBool,
@@ -42,27 +63,43 @@ impl fmt::Debug for Pool {
 impl Pool {
     /// A pool without a parent.
     pub fn root(arena: &Arc<Arena>, name: &str) -> Arc<Pool> {
-        Pool::build(arena, name, None, None, false)
+        Pool::build(arena, name, None, PoolOptions::default(), false)
+    }
+
+    pub fn root_with(arena: &Arc<Arena>, name: &str, options: PoolOptions) -> Arc<Pool> {
+        Pool::build(arena, name, None, options, false)
     }
 
     /// A pool whose allocations also count against this one.
     pub fn child(self: &Arc<Self>, name: &str, quota: Option<usize>) -> Result<Arc<Pool>> {
+        self.child_with(name, PoolOptions { quota, ..PoolOptions::default() })
+    }
+
+    pub fn child_with(self: &Arc<Self>, name: &str, options: PoolOptions) -> Result<Arc<Pool>> {
         self.check_open()?;
-        Ok(Pool::build(&self.arena, name, Some(self.clone()), quota, false))
+        if options.evicting && self.arena.mode() != ArenaMode::Vmm {
+            return Err(Error::Value(format!(
+                "pool '{name}' cannot evict: without virtual memory management (missing on this device, or switched off \
+                 by PYGPUKIT_POOL=none) an array could not come back to its address; use enable_eviction=False"
+            )));
+        }
+        Ok(Pool::build(&self.arena, name, Some(self.clone()), options, false))
     }
 
     /// The memory of one graph. What is freed while the graph is recorded serves later allocations on the same
     /// stream, in recorded order, and never another stream; nothing goes back to the device before the pool and its
     /// last storage are gone. `note_use` tells the pool of replays.
     pub fn private(parent: &Arc<Pool>) -> Arc<Pool> {
-        Pool::build(&parent.arena, &format!("{} (graph)", parent.name), Some(parent.clone()), None, true)
+        let name = format!("{} (graph)", parent.name);
+        let options = PoolOptions { evicting: parent.evicting, ..PoolOptions::default() };
+        Pool::build(&parent.arena, &name, Some(parent.clone()), options, true)
     }
 
     fn build(
         arena: &Arc<Arena>,
         name: &str,
         parent: Option<Arc<Pool>>,
-        quota: Option<usize>,
+        options: PoolOptions,
         private: bool,
     ) -> Arc<Pool> {
         let pool = Arc::new(Pool {
@@ -72,7 +109,10 @@ impl Pool {
             parent,
             private,
             listed: arena.device().props().kind != DeviceKind::Cuda,
-            account: Account::new(quota),
+            evicting: options.evicting && arena.mode() == ArenaMode::Vmm,
+            floor: AtomicUsize::new(options.floor),
+            rank: AtomicU32::new(options.rank),
+            account: Account::new(options.quota),
             closed: AtomicBool::new(false),
             cache: Mutex::default(),
         });
@@ -88,6 +128,26 @@ impl Pool {
     #[inline]
     pub(super) fn is_private(&self) -> bool {
         self.private
+    }
+
+    /// Do its arrays move to the host when memory is short?
+    #[inline]
+    pub fn is_evicting(&self) -> bool {
+        self.evicting
+    }
+
+    /// Others take no memory from this pool below `bytes`.
+    pub fn set_floor(&self, bytes: usize) {
+        self.floor.store(bytes, Ordering::Relaxed);
+    }
+
+    pub fn floor(&self) -> usize {
+        self.floor.load(Ordering::Relaxed)
+    }
+
+    /// Pools of a lower rank lose memory first.
+    pub fn set_rank(&self, rank: u32) {
+        self.rank.store(rank, Ordering::Relaxed);
     }
 
     /// Unique in the arena; segments carry it.
@@ -120,10 +180,17 @@ impl Pool {
         self.account.used()
     }
 
-    /// A quota below what is in use refuses new allocations until enough is given back.
-    pub fn set_quota(&self, quota: Option<usize>) {
-        let _lock = self.cache.lock();
-        self.account.set_quota(quota);
+    /// A quota below what is in use refuses new allocations until enough is given back; what can be evicted is, at once.
+    pub fn set_quota(&self, quota: Option<usize>, check: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+        {
+            let _lock = self.cache.lock();
+            self.account.set_quota(quota);
+        }
+        let above = self.used().saturating_sub(quota.unwrap_or(usize::MAX));
+        if above > 0 {
+            self.arena.make_room(Some(self), above, self.id, check)?;
+        }
+        Ok(())
     }
 
     /// A block for use on `stream`. Zero bytes give a null pointer without memory. A quota refuses at once; a full
@@ -151,22 +218,39 @@ impl Pool {
             request.fit = self.apart(&request);
         }
         let mut cache = self.cache.lock();
-        if let Err(refusing) = self.charge(request.rounded) {
+        while let Err(refusing) = self.charge(request.rounded) {
             drop(cache);
-            return Err(refusing.refusal(bytes));
+            if refusing.is_closed() || !self.arena.make_room(Some(refusing), request.rounded, self.id, check)? {
+                return Err(refusing.refusal(bytes));
+            }
+            cache = self.cache.lock();
         }
         if let Some(block) = self.take_at_once(&mut cache, &request, stream) {
             self.keep_alive(&mut cache);
+            self.note_charge(&block.segment, request.rounded);
             drop(cache);
             return Ok(Storage::new(block, &request, self));
         }
         drop(cache);
         let found = self.find(&request, stream, check);
-        if found.is_err() {
-            let _lock = self.cache.lock();
-            self.uncharge(request.rounded);
+        let lock = self.cache.lock();
+        match &found {
+            Ok(block) => self.note_charge(&block.segment, request.rounded),
+            Err(_) => self.uncharge(request.rounded),
         }
+        drop(lock);
         Ok(Storage::new(found?, &request, self))
+    }
+
+    /// Bytes charged for a block of this segment. What is evicted is not charged. The cache's lock is held.
+    #[inline]
+    fn note_charge(&self, segment: &Segment, bytes: usize) {
+        if self.evicting {
+            segment.add_charge(bytes);
+            if !segment.is_counted() {
+                self.uncharge(bytes);
+            }
+        }
     }
 
     /// While kernels are checked small arrays do not touch, so that an access past the end of one is not one to the next.
@@ -216,6 +300,7 @@ impl Pool {
                 quota: self.quota(),
                 cached,
                 reserved: cache.reserved,
+                evicted: cache.evicted(),
                 hits: cache.hits,
                 misses: cache.misses,
                 allocations: cache.hits + cache.misses,
@@ -256,9 +341,21 @@ impl Pool {
     #[inline]
     pub(crate) fn give_back(&self, block: Block, charged: usize, uses: Uses) -> Option<Arc<Pool>> {
         let mut cache = self.cache.lock();
-        self.uncharge(charged);
+        if block.segment.is_counted() {
+            self.uncharge(charged);
+        }
+        if self.evicting {
+            block.segment.subtract_charge(charged);
+        }
         match block.segment.class() {
             SegmentClass::Empty => cache.frees += 1,
+            // There is no memory to keep; and what is on its way out is not worth keeping.
+            SegmentClass::Large if block.segment.state() != SegmentState::Resident => {
+                if block.segment.state() == SegmentState::Leaving {
+                    block.segment.set_resident();
+                }
+                return self.retire_exact(cache, block, uses);
+            }
             // Replays of a graph use what its recording has freed, so a graph's pool keeps it.
             _ if self.arena.mode() == ArenaMode::None && !self.private => {
                 return self.retire_exact(cache, block, uses);
@@ -287,6 +384,8 @@ impl Pool {
         cache.returned(&block);
         cache.forget(&block.segment);
         uses.merge(&cache.replays);
+        // A copy to or from the host may be on its way.
+        uses.merge(&block.segment.uses());
         uses.note(&block.home, block.home.seq());
         let keep = if cache.live() == 0 { cache.keep.take() } else { None };
         drop(cache);
@@ -325,7 +424,7 @@ impl Pool {
             Fit::Slab(class) => (slab_bytes(class as usize, self.arena.granule()), SegmentClass::Slab(class)),
             Fit::Large | Fit::Empty => (request.rounded, SegmentClass::Large),
         };
-        let found = self.arena.under_pressure(bytes, check, || {
+        let found = self.arena.under_pressure(bytes, self.id, check, || {
             let mut cache = self.cache.lock();
             if self.is_closed() {
                 return Err(self.closed_error());
@@ -336,7 +435,7 @@ impl Pool {
             }
             // Not under the lock: making memory takes the driver a while.
             drop(cache);
-            let segment = self.arena.obtain(bytes, class, self.id)?;
+            let segment = self.arena.obtain(bytes, class, self.id, self.evicting)?;
             let mut cache = self.cache.lock();
             if self.is_closed() {
                 drop(cache);
@@ -353,11 +452,17 @@ impl Pool {
     /// cache's lock is held.
     #[inline]
     fn charge(&self, bytes: usize) -> std::result::Result<(), &Pool> {
-        if self.is_closed() || (bytes > 0 && !self.account.add_own(bytes)) {
+        self.charge_for(bytes, false)
+    }
+
+    /// With `back`, for memory that was handed out before: a closed pool takes it too.
+    #[inline]
+    fn charge_for(&self, bytes: usize, back: bool) -> std::result::Result<(), &Pool> {
+        if (self.is_closed() && !back) || (bytes > 0 && !self.account.add_own(bytes)) {
             return Err(self);
         }
         if let Some(parent) = &self.parent
-            && let Err(refusing) = parent.charge_below(bytes)
+            && let Err(refusing) = parent.charge_below(bytes, back)
         {
             self.account.subtract_own(bytes);
             return Err(refusing);
@@ -366,12 +471,12 @@ impl Pool {
         Ok(())
     }
 
-    fn charge_below(&self, bytes: usize) -> std::result::Result<(), &Pool> {
-        if self.is_closed() || (bytes > 0 && !self.account.add_below(bytes)) {
+    fn charge_below(&self, bytes: usize, back: bool) -> std::result::Result<(), &Pool> {
+        if (self.is_closed() && !back) || (bytes > 0 && !self.account.add_below(bytes)) {
             return Err(self);
         }
         if let Some(parent) = &self.parent
-            && let Err(refusing) = parent.charge_below(bytes)
+            && let Err(refusing) = parent.charge_below(bytes, back)
         {
             self.account.subtract_below(bytes);
             return Err(refusing);
@@ -397,7 +502,102 @@ impl Pool {
         self.parent.as_ref().map_or(own, |parent| own.min(parent.quota_room()))
     }
 
-    fn is_within(&self, other: &Pool) -> bool {
+    /// Segments of this pool that may be evicted, into the list; returns the bytes that are on their way out already.
+    pub(crate) fn note_candidates(&self, requester: u32, into: &mut Vec<Candidate>) -> usize {
+        let own = self.id == requester;
+        let cache = self.cache.lock();
+        let live = |segment: &&Arc<Segment>| segment.is_evictable() && segment.live() > 0;
+        let mut leaving = 0;
+        let mut mine = Vec::new();
+        for segment in cache.segments().iter().filter(live) {
+            match segment.state() {
+                SegmentState::Leaving => leaving += segment.bytes(),
+                SegmentState::Resident if !segment.is_pinned() => mine.push(segment),
+                SegmentState::Resident | SegmentState::Evicted => {}
+            }
+        }
+        // Down to its floor for others; its owner may take all of it.
+        let mut room = if own { usize::MAX } else { cache.held().saturating_sub(self.floor() + leaving) };
+        mine.sort_by_key(|segment| segment.touched());
+        let rank = self.rank.load(Ordering::Relaxed);
+        for segment in mine {
+            if segment.bytes() > room {
+                break;
+            }
+            room -= segment.bytes();
+            into.push(Candidate { key: (rank, own, segment.touched()), segment: segment.clone() });
+        }
+        leaving
+    }
+
+    /// Bytes of this pool that eviction could not take, by reason.
+    pub(crate) fn note_stuck(&self, into: &mut BTreeMap<&'static str, usize>) {
+        let cache = self.cache.lock();
+        for segment in cache.segments().iter().filter(|segment| segment.live() > 0 && segment.is_counted()) {
+            let why = match () {
+                () if !segment.is_evictable() => "in pools that do not evict",
+                () if segment.is_exported() => "exported, because their address was read",
+                () if segment.is_pinned() => "pinned",
+                () if cache.held() <= self.floor() => "reserved by their pool",
+                () => continue,
+            };
+            *into.entry(why).or_default() += segment.bytes();
+        }
+    }
+
+    /// Take the memory of a segment whose copy is on the host. Returns the bytes that are charged no longer: none when
+    /// somebody has come back to it.
+    pub(crate) fn let_go(&self, segment: &Arc<Segment>) -> Result<usize> {
+        let mut cache = self.cache.lock();
+        if segment.state() != SegmentState::Leaving {
+            return Ok(0);
+        }
+        if segment.live() == 0 || !segment.end_leaving() {
+            segment.set_resident();
+            return Ok(0);
+        }
+        let backing = std::mem::replace(&mut *segment.backing(), Backing::Nothing);
+        if let Backing::Mapped(pieces) = backing {
+            self.arena.spare_from(segment.va(), pieces)?;
+        }
+        cache.count(segment, false);
+        self.arena.count_moved(segment.bytes(), false);
+        let charged = segment.charged();
+        self.uncharge(charged);
+        Ok(charged)
+    }
+
+    /// Charge an evicted segment's blocks again, or name the pool whose quota has no room.
+    pub(crate) fn count_again(self: &Arc<Self>, segment: &Segment) -> std::result::Result<(), Arc<Pool>> {
+        let mut cache = self.cache.lock();
+        if let Err(refusing) = self.charge_for(segment.charged(), true) {
+            let mut found = self;
+            while found.id != refusing.id
+                && let Some(parent) = &found.parent
+            {
+                found = parent;
+            }
+            return Err(found.clone());
+        }
+        cache.count(segment, true);
+        self.arena.count_moved(segment.bytes(), true);
+        Ok(())
+    }
+
+    /// An evicted segment could not come back.
+    pub(crate) fn uncount(&self, segment: &Segment) {
+        let mut cache = self.cache.lock();
+        cache.count(segment, false);
+        self.arena.count_moved(segment.bytes(), false);
+        self.uncharge(segment.charged());
+    }
+
+    /// Every segment of the pool, for replays of a graph that owns it.
+    pub(crate) fn segments(&self) -> Vec<Arc<Segment>> {
+        self.cache.lock().segments().to_vec()
+    }
+
+    pub(crate) fn is_within(&self, other: &Pool) -> bool {
         self.id == other.id || self.parent.as_ref().is_some_and(|parent| parent.is_within(other))
     }
 
@@ -427,14 +627,15 @@ impl Pool {
 
     /// Why this pool refused a charge.
     #[cold]
-    fn refusal(&self, requested: usize) -> Error {
+    pub(crate) fn refusal(&self, requested: usize) -> Error {
         if self.is_closed() {
             return self.closed_error();
         }
         let quota = Some((self.name.clone(), self.account.used(), self.quota().unwrap_or(usize::MAX)));
         let (free, total) = self.arena.memory_info();
         let holders = self.top_holders(REPORTED_HOLDERS);
-        Error::OutOfMemory(Box::new(OutOfMemory { requested, free, total, quota, holders }))
+        let stuck = self.arena.stuck(Some(self));
+        Error::OutOfMemory(Box::new(OutOfMemory { requested, free, total, quota, holders, stuck }))
     }
 }
 

@@ -12,6 +12,8 @@ pub struct PoolStats {
     /// Bytes the pool has from the device.
     pub reserved: usize,
     pub quota: Option<usize>,
+    /// Bytes of the pool's arrays that are on the host.
+    pub evicted: usize,
     /// Bytes that may still be handed out: what all quotas above leave, and what the device and the cache have.
     pub available: usize,
     /// Requests served from memory the pool already held.

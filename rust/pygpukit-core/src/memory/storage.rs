@@ -10,10 +10,11 @@ use parking_lot::Mutex;
 use super::cache::Block;
 use super::pool::Pool;
 use super::registry::Extent;
-use super::segment::{Segment, SegmentClass};
+use super::segment::{Segment, SegmentClass, SegmentState};
 use super::size_class::Request;
 use super::uses::Uses;
 use crate::device::DevPtr;
+use crate::error::Result;
 use crate::stream::Stream;
 
 /// A block handed out by a pool; it goes back, in stream order, when the last owner drops it.
@@ -25,6 +26,9 @@ pub struct Storage {
     /// Not counted: the pool keeps itself alive while it has live blocks, which saves two atomic operations.
     pool: ManuallyDrop<Arc<Pool>>,
     exports: AtomicU32,
+    pins: AtomicU32,
+    /// Uses enter its segment first.
+    evictable: bool,
     /// Uses by streams other than home.
     uses: Mutex<Uses>,
 }
@@ -47,6 +51,7 @@ impl Storage {
                 super::registry::add(block.ptr, request.bytes);
             }
         }
+        let evictable = block.segment.is_evictable();
         // SAFETY: the pool holds a reference to itself as long as this block is live, that is, until the drop below
         // has given it back; this copy is never dropped.
         let pool = ManuallyDrop::new(unsafe { Arc::from_raw(Arc::as_ptr(pool)) });
@@ -57,6 +62,8 @@ impl Storage {
             born,
             pool,
             exports: AtomicU32::new(0),
+            pins: AtomicU32::new(0),
+            evictable,
             uses: Mutex::default(),
         })
     }
@@ -100,7 +107,18 @@ impl Storage {
         known.unwrap_or(Extent { start: self.ptr(), bytes: self.bytes as u64, written: None })
     }
 
-    pub fn segment(&self) -> &Segment {
+    /// May its memory move to the host?
+    #[inline]
+    pub fn is_evictable(&self) -> bool {
+        self.evictable
+    }
+
+    /// Is its content on the device?
+    pub fn is_resident(&self) -> bool {
+        self.block.segment.state() != SegmentState::Evicted
+    }
+
+    pub fn segment(&self) -> &Arc<Segment> {
         &self.block.segment
     }
 
@@ -112,10 +130,39 @@ impl Storage {
     /// A command with number `seq` on `stream` uses the block.
     #[inline]
     pub fn note_use(&self, stream: &Arc<Stream>, seq: u64) {
-        if stream.id() != self.block.home.id() && self.bytes > 0 {
-            self.uses.lock().note(stream, seq);
+        let elsewhere = stream.id() != self.block.home.id();
+        if (elsewhere || self.evictable) && self.bytes > 0 {
+            if elsewhere {
+                self.uses.lock().note(stream, seq);
+            }
             self.block.segment.note_use(stream, seq);
         }
+    }
+
+    /// Stay on the device until as many calls of `unpin`, or until it is dropped. It must be brought there first.
+    pub(crate) fn pin(&self) {
+        self.pins.fetch_add(1, Ordering::AcqRel);
+        self.block.segment.enter();
+    }
+
+    /// False when it was not pinned.
+    pub fn unpin(&self) -> bool {
+        let before = self.pins.fetch_update(Ordering::AcqRel, Ordering::Acquire, |n| n.checked_sub(1));
+        if before.is_ok() {
+            self.block.segment.leave();
+        }
+        before.is_ok()
+    }
+
+    /// Times it was pinned and not unpinned.
+    pub fn pins(&self) -> u32 {
+        self.pins.load(Ordering::Acquire)
+    }
+
+    /// Move its segment to the host now, and wait for that. False when it cannot move: somebody uses or has pinned a
+    /// part of it.
+    pub fn evict(&self, check: &mut dyn FnMut() -> Result<()>) -> Result<bool> {
+        self.pool.arena().evict(&self.block.segment, check)
     }
 
     /// A pointer to the block leaves our sight: its segment stays where it is until as many calls of `unexport`, or
@@ -157,6 +204,9 @@ impl Drop for Storage {
         }
         if *self.exports.get_mut() > 0 {
             block.segment.unpin_exported();
+        }
+        for _ in 0..*self.pins.get_mut() {
+            block.segment.leave();
         }
         let keep = self.pool.give_back(block, self.charged, take(self.uses.get_mut()));
         // The pool may end here; nothing below touches it.

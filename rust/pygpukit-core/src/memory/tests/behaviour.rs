@@ -102,7 +102,7 @@ fn numbers_a_stream_had_at_birth_order_a_first_use_elsewhere() {
 fn empty_storage_has_no_memory_and_costs_nothing() {
     let rig = lazy(1);
     let pool = Pool::root(&rig.arena, "root");
-    pool.set_quota(Some(0));
+    pool.set_quota(Some(0), &mut || Ok(())).unwrap();
     let empty = pool.allocate(0, &rig.streams[0]).unwrap();
     assert_eq!((empty.ptr(), empty.bytes(), empty.capacity()), (0, 0, 0));
     empty.export();

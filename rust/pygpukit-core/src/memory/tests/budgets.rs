@@ -15,7 +15,7 @@ fn nested_quotas_bind_at_every_level_and_name_the_pool() {
     let rig = rig(ArenaMode::Vmm, 64 * MIB, Some(1), 1);
     let stream = &rig.streams[0];
     let root = Pool::root(&rig.arena, "root");
-    root.set_quota(Some(10 * MIB));
+    root.set_quota(Some(10 * MIB), &mut || Ok(())).unwrap();
     let child = root.child("child", Some(6 * MIB)).unwrap();
     let held = child.allocate(4 * MIB, stream).unwrap();
     held.set_label("float32 (1024, 1024)");
@@ -32,10 +32,10 @@ fn nested_quotas_bind_at_every_level_and_name_the_pool() {
     drop(other);
     assert!(child.allocate(2 * MIB, stream).is_ok());
     assert_eq!(rig.ran(0), 0);
-    root.set_quota(Some(0));
+    root.set_quota(Some(0), &mut || Ok(())).unwrap();
     let oom = refusal(child.allocate(1, stream));
     assert_eq!(oom.quota.map(|quota| quota.0), Some("root".to_string()));
-    root.set_quota(None);
+    root.set_quota(None, &mut || Ok(())).unwrap();
     assert!(child.allocate(1, stream).is_ok());
     assert_eq!(root.quota(), None);
     assert_eq!(root.stats().peak, 10 * MIB);

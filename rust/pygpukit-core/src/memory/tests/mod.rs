@@ -2,6 +2,7 @@
 
 mod behaviour;
 mod budgets;
+mod eviction;
 mod faults;
 mod model;
 mod threads;

@@ -110,7 +110,7 @@ fn deferred_streams_without_vmm_or_pooling() {
 fn a_quota_is_exact_under_contention() {
     let rig = Arc::new(rig(ArenaMode::Vmm, 64 * MIB, None, 4));
     let pool = Pool::root(&rig.arena, "root");
-    pool.set_quota(Some(1000 * 256));
+    pool.set_quota(Some(1000 * 256), &mut || Ok(())).unwrap();
     let got: Vec<_> = (0..4)
         .map(|index| {
             let (rig, pool) = (rig.clone(), pool.clone());

@@ -1,0 +1,435 @@
+//! Eviction: segments move to the host when memory is short, and back to the same address before they are used.
+//!
+//! A use enters its segments (`Segment::enter`), launches, notes the use and leaves them. A segment that somebody is in
+//! is never evicted, and one that is not resident is brought in first. Copies to the host go to a stream of their own
+//! that waits, on the device, for the last uses; they start ahead of need, oldest segments first, and until its memory
+//! is really taken a segment can come back at no cost. Copies from the host go to another stream, which the streams
+//! that use the segment wait for. Only the taking of memory waits on the host.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::{Mutex, ReentrantMutex};
+use smallvec::SmallVec;
+
+use super::arena::{Arena, PRESSURE_PAUSE, PRESSURE_ROUNDS};
+use super::host_copy::{HostStats, HostStore};
+use super::pool::Pool;
+use super::segment::{Backing, Segment, SegmentState};
+use crate::command::{Copy, CopyKind};
+use crate::error::{Error, Result};
+use crate::launch::copy_on;
+use crate::stream::Stream;
+
+type Check<'a> = &'a mut dyn FnMut() -> Result<()>;
+type MakeStream = Box<dyn Fn() -> Result<Arc<Stream>> + Send + Sync>;
+
+/// A segment whose copy to the host is under way: done when the stream of departures has passed `seq`.
+struct Leaving {
+    segment: Arc<Segment>,
+    seq: u64,
+}
+
+/// How often and how much was moved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MoveStats {
+    pub evictions: u64,
+    pub evicted_bytes: u64,
+    /// Evictions that needed no copy, because the host had one.
+    pub dropped: u64,
+    pub restores: u64,
+    pub restored_bytes: u64,
+    /// Evictions begun and given up because somebody used the segment.
+    pub returned: u64,
+    pub host: HostStats,
+}
+
+#[derive(Default)]
+struct Counters {
+    evictions: AtomicU64,
+    evicted_bytes: AtomicU64,
+    dropped: AtomicU64,
+    restores: AtomicU64,
+    restored_bytes: AtomicU64,
+    returned: AtomicU64,
+}
+
+pub(crate) struct Mover {
+    /// Held by the one thread that makes room: two that each hold a part of what they need would wait for each other.
+    /// Work that runs while it waits may come back here, so it is reentrant.
+    turn: ReentrantMutex<()>,
+    make_stream: OnceLock<MakeStream>,
+    /// Of departures and of arrivals.
+    streams: Mutex<Option<(Arc<Stream>, Arc<Stream>)>>,
+    /// In the order of their copies.
+    leaving: Mutex<VecDeque<Leaving>>,
+    clock: AtomicU64,
+    counters: Counters,
+    pub store: Arc<HostStore>,
+}
+
+impl Mover {
+    pub fn new(store: Arc<HostStore>) -> Mover {
+        Mover {
+            turn: ReentrantMutex::new(()),
+            make_stream: OnceLock::new(),
+            streams: Mutex::default(),
+            leaving: Mutex::default(),
+            clock: AtomicU64::new(0),
+            counters: Counters::default(),
+            store,
+        }
+    }
+
+    fn streams(&self) -> Result<(Arc<Stream>, Arc<Stream>)> {
+        let mut streams = self.streams.lock();
+        if let Some(streams) = &*streams {
+            return Ok(streams.clone());
+        }
+        let Some(make) = self.make_stream.get() else {
+            return Err(Error::Value("this arena has no streams to move memory on".to_string()));
+        };
+        let made = (make()?, make()?);
+        *streams = Some(made.clone());
+        Ok(made)
+    }
+}
+
+impl Arena {
+    /// Where streams for moving memory come from.
+    pub fn set_streams(&self, make: MakeStream) {
+        let _ = self.mover.make_stream.set(make);
+    }
+
+    /// A new time of the clock that tells which segment was used last. Two threads may get the same.
+    #[inline]
+    pub(crate) fn tick(&self) -> u64 {
+        let now = self.mover.clock.load(Ordering::Relaxed) + 1;
+        self.mover.clock.store(now, Ordering::Relaxed);
+        now
+    }
+
+    pub fn move_stats(&self) -> MoveStats {
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let counters = &self.mover.counters;
+        MoveStats {
+            evictions: of(&counters.evictions),
+            evicted_bytes: of(&counters.evicted_bytes),
+            dropped: of(&counters.dropped),
+            restores: of(&counters.restores),
+            restored_bytes: of(&counters.restored_bytes),
+            returned: of(&counters.returned),
+            host: self.mover.store.stats(),
+        }
+    }
+
+    /// Bytes of host memory that evicted segments may use, page-locked and other.
+    pub fn set_host_limits(&self, pinned: usize, pageable: usize) {
+        self.mover.store.set_limits(pinned, pageable);
+    }
+
+    /// Page-lock host memory for evictions now.
+    pub fn prepare_host(&self, bytes: usize, count: usize) -> Result<()> {
+        self.mover.store.prepare(bytes, count)
+    }
+
+    /// Make these segments, which the caller is in, resident. He is in none of them while he waits for his turn.
+    #[cold]
+    pub(crate) fn bring_in(&self, segments: &[&Arc<Segment>], check: Check<'_>) -> Result<()> {
+        segments.iter().for_each(|segment| segment.leave());
+        let _turn = self.mover.turn.lock();
+        segments.iter().for_each(|segment| _ = segment.enter());
+        segments.iter().try_for_each(|segment| match segment.state() {
+            SegmentState::Resident => Ok(()),
+            SegmentState::Leaving => {
+                self.mover.counters.returned.fetch_add(1, Ordering::Relaxed);
+                segment.set_resident();
+                Ok(())
+            }
+            SegmentState::Evicted => self.restore(segment, check),
+        })
+    }
+
+    /// The stream waits, on the device, for content that is still on its way.
+    #[inline]
+    pub(crate) fn await_arrival(&self, segment: &Segment, stream: &Stream) -> Result<()> {
+        match segment.arrival() {
+            0 => Ok(()),
+            seq => self.await_arrival_of(segment, stream, seq),
+        }
+    }
+
+    #[cold]
+    fn await_arrival_of(&self, segment: &Segment, stream: &Stream, seq: u64) -> Result<()> {
+        let (_, arrivals) = self.mover.streams()?;
+        if arrivals.passed(seq)? {
+            segment.arrived(seq);
+            return Ok(());
+        }
+        stream.wait_for(&arrivals, seq)
+    }
+
+    /// Wait for content that is on its way.
+    pub(crate) fn wait_arrival(&self, segment: &Segment, check: Check<'_>) -> Result<()> {
+        match segment.arrival() {
+            0 => Ok(()),
+            seq => {
+                self.mover.streams()?.1.wait_passed(seq, check)?;
+                segment.arrived(seq);
+                Ok(())
+            }
+        }
+    }
+
+    /// Move a segment to the host now and wait for it. False when somebody uses it or has pinned it.
+    pub(crate) fn evict(&self, segment: &Arc<Segment>, check: Check<'_>) -> Result<bool> {
+        let _turn = self.mover.turn.lock();
+        if segment.state() == SegmentState::Resident && !self.start(segment)? {
+            return Ok(false);
+        }
+        self.finish(segment, check)?;
+        Ok(segment.state() == SegmentState::Evicted)
+    }
+
+    /// Take memory from segments that were not used for long, until `bytes` are free: of the quota of `scope`, or of the
+    /// device. Segments of `requester` go last. False when nothing more can be taken.
+    pub(crate) fn make_room(
+        &self,
+        scope: Option<&Pool>,
+        bytes: usize,
+        requester: u32,
+        check: Check<'_>,
+    ) -> Result<bool> {
+        if !self.pools().iter().any(|pool| pool.is_evicting() && scope.is_none_or(|scope| pool.is_within(scope))) {
+            return Ok(false);
+        }
+        let _turn = self.mover.turn.lock();
+        self.sweep()?;
+        let (mut freed, mut rounds) = (0, 0);
+        while freed < bytes {
+            // As much again as is needed starts now, so that the next call finds it on its way.
+            let mut unavailable = None;
+            if let Err(error) = self.start_oldest(scope, requester, (bytes - freed).saturating_mul(2)) {
+                unavailable = Some(error);
+            }
+            let next = self.mover.leaving.lock().iter().find_map(|leaving| {
+                let inside = scope.is_none_or(|scope| self.owner(&leaving.segment).is_some_and(|p| p.is_within(scope)));
+                (leaving.segment.state() == SegmentState::Leaving && inside).then(|| leaving.segment.clone())
+            });
+            match next {
+                Some(segment) => freed += self.finish(&segment, check)?,
+                None if freed > 0 => return Ok(true),
+                None if unavailable.is_some() => return unavailable.map_or(Ok(false), Err),
+                None if rounds == PRESSURE_ROUNDS => return Ok(false),
+                None => {
+                    // Whoever is in a segment for the length of a launch leaves it soon.
+                    rounds += 1;
+                    check()?;
+                    std::thread::sleep(PRESSURE_PAUSE);
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// Bytes that eviction could not take from a pool and those below it, or from the device, by reason. Nothing where
+    /// nobody evicts.
+    pub(super) fn stuck(&self, scope: Option<&Pool>) -> Vec<(usize, &'static str)> {
+        let mut found = BTreeMap::new();
+        let pools = self.pools();
+        let inside: Vec<_> = pools.iter().filter(|pool| scope.is_none_or(|scope| pool.is_within(scope))).collect();
+        if inside.iter().any(|pool| pool.is_evicting()) {
+            inside.iter().for_each(|pool| pool.note_stuck(&mut found));
+        }
+        found.into_iter().map(|(why, bytes)| (bytes, why)).collect()
+    }
+
+    /// Begin to evict the segments used longest ago, until this many bytes are on their way.
+    fn start_oldest(&self, scope: Option<&Pool>, requester: u32, wanted: usize) -> Result<()> {
+        let pools = self.pools();
+        let inside = |pool: &&Arc<Pool>| pool.is_evicting() && scope.is_none_or(|scope| pool.is_within(scope));
+        let mut on_way = 0usize;
+        let mut candidates = Vec::new();
+        for pool in pools.iter().filter(inside) {
+            on_way += pool.note_candidates(requester, &mut candidates);
+        }
+        if on_way >= wanted {
+            return Ok(());
+        }
+        candidates.sort_by_key(|candidate| candidate.key);
+        for candidate in candidates {
+            if on_way >= wanted {
+                break;
+            }
+            if self.start(&candidate.segment)? {
+                on_way += candidate.segment.bytes();
+            }
+        }
+        Ok(())
+    }
+
+    /// Forget evictions that were given up, once their copies are over: until then the copies need their room.
+    pub(super) fn sweep(&self) -> Result<()> {
+        let Some((departures, _)) = self.mover.streams.lock().clone() else { return Ok(()) };
+        let mut failed = Ok(());
+        let mut over = Vec::new();
+        self.mover.leaving.lock().retain(|leaving| {
+            let done = leaving.segment.state() != SegmentState::Leaving
+                && departures.passed(leaving.seq).unwrap_or_else(|error| {
+                    failed = Err(error);
+                    false
+                });
+            if done {
+                over.push(leaving.segment.clone());
+            }
+            !done
+        });
+        failed
+    }
+
+    /// Begin to evict a segment, unless somebody is in it.
+    fn start(&self, segment: &Arc<Segment>) -> Result<bool> {
+        if !segment.is_evictable() || !segment.begin_leaving() {
+            return Ok(false);
+        }
+        let seq = self.copy_out(segment).inspect_err(|_| segment.set_resident())?;
+        let mut leaving = self.mover.leaving.lock();
+        // An eviction given up before tells nothing about this one.
+        leaving.retain(|leaving| !Arc::ptr_eq(&leaving.segment, segment));
+        leaving.push_back(Leaving { segment: segment.clone(), seq });
+        Ok(true)
+    }
+
+    /// Copy a segment's content to the host, after its last uses. Returns the number on the stream of departures, or 0
+    /// when the host has the content already.
+    fn copy_out(&self, segment: &Arc<Segment>) -> Result<u64> {
+        let mut host = segment.host();
+        if host.is_some() && !segment.is_dirty() {
+            self.mover.counters.dropped.fetch_add(1, Ordering::Relaxed);
+            return Ok(0);
+        }
+        let (departures, arrivals) = self.mover.streams()?;
+        if host.is_none() {
+            *host = Some(self.mover.store.take(segment.bytes())?);
+        }
+        for (stream, seq) in segment.uses().iter() {
+            departures.wait_for(stream, seq)?;
+        }
+        departures.wait_for(&arrivals, segment.arrival())?;
+        let Some(to) = host.as_ref().map(|host| host.address()) else { return Ok(0) };
+        // From here on a write makes the copy useless.
+        segment.set_clean();
+        let copy =
+            Copy { kind: CopyKind::DeviceToHost, dst: to, src: segment.va(), bytes: segment.bytes(), keep: None };
+        let seq = copy_on(&departures, copy)?;
+        segment.note_use(&departures, seq);
+        Ok(seq)
+    }
+
+    /// Wait for a segment's copy and take its memory. Returns the bytes that became free: none when somebody came back.
+    fn finish(&self, segment: &Arc<Segment>, check: Check<'_>) -> Result<usize> {
+        let is_it = |leaving: &Leaving| Arc::ptr_eq(&leaving.segment, segment);
+        let Some(seq) = self.mover.leaving.lock().iter().find(|leaving| is_it(leaving)).map(|leaving| leaving.seq)
+        else {
+            return Ok(0);
+        };
+        if seq > 0 {
+            self.mover.streams()?.0.wait_passed(seq, check)?;
+        } else {
+            for (stream, seq) in segment.uses().iter() {
+                stream.wait_passed(seq, check)?;
+            }
+        }
+        self.mover.leaving.lock().retain(|leaving| !is_it(leaving));
+        let Some(owner) = self.owner(segment) else { return Ok(0) };
+        let freed = owner.let_go(segment)?;
+        if freed > 0 {
+            self.mover.counters.evictions.fetch_add(1, Ordering::Relaxed);
+            self.mover.counters.evicted_bytes.fetch_add(segment.bytes() as u64, Ordering::Relaxed);
+        }
+        Ok(freed)
+    }
+
+    /// Bring an evicted segment back. The caller holds a block of it, is in it, and has his turn.
+    fn restore(&self, segment: &Arc<Segment>, check: Check<'_>) -> Result<()> {
+        let Some(owner) = self.owner(segment) else {
+            return Err(Error::Value("the pool of an evicted array is gone".to_string()));
+        };
+        while let Err(refusing) = owner.count_again(segment) {
+            if !self.make_room(Some(&refusing), segment.charged(), owner.id(), check)? {
+                return Err(refusing.refusal(segment.bytes()));
+            }
+        }
+        let mapped = self.map_again(segment, owner.id(), check);
+        if mapped.is_err() {
+            owner.uncount(segment);
+        }
+        mapped?;
+        self.mover.counters.restores.fetch_add(1, Ordering::Relaxed);
+        self.mover.counters.restored_bytes.fetch_add(segment.bytes() as u64, Ordering::Relaxed);
+        segment.set_resident();
+        Ok(())
+    }
+
+    fn map_again(&self, segment: &Arc<Segment>, requester: u32, check: Check<'_>) -> Result<()> {
+        let (va, bytes) = (segment.va(), segment.bytes());
+        let pieces = loop {
+            match self.take_pieces(bytes) {
+                Err(error) if error.is_out_of_memory() => {
+                    self.trim()?;
+                    match self.take_pieces(bytes) {
+                        Err(error) if error.is_out_of_memory() => {
+                            if !self.make_room(None, bytes, requester, check)? {
+                                return Err(self.explain(error, bytes));
+                            }
+                        }
+                        other => break other?,
+                    }
+                }
+                other => break other?,
+            }
+        };
+        self.map_pieces(va, &pieces).inspect_err(|_| self.put_pieces(pieces.clone()))?;
+        let loaded = self.copy_in(segment);
+        if let Err(error) = loaded {
+            self.unmap_pieces(va, &pieces).map(|()| self.put_pieces(pieces))?;
+            return Err(error);
+        }
+        *segment.backing() = Backing::Mapped(pieces);
+        Ok(())
+    }
+
+    fn copy_in(&self, segment: &Arc<Segment>) -> Result<()> {
+        let host = segment.host();
+        let Some(from) = host.as_ref().map(|host| host.address()) else { return Ok(()) };
+        let (_, arrivals) = self.mover.streams()?;
+        let copy =
+            Copy { kind: CopyKind::HostToDevice, dst: segment.va(), src: from, bytes: segment.bytes(), keep: None };
+        let seq = copy_on(&arrivals, copy)?;
+        segment.note_use(&arrivals, seq);
+        segment.set_arrival(seq);
+        Ok(())
+    }
+
+    pub(crate) fn owner(&self, segment: &Segment) -> Option<Arc<Pool>> {
+        self.pool_by_id(segment.owner())
+    }
+
+    /// Copies to the host that are still to be waited for before the device goes.
+    pub(super) fn forget_leaving(&self) {
+        let leaving: SmallVec<[Leaving; 4]> = self.mover.leaving.lock().drain(..).collect();
+        if let Some((departures, _)) = &*self.mover.streams.lock() {
+            for Leaving { seq, .. } in &leaving {
+                // A stream that cannot answer leaves the memory to the driver.
+                let _ = departures.wait_passed(*seq, &mut || Ok(()));
+            }
+        }
+    }
+}
+
+/// A segment that may be evicted; those with the smallest key go first.
+pub(crate) struct Candidate {
+    pub key: (u32, bool, u64),
+    pub segment: Arc<Segment>,
+}
