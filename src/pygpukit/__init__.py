@@ -43,6 +43,7 @@ from pygpukit.core.device import (
     synchronize,
 )
 from pygpukit.core.info import info
+from pygpukit.core.memory import pinned
 from pygpukit.core.stream import StreamManager
 from pygpukit.dtypes import (
     bfloat16,
@@ -129,6 +130,7 @@ __all__ = [
     "load_ptx",
     "matmul",
     "memory",
+    "pinned",
     "ones",
     "ones_like",
     "sum",

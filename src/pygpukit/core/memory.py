@@ -2,12 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from pygpukit import _pygpukit_rust as _native
-from pygpukit._pygpukit_rust import Allocation, MemoryPool
+from pygpukit._pygpukit_rust import Allocation, GPUArray, MemoryPool
 
-__all__ = ["Allocation", "MemoryPool", "get_default_pool", "set_default_pool", "stats", "trim"]
+__all__ = ["Allocation", "MemoryPool", "get_default_pool", "pinned", "set_default_pool", "stats", "trim"]
+
+
+@contextmanager
+def pinned(*arrays: GPUArray) -> Iterator[None]:
+    """Keep arrays on the device inside a ``with`` block, whatever memory others need.
+
+    Parameters
+    ----------
+    *arrays : GPUArray
+        Arrays to bring to the device, if they are not there, and to keep there.
+
+    Raises
+    ------
+    OutOfMemoryError
+        If they do not fit at the same time; then none of them stays pinned.
+
+    Examples
+    --------
+    >>> import pygpukit as gp
+    >>> x = gp.zeros(4)
+    >>> with pinned(x):
+    ...     x.is_resident
+    True
+    """
+    with ExitStack() as stack:
+        for array in arrays:
+            array.pin()
+            stack.callback(array.unpin)
+        yield
 
 
 def get_default_pool() -> MemoryPool:

@@ -20,6 +20,7 @@ use super::segment::{Backing, Segment, SegmentState};
 use crate::command::{Copy, CopyKind};
 use crate::error::{Error, Result};
 use crate::launch::copy_on;
+use crate::runtime;
 use crate::stream::Stream;
 
 type Check<'a> = &'a mut dyn FnMut() -> Result<()>;
@@ -204,6 +205,16 @@ impl Arena {
         if !self.pools().iter().any(|pool| pool.is_evicting() && scope.is_none_or(|scope| pool.is_within(scope))) {
             return Ok(false);
         }
+        let mut made = false;
+        // Whoever has the turn may need what this thread holds to get on.
+        runtime::blocking(&mut || {
+            made = self.make_room_now(scope, bytes, requester, check)?;
+            Ok(())
+        })?;
+        Ok(made)
+    }
+
+    fn make_room_now(&self, scope: Option<&Pool>, bytes: usize, requester: u32, check: Check<'_>) -> Result<bool> {
         let _turn = self.mover.turn.lock();
         self.sweep()?;
         let (mut freed, mut rounds) = (0, 0);
@@ -357,7 +368,7 @@ impl Arena {
             return Err(Error::Value("the pool of an evicted array is gone".to_string()));
         };
         while let Err(refusing) = owner.count_again(segment) {
-            if !self.make_room(Some(&refusing), segment.charged(), owner.id(), check)? {
+            if !self.make_room_now(Some(&refusing), segment.charged(), owner.id(), check)? {
                 return Err(refusing.refusal(segment.bytes()));
             }
         }
@@ -380,7 +391,7 @@ impl Arena {
                     self.trim()?;
                     match self.take_pieces(bytes) {
                         Err(error) if error.is_out_of_memory() => {
-                            if !self.make_room(None, bytes, requester, check)? {
+                            if !self.make_room_now(None, bytes, requester, check)? {
                                 return Err(self.explain(error, bytes));
                             }
                         }
