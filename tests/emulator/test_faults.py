@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +17,8 @@ import pytest
 import pygpukit as gp
 
 pytestmark = pytest.mark.nvrtc
+
+unix = pytest.mark.skipif(sys.platform == "win32", reason="signals of Unix")
 
 
 @pytest.fixture(autouse=True)
@@ -165,35 +169,205 @@ def test_endless_kernels_are_ended_by_the_limit(run_python: Callable[..., str]) 
     assert "k.cu:1" in out
 
 
-def test_ctrl_c_ends_an_endless_kernel() -> None:
-    program = (
-        ENDLESS
-        + """
-try:
-    print("launched", flush=True)
-    gp.synchronize()
+@pytest.fixture
+def interrupted(repository: Path, tmp_path: Path) -> Callable[..., str]:
+    """Run a program, send it SIGINT a while after it prints "waits", and return what it prints afterwards."""
+
+    def run(program: str, **environ: str) -> str:
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("PYGPUKIT_")}
+        environment |= {"PYTHONPATH": str(repository / "src"), "PYGPUKIT_CACHE_DIR": str(tmp_path)}
+        # The limit is far off: a kernel that goes on makes the test fail.
+        environment |= {"PYGPUKIT_DEVICE": "cpu", "PYGPUKIT_KERNEL_TIMEOUT": "600", "PYGPUKIT_QUIET": "1", **environ}
+        # A shell's background job ignores SIGINT, and children inherit that.
+        restore = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        child = subprocess.Popen(
+            [sys.executable, "-u", "-W", "ignore", "-c", restore + program],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        try:
+            assert child.stdout is not None
+            line = child.stdout.readline()
+            assert line == "waits\n", line + child.communicate(timeout=100)[0]
+            # It is about to wait, or waits already.
+            time.sleep(1)
+            child.send_signal(signal.SIGINT)
+            out, _ = child.communicate(timeout=100)
+        finally:
+            child.kill()
+        assert child.returncode == 0, out
+        return out
+
+    return run
+
+
+AFTERWARDS = """
 except KeyboardInterrupt:
     print("interrupted")
-try:
-    gp.synchronize()
-except gp.KernelFaultError as error:
-    print(error)
+def errors(wait=gp.synchronize):
+    found = []
+    while True:
+        try:
+            wait()
+            return found
+        except gp.KernelFaultError as error:
+            found.append(str(error))
 """
-    )
-    child = subprocess.Popen(
-        [sys.executable, "-u", "-W", "ignore", "-c", program],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    assert child.stdout is not None
-    assert child.stdout.readline().strip() == "launched"
-    # It is about to wait, or waits already.
-    time.sleep(0.5)
-    child.send_signal(signal.SIGINT)
-    out, _ = child.communicate(timeout=60)
-    assert "interrupted" in out
-    assert "the kernel was interrupted" in out
+
+WAITS = {
+    "device": "gp.synchronize()",
+    "stream": "gp.current_stream().synchronize()",
+    "event": "event.synchronize()",
+    "copy": "x.to_numpy()",
+    "item": "x[0].item()",
+    "graph": "graph.replay(); graph.synchronize()",
+    "profile": "kernel.profile(x, grid=2, block=32)",
+    "launch": "kernel(x, grid=1); gp.synchronize()",
+}
+
+
+@unix
+@pytest.mark.parametrize("streams", ["inline", "deferred:1"])
+@pytest.mark.parametrize("wait", WAITS)
+def test_ctrl_c_ends_the_kernels_that_are_waited_for(interrupted: Callable[..., str], wait: str, streams: str) -> None:
+    program = f"""
+{ENDLESS}
+event, graph = gp.Event(), gp.CudaGraph()
+with graph.capture():
+    kernel(x, grid=1, block=1)
+kernel(x, grid=1, block=1)
+event.record()
+kernel(x, grid=3, block=64)
+y = gp.from_numpy(__import__("numpy").arange(3))
+try:
+    print("waits")
+    {WAITS[wait]}
+{AFTERWARDS}
+found = errors()
+print(len(found), *(error.replace("\\n", " ") for error in found))
+kernel(gp.ones(1, "int32"), grid=1)
+print(y.tolist(), gp.add(y, 1).tolist(), errors())
+"""
+    lines = interrupted(program, PYGPUKIT_STREAMS=streams).splitlines()
+    assert lines[0] == "interrupted"
+    assert lines[1].startswith("1 kernel 'k': the kernel was interrupted")
+    assert "queued behind it and not run, because the wait for its stream was interrupted: 'k', 'k'" in lines[1]
+    # What was copied from the host is there, and the device is as good as new.
+    assert lines[2:] == ["[0, 1, 2] [1, 2, 3] []"]
+
+
+@unix
+def test_ctrl_c_ends_a_counted_kernel(interrupted: Callable[..., str]) -> None:
+    program = f"""
+{ENDLESS.replace("kernel(x, grid=2, block=32)", "")}
+try:
+    print("waits")
+    kernel.profile(x, grid=2, block=32)
+{AFTERWARDS}
+print(errors(), kernel.profile(gp.ones(1, "int32"), grid=1, block=32).threads)
+"""
+    assert interrupted(program) == "interrupted\n[] 32\n"
+
+
+@unix
+def test_ctrl_c_leaves_kernels_of_other_streams(interrupted: Callable[..., str]) -> None:
+    program = f"""
+{ENDLESS}
+mine, other, late = gp.Stream(), gp.Stream(), gp.Stream()
+with late:
+    y, z = gp.zeros(1, "int32"), gp.zeros(1, "int32")
+kernel(y, grid=1, block=1, stream=other)
+kernel(z, grid=1, block=1, stream=mine)
+try:
+    print("waits")
+    mine.synchronize()
+{AFTERWARDS}
+found = errors(mine.synchronize)
+print(len(found), "the kernel was interrupted" in found[0], mine.query(), other.query())
+with late:
+    y.fill(1)
+print(errors(other.synchronize), gp.default_stream().query())
+with late:
+    x.fill(1)
+print(errors())
+"""
+    assert interrupted(program) == "interrupted\n1 True True False\n[] False\n[]\n"
+
+
+@unix
+def test_ctrl_c_on_the_device_ends_the_kernels_of_all_streams(interrupted: Callable[..., str]) -> None:
+    program = f"""
+{ENDLESS}
+streams = [gp.Stream() for _ in range(3)]
+for stream in streams:
+    kernel(x, grid=1, block=1, stream=stream)
+    kernel(x, grid=1, block=1, stream=stream)
+try:
+    print("waits")
+    gp.synchronize()
+{AFTERWARDS}
+print(len(errors()))
+"""
+    assert interrupted(program) == "interrupted\n4\n"
+
+
+@unix
+def test_ctrl_c_ends_a_launch_of_very_many_blocks(interrupted: Callable[..., str]) -> None:
+    program = f"""
+import pygpukit as gp
+kernel = gp.jit('extern "C" __global__ void many(int* x) {{ if (blockIdx.x == 1 << 30) x[0] = 1; }}')
+x = gp.zeros(1, "int32")
+kernel(x, grid=2**31 - 1, block=32)
+try:
+    print("waits")
+    x.item()
+{AFTERWARDS}
+print(*errors())
+"""
+    out = interrupted(program)
+    assert out.startswith("interrupted\nkernel 'many': the kernel was interrupted\n  --> ")
+    assert "many.cu:1" in out
+
+
+@unix
+@pytest.mark.parametrize("check", [False, True])
+def test_ctrl_c_ends_a_launch(run_python: Callable[..., str], check: bool) -> None:
+    program = f"""
+import os, signal, threading
+import pygpukit as gp
+signal.signal(signal.SIGINT, signal.default_int_handler)
+source = 'extern "C" __global__ void k(volatile int* x) {{ while (*x == 0) {{}} }}'
+kernel, x = gp.jit(source, check={check}), gp.zeros(1, "int32")
+kernel(gp.ones(1, "int32"), grid=1)
+threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+try:
+    kernel(x, grid=2, block=32)
+{AFTERWARDS}
+print(errors(), x.tolist())
+"""
+    assert run_python(program, PYGPUKIT_QUIET="1") == "interrupted\n[] [0]\n"
+
+
+@unix
+def test_a_signal_handler_may_wait_for_the_stream_of_a_launch(run_python: Callable[..., str]) -> None:
+    program = '''
+import signal
+import pygpukit as gp
+kernel = gp.jit("""
+__device__ long long now() { long long t; asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t)); return t; }
+extern "C" __global__ void k(int* x) {
+    for (long long start = now(); now() - start < 150000000;) {}
+    *x = 7;
+}""")
+x = gp.zeros(1, "int32")
+signal.signal(signal.SIGALRM, lambda *_: print(x.tolist()))
+signal.setitimer(signal.ITIMER_REAL, 0.05)
+kernel(x, grid=1, block=1)
+print("launched", x.tolist())
+'''
+    assert run_python(program, PYGPUKIT_QUIET="1") == "[7]\nlaunched [7]\n"
 
 
 def test_what_is_not_supported_is_said_at_load() -> None:

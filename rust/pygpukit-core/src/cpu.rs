@@ -224,8 +224,8 @@ impl Device for CpuDevice {
         self.queue.poll()
     }
 
-    fn interrupt(&self) {
-        self.queue.interrupt();
+    fn interrupt(&self, waited: Waited) {
+        self.queue.interrupt(waited);
     }
 
     fn library_load(&self, image: &[u8]) -> Result<RawLibrary> {

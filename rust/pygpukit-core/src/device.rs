@@ -33,6 +33,14 @@ raw_handle!(
     PhysHandle
 );
 
+/// What a wait waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Waited {
+    Stream(RawStream),
+    /// The last record of an event.
+    Event(RawEvent),
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DeviceKind {
     /// Operators on NumPy, kernels on the emulator.
@@ -138,10 +146,10 @@ pub trait Device: Send + Sync + fmt::Debug {
         self.enqueue(stream, &Work::Kernel(launch.to_owned()))
     }
 
-    /// A wait was given up (Ctrl-C): end running kernels where the device can.
-    fn interrupt(&self) {}
+    /// A wait was given up (Ctrl-C): where the device can, end the kernels it waited for.
+    fn interrupt(&self, _waited: Waited) {}
 
-    /// Run a kernel to its end and count what it did.
+    /// Run a kernel to its end and count what it did; `runtime::wait_check` may end it before.
     fn profile(&self, launch: &Launch<'_>) -> Result<Counters> {
         Err(Error::Device(format!(
             "kernel '{}' cannot be counted on this device: profile() runs on the CPU device (PYGPUKIT_DEVICE=cpu)",

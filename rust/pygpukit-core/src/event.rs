@@ -5,7 +5,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
-use crate::device::{RawEvent, SharedDevice};
+use crate::device::{RawEvent, SharedDevice, Waited};
 use crate::error::{Error, Result};
 use crate::exec::ExecCtx;
 use crate::graph::Recorder;
@@ -103,7 +103,8 @@ impl Event {
         if !self.plain("wait for")? {
             return Ok(());
         }
-        wait_until(check, || {
+        let mut check = || check().inspect_err(|_| self.device.interrupt(Waited::Event(self.raw)));
+        wait_until(&mut check, || {
             self.device.poll()?;
             self.device.event_query(self.raw)
         })

@@ -34,7 +34,7 @@ pub(crate) fn sync_every_submission() -> bool {
     SYNC_EVERY_SUBMISSION.load(Ordering::Relaxed)
 }
 
-/// What the wait after a submission does every few milliseconds.
+/// What waits inside of submissions do every few milliseconds.
 static WAIT_CHECK: OnceLock<fn() -> Result<()>> = OnceLock::new();
 
 /// Let waits whose caller gives nothing to do run this function; the first call wins. It may end them with an error.
@@ -163,8 +163,11 @@ impl DeviceState {
     /// Wait for all our streams.
     pub fn synchronize(&self, check: &mut dyn FnMut() -> Result<()>) -> Result<()> {
         self.check()?;
-        for stream in self.streams() {
-            stream.synchronize(check)?;
+        let streams = self.streams();
+        // All of them are waited for, not only the one whose turn it is.
+        let mut check = || check().inspect_err(|_| streams.iter().for_each(|stream| stream.interrupt()));
+        for stream in &streams {
+            stream.synchronize(&mut check)?;
         }
         self.reap();
         Ok(())

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use crate::command::{ArgTag, Command, Launch, UseRef, Work};
-use crate::device::{DeviceKind, RawEvent, RawStream, SharedDevice};
+use crate::device::{DeviceKind, RawEvent, RawStream, SharedDevice, Waited};
 use crate::error::{Error, Result};
 use crate::kernel::Label;
 
@@ -197,9 +197,10 @@ impl Stream {
     }
 
     /// Wait until the stream has passed `n`. `check` runs every few milliseconds and may end the wait with an
-    /// error (a signal handler that raised).
+    /// error (a signal handler that raised), and kernels of the stream with it.
     pub fn wait_passed(&self, n: u64, check: &mut dyn FnMut() -> Result<()>) -> Result<()> {
-        wait_until(check, || {
+        let mut check = || check().inspect_err(|_| self.interrupt());
+        wait_until(&mut check, || {
             if self.passed(n)? {
                 return Ok(true);
             }
@@ -211,7 +212,7 @@ impl Stream {
     /// Wait for everything submitted so far.
     pub fn synchronize(&self, check: &mut dyn FnMut() -> Result<()>) -> Result<()> {
         let n = self.seq();
-        let mut check = || check().inspect_err(|_| self.device.interrupt());
+        let mut check = || check().inspect_err(|_| self.interrupt());
         wait_until(&mut check, || {
             self.device.poll()?;
             // An idle stream is the quick answer. While other threads feed it, it may never be idle.
@@ -219,6 +220,11 @@ impl Stream {
         })?;
         self.completed.fetch_max(n, Ordering::AcqRel);
         Ok(())
+    }
+
+    /// Somebody gave up waiting for this stream: end its kernels where the device can.
+    pub(crate) fn interrupt(&self) {
+        self.device.interrupt(Waited::Stream(self.raw));
     }
 
     /// Make this stream wait, on the device, until `other` has passed `n`.

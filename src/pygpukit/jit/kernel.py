@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -16,6 +17,8 @@ __all__ = ["jit", "load_ptx", "warmup"]
 
 _MAX_KERNELS = 512
 _MAX_PTX = 256 << 20
+# How text in one line begins: with a comment or a directive. Paths such as ./k.ptx or .cache/k.ptx do not.
+_PTX_START = re.compile(r"\s*(?:$|//|/\*|\.\w+(?:\s|$))")
 _WARMUP = 'extern "C" __global__ void pgk_warmup() {}'
 
 _kernels: OrderedDict[Hashable, _native.Kernel] = OrderedDict()
@@ -125,14 +128,15 @@ def load_ptx(path_or_text: str | os.PathLike[str], func: str | None = None) -> _
     Parameters
     ----------
     path_or_text : str or path
-        PTX text, or the file that holds it.
+        PTX text, or the file that holds it. A `str` is text when it has more than one line, or begins with a comment
+        or a directive such as ``.version``; a `pathlib.Path` is always a file.
     func : str, optional
         The entry point; may be left out when there is one.
 
     Raises
     ------
     KernelCompileError
-        If there is no such entry point.
+        If there is no such entry point, or no text at all.
     OSError
         If the file cannot be read.
     """
@@ -179,16 +183,33 @@ def _remember(key: Hashable, kernel: _native.Kernel) -> _native.Kernel:
 
 
 def _ptx_text(path_or_text: str | os.PathLike[str]) -> str:
-    if isinstance(path_or_text, str) and ("\n" in path_or_text or ".entry" in path_or_text):
-        return path_or_text.rstrip("\0")
+    if isinstance(path_or_text, str):
+        text = path_or_text.rstrip("\0")
+        # No path has a zero inside.
+        if "\n" in text or "\0" in text or _PTX_START.match(text):
+            return _not_empty(text, "the PTX text")
     from pathlib import Path
 
     path = Path(path_or_text)
-    with open(path, "rb") as file:
-        data = file.read(_MAX_PTX + 1)
+    try:
+        with open(path, "rb") as file:
+            data = file.read(_MAX_PTX + 1)
+    except OSError as error:
+        if isinstance(path_or_text, str):
+            shown = path_or_text if len(path_or_text) <= 200 else path_or_text[:200] + "..."
+            remark = "no PTX text either, which begins with a comment or a directive such as .version"
+            raise type(error)(error.errno, f"{error.strerror}, and {remark}", shown) from None
+        raise
     if len(data) > _MAX_PTX:
         raise KernelCompileError(f"{path} is larger than {_MAX_PTX} bytes: it is no PTX text")
     try:
-        return data.decode("utf-8").rstrip("\0")
+        text = data.decode("utf-8").rstrip("\0")
     except UnicodeDecodeError:
         raise KernelCompileError(f"{path} is not text: load_ptx takes PTX, not a cubin") from None
+    return _not_empty(text, path)
+
+
+def _not_empty(text: str, what: object) -> str:
+    if not text.strip():
+        raise KernelCompileError(f"{what} is empty: load_ptx takes PTX text, or the path of a file that holds it")
+    return text

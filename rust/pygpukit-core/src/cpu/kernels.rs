@@ -14,9 +14,10 @@ use crate::emulator::{Counters, Image, Launch, Memory, Options, Running};
 use crate::error::{Error, Result};
 use crate::kernel::Check;
 use crate::memory::registry::{self, Extent};
+use crate::runtime;
 
-/// How long a launch is waited for before it goes on in the background: kernels may wait for the host.
-const PATIENCE: Duration = Duration::from_millis(250);
+/// How long a thread runs a kernel before it looks for signals.
+pub(super) const PAUSE: Duration = Duration::from_millis(10);
 
 /// Most threads of a block; a kernel may allow fewer.
 pub(super) const MAX_THREADS: u32 = 1024;
@@ -154,23 +155,25 @@ impl Kernels {
         tables.kernels.get(&kernel.0).map(|(image, index)| image.params(*index))
     }
 
-    /// Run a launch to its end, or until it is clear that it takes long: it then goes on by itself.
-    pub fn run(&self, launch: &KernelLaunch) -> Result<Option<Running>> {
-        let running = self.begin(launch, Options::default())?;
-        match running.work(PATIENCE) {
-            Some(result) => result.map(|_| None).map_err(Error::Kernel),
-            None => Ok(Some(running)),
-        }
-    }
-
     /// Run a launch to its end and count what it does.
     pub fn profile(&self, launch: &KernelLaunch) -> Result<Counters> {
         let running = self.begin(launch, Options { count: true, ..Options::default() })?;
-        let summary = running.wait().map_err(Error::Kernel)?;
+        let summary = loop {
+            if let Some(result) = running.work(PAUSE) {
+                break result.map_err(Error::Kernel)?;
+            }
+            if let Err(error) = runtime::wait_check() {
+                running.interrupt();
+                // Its memory may be freed once this returns.
+                let _ = running.wait();
+                return Err(error);
+            }
+        };
         Ok(summary.counters.map(|counters| *counters).unwrap_or_default())
     }
 
-    fn begin(&self, launch: &KernelLaunch, options: Options) -> Result<Running> {
+    /// Begin a launch: the caller then calls `work` or `wait`.
+    pub fn begin(&self, launch: &KernelLaunch, options: Options) -> Result<Running> {
         let name = launch.kernel.name();
         let known = self.tables.lock().kernels.get(&launch.kernel.raw().0).cloned();
         let Some((image, index)) = known else {

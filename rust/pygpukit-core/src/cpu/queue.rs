@@ -5,26 +5,39 @@
 //! once, and then what other threads have added meanwhile: they never wait for their turn, because they may hold a
 //! lock that the running work needs. No lock is held while work runs, nor while it is dropped: it may submit work,
 //! take other locks, or free memory.
+//!
+//! Who gives up waiting (Ctrl-C) ends the kernels waited for: those that run, and those queued. Copies, fills and host
+//! functions still run: they end by themselves, and arrays made of host data have their values.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 
-use super::kernels::Kernels;
+use super::kernels::{Kernels, PAUSE};
 use super::{code, failure};
-use crate::command::{Copy, Fill, Work};
-use crate::device::{RawEvent, RawStream};
-use crate::emulator::Running;
+use crate::command::{Copy, Fill, KernelLaunch, Work};
+use crate::device::{RawEvent, RawStream, Waited};
+use crate::emulator::{Options, Running};
 use crate::error::{Error, Result};
 use crate::random::Random;
+use crate::runtime;
 
 /// At most this many operations run in one poll.
 const STEPS: u64 = 3;
 
+/// How long a launch is waited for before it goes on in the background: kernels may wait for the host.
+const PATIENCE: Duration = Duration::from_millis(250);
+
 /// At most this many errors wait to be reported.
 const MAX_ERRORS: usize = 64;
+
+/// An inline poll runs no further operation after this time: who waits must hear signals.
+const POLL: Duration = Duration::from_millis(5);
+
+/// At most this many kernels that were not run are named.
+const MAX_NAMES: usize = 4;
 
 /// Number of one record of an event: waits refer to the record, not to the event, which may be recorded again.
 type RecordId = u64;
@@ -40,6 +53,14 @@ struct StreamQueue {
     operations: VecDeque<Operation>,
     /// An operation of this stream runs now, on some thread.
     running: bool,
+    /// The kernel it is, once that has begun.
+    kernel: Option<Arc<Running>>,
+    /// Somebody waits for that kernel's end and reports its error.
+    attended: bool,
+    /// A kernel that runs now is not wanted any more.
+    interrupted: bool,
+    /// Names of kernels that were taken out of the queue while the operation runs: its end reports them.
+    dropped: Vec<String>,
 }
 
 struct Event {
@@ -59,8 +80,6 @@ struct State {
     pending: HashSet<RecordId>,
     /// Errors of work that was run for another thread, until a poll or a query of a stream reports them.
     errors: VecDeque<Error>,
-    /// Kernels that go on in the background, by stream.
-    background: HashMap<usize, Arc<Running>>,
     random: Random,
 }
 
@@ -68,12 +87,14 @@ pub(crate) struct Queue {
     deferred: bool,
     kernels: Arc<Kernels>,
     state: Mutex<State>,
+    /// Notified when the turn of a kernel has ended.
+    ended: Condvar,
 }
 
 impl Queue {
     pub fn new(deferred: Option<u64>, kernels: Arc<Kernels>) -> Arc<Queue> {
         let state = State { random: Random::new(deferred.unwrap_or(0)), ..State::default() };
-        Arc::new(Queue { deferred: deferred.is_some(), kernels, state: Mutex::new(state) })
+        Arc::new(Queue { deferred: deferred.is_some(), kernels, state: Mutex::new(state), ended: Condvar::new() })
     }
 
     pub fn add_stream(&self) -> RawStream {
@@ -103,42 +124,59 @@ impl Queue {
         }
         queue.running = true;
         drop(state);
-        let finish = Finish { queue: self, index: stream.0, error: None };
-        let result = match self.run(work) {
-            Ok(Some(running)) => {
-                self.leave(running, finish);
-                Ok(())
-            }
-            other => {
-                drop(finish);
-                other.map(|_| ())
-            }
-        };
+        let result = self.run(stream.0, work, true);
         self.run_ready();
         result
     }
 
-    /// Do one piece of work that `check` has let through. A kernel that takes long is given back.
-    fn run(&self, work: &Work) -> Result<Option<Arc<Running>>> {
-        match work {
-            Work::Copy(copy) => copy_bytes(copy),
-            Work::Fill(fill) => fill_elements(fill),
-            Work::Host(function) => return function().map(|()| None).map_err(Error::Host),
-            Work::Kernel(launch) => return Ok(self.kernels.run(launch)?.map(Arc::new)),
-            Work::Graph(_) => {
-                return Err(Error::Device(format!("the CPU device cannot run a {}", work.describe())));
+    /// Run one piece of a stream's work, whose turn has begun. An error is kept when the caller does not hear it.
+    fn run(self: &Arc<Queue>, index: usize, work: &Work, heard: bool) -> Result<()> {
+        let mut finish = Finish { queue: self, index, error: None };
+        let result = match work {
+            Work::Copy(copy) => {
+                copy_bytes(copy);
+                Ok(())
             }
+            Work::Fill(fill) => {
+                fill_elements(fill);
+                Ok(())
+            }
+            Work::Host(function) => function().map_err(Error::Host),
+            Work::Kernel(launch) => match self.begin(index, launch, heard) {
+                Ok(running) => match running.work(PAUSE) {
+                    Some(result) => result.map(drop).map_err(Error::Kernel),
+                    None => {
+                        self.leave(running.clone(), finish);
+                        return if heard { self.attend(index, &running) } else { Ok(()) };
+                    }
+                },
+                Err(error) => Err(error),
+            },
+            Work::Graph(_) => Err(Error::Device(format!("the CPU device cannot run a {}", work.describe()))),
+        };
+        if heard {
+            return result;
         }
-        Ok(None)
+        finish.error = result.err();
+        Ok(())
     }
 
-    /// Let a kernel end by itself, and its stream's turn with it; its error is then kept.
+    fn begin(&self, index: usize, launch: &KernelLaunch, attended: bool) -> Result<Arc<Running>> {
+        let running = Arc::new(self.kernels.begin(launch, Options::default())?);
+        let queue = &mut self.state.lock().streams[index];
+        if queue.interrupted {
+            running.interrupt();
+        }
+        queue.kernel = Some(running.clone());
+        queue.attended = attended;
+        Ok(running)
+    }
+
+    /// Let a kernel go on without its caller, and end its stream's turn with it.
     fn leave(self: &Arc<Queue>, running: Arc<Running>, mut finish: Finish<'_>) {
-        let (queue, index) = (self.clone(), finish.index);
-        self.state.lock().background.insert(index, running.clone());
+        let (queue, index, kernel) = (self.clone(), finish.index, running.clone());
         let end = move || {
             let error = running.wait().err().map(Error::Kernel);
-            queue.state.lock().background.remove(&index);
             drop(Finish { queue: &queue, index, error });
             if !queue.deferred {
                 queue.run_ready();
@@ -147,17 +185,48 @@ impl Queue {
         match std::thread::Builder::new().name("pygpukit-kernel".to_string()).spawn(end) {
             // The thread ends the turn.
             Ok(_) => std::mem::forget(finish),
-            Err(error) => {
-                finish.error = Some(Error::Kernel(format!("no thread for a kernel that takes long: {error}")))
-            }
+            Err(_) => finish.error = kernel.wait().err().map(Error::Kernel),
         }
     }
 
-    /// End the kernels that run in the background.
-    pub fn interrupt(&self) {
-        for running in self.state.lock().background.values() {
-            running.interrupt();
+    /// Wait for a kernel that was left to itself, as long as launches are waited for. Signal handlers run meanwhile, and
+    /// may use the stream; one that raises ends the kernel.
+    fn attend(&self, index: usize, running: &Arc<Running>) -> Result<()> {
+        let start = Instant::now();
+        let (mut next, mut given_up) = (start + PAUSE, Ok(()));
+        let mut state = self.state.lock();
+        while state.streams[index].runs(running) {
+            // Other kernels end too.
+            if !self.ended.wait_until(&mut state, next).timed_out() || !state.streams[index].runs(running) {
+                continue;
+            }
+            next = Instant::now() + PAUSE;
+            if given_up.is_err() {
+                continue;
+            }
+            if start.elapsed() >= PATIENCE {
+                state.streams[index].attended = false;
+                return Ok(());
+            }
+            if !self.deferred {
+                drop(state);
+                given_up = runtime::wait_check().inspect_err(|_| running.interrupt());
+                state = self.state.lock();
+            }
         }
+        drop(state);
+        given_up?;
+        running.wait().map(drop).map_err(Error::Kernel)
+    }
+
+    /// End the kernels that somebody no longer waits for: those of a stream, and what that waits for on others.
+    pub fn interrupt(&self, waited: Waited) {
+        let mut state = self.state.lock();
+        let dropped: Vec<Operation> =
+            state.ahead_of(waited).into_iter().flat_map(|(index, end)| state.cancel(index, end)).collect();
+        drop(state);
+        // What it holds may free memory.
+        drop(dropped);
     }
 
     pub fn add_event(&self, timing: bool) -> RawEvent {
@@ -227,7 +296,8 @@ impl Queue {
     /// Inline, run what is left (a panic may leave something), and report one error that nobody has heard of yet.
     pub fn poll(self: &Arc<Queue>) -> Result<()> {
         if !self.deferred {
-            self.run_ready();
+            let start = Instant::now();
+            while self.step()? && start.elapsed() < POLL {}
             return self.state.lock().report();
         }
         let steps = 1 + self.state.lock().random.next() % STEPS;
@@ -254,14 +324,8 @@ impl Queue {
             Some(Operation::Work(work)) => {
                 state.streams[index].running = true;
                 drop(state);
-                let mut finish = Finish { queue: self, index, error: None };
-                match self.run(&work) {
-                    Ok(None) => {}
-                    Ok(Some(running)) => self.leave(running, finish),
-                    Err(error) if self.deferred => return Err(error),
-                    // Whoever submitted it has gone on.
-                    Err(error) => finish.error = Some(error),
-                }
+                // Inline, whoever submitted it has gone on, and this thread may wait for something else.
+                self.run(index, &work, self.deferred)?;
             }
         }
         Ok(true)
@@ -279,8 +343,43 @@ struct Finish<'a> {
 impl Drop for Finish<'_> {
     fn drop(&mut self) {
         let mut state = self.queue.state.lock();
-        state.streams[self.index].running = false;
-        state.keep(self.error.take());
+        let queue = &mut state.streams[self.index];
+        queue.running = false;
+        queue.interrupted = false;
+        let kernel = queue.kernel.take();
+        let attended = std::mem::take(&mut queue.attended);
+        let error = self.error.take().filter(|_| !attended);
+        let error = not_run(error, &std::mem::take(&mut queue.dropped));
+        state.keep(error);
+        drop(state);
+        if kernel.is_some() {
+            self.queue.ended.notify_all();
+        }
+        drop(kernel);
+    }
+}
+
+/// Add the kernels that were taken out of the queue to an error, or make one of them.
+fn not_run(error: Option<Error>, dropped: &[String]) -> Option<Error> {
+    if dropped.is_empty() {
+        return error;
+    }
+    let more = match dropped.len().saturating_sub(MAX_NAMES) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let names = dropped.iter().take(MAX_NAMES).map(|name| format!("'{name}'")).collect::<Vec<_>>().join(", ");
+    let text = format!("not run, because the wait for its stream was interrupted: {names}{more}");
+    Some(match error {
+        Some(Error::Kernel(report)) => Error::Kernel(format!("{report}\n  note: queued behind it and {text}")),
+        Some(other) => other,
+        None => Error::Kernel(format!("kernels were {text}")),
+    })
+}
+
+impl StreamQueue {
+    fn runs(&self, kernel: &Arc<Running>) -> bool {
+        self.kernel.as_ref().is_some_and(|known| Arc::ptr_eq(known, kernel))
     }
 }
 
@@ -310,6 +409,69 @@ impl State {
     /// Report one error that nobody has heard of yet.
     fn report(&mut self) -> Result<()> {
         self.errors.pop_front().map_or(Ok(()), Err)
+    }
+
+    /// The streams on which something lies ahead of what is waited for, each with the record up to which it does.
+    fn ahead_of(&self, waited: Waited) -> HashMap<usize, RecordId> {
+        let mut owners = HashMap::new();
+        for (index, queue) in self.streams.iter().enumerate() {
+            owners.extend(queue.operations.iter().filter_map(|operation| match operation {
+                Operation::Record(_, id) => Some((*id, index)),
+                _ => None,
+            }));
+        }
+        let first = match waited {
+            Waited::Stream(stream) => Some(stream.0),
+            Waited::Event(event) => {
+                self.events.get(&event.0).and_then(|event| event.last).and_then(|id| owners.get(&id).copied())
+            }
+        };
+        let mut ends = HashMap::new();
+        // The whole stream that is waited for: what comes later there was made to wait for the same.
+        let mut found: Vec<(usize, RecordId)> = first.into_iter().map(|index| (index, RecordId::MAX)).collect();
+        while let Some((index, end)) = found.pop() {
+            let known = ends.entry(index).or_insert(0);
+            if *known >= end {
+                continue;
+            }
+            *known = end;
+            let Some(queue) = self.streams.get(index) else { continue };
+            for operation in &queue.operations {
+                match operation {
+                    Operation::Record(_, id) if *id == end => break,
+                    Operation::Wait(id) => found.extend(owners.get(id).map(|owner| (*owner, *id))),
+                    _ => {}
+                }
+            }
+        }
+        ends
+    }
+
+    /// End the kernel that a stream runs, and take those queued before a record out of its queue.
+    fn cancel(&mut self, index: usize, end: RecordId) -> Vec<Operation> {
+        let Some(queue) = self.streams.get_mut(index) else { return Vec::new() };
+        queue.interrupted = queue.running;
+        if let Some(kernel) = &queue.kernel {
+            kernel.interrupt();
+        }
+        let ends = |operation: &Operation| matches!(operation, Operation::Record(_, id) if *id == end);
+        let count = queue.operations.iter().position(ends).unwrap_or(queue.operations.len());
+        let is_kernel =
+            |operation: &Operation| matches!(operation, Operation::Work(work) if matches!(**work, Work::Kernel(_)));
+        let (dropped, kept) = queue.operations.drain(..count).partition::<Vec<_>, _>(is_kernel);
+        kept.into_iter().rev().for_each(|operation| queue.operations.push_front(operation));
+        for operation in &dropped {
+            if let Operation::Work(work) = operation
+                && let Work::Kernel(launch) = &**work
+            {
+                queue.dropped.push(launch.kernel.name().to_string());
+            }
+        }
+        if !queue.running {
+            let error = not_run(None, &std::mem::take(&mut queue.dropped));
+            self.keep(error);
+        }
+        dropped
     }
 
     fn is_ready(&self, index: usize) -> bool {

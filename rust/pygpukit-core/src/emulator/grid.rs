@@ -357,6 +357,14 @@ impl Run {
                     state.counters.get_or_insert_default().add(counters);
                 }
                 state.idle = 0;
+                // Many short blocks take long too.
+                if state.next < self.grid.total()
+                    && let Some(mut fault) = self.limit(&state, &cluster)
+                {
+                    // Of those that have not begun.
+                    fault.pc = self.grid.entry().start;
+                    state.fault.get_or_insert(fault);
+                }
                 state.spare.push(cluster);
             }
             BlockOutcome::Slice | BlockOutcome::Waits => {
