@@ -175,7 +175,7 @@ impl Graph {
     }
 
     /// Have the graph's memory on the device.
-    fn hold(&self, ctx: &ExecCtx) -> Result<Held> {
+    fn hold(&self, ctx: &ExecCtx) -> Result<Held<'_>> {
         if self.movable.is_empty() {
             return Ok(Held::default());
         }

@@ -29,12 +29,12 @@ pub fn submit(ctx: &ExecCtx, mut command: Command) -> Result<()> {
     if let Work::Kernel(launch) = &command.work {
         launch.kernel.allow_shared(launch.shared)?;
     }
+    if registry::is_tracking() && !ctx.state.is_cuda() {
+        define(ctx, &mut command);
+    }
     let held = residency::hold(ctx, command.uses.iter().map(|used| (&used.storage, used.access)))?;
     for used in &command.uses {
         await_birth(ctx, &used.storage)?;
-    }
-    if registry::is_tracking() && !ctx.state.is_cuda() {
-        define(ctx, &mut command);
     }
     ctx.state.device.enqueue(ctx.stream.raw(), &command.work)?;
     let seq = ctx.stream.note(&command, ctx.task.as_ref());
@@ -90,7 +90,10 @@ fn define_written<'a>(uses: impl Iterator<Item = (&'a Arc<Storage>, Access)>) {
 pub(crate) fn copy_on(stream: &Arc<Stream>, copy: command::Copy) -> Result<u64> {
     let command = Command { work: Work::Copy(copy), uses: SmallVec::new(), cost_key: 0 };
     stream.device().enqueue(stream.raw(), &command.work)?;
-    Ok(stream.note(&command, None))
+    let seq = stream.note(&command, None);
+    // A marker here, so that whoever waits for this copy does not wait for those behind it.
+    stream.passed(seq)?;
+    Ok(seq)
 }
 
 /// A block recycled on its home stream may still be in use there by earlier work; another stream waits for that.

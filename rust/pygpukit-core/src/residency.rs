@@ -12,9 +12,9 @@ use crate::runtime;
 
 /// Segments that stay where they are as long as this lives.
 #[derive(Default)]
-pub(crate) struct Held(SmallVec<[Arc<Segment>; 4]>);
+pub(crate) struct Held<'a>(SmallVec<[&'a Arc<Segment>; 4]>);
 
-impl Drop for Held {
+impl Drop for Held<'_> {
     #[inline]
     fn drop(&mut self) {
         for segment in &self.0 {
@@ -25,7 +25,10 @@ impl Drop for Held {
 
 /// Have the memory of a submission on the device until the uses are noted. Memory that never moves costs one look.
 #[inline]
-pub(crate) fn hold<'a>(ctx: &ExecCtx, uses: impl Iterator<Item = (&'a Arc<Storage>, Access)> + Clone) -> Result<Held> {
+pub(crate) fn hold<'a>(
+    ctx: &ExecCtx,
+    uses: impl Iterator<Item = (&'a Arc<Storage>, Access)> + Clone,
+) -> Result<Held<'a>> {
     if uses.clone().all(|(storage, _)| !storage.is_evictable()) {
         return Ok(Held::default());
     }
@@ -37,17 +40,16 @@ pub(crate) fn hold<'a>(ctx: &ExecCtx, uses: impl Iterator<Item = (&'a Arc<Storag
 pub(crate) fn hold_segments<'a>(
     ctx: &ExecCtx,
     segments: impl Iterator<Item = (&'a Arc<Segment>, bool)> + Clone,
-) -> Result<Held> {
+) -> Result<Held<'a>> {
     let arena = &ctx.state.arena;
     let mut held = Held::default();
     let mut here = true;
     for (segment, _) in segments.clone() {
         here &= segment.enter();
-        held.0.push(segment.clone());
+        held.0.push(segment);
     }
     if !here {
-        let wanted: SmallVec<[&Arc<Segment>; 4]> = held.0.iter().collect();
-        runtime::blocking(&mut || arena.bring_in(&wanted, &mut runtime::wait_check))?;
+        runtime::blocking(&mut || arena.bring_in(&held.0, &mut runtime::wait_check))?;
     }
     let now = arena.tick();
     for (segment, writes) in segments {

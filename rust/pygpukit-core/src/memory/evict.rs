@@ -23,6 +23,9 @@ use crate::launch::copy_on;
 use crate::runtime;
 use crate::stream::Stream;
 
+/// As many times what is needed is on its way to the host.
+const AHEAD: usize = 3;
+
 type Check<'a> = &'a mut dyn FnMut() -> Result<()>;
 type MakeStream = Box<dyn Fn() -> Result<Arc<Stream>> + Send + Sync>;
 
@@ -219,9 +222,9 @@ impl Arena {
         self.sweep()?;
         let (mut freed, mut rounds) = (0, 0);
         while freed < bytes {
-            // As much again as is needed starts now, so that the next call finds it on its way.
+            // More than is needed starts now, so that the next calls find it on its way.
             let mut unavailable = None;
-            if let Err(error) = self.start_oldest(scope, requester, (bytes - freed).saturating_mul(2)) {
+            if let Err(error) = self.start_oldest(scope, requester, (bytes - freed).saturating_mul(AHEAD)) {
                 unavailable = Some(error);
             }
             let next = self.mover.leaving.lock().iter().find_map(|leaving| {

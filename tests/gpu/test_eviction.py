@@ -12,8 +12,13 @@ import pygpukit as gp
 MIB = 1 << 20
 
 
+@pytest.fixture(autouse=True)
+def on_device(device: gp.Device) -> gp.Device:
+    return device
+
+
 @pytest.fixture
-def pool() -> gp.memory.MemoryPool:
+def pool(device: gp.Device) -> gp.memory.MemoryPool:
     return gp.memory.MemoryPool(quota=16 * MIB, enable_eviction=True, name="small")
 
 
@@ -149,7 +154,7 @@ def test_small_arrays_move_with_their_neighbours() -> None:
     assert large.to_numpy().sum() == 0
 
 
-def test_threads_share_a_quota(pool: gp.memory.MemoryPool) -> None:
+def test_threads_share_a_quota(pool: gp.memory.MemoryPool, device: gp.Device) -> None:
     errors: list[BaseException] = []
 
     def work(seed: int) -> None:
