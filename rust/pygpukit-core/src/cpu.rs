@@ -22,6 +22,7 @@ use crate::error::{Error, Result};
 use crate::kernel::Check;
 use address::AddressSpace;
 use kernels::{Kernels, MAX_THREADS, Reachable};
+pub(crate) use host::memory as host_memory;
 use queue::Queue;
 
 const THREADS_PER_SM: u32 = 2048;

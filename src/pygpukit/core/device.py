@@ -48,6 +48,8 @@ def _get(name: str) -> Device:
                 )
             else:
                 found = _native.open_cuda(int(name.partition(":")[2]), pooled)
+            if settings.pinned_limit is not None:
+                found._set_pinned_limit(settings.pinned_limit)
             _open[name] = found
         return found
 

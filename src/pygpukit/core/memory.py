@@ -1,13 +1,27 @@
-"""Memory pools: quotas and statistics of the allocator behind every array."""
+"""Memory pools, and page-locked host memory: quotas, statistics, and giving back."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, SupportsIndex
+
+import numpy as np
 
 from pygpukit import _pygpukit_rust as _native
 from pygpukit._pygpukit_rust import Allocation, MemoryPool
+from pygpukit.dtypes import DTypeLike, float32, to_numpy_dtype
 
-__all__ = ["Allocation", "MemoryPool", "get_default_pool", "set_default_pool", "stats", "trim"]
+__all__ = [
+    "Allocation",
+    "MemoryPool",
+    "empty_pinned",
+    "get_default_pool",
+    "pinned_stats",
+    "set_default_pool",
+    "stats",
+    "trim",
+    "trim_pinned",
+]
 
 
 def get_default_pool() -> MemoryPool:
@@ -51,3 +65,70 @@ def trim() -> None:
     >>> trim()
     """
     _native.current_pool().trim()
+
+
+def empty_pinned(
+    shape: SupportsIndex | Sequence[SupportsIndex], dtype: DTypeLike = float32
+) -> np.ndarray[Any, Any]:
+    """A NumPy array in page-locked memory, which the device copies from and to without a detour. Its elements are not set.
+
+    The memory goes back to a pool when the array and its views are gone.
+
+    Parameters
+    ----------
+    shape : int or sequence of int
+    dtype : DataType, str or numpy.dtype
+
+    Returns
+    -------
+    numpy.ndarray
+
+    Raises
+    ------
+    OutOfMemoryError
+        If the device's page-locked memory would exceed PYGPUKIT_PINNED_LIMIT.
+
+    Examples
+    --------
+    >>> a = empty_pinned((2, 3), "float16")
+    >>> a.shape, a.dtype
+    ((2, 3), dtype('float16'))
+    """
+    # NumPy reads shape and type, and names what is wrong with them; nothing is allocated for this one.
+    like = np.broadcast_to(np.empty((), to_numpy_dtype(dtype)), shape)
+    if like.size == 0:
+        return np.empty(like.shape, like.dtype)
+    nbytes = like.size * like.itemsize
+    return np.asarray(_native.PinnedMemory(nbytes)).view(like.dtype).reshape(like.shape)
+
+
+def pinned_stats() -> dict[str, int]:
+    """Statistics of the page-locked memory of the current device.
+
+    Returns
+    -------
+    dict
+        Bytes `used`, `cached` (kept for reuse), `peak` and `limit`; requests that were `hits` and `misses`.
+
+    Examples
+    --------
+    >>> sorted(pinned_stats())
+    ['cached', 'hits', 'limit', 'misses', 'peak', 'used']
+    """
+    return _native.pinned_stats()
+
+
+def trim_pinned() -> int:
+    """Give page-locked memory that nobody uses back to the system. This may wait for all work on the device.
+
+    Returns
+    -------
+    int
+        Bytes given back.
+
+    Examples
+    --------
+    >>> trim_pinned() >= 0
+    True
+    """
+    return _native.trim_pinned()
