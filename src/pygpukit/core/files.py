@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import operator
 import os
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any, SupportsIndex
 
@@ -87,9 +86,9 @@ def load_raw(
         # Asked before memory is taken for it.
         if start + wanted > there:
             raise LoadError(
-                f"'{name}' is too short for {kind.name}{tuple(dims)} at offset {start}: {wanted} bytes are wanted there, "
-                f"but the file has {there} bytes, so {max(there - start, 0)} are there. Check offset, shape and dtype, "
-                "and whether the file is complete"
+                f"'{name}' is too short for {kind.name}{tuple(dims)} at offset {start}: {wanted} bytes are wanted, but "
+                f"the file has {there} bytes, so {max(there - start, 0)} are there. Check offset, shape and dtype, and "
+                "whether the file is complete"
             )
         chosen = stream.device if device is None and stream is not None else device
         array = _native.empty(dims, kind, chosen)
@@ -104,14 +103,12 @@ def load_raw(
     return array
 
 
-def _follow(
-    handle: _native.TransferHandle, text: str, progress: bool | Callable[[int, int], Any] | None
-) -> None:
+def _follow(handle: _native.TransferHandle, text: str, progress: bool | Callable[[int, int], Any] | None) -> None:
     if callable(progress):
         while not handle.wait(_STEP):
             progress(handle.bytes_done, handle.bytes)
         progress(handle.bytes_done, handle.bytes)
-    elif progress is False or threading.current_thread() is not threading.main_thread():
+    elif progress is False:
         handle.wait()
     else:
         with progress_bar(text, handle.bytes, always=progress is True) as show:

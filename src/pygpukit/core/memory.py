@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import operator
 from collections.abc import Sequence
 from typing import Any, SupportsIndex
 
@@ -67,10 +69,8 @@ def trim() -> None:
     _native.current_pool().trim()
 
 
-def empty_pinned(
-    shape: SupportsIndex | Sequence[SupportsIndex], dtype: DTypeLike = float32
-) -> np.ndarray[Any, Any]:
-    """A NumPy array in page-locked memory, which the device copies from and to without a detour. Its elements are not set.
+def empty_pinned(shape: SupportsIndex | Sequence[SupportsIndex], dtype: DTypeLike = float32) -> np.ndarray[Any, Any]:
+    """A NumPy array in page-locked memory, which the device copies from and to without a detour; not set.
 
     The memory goes back to a pool when the array and its views are gone.
 
@@ -94,12 +94,14 @@ def empty_pinned(
     >>> a.shape, a.dtype
     ((2, 3), dtype('float16'))
     """
-    # NumPy reads shape and type, and names what is wrong with them; nothing is allocated for this one.
-    like = np.broadcast_to(np.empty((), to_numpy_dtype(dtype)), shape)
-    if like.size == 0:
-        return np.empty(like.shape, like.dtype)
-    nbytes = like.size * like.itemsize
-    return np.asarray(_native.PinnedMemory(nbytes)).view(like.dtype).reshape(like.shape)
+    kind = to_numpy_dtype(dtype)
+    dims = (shape,) if isinstance(shape, SupportsIndex) else tuple(shape)
+    sizes = tuple(operator.index(dim) for dim in dims)
+    nbytes = math.prod(sizes) * kind.itemsize
+    if nbytes <= 0:
+        # NumPy says what is wrong with a negative one.
+        return np.empty(sizes, kind)
+    return np.asarray(_native.PinnedMemory(nbytes)).view(kind).reshape(sizes)
 
 
 def pinned_stats() -> dict[str, int]:

@@ -21,8 +21,8 @@ _LOOK = 0.0005
 class Transfer:
     """A copy on its way between host and device.
 
-    Made by `copy_to_device` and `copy_to_host`. Until it is done the array and the host memory belong to it: the target is
-    not to be read and the source not to be changed. ``await transfer`` waits in a coroutine.
+    Made by `copy_to_device` and `copy_to_host`. Until it is done the array and the host memory belong to it: the
+    target is not to be read and the source not to be changed. ``await transfer`` waits in a coroutine.
 
     Examples
     --------

@@ -43,11 +43,13 @@ def progress(text: str, delay: float = _DELAY) -> Iterator[None]:
 
 
 @contextmanager
-def progress_bar(text: str, total: int, *, always: bool = False, delay: float = _DELAY) -> Iterator[Callable[[int], None]]:
+def progress_bar(
+    text: str, total: int, *, always: bool = False, delay: float = _DELAY
+) -> Iterator[Callable[[int], None]]:
     """Give a function that shows how many bytes of `total` are done, as a bar on a terminal that goes away at the end.
 
-    Nothing is shown in the first `delay` seconds, elsewhere than on a terminal, or with PYGPUKIT_QUIET=1; `always` shows
-    it at once and wherever stderr goes.
+    Nothing is shown in the first `delay` seconds, elsewhere than on a terminal, or with PYGPUKIT_QUIET=1; `always`
+    shows it at once and wherever stderr goes.
     """
     bar: _Bar | None = None
     start = time.monotonic()
@@ -75,9 +77,9 @@ class _Bar:
     def __init__(self, text: str, total: int) -> None:
         from rich.console import Console
         from rich.markup import escape
-        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-        columns = (TextColumn(escape(text)), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+        columns = (TextColumn(escape(text)), BarColumn(), DownloadColumn(), TransferSpeedColumn())
         self._progress = Progress(*columns, console=Console(stderr=True), transient=True)
         self._task = self._progress.add_task("", total=total)
         self._progress.start()
