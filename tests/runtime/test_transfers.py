@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
+import os
+import subprocess
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -355,3 +360,16 @@ print("end")
 """
     for streams in ("inline", "deferred:1"):
         assert run_python(program, PYGPUKIT_STREAMS=streams) == "end\n"
+
+
+def test_the_benchmark_runs_without_a_gpu(repository: Path, tmp_path: Path) -> None:
+    result = tmp_path / "rows.json"
+    script = repository / "benchmarks/memory/transfer.py"
+    sizes = ["--size", "1MiB", "--file-size", "2MiB", "--rounds", "1", "--folder", str(tmp_path)]
+    command = [sys.executable, str(script), *sizes, "--sweep", "workers=1,2", "--json", str(result)]
+    environment = {**os.environ, "PYTHONPATH": str(repository / "src"), "PYGPUKIT_DEVICE": "cpu"}
+    subprocess.run(command, env=environment, check=True, capture_output=True, timeout=100)
+    rows = json.loads(result.read_text())["rows"]
+    assert len(rows) == 22
+    assert {row["options"]["workers"] for row in rows} == {1, 2}
+    assert all(row["ours"] > 0 for row in rows)

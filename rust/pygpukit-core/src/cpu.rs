@@ -21,8 +21,8 @@ use crate::emulator::Counters;
 use crate::error::{Error, Result};
 use crate::kernel::Check;
 use address::AddressSpace;
-use kernels::{Kernels, MAX_THREADS, Reachable};
 pub(crate) use host::memory as host_memory;
+use kernels::{Kernels, MAX_THREADS, Reachable};
 use queue::Queue;
 
 const THREADS_PER_SM: u32 = 2048;

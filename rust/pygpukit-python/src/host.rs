@@ -291,13 +291,7 @@ fn transfer_options(py: Python<'_>) -> PyResult<(usize, usize, usize, bool)> {
 
 /// Change them, for benchmarks.
 #[pyfunction]
-fn set_transfer_options(
-    py: Python<'_>,
-    workers: usize,
-    chunk: usize,
-    slots: usize,
-    past_caches: bool,
-) -> PyResult<()> {
+fn set_transfer_options(py: Python<'_>, workers: usize, chunk: usize, slots: usize, past_caches: bool) -> PyResult<()> {
     engine(context(py)?.state).set_options(Options { workers, chunk, slots, past_caches });
     Ok(())
 }

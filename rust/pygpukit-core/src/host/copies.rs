@@ -215,11 +215,8 @@ pub unsafe fn upload_many(ctx: &ExecCtx, pairs: &mut [(Pair, Option<Keep>)], che
             bytes += pairs[end].0.bytes;
             end += 1;
         }
-        let block = if end > at + 1 && ctx.recorder.is_none() && bytes > 0 {
-            small_block(ctx, bytes, check)?
-        } else {
-            None
-        };
+        let block =
+            if end > at + 1 && ctx.recorder.is_none() && bytes > 0 { small_block(ctx, bytes, check)? } else { None };
         match block {
             // SAFETY: the caller's contract.
             Some(block) => unsafe { upload_packed(ctx, &pairs[at..end], &block)? },

@@ -184,7 +184,8 @@ impl Engine {
             return Ok(stream.clone());
         }
         let (least, greatest) = self.state.device.priority_range();
-        let number = if priority == Priority::High { greatest } else { 0.clamp(greatest.min(least), least.max(greatest)) };
+        let number =
+            if priority == Priority::High { greatest } else { 0.clamp(greatest.min(least), least.max(greatest)) };
         Ok(slot.insert(self.state.stream(number)?).clone())
     }
 
@@ -231,7 +232,7 @@ impl Engine {
                 self.run(&transfer, step);
                 drop(transfer);
                 self.queue.lock().busy -= 1;
-                self.changed.notify_all();
+                self.changed.notify_one();
                 continue;
             }
             if !over.is_empty() {

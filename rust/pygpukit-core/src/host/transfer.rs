@@ -381,7 +381,9 @@ impl Transfer {
     pub(super) fn send(&self, at: usize, bytes: usize, slot: Option<&Slot>) -> Result<u64> {
         let (host, lead) = match (slot, &self.host) {
             (None, HostSide::Memory(memory)) => (memory.wrapping_add(at), 0),
-            (None, HostSide::File(_)) => return Err(Error::Value("a file cannot be copied without a slot".to_string())),
+            (None, HostSide::File(_)) => {
+                return Err(Error::Value("a file cannot be copied without a slot".to_string()));
+            }
             (Some(slot), _) if self.direction == Direction::Download => (slot.ptr(), 0),
             (Some(slot), HostSide::Memory(memory)) => {
                 // SAFETY: the request's memory is valid for its bytes, and the slot, ours alone, for a chunk.
@@ -401,7 +403,10 @@ impl Transfer {
         };
         let work = Work::Copy(Copy { kind, dst, src, bytes, keep: None });
         submit(&self.ctx, Command { work, uses: smallvec![self.used.clone()], cost_key: 0 })?;
-        Ok(self.ctx.stream.seq())
+        let seq = self.ctx.stream.seq();
+        // Asked now, the stream marks this place: asked later, it would only know when all that follows has passed too.
+        self.ctx.stream.passed(seq)?;
+        Ok(seq)
     }
 
     unsafe fn fill(&self, slot: *mut u8, from: *const u8, bytes: usize) {

@@ -87,7 +87,8 @@ fn memory_is_not_reused_while_a_copy_needs_it() {
         let (state, ctx) = small(deferred);
         let host = pattern(2 * MIB, 5);
         let array = Array::new(&ctx, host.len());
-        let transfer = engine(state).start(&ctx, array.request(&ctx, Direction::Upload, memory(&host), Priority::Normal), false);
+        let transfer =
+            engine(state).start(&ctx, array.request(&ctx, Direction::Upload, memory(&host), Priority::Normal), false);
         let transfer = transfer.unwrap();
         drop(array);
         let mut others = Vec::new();
