@@ -1,7 +1,7 @@
 """Copies between host and device against torch and the disk: pinned, both ways at once, pageable, files, small ones.
 
-Ours and the peer run in one process, alternating; every figure is a median of many rounds. Without a GPU (or torch) ours
-is compared with a plain copy in host memory, to see that everything runs; such figures say nothing.
+Ours and the peer run in one process, alternating; every figure is a median of many rounds. Without a GPU (or torch)
+ours is compared with a plain copy in host memory, to see that everything runs; such figures say nothing.
 
     python benchmarks/memory/transfer.py --json benchmarks/results/h200-transfer.json
     python benchmarks/memory/transfer.py --sweep workers=2,4,8,12 chunk=2,4,8 slots=8,16 past_caches=0,1

@@ -25,7 +25,7 @@ impl FileSource {
     /// `bytes` from `offset` of an open file.
     pub fn new(file: File, path: &str, offset: u64, bytes: usize) -> Result<FileSource> {
         let length = file.metadata().map_err(|error| failed(path, &error))?.len();
-        let end = offset.checked_add(bytes as u64).unwrap_or(u64::MAX);
+        let end = offset.saturating_add(bytes as u64);
         if end > length {
             return Err(too_short(path, offset, bytes, length, ""));
         }
