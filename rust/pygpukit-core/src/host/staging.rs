@@ -10,11 +10,9 @@
 //! chunk is copied or submitted.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-
-use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::ring::{Ring, Slot};
 use super::transfer::{Direction, HostSide, Keep, Next, Priority, Request, Step, Transfer, Way};
@@ -69,6 +67,8 @@ pub struct Engine {
     state: &'static DeviceState,
     /// Threads do not survive a fork, so a child makes an engine of its own.
     process: u32,
+    /// The standard locks: parking_lot remembers threads that sleep in a table of the process, and in a forked child, where
+    /// those threads are not, the table would point to what is no longer theirs.
     queue: Mutex<Queue>,
     changed: Condvar,
 }
@@ -106,10 +106,10 @@ pub fn quiesce() {
         if engine.process != std::process::id() {
             continue;
         }
-        let mut queue = engine.queue.lock();
+        let mut queue = engine.lock();
         engine.changed.notify_all();
         while queue.busy > 0 && start.elapsed() < PATIENCE {
-            engine.changed.wait_for(&mut queue, Duration::from_millis(5));
+            queue = engine.sleep(queue, Some(Duration::from_millis(5)));
         }
     }
 }
@@ -130,8 +130,20 @@ impl Engine {
         Engine { state, process: std::process::id(), queue: Mutex::new(queue), changed: Condvar::new() }
     }
 
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Until something changes, or for a while.
+    fn sleep<'a>(&self, queue: MutexGuard<'a, Queue>, limit: Option<Duration>) -> MutexGuard<'a, Queue> {
+        match limit {
+            Some(limit) => self.changed.wait_timeout(queue, limit).unwrap_or_else(PoisonError::into_inner).0,
+            None => self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner),
+        }
+    }
+
     pub fn options(&self) -> Options {
-        self.queue.lock().options
+        self.lock().options
     }
 
     pub fn set_options(&self, options: Options) {
@@ -141,7 +153,7 @@ impl Engine {
             slots: options.slots.clamp(1, 4096),
             past_caches: options.past_caches,
         };
-        let mut queue = self.queue.lock();
+        let mut queue = self.lock();
         queue.options = options;
         let dropped: Vec<Vec<Slot>> =
             queue.rings.iter_mut().map(|ring| ring.set_shape(options.slots, options.chunk)).collect();
@@ -154,7 +166,7 @@ impl Engine {
         self.state.check()?;
         let pool = &self.state.pinned;
         let direct = matches!(&request.host, HostSide::Memory(p) if pool.contains(*p as usize, request.bytes));
-        let mut queue = self.queue.lock();
+        let mut queue = self.lock();
         let Options { workers, chunk, .. } = queue.options;
         let chunk = match &request.host {
             HostSide::File(_) => chunk,
@@ -202,7 +214,7 @@ impl Engine {
     }
 
     pub(super) fn has_workers(&self) -> bool {
-        self.queue.lock().workers > 0
+        self.lock().workers > 0
     }
 
     pub(super) fn wake(&self) {
@@ -214,7 +226,7 @@ impl Engine {
         let mut pause = Duration::ZERO;
         loop {
             let mut over = Vec::new();
-            let mut queue = self.queue.lock();
+            let mut queue = self.lock();
             if runtime::exiting() {
                 // The process ends, and the driver may be gone.
                 self.changed.notify_all();
@@ -231,7 +243,7 @@ impl Engine {
                 pause = Duration::ZERO;
                 self.run(&transfer, step);
                 drop(transfer);
-                self.queue.lock().busy -= 1;
+                self.lock().busy -= 1;
                 self.changed.notify_one();
                 continue;
             }
@@ -244,11 +256,10 @@ impl Engine {
             if waiting && !queue.watched && index < queue.options.workers {
                 queue.watched = true;
                 pause = (pause * 2).clamp(Duration::from_micros(10), Duration::from_millis(1));
-                self.changed.wait_for(&mut queue, pause);
-                queue.watched = false;
+                self.sleep(queue, Some(pause)).watched = false;
             } else {
                 pause = Duration::ZERO;
-                self.changed.wait(&mut queue);
+                drop(self.sleep(queue, None));
             }
         }
     }
@@ -256,7 +267,7 @@ impl Engine {
     /// Do one piece of work on a transfer, if there is any.
     pub(super) fn help(&'static self, transfer: &Arc<Transfer>) -> bool {
         let mut over = Vec::new();
-        let mut queue = self.queue.lock();
+        let mut queue = self.lock();
         let found = find(&mut queue, Some(transfer), &mut over);
         drop(queue);
         drop(over);
@@ -283,14 +294,14 @@ impl Engine {
                     },
                 };
                 let outcome = transfer.send(at, bytes, slot.as_ref());
-                let mut queue = self.queue.lock();
+                let mut queue = self.lock();
                 if let Some((slot, stream, seq)) = transfer.sent(at, bytes, slot, outcome) {
                     queue.rings[transfer.direction() as usize].put(slot, Some((stream, seq)));
                 }
             }
             Step::Land(at, bytes, slot) => {
                 transfer.copy_out(at, bytes, &slot);
-                let mut queue = self.queue.lock();
+                let mut queue = self.lock();
                 queue.rings[transfer.direction() as usize].put(slot, None);
                 transfer.landed(bytes);
             }
@@ -301,7 +312,7 @@ impl Engine {
         match Slot::new(&self.state.pinned, bytes) {
             Ok(slot) => Some(slot),
             // Whatever the reason, fewer slots do as well.
-            Err(_) => self.queue.lock().rings[transfer.direction() as usize].refused(),
+            Err(_) => self.lock().rings[transfer.direction() as usize].refused(),
         }
     }
 }
