@@ -42,9 +42,11 @@ from pygpukit.core.device import (
     is_cuda_available,
     synchronize,
 )
+from pygpukit.core.files import load_raw
 from pygpukit.core.info import info
-from pygpukit.core.memory import pinned
+from pygpukit.core.memory import empty_pinned, pinned
 from pygpukit.core.stream import StreamManager
+from pygpukit.core.transfer import Transfer, copy_many, copy_to_device, copy_to_host
 from pygpukit.dtypes import (
     bfloat16,
     bool_,
@@ -89,12 +91,16 @@ __all__ = [
     "Kernel",
     "Stream",
     "StreamManager",
+    "Transfer",
     "arange",
     "asarray",
     "bfloat16",
     "bool_",
     "complex64",
     "complex128",
+    "copy_many",
+    "copy_to_device",
+    "copy_to_host",
     "current_device",
     "current_stream",
     "default_stream",
@@ -103,6 +109,7 @@ __all__ = [
     "dtype",
     "empty",
     "empty_like",
+    "empty_pinned",
     "errors",
     "eye",
     "float8_e4m3",
@@ -128,6 +135,7 @@ __all__ = [
     "jit",
     "linspace",
     "load_ptx",
+    "load_raw",
     "matmul",
     "memory",
     "pinned",

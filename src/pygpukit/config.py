@@ -147,6 +147,11 @@ class Settings(NamedTuple):
         Look for errors in every kernel the CPU device runs (PYGPUKIT_CHECK).
     kernel_timeout : int or None
         Seconds after which the CPU device ends a kernel; None never does (PYGPUKIT_KERNEL_TIMEOUT).
+    pinned_limit : int or None
+        Most bytes of page-locked host memory for a device; None means a quarter of the machine's memory
+        (PYGPUKIT_PINNED_LIMIT).
+    spill_limit : int or None
+        Most other host memory for evicted arrays; None means a quarter of the machine's (PYGPUKIT_SPILL_LIMIT).
     """
 
     device: str | None = None
@@ -167,6 +172,8 @@ class Settings(NamedTuple):
     emulated_capability: tuple[int, int] = (8, 0)
     check: bool = False
     kernel_timeout: int | None = 600
+    pinned_limit: int | None = None
+    spill_limit: int | None = None
 
 
 def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
@@ -225,6 +232,8 @@ def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
         emulated_capability=read("EMULATED_ARCH", _emulated_arch, "80 or 90a", default.emulated_capability),
         check=read("CHECK", _flag, flag, default.check),
         kernel_timeout=read("KERNEL_TIMEOUT", _timeout, "whole seconds, 0 for no limit", default.kernel_timeout),
+        pinned_limit=read("PINNED_LIMIT", parse_size, "a size such as 512MB or 0", default.pinned_limit),
+        spill_limit=read("SPILL_LIMIT", parse_size, "a size such as 4GiB or 0", default.spill_limit),
     )
 
 

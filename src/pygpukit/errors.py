@@ -16,6 +16,8 @@ Each class also inherits the builtin a NumPy user would catch, given in brackets
     |   |-- DeviceLostError         [RuntimeError]   a fault ended CUDA in this process
     |   `-- ForkError               [RuntimeError]   CUDA was initialised before fork()
     |-- GraphError                  [RuntimeError]   a capture or replay was misused
+    |-- TransferCancelledError      [RuntimeError]   a copy between host and device was cancelled
+    |-- LoadError                   [OSError]        a file is too short for what is to be loaded, or cannot be read
     `-- CacheError                  [OSError]        the kernel cache or a bundle is unusable
 
     FallbackWarning                 [RuntimeWarning] no GPU was found and the CPU device is used
@@ -39,9 +41,11 @@ __all__ = [
     "KernelCompileError",
     "KernelFaultError",
     "KernelLaunchError",
+    "LoadError",
     "NvrtcNotFoundError",
     "OutOfMemoryError",
     "ShapeError",
+    "TransferCancelledError",
 ]
 
 
@@ -134,6 +138,14 @@ class ForkError(DeviceError):
 
 class GraphError(GPUKitError, RuntimeError):
     """A graph was captured or replayed in a way that cannot work."""
+
+
+class TransferCancelledError(GPUKitError, RuntimeError):
+    """A transfer was cancelled before all of it was on its way; what its target holds is undefined."""
+
+
+class LoadError(GPUKitError, OSError):
+    """A file is shorter than what is to be loaded from it, or cannot be read; the text names it and the bytes."""
 
 
 class CacheError(GPUKitError, OSError):

@@ -21,6 +21,7 @@ use crate::emulator::Counters;
 use crate::error::{Error, Result};
 use crate::kernel::Check;
 use address::AddressSpace;
+pub(crate) use host::memory as host_memory;
 use kernels::{Kernels, MAX_THREADS, Reachable};
 use queue::Queue;
 
@@ -83,11 +84,6 @@ impl fmt::Debug for CpuDevice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "CpuDevice({})", self.props.name)
     }
-}
-
-/// Bytes of this machine's memory.
-pub(crate) fn host_memory() -> usize {
-    host::memory()
 }
 
 impl CpuDevice {

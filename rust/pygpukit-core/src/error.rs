@@ -104,6 +104,12 @@ pub enum Error {
     /// A host function submitted to a stream failed; carries what it said.
     #[error("{0}")]
     Host(String),
+    /// A file cannot be read, or is shorter than what was asked of it.
+    #[error("{0}")]
+    File(String),
+    /// A transfer was cancelled.
+    #[error("{0}")]
+    Cancelled(String),
     /// The runtime is shutting down.
     #[error("the runtime is shutting down")]
     ShuttingDown,

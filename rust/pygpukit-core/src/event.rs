@@ -75,7 +75,9 @@ impl Event {
             )),
             (Mark::Recorded, None) => {
                 same_backend(&ctx.state.device, &self.device, "a stream", "an event")?;
-                ctx.state.device.stream_wait(ctx.stream.raw(), self.raw)
+                ctx.state.device.stream_wait(ctx.stream.raw(), self.raw)?;
+                ctx.stream.note_wait();
+                Ok(())
             }
         }
     }

@@ -11,6 +11,7 @@ pub mod error;
 pub mod event;
 pub mod exec;
 pub mod graph;
+pub mod host;
 pub mod kernel;
 pub mod lane;
 pub mod launch;

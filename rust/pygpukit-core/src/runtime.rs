@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use crate::device::{DeviceKind, SharedDevice};
 use crate::error::{Error, Result};
 use crate::graph::Node;
+use crate::host::{EngineSlot, PinnedPool};
 use crate::lane::Lane;
 use crate::memory::{Arena, ArenaMode, Pool, PoolOptions};
 use crate::stream::Stream;
@@ -70,6 +71,9 @@ pub struct DeviceState {
     pub root_pool: Arc<Pool>,
     pub lane: Arc<Lane>,
     pub default_stream: Arc<Stream>,
+    /// Page-locked host memory.
+    pub pinned: Arc<PinnedPool>,
+    pub(crate) engine: EngineSlot,
     streams: Mutex<Streams>,
     /// What dropped graphs owned, until their last replays have finished.
     retired: Mutex<Vec<Retired>>,
@@ -97,12 +101,16 @@ impl DeviceState {
         let lane = Lane::whole(&device);
         let default_stream = Stream::new(&device, 0, 0)?;
         let streams = Streams { all: vec![default_stream.clone()], idle: Vec::new() };
+        let pinned = PinnedPool::new(&device);
+        arena.set_pinned(&pinned);
         let state: &'static DeviceState = Box::leak(Box::new(DeviceState {
             device,
             arena,
             root_pool,
             lane,
             default_stream,
+            pinned,
+            engine: EngineSlot::default(),
             streams: Mutex::new(streams),
             retired: Mutex::default(),
         }));

@@ -85,7 +85,7 @@ pub struct Stream {
     raw: RawStream,
     priority: i32,
     device: SharedDevice,
-    /// Number of the last submission that has reached the driver.
+    /// Number of the last submission, or wait for another stream, that has reached the driver.
     submitted: AtomicU64,
     /// Highest number known to have finished.
     completed: AtomicU64,
@@ -235,10 +235,18 @@ impl Stream {
         same_backend(&self.device, &other.device, "a stream", "a stream")?;
         let mut state = other.state.lock();
         other.mark(&mut state, n)?;
-        match state.markers.iter().find(|m| m.seq >= n) {
-            Some(marker) => self.device.stream_wait(self.raw, marker.event),
-            None => Ok(()),
-        }
+        let Some(marker) = state.markers.iter().find(|m| m.seq >= n) else { return Ok(()) };
+        self.device.stream_wait(self.raw, marker.event)?;
+        // Before our own lock: two streams may wait for each other's work at the same time.
+        drop(state);
+        self.note_wait();
+        Ok(())
+    }
+
+    /// Count a wait that has reached the driver: whoever waits for this stream from now on waits for that too.
+    pub(crate) fn note_wait(&self) {
+        let _written_under_the_lock = self.state.lock();
+        self.submitted.fetch_add(1, Ordering::AcqRel);
     }
 
     /// The last launches, oldest first, for a fault report.

@@ -128,6 +128,16 @@ impl PyDevice {
         exec::leave(slf.as_ptr() as usize).py()
     }
 
+    /// Most bytes of page-locked host memory held for it.
+    fn _set_pinned_limit(&self, bytes: usize) {
+        self.state.pinned.set_limit(bytes);
+    }
+
+    /// Most bytes of other host memory for evicted arrays.
+    fn _set_spill_limit(&self, bytes: usize) {
+        self.state.arena.set_spill_limit(bytes);
+    }
+
     /// Make it the device of every thread that has not chosen one. The first call wins.
     fn _set_default(&self) -> bool {
         DEFAULT.set(self.state).is_ok()
@@ -276,6 +286,7 @@ fn set_sync_every_submission(on: bool) {
 #[pyfunction]
 fn shutdown(py: Python<'_>) {
     runtime::shutdown();
+    py.detach(pygpukit_core::host::quiesce);
     crate::inside::wait(py);
 }
 

@@ -62,6 +62,8 @@ pub fn to_py(error: Error) -> PyErr {
         Error::Graph(_) => "GraphError",
         Error::Shape(_) => "ShapeError",
         Error::DType(_) => "DTypeError",
+        Error::File(_) => "LoadError",
+        Error::Cancelled(_) => "TransferCancelledError",
         Error::Value(_) => return PyValueError::new_err(text),
         Error::ShuttingDown => return PyRuntimeError::new_err(text),
         Error::Host(_) => {

@@ -5,6 +5,7 @@ mod device;
 mod dtype;
 mod errors;
 mod graph;
+mod host;
 mod inside;
 mod kernel;
 mod kernel_call;
@@ -29,6 +30,7 @@ fn _pygpukit_rust(m: &Bound<'_, PyModule>) -> PyResult<()> {
     array::register(m)?;
     device::register(m)?;
     graph::register(m)?;
+    host::register(m)?;
     kernel::register(m)?;
     libraries::register(m)?;
     operator::register(m)?;

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use pygpukit_core::command::{Access, Command, Copy, CopyKind, Fill, Use, Work};
 use pygpukit_core::error::Error;
 use pygpukit_core::exec::ExecCtx;
+use pygpukit_core::host::{self, Keep, Pair};
 use pygpukit_core::launch::submit;
 use pygpukit_core::layout::Layout;
 use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
-use pyo3::types::PyModule;
+use pyo3::types::{PyMemoryView, PyModule};
 use smallvec::{SmallVec, smallvec};
 
 use crate::array::GPUArray;
@@ -20,7 +21,7 @@ use crate::inside::{Inside, detached};
 use crate::scalar::Scalar;
 use crate::stream::{PyStream, refuse_in_capture};
 
-fn on(py: Python<'_>, ctx: Arc<ExecCtx>, stream: Option<&Bound<'_, PyStream>>) -> PyResult<Arc<ExecCtx>> {
+pub fn on(py: Python<'_>, ctx: Arc<ExecCtx>, stream: Option<&Bound<'_, PyStream>>) -> PyResult<Arc<ExecCtx>> {
     let _ = py;
     match stream {
         Some(stream) => Ok(Arc::new(stream.get().context(&ctx)?)),
@@ -32,12 +33,48 @@ fn copy(kind: CopyKind, dst: u64, src: u64, bytes: usize, uses: SmallVec<[Use; 4
     Command { work: Work::Copy(Copy { kind, dst, src, bytes, keep: None }), uses, cost_key: 0 }
 }
 
+/// A host buffer of plain bytes, and what keeps it.
+pub struct HostBytes<'py> {
+    object: &'py Bound<'py, PyAny>,
+    buffer: PyBuffer<u8>,
+}
+
+impl<'py> HostBytes<'py> {
+    pub fn read(object: &'py Bound<'py, PyAny>) -> PyResult<HostBytes<'py>> {
+        Ok(HostBytes { object, buffer: PyBuffer::get(object)? })
+    }
+
+    /// For writing.
+    pub fn write(object: &'py Bound<'py, PyAny>) -> PyResult<HostBytes<'py>> {
+        let bytes = HostBytes::read(object)?;
+        if bytes.buffer.readonly() {
+            return Err(Error::Value("the host buffer cannot be written to".into())).py();
+        }
+        Ok(bytes)
+    }
+
+    pub fn address(&self) -> *mut u8 {
+        self.buffer.buf_ptr().cast()
+    }
+
+    /// Keeps the bytes where they are: their owner cannot resize them meanwhile.
+    pub fn keep(&self) -> PyResult<Keep> {
+        Ok(Box::new(PyMemoryView::from(self.object)?.unbind()))
+    }
+
+    /// The bytes beside those of an array.
+    pub fn pair(&self, array: &GPUArray, access: Access) -> PyResult<Pair> {
+        check_buffer(array, &self.buffer)?;
+        Ok(Pair { device: array.ptr(), used: array.used(access), host: self.address(), bytes: array.bytes() })
+    }
+}
+
 /// Copy host bytes into a new array.
 #[pyfunction]
 #[pyo3(signature = (data, shape, dtype, device=None, stream=None))]
 fn from_buffer(
     py: Python<'_>,
-    data: PyBuffer<u8>,
+    data: &Bound<'_, PyAny>,
     shape: Vec<i64>,
     dtype: &Bound<'_, DataType>,
     device: Option<&Bound<'_, PyDevice>>,
@@ -50,7 +87,7 @@ fn from_buffer(
     let ctx = on(py, ctx, stream)?;
     let layout = Layout::contiguous(&shape).py()?;
     let array = GPUArray::allocate(&ctx, layout, dtype.get().dtype).py()?;
-    upload(py, &ctx, &array, &data)?;
+    upload(py, &ctx, &array, data)?;
     Ok(array)
 }
 
@@ -60,37 +97,23 @@ fn from_buffer(
 fn write_buffer(
     py: Python<'_>,
     array: &Bound<'_, GPUArray>,
-    data: PyBuffer<u8>,
+    data: &Bound<'_, PyAny>,
     stream: Option<&Bound<'_, PyStream>>,
 ) -> PyResult<()> {
     let ctx = on(py, context_for(py, array.get().state)?, stream)?;
-    upload(py, &ctx, array.get(), &data)
+    upload(py, &ctx, array.get(), data)
 }
 
-fn upload(py: Python<'_>, ctx: &ExecCtx, array: &GPUArray, data: &PyBuffer<u8>) -> PyResult<()> {
-    check_buffer(array, data)?;
-    if array.bytes() == 0 {
-        return Ok(());
+fn upload(py: Python<'_>, ctx: &ExecCtx, array: &GPUArray, data: &Bound<'_, PyAny>) -> PyResult<()> {
+    let data = HostBytes::read(data)?;
+    let pair = data.pair(array, Access::Write)?;
+    if !host::is_large(ctx, pair.bytes) {
+        // SAFETY: `data` holds the bytes until the end of this function.
+        return unsafe { host::upload(ctx, &pair, None, &mut check_signals) }.py();
     }
-    let uses = smallvec![array.used(Access::Write)];
-    let source = data.buf_ptr() as u64;
-    // A recorded or queued copy outlives this call, so it gets bytes of its own.
-    if ctx.recorder.is_some() || !array.state.is_cuda() {
-        // SAFETY: the buffer is contiguous and holds item_count bytes while `data` is held.
-        let bytes = unsafe { std::slice::from_raw_parts(source as *const u8, array.bytes()) };
-        let kept: Arc<Vec<u8>> = Arc::new(bytes.to_vec());
-        let mut command = copy(CopyKind::HostToDevice, array.ptr(), kept.as_ptr() as u64, kept.len(), uses);
-        if let Work::Copy(work) = &mut command.work {
-            work.keep = Some(kept);
-        }
-        return submit(ctx, command).py();
-    }
-    // The driver promises nothing about when it has read the bytes, and from page-locked memory, which cannot be told
-    // apart here, it reads them when the stream gets there. The caller may change them once this returns: wait.
-    detached(py, || {
-        submit(ctx, copy(CopyKind::HostToDevice, array.ptr(), source, array.bytes(), uses))?;
-        ctx.stream.wait_passed(ctx.stream.seq(), &mut check_signals)
-    })
+    let keep = data.keep()?;
+    // SAFETY: `data` holds the bytes until the end of this function, and `keep` as long as they are needed.
+    detached(py, || unsafe { host::upload(ctx, &pair, Some(keep), &mut check_signals) })
 }
 
 /// Copy a contiguous array into host bytes and wait for it.
@@ -99,48 +122,17 @@ fn upload(py: Python<'_>, ctx: &ExecCtx, array: &GPUArray, data: &PyBuffer<u8>) 
 fn read_buffer(
     py: Python<'_>,
     array: &Bound<'_, GPUArray>,
-    data: PyBuffer<u8>,
+    data: &Bound<'_, PyAny>,
     stream: Option<&Bound<'_, PyStream>>,
 ) -> PyResult<()> {
     refuse_in_capture("copy an array to the host")?;
     let array = array.get();
-    check_buffer(array, &data)?;
-    if array.bytes() == 0 {
-        return Ok(());
-    }
+    let data = HostBytes::write(data)?;
+    let pair = data.pair(array, Access::Read)?;
     let ctx = on(py, context_for(py, array.state)?, stream)?;
-    let uses = smallvec![array.used(Access::Read)];
-    let target = data.buf_ptr() as u64;
-    if !array.state.is_cuda() {
-        return detached(py, || read_queued(&ctx, array, target, uses));
-    }
-    detached(py, || {
-        // A copy to pageable memory blocks in the driver until the stream gets there: wait where Ctrl-C is heard.
-        ctx.state.check()?;
-        ctx.stream.synchronize(&mut check_signals)?;
-        submit(&ctx, copy(CopyKind::DeviceToHost, target, array.ptr(), array.bytes(), uses))?;
-        ctx.stream.synchronize(&mut check_signals)
-    })
-}
-
-/// Read through bytes that the copy owns: it stays queued when the wait fails, and must not write to the caller then.
-fn read_queued(ctx: &ExecCtx, array: &GPUArray, target: u64, uses: SmallVec<[Use; 4]>) -> Result<(), Error> {
-    let mut bytes = vec![0u8; array.bytes()];
-    let staged = bytes.as_mut_ptr() as u64;
-    let kept = Arc::new(bytes);
-    let mut command = copy(CopyKind::DeviceToHost, staged, array.ptr(), array.bytes(), uses);
-    if let Work::Copy(work) = &mut command.work {
-        work.keep = Some(kept.clone());
-    }
-    submit(ctx, command)?;
-    // Up to the copy, not until the stream is idle: other threads may keep it busy.
-    ctx.stream.wait_passed(ctx.stream.seq(), &mut check_signals)?;
-    // Reports what failed on another thread that ran the work.
-    ctx.state.device.stream_query(ctx.stream.raw())?;
-    // SAFETY: the copy has filled the bytes, and nothing writes to them any more; the caller holds the target, which
-    // has as many.
-    unsafe { std::ptr::copy_nonoverlapping(staged as *const u8, target as *mut u8, kept.len()) };
-    Ok(())
+    let keep = if host::is_large(&ctx, pair.bytes) { Some(data.keep()?) } else { None };
+    // SAFETY: `data` holds the bytes until the end of this function, and `keep` as long as they are needed.
+    detached(py, || unsafe { host::download(&ctx, &pair, keep, &mut check_signals) })
 }
 
 fn check_buffer(array: &GPUArray, data: &PyBuffer<u8>) -> PyResult<()> {

@@ -49,6 +49,10 @@ def _get(name: str) -> Device:
                 )
             else:
                 found = _native.open_cuda(int(name.partition(":")[2]), pooled, settings.eviction)
+            if settings.pinned_limit is not None:
+                found._set_pinned_limit(settings.pinned_limit)
+            if settings.spill_limit is not None:
+                found._set_spill_limit(settings.spill_limit)
             _open[name] = found
         return found
 

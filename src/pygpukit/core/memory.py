@@ -1,15 +1,31 @@
-"""Memory pools: quotas and statistics of the allocator behind every array."""
+"""Memory pools, and page-locked host memory: quotas, statistics, and giving back."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+import operator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, SupportsIndex
+
+import numpy as np
 
 from pygpukit import _pygpukit_rust as _native
 from pygpukit._pygpukit_rust import Allocation, GPUArray, MemoryPool
+from pygpukit.dtypes import DTypeLike, float32, to_numpy_dtype
 
-__all__ = ["Allocation", "MemoryPool", "get_default_pool", "pinned", "set_default_pool", "stats", "trim"]
+__all__ = [
+    "Allocation",
+    "MemoryPool",
+    "empty_pinned",
+    "get_default_pool",
+    "pinned",
+    "pinned_stats",
+    "set_default_pool",
+    "stats",
+    "trim",
+    "trim_pinned",
+]
 
 
 @contextmanager
@@ -82,3 +98,70 @@ def trim() -> None:
     >>> trim()
     """
     _native.current_pool().trim()
+
+
+def empty_pinned(shape: SupportsIndex | Sequence[SupportsIndex], dtype: DTypeLike = float32) -> np.ndarray[Any, Any]:
+    """A NumPy array in page-locked memory, which the device copies from and to without a detour; not set.
+
+    The memory goes back to a pool when the array and its views are gone.
+
+    Parameters
+    ----------
+    shape : int or sequence of int
+    dtype : DataType, str or numpy.dtype
+
+    Returns
+    -------
+    numpy.ndarray
+
+    Raises
+    ------
+    OutOfMemoryError
+        If the device's page-locked memory would exceed PYGPUKIT_PINNED_LIMIT.
+
+    Examples
+    --------
+    >>> a = empty_pinned((2, 3), "float16")
+    >>> a.shape, a.dtype
+    ((2, 3), dtype('float16'))
+    """
+    kind = to_numpy_dtype(dtype)
+    dims = (shape,) if isinstance(shape, SupportsIndex) else tuple(shape)
+    sizes = tuple(operator.index(dim) for dim in dims)
+    nbytes = math.prod(sizes) * kind.itemsize
+    if nbytes <= 0:
+        # NumPy says what is wrong with a negative one.
+        return np.empty(sizes, kind)
+    return np.asarray(_native.PinnedMemory(nbytes)).view(kind).reshape(sizes)
+
+
+def pinned_stats() -> dict[str, int]:
+    """Statistics of the page-locked memory of the current device.
+
+    Returns
+    -------
+    dict
+        Bytes `used`, `cached` (kept for reuse), `peak` and `limit`; requests that were `hits` and `misses`.
+
+    Examples
+    --------
+    >>> sorted(pinned_stats())
+    ['cached', 'hits', 'limit', 'misses', 'peak', 'used']
+    """
+    return _native.pinned_stats()
+
+
+def trim_pinned() -> int:
+    """Give page-locked memory that nobody uses back to the system. This may wait for all work on the device.
+
+    Returns
+    -------
+    int
+        Bytes given back.
+
+    Examples
+    --------
+    >>> trim_pinned() >= 0
+    True
+    """
+    return _native.trim_pinned()

@@ -92,10 +92,9 @@ impl Arena {
     pub fn new(device: SharedDevice, mode: ArenaMode) -> Arc<Arena> {
         let granularity = device.vmm_granularity().filter(|granule| *granule > 0);
         let mode = if mode == ArenaMode::Vmm && granularity.is_none() { ArenaMode::Plain } else { mode };
-        let (pinned, pageable) = host_limits();
         Arc::new(Arena {
             total: device.props().total_memory,
-            mover: Mover::new(HostStore::new(&device, pinned, pageable)),
+            mover: Mover::new(HostStore::new(crate::cpu::host_memory() / 4)),
             spare: Mutex::default(),
             device,
             mode,
@@ -457,10 +456,4 @@ pub(crate) fn largest(mut holders: Vec<(usize, String)>, n: usize) -> Vec<(usize
     holders.sort_by(|a, b| b.cmp(a));
     holders.truncate(n);
     holders
-}
-
-/// Host memory that evicted arrays may use: a quarter of the machine's page-locked, and as much again that is not.
-fn host_limits() -> (usize, usize) {
-    let quarter = crate::cpu::host_memory() / 4;
-    (quarter, quarter)
 }

@@ -19,6 +19,7 @@ use super::pool::Pool;
 use super::segment::{Backing, Segment, SegmentState};
 use crate::command::{Copy, CopyKind};
 use crate::error::{Error, Result};
+use crate::host::PinnedPool;
 use crate::launch::copy_on;
 use crate::runtime;
 use crate::stream::Stream;
@@ -128,14 +129,14 @@ impl Arena {
         }
     }
 
-    /// Bytes of host memory that evicted segments may use, page-locked and other.
-    pub fn set_host_limits(&self, pinned: usize, pageable: usize) {
-        self.mover.store.set_limits(pinned, pageable);
+    /// Where page-locked memory for evicted segments comes from.
+    pub(crate) fn set_pinned(&self, pool: &Arc<PinnedPool>) {
+        self.mover.store.set_pool(pool);
     }
 
-    /// Page-lock host memory for evictions now.
-    pub fn prepare_host(&self, bytes: usize, count: usize) -> Result<()> {
-        self.mover.store.prepare(bytes, count)
+    /// Bytes of host memory that is not page-locked which evicted segments may use.
+    pub fn set_spill_limit(&self, bytes: usize) {
+        self.mover.store.set_pageable_limit(bytes);
     }
 
     /// Make these segments, which the caller is in, resident. He is in none of them while he waits for his turn.

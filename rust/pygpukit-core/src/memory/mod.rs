@@ -29,10 +29,10 @@ mod pool;
 mod ranges;
 pub mod registry;
 mod segment;
-mod size_class;
+pub(crate) mod size_class;
 mod stats;
 mod storage;
-mod uses;
+pub(crate) mod uses;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -26,7 +26,8 @@ struct Bench {
 fn bench(total: usize, quota: Option<usize>, deferred: Option<u64>) -> Bench {
     let device = CpuDevice::new(CpuConfig { total_memory: Some(total), deferred, ..CpuConfig::default() });
     let state = DeviceState::new(device, ArenaMode::Vmm, false).unwrap();
-    state.arena.set_host_limits(1 << 30, 1 << 30);
+    state.pinned.set_limit(1 << 30);
+    state.arena.set_spill_limit(1 << 30);
     let options = PoolOptions { quota, evicting: true, ..PoolOptions::default() };
     let pool = state.root_pool.child_with("evicting", options).unwrap();
     let streams = (0..3).map(|_| state.stream(0).unwrap()).collect();
@@ -210,10 +211,11 @@ fn host_memory_that_runs_out_is_an_error_that_loses_nothing() {
     let (a, b) = (bench.allocate(4 * MIB), bench.allocate(4 * MIB));
     bench.fill(&a, 1, 0).unwrap();
     bench.fill(&b, 2, 0).unwrap();
-    bench.state.arena.set_host_limits(0, 0);
+    bench.state.pinned.set_limit(0);
+    bench.state.arena.set_spill_limit(0);
     let refused = bench.pool.allocate(4 * MIB, &bench.streams[0]).unwrap_err();
     assert!(refused.to_string().contains("no host memory"), "{refused}");
-    bench.state.arena.set_host_limits(0, 4 * MIB);
+    bench.state.arena.set_spill_limit(4 * MIB);
     let c = bench.allocate(4 * MIB);
     bench.fill(&c, 3, 0).unwrap();
     assert_eq!(bench.state.arena.move_stats().host.pageable, 4 * MIB);
