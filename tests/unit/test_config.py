@@ -109,6 +109,7 @@ def test_every_variable_is_read() -> None:
             "PYGPUKIT_EMULATED_ARCH": "90A",
             "PYGPUKIT_CHECK": "1",
             "PYGPUKIT_KERNEL_TIMEOUT": "30",
+            "PYGPUKIT_PINNED_LIMIT": "1MiB",
         }
     )
     assert settings == Settings(
@@ -129,6 +130,7 @@ def test_every_variable_is_read() -> None:
         emulated_capability=(9, 0),
         check=True,
         kernel_timeout=30,
+        pinned_limit=2**20,
     )
     untouched = [f for f in Settings._fields if getattr(settings, f) == getattr(Settings(), f)]
     assert untouched == []

@@ -24,9 +24,11 @@ BUILTINS = {
     "KernelCompileError": ValueError,
     "KernelFaultError": RuntimeError,
     "KernelLaunchError": ValueError,
+    "LoadError": OSError,
     "NvrtcNotFoundError": RuntimeError,
     "OutOfMemoryError": MemoryError,
     "ShapeError": ValueError,
+    "TransferCancelledError": RuntimeError,
 }
 
 
