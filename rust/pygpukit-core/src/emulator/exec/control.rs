@@ -58,6 +58,7 @@ fn leave(cx: &mut Cx<'_>, mask: u32) -> Flow {
         return cx.raise(kind, mask);
     }
     cx.warp.live &= !mask;
+    cx.warp.frames.exit(mask);
     cx.active &= !mask;
     cx.block.leave(mask.count_ones());
     cx.pc += 1;
@@ -75,6 +76,7 @@ pub(crate) unsafe fn ret(cx: &mut Cx<'_>, i: &Instr, m: u32) -> Flow {
         let rest = Group { mask: cx.active & !m, pc: cx.pc + 1, base: cx.base, wait: Wait::Ready, stamp: 0 };
         cx.warp.groups.push(rest);
     }
+    cx.warp.frames.leave(cx.base, m);
     let first = m.trailing_zeros() as usize;
     let mut same = 0;
     let mut left = m;
@@ -135,8 +137,8 @@ fn enter(cx: &mut Cx<'_>, i: &Instr, m: u32, index: usize) -> Flow {
     let grid = cx.grid;
     let code = grid.code();
     let (callee, caller) = (&code.functions[index], &code.functions[i.b as usize]);
-    let base = match cx.push_frame(callee, caller, m) {
-        Ok((base, _)) => base,
+    let base = match cx.push_frame(index, caller, m) {
+        Ok(base) => base,
         Err(kind) => return cx.raise(kind, m),
     };
     cx.set_frame();
@@ -204,7 +206,7 @@ pub(crate) unsafe fn sleep(_cx: &mut Cx<'_>, _i: &Instr, _m: u32) -> Flow {
     Flow::Yield
 }
 
-/// A 64-bit counter: instructions of the warp for `%clock64`, nanoseconds for `%globaltimer` (x = 1). 32 bits for x = 2.
+/// Nanoseconds since the launch began, for all counters of time: all 64 bits, the low half (x = 2) or the high (x = 3).
 pub(crate) unsafe fn clock(cx: &mut Cx<'_>, i: &Instr, m: u32) -> Flow {
     let now = cx.grid.started.elapsed().as_nanos() as u64;
     // SAFETY: the result is a row of the width `x` says.

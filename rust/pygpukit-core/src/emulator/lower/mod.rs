@@ -479,8 +479,8 @@ impl<'a> Lower<'a> {
             Space::Local | Space::Param => {
                 let bytes = variable.bytes.unwrap_or(0);
                 let start = self.local.next_multiple_of(variable.align.clamp(1, 1 << 12) as u32);
-                if bytes > super::warp::MAX_LOCAL || start as usize + bytes > super::warp::MAX_LOCAL {
-                    let limit = super::warp::MAX_LOCAL;
+                if bytes > super::frames::MAX_LOCAL || start as usize + bytes > super::frames::MAX_LOCAL {
+                    let limit = super::frames::MAX_LOCAL;
                     return fail(
                         variable.line,
                         format!("'{}' needs {bytes} bytes of local memory; a thread has {limit}", variable.name),
