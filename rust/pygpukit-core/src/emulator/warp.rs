@@ -12,7 +12,7 @@ use super::code::*;
 use super::exec::memory::Kind;
 use super::exec::wgmma::Products;
 use super::fault::{Fault, FaultKind};
-use super::frames::Frames;
+use super::frames::{Base, Frames};
 use super::grid::Grid;
 
 /// Jumps back before a group gives way to others of its warp.
@@ -43,8 +43,7 @@ pub(crate) enum Wait {
 pub(crate) struct Group {
     pub mask: u32,
     pub pc: u32,
-    /// Start of its frame in the register file.
-    pub base: u32,
+    pub base: Base,
     pub wait: Wait,
     /// When it last ran.
     pub stamp: u64,
@@ -122,7 +121,7 @@ impl Warp {
         self.live = if lanes == 32 { FULL } else { (1 << lanes) - 1 };
         self.groups.clear();
         self.frames.clear();
-        self.groups.push(Group { mask: self.live, pc: grid.entry().start, base: 0, wait: Wait::Ready, stamp: 0 });
+        self.groups.push(Group { mask: self.live, pc: grid.entry().start, base: Base(0), wait: Wait::Ready, stamp: 0 });
         self.copies = Default::default();
         self.at_cluster = 0;
         self.products = Products::default();
@@ -203,7 +202,7 @@ pub(crate) struct Cx<'a> {
     pub pc: u32,
     /// Lanes of the group that runs.
     pub active: u32,
-    pub base: u32,
+    pub base: Base,
     /// Where another group of this frame waits to be joined.
     limit: u32,
     pub wait: Wait,
@@ -227,7 +226,7 @@ impl<'a> Cx<'a> {
             grid,
             pc: 0,
             active: 0,
-            base: 0,
+            base: Base(0),
             limit: u32::MAX,
             wait: Wait::Ready,
             fault: None,
@@ -378,9 +377,7 @@ impl<'a> Cx<'a> {
     /// The nearest place ahead where a group of the same frame waits.
     fn set_limit(&mut self) {
         let (base, pc) = (self.base, self.pc);
-        let depth = |base: u32| self.warp.frames.depth(base);
-        let ready = self.warp.groups.iter().filter(|g| g.base != base && g.wait == Wait::Ready);
-        let deeper = ready.map(|g| depth(g.base)).any(|other| other > depth(base));
+        let deeper = self.warp.groups.iter().any(|g| g.base.depth() > base.depth() && g.wait == Wait::Ready);
         let ahead = self.warp.groups.iter().filter(|g| g.base == base && g.pc >= pc).map(|g| g.pc).min();
         self.limit = if deeper { 0 } else { ahead.unwrap_or(u32::MAX) };
     }
@@ -419,7 +416,7 @@ impl<'a> Cx<'a> {
         } else if rotate {
             ready.min_by_key(|(_, g)| g.stamp).map(|(i, _)| i)
         } else {
-            ready.min_by_key(|(_, g)| (std::cmp::Reverse(self.warp.frames.depth(g.base)), g.pc)).map(|(i, _)| i)
+            ready.min_by_key(|(_, g)| (std::cmp::Reverse(g.base.depth()), g.pc)).map(|(i, _)| i)
         };
         let Some(index) = chosen else {
             self.stuck();
@@ -449,8 +446,8 @@ impl<'a> Cx<'a> {
     }
 
     pub fn set_frame(&mut self) {
-        // SAFETY: `base` is the start of a frame in the register file.
-        self.frame = unsafe { self.warp.registers.as_mut_ptr().cast::<u8>().add(self.base as usize) };
+        // SAFETY: `base` is a frame in the register file.
+        self.frame = unsafe { self.warp.registers.as_mut_ptr().cast::<u8>().add(self.base.start() as usize) };
     }
 
     /// Make groups ready whose wait is over.

@@ -2,6 +2,7 @@
 
 use crate::emulator::code::{Flow, Instr, LANES, LOCAL_BASE_ROW, RETURN_BASE, RETURN_PC};
 use crate::emulator::fault::FaultKind;
+use crate::emulator::frames::Base;
 use crate::emulator::memory::FUNCTION_WINDOW;
 use crate::emulator::warp::{Cx, Group, Wait};
 
@@ -88,11 +89,11 @@ pub(crate) unsafe fn ret(cx: &mut Cx<'_>, i: &Instr, m: u32) -> Flow {
         if lane == first {
             same = mask;
         } else {
-            cx.warp.groups.push(Group { mask, pc: pcs[lane], base: bases[lane], wait: Wait::Ready, stamp: 0 });
+            cx.warp.groups.push(Group { mask, pc: pcs[lane], base: Base(bases[lane]), wait: Wait::Ready, stamp: 0 });
         }
     }
     cx.active = same;
-    (cx.pc, cx.base) = (pcs[first], bases[first]);
+    (cx.pc, cx.base) = (pcs[first], Base(bases[first]));
     cx.set_frame();
     Flow::Jump
 }
@@ -165,7 +166,7 @@ fn enter(cx: &mut Cx<'_>, i: &Instr, m: u32, index: usize) -> Flow {
     // SAFETY: the new frame has these rows.
     unsafe {
         cx.put(RETURN_PC, m, [pc; LANES]);
-        cx.put(RETURN_BASE, m, [old; LANES]);
+        cx.put(RETURN_BASE, m, [old.0; LANES]);
     }
     cx.pc = callee.start;
     Flow::Jump
