@@ -1,6 +1,6 @@
 //! Branches, calls, returns, and the end of threads.
 
-use crate::emulator::code::{Flow, Instr, LANES, LOCAL_BASE_ROW, RETURN_BASE, RETURN_PC};
+use crate::emulator::code::{Code, Flow, Instr, LANES, LOCAL_BASE_ROW, RETURN_BASE, RETURN_PC};
 use crate::emulator::fault::FaultKind;
 use crate::emulator::frames::Base;
 use crate::emulator::memory::FUNCTION_WINDOW;
@@ -110,15 +110,37 @@ pub(crate) unsafe fn call(cx: &mut Cx<'_>, i: &Instr, m: u32) -> Flow {
     enter(cx, i, m, i.a as usize)
 }
 
-/// Call through a pointer, the 64-bit row `a`; lanes with different targets go apart.
+/// Is this the index of a function that takes and returns what the call says?
+fn can_call(code: &Code, i: &Instr, address: u64, index: u64) -> Result<(), FaultKind> {
+    let invalid = |text: String| Err(FaultKind::Invalid { text });
+    let function = match usize::try_from(index).ok().and_then(|index| code.functions.get(index)) {
+        Some(function) if !function.entry => function,
+        _ => return Err(FaultKind::BadCall { address }),
+    };
+    if !function.defined {
+        return invalid(format!("call of '{}', which has no body in this module", function.name));
+    }
+    let fits = |list: u32, places: &[(u32, u32)]| {
+        let list = &code.lists[list as usize..];
+        let moves = list[1..=list[0] as usize * 3].chunks_exact(3);
+        moves.map(|m| (m[1], m[2])).eq(places.iter().copied())
+    };
+    if !fits(i.x as u32, &function.params) || !fits(i.c, &function.returns) {
+        let name = &function.name;
+        return invalid(format!("call of '{name}' through a pointer to a function with other parameters or results"));
+    }
+    Ok(())
+}
+
+/// Call through a pointer, the 64-bit row `a`; lanes with different targets go apart. `c` is the list of results.
 pub(crate) unsafe fn call_indirect(cx: &mut Cx<'_>, i: &Instr, m: u32) -> Flow {
     // SAFETY: the operand is a 64-bit row.
     let targets = unsafe { cx.get::<u64>(i.a) };
     let lane = m.trailing_zeros() as usize;
     let same = (0..LANES).filter(|&l| m >> l & 1 != 0 && targets[l] == targets[lane]).fold(0, |all, l| all | 1 << l);
     let index = targets[lane] ^ FUNCTION_WINDOW;
-    if index >= cx.grid.code().functions.len() as u64 || cx.grid.code().functions[index as usize].frame == 0 {
-        return cx.raise(FaultKind::BadCall { address: targets[lane] }, 1 << lane);
+    if let Err(kind) = can_call(cx.grid.code(), i, targets[lane], index) {
+        return cx.raise(kind, 1 << lane);
     }
     let (pc, base) = (cx.pc, cx.base);
     let rest = m & !same;
