@@ -21,7 +21,7 @@ const LINE_BITS: u32 = (MAX_REGISTERS / LINE as usize).trailing_zeros();
 
 impl Base {
     fn new(start: u32, depth: u32) -> Base {
-        Base(depth << LINE_BITS | start / LINE)
+        Base((depth << LINE_BITS) | (start / LINE))
     }
 
     /// Offset in the register file.
