@@ -34,6 +34,11 @@ impl Base {
     pub fn depth(self) -> u32 {
         self.0 >> LINE_BITS
     }
+
+    #[inline]
+    pub fn is_deeper_than(self, other: Base) -> bool {
+        self.0 > other.0 | ((1 << LINE_BITS) - 1)
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -257,6 +262,8 @@ mod tests {
         while let Some(base) = frames.enter(at, (0, FIRST_ROW), FULL) {
             (at, depth) = ((base, FIRST_ROW), depth + 1);
             assert_eq!((base.start(), base.depth()), (depth * FIRST_ROW, depth));
+            assert!(base.is_deeper_than(Base::new(MAX_REGISTERS as u32 - LINE, depth - 1)));
+            assert!(!base.is_deeper_than(Base::new(0, depth)));
         }
         assert_eq!(depth, MAX_REGISTERS as u32 / FIRST_ROW - 1);
     }

@@ -377,7 +377,7 @@ impl<'a> Cx<'a> {
     /// The nearest place ahead where a group of the same frame waits.
     fn set_limit(&mut self) {
         let (base, pc) = (self.base, self.pc);
-        let deeper = self.warp.groups.iter().any(|g| g.base.depth() > base.depth() && g.wait == Wait::Ready);
+        let deeper = self.warp.groups.iter().any(|g| g.base.is_deeper_than(base) && g.wait == Wait::Ready);
         let ahead = self.warp.groups.iter().filter(|g| g.base == base && g.pc >= pc).map(|g| g.pc).min();
         self.limit = if deeper { 0 } else { ahead.unwrap_or(u32::MAX) };
     }
