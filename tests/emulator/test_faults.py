@@ -370,6 +370,78 @@ print("launched", x.tolist())
     assert run_python(program, PYGPUKIT_QUIET="1") == "[7]\nlaunched [7]\n"
 
 
+def test_too_much_static_shared_memory_is_said_at_load() -> None:
+    source = """extern "C" __global__ void k(float* x) {
+    __shared__ float tile[SIZE];
+    tile[threadIdx.x] = 1;
+    __syncthreads();
+    x[threadIdx.x] = tile[threadIdx.x ^ 1];
+}"""
+    x = gp.zeros(64)
+    gp.jit(source.replace("SIZE", "12288"))(x, grid=1, block=64)
+    assert x.tolist() == [1.0] * 64
+    text = "kernel 'k' has 80000 bytes of static shared memory, and 49152 is the most: 'tile' of 80000"
+    with pytest.raises(gp.DeviceError, match=text):
+        gp.jit(source.replace("SIZE", "20000"))(x, grid=1, block=64)
+
+
+def test_the_heap_is_refused_when_it_is_used() -> None:
+    text = fault(
+        """
+extern "C" __global__ void k(int* x) {
+    int* p = new int[x[0]];
+    x[threadIdx.x] = p[threadIdx.x];
+    delete[] p;
+}""",
+        gp.ones(64, "int32"),
+        grid=1,
+        block=64,
+    )
+    assert "call of 'malloc': the CPU device has no heap for kernels" in text
+    assert "k.cu:3" in text
+    with pytest.raises(gp.DeviceError, match="function '_Z7missingi' has no body in this module"):
+        gp.jit("""extern __device__ int missing(int);
+        extern "C" __global__ void k(int* x) { x[0] = missing(1); }""")(gp.ones(1, "int32"), grid=1, block=1)
+
+
+def test_calls_through_pointers_that_do_not_fit() -> None:
+    source = """
+typedef int (*one)(int);
+typedef int (*two)(int, double, double);
+__device__ __noinline__ int f(int a) { return a + 1; }
+__device__ one table[2] = {f, 0};
+extern "C" __global__ void k(int* x, int i) { x[0] = CALL; }"""
+    x = gp.zeros(1, "int32")
+    gp.jit(source.replace("CALL", "table[i](3)"))(x, 0, grid=1, block=1)
+    assert x.item() == 4
+    assert "call of 0x0, which is not a function" in fault(source.replace("CALL", "table[i](3)"), x, 1, grid=1, block=1)
+    assert "call of '_Z1fi' through a pointer to a function with other parameters or results" in fault(
+        source.replace("CALL", "((two)table[i])(3, 1.0, 2.0)"), x, 0, grid=1, block=1
+    )
+
+
+def test_bulk_copies_out_of_bounds(run_python: Callable[..., str]) -> None:
+    program = '''
+import pygpukit as gp
+kernel = gp.jit("""
+extern "C" __global__ void k(int* x) {
+    __shared__ __align__(128) int s[256];
+    __shared__ __align__(8) unsigned long long object;
+    unsigned to = __cvta_generic_to_shared(s), at = __cvta_generic_to_shared(&object);
+    asm volatile("mbarrier.init.shared.b64 [%0], 1;" :: "r"(at));
+    asm volatile("fence.mbarrier_init.release.cluster;");
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], 1024, [%2];"
+                 :: "r"(to), "l"(x + 128), "r"(at) : "memory");
+}""", check=True)
+try:
+    kernel(gp.zeros(256, "int32"), grid=1, block=1)
+except gp.KernelFaultError as error:
+    print(error)
+'''
+    out = run_python(program, PYGPUKIT_EMULATED_ARCH="90a", PYGPUKIT_QUIET="1")
+    assert "out of bounds: bulk copy from x[128], which has 256 elements (512 bytes past its end)" in out
+
+
 def test_what_is_not_supported_is_said_at_load() -> None:
     text = """
 .version 8.0
@@ -385,3 +457,5 @@ def test_what_is_not_supported_is_said_at_load() -> None:
         gp.load_ptx(text)
     with pytest.raises(gp.DeviceError, match=r"PTX line 7: found `mov\.`, expected an instruction"):
         gp.load_ptx(text[: text.index("mov.u32") + 4])
+    with pytest.raises(gp.DeviceError, match=r"PTX line 2: this is PTX of version 99\.0, and only versions 8 and 9"):
+        gp.load_ptx(text.replace("8.0", "99.0"))

@@ -52,7 +52,7 @@ def test_pointers_to_functions_and_virtual_functions() -> None:
     __device__ float square(float x) { return x * x; }
     __device__ float cube(float x) { return x * x * x; }
     __device__ float (*const table[])(float) = {square, cube};
-    struct Shape { __device__ virtual float area() const = 0; };
+    struct Shape { __device__ virtual ~Shape() {} __device__ virtual float area() const = 0; };
     struct Square : Shape { float s; __device__ float area() const { return s * s; } };
     struct Box : Shape { float a, b; __device__ float area() const { return a * b; } };
     extern "C" __global__ void k(float* x, float* y) {
@@ -145,6 +145,21 @@ gp.synchronize()
 '''
     out = run_python(program, PYGPUKIT_QUIET="1")
     assert out == "".join(f"thread {i} of k: {i / 4:5.2f} 0x10000000000 z%\n" for i in range(3))
+
+
+def test_printing_of_short_numbers_and_of_no_text(run_python: Callable[..., str]) -> None:
+    program = '''
+import pygpukit as gp
+kernel = gp.jit(r"""
+extern "C" int printf(const char*, ...);
+extern "C" __global__ void k(long long address, int n) {
+    const char* text = (const char*)address;
+    printf("%s|%8s|%hhd|%hd|%hu|%hhx|%d\\n", text, text, n, n, n, n, n);
+}""")
+kernel(0, 0x12345 - 0x100, grid=1, block=1)
+gp.synchronize()
+'''
+    assert run_python(program, PYGPUKIT_QUIET="1") == "(null)|  (null)|69|8773|8773|45|74309\n"
 
 
 def test_waiting_blocks_and_the_host() -> None:

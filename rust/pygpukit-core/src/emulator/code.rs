@@ -172,6 +172,8 @@ pub(crate) enum Special {
 pub(crate) struct Function {
     pub name: String,
     pub entry: bool,
+    /// It has a body.
+    pub defined: bool,
     /// Index of its first instruction.
     pub start: u32,
     /// Bytes of its frame of registers.
@@ -179,8 +181,9 @@ pub(crate) struct Function {
     /// Bytes of local memory a thread needs for it, calls it makes not counted.
     pub local: u32,
     pub fills: Vec<Fill>,
-    /// Bytes of statically declared shared memory.
+    /// Where shared variables end, those of other kernels too, and how many bytes a kernel's own take.
     pub shared: u32,
+    pub static_shared: u32,
     /// Offset and size of each parameter: of the argument block for a kernel, of local memory for other functions.
     pub params: Vec<(u32, u32)>,
     pub returns: Vec<(u32, u32)>,

@@ -55,7 +55,7 @@ pub enum FaultKind {
     StackOverflow {
         bytes: usize,
     },
-    /// A call of an address that is no function, or of one with other parameters.
+    /// A call of an address that is no function.
     BadCall {
         address: u64,
     },

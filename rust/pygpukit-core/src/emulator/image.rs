@@ -61,7 +61,7 @@ impl Image {
         let function = &self.code.functions[index];
         let attributes = KernelAttributes {
             registers: 0,
-            static_shared: function.shared,
+            static_shared: function.static_shared,
             local_bytes: function.local,
             const_bytes: 0,
             max_threads: function.max_threads,
@@ -162,7 +162,7 @@ impl Running {
         None
     }
 
-    /// Wait for the end, without a part in the work after the first call: a thread takes the caller's place.
+    /// Take part in the work until the end.
     pub fn wait(&self) -> Result<Summary, String> {
         self.0.work(None);
         self.0.wait(None).unwrap_or_else(|| Err("the launch did not end".to_string()))

@@ -12,6 +12,7 @@ mod counters;
 mod exec;
 mod fault;
 pub mod float;
+mod frames;
 mod grid;
 mod image;
 mod lower;

@@ -12,14 +12,11 @@ use super::code::*;
 use super::exec::memory::Kind;
 use super::exec::wgmma::Products;
 use super::fault::{Fault, FaultKind};
+use super::frames::{Base, Frames};
 use super::grid::Grid;
 
 /// Jumps back before a group gives way to others of its warp.
 const PATIENCE: u32 = 48;
-
-/// Most bytes of registers and of local memory of one warp; CUDA's limit of local memory is 512 KiB per thread.
-const MAX_REGISTERS: usize = 16 << 20;
-pub(crate) const MAX_LOCAL: usize = 512 << 10;
 
 /// Why a group does not run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,8 +43,7 @@ pub(crate) enum Wait {
 pub(crate) struct Group {
     pub mask: u32,
     pub pc: u32,
-    /// Start of its frame in the register file.
-    pub base: u32,
+    pub base: Base,
     pub wait: Wait,
     /// When it last ran.
     pub stamp: u64,
@@ -55,13 +51,15 @@ pub(crate) struct Group {
 
 #[repr(C, align(128))]
 #[derive(Clone, Copy)]
-struct Line([u64; 16]);
+pub(crate) struct Line(pub [u64; 16]);
 
 /// What a warp owns.
 pub(crate) struct Warp {
     /// Number in its block.
     pub id: u32,
-    registers: Vec<Line>,
+    pub registers: Vec<Line>,
+    /// Frames in use, other than the kernel's.
+    pub frames: Frames,
     /// Local memory, lane after lane.
     pub local: Vec<u8>,
     /// Bytes of it per lane.
@@ -97,6 +95,7 @@ impl Warp {
         Warp {
             id,
             registers: vec![Line([0; 16]); lines],
+            frames: Frames::default(),
             local: vec![0; local_bytes * LANES],
             local_bytes,
             live: 0,
@@ -121,7 +120,8 @@ impl Warp {
         let lanes = threads.saturating_sub(first).min(LANES as u32);
         self.live = if lanes == 32 { FULL } else { (1 << lanes) - 1 };
         self.groups.clear();
-        self.groups.push(Group { mask: self.live, pc: grid.entry().start, base: 0, wait: Wait::Ready, stamp: 0 });
+        self.frames.clear();
+        self.groups.push(Group { mask: self.live, pc: grid.entry().start, base: Base(0), wait: Wait::Ready, stamp: 0 });
         self.copies = Default::default();
         self.at_cluster = 0;
         self.products = Products::default();
@@ -146,7 +146,7 @@ impl Warp {
 ///
 /// # Safety
 /// `frame` must be valid for the offsets of `fills` and their rows.
-unsafe fn fill_frame<'f>(
+pub(crate) unsafe fn fill_frame<'f>(
     frame: *mut u8,
     fills: impl Iterator<Item = &'f Fill>,
     mask: u32,
@@ -202,7 +202,7 @@ pub(crate) struct Cx<'a> {
     pub pc: u32,
     /// Lanes of the group that runs.
     pub active: u32,
-    pub base: u32,
+    pub base: Base,
     /// Where another group of this frame waits to be joined.
     limit: u32,
     pub wait: Wait,
@@ -226,7 +226,7 @@ impl<'a> Cx<'a> {
             grid,
             pc: 0,
             active: 0,
-            base: 0,
+            base: Base(0),
             limit: u32::MAX,
             wait: Wait::Ready,
             fault: None,
@@ -377,7 +377,7 @@ impl<'a> Cx<'a> {
     /// The nearest place ahead where a group of the same frame waits.
     fn set_limit(&mut self) {
         let (base, pc) = (self.base, self.pc);
-        let deeper = self.warp.groups.iter().any(|g| g.base > base && g.wait == Wait::Ready);
+        let deeper = self.warp.groups.iter().any(|g| g.base.is_deeper_than(base) && g.wait == Wait::Ready);
         let ahead = self.warp.groups.iter().filter(|g| g.base == base && g.pc >= pc).map(|g| g.pc).min();
         self.limit = if deeper { 0 } else { ahead.unwrap_or(u32::MAX) };
     }
@@ -416,7 +416,7 @@ impl<'a> Cx<'a> {
         } else if rotate {
             ready.min_by_key(|(_, g)| g.stamp).map(|(i, _)| i)
         } else {
-            ready.min_by_key(|(_, g)| (std::cmp::Reverse(g.base), g.pc)).map(|(i, _)| i)
+            ready.min_by_key(|(_, g)| (std::cmp::Reverse(g.base.depth()), g.pc)).map(|(i, _)| i)
         };
         let Some(index) = chosen else {
             self.stuck();
@@ -446,8 +446,8 @@ impl<'a> Cx<'a> {
     }
 
     pub fn set_frame(&mut self) {
-        // SAFETY: `base` is the start of a frame in the register file.
-        self.frame = unsafe { self.warp.registers.as_mut_ptr().cast::<u8>().add(self.base as usize) };
+        // SAFETY: `base` is a frame in the register file.
+        self.frame = unsafe { self.warp.registers.as_mut_ptr().cast::<u8>().add(self.base.start() as usize) };
     }
 
     /// Make groups ready whose wait is over.
@@ -519,59 +519,6 @@ impl<'a> Cx<'a> {
                 Some(Box::new(Fault { kind, pc: self.pc, thread, block: self.block.index, notes: Vec::new() }));
         }
         Flow::Fault
-    }
-
-    /// Begin a frame for the active lanes of `mask` after the current one: registers and local memory.
-    pub fn push_frame(&mut self, function: &Function, caller: &Function, mask: u32) -> Result<(u32, u32), FaultKind> {
-        let base = (self.base as usize + caller.frame as usize).next_multiple_of(128);
-        let end = base + function.frame as usize;
-        if end > MAX_REGISTERS {
-            return Err(FaultKind::StackOverflow { bytes: end });
-        }
-        let lines = end.div_ceil(128);
-        if lines > self.warp.registers.len() {
-            self.warp.registers.resize(lines.next_power_of_two(), Line([0; 16]));
-        }
-        // SAFETY: the file has just been made large enough for both frames.
-        let (local, frame) = unsafe {
-            let file = self.warp.registers.as_mut_ptr().cast::<u8>();
-            (file.add(self.base as usize + LOCAL_BASE_ROW as usize).cast::<[u32; LANES]>().read(), file.add(base))
-        };
-        let top = (0..LANES).filter(|l| mask >> l & 1 != 0).map(|l| local[l]).max().unwrap_or(0) as usize;
-        let needed =
-            top + (caller.local as usize).next_multiple_of(16) + (function.local as usize).next_multiple_of(16);
-        self.reserve_local(needed)?;
-        let (warp, block) = (self.warp.id, self.block.index);
-        // SAFETY: the frame is inside the file.
-        unsafe {
-            fill_frame(frame, function.fills.iter(), mask, self.grid, warp, block);
-            let rows = frame.add(LOCAL_BASE_ROW as usize).cast::<[u32; LANES]>();
-            for (lane, value) in local.iter().enumerate() {
-                if mask >> lane & 1 != 0 {
-                    (*rows)[lane] = value + caller.local.next_multiple_of(16);
-                }
-            }
-        }
-        Ok((base as u32, local[mask.trailing_zeros().min(31) as usize]))
-    }
-
-    /// Make local memory at least this large for every lane.
-    pub fn reserve_local(&mut self, bytes: usize) -> Result<(), FaultKind> {
-        if bytes <= self.warp.local_bytes {
-            return Ok(());
-        }
-        if bytes > MAX_LOCAL {
-            return Err(FaultKind::StackOverflow { bytes });
-        }
-        let new = bytes.next_power_of_two().min(MAX_LOCAL);
-        let mut local = vec![0; new * LANES];
-        let old = self.warp.local_bytes;
-        for lane in 0..LANES {
-            local[lane * new..lane * new + old].copy_from_slice(&self.warp.local[lane * old..(lane + 1) * old]);
-        }
-        self.warp.local = local;
-        self.warp.local_bytes = new;
-        Ok(())
     }
 }
 

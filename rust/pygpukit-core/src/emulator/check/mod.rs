@@ -16,6 +16,7 @@ mod tests;
 
 use std::collections::HashMap;
 
+pub(crate) use arrays::plain_name;
 pub(crate) use stores::Stores;
 
 use access::Finding;

@@ -10,9 +10,12 @@ use crate::emulator::warp::Cx;
 /// An array this far from a stray address is still named.
 const NEAR: u64 = 1 << 20;
 
-fn verb(write: bool, atomic: bool) -> &'static str {
+fn verb(write: bool, atomic: bool, bytes: u32) -> &'static str {
     match (write, atomic) {
         (_, true) => "atomic operation on",
+        // More than any load or store has.
+        (true, _) if bytes > 32 => "bulk copy to",
+        (false, _) if bytes > 32 => "bulk copy from",
         (true, _) => "write of",
         (false, _) => "read of",
     }
@@ -27,7 +30,7 @@ impl Cx<'_> {
     #[cold]
     pub(super) fn report(&mut self, finding: Finding, bytes: u32, write: bool, atomic: bool) -> Result<(), Flow> {
         let Finding { problem, space, lane, address } = finding;
-        let what = verb(write, atomic);
+        let what = verb(write, atomic, bytes);
         let (text, notes) = match problem {
             Problem::Outside => match self.outside(address, bytes, what) {
                 Some(found) => found,

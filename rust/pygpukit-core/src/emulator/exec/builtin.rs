@@ -12,6 +12,9 @@ const MAX_TEXT: usize = 4096;
 /// Read a 64-bit (or smaller) argument of a call from local memory.
 fn argument(cx: &Cx<'_>, i: &Instr, lane: usize, index: usize, local: u32) -> u64 {
     let list = &cx.grid.code().lists[i.a as usize..];
+    if index >= list[0] as usize {
+        return 0;
+    }
     let at = lane * cx.warp.local_bytes + local as usize + list[1 + index] as usize;
     let bytes = cx.warp.local.get(at..at + 8).unwrap_or(&[]);
     bytes.try_into().map_or(0, u64::from_le_bytes)
@@ -92,10 +95,10 @@ fn print_lane(cx: &mut Cx<'_>, lane: usize, format: u64, values: u64, out: &mut 
         }
         let long = spec.contains('l') || spec.contains('z') || spec.contains('j') || spec.contains('t') || kind == 'p';
         let piece = match kind {
-            's' => {
-                let pointer = u64::from_le_bytes(read(cx, lane, take(8))?);
-                text(cx, lane, pointer)?
-            }
+            's' => match u64::from_le_bytes(read(cx, lane, take(8))?) {
+                0 => "(null)".to_string(),
+                pointer => text(cx, lane, pointer)?,
+            },
             'f' | 'F' | 'e' | 'E' | 'g' | 'G' | 'a' | 'A' => {
                 float_text(f64::from_le_bytes(read(cx, lane, take(8))?), &spec, kind)
             }
@@ -130,7 +133,12 @@ fn sign(negative: bool, spec: &str) -> &'static str {
 }
 
 fn integer_text(bits: i64, long: bool, spec: &str, kind: char) -> String {
-    let unsigned = if long { bits as u64 } else { u64::from(bits as u32) };
+    let (bits, unsigned) = match (long, spec.matches('h').count()) {
+        (true, _) => (bits, bits as u64),
+        (false, 0) => (bits, u64::from(bits as u32)),
+        (false, 1) => (i64::from(bits as i16), u64::from(bits as u16)),
+        _ => (i64::from(bits as i8), u64::from(bits as u8)),
+    };
     let alternate = spec.contains('#');
     let digits = match kind {
         'd' | 'i' => bits.unsigned_abs().to_string(),
@@ -248,6 +256,13 @@ pub(crate) unsafe fn assert_fail(cx: &mut Cx<'_>, i: &Instr, m: u32) -> Flow {
     cx.raise(FaultKind::Assert { message }, 1 << lane)
 }
 
+/// `malloc` and `free`: code that never runs may contain them, such as destructors of objects that nobody deletes.
+pub(crate) unsafe fn heap(cx: &mut Cx<'_>, i: &Instr, m: u32) -> Flow {
+    let name = cx.grid.code().functions.get(i.x as usize).map_or("malloc", |function| &function.name);
+    let text = format!("call of '{name}': the CPU device has no heap for kernels; pass them the memory that they need");
+    cx.raise(FaultKind::Invalid { text }, m)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -283,5 +298,10 @@ mod tests {
         assert_eq!(d(65, "", 'c'), "A");
         assert_eq!(d(255, "#", 'x'), "0xff");
         assert_eq!(d(7, ".3", 'd'), "007");
+        assert_eq!(d(300, "hh", 'd'), "44");
+        assert_eq!(d(200, "hh", 'd'), "-56");
+        assert_eq!(d(-1, "hh", 'x'), "ff");
+        assert_eq!(d(-1, "h", 'u'), "65535");
+        assert_eq!(d(40_000, "6h", 'd'), "-25536");
     }
 }

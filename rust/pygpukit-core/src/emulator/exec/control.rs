@@ -1,7 +1,8 @@
 //! Branches, calls, returns, and the end of threads.
 
-use crate::emulator::code::{Flow, Instr, LANES, LOCAL_BASE_ROW, RETURN_BASE, RETURN_PC};
+use crate::emulator::code::{Code, Flow, Instr, LANES, LOCAL_BASE_ROW, RETURN_BASE, RETURN_PC};
 use crate::emulator::fault::FaultKind;
+use crate::emulator::frames::Base;
 use crate::emulator::memory::FUNCTION_WINDOW;
 use crate::emulator::warp::{Cx, Group, Wait};
 
@@ -58,6 +59,7 @@ fn leave(cx: &mut Cx<'_>, mask: u32) -> Flow {
         return cx.raise(kind, mask);
     }
     cx.warp.live &= !mask;
+    cx.warp.frames.exit(mask);
     cx.active &= !mask;
     cx.block.leave(mask.count_ones());
     cx.pc += 1;
@@ -75,6 +77,7 @@ pub(crate) unsafe fn ret(cx: &mut Cx<'_>, i: &Instr, m: u32) -> Flow {
         let rest = Group { mask: cx.active & !m, pc: cx.pc + 1, base: cx.base, wait: Wait::Ready, stamp: 0 };
         cx.warp.groups.push(rest);
     }
+    cx.warp.frames.leave(cx.base, m);
     let first = m.trailing_zeros() as usize;
     let mut same = 0;
     let mut left = m;
@@ -86,11 +89,11 @@ pub(crate) unsafe fn ret(cx: &mut Cx<'_>, i: &Instr, m: u32) -> Flow {
         if lane == first {
             same = mask;
         } else {
-            cx.warp.groups.push(Group { mask, pc: pcs[lane], base: bases[lane], wait: Wait::Ready, stamp: 0 });
+            cx.warp.groups.push(Group { mask, pc: pcs[lane], base: Base(bases[lane]), wait: Wait::Ready, stamp: 0 });
         }
     }
     cx.active = same;
-    (cx.pc, cx.base) = (pcs[first], bases[first]);
+    (cx.pc, cx.base) = (pcs[first], Base(bases[first]));
     cx.set_frame();
     Flow::Jump
 }
@@ -107,15 +110,37 @@ pub(crate) unsafe fn call(cx: &mut Cx<'_>, i: &Instr, m: u32) -> Flow {
     enter(cx, i, m, i.a as usize)
 }
 
-/// Call through a pointer, the 64-bit row `a`; lanes with different targets go apart.
+/// Is this the index of a function that takes and returns what the call says?
+fn can_call(code: &Code, i: &Instr, address: u64, index: u64) -> Result<(), FaultKind> {
+    let invalid = |text: String| Err(FaultKind::Invalid { text });
+    let function = match usize::try_from(index).ok().and_then(|index| code.functions.get(index)) {
+        Some(function) if !function.entry => function,
+        _ => return Err(FaultKind::BadCall { address }),
+    };
+    if !function.defined {
+        return invalid(format!("call of '{}', which has no body in this module", function.name));
+    }
+    let fits = |list: u32, places: &[(u32, u32)]| {
+        let list = &code.lists[list as usize..];
+        let moves = list[1..=list[0] as usize * 3].chunks_exact(3);
+        moves.map(|m| (m[1], m[2])).eq(places.iter().copied())
+    };
+    if !fits(i.x as u32, &function.params) || !fits(i.c, &function.returns) {
+        let name = &function.name;
+        return invalid(format!("call of '{name}' through a pointer to a function with other parameters or results"));
+    }
+    Ok(())
+}
+
+/// Call through a pointer, the 64-bit row `a`; lanes with different targets go apart. `c` is the list of results.
 pub(crate) unsafe fn call_indirect(cx: &mut Cx<'_>, i: &Instr, m: u32) -> Flow {
     // SAFETY: the operand is a 64-bit row.
     let targets = unsafe { cx.get::<u64>(i.a) };
     let lane = m.trailing_zeros() as usize;
     let same = (0..LANES).filter(|&l| m >> l & 1 != 0 && targets[l] == targets[lane]).fold(0, |all, l| all | 1 << l);
     let index = targets[lane] ^ FUNCTION_WINDOW;
-    if index >= cx.grid.code().functions.len() as u64 || cx.grid.code().functions[index as usize].frame == 0 {
-        return cx.raise(FaultKind::BadCall { address: targets[lane] }, 1 << lane);
+    if let Err(kind) = can_call(cx.grid.code(), i, targets[lane], index) {
+        return cx.raise(kind, 1 << lane);
     }
     let (pc, base) = (cx.pc, cx.base);
     let rest = m & !same;
@@ -135,8 +160,8 @@ fn enter(cx: &mut Cx<'_>, i: &Instr, m: u32, index: usize) -> Flow {
     let grid = cx.grid;
     let code = grid.code();
     let (callee, caller) = (&code.functions[index], &code.functions[i.b as usize]);
-    let base = match cx.push_frame(callee, caller, m) {
-        Ok((base, _)) => base,
+    let base = match cx.push_frame(index, caller, m) {
+        Ok(base) => base,
         Err(kind) => return cx.raise(kind, m),
     };
     cx.set_frame();
@@ -163,7 +188,7 @@ fn enter(cx: &mut Cx<'_>, i: &Instr, m: u32, index: usize) -> Flow {
     // SAFETY: the new frame has these rows.
     unsafe {
         cx.put(RETURN_PC, m, [pc; LANES]);
-        cx.put(RETURN_BASE, m, [old; LANES]);
+        cx.put(RETURN_BASE, m, [old.0; LANES]);
     }
     cx.pc = callee.start;
     Flow::Jump
@@ -204,7 +229,7 @@ pub(crate) unsafe fn sleep(_cx: &mut Cx<'_>, _i: &Instr, _m: u32) -> Flow {
     Flow::Yield
 }
 
-/// A 64-bit counter: instructions of the warp for `%clock64`, nanoseconds for `%globaltimer` (x = 1). 32 bits for x = 2.
+/// Nanoseconds since the launch began, for all counters of time: all 64 bits, the low half (x = 2) or the high (x = 3).
 pub(crate) unsafe fn clock(cx: &mut Cx<'_>, i: &Instr, m: u32) -> Flow {
     let now = cx.grid.started.elapsed().as_nanos() as u64;
     // SAFETY: the result is a row of the width `x` says.

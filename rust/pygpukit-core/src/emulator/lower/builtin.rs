@@ -1,4 +1,4 @@
-//! Functions the driver provides: printf, assert, and memory from the device heap.
+//! Functions the driver provides: printf, assert, and memory from the device heap, which is refused when it is asked for.
 
 use super::{Lower, Result};
 use crate::emulator::code::{Class, Handler};
@@ -11,12 +11,19 @@ impl<'a> Lower<'a> {
         Some(match name {
             "vprintf" => builtin::print,
             "__assertfail" => builtin::assert_fail,
+            "malloc" | "free" => builtin::heap,
             _ => return None,
         })
     }
 
-    /// Call it: `a` is the start of a list of the places of its parameters, `b` that of its result.
-    pub(super) fn call_builtin(&mut self, run: Handler, given: &[Operand<'a>], returned: &[Operand<'a>]) -> Result<()> {
+    /// Call it: `a` is the start of a list of the places of its parameters, `b` that of its result, `x` the function.
+    pub(super) fn call_builtin(
+        &mut self,
+        run: Handler,
+        function: usize,
+        given: &[Operand<'a>],
+        returned: &[Operand<'a>],
+    ) -> Result<()> {
         let mut places = Vec::new();
         for operand in given {
             places.push(self.param_area(operand)?.0);
@@ -26,7 +33,7 @@ impl<'a> Lower<'a> {
             None => u32::MAX,
         };
         let list = self.list(&places);
-        self.emit(Class::Other, run, [0, list, result, 0], 0);
+        self.emit(Class::Other, run, [0, list, result, 0], function as u64);
         Ok(())
     }
 }

@@ -98,17 +98,22 @@ impl<'a> Lower<'a> {
             Some(Name::Function(index)) => {
                 let function = &self.code.functions[index];
                 let (params, returns) = (function.params.clone(), function.returns.clone());
-                if let Some(builtin) = self.builtin(name) {
-                    return self.call_builtin(builtin, given, returned);
+                let (entry, defined) = (function.entry, function.defined);
+                if let Some(builtin) = self.builtin(name).filter(|_| !defined) {
+                    return self.call_builtin(builtin, index, given, returned);
                 }
-                if function.entry {
+                if entry {
                     return self.err(format!("'{name}' is a kernel and cannot be called"));
                 }
-                self.calls.push((index, self.line));
+                if !defined {
+                    return self.err(format!("function '{name}' has no body in this module"));
+                }
+                self.reach.call(self.index, index);
                 (control::call, index as u32, params, returns)
             }
             Some(Name::Register(_)) => {
                 let row = self.source(target, Type::U64)?;
+                self.reach.call_through_pointer(self.index);
                 let Some(Operand::Name(prototype)) = prototype else {
                     return self.err("a call through a pointer needs a prototype");
                 };
@@ -129,22 +134,17 @@ impl<'a> Lower<'a> {
                 returned.len()
             ));
         }
-        let arguments = self.moves(given, &params)?;
-        let list = self.list(&arguments);
-        // The length counts moves of three numbers each.
-        self.code.lists[list as usize] = params.len() as u32;
-        self.emit(Class::Branch, handler, [0, a, caller, 0], u64::from(list));
+        let list = self.moves(given, &params)?;
+        let results = self.moves(returned, &returns)?;
+        self.emit(Class::Branch, handler, [0, a, caller, results], u64::from(list));
         if !returns.is_empty() {
-            let values = self.moves(returned, &returns)?;
-            let list = self.list(&values);
-            self.code.lists[list as usize] = returns.len() as u32;
-            self.emit(Class::Branch, control::take_returns, [0, 0, caller, 0], u64::from(list));
+            self.emit(Class::Branch, control::take_returns, [0, 0, caller, 0], u64::from(results));
         }
         Ok(())
     }
 
-    /// For each operand of a call: where it lies, where its partner lies, how many bytes.
-    fn moves(&mut self, operands: &[Operand<'a>], partners: &[(u32, u32)]) -> Result<Vec<u32>> {
+    /// A list of the operands of a call: for each where it lies, where its partner lies, how many bytes.
+    fn moves(&mut self, operands: &[Operand<'a>], partners: &[(u32, u32)]) -> Result<u32> {
         let mut all = Vec::new();
         for (operand, (offset, bytes)) in operands.iter().zip(partners) {
             let (at, size) = self.param_area(operand)?;
@@ -153,7 +153,10 @@ impl<'a> Lower<'a> {
             }
             all.extend([at, *offset, size]);
         }
-        Ok(all)
+        let list = self.list(&all);
+        // The length counts operands, of three numbers each.
+        self.code.lists[list as usize] = partners.len() as u32;
+        Ok(list)
     }
 
     /// Place and size in local memory of a `.param` variable of a call.

@@ -15,6 +15,7 @@ mod integer;
 mod matrix;
 mod memory;
 mod operands;
+mod reach;
 mod sync;
 mod wgmma;
 
@@ -23,6 +24,7 @@ use std::collections::HashMap;
 use super::code::{self, Class, Code, Effect, Fill, Function, Handler, Instr, Place, Special};
 use super::memory::FUNCTION_WINDOW;
 use super::ptx::ast::{self, Init, Module, Number, Space, Statement, Type, Variable};
+use reach::Reach;
 
 /// Why a PTX text cannot be run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -183,17 +185,27 @@ pub(crate) fn lower<E: From<LowerError>>(
             code.functions[index] = signature(function);
         }
     }
-    let mut shared = 0u32;
+    let (mut shared, mut reach) = (0u32, Reach::default());
     for variable in module.variables.iter().filter(|v| v.space == Space::Shared) {
         let name = place_shared(variable, &mut shared)?;
         match name {
-            Name::Shared(start) => code.shared.push(described(variable, u64::from(start), None)),
+            Name::Shared(start) => {
+                code.shared.push(described(variable, u64::from(start), None));
+                reach.declare(variable);
+            }
             _ => code.dynamic_align = code.dynamic_align.max(variable.align.clamp(1, 1024) as u32),
         }
         root.names.insert(variable.name, name);
     }
     let init = initial_data(module, &root, base)?;
-    let mut lower = Lower { scopes: vec![root], code, shared, ..Lower::default() };
+    for init in module.variables.iter().flat_map(|variable| &variable.init) {
+        if let Init::Address { name, .. } | Init::Byte { name, .. } = init
+            && let Some(Name::Function(index)) = root.names.get(name)
+        {
+            reach.take_address(*index);
+        }
+    }
+    let mut lower = Lower { scopes: vec![root], code, shared, reach, ..Lower::default() };
     // Shared memory of functions comes first, so that it lies at the same place in every kernel.
     for entries in [false, true] {
         for function in module.functions.iter().filter(|f| f.entry == entries) {
@@ -206,12 +218,7 @@ pub(crate) fn lower<E: From<LowerError>>(
             }
         }
     }
-    for (index, line) in &lower.calls {
-        let function = &lower.code.functions[*index];
-        if function.frame == 0 {
-            return fail(*line, format!("function '{}' has no body in this module", function.name)).map_err(E::from);
-        }
-    }
+    lower.size_shared()?;
     Ok((lower.code, Data { base, bytes, init }))
 }
 
@@ -264,6 +271,7 @@ fn signature(function: &ast::Function<'_>) -> Function {
     Function {
         name: function.name.to_string(),
         entry: function.entry,
+        defined: function.body.is_some(),
         params,
         returns,
         max_threads: function.max_threads,
@@ -348,8 +356,7 @@ pub(super) struct Lower<'a> {
     pub line: u32,
     place: Place,
     carry: Option<u32>,
-    /// Functions called, and from which line; those without a body are refused at the end.
-    calls: Vec<(usize, u32)>,
+    reach: Reach,
 }
 
 impl<'a> Lower<'a> {
@@ -471,6 +478,7 @@ impl<'a> Lower<'a> {
                 if let Name::Shared(start) = name {
                     let function = self.entry.then_some(self.index);
                     self.code.shared.push(described(variable, u64::from(start), function));
+                    self.reach.declare(variable);
                 } else {
                     self.code.dynamic_align = self.code.dynamic_align.max(variable.align.clamp(1, 1024) as u32);
                 }
@@ -479,8 +487,8 @@ impl<'a> Lower<'a> {
             Space::Local | Space::Param => {
                 let bytes = variable.bytes.unwrap_or(0);
                 let start = self.local.next_multiple_of(variable.align.clamp(1, 1 << 12) as u32);
-                if bytes > super::warp::MAX_LOCAL || start as usize + bytes > super::warp::MAX_LOCAL {
-                    let limit = super::warp::MAX_LOCAL;
+                if bytes > super::frames::MAX_LOCAL || start as usize + bytes > super::frames::MAX_LOCAL {
+                    let limit = super::frames::MAX_LOCAL;
                     return fail(
                         variable.line,
                         format!("'{}' needs {bytes} bytes of local memory; a thread has {limit}", variable.name),

@@ -120,8 +120,14 @@ impl<'a> Lower<'a> {
         let plus = |base: u64| base.wrapping_add(offset as u64);
         let value = match self.look_up(name) {
             Some(Name::Global(address)) => plus(address),
-            Some(Name::Shared(at)) => plus(u64::from(at)),
-            Some(Name::Function(index)) => FUNCTION_WINDOW | index as u64,
+            Some(Name::Shared(at)) => {
+                self.name_shared(name, at);
+                plus(u64::from(at))
+            }
+            Some(Name::Function(index)) => {
+                self.reach.take_address(index);
+                FUNCTION_WINDOW | index as u64
+            }
             Some(Name::Param(at, _)) => plus(u64::from(at) | PARAM_WINDOW),
             Some(Name::DynamicShared) => {
                 let row = self.special_row(Special::SharedStart);

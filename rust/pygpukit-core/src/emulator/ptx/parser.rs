@@ -189,6 +189,10 @@ impl<'a> Parser<'a> {
         let Some((Some(major), Some(minor))) = version.map(|(major, minor)| (read(major), read(minor))) else {
             return Err(self.expected("a version such as `8.0`"));
         };
+        if !(8..=9).contains(&major) {
+            let message = format!("this is PTX of version {major}.{minor}, and only versions 8 and 9 are supported");
+            return Err(self.error_at(self.token, &message));
+        }
         self.module.version = (major, minor);
         self.bump().map(|_| ())
     }
