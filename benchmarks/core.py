@@ -11,9 +11,7 @@ from __future__ import annotations
 import argparse
 import compileall
 import functools
-import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -27,42 +25,15 @@ import numpy as np
 
 import pygpukit as gp
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from report import Report
+
 BURST = 256
 INNER = 8
 KERNEL = """extern "C" __global__ void axpy(float* x, float factor, int n) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i < n) x[i] = x[i] * factor + 1.0f;
 }"""
-
-
-class Report:
-    """Rows of (what, ours, other, ratio, bar), printed as they come."""
-
-    def __init__(self) -> None:
-        self.rows: list[dict[str, Any]] = []
-
-    def add(
-        self, what: str, ours: float, other: float, unit: str, must: float, *, at_least: bool = False, **extra: Any
-    ) -> None:
-        """One comparison. `must` bounds ours / other from above, or from below with `at_least`."""
-        ratio = ours / other if other else float("nan")
-        held = ratio >= must if at_least else ratio <= must
-        sign = ">=" if at_least else "<="
-        row = {
-            "what": what,
-            "ours": ours,
-            "other": other,
-            "unit": unit,
-            "ratio": ratio,
-            "must": f"{sign} {must}",
-            "held": held,
-        }
-        self.rows.append({**row, **extra})
-        mark = "ok  " if held else "MISS"
-        print(
-            f"{mark} {what:58} {ours:10.3f} vs {other:10.3f} {unit:5} ratio {ratio:6.3f} (must {sign} {must})",
-            flush=True,
-        )
 
 
 Measured = tuple[str, Callable[[], Any]] | Callable[[], float]
@@ -339,22 +310,7 @@ def main() -> int:
         bandwidth(report, torch, min(args.rounds, 20))
     if "processes" in chosen:
         processes(report, 5)
-    if args.json:
-        device = gp.get_device_info()
-        environment = {
-            "device": device["name"],
-            "driver_version": device["driver_version"],
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "cupy": cupy.__version__,
-            "pygpukit": gp.__version__,
-            "commit": os.environ.get("PYGPUKIT_COMMIT", ""),
-            "command": f"python benchmarks/core.py --rounds {args.rounds}",
-        }
-        args.json.write_text(json.dumps({"environment": environment, "rows": report.rows}, indent=1) + "\n")
-    missed = [row for row in report.rows if not row["held"] and "(" not in row["what"][-10:]]
-    print(f"{len(report.rows)} rows, {len(missed)} below their bar")
-    return 1 if missed else 0
+    return report.finish(args.json, f"python benchmarks/core.py --rounds {args.rounds}")
 
 
 if __name__ == "__main__":

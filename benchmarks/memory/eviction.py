@@ -1,7 +1,7 @@
 """Eviction: how fast arrays move, what moving costs the work around it, and what it costs when nothing moves.
 
-    python benchmarks/memory/eviction.py --json benchmarks/results/h200-eviction.json
-    python benchmarks/memory/eviction.py --small          # sizes for a machine without a GPU, to see that it runs
+python benchmarks/memory/eviction.py --json benchmarks/results/h200-eviction.json
+python benchmarks/memory/eviction.py --small          # sizes for a machine without a GPU, to see that it runs
 """
 
 from __future__ import annotations
@@ -52,8 +52,6 @@ def torch_pinned(nbytes: int, rounds: int) -> tuple[float, float, float] | None:
         torch.cuda.synchronize()
 
     up, down, duplex = alternate(rounds, lambda: copy(device, host), lambda: copy(host, device), both)
-    del host, device, other, target
-    torch.cuda.empty_cache()
     return up, down, duplex
 
 
@@ -86,6 +84,8 @@ def rates(report: Report, nbytes: int, count: int, rounds: int) -> float:
         assert array[0].item() == i + rounds + 1
     away = statistics.median(out) / count
     again = statistics.median(back) / count
+    del arrays, array
+    gp.memory.trim()
     peer = torch_pinned(nbytes, rounds)
     up, down, duplex = peer or (again, away, again + away)
     scale = nbytes / 1e9

@@ -30,43 +30,11 @@ import pygpukit as gp
 from pygpukit import _pygpukit_rust as native
 from pygpukit.config import parse_size
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from report import Report, alternate
+
 PARTS = ["pinned", "duplex", "pageable", "small", "file"]
 OPTIONS = ["workers", "chunk", "slots", "past_caches"]
-
-
-class Report:
-    """Rows of (what, ours, other, ratio, bar), printed as they come."""
-
-    def __init__(self) -> None:
-        self.rows: list[dict[str, Any]] = []
-
-    def add(
-        self, what: str, ours: float, other: float, unit: str, must: float, *, at_least: bool = True, **extra: Any
-    ) -> None:
-        """One comparison. `must` bounds ours / other from below, or from above without `at_least`."""
-        ratio = ours / other if other else float("nan")
-        held = ratio >= must if at_least else ratio <= must
-        sign = ">=" if at_least else "<="
-        row = {"what": what, "ours": ours, "other": other, "unit": unit, "ratio": ratio}
-        self.rows.append({**row, "must": f"{sign} {must}", "held": held, **extra})
-        mark = "ok  " if held else "MISS"
-        print(
-            f"{mark} {what:58} {ours:10.3f} vs {other:10.3f} {unit:5} ratio {ratio:6.3f} (must {sign} {must})",
-            flush=True,
-        )
-
-
-def alternate(rounds: int, *calls: Callable[[], Any]) -> list[float]:
-    """Median seconds of each call, taken in turns."""
-    times: list[list[float]] = [[] for _ in calls]
-    for call in calls:
-        call()
-    for _ in range(rounds):
-        for call, kept in zip(calls, times, strict=True):
-            start = time.perf_counter()
-            call()
-            kept.append(time.perf_counter() - start)
-    return [statistics.median(kept) for kept in times]
 
 
 class Peer:
@@ -141,8 +109,8 @@ def pinned(report: Report, peer: Peer, nbytes: int, rounds: int) -> float:
         peer.pinned_down,
     )
     scale = nbytes / 1e9
-    report.add(f"pinned to the device, against {peer.name}", scale / up, scale / their_up, "GB/s", 0.97)
-    report.add(f"pinned to the host, against {peer.name}", scale / down, scale / their_down, "GB/s", 0.97)
+    report.add(f"pinned to the device, against {peer.name}", scale / up, scale / their_up, "GB/s", 0.97, at_least=True)
+    report.add(f"pinned to the host, against {peer.name}", scale / down, scale / their_down, "GB/s", 0.97, at_least=True)
     return scale / max(up, down)
 
 
@@ -159,7 +127,7 @@ def duplex(report: Report, nbytes: int, rounds: int) -> None:
             transfer.wait()
 
     one, two = alternate(rounds, lambda: gp.copy_to_device(hosts[0], arrays[0]).wait(), both)
-    report.add("pinned, both ways at once, against one way", 2 * nbytes / two / 1e9, nbytes / one / 1e9, "GB/s", 1.7)
+    report.add("pinned, both ways at once, against one way", 2 * nbytes / two / 1e9, nbytes / one / 1e9, "GB/s", 1.7, at_least=True)
 
 
 def pageable(report: Report, peer: Peer, nbytes: int, rounds: int, pinned_rate: float | None) -> None:
@@ -177,12 +145,12 @@ def pageable(report: Report, peer: Peer, nbytes: int, rounds: int, pinned_rate: 
     (reused,) = alternate(rounds, lambda: gp.copy_to_host(array, again).wait())
     np.testing.assert_array_equal(again, host)
     scale = nbytes / 1e9
-    report.add(f"from_numpy, against {peer.name}", scale / up, scale / their_up, "GB/s", 2.0)
-    report.add(f"to_numpy, against {peer.name}", scale / down, scale / their_down, "GB/s", 2.0)
-    report.add(f"to the host, used pages, against {peer.name}", scale / reused, scale / their_down, "GB/s", 2.0)
+    report.add(f"from_numpy, against {peer.name}", scale / up, scale / their_up, "GB/s", 2.0, at_least=True)
+    report.add(f"to_numpy, against {peer.name}", scale / down, scale / their_down, "GB/s", 2.0, at_least=True)
+    report.add(f"to the host, used pages, against {peer.name}", scale / reused, scale / their_down, "GB/s", 2.0, at_least=True)
     if pinned_rate is not None:
-        report.add("from_numpy against our pinned rate (stretch)", scale / up, pinned_rate, "GB/s", 0.8)
-        report.add("to_numpy against our pinned rate (stretch)", scale / down, pinned_rate, "GB/s", 0.8)
+        report.add("from_numpy against our pinned rate (stretch)", scale / up, pinned_rate, "GB/s", 0.8, at_least=True)
+        report.add("to_numpy against our pinned rate (stretch)", scale / down, pinned_rate, "GB/s", 0.8, at_least=True)
 
 
 def small(report: Report, peer: Peer, rounds: int) -> None:
@@ -202,8 +170,8 @@ def small(report: Report, peer: Peer, rounds: int) -> None:
 
     single, batched, theirs = alternate(rounds, one_by_one, at_once, lambda: peer.small_up(sources))
     each = 1e6 / len(sources)
-    report.add(f"from_numpy of 4 KiB, against {peer.name}", single * each, theirs * each, "us", 1.0, at_least=False)
-    report.add(f"copy_many of 4 KiB, against {peer.name}", batched * each, theirs * each, "us", 0.5, at_least=False)
+    report.add(f"from_numpy of 4 KiB, against {peer.name}", single * each, theirs * each, "us", 1.0)
+    report.add(f"copy_many of 4 KiB, against {peer.name}", batched * each, theirs * each, "us", 0.5)
 
 
 def drop_cache(path: Path) -> None:
@@ -285,7 +253,7 @@ def file(report: Report, nbytes: int, folder: str | None, pinned_rate: float | N
         disk=disk,
         warm=warm,
         folder=folder or tempfile.gettempdir(),
-    )
+    , at_least=True)
     print(f"     the same file from the system's cache {statistics.median(warm):.3f} GB/s", flush=True)
 
 
@@ -361,20 +329,8 @@ def main() -> int:
         for row in report.rows[first:]:
             row["options"] = dict(zip(OPTIONS, (workers, chunk, slots, past_caches), strict=True))
     native.set_transfer_options(*before)
-    if args.json:
-        device = gp.get_device_info()
-        environment = {
-            "device": device["name"],
-            "driver_version": device["driver_version"],
-            "python": platform.python_version(),
-            "pygpukit": gp.__version__,
-            "commit": os.environ.get("PYGPUKIT_COMMIT", ""),
-            "command": " ".join(["python", "benchmarks/memory/transfer.py", *sys.argv[1:]]),
-        }
-        args.json.write_text(json.dumps({"environment": environment, "rows": report.rows}, indent=1) + "\n")
-    missed = [row for row in report.rows if not row["held"] and "stretch" not in row["what"]]
-    print(f"{len(report.rows)} rows, {len(missed)} below their bar")
-    return 1 if missed and on_gpu else 0
+    missed = report.finish(args.json, " ".join(["python", "benchmarks/memory/transfer.py", *sys.argv[1:]]))
+    return missed if on_gpu else 0
 
 
 if __name__ == "__main__":

@@ -29,25 +29,26 @@ pub(crate) fn hold<'a>(
     ctx: &ExecCtx,
     uses: impl Iterator<Item = (&'a Arc<Storage>, Access)> + Clone,
 ) -> Result<Held<'a>> {
-    if uses.clone().all(|(storage, _)| !storage.is_evictable()) {
-        return Ok(Held::default());
-    }
-    let movable = uses.filter(|(storage, _)| storage.is_evictable() && storage.bytes() > 0);
+    let movable = uses.filter(|(storage, _)| storage.is_evictable());
     hold_segments(ctx, movable.map(|(storage, access)| (storage.segment(), access == Access::Write)))
 }
 
 /// The same for segments, each with whether it is written.
+#[inline]
 pub(crate) fn hold_segments<'a>(
     ctx: &ExecCtx,
     segments: impl Iterator<Item = (&'a Arc<Segment>, bool)> + Clone,
 ) -> Result<Held<'a>> {
-    let arena = &ctx.state.arena;
     let mut held = Held::default();
     let mut here = true;
     for (segment, _) in segments.clone() {
         here &= segment.enter();
         held.0.push(segment);
     }
+    if held.0.is_empty() {
+        return Ok(held);
+    }
+    let arena = &ctx.state.arena;
     if !here {
         runtime::blocking(&mut || arena.bring_in(&held.0, &mut runtime::wait_check))?;
     }

@@ -84,6 +84,7 @@ pub unsafe fn upload(ctx: &ExecCtx, pair: &Pair, keep: Option<Keep>, check: Chec
     let transfer = start(ctx, pair, Direction::Upload, keep)?;
     transfer.wait(Until::HostDone, None, check).inspect_err(|_| {
         transfer.cancel();
+        ctx.stream.interrupt();
     })?;
     let (stream, seq) = transfer.last_copy();
     ctx.stream.wait_for(&stream, seq)
@@ -155,6 +156,7 @@ pub unsafe fn download(ctx: &ExecCtx, pair: &Pair, keep: Option<Keep>, check: Ch
         let transfer = start(ctx, pair, Direction::Download, keep)?;
         transfer.wait(Until::Over, None, check).inspect_err(|_| {
             transfer.cancel();
+            ctx.stream.interrupt();
         })?;
     }
     // Reports what failed on another thread that ran the work.
