@@ -110,7 +110,9 @@ def pinned(report: Report, peer: Peer, nbytes: int, rounds: int) -> float:
     )
     scale = nbytes / 1e9
     report.add(f"pinned to the device, against {peer.name}", scale / up, scale / their_up, "GB/s", 0.97, at_least=True)
-    report.add(f"pinned to the host, against {peer.name}", scale / down, scale / their_down, "GB/s", 0.97, at_least=True)
+    report.add(
+        f"pinned to the host, against {peer.name}", scale / down, scale / their_down, "GB/s", 0.97, at_least=True
+    )
     return scale / max(up, down)
 
 
@@ -127,7 +129,14 @@ def duplex(report: Report, nbytes: int, rounds: int) -> None:
             transfer.wait()
 
     one, two = alternate(rounds, lambda: gp.copy_to_device(hosts[0], arrays[0]).wait(), both)
-    report.add("pinned, both ways at once, against one way", 2 * nbytes / two / 1e9, nbytes / one / 1e9, "GB/s", 1.7, at_least=True)
+    report.add(
+        "pinned, both ways at once, against one way",
+        2 * nbytes / two / 1e9,
+        nbytes / one / 1e9,
+        "GB/s",
+        1.7,
+        at_least=True,
+    )
 
 
 def pageable(report: Report, peer: Peer, nbytes: int, rounds: int, pinned_rate: float | None) -> None:
@@ -147,7 +156,9 @@ def pageable(report: Report, peer: Peer, nbytes: int, rounds: int, pinned_rate: 
     scale = nbytes / 1e9
     report.add(f"from_numpy, against {peer.name}", scale / up, scale / their_up, "GB/s", 2.0, at_least=True)
     report.add(f"to_numpy, against {peer.name}", scale / down, scale / their_down, "GB/s", 2.0, at_least=True)
-    report.add(f"to the host, used pages, against {peer.name}", scale / reused, scale / their_down, "GB/s", 2.0, at_least=True)
+    report.add(
+        f"to the host, used pages, against {peer.name}", scale / reused, scale / their_down, "GB/s", 2.0, at_least=True
+    )
     if pinned_rate is not None:
         report.add("from_numpy against our pinned rate (stretch)", scale / up, pinned_rate, "GB/s", 0.8, at_least=True)
         report.add("to_numpy against our pinned rate (stretch)", scale / down, pinned_rate, "GB/s", 0.8, at_least=True)
@@ -253,7 +264,8 @@ def file(report: Report, nbytes: int, folder: str | None, pinned_rate: float | N
         disk=disk,
         warm=warm,
         folder=folder or tempfile.gettempdir(),
-    , at_least=True)
+        at_least=True,
+    )
     print(f"     the same file from the system's cache {statistics.median(warm):.3f} GB/s", flush=True)
 
 

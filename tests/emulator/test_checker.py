@@ -134,6 +134,10 @@ def test_replays_of_a_graph_are_checked_in_its_own_memory() -> None:
     wrong = gp.CudaGraph()
     with wrong.capture():
         kernel(gp.zeros(64, dtype=gp.float32), 64, grid=1, block=1)
-    with pytest.raises(gp.KernelFaultError, match="out of bounds"):
+
+    def run_wrong() -> None:
         wrong.replay()
         gp.synchronize()
+
+    with pytest.raises(gp.KernelFaultError, match="out of bounds"):
+        run_wrong()
