@@ -11,16 +11,13 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import mmap
 import os
-import platform
 import statistics
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
