@@ -100,7 +100,7 @@ def working_sets(report: Report, quota: int, side: int, rows: int, phases: int, 
 
     def make(pool: gp.memory.MemoryPool, seed: int) -> list[tuple[gp.GPUArray, gp.GPUArray]]:
         noise = np.random.default_rng(seed).standard_normal((side, side)).astype(np.float32)
-        count = int(0.75 * quota) // (side * side * 4)
+        count = int(0.75 * quota) // ((side + rows) * side * 4)
         with pool:
             matrix = gp.from_numpy(noise)
             return [(matrix.copy(), gp.empty((rows, side))) for _ in range(count)]

@@ -72,6 +72,7 @@ def _steps(size: int) -> Iterator[tuple[str, str]]:
     yield from _kernel(n, ceiling)
     yield from _graph()
     yield from _pool()
+    yield from _eviction()
 
 
 def _arrays() -> Iterator[tuple[str, str]]:
@@ -176,6 +177,32 @@ def _pool() -> Iterator[tuple[str, str]]:
     yield (
         "pool",
         f"{stats['allocations']} arrays, {stats['hit_rate']:.1%} served from the pool; over its quota: {refused}",
+    )
+
+
+def _eviction() -> Iterator[tuple[str, str]]:
+    parts, elements = 8, 1 << 20
+
+    def work(pool: gp.memory.MemoryPool) -> float:
+        with pool:
+            arrays = [gp.full(elements, float(i), "float32") for i in range(parts)]
+            for _ in range(3):
+                for array in arrays:
+                    array *= 1.5
+            return float(sum(gp.sum(array).item() for array in arrays))
+
+    try:
+        tight = gp.memory.MemoryPool(parts * elements * 4 // 2, enable_eviction=True, name="half")
+    except ValueError as error:
+        yield "eviction", str(error)
+        return
+    equal = work(gp.memory.MemoryPool(name="whole")) == work(tight)
+    stats = tight.stats()
+    moved = stats["evicted_bytes"] + stats["restored_bytes"]
+    yield (
+        "eviction",
+        f"{format_size(parts * elements * 4)} of arrays in a quota of {format_size(tight.quota or 0)}: "
+        f"{format_size(moved)} moved, same result: {_yes(equal)}",
     )
 
 
