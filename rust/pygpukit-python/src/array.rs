@@ -1,6 +1,7 @@
 //! `GPUArray`: storage, layout and element type. Python adds the rest of its methods at import.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use pygpukit_core::command::{Access, ArgTag, Use, UseRef};
 use pygpukit_core::dtype::DType;
@@ -35,6 +36,19 @@ pub struct GPUArray {
     pub dtype: DType,
 }
 
+/// Labels of large arrays say where they were made.
+pub static FOLLOWED: AtomicBool = AtomicBool::new(false);
+
+/// The line of Python outside this package that runs now, as the end of a label.
+#[cold]
+fn caller() -> String {
+    Python::attach(|py| {
+        let line = PyModule::import(py, "pygpukit.core.snapshot")?.getattr("caller")?.call0()?.extract::<String>()?;
+        PyResult::Ok(format!(" made at {line}"))
+    })
+    .unwrap_or_default()
+}
+
 impl GPUArray {
     /// A new array with memory from the context's pool.
     #[inline]
@@ -43,7 +57,8 @@ impl GPUArray {
         let storage = ctx.allocate(bytes, &mut check_signals)?;
         if storage.owns_segment() {
             // For the holders named when memory runs out; small arrays are counted together.
-            storage.set_label(&format!("{} {}", dtype.name(), show(layout.shape())));
+            let made = if FOLLOWED.load(Ordering::Relaxed) { caller() } else { String::new() };
+            storage.set_label(&format!("{} {}{made}", dtype.name(), show(layout.shape())));
         }
         Ok(GPUArray { state: ctx.state, storage, offset: 0, layout, dtype })
     }

@@ -1,10 +1,11 @@
 //! `MemoryPool`: quotas and statistics of the allocator behind every array.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use parking_lot::Mutex;
 use pygpukit_core::exec;
-use pygpukit_core::memory::{Pool, PoolOptions, Storage};
+use pygpukit_core::memory::{Pool, PoolOptions, PoolStats, Storage};
 use pygpukit_core::runtime::DeviceState;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyModule};
@@ -206,9 +207,22 @@ fn size(value: &Bound<'_, PyAny>) -> PyResult<usize> {
 }
 
 fn stats_dict<'py>(py: Python<'py>, pool: &Pool) -> PyResult<Bound<'py, PyDict>> {
-    let stats = pool.stats();
+    let d = numbers(py, pool.name(), &pool.stats())?;
+    let moved = pool.arena().move_stats();
+    d.set_item("evictions", moved.evictions)?;
+    d.set_item("evicted_bytes", moved.evicted_bytes)?;
+    d.set_item("evictions_without_copy", moved.dropped)?;
+    d.set_item("restores", moved.restores)?;
+    d.set_item("restored_bytes", moved.restored_bytes)?;
+    d.set_item("host_pinned", moved.host.pinned)?;
+    d.set_item("host_pageable", moved.host.pageable)?;
+    Ok(d)
+}
+
+/// A pool's own numbers.
+fn numbers<'py>(py: Python<'py>, name: &str, stats: &PoolStats) -> PyResult<Bound<'py, PyDict>> {
     let d = PyDict::new(py);
-    d.set_item("name", pool.name())?;
+    d.set_item("name", name)?;
     d.set_item("used", stats.used)?;
     d.set_item("peak", stats.peak)?;
     d.set_item("cached", stats.cached)?;
@@ -221,16 +235,47 @@ fn stats_dict<'py>(py: Python<'py>, pool: &Pool) -> PyResult<Bound<'py, PyDict>>
     d.set_item("hits", stats.hits)?;
     d.set_item("misses", stats.misses)?;
     d.set_item("hit_rate", stats.hit_rate())?;
-    let moved = pool.arena().move_stats();
     d.set_item("evicted", stats.evicted)?;
-    d.set_item("evictions", moved.evictions)?;
-    d.set_item("evicted_bytes", moved.evicted_bytes)?;
-    d.set_item("evictions_without_copy", moved.dropped)?;
-    d.set_item("restores", moved.restores)?;
-    d.set_item("restored_bytes", moved.restored_bytes)?;
-    d.set_item("host_pinned", moved.host.pinned)?;
-    d.set_item("host_pageable", moved.host.pageable)?;
     Ok(d)
+}
+
+/// Pools and segments of a device as lists of dicts.
+#[pyfunction]
+fn memory_snapshot<'py>(
+    py: Python<'py>,
+    device: &Bound<'py, PyDevice>,
+) -> PyResult<(Vec<Bound<'py, PyDict>>, Vec<Bound<'py, PyDict>>)> {
+    let (pools, segments) = device.get().state.arena.snapshot();
+    let pools = pools.iter().map(|pool| {
+        let d = numbers(py, &pool.name, &pool.stats)?;
+        d.set_item("id", pool.id)?;
+        d.set_item("parent", pool.parent)?;
+        d.set_item("evicting", pool.evicting)?;
+        d.set_item("reserve", pool.reserve)?;
+        Ok(d)
+    });
+    let segments = segments.iter().map(|segment| {
+        let d = PyDict::new(py);
+        d.set_item("pool", segment.pool)?;
+        d.set_item("address", segment.address)?;
+        d.set_item("bytes", segment.bytes)?;
+        d.set_item("kind", segment.kind)?;
+        d.set_item("block_bytes", segment.block_bytes)?;
+        d.set_item("live", segment.live)?;
+        d.set_item("place", segment.place)?;
+        d.set_item("evictable", segment.evictable)?;
+        d.set_item("pinned", segment.pinned)?;
+        d.set_item("exported", segment.exported)?;
+        d.set_item("label", &segment.label)?;
+        Ok(d)
+    });
+    Ok((pools.collect::<PyResult<_>>()?, segments.collect::<PyResult<_>>()?))
+}
+
+/// Follow where large arrays are made, or stop it; says what was in force before.
+#[pyfunction]
+fn follow_arrays(on: bool) -> bool {
+    crate::array::FOLLOWED.swap(on, Ordering::Relaxed)
 }
 
 /// The pool arrays come from in this thread.
@@ -255,5 +300,7 @@ pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<Allocation>()?;
     m.add_function(wrap_pyfunction!(current_pool, m)?)?;
     m.add_function(wrap_pyfunction!(set_default_pool, m)?)?;
+    m.add_function(wrap_pyfunction!(memory_snapshot, m)?)?;
+    m.add_function(wrap_pyfunction!(follow_arrays, m)?)?;
     Ok(())
 }

@@ -12,16 +12,20 @@ import numpy as np
 
 from pygpukit import _pygpukit_rust as _native
 from pygpukit._pygpukit_rust import Allocation, GPUArray, MemoryPool
+from pygpukit.core.snapshot import Snapshot, follow, snapshot
 from pygpukit.dtypes import DTypeLike, float32, to_numpy_dtype
 
 __all__ = [
     "Allocation",
     "MemoryPool",
+    "Snapshot",
     "empty_pinned",
+    "follow",
     "get_default_pool",
     "pinned",
     "pinned_stats",
     "set_default_pool",
+    "snapshot",
     "stats",
     "trim",
     "trim_pinned",

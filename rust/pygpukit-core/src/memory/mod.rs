@@ -30,6 +30,7 @@ mod ranges;
 pub mod registry;
 mod segment;
 pub(crate) mod size_class;
+mod snapshot;
 mod stats;
 mod storage;
 pub(crate) mod uses;
@@ -43,6 +44,7 @@ pub use host_copy::HostStats;
 pub use pool::{Pool, PoolOptions};
 pub use segment::{Segment, SegmentClass, SegmentState};
 pub use size_class::{ALIGN, SMALL_MAX};
+pub use snapshot::{PoolInfo, SegmentInfo};
 pub use stats::PoolStats;
 pub use storage::Storage;
 

@@ -592,7 +592,7 @@ impl Pool {
         self.uncharge(segment.charged());
     }
 
-    /// Every segment of the pool, for replays of a graph that owns it.
+    /// Every segment of the pool.
     pub(crate) fn segments(&self) -> Vec<Arc<Segment>> {
         self.cache.lock().segments().to_vec()
     }
