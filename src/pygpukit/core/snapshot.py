@@ -28,8 +28,9 @@ class Snapshot(NamedTuple):
     pools : list of dict
         Each pool's ``id``, ``parent``, ``name`` and numbers, in the order they were made.
     segments : list of dict
-        Each mapping: ``pool`` (an id), ``address``, ``bytes``, ``kind`` (array or slab), ``live`` blocks of ``block_bytes``,
-        ``place`` (device, leaving or host), ``evictable``, ``pinned``, ``exported``, and the ``label`` of a large array.
+        Each mapping: ``pool`` (an id), ``address``, ``bytes``, ``kind`` (array or slab), ``live`` blocks of
+        ``block_bytes``, ``place`` (device, leaving or host), ``evictable``, ``pinned``, ``exported``, and the ``label``
+        of a large array.
     """
 
     device: str
