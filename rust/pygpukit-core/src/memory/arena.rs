@@ -212,7 +212,7 @@ impl Arena {
         evictable: bool,
     ) -> Result<Arc<Segment>> {
         let pieces = if evictable { self.take_pieces(bytes)? } else { self.take_piece(bytes)? };
-        self.map_pieces(va, &pieces).inspect_err(|_| self.put_pieces(pieces.clone()))?;
+        self.map_pieces(va, &pieces).inspect_err(|_| self.record(self.release_pieces(pieces.clone())))?;
         self.count_new(bytes, class);
         Ok(Segment::new(va, bytes, Backing::Mapped(pieces), class, owner, evictable))
     }
