@@ -2,48 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
-
 import numpy as np
-from numpy.typing import NDArray
+from clean_grid import BETWEEN_BLOCKS, Clean
 
 __all__ = ["CLEAN", "Clean"]
 
-Floats = NDArray[np.float32]
-
-
-class Clean(NamedTuple):
-    """A kernel ``k`` that takes ``float* x`` (4096 small whole numbers), ``float* out`` (4096 zeros) and ``int n``.
-
-    Attributes
-    ----------
-    name : str
-        What it does.
-    source : str
-        The whole text.
-    want : callable
-        The result it should leave in `out`, from `x`; shorter ones are compared with its beginning.
-    grid, block, shared : int
-        The launch.
-    """
-
-    name: str
-    source: str
-    want: Callable[[Floats], Floats]
-    grid: int = 16
-    block: int = 256
-    shared: int = 0
-
-
 _HEAD = 'extern "C" __global__ void k(float* x, float* out, int n)'
 
-
-def _one(value: float) -> Floats:
-    return np.array([value], dtype=np.float32)
-
-
 CLEAN = [
+    *BETWEEN_BLOCKS,
     Clean(
         "tree reduction",
         _HEAD
@@ -59,24 +26,6 @@ CLEAN = [
         if (t == 0) out[blockIdx.x] = s[0];
     }""",
         lambda x: x.reshape(16, 256).sum(axis=1),
-    ),
-    Clean(
-        "shuffle reduction",
-        _HEAD
-        + """{
-        __shared__ float s[8];
-        int t = threadIdx.x;
-        float v = x[blockIdx.x * 256 + t];
-        for (int k = 16; k > 0; k /= 2) v += __shfl_down_sync(0xffffffffu, v, k);
-        if (t % 32 == 0) s[t / 32] = v;
-        __syncthreads();
-        if (t < 32) {
-            v = t < 8 ? s[t] : 0;
-            for (int k = 4; k > 0; k /= 2) v += __shfl_down_sync(0xffffffffu, v, k);
-            if (t == 0) atomicAdd(out, v);
-        }
-    }""",
-        lambda x: _one(x.sum()),
     ),
     Clean(
         "warp reduction in shared memory",
@@ -113,106 +62,6 @@ CLEAN = [
         }
     }""",
         lambda x: np.concatenate([np.concatenate([w[:12][::-1], w[12:][::-1]]) for w in x.reshape(-1, 32)]),
-    ),
-    Clean(
-        "look-back scan",
-        """
-    __device__ volatile float sums[16];
-    __device__ volatile float prefixes[16];
-    __device__ volatile int state[16];
-    """
-        + _HEAD
-        + """{
-        __shared__ float s[256];
-        __shared__ float before;
-        int t = threadIdx.x, b = blockIdx.x;
-        s[t] = x[b * 256 + t];
-        __syncthreads();
-        for (int k = 1; k < 256; k *= 2) {
-            float v = t >= k ? s[t - k] : 0;
-            __syncthreads();
-            s[t] += v;
-            __syncthreads();
-        }
-        if (t == 255) {
-            sums[b] = s[255];
-            __threadfence();
-            state[b] = 1;
-            float sum = 0;
-            for (int j = b - 1; j >= 0; --j) {
-                int seen;
-                while ((seen = state[j]) == 0) { }
-                __threadfence();
-                if (seen == 2) { sum += prefixes[j]; break; }
-                sum += sums[j];
-            }
-            prefixes[b] = sum + s[255];
-            __threadfence();
-            state[b] = 2;
-            before = sum;
-        }
-        __syncthreads();
-        out[b * 256 + t] = before + s[t];
-    }""",
-        lambda x: np.cumsum(x),
-    ),
-    Clean(
-        "histogram",
-        _HEAD
-        + """{
-        __shared__ int bins[16];
-        int t = threadIdx.x;
-        if (t < 16) bins[t] = 0;
-        __syncthreads();
-        for (int i = blockIdx.x * 256 + t; i < n; i += gridDim.x * 256) atomicAdd(&bins[(int)x[i] & 15], 1);
-        __syncthreads();
-        if (t < 16) atomicAdd(&out[t], (float)bins[t]);
-    }""",
-        lambda x: np.bincount(x.astype(np.int64) & 15, minlength=16).astype(np.float32),
-        grid=5,
-    ),
-    Clean(
-        "lock between blocks",
-        """
-    __device__ unsigned lock;
-    __device__ float total;
-    __device__ int count;
-    """
-        + _HEAD
-        + """{
-        if (threadIdx.x == 0) {
-            while (atomicCAS(&lock, 0u, 1u) != 0) { }
-            __threadfence();
-            total += x[blockIdx.x];
-            count += 1;
-            if (count == gridDim.x) out[0] = total;
-            __threadfence();
-            atomicExch(&lock, 0u);
-        }
-    }""",
-        lambda x: _one(x[:16].sum()),
-    ),
-    Clean(
-        "lock inside a warp",
-        """
-    __device__ unsigned lock;
-    """
-        + _HEAD
-        + """{
-        bool done = false;
-        while (!done) {
-            if (atomicCAS(&lock, 0u, 1u) == 0) {
-                __threadfence();
-                out[0] = out[0] + x[threadIdx.x];
-                __threadfence();
-                atomicExch(&lock, 0u);
-                done = true;
-            }
-        }
-    }""",
-        lambda x: _one(x[:64].sum()),
-        grid=1,
-        block=64,
     ),
     Clean(
         "double-buffered matmul",
@@ -279,45 +128,6 @@ CLEAN = [
         grid=1,
     ),
     Clean(
-        "ring between blocks",
-        """
-    __device__ float slots[4 * 64];
-    __device__ unsigned head, tail;
-    __device__ unsigned load(unsigned* p) {
-        unsigned v;
-        asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
-        return v;
-    }
-    __device__ void store(unsigned* p, unsigned v) {
-        asm volatile("st.release.gpu.global.u32 [%0], %1;" :: "l"(p), "r"(v) : "memory");
-    }
-    """
-        + _HEAD
-        + """{
-        int t = threadIdx.x;
-        if (blockIdx.x == 0) {
-            for (unsigned i = 0; i < 16; ++i) {
-                if (t == 0) while (i - load(&tail) >= 4) { }
-                __syncthreads();
-                slots[i % 4 * 64 + t] = x[i * 64 + t];
-                __syncthreads();
-                if (t == 0) store(&head, i + 1);
-            }
-        } else {
-            for (unsigned i = 0; i < 16; ++i) {
-                if (t == 0) while (load(&head) <= i) { }
-                __syncthreads();
-                out[i * 64 + t] = 2 * slots[i % 4 * 64 + t];
-                __syncthreads();
-                if (t == 0) store(&tail, i + 1);
-            }
-        }
-    }""",
-        lambda x: 2 * x[:1024],
-        grid=2,
-        block=64,
-    ),
-    Clean(
         "named barriers",
         _HEAD
         + """{
@@ -342,68 +152,6 @@ CLEAN = [
         lambda x: x[:512].reshape(16, 32)[:, ::-1].reshape(-1),
         grid=1,
         block=96,
-    ),
-    Clean(
-        "grid barrier",
-        """
-    __device__ unsigned arrived;
-    __device__ float part[8];
-    __device__ void grid_sync(unsigned goal) {
-        __syncthreads();
-        if (threadIdx.x == 0) {
-            __threadfence();
-            atomicAdd(&arrived, 1u);
-            while (*(volatile unsigned*)&arrived < goal) { }
-            __threadfence();
-        }
-        __syncthreads();
-    }
-    """
-        + _HEAD
-        + """{
-        int b = blockIdx.x, t = threadIdx.x;
-        for (int round = 0; round < 3; ++round) {
-            if (t == 5) part[b] = x[b + round];
-            grid_sync(gridDim.x * (2 * round + 1));
-            if (t == 9) out[b] += part[(b + 1) % gridDim.x];
-            grid_sync(gridDim.x * (2 * round + 2));
-        }
-    }""",
-        lambda x: np.array([sum(x[(b + 1) % 8 + r] for r in range(3)) for b in range(8)], dtype=np.float32),
-        grid=8,
-        block=64,
-    ),
-    Clean(
-        "last block",
-        """
-    __device__ float part[16];
-    __device__ unsigned ticket;
-    """
-        + _HEAD
-        + """{
-        __shared__ bool last;
-        __shared__ float s[256];
-        int t = threadIdx.x;
-        s[t] = x[blockIdx.x * 256 + t];
-        __syncthreads();
-        for (int k = 128; k > 0; k /= 2) {
-            if (t < k) s[t] += s[t + k];
-            __syncthreads();
-        }
-        if (t == 0) {
-            part[blockIdx.x] = s[0];
-            __threadfence();
-            last = atomicAdd(&ticket, 1u) == gridDim.x - 1;
-            __threadfence();
-        }
-        __syncthreads();
-        if (last && t == 0) {
-            float sum = 0;
-            for (int i = 0; i < gridDim.x; ++i) sum += part[i];
-            out[0] = sum;
-        }
-    }""",
-        lambda x: _one(x.sum()),
     ),
     Clean(
         "bytes of a word",
@@ -482,14 +230,6 @@ CLEAN = [
         grid=1,
     ),
     Clean(
-        "one flag from all blocks",
-        _HEAD
-        + """{
-        if (x[blockIdx.x * 256 + threadIdx.x] >= 0) out[0] = 1;
-    }""",
-        lambda x: _one(1),
-    ),
-    Clean(
         "barrier object",
         _HEAD
         + """{
@@ -538,5 +278,106 @@ CLEAN = [
         lambda x: x[:32][::-1],
         grid=1,
         block=64,
+    ),
+    Clean(
+        "slot of a warp",
+        _HEAD
+        + """{
+        __shared__ float s;
+        float sum = 0;
+        for (int j = 0; j < 4; ++j) {
+            if (threadIdx.x == j) s = x[j] + j;
+            __syncwarp();
+            sum += s;
+            if (j % 2) __syncwarp(); else __syncthreads();
+        }
+        out[threadIdx.x] = sum;
+    }""",
+        lambda x: np.full(32, x[:4].sum() + 6, dtype=np.float32),
+        grid=1,
+        block=32,
+    ),
+    Clean(
+        "halves of words",
+        _HEAD
+        + """{
+        __shared__ alignas(4) unsigned short s[256];
+        int t = threadIdx.x;
+        s[t] = (unsigned short)x[t];
+        s[t] = s[t] * 2;
+        __syncthreads();
+        unsigned word = reinterpret_cast<unsigned*>(s)[t / 2];
+        __syncthreads();
+        if (t % 2) reinterpret_cast<unsigned*>(s)[t / 2] = word + 1;
+        __syncthreads();
+        s[t] += 1;
+        unsigned short* h = reinterpret_cast<unsigned short*>(out) + 2 * t;
+        h[0] = s[t];
+        h[1] = 0;
+        out[t] = (float)(h[0] + h[1]);
+    }""",
+        lambda x: 2 * x[:256] + 1 + (np.arange(256) % 2 == 0),
+        grid=1,
+    ),
+    Clean(
+        "bytes in place",
+        _HEAD
+        + """{
+        __shared__ unsigned char s[256];
+        unsigned char* bytes = reinterpret_cast<unsigned char*>(x);
+        int t = threadIdx.x;
+        s[t] = t;
+        __syncthreads();
+        s[255 - t] = s[255 - t] / 2;
+        bytes[t] = bytes[t] / 2;
+        __syncthreads();
+        out[t] = s[t];
+    }""",
+        lambda x: np.arange(256, dtype=np.float32) // 2,
+        grid=1,
+    ),
+    Clean(
+        "vectors with padding",
+        """
+    struct alignas(16) Point { float x, y, z; };
+    """
+        + _HEAD
+        + """{
+        __shared__ Point points[256];
+        __shared__ float4 pairs[256];
+        int t = threadIdx.x;
+        points[t].x = x[t];
+        points[t].y = 1;
+        points[t].z = 2;
+        pairs[t].x = x[t];
+        pairs[t].y = 3;
+        __syncthreads();
+        Point p = points[255 - t];
+        float4 pair = pairs[255 - t];
+        reinterpret_cast<Point*>(out + 256)[t] = points[t];
+        out[t] = p.x + p.y + p.z + pair.x + pair.y;
+    }""",
+        lambda x: 2 * x[:256][::-1] + 6,
+        grid=1,
+    ),
+    Clean(
+        "pointers that are chosen",
+        """
+    __device__ __noinline__ float* other(float* a, float* b, int which) { return which ? a : b; }
+    """
+        + _HEAD
+        + """{
+        __shared__ float a[256], b[256];
+        int t = threadIdx.x;
+        float* p = t % 2 ? a : b;
+        p[t] = x[t];
+        float* q = other(out, x, t < 256);
+        long long between = b - a;
+        __syncthreads();
+        (t % 2 ? a + between : b)[t] = p[t];
+        q[t] = b[t];
+    }""",
+        lambda x: x[:256],
+        grid=1,
     ),
 ]

@@ -2,38 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from planted_shared import SHARED_RACES, Planted
 
 __all__ = ["PLANTED", "Planted"]
-
-
-class Planted(NamedTuple):
-    """A kernel ``k`` that takes ``float* x`` (256 values), ``float* out`` (64 values, zeros) and ``int n`` (256).
-
-    Attributes
-    ----------
-    name : str
-        What is wrong, in a word or two.
-    body : str
-        Statements of the kernel; `before` stands in front of it.
-    words : tuple of str
-        What the report must contain.
-    grid, block : int
-        The launch.
-    """
-
-    name: str
-    body: str
-    words: tuple[str, ...]
-    grid: int = 1
-    block: int = 64
-    before: str = ""
-    shared: int = 0
-
 
 _FENCES = "__device__ unsigned flag, ticket; __device__ float value;"
 
 PLANTED = [
+    *SHARED_RACES,
     # Out of bounds and misaligned.
     Planted(
         "off by one",
@@ -106,6 +82,14 @@ PLANTED = [
         ("out of bounds", "write of x[100000]"),
     ),
     Planted(
+        "index far",
+        """
+        long long far = (long long)x[1] << 30;
+        x[far] = 1;
+        """,
+        ("out of bounds", "write of x[1073741824]", "256 elements"),
+    ),
+    Planted(
         "null",
         """
         float** p = reinterpret_cast<float**>(&x[2]);
@@ -144,8 +128,40 @@ PLANTED = [
         __syncthreads();
         out[threadIdx.x] = d[threadIdx.x];
         """,
-        ("write of 4 bytes", "shared memory", "128 bytes"),
+        ("out of bounds", "write of d[32]", "32 elements"),
         shared=128,
+    ),
+    Planted(
+        "past the end of all shared memory",
+        """
+        __shared__ float s[32];
+        s[threadIdx.x] = x[threadIdx.x];
+        __syncthreads();
+        out[threadIdx.x] = s[threadIdx.x % 32];
+        """,
+        ("out of bounds", "write of s[32]", "32 elements", "4 bytes past its end", "thread [32, 0, 0]"),
+    ),
+    Planted(
+        "shared variables side by side",
+        """
+        __shared__ float a[64], b[64];
+        a[threadIdx.x] = x[threadIdx.x];
+        b[threadIdx.x] = x[threadIdx.x];
+        __syncthreads();
+        out[threadIdx.x] = a[threadIdx.x + 1] + b[threadIdx.x];
+        """,
+        ("out of bounds", "read of a[64]", "64 elements", "thread [63, 0, 0]"),
+    ),
+    Planted(
+        "into another array",
+        """
+        long long between = out - x;
+        __shared__ int index;
+        if (threadIdx.x == 0) index = (int)between;
+        __syncthreads();
+        x[index + threadIdx.x] = 1;
+        """,
+        ("out of bounds", "write of x[", "256 elements"),
     ),
     # Values that are missing.
     Planted(
@@ -188,178 +204,53 @@ PLANTED = [
         """,
         ("uninitialised local memory", "thread [0, 0, 0]"),
     ),
-    # Races in shared memory.
     Planted(
-        "no barrier",
+        "part of a vector",
         """
-        __shared__ float s[64];
-        s[threadIdx.x] = 0;
+        __shared__ int4 s[64];
+        s[threadIdx.x].x = threadIdx.x;
         __syncthreads();
-        s[threadIdx.x] = x[threadIdx.x];
-        out[threadIdx.x] = s[63 - threadIdx.x];
+        int4 v = s[threadIdx.x ^ 1];
+        out[threadIdx.x] = v.x + v.y + v.z + v.w;
         """,
-        ("data race in shared memory", "s[", "__syncthreads()", "k.cu"),
-    ),
-    Planted(
-        "no second barrier",
-        """
-        __shared__ float s[64];
-        for (int i = 0; i < 2; ++i) {
-            s[threadIdx.x] = x[threadIdx.x + i];
-            __syncthreads();
-            out[threadIdx.x] += s[63 - threadIdx.x];
-        }
-        """,
-        ("data race in shared memory", "not ordered with"),
-    ),
-    Planted(
-        "tree without barrier",
-        """
-        __shared__ float s[64];
-        s[threadIdx.x] = x[threadIdx.x];
-        __syncthreads();
-        for (int k = 32; k > 0; k /= 2) {
-            if (threadIdx.x < k) s[threadIdx.x] += s[threadIdx.x + k];
-            if (k > 32) __syncthreads();
-        }
-        if (threadIdx.x == 0) out[0] = s[0];
-        """,
-        ("data race in shared memory", "__syncwarp()"),
-    ),
-    Planted(
-        "warp exchange",
-        """
-        __shared__ float s[64];
-        s[threadIdx.x] = x[threadIdx.x];
-        __syncwarp();
-        s[threadIdx.x ^ 1] = s[threadIdx.x] + 1;
-        __syncwarp();
-        out[threadIdx.x] = s[threadIdx.x];
-        """,
-        ("data race in shared memory", "__syncwarp()"),
-    ),
-    Planted(
-        "two writers",
-        """
-        __shared__ int w;
-        w = threadIdx.x;
-        __syncthreads();
-        out[threadIdx.x] = w;
-        """,
-        ("data race in shared memory", "different values", " w"),
-    ),
-    Planted(
-        "count without atomics",
-        """
-        __shared__ int c;
-        if (threadIdx.x == 0) c = 0;
-        __syncthreads();
-        c += 1;
-        __syncthreads();
-        out[threadIdx.x] = c;
-        """,
-        ("data race in shared memory", " c"),
-    ),
-    Planted(
-        "atomic and plain",
-        """
-        __shared__ int c;
-        if (threadIdx.x == 0) c = 0;
-        __syncthreads();
-        if (threadIdx.x < 32) atomicAdd(&c, 1);
-        else out[threadIdx.x] = c;
-        """,
-        ("data race in shared memory", "atomic operation"),
-    ),
-    Planted(
-        "named barrier of the wrong warps",
-        """
-        __shared__ float s[32];
-        if (threadIdx.x < 64) {
-            if (threadIdx.x < 32) s[threadIdx.x] = x[threadIdx.x];
-            asm volatile("bar.sync 1, 64;" ::: "memory");
-        } else out[threadIdx.x - 64] = s[threadIdx.x - 64];
-        """,
-        ("shared memory", "s["),
-        block=96,
-    ),
-    Planted(
-        "copy not waited for",
-        """
-        __shared__ float s[64];
-        unsigned to = (unsigned)__cvta_generic_to_shared(&s[threadIdx.x]);
-        asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" :: "r"(to), "l"(x + threadIdx.x) : "memory");
-        __syncthreads();
-        out[threadIdx.x] = s[63 - threadIdx.x];
-        """,
-        ("data race in shared memory", "read of s[", "asynchronous copy", "issued by thread ["),
-    ),
-    Planted(
-        "copy not synchronised",
-        """
-        __shared__ float zero[64];
-        zero[threadIdx.x] = 0;
-        __shared__ float s[64];
-        unsigned to = (unsigned)__cvta_generic_to_shared(&s[threadIdx.x]);
-        asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" :: "r"(to), "l"(x + threadIdx.x) : "memory");
-        asm volatile("cp.async.wait_all;" ::: "memory");
-        out[threadIdx.x] = s[63 - threadIdx.x];
-        """,
-        ("shared memory", "s["),
-    ),
-    Planted(
-        "copy forgotten",
-        """
-        __shared__ float s[64];
-        unsigned to = (unsigned)__cvta_generic_to_shared(&s[threadIdx.x]);
-        asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" :: "r"(to), "l"(x + threadIdx.x) : "memory");
-        out[threadIdx.x] = 1;
-        """,
-        ("without having waited for its asynchronous copy to s[0]",),
-    ),
-    Planted(
-        "copy over what is read",
-        """
-        __shared__ float s[64];
-        for (int i = 0; i < 2; ++i) {
-            unsigned to = (unsigned)__cvta_generic_to_shared(&s[threadIdx.x]);
-            asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" :: "r"(to), "l"(x + threadIdx.x) : "memory");
-            asm volatile("cp.async.wait_all;" ::: "memory");
-            __syncthreads();
-            out[threadIdx.x] += s[63 - threadIdx.x];
-        }
-        """,
-        ("data race in shared memory", "s["),
-    ),
-    Planted(
-        "barrier object not waited for",
-        """
-        __shared__ alignas(8) unsigned long long full;
-        __shared__ float s[32];
-        unsigned at = (unsigned)__cvta_generic_to_shared(&full);
-        if (threadIdx.x == 0) asm volatile("mbarrier.init.shared.b64 [%0], 32;" :: "r"(at) : "memory");
-        if (threadIdx.x < 32) s[threadIdx.x] = 0;
-        __syncthreads();
-        if (threadIdx.x < 32) {
-            s[threadIdx.x] = x[threadIdx.x];
-            asm volatile("{ .reg .b64 state; mbarrier.arrive.shared.b64 state, [%0]; }" :: "r"(at) : "memory");
-        } else {
-            out[threadIdx.x - 32] = s[63 - threadIdx.x];
-        }
-        """,
-        ("data race in shared memory", "s["),
-    ),
-    Planted(
-        "barrier object not shared yet",
-        """
-        __shared__ alignas(8) unsigned long long full;
-        unsigned at = (unsigned)__cvta_generic_to_shared(&full);
-        if (threadIdx.x == 0) asm volatile("mbarrier.init.shared.b64 [%0], 64;" :: "r"(at) : "memory");
-        asm volatile("{ .reg .b64 state; mbarrier.arrive.shared.b64 state, [%0]; }" :: "r"(at) : "memory");
-        """,
-        ("data race in shared memory", " full", "atomic operation"),
+        ("uninitialised shared memory", "read of s[", "(byte 4 of it)"),
     ),
     # Races in global memory.
+    Planted(
+        "word of all changed by one",
+        """
+        float v = x[0];
+        if (threadIdx.x == 31) x[0] = v + 1;
+        out[threadIdx.x] = v;
+        """,
+        ("data race in global memory", "write of x[0]", "a read by thread ["),
+        block=32,
+    ),
+    Planted(
+        "halves of words between blocks",
+        """
+        unsigned short* h = reinterpret_cast<unsigned short*>(x);
+        h[blockIdx.x * 32 + threadIdx.x] = threadIdx.x;
+        if (blockIdx.x == 1) out[threadIdx.x] = h[0];
+        """,
+        ("data race in global memory", "x[0]"),
+        grid=2,
+        block=32,
+    ),
+    Planted(
+        "ticket without a fence after it",
+        """
+        __shared__ bool last;
+        if (threadIdx.x == 0) x[blockIdx.x] = blockIdx.x;
+        __threadfence();
+        if (threadIdx.x == 0) last = atomicAdd(&ticket, 1u) == gridDim.x - 1;
+        __syncthreads();
+        if (last && threadIdx.x < gridDim.x) out[threadIdx.x] = x[threadIdx.x];
+        """,
+        ("data race in global memory", "read of x[", "no __threadfence() followed"),
+        grid=4,
+        before=_FENCES,
+    ),
     Planted(
         "blocks write one element",
         """

@@ -102,6 +102,30 @@ impl Effect {
     }
 }
 
+/// What the checker knows of an access from the text.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Sight {
+    /// What its addresses in global and in shared memory are derived from: numbers of `Code::sources` from 1, or 0.
+    pub global: u16,
+    pub shared: u16,
+    /// Of a vector that is loaded: bytes of an element, and the elements whose values are looked at.
+    pub unit: u8,
+    pub needed: u8,
+}
+
+/// What an address is derived from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// The pointer at this offset of the argument block.
+    Param(u32),
+    /// A global or constant variable, by its number in `Code::variables`.
+    Global(usize),
+    /// One of `Code::shared`.
+    Shared(usize),
+    /// Shared memory whose size the launch decides, by its name.
+    Dynamic(String),
+}
+
 /// A variable of a module, for reports.
 #[derive(Clone, Debug)]
 pub(crate) struct Variable {
@@ -199,6 +223,8 @@ pub(crate) struct Code {
     pub places: Vec<Place>,
     pub classes: Vec<Class>,
     pub effects: Vec<Effect>,
+    pub sights: Vec<Sight>,
+    pub sources: Vec<Source>,
     /// Global and constant variables, and those of shared memory.
     pub variables: Vec<Variable>,
     pub shared: Vec<Variable>,

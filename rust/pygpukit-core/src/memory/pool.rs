@@ -211,12 +211,10 @@ impl Pool {
         if super::is_shut_down() {
             return Err(Error::ShuttingDown);
         }
-        let Some(mut request) = self.arena.request(bytes) else {
+        let Some(request) = self.arena.request(bytes) else {
             return Err(self.too_large(bytes));
         };
-        if self.listed && super::registry::is_tracking() {
-            request.fit = self.apart(&request);
-        }
+        let place = if self.listed && super::registry::is_tracking() { self.apart(&request) } else { request };
         let mut cache = self.cache.lock();
         while let Err(refusing) = self.charge(request.rounded) {
             drop(cache);
@@ -225,14 +223,14 @@ impl Pool {
             }
             cache = self.cache.lock();
         }
-        if let Some(block) = self.take_at_once(&mut cache, &request, stream) {
+        if let Some(block) = self.take_at_once(&mut cache, &place, stream) {
             self.keep_alive(&mut cache);
             self.note_charge(&block.segment, request.rounded);
             drop(cache);
             return Ok(Storage::new(block, &request, self));
         }
         drop(cache);
-        let found = self.find(&request, stream, check);
+        let found = self.find(&place, stream, check);
         let lock = self.cache.lock();
         match &found {
             Ok(block) => self.note_charge(&block.segment, request.rounded),
@@ -253,13 +251,14 @@ impl Pool {
         }
     }
 
-    /// While kernels are checked small arrays do not touch, so that an access past the end of one is not one to the next.
-    /// They are charged as always.
+    /// While kernels are checked arrays do not touch, so that an access past the end of one is not one to the next. They
+    /// are charged as always.
     #[cold]
-    fn apart(&self, request: &Request) -> Fit {
-        match (request.fit, self.arena.request(request.bytes + super::registry::APART).map(|larger| larger.fit)) {
-            (Fit::Slab(_), Some(larger @ Fit::Slab(_))) => larger,
-            (same, _) => same,
+    fn apart(&self, request: &Request) -> Request {
+        let larger = request.bytes.checked_add(super::registry::APART).and_then(|bytes| self.arena.request(bytes));
+        match larger {
+            Some(larger) if request.fit != Fit::Empty => Request { bytes: request.bytes, ..larger },
+            _ => *request,
         }
     }
 

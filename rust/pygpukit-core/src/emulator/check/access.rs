@@ -2,11 +2,12 @@
 
 use super::arrays::{Arrays, Known};
 use super::shadow::{
-    ASYNC, ATOMIC, Access, Cell, Entry, NARROW, STORE, STRONG, Seen, info, row_key, row_thread, touch, touch_line,
+    ASYNC, ATOMIC, Access, Cell, Defined, Entry, NARROW, Parts, STORE, STRONG, Seen, info, is_quiet, note_read,
+    row_key, row_thread, touch, touch_line,
 };
 use super::{BlockCheck, Checker, Numbers, WarpCheck};
 use crate::emulator::cluster::RANK_SHIFT;
-use crate::emulator::code::{Effect, FULL, Flow, Function, LANES};
+use crate::emulator::code::{Effect, FULL, Flow, Function, LANES, Sight};
 use crate::emulator::exec::memory::Kind;
 use crate::emulator::fault::MemorySpace;
 use crate::emulator::memory::{LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW, WINDOW_MASK};
@@ -37,6 +38,31 @@ struct Shape {
     /// It reads what it changes.
     atomic: bool,
     info: u32,
+    sight: Sight,
+}
+
+impl Shape {
+    /// The first part of a read that has no value, though one is needed: of a single element none of its bytes, of a
+    /// vector none of an element's that is looked at.
+    #[inline]
+    fn undefined(self, address: u64, any: impl Fn(u64, u32) -> bool) -> Option<u64> {
+        let Sight { unit, needed, .. } = self.sight;
+        if unit == 0 {
+            return (!any(address, self.bytes)).then_some(address);
+        }
+        let element = |k: u32| address + u64::from(k) * u64::from(unit);
+        let count = self.bytes / u32::from(unit);
+        (0..count).find(|&k| needed >> k & 1 != 0 && !any(element(k), unit.into())).map(element)
+    }
+}
+
+/// Start and size of what an access must lie in.
+pub(super) type Bound = (u64, u64);
+
+#[inline(always)]
+fn inside((start, size): Bound, address: u64, bytes: u32) -> bool {
+    let offset = address.wrapping_sub(start);
+    offset < size && size - offset >= u64::from(bytes)
 }
 
 /// Is an earlier access not ordered before one of this lane?
@@ -68,25 +94,90 @@ pub(super) fn unordered(entry: Entry, mine: Entry, block: &BlockCheck, warp: &Wa
 /// Compare the access of a lane with those before, for each word of it.
 #[inline(always)]
 fn touch_words(
-    cells: &mut [Cell],
+    (cells, parts): (&mut [Cell], &mut Parts),
     address: u64,
     shape: Shape,
     access: &mut Access,
     record: bool,
     mut unordered: impl FnMut(Entry) -> bool,
 ) -> Seen {
-    let bits = if shape.bytes >= 4 { 0xf } else { ((1 << shape.bytes) - 1) << (address % 4) };
-    access.entry.info = shape.info | bits as u32;
+    access.entry.info = shape.info;
     let mut seen = Seen::Fine;
-    for cell in cells {
-        match touch(cell, access, shape.write, record, &mut unordered) {
-            Seen::Fine => {}
-            Seen::Overlap => seen = Seen::Overlap,
-            again @ Seen::Again(_) => seen = again,
-            race => return race,
+    for word in cells {
+        for cell in parts.within(word, (address % 4) as usize, shape.bytes.min(4) as usize) {
+            match touch(cell, access, shape.write, record, &mut unordered) {
+                Seen::Fine => {}
+                Seen::Overlap => seen = Seen::Overlap,
+                again @ Seen::Again(_) => seen = again,
+                race => return race,
+            }
         }
     }
     seen
+}
+
+/// The lanes of a whole warp that have the address of lane 0 because they repeat what the first ones do: all of them, one
+/// in each half, or only lane 0.
+#[inline(always)]
+fn repeated(a: &[u64; LANES]) -> u32 {
+    if a.iter().fold(0, |differ, address| differ | (address ^ a[0])) == 0 {
+        return FULL;
+    }
+    if (0..16).fold(0, |differ, lane| differ | (a[lane] ^ a[lane + 16])) == 0 { 1 << 16 | 1 } else { 1 }
+}
+
+/// The lanes that others repeat.
+#[inline(always)]
+fn first_lanes(spread: u32) -> u32 {
+    match spread {
+        FULL => 1,
+        1 => FULL,
+        _ => 0xffff,
+    }
+}
+
+/// A whole warp reads words of shared memory one after the other, which have values and no writes that are left to
+/// compare with: its reads are recorded. False when more must be looked at.
+#[inline(always)]
+fn quiet_row(
+    cells: &mut [Cell],
+    defined: &Defined,
+    a: &[u64; LANES],
+    (shape, bound, spread): (Shape, Bound, u32),
+    mut access: Access,
+) -> bool {
+    let (lanes, count) = (first_lanes(spread).count_ones(), shape.bytes as usize / 4);
+    let total = shape.bytes * lanes;
+    let mut differ = a[0] % u64::from(shape.bytes);
+    for (lane, address) in a.iter().enumerate().take(lanes as usize) {
+        differ |= address ^ a[0].wrapping_add(u64::from(shape.bytes) * lane as u64);
+    }
+    if differ != 0 || count == 0 || !inside(bound, a[0], total) || !defined.all_of(a[0], total) {
+        return false;
+    }
+    let at = (a[0] / 4) as usize;
+    let Some(words) = cells.get_mut(at..at + (total / 4) as usize) else { return false };
+    if !words.iter().all(|word| is_quiet(word, access.floor)) {
+        return false;
+    }
+    let mut lane = 1;
+    for words in words.chunks_exact_mut(count) {
+        words.iter_mut().for_each(|word| note_read(word, &access, spread.wrapping_mul(lane)));
+        access.entry.thread += 1;
+        lane <<= 1;
+    }
+    true
+}
+
+/// Take the lanes that follow with the same address.
+#[inline(always)]
+fn take_run(a: &[u64; LANES], lane: usize, left: &mut u32) -> u32 {
+    let mut lanes = 1 << lane;
+    while *left != 0 && a[left.trailing_zeros() as usize] == a[lane] {
+        lanes |= *left & left.wrapping_neg();
+        *left &= *left - 1;
+    }
+    lanes
 }
 
 /// A warp that touches whole lines in order: one comparison for each line. False when more must be looked at.
@@ -94,7 +185,7 @@ fn touch_words(
 fn rows(
     arrays: &mut Arrays,
     known: &Known<'_>,
-    (block, warp, numbers): (&BlockCheck, &WarpCheck, Numbers),
+    (block, warp, numbers, bound): (&BlockCheck, &WarpCheck, Numbers, Bound),
     a: &[u64; LANES],
     shape: Shape,
     mine: Entry,
@@ -110,7 +201,7 @@ fn rows(
         differ |= address ^ a[0].wrapping_add(u64::from(shape.bytes) * lane as u64);
     }
     let total = shape.bytes * LANES as u32;
-    if differ != 0 || shape.atomic {
+    if differ != 0 || shape.atomic || !inside(bound, a[0], total) {
         return false;
     }
     let Some(index) = arrays.find(known, a[0], total) else { return false };
@@ -137,7 +228,7 @@ fn rows(
                     && unordered(Entry { thread: before, ..entry }, Entry { thread: now, ..mine }, block, warp, numbers)
             })
         };
-        let entry = Entry { thread: key, info: shape.info | 0xf, ..mine };
+        let entry = Entry { thread: key, info: shape.info, ..mine };
         // A line that was recorded already may be recorded again.
         if !touch_line(line, entry, shape.write, suspicious) {
             return false;
@@ -159,21 +250,27 @@ impl Checker {
         shape: Shape,
         thread: u32,
     ) -> Option<Finding> {
-        let mut access =
-            Access { entry: Entry { time: self.clock, thread, info: 0 }, floor: block.barrier, born: block.born };
-        let mut cells = std::mem::take(&mut block.cells);
+        let entry = Entry { time: self.clock, thread, info: shape.info };
+        let mut access = Access { entry, floor: block.barrier, born: block.born, ..warp.access(block, entry) };
+        let bound = self.bounds[usize::from(shape.sight.shared)];
+        let (mut cells, mut parts) = (std::mem::take(&mut block.cells), std::mem::take(&mut block.parts));
         let mut found = None;
         let count = shape.bytes.div_ceil(4) as usize;
-        // The place read last, if no write to it is left to compare with.
-        let mut quiet = u64::MAX;
         // Lanes of an atomic instruction that meet are all compared before one of them is recorded.
         let (mut left, mut record) = (mask, !shape.atomic);
+        let mut spread = if !shape.write && mask == FULL { repeated(a) } else { 1 };
+        left &= first_lanes(spread);
+        if !shape.write && mask == FULL && quiet_row(&mut cells, &block.defined, a, (shape, bound, spread), access) {
+            left = 0;
+        }
         while left != 0 {
             let lane = left.trailing_zeros() as usize;
             left &= left - 1;
             let address = a[lane];
-            if address == quiet {
-                continue;
+            let space = MemorySpace::Shared;
+            if !inside(bound, address, shape.bytes) {
+                found = Some(Finding { problem: Problem::Outside, space, lane, address });
+                break;
             }
             let at = (address / 4) as usize;
             // What is outside or misaligned is a fault of its own.
@@ -182,34 +279,40 @@ impl Checker {
                 continue;
             }
             access.entry.thread = thread + lane as u32;
-            if (!shape.write || shape.atomic) && !block.defined.any(address, shape.bytes) {
-                let space = MemorySpace::Shared;
+            if (!shape.write || shape.atomic)
+                && !block.defined.all(address, shape.bytes)
+                && let Some(address) = shape.undefined(address, |at, bytes| block.defined.any(at, bytes))
+            {
                 // An asynchronous copy that is not complete explains more than a value that is missing.
-                let pending = words.iter().find(|cell| cell[0] > access.born && cell[2] & ASYNC != 0);
-                let problem = match pending {
-                    Some(cell) => Problem::Race(Entry { time: cell[0], thread: cell[1], info: cell[2] }, true),
+                let mut pending = words.iter().map(|word| parts.last_write(word));
+                let problem = match pending.find(|last| last.time > access.born && last.is(ASYNC)) {
+                    Some(last) => Problem::Race(last, true),
                     None => Problem::Undefined,
                 };
                 found = Some(Finding { problem, space, lane, address });
                 break;
             }
-            if !shape.write && words.iter().all(|cell| cell[0] <= access.floor && cell[2] & ASYNC == 0) {
-                quiet = address;
+            if !shape.write && shape.bytes >= 4 && words.iter().all(|word| is_quiet(word, access.floor)) {
+                let lanes = take_run(a, lane, &mut left).wrapping_mul(spread);
+                words.iter_mut().for_each(|word| note_read(word, &access, lanes));
+                continue;
             }
+            // Each lane is compared by itself.
+            left |= (spread & !1) << lane;
+            spread = if spread == FULL { 1 } else { spread };
             let numbers = self.numbers;
             let mine = Entry { info: shape.info, ..access.entry };
+            let words = (words, &mut parts);
             let seen =
                 touch_words(words, address, shape, &mut access, record, |e| unordered(e, mine, block, warp, numbers));
             match seen {
                 Seen::Fine => {}
                 Seen::Overlap => self.overlap = true,
                 Seen::Again(entry) => {
-                    let problem = Problem::Race(entry, true);
-                    self.again.push(Finding { problem, space: MemorySpace::Shared, lane, address });
+                    self.again.push(Finding { problem: Problem::Race(entry, true), space, lane, address });
                 }
                 Seen::Race(entry, write) => {
-                    let problem = Problem::Race(entry, write);
-                    found = Some(Finding { problem, space: MemorySpace::Shared, lane, address });
+                    found = Some(Finding { problem: Problem::Race(entry, write), space, lane, address });
                     break;
                 }
             }
@@ -223,7 +326,7 @@ impl Checker {
                 (left, record) = (mask, true);
             }
         }
-        block.cells = cells;
+        (block.cells, block.parts) = (cells, parts);
         found
     }
 
@@ -237,16 +340,15 @@ impl Checker {
         thread: u32,
     ) -> Option<Finding> {
         let (block, warp, grid) = cx;
-        let mut access = Access { entry: Entry { time: self.clock, thread, info: 0 }, floor: 0, born: 0 };
+        let mine = Entry { time: self.clock, thread, info: shape.info };
+        let mut access = warp.access(block, mine);
         let numbers = self.numbers;
+        let bound = self.bounds[usize::from(shape.sight.global)];
         let space = MemorySpace::Global;
         let closed = self.closed;
         let known = Known { memory: grid.memory(), named: &self.named, variables: &grid.code().variables, closed };
-        if mask == FULL {
-            let mine = Entry { time: self.clock, thread, info: shape.info };
-            if rows(&mut self.arrays, &known, (block, warp, numbers), a, shape, mine) {
-                return None;
-            }
+        if mask == FULL && rows(&mut self.arrays, &known, (block, warp, numbers, bound), a, shape, mine) {
+            return None;
         }
         let (mut left, mut record) = (mask, !shape.atomic);
         while left != 0 {
@@ -256,7 +358,11 @@ impl Checker {
             if !address.is_multiple_of(u64::from(shape.bytes)) {
                 return Some(Finding { problem: Problem::Misaligned, space, lane, address });
             }
-            let Some(index) = self.arrays.find(&known, address, shape.bytes) else {
+            let index = match inside(bound, address, shape.bytes) {
+                true => self.arrays.find(&known, address, shape.bytes),
+                false => None,
+            };
+            let Some(index) = index else {
                 return Some(Finding { problem: Problem::Outside, space, lane, address });
             };
             let array = &mut self.arrays.all[index];
@@ -264,7 +370,10 @@ impl Checker {
             if let Some(written) = &array.written
                 && !written.is_whole()
             {
-                if (!shape.write || shape.atomic) && !written.any(offset, u64::from(shape.bytes)) {
+                if (!shape.write || shape.atomic)
+                    && let Some(offset) = shape.undefined(offset, |at, bytes| written.any(at, u64::from(bytes)))
+                {
+                    let address = array.start + offset;
                     return Some(Finding { problem: Problem::Undefined, space, lane, address });
                 }
                 if shape.write {
@@ -274,6 +383,11 @@ impl Checker {
             access.entry.thread = thread + lane as u32;
             let mine = Entry { info: shape.info, ..access.entry };
             let Some(words) = array.words(address, shape.bytes.div_ceil(4) as usize) else { continue };
+            if !shape.write && shape.bytes >= 4 && words.0.iter().all(|word| is_quiet(word, 0)) {
+                let lanes = take_run(a, lane, &mut left);
+                words.0.iter_mut().for_each(|word| note_read(word, &access, lanes));
+                continue;
+            }
             match touch_words(words, address, shape, &mut access, record, |e| unordered(e, mine, block, warp, numbers))
             {
                 Seen::Fine => {}
@@ -294,17 +408,24 @@ impl Checker {
 }
 
 impl WarpCheck {
+    /// An access of a thread of this warp to memory of which nothing is known to be over.
+    fn access(&self, block: &BlockCheck, entry: Entry) -> Access {
+        let plain = self.pairs.is_none() && !self.any;
+        Access { entry, floor: 0, born: 0, sync: self.sync.max(block.barrier), plain }
+    }
+
     /// Local memory: only values can be missing.
-    fn local(&mut self, a: &[u64; LANES], mask: u32, bytes: u32, write: bool, limit: u64) -> Option<Finding> {
+    fn local(&mut self, a: &[u64; LANES], mask: u32, shape: Shape, limit: u64) -> Option<Finding> {
+        let bytes = shape.bytes;
         for lane in (0..LANES).filter(|lane| mask >> lane & 1 != 0) {
             let address = a[lane];
             if !address.is_multiple_of(u64::from(bytes)) || address.saturating_add(u64::from(bytes)) > limit {
                 continue;
             }
             let defined = &mut self.lanes[lane].local;
-            if write {
+            if shape.write && !shape.atomic {
                 defined.set(address, bytes);
-            } else if !defined.any(address, bytes) {
+            } else if let Some(address) = shape.undefined(address, |at, bytes| defined.any(at, bytes)) {
                 return Some(Finding { problem: Problem::Undefined, space: MemorySpace::Local, lane, address });
             }
         }
@@ -339,7 +460,9 @@ impl Cx<'_> {
         bytes: u32,
         write: bool,
     ) -> Result<(), Flow> {
-        let effect = self.grid.code().effects.get(self.pc as usize).copied().unwrap_or_default();
+        let code = self.grid.code();
+        let effect = code.effects.get(self.pc as usize).copied().unwrap_or_default();
+        let sight = code.sights.get(self.pc as usize).copied().unwrap_or_default();
         let (Some(checker), Some(block), Some(warp)) =
             (self.checker.as_deref_mut(), self.block.check.as_deref_mut(), self.warp.check.as_deref_mut())
         else {
@@ -351,10 +474,12 @@ impl Cx<'_> {
             | if effect.is(Effect::ASYNC) && write { ASYNC } else { 0 }
             | if atomic { ATOMIC } else { 0 }
             | if effect.is(Effect::STORE) { STORE } else { 0 };
-        let shape = Shape { bytes, write, atomic, info: info(self.pc, flags) };
+        let shape = Shape { bytes, write, atomic, info: info(self.pc, flags), sight };
         checker.overlap = false;
         checker.again.clear();
         let now = checker.tick();
+        block.keep_up(checker);
+        warp.keep_up(checker);
         block.last = now;
         let thread = block.first + self.warp.id * LANES as u32;
         let limit = self.warp.local_bytes as u64;
@@ -391,7 +516,7 @@ impl Cx<'_> {
             found = checker.global((block, warp, self.grid), &plain, global, shape, thread);
         }
         if found.is_none() && local != 0 {
-            found = warp.local(&plain, local, bytes, write && !atomic, limit);
+            found = warp.local(&plain, local, shape, limit);
         }
         match found {
             Some(finding) => self.report(finding, bytes, write, atomic),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::shadow::{Cell, LINE, Line, expand};
+use super::shadow::{Cell, LINE, Line, Parts, expand};
 use crate::command::ArrayArg;
 use crate::emulator::code::Variable;
 use crate::emulator::memory::Memory;
@@ -19,13 +19,15 @@ pub(crate) struct Array {
     /// The shadow of its lines of 128 bytes, and the words of those that need more than a line tells.
     lines: Vec<Line>,
     cells: Vec<[Cell; LINE]>,
+    parts: Parts,
 }
 
 impl Array {
     fn new(start: u64, bytes: u64, written: Option<Arc<Written>>) -> Array {
         let lines = if bytes <= MOST_BYTES { (start + bytes).div_ceil(128) - start / 128 } else { 0 };
         // Zeroed pages cost nothing before they are touched.
-        Array { start, bytes, written, lines: vec![[0; 10]; lines as usize], cells: Vec::new() }
+        let lines = vec![[0; 10]; lines as usize];
+        Array { start, bytes, written, lines, cells: Vec::new(), parts: Parts::default() }
     }
 
     #[inline(always)]
@@ -46,9 +48,9 @@ impl Array {
         self.lines.get_mut(index).filter(|line| line[9] == 0)
     }
 
-    /// The shadow of the words of an access, which lie in one line.
+    /// The shadow of the words of an access, which lie in one line, and the parts of words.
     #[inline(always)]
-    pub fn words(&mut self, address: u64, count: usize) -> Option<&mut [Cell]> {
+    pub fn words(&mut self, address: u64, count: usize) -> Option<(&mut [Cell], &mut Parts)> {
         let index = self.line(address);
         let line = self.lines.get_mut(index)?;
         if line[9] == 0 {
@@ -56,7 +58,8 @@ impl Array {
             line[9] = self.cells.len() as u32;
         }
         let first = (address / 4) as usize % LINE;
-        self.cells.get_mut(line[9] as usize - 1)?.get_mut(first..first + count)
+        let words = self.cells.get_mut(line[9] as usize - 1)?.get_mut(first..first + count)?;
+        Some((words, &mut self.parts))
     }
 }
 
@@ -127,7 +130,7 @@ fn new_array(known: &Known<'_>, address: u64) -> Option<Array> {
 pub(crate) struct Named {
     /// `x[12]`
     pub element: String,
-    /// `which has 1000 elements of 4 bytes (shape (10, 100))`
+    /// `which has 1000 elements (shape (10, 100))`
     pub extent: String,
 }
 
@@ -139,26 +142,33 @@ fn index(name: &str, offset: i64, item: u64) -> String {
     }
 }
 
+/// Name an address by the variable it should lie in.
+pub(crate) fn name_variable(var: &Variable, address: u64, width: u32) -> Named {
+    let item = if var.item > 1 { var.item } else { u64::from(width) };
+    let element = match (var.bytes == item, address == var.start) {
+        (true, true) => plain_name(&var.name).to_string(),
+        _ => index(plain_name(&var.name), address.wrapping_sub(var.start) as i64, item),
+    };
+    Named { element, extent: format!("which has {}", elements(var.bytes, item)) }
+}
+
+/// As `name_variable`, by an argument.
+pub(crate) fn name_argument(arg: &ArrayArg, address: u64) -> Named {
+    let element = index(&arg.name, address.wrapping_sub(arg.address) as i64, arg.item);
+    let shape = if arg.shape.len() > 1 { format!(" (shape {})", show(&arg.shape)) } else { String::new() };
+    Named { element, extent: format!("which has {}{shape}", elements(arg.size * arg.item, arg.item)) }
+}
+
 /// Name a global address, as part of the array `[start, start + bytes)`.
 pub(crate) fn name(named: &[ArrayArg], vars: &[Variable], start: u64, bytes: u64, address: u64, width: u32) -> Named {
     if let Some(var) = vars.iter().find(|var| var.start == start && var.bytes == bytes) {
-        let item = if var.item > 1 { var.item } else { u64::from(width) };
-        let element = match (bytes == item, address == start) {
-            (true, true) => plain_name(&var.name).to_string(),
-            _ => index(plain_name(&var.name), address.wrapping_sub(start) as i64, item),
-        };
-        return Named { element, extent: format!("which has {}", elements(bytes, item)) };
+        return name_variable(var, address, width);
     }
     let same: Vec<&ArrayArg> =
         named.iter().filter(|arg| arg.memory.start == start && arg.memory.bytes == bytes).collect();
     let inside = same.iter().find(|arg| address >= arg.address && address - arg.address < arg.size * arg.item);
     match inside.or(same.first()) {
-        Some(arg) => {
-            let element = index(&arg.name, address.wrapping_sub(arg.address) as i64, arg.item);
-            let shape = if arg.shape.len() > 1 { format!(" (shape {})", show(&arg.shape)) } else { String::new() };
-            let extent = format!("which has {}{shape}", elements(arg.size * arg.item, arg.item));
-            Named { element, extent }
-        }
+        Some(arg) => name_argument(arg, address),
         None => {
             let offset = address.wrapping_sub(start) as i64;
             let element = format!("byte {offset} of an array that is no argument of this kernel");

@@ -19,20 +19,21 @@ use std::collections::HashMap;
 pub(crate) use arrays::plain_name;
 pub(crate) use stores::Stores;
 
-use access::Finding;
+use access::{Bound, Finding};
 use arrays::Arrays;
 use clock::{Moment, Numbers, Published, Shares, Time};
-use shadow::{Cell, Defined};
+use shadow::{Cell, Defined, Parts};
 
 use super::block::BARRIERS;
-use super::code::LANES;
+use super::code::{LANES, Source};
 use super::grid::Grid;
 use crate::command::ArrayArg;
 
 /// What is known of a whole launch.
 pub(crate) struct Checker {
-    /// The time of the last access.
+    /// The time of the last access, and how often time has begun anew.
     clock: Time,
+    epoch: u32,
     numbers: Numbers,
     arrays: Arrays,
     /// Pointer arguments, for names.
@@ -41,6 +42,8 @@ pub(crate) struct Checker {
     closed: bool,
     /// The kernel reads shared memory through the async proxy.
     proxied: bool,
+    /// Where accesses must lie that are derived from each of the code's sources; the first is for those of unknown origin.
+    bounds: Vec<Bound>,
     /// What readers of words in global memory learn.
     published: HashMap<u64, Published>,
     /// Lanes of the current store write the same bytes: their values are to be compared.
@@ -55,7 +58,9 @@ impl Checker {
     pub fn new(grid: &Grid, named: Vec<ArrayArg>) -> Checker {
         let stride = grid.threads().next_multiple_of(LANES as u32).max(LANES as u32);
         Checker {
-            clock: 0,
+            clock: first_time(),
+            epoch: 0,
+            bounds: bounds(grid, &named),
             numbers: Numbers { stride },
             arrays: Arrays::default(),
             closed: closed(grid, &named),
@@ -74,16 +79,51 @@ impl Checker {
         self.overlap || !self.again.is_empty()
     }
 
-    /// The next moment. After very many of them old ones are forgotten: the shadow then says nothing.
+    /// The next moment. After very many of them old ones are forgotten: here at once, by blocks and warps when they do
+    /// something next (`keep_up`). The shadow then says nothing.
     fn tick(&mut self) -> Time {
         if self.clock >= Time::MAX - 1 {
             self.arrays = Arrays::default();
             self.published.clear();
             self.clock = 0;
+            self.epoch += 1;
         }
         self.clock += 1;
         self.clock
     }
+}
+
+#[cfg(not(test))]
+fn first_time() -> Time {
+    0
+}
+
+#[cfg(test)]
+use tests::first_time;
+
+/// What the sources of the code's addresses are in this launch.
+fn bounds(grid: &Grid, named: &[ArrayArg]) -> Vec<Bound> {
+    let code = grid.code();
+    let anywhere = (0, u64::MAX);
+    let bound = |source: &Source| match *source {
+        Source::Param(offset) => {
+            let memory = argument(grid, named, offset).map(|arg| &arg.memory);
+            memory.map_or(anywhere, |memory| (memory.start, memory.bytes))
+        }
+        Source::Global(index) => code.variables.get(index).map_or(anywhere, |var| (var.start, var.bytes)),
+        Source::Shared(index) => code.shared.get(index).map_or(anywhere, |var| (var.start, var.bytes)),
+        Source::Dynamic(_) => {
+            (grid.dynamic_start().into(), grid.shared_bytes() as u64 - u64::from(grid.dynamic_start()))
+        }
+    };
+    std::iter::once(anywhere).chain(code.sources.iter().map(bound)).collect()
+}
+
+/// The array whose pointer is at this offset of the arguments.
+fn argument<'a>(grid: &Grid, named: &'a [ArrayArg], offset: u32) -> Option<&'a ArrayArg> {
+    let bytes = grid.params().get(offset as usize..)?.first_chunk()?;
+    let pointer = u64::from_le_bytes(*bytes);
+    named.iter().find(|arg| arg.address == pointer)
 }
 
 /// Are the pointers among the arguments those of `named`, and do those arrays hold no pointers?
@@ -111,7 +151,12 @@ pub(crate) struct BlockCheck {
     born: Time,
     /// What all its threads have learnt at barriers.
     known: Shares,
+    /// What some of them had read the publication of when they came to a barrier: all learn it at their next fence.
+    seen: Shares,
+    wide_seen: Shares,
+    epoch: u32,
     cells: Vec<Cell>,
+    parts: Parts,
     defined: Defined,
     /// Written by ordinary stores, with no proxy fence since; kept where the kernel has asynchronous reads.
     dirty: Defined,
@@ -126,6 +171,9 @@ pub(crate) struct BlockCheck {
 #[derive(Default)]
 struct Gathering {
     known: Shares,
+    /// What they have read the publication of, as in `LaneCheck`.
+    seen: Shares,
+    wide_seen: Shares,
     /// Warps and lanes that wait.
     waiting: Vec<(u32, u32)>,
     /// Some only arrive, or knowledge beside that of barriers was brought.
@@ -140,7 +188,11 @@ impl BlockCheck {
             barrier: 0,
             born: 0,
             known: None,
+            seen: None,
+            wide_seen: None,
+            epoch: 0,
             cells: Vec::new(),
+            parts: Parts::default(),
             defined: Defined::default(),
             dirty: Defined::default(),
             proxied: false,
@@ -152,10 +204,11 @@ impl BlockCheck {
 
     /// A block begins. What its shadow holds is from before, by the clock.
     pub fn restart(&mut self, checker: &Checker, number: u64, shared: usize) {
+        self.keep_up(checker);
         self.first = (number as u32).wrapping_mul(checker.numbers.stride);
         (self.last, self.barrier, self.born) = (checker.clock, checker.clock, checker.clock);
-        self.known = None;
-        self.cells.resize(shared.div_ceil(4), [0; 9]);
+        (self.known, self.seen, self.wide_seen) = (None, None, None);
+        self.cells.resize(shared.div_ceil(4), [0; 12]);
         self.defined.reset(shared);
         self.proxied = checker.proxied;
         self.dirty.reset(if self.proxied { shared } else { 0 });
@@ -166,11 +219,33 @@ impl BlockCheck {
 }
 
 impl BlockCheck {
+    /// Forget old moments where time has begun anew.
+    #[inline(always)]
+    fn keep_up(&mut self, checker: &Checker) {
+        if self.epoch != checker.epoch {
+            self.forget(checker.epoch);
+        }
+    }
+
+    #[cold]
+    fn forget(&mut self, epoch: u32) {
+        self.epoch = epoch;
+        (self.last, self.barrier, self.born) = (0, 0, 0);
+        (self.known, self.seen, self.wide_seen) = (None, None, None);
+        self.cells.fill([0; 12]);
+        self.parts = Parts::default();
+        self.published.clear();
+        self.inbox.clear();
+        for gathering in &mut self.barriers {
+            (gathering.known, gathering.seen, gathering.wide_seen) = (None, None, None);
+        }
+    }
+
     /// Bytes of shared memory were written by another block, or by an asynchronous copy that is complete.
     pub fn overwrite(&mut self, offset: u32, bytes: u32) {
         let words = (offset / 4) as usize..(offset + bytes).div_ceil(4) as usize;
         for cell in self.cells.get_mut(words).into_iter().flatten() {
-            *cell = [0; 9];
+            self.parts.forget(cell);
         }
         self.defined.set_range(u64::from(offset), u64::from(bytes), true);
         self.dirty.set_range(u64::from(offset), u64::from(bytes), false);
@@ -182,6 +257,7 @@ pub(crate) struct WarpCheck {
     /// Number in its block, and threads of a block.
     id: u32,
     stride: u32,
+    epoch: u32,
     /// Time of the last barrier of all its lanes.
     sync: Time,
     /// Up to when each lane knows each other one, where parts of the warp met.
@@ -212,6 +288,7 @@ impl WarpCheck {
         WarpCheck {
             id,
             stride,
+            epoch: checker.epoch,
             sync: 0,
             pairs: None,
             any: false,
@@ -219,7 +296,27 @@ impl WarpCheck {
         }
     }
 
+    /// Forget old moments where time has begun anew.
+    #[inline(always)]
+    fn keep_up(&mut self, checker: &Checker) {
+        if self.epoch != checker.epoch {
+            self.forget(checker.epoch);
+        }
+    }
+
+    #[cold]
+    fn forget(&mut self, epoch: u32) {
+        self.epoch = epoch;
+        self.sync = 0;
+        self.pairs = None;
+        self.any = false;
+        for lane in self.lanes.iter_mut() {
+            *lane = LaneCheck { local: std::mem::take(&mut lane.local), ..LaneCheck::default() };
+        }
+    }
+
     pub fn restart(&mut self, checker: &Checker) {
+        self.keep_up(checker);
         self.sync = checker.clock;
         self.pairs = None;
         if std::mem::take(&mut self.any) {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::access::{Finding, Problem, unordered};
 use super::arrays::Known as Places;
 use super::clock::{Known, learn};
-use super::shadow::{Entry, complete};
+use super::shadow::Entry;
 use crate::emulator::bulk::Bulk;
 use crate::emulator::code::{Flow, LANES};
 use crate::emulator::exec::memory::Kind;
@@ -62,11 +62,12 @@ impl Cx<'_> {
             return;
         }
         let now = checker.tick();
+        block.keep_up(checker);
         block.last = now;
         let thread = block.first + bulk.issuer.1;
         let words = (offset / 4) as usize..(offset + bytes).div_ceil(4) as usize;
         for cell in block.cells.get_mut(words).into_iter().flatten() {
-            complete(cell, thread, now);
+            block.parts.complete(cell, thread, now);
         }
         block.defined.set_range(u64::from(offset), u64::from(bytes), true);
         block.dirty.set_range(u64::from(offset), u64::from(bytes), false);
@@ -99,7 +100,7 @@ impl Cx<'_> {
         let mut dirty = std::mem::take(&mut block.dirty);
         dirty.retain_words(|word| {
             let Some(cell) = block.cells.get(word) else { return false };
-            let entry = Entry { time: cell[0], thread: cell[1], info: cell[2] };
+            let entry = block.parts.last_write(cell);
             let lane = entry.thread.wrapping_sub(first);
             let own = lane < LANES as u32 && lanes >> lane & 1 != 0;
             let before = |lane: usize| {
@@ -119,7 +120,8 @@ impl Cx<'_> {
         let Some(lane) = found else { return Ok(()) };
         let word = (a[lane]..a[lane] + 16).step_by(4).find(|&at| block.dirty.any(at, 4)).unwrap_or(a[lane]);
         let cell = block.cells.get(word as usize / 4).copied().unwrap_or_default();
-        Err(self.unfenced(lane, word, Entry { time: cell[0], thread: cell[1], info: cell[2] }, what))
+        let entry = block.parts.last_write(&cell);
+        Err(self.unfenced(lane, word, entry, what))
     }
 
     #[cold]

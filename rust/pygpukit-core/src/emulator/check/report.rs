@@ -3,11 +3,13 @@
 use super::access::{Finding, Problem};
 use super::arrays::{self, Known, Named};
 use super::shadow::{ASYNC, ATOMIC, Entry, NARROW, STRONG};
-use crate::emulator::code::{Flow, LANES};
+use super::{Shares, argument};
+use crate::emulator::code::{Flow, LANES, Source, Variable};
 use crate::emulator::fault::{FaultKind, MemorySpace};
 use crate::emulator::warp::Cx;
 
-/// An array this far from a stray address is still named.
+/// An array this far from a stray address is still named: an argument where the kernel has no other arrays, and others.
+const FAR: u64 = 1 << 36;
 const NEAR: u64 = 1 << 20;
 
 fn verb(write: bool, atomic: bool, bytes: u32) -> &'static str {
@@ -32,7 +34,7 @@ impl Cx<'_> {
         let Finding { problem, space, lane, address } = finding;
         let what = verb(write, atomic, bytes);
         let (text, notes) = match problem {
-            Problem::Outside => match self.outside(address, bytes, what) {
+            Problem::Outside => match self.outside(space, address, bytes, what) {
                 Some(found) => found,
                 // In no memory at all, and near nothing: the emulator says it best.
                 None => return Ok(()),
@@ -81,11 +83,48 @@ impl Cx<'_> {
         }
     }
 
+    /// What the current instruction's addresses in this space are derived from, where it is known.
+    fn source(&self, space: MemorySpace) -> Option<&Source> {
+        let code = self.grid.code();
+        let sight = code.sights.get(self.pc as usize)?;
+        let number = if space == MemorySpace::Shared { sight.shared } else { sight.global };
+        code.sources.get(usize::from(number).checked_sub(1)?)
+    }
+
     /// An access in no array, or over the end of one.
-    fn outside(&mut self, address: u64, bytes: u32, what: &str) -> Option<(String, Vec<String>)> {
+    fn outside(&self, space: MemorySpace, address: u64, bytes: u32, what: &str) -> Option<(String, Vec<String>)> {
         let grid = self.grid;
-        let vars = &grid.code().variables;
+        let code = grid.code();
         let checker = self.checker.as_deref()?;
+        let tell = |Named { element, extent }: Named, start: u64, size: u64| {
+            let by = match address < start {
+                true => format!("{} before its start", bytes_text(start - address)),
+                false => format!("{} past its end", bytes_text(address.wrapping_add(u64::from(bytes)) - start - size)),
+            };
+            Some((format!("out of bounds: {what} {element}, {extent} ({by})"), Vec::new()))
+        };
+        let dynamic = u64::from(grid.dynamic_start());
+        match self.source(space) {
+            Some(Source::Param(offset)) => {
+                if let Some(arg) = argument(grid, &checker.named, *offset) {
+                    return tell(arrays::name_argument(arg, address), arg.memory.start, arg.memory.bytes);
+                }
+            }
+            Some(Source::Global(index)) => {
+                let var = code.variables.get(*index)?;
+                return tell(arrays::name_variable(var, address, bytes), var.start, var.bytes);
+            }
+            Some(Source::Shared(index)) => {
+                let var = code.shared.get(*index)?;
+                return tell(arrays::name_variable(var, address, bytes), var.start, var.bytes);
+            }
+            Some(Source::Dynamic(name)) => {
+                let size = (grid.shared_bytes() as u64).saturating_sub(dynamic);
+                let var = Variable { name: name.clone(), start: dynamic, bytes: size, item: 1, function: None };
+                return tell(arrays::name_variable(&var, address, bytes), dynamic, size);
+            }
+            None => {}
+        }
         // The array it begins in, else the nearest: the kernel's own arrays first.
         let mut near: Vec<(u64, u64, u64)> = Vec::new();
         let distance = |start: u64, size: u64| match address {
@@ -98,9 +137,10 @@ impl Cx<'_> {
                 .iter()
                 .map(|arg| (distance(arg.memory.start, arg.memory.bytes), arg.memory.start, arg.memory.bytes)),
         );
-        near.extend(vars.iter().map(|var| (distance(var.start, var.bytes), var.start, var.bytes)));
+        near.extend(code.variables.iter().map(|var| (distance(var.start, var.bytes), var.start, var.bytes)));
         near.sort_unstable();
-        let mut best = near.first().copied().filter(|found| found.0 < NEAR);
+        let most = if checker.closed { FAR } else { NEAR };
+        let mut best = near.first().copied().filter(|found| found.0 < most);
         if best.is_none() {
             let (before, after) = grid.memory().neighbours(address);
             let others = [before, after].into_iter().flatten();
@@ -113,14 +153,7 @@ impl Cx<'_> {
                 (text, vec!["was the array freed, or its pointer computed wrongly?".to_string()])
             });
         };
-        let Named { element, extent } = arrays::name(&checker.named, vars, start, size, address, bytes);
-        let end = start + size;
-        let by = if address < start {
-            format!("{} before its start", bytes_text(start - address))
-        } else {
-            format!("{} past its end", bytes_text(address.wrapping_add(u64::from(bytes)) - end))
-        };
-        Some((format!("out of bounds: {what} {element}, {extent} ({by})"), Vec::new()))
+        tell(arrays::name(&checker.named, &code.variables, start, size, address, bytes), start, size)
     }
 
     fn undefined(&mut self, space: MemorySpace, address: u64, bytes: u32, what: &str) -> (String, Vec<String>) {
@@ -164,6 +197,8 @@ impl Cx<'_> {
             "threads of a warp run on their own: put __syncwarp() between the two"
         } else if same_block {
             "put __syncthreads() between the two"
+        } else if self.has_seen(lane, entry) {
+            "what orders the two was read, but no __threadfence() followed: put one after it, or after the barrier"
         } else if entry.is(NARROW) && entry.is(STRONG) {
             "blocks run in any order: the other access has the scope of its block only"
         } else if entry.is(STRONG) {
@@ -172,6 +207,17 @@ impl Cx<'_> {
             "blocks run in any order: use atomics, or a flag with __threadfence() before it is set and after it is read"
         };
         (text, vec![format!("the other access was at {}", self.place_text(entry.pc())), hint.to_string()])
+    }
+
+    /// Would a fence now make this access known to the lane?
+    fn has_seen(&self, lane: usize, entry: Entry) -> bool {
+        let (Some(checker), Some(block), Some(warp)) =
+            (self.checker.as_deref(), self.block.check.as_deref(), self.warp.check.as_deref())
+        else {
+            return false;
+        };
+        let knows = |seen: &Shares| seen.as_ref().is_some_and(|k| k.knows(entry.thread, entry.time, checker.numbers));
+        knows(&block.wide_seen) || knows(&warp.lanes[lane].wide_seen)
     }
 
     /// A thread by its place in its block, and its block where it is another.

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use super::clock::{Known, Moment, Published, Time, learn};
-use super::shadow::complete;
 use super::{BlockCheck, Checker, WarpCheck};
 use crate::emulator::code::{Effect, LANES};
 use crate::emulator::copies::Pending;
@@ -24,6 +23,8 @@ impl BlockCheck {
         if whole && !gathering.partial {
             self.barrier = self.last;
             learn(&mut self.known, &gathering.known, self.last);
+            learn(&mut self.seen, &gathering.seen, self.last);
+            learn(&mut self.wide_seen, &gathering.wide_seen, self.last);
             return;
         }
         for (warp, lanes) in gathering.waiting {
@@ -79,7 +80,11 @@ impl WarpCheck {
 
 impl Cx<'_> {
     fn parts(&mut self) -> Option<(&mut Checker, &mut BlockCheck, &mut WarpCheck)> {
-        Some((self.checker.as_deref_mut()?, self.block.check.as_deref_mut()?, self.warp.check.as_deref_mut()?))
+        let (checker, block) = (self.checker.as_deref_mut()?, self.block.check.as_deref_mut()?);
+        let warp = self.warp.check.as_deref_mut()?;
+        block.keep_up(checker);
+        warp.keep_up(checker);
+        Some((checker, block, warp))
     }
 
     /// Lanes of this warp that passed barriers of some threads hear of it.
@@ -109,8 +114,11 @@ impl Cx<'_> {
             learn(&mut known, &Some(Arc::new(mine)), now);
         }
         if warp.any {
+            let gathering = &mut block.barriers[id];
             for lane in lanes_of(lanes) {
                 learn(&mut known, &warp.lanes[lane].known, now);
+                learn(&mut gathering.seen, &warp.lanes[lane].seen, now);
+                learn(&mut gathering.wide_seen, &warp.lanes[lane].wide_seen, now);
             }
         }
         if counted {
@@ -192,9 +200,11 @@ impl Cx<'_> {
             let state = &mut warp.lanes[lane];
             let seen = state.seen.take();
             learn(&mut state.known, &seen, now);
+            learn(&mut state.known, &block.seen, now);
             if wide {
                 let seen = state.wide_seen.take();
                 learn(&mut state.known, &seen, now);
+                learn(&mut state.known, &block.wide_seen, now);
             }
             let moment = warp.moment(block, lane, now);
             let state = &mut warp.lanes[lane];
@@ -317,13 +327,14 @@ impl Cx<'_> {
             return;
         }
         let now = checker.tick();
+        block.keep_up(checker);
         block.last = now;
         let first = block.first + warp * LANES as u32;
         for copy in copies {
             let (at, bytes) = (u64::from(copy.target), u32::from(copy.bytes));
             let words = (at / 4) as usize..(at / 4) as usize + bytes.div_ceil(4) as usize;
             for cell in block.cells.get_mut(words).into_iter().flatten() {
-                complete(cell, first + u32::from(copy.lane), now);
+                block.parts.complete(cell, first + u32::from(copy.lane), now);
             }
             block.defined.set(at, bytes);
         }

@@ -1,7 +1,19 @@
 //! Small kernels with and without bugs; larger ones are compiled and run in the Python tests.
 
+use std::cell::Cell;
+
+use super::clock::Time;
 use crate::emulator::Options;
 use crate::emulator::testing::{Aligned, Case, kernel};
+
+thread_local! {
+    static FIRST_TIME: Cell<Time> = const { Cell::new(0) };
+}
+
+/// The time before the first access of a launch.
+pub(super) fn first_time() -> Time {
+    FIRST_TIME.get()
+}
 
 /// Run instructions with 64 threads, checked, see `testing::kernel`; what the checker says, empty for nothing.
 fn report(body: &str, fuzz: Option<u64>) -> String {
@@ -62,6 +74,38 @@ fn shared_memory_has_no_value_at_first() {
 }
 
 #[test]
+fn variables_of_shared_memory_have_bounds() {
+    let second = ".shared .align 8 .b8 t[64];";
+    // An address that is computed from `s` is one of `s`, whatever lies behind.
+    let text = report(&format!("{second} {ADDRESSES} st.shared.u32 [%r12+256], 1;"), None);
+    assert!(text.contains("out of bounds: write of s[64], which has 64 elements (4 bytes past its end)"), "{text}");
+    let text = report(&format!("{second} mov.u32 %r14, t; ld.shared.u32 %r15, [%r14+-4];"), None);
+    assert!(text.contains("out of bounds: read of t[-1], which has 16 elements (4 bytes before its start)"), "{text}");
+    // One that is computed from both may be in either, and so may one from memory.
+    let either = format!("{ADDRESSES} mov.u32 %r14, t; setp.gt.u32 %p1, %r0, 999; selp.b32 %r15, %r14, %r11, %p1;");
+    assert_eq!(report(&format!("{second} {either} st.shared.u32 [%r15+256], 1;"), None), "");
+    let loaded =
+        format!("{ADDRESSES} add.u32 %r14, %r11, 256; st.shared.u32 [%r12], %r14; ld.shared.u32 %r15, [%r12];");
+    assert_eq!(report(&format!("{second} {loaded} st.shared.u32 [%r15], 1;"), None), "");
+}
+
+#[test]
+fn elements_of_a_vector_need_values_where_they_are_looked_at() {
+    let load = |then: &str| {
+        let first = "shl.b32 %r10, %r0, 4; mov.u32 %r11, v; add.u32 %r12, %r11, %r10; st.shared.u32 [%r12], 1;";
+        let load = "ld.shared.v4.u32 {%r20, %r21, %r22, %r23}, [%r12];";
+        report(&format!(".shared .align 16 .b8 v[1024]; {first} {load} {then}"), None)
+    };
+    assert_eq!(load("add.u32 %r24, %r20, 1;"), "");
+    // A value that is only copied may be padding.
+    assert_eq!(load("mov.u32 %r24, %r23; st.global.v2.u32 [%rd5], {%r20, %r24};"), "");
+    for used in ["add.u32 %r24, %r20, %r23;", "mov.u32 %r24, %r23; setp.eq.u32 %p1, %r24, 0;"] {
+        let text = load(used);
+        assert!(text.contains("uninitialised shared memory: read of v[0] (byte 12 of it)"), "{text}");
+    }
+}
+
+#[test]
 fn atomic_operations_do_not_race_with_each_other() {
     let clear = "setp.eq.u32 %p1, %r0, 0; @%p1 st.shared.u32 [s], 0; bar.sync 0;";
     assert_eq!(
@@ -72,5 +116,31 @@ fn atomic_operations_do_not_race_with_each_other() {
     assert!(text.contains("data race") && text.contains("an atomic operation by thread"), "{text}");
     // Without a barrier the first thread's store is not ordered with what the other lanes do.
     let text = report("setp.eq.u32 %p1, %r0, 0; @%p1 st.shared.u32 [s], 0; atom.shared.add.u32 %r14, [s], 1;", None);
+    assert!(text.contains("data race"), "{text}");
+}
+
+#[test]
+fn time_that_begins_anew_makes_up_no_races() {
+    // Each thread writes its word and reads that of its neighbour, 40 times, in shared and in global memory.
+    let body = format!(
+        "{ADDRESSES} mov.u32 %r20, 0; xor.b32 %r15, %r12, 4; mov.u32 %r21, %r0; mul.wide.u32 %rd20, %r21, 4;
+         mov.u32 %r22, %r1; mul.wide.u32 %rd22, %r22, 256; add.u64 %rd20, %rd20, %rd22;
+         add.u64 %rd20, %rd20, %rd0; xor.b64 %rd21, %rd20, 4;
+         AGAIN: st.shared.u32 [%r12], %r20; st.global.u32 [%rd20], %r20; SYNC
+         ld.shared.u32 %r14, [%r15]; ld.global.u32 %r14, [%rd21]; SYNC
+         add.u32 %r20, %r20, 1; setp.lt.u32 %p2, %r20, 40; @%p2 bra AGAIN;"
+    );
+    for sync in ["bar.sync 0;", "bar.warp.sync 0xffffffff;", "bar.sync 1, 64;"] {
+        for before in [3, 50, 77, 200, 333] {
+            FIRST_TIME.set(Time::MAX - before);
+            let text = report(&body.replace("SYNC", sync), None);
+            FIRST_TIME.set(0);
+            assert_eq!(text, "", "{before} accesses before the end of time");
+        }
+    }
+    // Errors are found as before.
+    FIRST_TIME.set(Time::MAX - 50);
+    let text = report(&body.replace("SYNC", ""), None);
+    FIRST_TIME.set(0);
     assert!(text.contains("data race"), "{text}");
 }

@@ -49,6 +49,7 @@ impl<'a> Lower<'a> {
     pub(super) fn instruction(&mut self, instruction: &Instruction<'a>) -> Result<()> {
         self.guard = (0, 0);
         self.effect = Effect::default();
+        self.sight = self.sight(instruction);
         if let Some(guard) = &instruction.guard {
             let operand = Operand::Name(guard.register);
             let (row, _) = self.predicate(&operand)?;

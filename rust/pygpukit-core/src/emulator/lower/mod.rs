@@ -15,15 +15,17 @@ mod integer;
 mod matrix;
 mod memory;
 mod operands;
+mod origin;
 mod reach;
 mod sync;
 mod wgmma;
 
 use std::collections::HashMap;
 
-use super::code::{self, Class, Code, Effect, Fill, Function, Handler, Instr, Place, Special};
+use super::code::{self, Class, Code, Effect, Fill, Function, Handler, Instr, Place, Sight, Special};
 use super::memory::FUNCTION_WINDOW;
 use super::ptx::ast::{self, Init, Module, Number, Space, Statement, Type, Variable};
+use origin::Origins;
 use reach::Reach;
 
 /// Why a PTX text cannot be run.
@@ -351,8 +353,10 @@ pub(super) struct Lower<'a> {
     jumps: Vec<(usize, usize)>,
     list_jumps: Vec<(usize, usize)>,
     guard: (u32, u32),
-    /// How the instruction orders memory.
+    /// How the instruction orders memory, and what the checker knows of its accesses.
     pub effect: Effect,
+    sight: Sight,
+    origins: Origins<'a>,
     pub line: u32,
     place: Place,
     carry: Option<u32>,
@@ -391,11 +395,17 @@ impl<'a> Lower<'a> {
             self.local = end;
         }
         let start = self.code.instrs.len() as u32;
+        let variables = |(name, what): (&&'a str, &Name)| match what {
+            Name::Global(_) | Name::Shared(_) | Name::DynamicShared => Some(*name),
+            _ => None,
+        };
+        let variables = self.scopes[0].names.iter().filter_map(variables).collect();
+        self.origins = Origins::of(function, body, variables);
         self.scopes.push(scope);
         self.block(body)?;
         self.line = function.line;
         self.guard = (0, 0);
-        self.effect = Effect::default();
+        (self.effect, self.sight) = (Effect::default(), Sight::default());
         // A function that runs off its end returns.
         let entry = u64::from(self.entry);
         self.emit(Class::Branch, super::exec::control::ret, [0; 4], entry);
@@ -528,6 +538,7 @@ impl<'a> Lower<'a> {
         self.code.places.push(self.place);
         self.code.classes.push(class);
         self.code.effects.push(self.effect);
+        self.code.sights.push(self.sight);
     }
 
     pub fn err<T>(&self, message: impl Into<String>) -> Result<T> {
