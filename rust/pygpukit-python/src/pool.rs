@@ -239,12 +239,11 @@ fn numbers<'py>(py: Python<'py>, name: &str, stats: &PoolStats) -> PyResult<Boun
     Ok(d)
 }
 
+type Dicts<'py> = Vec<Bound<'py, PyDict>>;
+
 /// Pools and segments of a device as lists of dicts.
 #[pyfunction]
-fn memory_snapshot<'py>(
-    py: Python<'py>,
-    device: &Bound<'py, PyDevice>,
-) -> PyResult<(Vec<Bound<'py, PyDict>>, Vec<Bound<'py, PyDict>>)> {
+fn memory_snapshot<'py>(py: Python<'py>, device: &Bound<'py, PyDevice>) -> PyResult<(Dicts<'py>, Dicts<'py>)> {
     let (pools, segments) = device.get().state.arena.snapshot();
     let pools = pools.iter().map(|pool| {
         let d = numbers(py, &pool.name, &pool.stats)?;
