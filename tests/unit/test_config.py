@@ -110,6 +110,8 @@ def test_every_variable_is_read() -> None:
             "PYGPUKIT_CHECK": "1",
             "PYGPUKIT_KERNEL_TIMEOUT": "30",
             "PYGPUKIT_PINNED_LIMIT": "1MiB",
+            "PYGPUKIT_SPILL_LIMIT": "2MiB",
+            "PYGPUKIT_EVICTION": "1",
         }
     )
     assert settings == Settings(
@@ -131,6 +133,8 @@ def test_every_variable_is_read() -> None:
         check=True,
         kernel_timeout=30,
         pinned_limit=2**20,
+        spill_limit=2**21,
+        eviction=True,
     )
     untouched = [f for f in Settings._fields if getattr(settings, f) == getattr(Settings(), f)]
     assert untouched == []
