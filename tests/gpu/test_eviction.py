@@ -74,7 +74,7 @@ def test_arrays_whose_address_is_known_stay(pool: gp.memory.MemoryPool) -> None:
     assert x.ptr == address
     with (
         pool,
-        pytest.raises(gp.OutOfMemoryError, match=r"Not evicted: 4\.0 MiB exported, because their address was read"),
+        pytest.raises(gp.OutOfMemoryError, match=r"Not evicted: \d\.0 MiB exported, because their address was read"),
     ):
         gp.zeros(4 * MIB)
 
