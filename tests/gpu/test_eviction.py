@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -197,7 +200,14 @@ def test_a_lower_quota_and_a_closed_pool(pool: gp.memory.MemoryPool) -> None:
         assert array.to_numpy()[5] == i
 
 
-def test_eviction_needs_addresses_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pool_says_whether_it_evicts() -> None:
     assert gp.memory.MemoryPool(enable_eviction=True).enable_eviction
     assert not gp.memory.MemoryPool().enable_eviction
     assert gp.memory.MemoryPool(enable_eviction=True, reserve="1MiB").reserve == MIB
+
+
+def test_eviction_needs_addresses_that_stay(device: gp.Device) -> None:
+    program = "import pygpukit as gp; gp.memory.MemoryPool(enable_eviction=True)"
+    environment = {**os.environ, "PYGPUKIT_DEVICE": device.kind, "PYGPUKIT_POOL": "none"}
+    run = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
+    assert "ValueError: pool 'pool' cannot evict" in run.stderr

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! Arena        one per device: addresses, physical memory, what waits to be released
-//!  +- Segment  one mapping: a slab of one size class, one large array, or a piece of a GrowBuffer
+//!  +- Segment  one range of addresses with memory behind it: a slab of one size class, one large array, or a piece of a
+//!              GrowBuffer. Evictable ones lose their memory to others, and their content waits on the host
 //! Pool         a tree of budgets; each pool owns its segments and caches freed blocks per stream
 //!  +- Storage  one block handed out; dropping it gives it back in stream order
 //! GrowBuffer   an address range that is mapped further in place
@@ -14,8 +15,8 @@
 //! of them has passed that use. Memory goes back to the device under the same rule, because unmapping does not wait
 //! for running kernels.
 //!
-//! Lock order: a pool's cache or a growable buffer, then the arena, then a stream's state, then the device's own
-//! locks. No two pool locks are held together: quotas along the parent chain are atomics. No lock is held while a
+//! Lock order: the turn of the one thread that makes room, then a pool's cache or a growable buffer, then the arena, then a stream's state, then the device's own
+//! locks. No two pool locks are held together: quotas along the parent chain are atomics. But for the turn, no lock is held while a
 //! stream is waited for, because work that runs meanwhile may allocate.
 
 mod account;
