@@ -91,12 +91,16 @@ class MemoryPool:
     available: int
     quota: int | None
     reserve: Final[int]
+    guarantee: int
+    host_quota: Final[int | None]
     def __init__(
         self,
         quota: int | str | None = None,
         enable_eviction: bool = False,
         name: str = "pool",
         reserve: int | str | None = None,
+        guarantee: int | str | None = None,
+        host_quota: int | str | None = None,
     ) -> None: ...
     def set_quota(self, quota: int | str | None) -> None: ...
     def allocate(self, nbytes: int) -> Allocation: ...
