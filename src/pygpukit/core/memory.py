@@ -166,8 +166,8 @@ def pinned_stats() -> dict[str, int]:
 def prepin(nbytes: int | str, progress: bool | None = None) -> int:
     """Page-lock host memory ahead of need: what evictions and transfers take later is then there at once.
 
-    Locking pages costs more time than copying them. The memory stays with the current device's pool of page-locked memory
-    until `trim_pinned`.
+    Locking pages costs more time than copying them. The memory stays with the current device's pool of page-locked
+    memory until `trim_pinned`.
 
     Parameters
     ----------
