@@ -18,10 +18,10 @@ impl Held<'_> {
     /// The work that uses them has reached the driver.
     #[inline]
     pub fn submitted(&self, ctx: &ExecCtx) -> Result<()> {
-        if self.0.is_empty() || !ctx.state.arena.has_moved() {
+        if self.0.is_empty() || !ctx.state.arena.is_moving() {
             return Ok(());
         }
-        ctx.stream.note_movable(self.0.iter().map(|segment| segment.bytes()).sum())
+        ctx.stream.note_movable(self.0.iter().map(|segment| segment.block_bytes()).sum())
     }
 }
 

@@ -7,7 +7,7 @@
 //! that use the segment wait for. Only the taking of memory waits on the host.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Mutex, ReentrantMutex};
@@ -30,6 +30,9 @@ const AHEAD: usize = 3;
 
 /// So many segments are tried when the host has no room for them.
 const MOST_REFUSALS: usize = 16;
+
+/// Memory counts as moving for so many uses after an eviction began.
+const MOVING: u64 = 4096;
 
 type Check<'a> = &'a mut dyn FnMut() -> Result<()>;
 type MakeStream = Box<dyn Fn() -> Result<Arc<Stream>> + Send + Sync>;
@@ -76,7 +79,8 @@ pub(crate) struct Mover {
     /// In the order of their copies.
     leaving: Mutex<VecDeque<Leaving>>,
     clock: AtomicU64,
-    moved: AtomicBool,
+    /// Time of the clock when an eviction was last begun.
+    moved: AtomicU64,
     counters: Counters,
     pub store: Arc<HostStore>,
 }
@@ -90,7 +94,7 @@ impl Mover {
             ferries: Mutex::default(),
             leaving: Mutex::default(),
             clock: AtomicU64::new(0),
-            moved: AtomicBool::new(false),
+            moved: AtomicU64::new(0),
             counters: Counters::default(),
             store,
         }
@@ -129,10 +133,11 @@ impl Arena {
         now
     }
 
-    /// Has anything been moved, or begun to?
+    /// Has anything begun to move not long ago?
     #[inline]
-    pub(crate) fn has_moved(&self) -> bool {
-        self.mover.moved.load(Ordering::Relaxed)
+    pub(crate) fn is_moving(&self) -> bool {
+        let moved = self.mover.moved.load(Ordering::Relaxed);
+        moved > 0 && self.mover.clock.load(Ordering::Relaxed).saturating_sub(moved) < MOVING
     }
 
     pub fn move_stats(&self) -> MoveStats {
@@ -343,7 +348,7 @@ impl Arena {
         if !segment.is_evictable() || !segment.begin_leaving() {
             return Ok(false);
         }
-        self.mover.moved.store(true, Ordering::Relaxed);
+        self.mover.moved.store(self.tick(), Ordering::Relaxed);
         let seq = self.copy_out(segment).inspect_err(|_| segment.set_resident())?;
         let mut leaving = self.mover.leaving.lock();
         // An eviction given up before tells nothing about this one.
