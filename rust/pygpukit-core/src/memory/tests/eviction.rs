@@ -417,7 +417,7 @@ fn memory_that_is_not_page_locked_goes_through_slots() {
         }
         let host = bench.state.arena.move_stats().host;
         assert!(host.pageable >= 12 * MIB && host.pinned == 0, "{host:?}");
-        assert_eq!(bench.state.pinned.stats().used, 4 * 64 << 10, "the slots");
+        assert_eq!(bench.state.pinned.stats().used, 4 * (64 << 10), "the slots");
     }
 }
 
