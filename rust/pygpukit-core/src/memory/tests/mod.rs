@@ -4,6 +4,7 @@ mod behaviour;
 mod budgets;
 mod eviction;
 mod faults;
+mod journal;
 mod model;
 mod threads;
 
