@@ -12,6 +12,7 @@ from pygpukit import _pygpukit_rust as _native
 from pygpukit._pygpukit_rust import Device
 from pygpukit.config import format_size
 from pygpukit.core.saved import integer, optional, read_object, text
+from pygpukit.core.snapshot import Snapshot, parse_snapshot
 
 __all__ = ["Event", "Recording", "record"]
 
@@ -178,9 +179,12 @@ class Recording:
         LoadError
             If the file cannot be read or is no recording.
         """
+        return read_object(path, "a recording", cls._of)
+
+    @classmethod
+    def _of(cls, content: dict[str, Any]) -> Recording:
         found = cls.__new__(cls)
-        found._journal = None
-        found._run = read_object(path, "a recording", _parse)
+        found._journal, found._run = None, _parse(content)
         return found
 
     def table(self, count: int = 20) -> str:
@@ -264,6 +268,15 @@ def record(device: Device | None = None, limit: int = 1_000_000) -> Recording:
     """
     device = _native.current_device() if device is None else device
     return Recording(device, limit)
+
+
+def load(path: str | Path) -> Snapshot | Recording:
+    """Read a snapshot or a recording, whichever the file holds."""
+
+    def parse(content: dict[str, Any]) -> Snapshot | Recording:
+        return Recording._of(content) if "events" in content else parse_snapshot(content)
+
+    return read_object(path, "a snapshot or a recording", parse)
 
 
 def _parse(content: dict[str, Any]) -> _Run:

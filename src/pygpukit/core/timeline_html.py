@@ -218,8 +218,11 @@ class _Panel:
                 parts.append(f'<text x="{x}" y="{self.height + 24}" text-anchor="middle">{tick:g}</text>')
             middle = _LEFT + self.wide / 2
             label = f"time ({self.unit})"
-            parts.append(f'<text font-size="12" x="{middle}" y="{self.height + 40}" text-anchor="middle">{label}</text>')
-        return f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" font-family="system-ui, sans-serif" font-size="11" fill="#333">{"".join(parts)}</svg>'
+            parts.append(
+                f'<text font-size="12" x="{middle}" y="{self.height + 40}" text-anchor="middle">{label}</text>'
+            )
+        font = 'font-family="system-ui, sans-serif" font-size="11" fill="#333"'
+        return f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" {font}>{"".join(parts)}</svg>'
 
 
 def _name(text: str, height: float) -> str:

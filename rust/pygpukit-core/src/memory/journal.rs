@@ -90,15 +90,20 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
-    /// The pool's lock is held here and below, but for `returned`, `refused` and `made`.
+    /// The pool's lock is held here and below, but for `returned`, `refused` and `made`. With nobody recording, this
+    /// costs one load.
     #[inline]
     pub fn allocated(&self, pool: &Pool, block: &Block, bytes: usize) {
-        self.note(EventKind::Allocate, pool, block.ptr, bytes, !block.segment.is_counted());
+        if self.is_on() {
+            self.write_block(EventKind::Allocate, pool, block, bytes);
+        }
     }
 
     #[inline]
     pub fn freed(&self, pool: &Pool, block: &Block, bytes: usize) {
-        self.note(EventKind::Free, pool, block.ptr, bytes, !block.segment.is_counted());
+        if self.is_on() {
+            self.write_block(EventKind::Free, pool, block, bytes);
+        }
     }
 
     pub fn evicted(&self, pool: &Pool, segment: &Segment) {
@@ -153,8 +158,6 @@ impl Journal {
         self.on.load(Ordering::Relaxed)
     }
 
-    /// With nobody recording, this costs one load.
-    #[inline]
     fn note(&self, kind: EventKind, pool: &Pool, address: DevPtr, bytes: usize, on_host: bool) {
         if self.is_on() {
             self.write(kind, pool.id(), address, bytes, on_host, pool.used());
@@ -162,11 +165,14 @@ impl Journal {
     }
 
     #[cold]
-    fn write(&self, kind: EventKind, pool: u32, address: DevPtr, bytes: usize, on_host: bool, used: usize) {
+    fn write_block(&self, kind: EventKind, pool: &Pool, block: &Block, bytes: usize) {
         // Empty arrays have no memory.
-        if bytes == 0 && matches!(kind, EventKind::Allocate | EventKind::Free) {
-            return;
+        if bytes > 0 {
+            self.write(kind, pool.id(), block.ptr, bytes, !block.segment.is_counted(), pool.used());
         }
+    }
+
+    fn write(&self, kind: EventKind, pool: u32, address: DevPtr, bytes: usize, on_host: bool, used: usize) {
         let mut log = self.log.lock();
         let Some(log) = log.as_mut() else { return };
         if log.is_full() && kind != EventKind::Held {
