@@ -286,6 +286,16 @@ def test_quota_lines_stand_on_what_lies_below(tmp_path: Path) -> None:
     assert timeline.top == 5120
 
 
+def test_the_quota_of_pools_that_are_drawn_together(tmp_path: Path) -> None:
+    events: list[tuple[Any, ...]] = [(0, "quota", False, pool, 0, 16 * MIB, 0) for pool in (1, 2)]
+    events += [(i, "allocate", False, 2 + i, i << 21, MIB, 0) for i in range(10)]
+    timeline = Timeline(made(tmp_path, events, pools=12))
+    assert [line.label for line in timeline.quotas] == ["quota of p1 (16.0 MiB)", "quota of p2 (16.0 MiB)"]
+    events += [(10, "allocate", False, 1, 99 << 21, MIB // 2, 0)]
+    timeline = Timeline(made(tmp_path, events, pools=12))
+    assert [line.label for line in timeline.quotas] == ["quota of p1 (16.0 MiB)", "quota of p2 (16.0 MiB)"]
+
+
 @given(st.integers(1, 2**60), st.integers(2, 6))
 def test_byte_axes(top: int, count: int) -> None:
     unit, _, marks = byte_axis(top, count)

@@ -242,12 +242,15 @@ class Timeline:
         lines = []
         single = {next(iter(band.pools)): number for number, band in enumerate(self.bands) if len(band.pools) == 1}
         merged = frozenset().union(*(band.pools for band in self.bands if len(band.pools) > 1))
+        neutral = "#333333"
         for pool in (pool for pool in self._ordered() if pool in changes):
             inside = self._within(pool)
             numbers = sorted(single[one] for one in inside if one in single)
             quotas = [quota for _, quota in changes[pool] if quota is not None]
+            # The pools drawn together lie on top: what a quota counts must be all of them and all that lies between.
+            apart = numbers and inside & merged and not all(band.pools <= inside for band in self.bands[numbers[0] :])
             # A quota far above all use would press the rest of the picture flat.
-            if not numbers or inside & merged or min(quotas, default=0) > 2 * highest:
+            if not numbers or apart or min(quotas, default=0) > 2 * highest:
                 continue
             below = self.bands[: numbers[0]]
             values = [
@@ -256,7 +259,7 @@ class Timeline:
             ]
             values = [None if value is not None and value > 2 * highest else value for value in values]
             sizes = format_size(quotas[0]) if len(set(quotas)) == 1 else "changing"
-            color = self.bands[numbers[0]].color
+            color = self.bands[single[pool]].color if pool in single else neutral
             lines.append(QuotaLine(f"quota of {self.recording.pools[pool]} ({sizes})", color, values))
         return lines[:_QUOTAS]
 

@@ -117,7 +117,7 @@ class _Panel:
         top = int(max(*values, 1) * 1.08) + 1
         about = f"on the host: at most {format_size(max(values))}"
         area = self.area([0] * len(values), values, top, ON_HOST, about)
-        return self.frame([self.grid(top, 3), area], False)
+        return self.frame([self.grid(top, 4), area], False)
 
     def rates(self) -> str:
         spans = self.timeline.rates

@@ -52,7 +52,7 @@ def draw(timeline: Timeline, path: Path) -> None:
     if timeline.moves:
         host, moved = panels[1:]
         host.fill_between(times, timeline.host, step="post", color=ON_HOST, linewidth=0, label="on the host")
-        _bytes_on(host, int(max(*timeline.host, 1) * 1.08) + 1, "on the host", 3)
+        _bytes_on(host, int(max(*timeline.host, 1) * 1.08) + 1, "on the host", 4)
         if timeline.rows:
             _rows(moved, timeline, factor)
         else:
