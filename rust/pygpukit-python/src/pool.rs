@@ -190,6 +190,11 @@ impl PyPool {
         allocation.get().free();
     }
 
+    /// Make what is in use now the peak, to measure that of what comes.
+    fn reset_peak(&self) {
+        self.pool.reset_peak();
+    }
+
     /// Return cached memory that no stream uses to the device.
     fn trim(&self) -> PyResult<()> {
         self.state.check().py()?;

@@ -13,6 +13,7 @@ import numpy as np
 from pygpukit import _pygpukit_rust as _native
 from pygpukit._pygpukit_rust import Allocation, GPUArray, MemoryPool
 from pygpukit.config import format_size, parse_size
+from pygpukit.core.recording import Event, Recording, record
 from pygpukit.core.snapshot import Snapshot, follow, snapshot
 from pygpukit.dtypes import DTypeLike, float32, to_numpy_dtype
 from pygpukit.errors import OutOfMemoryError
@@ -20,7 +21,9 @@ from pygpukit.jit.progress import progress_bar
 
 __all__ = [
     "Allocation",
+    "Event",
     "MemoryPool",
+    "Recording",
     "Snapshot",
     "empty_pinned",
     "follow",
@@ -28,6 +31,8 @@ __all__ = [
     "pinned",
     "pinned_stats",
     "prepin",
+    "record",
+    "reset_peak",
     "set_default_pool",
     "snapshot",
     "stats",
@@ -100,6 +105,18 @@ def stats() -> dict[str, Any]:
     """
     free, total = _native.current_device().memory_info()
     return {**_native.current_pool().stats(), "device_free": free, "device_total": total}
+
+
+def reset_peak() -> None:
+    """Make what the current pool uses now its peak, to measure that of what comes.
+
+    Examples
+    --------
+    >>> reset_peak()
+    >>> stats()["peak"] == stats()["used"]
+    True
+    """
+    _native.current_pool().reset_peak()
 
 
 def trim() -> None:

@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 
 use super::evict::Mover;
 use super::host_copy::HostStore;
+use super::journal::Journal;
 use super::pieces::Spare;
 use super::pool::Pool;
 use super::ranges::Range;
@@ -89,6 +90,7 @@ pub struct Arena {
     /// Held while physical memory is made.
     pub(super) creating: Mutex<()>,
     pub(super) mover: Mover,
+    pub(super) journal: Journal,
     state: Mutex<State>,
 }
 
@@ -106,6 +108,7 @@ impl Arena {
         Arc::new(Arena {
             total: device.props().total_memory,
             mover: Mover::new(HostStore::new(crate::cpu::host_memory() / 4)),
+            journal: Journal::default(),
             spare: Mutex::default(),
             creating: Mutex::default(),
             device,
@@ -184,6 +187,7 @@ impl Arena {
 
     pub(crate) fn register(&self, pool: &Arc<Pool>) {
         self.state.lock().pools.push((pool.id(), Arc::downgrade(pool)));
+        self.journal.made(pool);
     }
 
     pub(crate) fn unregister(&self, id: u32) {
@@ -361,6 +365,7 @@ impl Arena {
     }
 
     pub(crate) fn out_of_memory(&self, requested: usize) -> Error {
+        self.journal.refused(None, requested);
         let (free, total) = self.memory_info();
         let holders = self.top_holders(REPORTED_HOLDERS);
         Error::OutOfMemory(Box::new(OutOfMemory {

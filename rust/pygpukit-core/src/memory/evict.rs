@@ -174,6 +174,7 @@ impl Arena {
             SegmentState::Resident => Ok(()),
             SegmentState::Leaving => {
                 self.mover.counters.returned.fetch_add(1, Ordering::Relaxed);
+                self.journal.returned(segment);
                 segment.set_resident();
                 Ok(())
             }

@@ -62,6 +62,8 @@ pub struct Pool {
     /// Its own or that of a pool around.
     stock: Option<Arc<Stock>>,
     host: Arc<HostBudget>,
+    /// Bytes charged for which memory is still looked for; changed under the cache's lock.
+    pending: AtomicUsize,
     /// Set under the cache's lock.
     closed: AtomicBool,
     cache: Mutex<Cache>,
@@ -171,6 +173,7 @@ impl Pool {
             guarantee: AtomicUsize::new(options.guarantee),
             exact: Mutex::default(),
             stock,
+            pending: AtomicUsize::new(0),
             closed: AtomicBool::new(false),
             cache: Mutex::default(),
         });
@@ -274,6 +277,11 @@ impl Pool {
         self.account.used()
     }
 
+    /// From now on the peak is that of what comes.
+    pub fn reset_peak(&self) {
+        self.account.reset_peak();
+    }
+
     /// A quota below what is in use refuses new allocations until enough is given back; what can be evicted is, at once.
     pub fn set_quota(&self, quota: Option<usize>, check: &mut dyn FnMut() -> Result<()>) -> Result<()> {
         if quota.is_some_and(|quota| quota < self.guarantee()) {
@@ -288,6 +296,7 @@ impl Pool {
             let _lock = self.cache.lock();
             let _exact = self.exact.lock();
             self.account.set_quota(quota);
+            self.arena.journal.quota_set(self);
         }
         let above = self.used().saturating_sub(quota.unwrap_or(usize::MAX));
         if above > 0 {
@@ -329,14 +338,20 @@ impl Pool {
         if let Some(block) = self.take_at_once(&mut cache, &place, stream) {
             self.keep_alive(&mut cache);
             self.note_charge(&block.segment, request.rounded);
+            self.arena.journal.allocated(self, &block, request.rounded);
             drop(cache);
             return Ok(Storage::new(block, &request, self));
         }
+        self.pending.fetch_add(request.rounded, Ordering::Relaxed);
         drop(cache);
         let found = self.find(&place, stream, check);
         let lock = self.cache.lock();
+        self.pending.fetch_sub(request.rounded, Ordering::Relaxed);
         match &found {
-            Ok(block) => self.note_charge(&block.segment, request.rounded),
+            Ok(block) => {
+                self.note_charge(&block.segment, request.rounded);
+                self.arena.journal.allocated(self, block, request.rounded);
+            }
             Err(_) => self.uncharge(request.rounded),
         }
         drop(lock);
@@ -467,6 +482,7 @@ impl Pool {
         if self.evicting {
             block.segment.subtract_charge(charged);
         }
+        self.arena.journal.freed(self, &block, charged);
         match block.segment.class() {
             SegmentClass::Empty => cache.frees += 1,
             // There is no memory to keep; and what is on its way out is not worth keeping.
@@ -722,6 +738,7 @@ impl Pool {
         self.arena.count_moved(segment.bytes(), false);
         let charged = segment.charged();
         self.uncharge(charged);
+        self.arena.journal.evicted(self, segment);
         Ok(charged)
     }
 
@@ -739,6 +756,7 @@ impl Pool {
         }
         cache.count(segment, true);
         self.arena.count_moved(segment.bytes(), true);
+        self.arena.journal.restored(self, segment);
         Ok(())
     }
 
@@ -748,6 +766,15 @@ impl Pool {
         cache.count(segment, false);
         self.arena.count_moved(segment.bytes(), false);
         self.uncharge(segment.charged());
+        self.arena.journal.evicted(self, segment);
+    }
+
+    /// Write into the journal what the pool holds.
+    pub(super) fn note_held(&self) {
+        let cache = self.cache.lock();
+        let here = self.account.own().saturating_sub(self.pending.load(Ordering::Relaxed));
+        let on_host = cache.segments().iter().filter(|segment| !segment.is_counted()).map(|segment| segment.charged());
+        self.arena.journal.held(self, here, on_host.sum());
     }
 
     /// Every segment of the pool.
@@ -789,6 +816,7 @@ impl Pool {
         if self.is_closed() {
             return self.closed_error();
         }
+        self.arena.journal.refused(Some(self), requested);
         let quota = Some((self.name.clone(), self.account.used(), self.quota().unwrap_or(usize::MAX)));
         let (free, total) = self.arena.memory_info();
         let holders = self.top_holders(REPORTED_HOLDERS);

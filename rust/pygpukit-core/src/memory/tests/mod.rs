@@ -5,6 +5,7 @@ mod budgets;
 mod eviction;
 mod faults;
 mod guarantee;
+mod journal;
 mod model;
 mod threads;
 
