@@ -373,7 +373,7 @@ impl Arena {
         };
         while let Err(refusing) = owner.count_again(segment) {
             if !self.make_room_now(Some(&refusing), segment.charged(), owner.id(), check)? {
-                return Err(refusing.refusal(segment.bytes()));
+                return Err(refusing.over_quota(segment.bytes()));
             }
         }
         let mapped = self.map_again(segment, owner.id(), check);

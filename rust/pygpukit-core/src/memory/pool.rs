@@ -627,9 +627,12 @@ impl Pool {
     /// Why this pool refused a charge.
     #[cold]
     pub(crate) fn refusal(&self, requested: usize) -> Error {
-        if self.is_closed() {
-            return self.closed_error();
-        }
+        if self.is_closed() { self.closed_error() } else { self.over_quota(requested) }
+    }
+
+    /// The quota has no room, be the pool open or closed.
+    #[cold]
+    pub(crate) fn over_quota(&self, requested: usize) -> Error {
         let quota = Some((self.name.clone(), self.account.used(), self.quota().unwrap_or(usize::MAX)));
         let (free, total) = self.arena.memory_info();
         let holders = self.top_holders(REPORTED_HOLDERS);
