@@ -348,8 +348,8 @@ impl Pool {
         }
         match block.segment.class() {
             SegmentClass::Empty => cache.frees += 1,
-            // There is no memory to keep; and what is on its way out is not worth keeping.
-            SegmentClass::Large if block.segment.state() != SegmentState::Resident => {
+            // There is no memory to keep; and what is on its way out is not worth keeping. A graph still uses its address.
+            SegmentClass::Large if block.segment.state() != SegmentState::Resident && !self.private => {
                 if block.segment.state() == SegmentState::Leaving {
                     block.segment.set_resident();
                 }
