@@ -9,8 +9,9 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
-use parking_lot::{Mutex, ReentrantMutex};
+use parking_lot::{Mutex, ReentrantMutex, ReentrantMutexGuard};
 use smallvec::SmallVec;
 
 use super::arena::{Arena, PRESSURE_PAUSE, PRESSURE_ROUNDS};
@@ -26,6 +27,9 @@ use crate::stream::Stream;
 
 /// As many times what is needed is on its way to the host.
 const AHEAD: usize = 3;
+
+/// How often whoever waits for his turn looks whether he is to give up.
+const TURN_PAUSE: Duration = Duration::from_millis(5);
 
 type Check<'a> = &'a mut dyn FnMut() -> Result<()>;
 type MakeStream = Box<dyn Fn() -> Result<Arc<Stream>> + Send + Sync>;
@@ -139,12 +143,23 @@ impl Arena {
         self.mover.store.set_pageable_limit(bytes);
     }
 
+    /// Wait for the turn to make room: whoever has it may be waiting for work without an end.
+    fn take_turn(&self, check: Check<'_>) -> Result<ReentrantMutexGuard<'_, ()>> {
+        loop {
+            if let Some(turn) = self.mover.turn.try_lock_for(TURN_PAUSE) {
+                return Ok(turn);
+            }
+            check()?;
+        }
+    }
+
     /// Make these segments, which the caller is in, resident. He is in none of them while he waits for his turn.
     #[cold]
     pub(crate) fn bring_in(&self, segments: &[&Arc<Segment>], check: Check<'_>) -> Result<()> {
         segments.iter().for_each(|segment| segment.leave());
-        let _turn = self.mover.turn.lock();
+        let turn = self.take_turn(check);
         segments.iter().for_each(|segment| _ = segment.enter());
+        let _turn = turn?;
         segments.iter().try_for_each(|segment| match segment.state() {
             SegmentState::Resident => Ok(()),
             SegmentState::Leaving => {
@@ -189,7 +204,7 @@ impl Arena {
 
     /// Move a segment to the host now and wait for it. False when somebody uses it or has pinned it.
     pub(crate) fn evict(&self, segment: &Arc<Segment>, check: Check<'_>) -> Result<bool> {
-        let _turn = self.mover.turn.lock();
+        let _turn = self.take_turn(check)?;
         if segment.state() == SegmentState::Resident && !self.start(segment)? {
             return Ok(false);
         }
@@ -219,7 +234,7 @@ impl Arena {
     }
 
     fn make_room_now(&self, scope: Option<&Pool>, bytes: usize, requester: u32, check: Check<'_>) -> Result<bool> {
-        let _turn = self.mover.turn.lock();
+        let _turn = self.take_turn(check)?;
         self.sweep()?;
         let (mut freed, mut rounds) = (0, 0);
         while freed < bytes {
