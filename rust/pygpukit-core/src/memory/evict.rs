@@ -238,6 +238,10 @@ impl Arena {
         self.sweep()?;
         let (mut freed, mut rounds) = (0, 0);
         while freed < bytes {
+            // Others may have made the room, also while the turn was theirs.
+            if scope.is_some_and(|scope| scope.has_room(bytes)) {
+                return Ok(true);
+            }
             // More than is needed starts now, so that the next calls find it on its way.
             let mut unavailable = None;
             if let Err(error) = self.start_oldest(scope, requester, (bytes - freed).saturating_mul(AHEAD)) {

@@ -495,6 +495,11 @@ impl Pool {
         }
     }
 
+    /// Does the pool's own quota leave this much?
+    pub(crate) fn has_room(&self, bytes: usize) -> bool {
+        self.account.room() >= bytes
+    }
+
     /// What the quotas from here to the root leave.
     fn quota_room(&self) -> usize {
         let own = self.account.room();
