@@ -236,6 +236,8 @@ impl Arena {
     fn make_room_now(&self, scope: Option<&Pool>, bytes: usize, requester: u32, check: Check<'_>) -> Result<bool> {
         let _turn = self.take_turn(check)?;
         self.sweep()?;
+        // What was dropped on the host has its room there until then.
+        self.reap()?;
         let (mut freed, mut rounds) = (0, 0);
         while freed < bytes {
             // Others may have made the room, also while the turn was theirs.

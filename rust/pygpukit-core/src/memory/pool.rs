@@ -363,6 +363,10 @@ impl Pool {
                 if class == SegmentClass::Large {
                     block.segment.set_label(None);
                 }
+                if !block.segment.is_counted() && !self.private && block.segment.live() == 1 {
+                    // Nobody will ask for what the evicted slab held.
+                    block.segment.forget_host();
+                }
                 cache.give_back(block, uses, !self.private);
             }
         }

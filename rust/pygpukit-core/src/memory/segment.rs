@@ -211,6 +211,12 @@ impl Segment {
         self.host.lock()
     }
 
+    /// Its copy on the host is of no use any more. Whoever looks at it now keeps it a while longer.
+    pub(crate) fn forget_host(&self) {
+        let copy = self.host.try_lock().and_then(|mut host| host.take());
+        drop(copy);
+    }
+
     /// The owner's lock is held.
     pub(crate) fn charged(&self) -> usize {
         self.charged.load(Ordering::Relaxed)
