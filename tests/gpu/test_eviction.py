@@ -131,6 +131,23 @@ def test_graphs_replay_after_their_memory_was_away(pool: gp.memory.MemoryPool) -
             np.testing.assert_array_equal(result.to_numpy(), expected)
 
 
+def test_a_graph_keeps_the_address_of_an_array_dropped_while_away(pool: gp.memory.MemoryPool) -> None:
+    with pool:
+        x = gp.from_numpy(host(1, MIB // 2))
+        graph = gp.CudaGraph()
+        with graph.capture():
+            middle = x * 2
+            result = middle + 1
+        graph.replay()
+        assert middle.evict()
+        del middle
+        others = [gp.full(MIB // 2, float(i)) for i in range(3)]
+        graph.replay()
+        np.testing.assert_array_equal(result.to_numpy(), host(1, MIB // 2) * np.float32(2) + np.float32(1))
+        for i, other in enumerate(others):
+            assert (other.to_numpy() == i).all()
+
+
 def test_kernels_find_their_arrays(pool: gp.memory.MemoryPool) -> None:
     kernel = gp.jit("""extern "C" __global__ void twice(float* x, int n) {
         int i = blockIdx.x * blockDim.x + threadIdx.x;

@@ -13,7 +13,11 @@ pub fn configure(name: &str, value: &str) -> Result<(), String> {
     let name = name.strip_prefix("FAKECUDA_").unwrap_or(&name).to_string();
     with_state(|state| {
         let counts = state.counts.clone();
-        state.config.set(&name, value, &counts)
+        state.config.set(&name, value, &counts)?;
+        // Queued work is asked no more often than work of now.
+        let lazy = state.config.lazy;
+        state.streams.values_mut().for_each(|stream| stream.be_lazy_at_most(lazy));
+        Ok(())
     })
 }
 

@@ -90,6 +90,12 @@ pub(crate) struct Stream {
     countdown: u32,
 }
 
+impl Stream {
+    pub fn be_lazy_at_most(&mut self, lazy: u32) {
+        self.countdown = self.countdown.min(lazy);
+    }
+}
+
 pub(crate) struct Event {
     timing: bool,
     last: Option<Record>,

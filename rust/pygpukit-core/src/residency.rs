@@ -61,6 +61,7 @@ pub(crate) fn hold_segments<'a>(
     }
     let arena = &ctx.state.arena;
     if !here {
+        ctx.state.check()?;
         runtime::blocking(&mut || arena.bring_in(&held.0, &mut runtime::wait_check))?;
     }
     let now = arena.tick();
@@ -91,7 +92,8 @@ pub fn export(ctx: &ExecCtx, storage: &Arc<Storage>) -> Result<()> {
     drop(held);
     if storage.is_evictable() {
         // Nobody can tell the holder of the pointer to wait for what is on its way.
-        runtime::blocking(&mut || ctx.state.arena.wait_arrival(storage.segment(), &mut runtime::wait_check))?;
+        let wait = &mut || ctx.state.arena.wait_arrival(storage.segment(), &mut runtime::wait_check);
+        runtime::blocking(wait).inspect_err(|_| storage.unexport())?;
     }
     Ok(())
 }

@@ -86,7 +86,7 @@ impl TransferHandle {
         detached(py, || {
             self.state.check()?;
             self.state.device.poll()?;
-            self.transfer.glance();
+            self.transfer.glance()?;
             Ok(self.transfer.is_over())
         })
     }

@@ -174,6 +174,7 @@ impl PyPool {
     /// freed.
     fn set_quota(&self, py: Python<'_>, quota: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
         let quota = quota.map(|q| size(q)).transpose()?;
+        self.state.check().py()?;
         detached(py, || self.pool.set_quota(quota, &mut check_signals))
     }
 

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use super::ring::{Ring, Slot};
 use super::transfer::{Direction, HostSide, Keep, Next, Priority, Request, Step, Transfer, Way};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::exec::ExecCtx;
 use crate::runtime::{self, DeviceState};
 use crate::stream::Stream;
@@ -241,7 +241,8 @@ impl Engine {
                 drop(queue);
                 drop(over);
                 pause = Duration::ZERO;
-                self.run(&transfer, step);
+                // Nobody waits here: what goes wrong is the transfer's.
+                let _ = self.run(&transfer, step, false);
                 drop(transfer);
                 self.lock().busy -= 1;
                 self.changed.notify_one();
@@ -264,8 +265,9 @@ impl Engine {
         }
     }
 
-    /// Do one piece of work on a transfer, if there is any.
-    pub(super) fn help(&'static self, transfer: &Arc<Transfer>) -> bool {
+    /// Do one piece of work on a transfer, if there is any. An error means that whoever waits is to give up; the transfer
+    /// goes on.
+    pub(super) fn help(&'static self, transfer: &Arc<Transfer>) -> Result<bool> {
         let mut over = Vec::new();
         let mut queue = self.lock();
         let found = find(&mut queue, Some(transfer), &mut over);
@@ -273,16 +275,16 @@ impl Engine {
         drop(over);
         match found {
             Some((transfer, step)) => {
-                self.run(&transfer, step);
+                let ran = self.run(&transfer, step, true);
                 // A thread may wait for what this has made possible.
                 self.changed.notify_one();
-                true
+                ran.map(|()| true)
             }
-            None => false,
+            None => Ok(false),
         }
     }
 
-    fn run(&self, transfer: &Transfer, step: Step) {
+    fn run(&self, transfer: &Transfer, step: Step, waiting: bool) -> Result<()> {
         match step {
             Step::Send(at, bytes, way) => {
                 let slot = match way {
@@ -290,11 +292,24 @@ impl Engine {
                     Way::Through(slot) => Some(slot),
                     Way::Make(size) => match self.make_slot(transfer, size) {
                         Some(slot) => Some(slot),
-                        None => return transfer.unsent(at, bytes),
+                        None => {
+                            transfer.unsent(at, bytes);
+                            return Ok(());
+                        }
                     },
                 };
                 let outcome = transfer.send(at, bytes, slot.as_ref());
                 let mut queue = self.lock();
+                if waiting && let Err(interrupt @ Error::Host(_)) = outcome {
+                    // Ctrl-C while the array's memory was made: a chunk for somebody else.
+                    transfer.unsent(at, bytes);
+                    if let Some(slot) = slot {
+                        let (stream, _) = transfer.last_copy();
+                        let seq = stream.seq();
+                        queue.rings[transfer.direction() as usize].put(slot, Some((stream, seq)));
+                    }
+                    return Err(interrupt);
+                }
                 if let Some((slot, stream, seq)) = transfer.sent(at, bytes, slot, outcome) {
                     queue.rings[transfer.direction() as usize].put(slot, Some((stream, seq)));
                 }
@@ -306,6 +321,7 @@ impl Engine {
                 transfer.landed(bytes);
             }
         }
+        Ok(())
     }
 
     fn make_slot(&self, transfer: &Transfer, bytes: usize) -> Option<Slot> {

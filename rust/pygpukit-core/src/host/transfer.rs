@@ -214,10 +214,11 @@ impl Transfer {
     }
 
     /// Let it move on where no thread would: for those who ask instead of waiting.
-    pub fn glance(self: &Arc<Self>) {
+    pub fn glance(self: &Arc<Self>) -> Result<()> {
         if !self.engine.has_workers() {
-            self.engine.help(self);
+            self.engine.help(self)?;
         }
+        Ok(())
     }
 
     /// Wait, doing chunks of this transfer meanwhile. False when the time is over first. `check` runs every few
@@ -234,7 +235,7 @@ impl Transfer {
             if self.reached(until)? {
                 return Ok(true);
             }
-            let worked = self.engine.help(self);
+            let worked = self.engine.help(self)?;
             let now = Instant::now();
             if timeout.is_some_and(|limit| now - start >= limit) {
                 return self.reached(until);

@@ -9,8 +9,9 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
-use parking_lot::{Mutex, ReentrantMutex};
+use parking_lot::{Mutex, ReentrantMutex, ReentrantMutexGuard};
 use smallvec::SmallVec;
 
 use super::arena::{Arena, PRESSURE_PAUSE, PRESSURE_ROUNDS};
@@ -33,6 +34,9 @@ const MOST_REFUSALS: usize = 16;
 
 /// Memory counts as moving for so many uses after an eviction began.
 const MOVING: u64 = 4096;
+
+/// How often whoever waits for his turn looks whether he is to give up.
+const TURN_PAUSE: Duration = Duration::from_millis(5);
 
 type Check<'a> = &'a mut dyn FnMut() -> Result<()>;
 type MakeStream = Box<dyn Fn() -> Result<Arc<Stream>> + Send + Sync>;
@@ -164,12 +168,23 @@ impl Arena {
         self.mover.store.set_pageable_limit(bytes);
     }
 
+    /// Wait for the turn to make room: whoever has it may be waiting for work without an end.
+    fn take_turn(&self, check: Check<'_>) -> Result<ReentrantMutexGuard<'_, ()>> {
+        loop {
+            if let Some(turn) = self.mover.turn.try_lock_for(TURN_PAUSE) {
+                return Ok(turn);
+            }
+            check()?;
+        }
+    }
+
     /// Make these segments, which the caller is in, resident. He is in none of them while he waits for his turn.
     #[cold]
     pub(crate) fn bring_in(&self, segments: &[&Arc<Segment>], check: Check<'_>) -> Result<()> {
         segments.iter().for_each(|segment| segment.leave());
-        let _turn = self.mover.turn.lock();
+        let turn = self.take_turn(check);
         segments.iter().for_each(|segment| _ = segment.enter());
+        let _turn = turn?;
         segments.iter().try_for_each(|segment| match segment.state() {
             SegmentState::Resident => Ok(()),
             SegmentState::Leaving => {
@@ -215,7 +230,7 @@ impl Arena {
 
     /// Move a segment to the host now and wait for it. False when somebody uses it or has pinned it.
     pub(crate) fn evict(&self, segment: &Arc<Segment>, check: Check<'_>) -> Result<bool> {
-        let _turn = self.mover.turn.lock();
+        let _turn = self.take_turn(check)?;
         if segment.state() == SegmentState::Resident && !self.start(segment)? {
             return Ok(false);
         }
@@ -245,10 +260,16 @@ impl Arena {
     }
 
     fn make_room_now(&self, scope: Option<&Pool>, bytes: usize, requester: u32, check: Check<'_>) -> Result<bool> {
-        let _turn = self.mover.turn.lock();
+        let _turn = self.take_turn(check)?;
         self.sweep()?;
+        // What was dropped on the host has its room there until then.
+        self.reap()?;
         let (mut freed, mut rounds) = (0, 0);
         while freed < bytes {
+            // Others may have made the room, also while the turn was theirs.
+            if scope.is_some_and(|scope| scope.has_room(bytes)) {
+                return Ok(true);
+            }
             // More than is needed starts now, so that the next calls find it on its way.
             let mut unavailable = None;
             if let Err(error) = self.start_oldest(scope, requester, (bytes - freed).saturating_mul(AHEAD)) {
@@ -459,7 +480,7 @@ impl Arena {
         };
         while let Err(refusing) = owner.count_again(segment) {
             if !self.make_room_now(Some(&refusing), segment.charged(), owner.id(), check)? {
-                return Err(refusing.refusal(segment.bytes()));
+                return Err(refusing.over_quota(segment.bytes()));
             }
         }
         let mapped = self.map_again(segment, owner.id(), check);

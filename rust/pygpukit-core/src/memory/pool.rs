@@ -485,8 +485,8 @@ impl Pool {
         self.arena.journal.freed(self, &block, charged);
         match block.segment.class() {
             SegmentClass::Empty => cache.frees += 1,
-            // There is no memory to keep; and what is on its way out is not worth keeping.
-            SegmentClass::Large if block.segment.state() != SegmentState::Resident => {
+            // There is no memory to keep; and what is on its way out is not worth keeping. A graph still uses its address.
+            SegmentClass::Large if block.segment.state() != SegmentState::Resident && !self.private => {
                 if block.segment.state() == SegmentState::Leaving {
                     block.segment.set_resident();
                 }
@@ -499,9 +499,9 @@ impl Pool {
             class => {
                 if class == SegmentClass::Large {
                     block.segment.set_label(None);
-                    if self.evicting {
-                        block.segment.forget_copy();
-                    }
+                }
+                if self.evicting && !self.private && block.segment.live() == 1 {
+                    block.segment.forget_copy();
                 }
                 cache.give_back(block, uses, !self.private);
             }
@@ -662,6 +662,11 @@ impl Pool {
         Owner { id: self.id, stock: self.stock.clone() }
     }
 
+    /// Does the pool's own quota leave this much?
+    pub(crate) fn has_room(&self, bytes: usize) -> bool {
+        self.account.room() >= bytes
+    }
+
     /// What the quotas from here to the root leave.
     fn quota_room(&self) -> usize {
         let own = self.account.room();
@@ -813,9 +818,12 @@ impl Pool {
     /// Why this pool refused a charge.
     #[cold]
     pub(crate) fn refusal(&self, requested: usize) -> Error {
-        if self.is_closed() {
-            return self.closed_error();
-        }
+        if self.is_closed() { self.closed_error() } else { self.over_quota(requested) }
+    }
+
+    /// The quota has no room, be the pool open or closed.
+    #[cold]
+    pub(crate) fn over_quota(&self, requested: usize) -> Error {
         self.arena.journal.refused(Some(self), requested);
         let quota = Some((self.name.clone(), self.account.used(), self.quota().unwrap_or(usize::MAX)));
         let (free, total) = self.arena.memory_info();

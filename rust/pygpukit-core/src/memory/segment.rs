@@ -229,11 +229,13 @@ impl Segment {
         self.host.try_lock()
     }
 
-    /// Nobody needs its content any more, nor the copy of it.
+    /// Nobody needs its content any more, nor the copy of it. Copies from and to ordinary memory of the host may be on
+    /// their way unless it is evicted.
     pub(crate) fn forget_copy(&self) {
         self.set_dirty();
+        let evicted = self.state() == SegmentState::Evicted;
         if let Some(mut host) = self.try_host()
-            && host.as_ref().is_some_and(HostCopy::is_ordered)
+            && host.as_ref().is_some_and(|copy| copy.is_ordered() || evicted)
         {
             *host = None;
         }

@@ -235,6 +235,10 @@ fn a_lower_quota_evicts_at_once() {
         bench.fill(array, 9, 0).unwrap();
         assert!(bench.holds(array, 9), "arrays of a closed pool still come back");
     }
+    residency::pin(&bench.ctx(0), &arrays[0]).unwrap();
+    residency::pin(&bench.ctx(0), &arrays[1]).unwrap();
+    let refused = bench.fill(&arrays[2], 1, 0).unwrap_err();
+    assert!(refused.is_out_of_memory(), "it does not fit; that the pool is closed is not why: {refused}");
 }
 
 #[derive(Clone, Debug)]

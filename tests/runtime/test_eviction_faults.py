@@ -1,0 +1,115 @@
+"""Eviction on the fake driver when one of its calls fails: nothing is lost, nothing stays locked, everything is given back."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+import pytest
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the fake driver is a Unix library")
+
+Run = Callable[..., str]
+
+# Arrays of 2 MiB in room for three: every use moves others away. What an array holds is one number; when a call failed
+# inside a write, it may be the one before or the one after.
+SCENARIO = """
+import gc
+
+MIB = 1 << 20
+CALLS = ("cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemUnmap", "cuMemRelease", "cuMemHostAlloc", "cuMemFreeHost",
+         "cuMemcpyDtoHAsync", "cuMemcpyHtoDAsync", "cuMemsetD32Async", "cuEventRecord", "cuEventCreate", "cuEventQuery",
+         "cuStreamWaitEvent", "cuMemAddressReserve")
+errors = []
+
+def attempt(call):
+    try:
+        return call(), True
+    except (gp.GPUKitError, ValueError, MemoryError) as error:
+        assert str(error), repr(error)
+        errors.append(str(error))
+        return None, False
+
+def scenario(quota, prepare=lambda: None):
+    pool = gp.memory.MemoryPool(quota=quota, enable_eviction=True, name="moving")
+    streams = [gp.Stream() for _ in range(2)]
+    arrays, allowed = [], []
+    errors.clear()
+    prepare()
+    with pool:
+        for i in range(5):
+            array, worked = attempt(lambda: gp.full(MIB // 2, i, "float32"))
+            if worked:
+                arrays.append(array)
+                allowed.append({float(i)})
+        small, worked = attempt(lambda: gp.full(1000, 77, "float32"))
+        if worked:
+            arrays.append(small)
+            allowed.append({77.0})
+        for turn in range(2):
+            for i, array in enumerate(arrays):
+                value = float(100 * turn + 10 + i)
+                with streams[0]:
+                    _, worked = attempt(lambda: array.fill(value))
+                allowed[i] = {value} if worked else allowed[i] | {value}
+            attempt(gp.synchronize)
+            for i, array in enumerate(arrays[:2]):
+                attempt(array.evict)
+                attempt(array.prefetch)
+            if quota is not None:
+                assert pool.used <= quota, (pool.used, quota)
+    configure("FAIL", "")
+    assert len(errors) <= 1, errors
+    gp.synchronize()
+    for i, array in enumerate(arrays):
+        found = array.to_numpy()
+        assert (found == found[0]).all() and found[0] in allowed[i], (i, found, allowed[i])
+    addresses = [array.ptr for array in arrays[:2]]
+    assert len(set(addresses)) == len(addresses)
+    arrays.clear()
+    array = small = _ = None
+    gc.collect()
+    gp.synchronize()
+    pool.trim()
+    stats = pool.stats()
+    left = {key: stats[key] for key in ("used", "live", "evicted", "reserved", "cached", "host_pageable")}
+    assert not any(left.values()), left
+    pool.close()
+
+def give_back():
+    gp.memory.trim()
+    gc.collect()
+
+def failing(quota):
+    scenario(quota)
+    give_back()
+    start = gp.current_device().memory_info()
+    before = {call: count(call) for call in CALLS}
+    scenario(quota)
+    give_back()
+    made = {call: count(call) - before[call] for call in CALLS}
+    assert gp.current_device().memory_info() == start, "without a failure everything is given back"
+    tried = told = 0
+    for call, times in made.items():
+        for nth in range(1, times + 1):
+            for code in (2, 1):
+                try:
+                    scenario(quota, lambda: configure("FAIL", f"{call}:{nth}:{code}"))
+                    give_back()
+                    assert gp.current_device().memory_info() == start, (start, gp.current_device().memory_info())
+                except BaseException as error:
+                    error.add_note(f"with {call}:{nth}:{code} (of {times}), quota {quota}")
+                    raise
+                tried, told = tried + 1, told + len(errors)
+    assert tried > 100 and told > 50, (tried, told, made)
+    print(tried, told)
+"""
+
+
+@pytest.mark.parametrize("lazy", [0, 3])
+def test_any_driver_call_may_fail_while_memory_moves(run_fake: Run, lazy: int) -> None:
+    run_fake(SCENARIO + "failing(7 * MIB)", lazy=lazy)
+
+
+def test_any_driver_call_may_fail_while_the_device_is_full(run_fake: Run) -> None:
+    run_fake(SCENARIO + "failing(None)", memory=8 << 20)
