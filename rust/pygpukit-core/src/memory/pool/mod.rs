@@ -1,6 +1,8 @@
 //! `Pool`: a tree of budgets; each pool owns its segments and hands out blocks of them.
 
-use std::collections::BTreeMap;
+mod charge;
+mod moving;
+
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
@@ -10,9 +12,9 @@ use parking_lot::{Mutex, MutexGuard};
 use super::account::Account;
 use super::arena::{Arena, ArenaMode, Owner, REPORTED_HOLDERS, largest};
 use super::cache::{Block, Cache};
-use super::evict::Candidate;
 use super::host_copy::HostBudget;
-use super::segment::{Backing, Segment, SegmentClass, SegmentState};
+use super::registry;
+use super::segment::{Segment, SegmentClass, SegmentState};
 use super::size_class::{Fit, Request, round_up, slab_bytes};
 use super::stats::PoolStats;
 use super::stock::Stock;
@@ -221,16 +223,6 @@ impl Pool {
         self.guarantee.load(Ordering::Relaxed)
     }
 
-    /// What it holds by its guarantee and does not use, for reports.
-    pub(crate) fn held_unused(&self) -> Option<(usize, String)> {
-        let unused = self.own_stock().map_or(0, |stock| stock.unused());
-        (unused > 0).then(|| (unused, format!("held by the guarantee of pool '{}'", self.name)))
-    }
-
-    pub(crate) fn own_stock(&self) -> Option<&Arc<Stock>> {
-        self.stock.as_ref().filter(|_| self.guarantee() > 0)
-    }
-
     /// What evicted arrays may use of the host.
     pub(crate) fn host_budget(&self) -> &Arc<HostBudget> {
         &self.host
@@ -239,12 +231,6 @@ impl Pool {
     /// Most bytes of host memory that evicted arrays may use.
     pub fn host_quota(&self) -> Option<usize> {
         self.host.limit()
-    }
-
-    /// The outermost pool from here to the root whose arrays have a host quota.
-    pub(crate) fn host_bound(&self) -> Option<&Pool> {
-        let above = self.parent.as_ref().and_then(|parent| parent.host_bound());
-        above.or_else(|| self.host_quota().map(|_| self))
     }
 
     /// Unique in the arena; segments carry it.
@@ -320,13 +306,13 @@ impl Pool {
         stream: &Arc<Stream>,
         check: &mut dyn FnMut() -> Result<()>,
     ) -> Result<Arc<Storage>> {
-        if super::is_shut_down() {
+        if crate::memory::is_shut_down() {
             return Err(Error::ShuttingDown);
         }
         let Some(request) = self.arena.request(bytes) else {
             return Err(self.too_large(bytes));
         };
-        let place = if self.listed && super::registry::is_tracking() { self.apart(&request) } else { request };
+        let place = if self.listed && registry::is_tracking() { self.apart(&request) } else { request };
         let mut cache = self.cache.lock();
         while let Err(refusing) = self.charge(request.rounded) {
             drop(cache);
@@ -373,7 +359,7 @@ impl Pool {
     /// are charged as always.
     #[cold]
     fn apart(&self, request: &Request) -> Request {
-        let larger = request.bytes.checked_add(super::registry::APART).and_then(|bytes| self.arena.request(bytes));
+        let larger = request.bytes.checked_add(registry::APART).and_then(|bytes| self.arena.request(bytes));
         match larger {
             Some(larger) if request.fit != Fit::Empty => Request { bytes: request.bytes, ..larger },
             _ => *request,
@@ -400,18 +386,6 @@ impl Pool {
         self.arena.retire(idle);
         self.end_guarantee();
         Ok(())
-    }
-
-    /// Hold no more than what is in use.
-    fn end_guarantee(&self) {
-        if let Some(stock) = self.own_stock() {
-            self.arena.dissolve(stock);
-        }
-        let Some(_exact) = self.exactly() else { return };
-        let unused = self.guarantee.swap(0, Ordering::Relaxed).saturating_sub(self.account.used());
-        if let Some(parent) = &self.parent {
-            parent.uncharge_below(unused);
-        }
     }
 
     /// The whole pool's memory is used by `stream` up to `seq`: a replay of the graph that owns it.
@@ -587,199 +561,8 @@ impl Pool {
         found.map_err(|error| self.arena.explain(error, request.bytes))
     }
 
-    /// Count bytes here and in every pool above, or name the pool that is closed or whose quota has no room. The
-    /// cache's lock is held.
-    #[inline]
-    fn charge(&self, bytes: usize) -> std::result::Result<(), &Pool> {
-        self.charge_for(bytes, false)
-    }
-
-    /// With `back`, for memory that was handed out before: a closed pool takes it too.
-    #[inline]
-    fn charge_for(&self, bytes: usize, back: bool) -> std::result::Result<(), &Pool> {
-        self.charge_with(bytes, back, Account::add_own, Account::subtract_own)
-    }
-
-    fn charge_below(&self, bytes: usize, back: bool) -> std::result::Result<(), &Pool> {
-        self.charge_with(bytes, back, Account::add_below, Account::subtract_below)
-    }
-
-    #[inline]
-    fn charge_with(
-        &self,
-        bytes: usize,
-        back: bool,
-        add: impl Fn(&Account, usize) -> bool,
-        subtract: impl Fn(&Account, usize),
-    ) -> std::result::Result<(), &Pool> {
-        let exact = self.exactly();
-        let before = if exact.is_some() { self.account.used() } else { 0 };
-        if (self.is_closed() && !back) || (bytes > 0 && !add(&self.account, bytes)) {
-            return Err(self);
-        }
-        if let Some(parent) = &self.parent
-            && let Err(refusing) = parent.charge_below(self.above_guarantee(before, bytes), back)
-        {
-            subtract(&self.account, bytes);
-            return Err(refusing);
-        }
-        self.account.raise_peak();
-        Ok(())
-    }
-
-    /// The cache's lock is held.
-    #[inline]
-    fn uncharge(&self, bytes: usize) {
-        self.uncharge_with(bytes, Account::subtract_own);
-    }
-
-    fn uncharge_below(&self, bytes: usize) {
-        self.uncharge_with(bytes, Account::subtract_below);
-    }
-
-    #[inline]
-    fn uncharge_with(&self, bytes: usize, subtract: impl Fn(&Account, usize)) {
-        let exact = self.exactly();
-        subtract(&self.account, bytes);
-        if let Some(parent) = &self.parent {
-            let after = if exact.is_some() { self.account.used() } else { 0 };
-            parent.uncharge_below(self.above_guarantee(after, bytes));
-        }
-    }
-
-    #[inline]
-    fn exactly(&self) -> Option<MutexGuard<'_, ()>> {
-        (self.guarantee() > 0).then(|| self.exact.lock())
-    }
-
-    /// Of `bytes` more than `used`, those that the guarantee does not cover.
-    #[inline]
-    fn above_guarantee(&self, used: usize, bytes: usize) -> usize {
-        bytes.min((used + bytes).saturating_sub(self.guarantee()))
-    }
-
     fn owner(&self) -> Owner {
         Owner { id: self.id, stock: self.stock.clone() }
-    }
-
-    /// Does the pool's own quota leave this much?
-    pub(crate) fn has_room(&self, bytes: usize) -> bool {
-        self.account.room() >= bytes
-    }
-
-    /// What the quotas from here to the root leave.
-    fn quota_room(&self) -> usize {
-        let own = self.account.room();
-        self.parent.as_ref().map_or(own, |parent| own.min(parent.quota_room()))
-    }
-
-    /// Segments of this pool that may be evicted, into the list; returns the bytes that are on their way out already.
-    pub(crate) fn note_candidates(&self, requester: u32, into: &mut Vec<Candidate>) -> usize {
-        let own = self.id == requester;
-        let cache = self.cache.lock();
-        let live = |segment: &&Arc<Segment>| segment.is_evictable() && segment.live() > 0;
-        let mut leaving = 0;
-        let mut mine = Vec::new();
-        for segment in cache.segments().iter().filter(live) {
-            match segment.state() {
-                SegmentState::Leaving => leaving += segment.bytes(),
-                SegmentState::Resident if !segment.is_pinned() => mine.push(segment),
-                SegmentState::Resident | SegmentState::Evicted => {}
-            }
-        }
-        // Down to its floor for others; its owner may take all of it.
-        let mut room = if own { usize::MAX } else { cache.held().saturating_sub(self.floor() + leaving) };
-        mine.sort_by_key(|segment| segment.touched());
-        let rank = self.rank.load(Ordering::Relaxed);
-        for segment in mine {
-            if segment.bytes() > room {
-                break;
-            }
-            room -= segment.bytes();
-            into.push(Candidate { key: (rank, own, segment.touched()), segment: segment.clone() });
-        }
-        leaving
-    }
-
-    /// Bytes of this pool that eviction could not take, for itself or for those outside, by reason.
-    pub(crate) fn note_stuck(&self, outside: bool, into: &mut BTreeMap<&'static str, usize>) {
-        let cache = self.cache.lock();
-        for segment in cache.segments().iter().filter(|segment| segment.live() > 0 && segment.is_counted()) {
-            let why = match () {
-                () if !segment.is_evictable() => "in pools that do not evict",
-                () if segment.is_exported() => "exported, because their address was read",
-                () if segment.is_pinned() => "pinned",
-                () if cache.held() <= self.floor() => "reserved by their pool",
-                () if outside && segment.stock().is_some_and(|stock| stock.above_guarantee() < segment.bytes()) => {
-                    "guaranteed to their pool"
-                }
-                () => continue,
-            };
-            *into.entry(why).or_default() += segment.bytes();
-        }
-    }
-
-    /// Take the memory of a segment whose copy is on the host. Returns the bytes that are charged no longer: none when
-    /// somebody has come back to it.
-    pub(crate) fn let_go(&self, segment: &Arc<Segment>) -> Result<usize> {
-        let mut cache = self.cache.lock();
-        if segment.state() != SegmentState::Leaving {
-            return Ok(0);
-        }
-        if segment.live() == 0 || !segment.end_leaving() {
-            segment.set_resident();
-            return Ok(0);
-        }
-        {
-            let mut backing = segment.backing();
-            if let Backing::Mapped(pieces) = &*backing {
-                // What the driver refuses to take stays where it is, with its content.
-                self.arena.unmap_pieces(segment.va(), pieces).inspect_err(|_| segment.set_resident())?;
-                self.arena.put_back(segment.stock(), pieces.clone());
-            }
-            *backing = Backing::Nothing;
-        }
-        cache.count(segment, false);
-        self.arena.count_moved(segment.bytes(), false);
-        let charged = segment.charged();
-        self.uncharge(charged);
-        self.arena.journal.evicted(self, segment);
-        Ok(charged)
-    }
-
-    /// Charge an evicted segment's blocks again, or name the pool whose quota has no room.
-    pub(crate) fn count_again(self: &Arc<Self>, segment: &Segment) -> std::result::Result<(), Arc<Pool>> {
-        let mut cache = self.cache.lock();
-        if let Err(refusing) = self.charge_for(segment.charged(), true) {
-            let mut found = self;
-            while found.id != refusing.id
-                && let Some(parent) = &found.parent
-            {
-                found = parent;
-            }
-            return Err(found.clone());
-        }
-        cache.count(segment, true);
-        self.arena.count_moved(segment.bytes(), true);
-        self.arena.journal.restored(self, segment);
-        Ok(())
-    }
-
-    /// An evicted segment could not come back.
-    pub(crate) fn uncount(&self, segment: &Segment) {
-        let mut cache = self.cache.lock();
-        cache.count(segment, false);
-        self.arena.count_moved(segment.bytes(), false);
-        self.uncharge(segment.charged());
-        self.arena.journal.evicted(self, segment);
-    }
-
-    /// Write into the journal what the pool holds.
-    pub(super) fn note_held(&self) {
-        let cache = self.cache.lock();
-        let here = self.account.own().saturating_sub(self.pending.load(Ordering::Relaxed));
-        let on_host = cache.segments().iter().filter(|segment| !segment.is_counted()).map(|segment| segment.charged());
-        self.arena.journal.held(self, here, on_host.sum());
     }
 
     /// Every segment of the pool.
@@ -835,7 +618,7 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        if super::is_shut_down() {
+        if crate::memory::is_shut_down() {
             return;
         }
         self.arena.unregister(self.id);

@@ -1,0 +1,121 @@
+//! A pool's part in eviction: what may leave, what cannot and why, and the count of what went and came back.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::Pool;
+use crate::error::Result;
+use crate::memory::evict::Candidate;
+use crate::memory::segment::{Backing, Segment, SegmentState};
+
+impl Pool {
+    /// Segments of this pool that may be evicted, into the list; returns the bytes that are on their way out already.
+    pub(crate) fn note_candidates(&self, requester: u32, into: &mut Vec<Candidate>) -> usize {
+        let own = self.id == requester;
+        let cache = self.cache.lock();
+        let live = |segment: &&Arc<Segment>| segment.is_evictable() && segment.live() > 0;
+        let mut leaving = 0;
+        let mut mine = Vec::new();
+        for segment in cache.segments().iter().filter(live) {
+            match segment.state() {
+                SegmentState::Leaving => leaving += segment.bytes(),
+                SegmentState::Resident if !segment.is_pinned() => mine.push(segment),
+                SegmentState::Resident | SegmentState::Evicted => {}
+            }
+        }
+        // Down to its floor for others; its owner may take all of it.
+        let mut room = if own { usize::MAX } else { cache.held().saturating_sub(self.floor() + leaving) };
+        mine.sort_by_key(|segment| segment.touched());
+        let rank = self.rank.load(Ordering::Relaxed);
+        for segment in mine {
+            if segment.bytes() > room {
+                break;
+            }
+            room -= segment.bytes();
+            into.push(Candidate { key: (rank, own, segment.touched()), segment: segment.clone() });
+        }
+        leaving
+    }
+
+    /// Bytes of this pool that eviction could not take, for itself or for those outside, by reason.
+    pub(crate) fn note_stuck(&self, outside: bool, into: &mut BTreeMap<&'static str, usize>) {
+        let cache = self.cache.lock();
+        for segment in cache.segments().iter().filter(|segment| segment.live() > 0 && segment.is_counted()) {
+            let why = match () {
+                () if !segment.is_evictable() => "in pools that do not evict",
+                () if segment.is_exported() => "exported, because their address was read",
+                () if segment.is_pinned() => "pinned",
+                () if cache.held() <= self.floor() => "reserved by their pool",
+                () if outside && segment.stock().is_some_and(|stock| stock.above_guarantee() < segment.bytes()) => {
+                    "guaranteed to their pool"
+                }
+                () => continue,
+            };
+            *into.entry(why).or_default() += segment.bytes();
+        }
+    }
+
+    /// Take the memory of a segment whose copy is on the host. Returns the bytes that are charged no longer: none when
+    /// somebody has come back to it.
+    pub(crate) fn let_go(&self, segment: &Arc<Segment>) -> Result<usize> {
+        let mut cache = self.cache.lock();
+        if segment.state() != SegmentState::Leaving {
+            return Ok(0);
+        }
+        if segment.live() == 0 || !segment.end_leaving() {
+            segment.set_resident();
+            return Ok(0);
+        }
+        {
+            let mut backing = segment.backing();
+            if let Backing::Mapped(pieces) = &*backing {
+                // What the driver refuses to take stays where it is, with its content.
+                self.arena.unmap_pieces(segment.va(), pieces).inspect_err(|_| segment.set_resident())?;
+                self.arena.put_back(segment.stock(), pieces.clone());
+            }
+            *backing = Backing::Nothing;
+        }
+        cache.count(segment, false);
+        self.arena.count_moved(segment.bytes(), false);
+        let charged = segment.charged();
+        self.uncharge(charged);
+        self.arena.journal.evicted(self, segment);
+        Ok(charged)
+    }
+
+    /// Charge an evicted segment's blocks again, or name the pool whose quota has no room.
+    pub(crate) fn count_again(self: &Arc<Self>, segment: &Segment) -> std::result::Result<(), Arc<Pool>> {
+        let mut cache = self.cache.lock();
+        if let Err(refusing) = self.charge_for(segment.charged(), true) {
+            let mut found = self;
+            while found.id != refusing.id
+                && let Some(parent) = &found.parent
+            {
+                found = parent;
+            }
+            return Err(found.clone());
+        }
+        cache.count(segment, true);
+        self.arena.count_moved(segment.bytes(), true);
+        self.arena.journal.restored(self, segment);
+        Ok(())
+    }
+
+    /// An evicted segment could not come back.
+    pub(crate) fn uncount(&self, segment: &Segment) {
+        let mut cache = self.cache.lock();
+        cache.count(segment, false);
+        self.arena.count_moved(segment.bytes(), false);
+        self.uncharge(segment.charged());
+        self.arena.journal.evicted(self, segment);
+    }
+
+    /// Write into the journal what the pool holds.
+    pub(crate) fn note_held(&self) {
+        let cache = self.cache.lock();
+        let here = self.account.own().saturating_sub(self.pending.load(Ordering::Relaxed));
+        let on_host = cache.segments().iter().filter(|segment| !segment.is_counted()).map(|segment| segment.charged());
+        self.arena.journal.held(self, here, on_host.sum());
+    }
+}
