@@ -27,7 +27,7 @@ MIB = 1 << 20
 def busy(rounds: int = 3) -> gp.memory.Recording:
     """A recording with two pools, moves, a refusal and a changed quota."""
     with gp.memory.record() as recording:
-        outer = gp.memory.MemoryPool(quota=16 * MIB, enable_eviction=True, name="outer")
+        outer = gp.memory.MemoryPool(quota=16 * MIB, enable_eviction=True, name="busy outer")
         with outer:
             inner = gp.memory.MemoryPool(quota=8 * MIB, enable_eviction=True, name="in<n>er & co")
             arrays = [gp.full(MIB, float(i), "float32") for i in range(6)]
@@ -54,7 +54,7 @@ def recording() -> gp.memory.Recording:
 
 def test_events_add_up(recording: gp.memory.Recording) -> None:
     names = {name: pool for pool, name in recording.pools.items()}
-    outer, inner = names["outer"], names["in<n>er & co"]
+    outer, inner = names["busy outer"], names["in<n>er & co"]
     assert recording.parents[inner] == outer
     balance = Balance()
     below: Counter[int] = Counter()
@@ -150,8 +150,8 @@ def test_table_and_json(recording: gp.memory.Recording, tmp_path: Path) -> None:
         assert getattr(again, name) == getattr(recording, name)
     assert again.table() == recording.table() == load(path).table()
     lines = recording.table().splitlines()
-    (outer,) = (line for line in lines if line.startswith("outer"))
-    assert outer.split()[1:3] == ["16.0", "MiB"]
+    (outer,) = (line for line in lines if line.startswith("busy outer"))
+    assert outer.split()[2:4] == ["16.0", "MiB"]
     assert len(recording.table(count=1).splitlines()) < len(lines)
 
 
@@ -160,14 +160,15 @@ def svgs(page: str) -> list[ElementTree.Element]:
 
 
 def test_the_page_stands_alone(recording: gp.memory.Recording, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    for name in ("matplotlib", "matplotlib.figure"):
+        monkeypatch.setitem(sys.modules, name, None)
     path = tmp_path / "picture.html"
     recording.plot(path)
     page = path.read_bytes().decode("ascii")
     assert not re.search(r"<script|<link|src=|href=|https?:|@import|url\(", page)
     assert "in&lt;n&gt;er &amp; co" in page
     assert "<n>" not in page
-    for text in ("MiB on the device", "MiB on the host", "quota of outer (16.0 MiB)", "refused", "time ("):
+    for text in ("MiB on the device", "MiB on the host", "quota of busy outer (16.0 MiB)", "refused", "time ("):
         assert text in page
     device, host, rows = svgs(page)
     numbers = [
