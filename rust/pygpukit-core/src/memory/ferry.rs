@@ -18,7 +18,7 @@ const SLOTS: usize = 2;
 
 /// Bytes of a slot; less where all page-locked memory is little.
 const SLOT_MAX: usize = 16 << 20;
-const SLOT_MIN: usize = 64 << 10;
+const SLOT_MIN: usize = 512 << 10;
 
 /// All slots take this part of the page-locked memory at most.
 const SHARE: usize = 16;
