@@ -95,6 +95,52 @@ def rates(report: Report, nbytes: int, count: int, rounds: int) -> float:
     return duplex / nbytes
 
 
+def overflow(report: Report, nbytes: int, rounds: int) -> None:
+    """The same when page-locked memory is used up, against torch's copies of ordinary memory."""
+    pool = gp.memory.MemoryPool(enable_eviction=True, name="overflow")
+    device = gp.current_device()
+    limit = gp.memory.pinned_stats()["limit"]
+    with pool:
+        array = gp.full(nbytes // 4, 1.0, "float32")
+    gp.memory.trim_pinned()
+    device._set_pinned_limit(gp.memory.pinned_stats()["used"])
+    out: list[float] = []
+    back: list[float] = []
+    try:
+        for turn in range(rounds + 1):
+            array += 1.0
+            gp.synchronize()
+            start = time.perf_counter()
+            assert array.evict()
+            middle = time.perf_counter()
+            array.prefetch()
+            gp.synchronize()
+            end = time.perf_counter()
+            if turn:  # the first turn touches the host's pages
+                out.append(middle - start)
+                back.append(end - middle)
+        assert pool.stats()["host_pageable"] >= nbytes
+        assert array[-1].item() == rounds + 2
+    finally:
+        device._set_pinned_limit(limit)
+    away, again = statistics.median(out), statistics.median(back)
+    up, down = away, again
+    if gp.is_cuda_available():
+        import torch
+
+        host, target = torch.ones(nbytes, dtype=torch.uint8), torch.ones(nbytes, dtype=torch.uint8, device="cuda")
+
+        def upload() -> None:
+            target.copy_(host)
+            torch.cuda.synchronize()
+
+        up, down = alternate(rounds, upload, lambda: host.copy_(target))
+    scale = nbytes / 1e9
+    name = f"{nbytes // MIB} MiB beyond page-locked memory"
+    report.add(f"evict {name}, against torch's pageable copy", scale / away, scale / down, "GB/s", 1.0, at_least=True)
+    report.add(f"restore {name}, against torch's pageable copy", scale / again, scale / up, "GB/s", 1.0, at_least=True)
+
+
 def working_sets(report: Report, quota: int, side: int, rows: int, phases: int, seconds_per_byte: float) -> None:
     """Two sets of 0.75 of the quota each take turns: products of every matrix of a set, into results of the set."""
 
@@ -227,7 +273,9 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=9, help="rounds of each measurement (default: 9)")
     parser.add_argument("--small", action="store_true", help="small sizes, to see that everything runs")
     parser.add_argument("--cycles", type=int, default=10_000, help="evictions and restores of the stress run")
-    parser.add_argument("--parts", nargs="+", default=["rates", "sets", "stress", "overhead"], help="what to measure")
+    parser.add_argument(
+        "--parts", nargs="+", default=["rates", "overflow", "sets", "stress", "overhead"], help="what to measure"
+    )
     parser.add_argument("--rows", type=int, default=256, help="rows of the left matrix of the working sets")
     args = parser.parse_args()
     report = Report()
@@ -235,6 +283,8 @@ def main() -> int:
     cost = 2e-11
     if "rates" in args.parts:
         cost = rates(report, 16 * MIB if small else GIB, 4, 2 if small else args.rounds)
+    if "overflow" in args.parts:
+        overflow(report, 16 * MIB if small else GIB, 2 if small else args.rounds)
     if "sets" in args.parts:
         sizes = (64 * MIB, 1024, 16, 4) if small else (16 * GIB, 8192, args.rows, 6)
         working_sets(report, *sizes, seconds_per_byte=cost)

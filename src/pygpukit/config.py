@@ -152,6 +152,8 @@ class Settings(NamedTuple):
         (PYGPUKIT_PINNED_LIMIT).
     spill_limit : int or None
         Most other host memory for evicted arrays; None means a quarter of the machine's (PYGPUKIT_SPILL_LIMIT).
+    leaks : bool
+        Say at the end which arrays are alive, and where they were made (PYGPUKIT_LEAKS).
     """
 
     device: str | None = None
@@ -174,6 +176,7 @@ class Settings(NamedTuple):
     kernel_timeout: int | None = 600
     pinned_limit: int | None = None
     spill_limit: int | None = None
+    leaks: bool = False
 
 
 def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
@@ -234,6 +237,7 @@ def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
         kernel_timeout=read("KERNEL_TIMEOUT", _timeout, "whole seconds, 0 for no limit", default.kernel_timeout),
         pinned_limit=read("PINNED_LIMIT", parse_size, "a size such as 512MB or 0", default.pinned_limit),
         spill_limit=read("SPILL_LIMIT", parse_size, "a size such as 4GiB or 0", default.spill_limit),
+        leaks=read("LEAKS", _flag, flag, default.leaks),
     )
 
 

@@ -18,6 +18,7 @@ Each class also inherits the builtin a NumPy user would catch, given in brackets
     |-- GraphError                  [RuntimeError]   a capture or replay was misused
     |-- TransferCancelledError      [RuntimeError]   a copy between host and device was cancelled
     |-- LoadError                   [OSError]        a file is too short for what is to be loaded, or cannot be read
+    |-- MissingPackageError         [ImportError]    an optional Python package is not there
     `-- CacheError                  [OSError]        the kernel cache or a bundle is unusable
 
     FallbackWarning                 [RuntimeWarning] no GPU was found and the CPU device is used
@@ -42,6 +43,7 @@ __all__ = [
     "KernelFaultError",
     "KernelLaunchError",
     "LoadError",
+    "MissingPackageError",
     "NvrtcNotFoundError",
     "OutOfMemoryError",
     "ShapeError",
@@ -146,6 +148,10 @@ class TransferCancelledError(GPUKitError, RuntimeError):
 
 class LoadError(GPUKitError, OSError):
     """A file is shorter than what is to be loaded from it, or cannot be read; the text names it and the bytes."""
+
+
+class MissingPackageError(GPUKitError, ImportError):
+    """A Python package that is no part of the base install is needed; the text has the pip line that adds it."""
 
 
 class CacheError(GPUKitError, OSError):

@@ -112,6 +112,7 @@ def test_every_variable_is_read() -> None:
             "PYGPUKIT_PINNED_LIMIT": "1MiB",
             "PYGPUKIT_SPILL_LIMIT": "2MiB",
             "PYGPUKIT_EVICTION": "1",
+            "PYGPUKIT_LEAKS": "1",
         }
     )
     assert settings == Settings(
@@ -135,6 +136,7 @@ def test_every_variable_is_read() -> None:
         pinned_limit=2**20,
         spill_limit=2**21,
         eviction=True,
+        leaks=True,
     )
     untouched = [f for f in Settings._fields if getattr(settings, f) == getattr(Settings(), f)]
     assert untouched == []
@@ -171,6 +173,7 @@ def test_the_process_environment_is_the_default(monkeypatch: pytest.MonkeyPatch)
         ("STREAMS", "deferred:", "deferred:SEED"),
         ("STREAMS", "inline:1", "deferred:SEED"),
         ("CPU_MEMORY", "0", "above 0"),
+        ("LEAKS", "all", "1 or 0"),
     ],
 )
 def test_wrong_values_name_the_variable_the_value_and_what_is_accepted(name: str, value: str, accepted: str) -> None:

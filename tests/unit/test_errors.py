@@ -25,6 +25,7 @@ BUILTINS = {
     "KernelFaultError": RuntimeError,
     "KernelLaunchError": ValueError,
     "LoadError": OSError,
+    "MissingPackageError": ImportError,
     "NvrtcNotFoundError": RuntimeError,
     "OutOfMemoryError": MemoryError,
     "ShapeError": ValueError,

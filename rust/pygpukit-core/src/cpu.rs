@@ -21,7 +21,7 @@ use crate::emulator::Counters;
 use crate::error::{Error, Result};
 use crate::kernel::Check;
 use address::AddressSpace;
-pub(crate) use host::memory as host_memory;
+pub use host::memory as host_memory;
 use kernels::{Kernels, MAX_THREADS, Reachable};
 use queue::Queue;
 

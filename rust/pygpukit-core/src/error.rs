@@ -79,6 +79,9 @@ pub enum Error {
     Compile { log: String },
     #[error("{0}")]
     OutOfMemory(Box<OutOfMemory>),
+    /// The host has no memory for what should leave the device.
+    #[error("{0}")]
+    HostMemory(String),
     /// A sticky fault has ended CUDA in this process; the text is the latched report.
     #[error("{0}")]
     DeviceLost(String),

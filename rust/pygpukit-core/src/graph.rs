@@ -231,13 +231,14 @@ impl Graph {
         for (segment, _) in &self.movable {
             segment.note_use(&ctx.stream, seq);
         }
-        drop(held);
-        let mut replays = self.replays.lock();
-        match replays.iter_mut().find(|(s, _)| s.id() == ctx.stream.id()) {
-            Some((_, last)) => *last = seq,
-            None => replays.push((ctx.stream.clone(), seq)),
+        {
+            let mut replays = self.replays.lock();
+            match replays.iter_mut().find(|(s, _)| s.id() == ctx.stream.id()) {
+                Some((_, last)) => *last = seq,
+                None => replays.push((ctx.stream.clone(), seq)),
+            }
         }
-        Ok(())
+        held.submitted(ctx)
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::command::{self, Access, ArrayArg, Command, CopyKind, Launch, LaunchAttributes, UseRef, Work};
+use crate::command::{Access, ArrayArg, Command, CopyKind, Launch, LaunchAttributes, UseRef, Work};
 use crate::error::{Error, Result};
 use crate::exec::ExecCtx;
 use crate::kernel::Kernel;
@@ -41,6 +41,7 @@ pub fn submit(ctx: &ExecCtx, mut command: Command) -> Result<()> {
     for used in &command.uses {
         used.storage.note_use(&ctx.stream, seq);
     }
+    held.submitted(ctx)?;
     drop(held);
     if runtime::sync_every_submission() {
         ctx.stream.synchronize(&mut runtime::wait_check)?;
@@ -86,12 +87,12 @@ fn define_written<'a>(uses: impl Iterator<Item = (&'a Arc<Storage>, Access)>) {
     }
 }
 
-/// A copy that belongs to memory itself rather than to anybody's work. Returns its number on the stream.
-pub(crate) fn copy_on(stream: &Arc<Stream>, copy: command::Copy) -> Result<u64> {
-    let command = Command { work: Work::Copy(copy), uses: SmallVec::new(), cost_key: 0 };
+/// Work that belongs to memory itself rather than to anybody. Returns its number on the stream, which has a marker there:
+/// whoever waits for this does not wait for what follows.
+pub(crate) fn put_on(stream: &Arc<Stream>, work: Work) -> Result<u64> {
+    let command = Command { work, uses: SmallVec::new(), cost_key: 0 };
     stream.device().enqueue(stream.raw(), &command.work)?;
     let seq = stream.note(&command, None);
-    // A marker here, so that whoever waits for this copy does not wait for those behind it.
     stream.passed(seq)?;
     Ok(seq)
 }
@@ -130,6 +131,7 @@ pub fn launch(ctx: &ExecCtx, launch: &Launch<'_>, uses: &[UseRef<'_>]) -> Result
     for used in uses {
         used.storage.note_use(&ctx.stream, seq);
     }
+    held.submitted(ctx)?;
     drop(held);
     if runtime::sync_every_submission() {
         ctx.stream.synchronize(&mut runtime::wait_check)?;

@@ -14,6 +14,17 @@ use crate::runtime;
 #[derive(Default)]
 pub(crate) struct Held<'a>(SmallVec<[&'a Arc<Segment>; 4]>);
 
+impl Held<'_> {
+    /// The work that uses them has reached the driver.
+    #[inline]
+    pub fn submitted(&self, ctx: &ExecCtx) -> Result<()> {
+        if self.0.is_empty() || !ctx.state.arena.is_moving() {
+            return Ok(());
+        }
+        ctx.stream.note_movable(self.0.iter().map(|segment| segment.block_bytes()).sum())
+    }
+}
+
 impl Drop for Held<'_> {
     #[inline]
     fn drop(&mut self) {

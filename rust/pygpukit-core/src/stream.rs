@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -21,6 +21,9 @@ pub const HISTORY: usize = 64;
 
 /// Arguments remembered per launch.
 const TAGS: usize = 4;
+
+/// Where memory moves, a marker follows the use of as many bytes of it.
+const MARKED_BYTES: usize = 32 << 20;
 
 /// One remembered submission.
 #[derive(Clone)]
@@ -89,6 +92,8 @@ pub struct Stream {
     submitted: AtomicU64,
     /// Highest number known to have finished.
     completed: AtomicU64,
+    /// Bytes of movable memory used since the last marker.
+    unmarked: AtomicUsize,
     state: Mutex<State>,
 }
 
@@ -109,6 +114,7 @@ impl Stream {
             device: device.clone(),
             submitted: AtomicU64::new(0),
             completed: AtomicU64::new(0),
+            unmarked: AtomicUsize::new(0),
             state: Mutex::default(),
         }))
     }
@@ -189,6 +195,16 @@ impl Stream {
         Ok(self.completed.load(Ordering::Acquire) >= n)
     }
 
+    /// Work that uses this many bytes of movable memory has reached the driver. Whoever waits for it later finds a marker
+    /// not far behind it, and need not wait for all that was queued since.
+    pub(crate) fn note_movable(&self, bytes: usize) -> Result<()> {
+        if self.unmarked.fetch_add(bytes, Ordering::Relaxed) + bytes < MARKED_BYTES {
+            return Ok(());
+        }
+        self.unmarked.store(0, Ordering::Relaxed);
+        self.passed(self.seq()).map(drop)
+    }
+
     /// Has the stream finished everything submitted so far? Asking again and again must come to an end, so work moves
     /// on meanwhile.
     pub fn query(&self) -> Result<bool> {
@@ -235,7 +251,8 @@ impl Stream {
         same_backend(&self.device, &other.device, "a stream", "a stream")?;
         let mut state = other.state.lock();
         other.mark(&mut state, n)?;
-        let Some(marker) = state.markers.iter().find(|m| m.seq >= n) else { return Ok(()) };
+        let first = state.markers.partition_point(|marker| marker.seq < n);
+        let Some(marker) = state.markers.get(first) else { return Ok(()) };
         self.device.stream_wait(self.raw, marker.event)?;
         // Before our own lock: two streams may wait for each other's work at the same time.
         drop(state);

@@ -54,7 +54,7 @@ pub fn to_py(error: Error) -> PyErr {
         Error::NvrtcNotFound(_) => "NvrtcNotFoundError",
         Error::LibraryNotFound(_) => "DriverError",
         Error::Compile { .. } => "KernelCompileError",
-        Error::OutOfMemory(_) => "OutOfMemoryError",
+        Error::OutOfMemory(_) | Error::HostMemory(_) => "OutOfMemoryError",
         Error::DeviceLost(_) => "DeviceLostError",
         Error::Forked(_) => "ForkError",
         Error::Launch(_) => "KernelLaunchError",

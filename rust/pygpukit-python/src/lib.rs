@@ -7,6 +7,7 @@ mod errors;
 mod graph;
 mod host;
 mod inside;
+mod journal;
 mod kernel;
 mod kernel_call;
 mod libraries;
@@ -31,6 +32,7 @@ fn _pygpukit_rust(m: &Bound<'_, PyModule>) -> PyResult<()> {
     device::register(m)?;
     graph::register(m)?;
     host::register(m)?;
+    journal::register(m)?;
     kernel::register(m)?;
     libraries::register(m)?;
     operator::register(m)?;

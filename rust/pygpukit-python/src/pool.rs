@@ -23,10 +23,20 @@ use crate::inside::detached;
 /// enable_eviction : bool
 ///     Arrays move to the host when memory is short, those used longest ago first, and come back to the same address
 ///     before they are used.
-/// reserve : int or str
-///     Bytes below which other pools take no memory from this one by eviction.
 /// name : str
 ///     Shown in out-of-memory errors and statistics.
+/// reserve : int or str
+///     Bytes below which other pools take no memory from this one by eviction.
+/// guarantee : int or str
+///     Bytes of the device that are held for this pool from now until it is closed or gone, in use or not. Arrays up to
+///     this size in total find memory whatever others do. The pools around count them as used.
+/// host_quota : int or str, optional
+///     Most bytes of host memory that evicted arrays may use.
+///
+/// Raises
+/// ------
+/// OutOfMemoryError
+///     If there is no memory for the guarantee.
 ///
 /// Examples
 /// --------
@@ -76,19 +86,27 @@ impl Allocation {
 #[pymethods]
 impl PyPool {
     #[new]
-    #[pyo3(signature = (quota=None, enable_eviction=false, name="pool", reserve=None))]
+    #[pyo3(signature = (quota=None, enable_eviction=false, name="pool", reserve=None, guarantee=None, host_quota=None))]
     fn new(
         py: Python<'_>,
         quota: Option<&Bound<'_, PyAny>>,
         enable_eviction: bool,
         name: &str,
         reserve: Option<&Bound<'_, PyAny>>,
+        guarantee: Option<&Bound<'_, PyAny>>,
+        host_quota: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<PyPool> {
-        let quota = quota.map(|q| size(q)).transpose()?;
-        let floor = reserve.map_or(Ok(0), |r| size(r))?;
+        let options = PoolOptions {
+            quota: quota.map(size).transpose()?,
+            evicting: enable_eviction,
+            floor: reserve.map_or(Ok(0), size)?,
+            guarantee: guarantee.map_or(Ok(0), size)?,
+            host_quota: host_quota.map(size).transpose()?,
+            ..PoolOptions::default()
+        };
         let ctx = context(py)?;
-        let options = PoolOptions { quota, evicting: enable_eviction, floor, ..PoolOptions::default() };
-        let pool = ctx.pool.child_with(name, options).py()?;
+        ctx.state.check().py()?;
+        let pool = detached(py, || ctx.pool.child_with(name, options, &mut check_signals))?;
         Ok(PyPool { state: ctx.state, pool })
     }
 
@@ -108,6 +126,18 @@ impl PyPool {
     #[getter]
     fn reserve(&self) -> usize {
         self.pool.floor()
+    }
+
+    /// Bytes of the device held for this pool, in use or not.
+    #[getter]
+    fn guarantee(&self) -> usize {
+        self.pool.guarantee()
+    }
+
+    /// Most bytes of host memory that evicted arrays may use, or None.
+    #[getter]
+    fn host_quota(&self) -> Option<usize> {
+        self.pool.host_quota()
     }
 
     /// Device of the pool.
@@ -159,6 +189,11 @@ impl PyPool {
     /// Give a block back; the same as ``allocation.free()``.
     fn free(&self, allocation: &Bound<'_, Allocation>) {
         allocation.get().free();
+    }
+
+    /// Make what is in use now the peak, to measure that of what comes.
+    fn reset_peak(&self) {
+        self.pool.reset_peak();
     }
 
     /// Return cached memory that no stream uses to the device.
@@ -237,6 +272,9 @@ fn numbers<'py>(py: Python<'py>, name: &str, stats: &PoolStats) -> PyResult<Boun
     d.set_item("misses", stats.misses)?;
     d.set_item("hit_rate", stats.hit_rate())?;
     d.set_item("evicted", stats.evicted)?;
+    d.set_item("guarantee", stats.guarantee)?;
+    d.set_item("held", stats.held)?;
+    d.set_item("host", stats.host)?;
     Ok(d)
 }
 

@@ -8,6 +8,7 @@ import sys
 import textwrap
 from typing import Any
 
+from pygpukit.cli import memory
 from pygpukit.config import format_size
 from pygpukit.core.info import info
 
@@ -19,6 +20,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser = subparsers.add_parser("info", help="devices, libraries, versions, and what is missing")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
+    memory.add_parser(parser.add_subparsers(metavar="[memory]", help="what there is of memory, and what bounds it"))
 
 
 def run(args: argparse.Namespace) -> int:

@@ -53,6 +53,10 @@ def _get(name: str) -> Device:
                 found._set_pinned_limit(settings.pinned_limit)
             if settings.spill_limit is not None:
                 found._set_spill_limit(settings.spill_limit)
+            if settings.leaks:
+                from pygpukit.core.leaks import watch
+
+                watch(found)
             _open[name] = found
         return found
 

@@ -7,11 +7,12 @@ import sys
 from typing import Any
 
 from pygpukit import _pygpukit_rust as _native
+from pygpukit.config import read_settings
 from pygpukit.core import device as _device
 from pygpukit.core.libraries import cublaslt_candidates, missing_hint, nvrtc_candidates
 from pygpukit.errors import GPUKitError
 
-__all__ = ["info"]
+__all__ = ["info", "memory_info"]
 
 _PACKAGES = ("numpy", "ml_dtypes", "msgpack", "rich", "nvidia-cuda-nvrtc", "nvidia-cublas", "torch", "cupy-cuda13x")
 
@@ -54,6 +55,49 @@ def info() -> dict[str, Any]:
     report["cublaslt"] = _library("cublaslt", _native.cublaslt_open, cublaslt_candidates(major), major, missing)
     report["current_device"] = _current()
     return report
+
+
+def memory_info() -> dict[str, Any]:
+    """What there is of memory, and what bounds it, as plain values.
+
+    Returns
+    -------
+    dict
+        ``devices`` (each with ``device``, and its free and total bytes, limits of host memory, size of a page and
+        whether arrays can be evicted, or an ``error``), ``host_memory`` and ``settings``: the values in force, None
+        for what depends on the machine.
+
+    Examples
+    --------
+    >>> sorted(memory_info())
+    ['devices', 'host_memory', 'settings']
+    """
+    settings = read_settings()
+    names = [f"cuda:{index}" for index in range(_device.device_count())]
+    devices: list[dict[str, Any]] = []
+    try:
+        current = _device.current_device()
+        if current.kind != "cuda":
+            names.insert(0, current.kind)
+    except GPUKitError as error:
+        devices.append({"device": settings.device or "default", "error": str(error)})
+    host_memory = None
+    for name in names:
+        try:
+            with _device.device(name) as opened:
+                free, total = opened.memory_info()
+                limits = _native.memory_limits(opened)
+        except GPUKitError as error:
+            devices.append({"device": name, "error": str(error)})
+            continue
+        host_memory = limits.pop("host_memory")
+        devices.append({"device": name, "name": opened.name, "free": free, "total": total, **limits})
+    fields = ("pool", "eviction", "pinned_limit", "spill_limit", "cpu_memory")
+    return {
+        "devices": devices,
+        "host_memory": host_memory,
+        "settings": {f"PYGPUKIT_{field.upper()}": getattr(settings, field) for field in fields},
+    }
 
 
 def _current() -> str:

@@ -12,24 +12,37 @@ import numpy as np
 
 from pygpukit import _pygpukit_rust as _native
 from pygpukit._pygpukit_rust import Allocation, GPUArray, MemoryPool
+from pygpukit.config import format_size, parse_size
+from pygpukit.core.recording import Event, Recording, record
 from pygpukit.core.snapshot import Snapshot, follow, snapshot
 from pygpukit.dtypes import DTypeLike, float32, to_numpy_dtype
+from pygpukit.errors import OutOfMemoryError
+from pygpukit.jit.progress import progress_bar
 
 __all__ = [
     "Allocation",
+    "Event",
     "MemoryPool",
+    "Recording",
     "Snapshot",
     "empty_pinned",
     "follow",
     "get_default_pool",
     "pinned",
     "pinned_stats",
+    "prepin",
+    "record",
+    "reset_peak",
     "set_default_pool",
     "snapshot",
     "stats",
     "trim",
     "trim_pinned",
 ]
+
+
+# Evicted arrays are kept in pieces of at most this size.
+_PIECE = 64 << 20
 
 
 @contextmanager
@@ -94,6 +107,18 @@ def stats() -> dict[str, Any]:
     return {**_native.current_pool().stats(), "device_free": free, "device_total": total}
 
 
+def reset_peak() -> None:
+    """Make what the current pool uses now its peak, to measure that of what comes.
+
+    Examples
+    --------
+    >>> reset_peak()
+    >>> stats()["peak"] == stats()["used"]
+    True
+    """
+    _native.current_pool().reset_peak()
+
+
 def trim() -> None:
     """Return cached memory that no stream uses to the device.
 
@@ -153,6 +178,58 @@ def pinned_stats() -> dict[str, int]:
     ['cached', 'hits', 'limit', 'misses', 'peak', 'used']
     """
     return _native.pinned_stats()
+
+
+def prepin(nbytes: int | str, progress: bool | None = None) -> int:
+    """Page-lock host memory ahead of need: what evictions and transfers take later is then there at once.
+
+    Locking pages costs more time than copying them. The memory stays with the current device's pool of page-locked
+    memory until `trim_pinned`.
+
+    Parameters
+    ----------
+    nbytes : int or str
+        Bytes that are to be held, those in use and those kept from before included.
+    progress : bool, optional
+        Show a bar: by default when it takes long and stderr is a terminal.
+
+    Returns
+    -------
+    int
+        Bytes that were locked now.
+
+    Raises
+    ------
+    OutOfMemoryError
+        If PYGPUKIT_PINNED_LIMIT does not allow it, or the system has no more; what was locked so far stays.
+
+    Examples
+    --------
+    >>> prepin("1MiB") >= 0
+    True
+    """
+    wanted = parse_size(nbytes)
+    limit = pinned_stats()["limit"]
+    if wanted > limit:
+        raise OutOfMemoryError(
+            f"cannot page-lock {format_size(wanted)}: PYGPUKIT_PINNED_LIMIT allows {format_size(limit)}; raise it"
+        )
+    start = total = _page_locked()
+    # Held until the end: otherwise the next request would get the same piece again.
+    pieces: list[_native.PinnedMemory] = []
+    text = f"locking {format_size(max(wanted - start, 0))} of host memory"
+    with progress_bar(text, max(wanted - start, 0), always=progress is True) as show:
+        while total < wanted:
+            pieces.append(_native.PinnedMemory(min(_PIECE, wanted - total)))
+            total = _page_locked()
+            if progress is not False:
+                show(total - start)
+    return total - start
+
+
+def _page_locked() -> int:
+    stats = pinned_stats()
+    return stats["used"] + stats["cached"]
 
 
 def trim_pinned() -> int:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from pygpukit import _pygpukit_rust as _native
 from pygpukit._pygpukit_rust import Device
 from pygpukit.config import format_size
+from pygpukit.core.saved import integer, optional, read_object, text
 
 __all__ = ["Snapshot", "follow", "snapshot"]
 
@@ -51,6 +52,17 @@ class Snapshot(NamedTuple):
         if path is not None:
             Path(path).write_text(text + "\n", encoding="utf-8")
         return text
+
+    @classmethod
+    def from_json(cls, path: str | Path) -> Snapshot:
+        """Read a snapshot from the file `to_json` has written.
+
+        Raises
+        ------
+        LoadError
+            If the file cannot be read or is no snapshot.
+        """
+        return read_object(path, "a snapshot", parse_snapshot)
 
     def table(self, count: int = 20) -> str:
         """Pools, and the largest segments that hold something, as text.
@@ -121,6 +133,38 @@ def follow(on: bool = True) -> bool:
     >>> _ = follow(before)
     """
     return _native.follow_arrays(on)
+
+
+def parse_snapshot(content: dict[str, Any]) -> Snapshot:
+    """Make a snapshot of what JSON says; ValueError or KeyError where it says something else."""
+    pools = [_plain(pool, "a pool") for pool in content["pools"]]
+    for pool in pools:
+        text(pool["name"], "a pool's name")
+        optional(integer, pool["quota"], "a pool's quota")
+        for key in ("id", "used", "peak", "cached", "evicted"):
+            integer(pool[key], f"{key} of a pool")
+    segments = [_plain(segment, "a segment") for segment in content["segments"]]
+    for segment in segments:
+        text(segment["place"], "the place of a segment")
+        optional(text, segment["label"], "the label of a segment")
+        for key in ("pool", "bytes", "live", "block_bytes"):
+            integer(segment[key], f"{key} of a segment")
+        if not all(isinstance(segment[key], bool) for key in ("pinned", "exported")):
+            raise ValueError("pinned or exported of a segment is neither true nor false")
+    free, total = (integer(content[key], f"{key} of the device") for key in ("free", "total"))
+    return Snapshot(text(content["device"], "its device"), free, total, pools, segments)
+
+
+def _plain(item: object, what: str) -> dict[str, Any]:
+    """An object of plain values, its texts without what would move the cursor of a terminal."""
+    if not isinstance(item, dict):
+        raise ValueError(f"{what} is no object")
+    for key, value in item.items():
+        if isinstance(value, str):
+            item[key] = text(value, key)
+        elif value is not None and not isinstance(value, bool | float):
+            integer(value, key)
+    return item
 
 
 def caller() -> str:

@@ -14,7 +14,7 @@ pub(crate) fn name() -> String {
 
 /// Bytes of physical memory.
 #[cfg(unix)]
-pub(crate) fn memory() -> usize {
+pub fn memory() -> usize {
     // SAFETY: sysconf reads no memory of ours.
     let (pages, page) = unsafe { (libc::sysconf(libc::_SC_PHYS_PAGES), libc::sysconf(libc::_SC_PAGESIZE)) };
     match (usize::try_from(pages), usize::try_from(page)) {
@@ -24,7 +24,7 @@ pub(crate) fn memory() -> usize {
 }
 
 #[cfg(not(unix))]
-pub(crate) fn memory() -> usize {
+pub fn memory() -> usize {
     FALLBACK
 }
 

@@ -41,10 +41,49 @@ pub(super) unsafe fn copy_past_caches(dst: *mut u8, src: *const u8, bytes: usize
     unsafe { std::ptr::copy_nonoverlapping(src, dst, bytes) };
 }
 
+/// A thread of `copy_by_threads` copies at least this much.
+const PART: usize = 2 << 20;
+const MOST_THREADS: usize = 8;
+
+/// Copy with as many threads as it takes to keep up with the bus.
+///
+/// # Safety
+/// `src` is readable and `dst` writable for `bytes`, and they do not overlap.
+pub(crate) unsafe fn copy_by_threads(dst: *mut u8, src: *const u8, bytes: usize) {
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let threads = (bytes / PART).clamp(1, MOST_THREADS.min(cores));
+    let part = bytes.div_ceil(threads);
+    let (to, from) = (dst as usize, src as usize);
+    let copy = |at: usize| {
+        let bytes = part.min(bytes.saturating_sub(at));
+        // SAFETY: the caller's contract; parts do not overlap.
+        unsafe { std::ptr::copy_nonoverlapping((from + at) as *const u8, (to + at) as *mut u8, bytes) };
+    };
+    std::thread::scope(|scope| {
+        for at in (1..threads).map(|i| i * part) {
+            if std::thread::Builder::new().spawn_scoped(scope, move || copy(at)).is_err() {
+                copy(at);
+            }
+        }
+        copy(0);
+    });
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn threads_copy_every_byte() {
+        for bytes in [0, 1, PART - 1, 3 * PART + 7, 17 * PART + 13] {
+            let source: Vec<u8> = (0..bytes).map(|i| (i % 251) as u8).collect();
+            let mut target = vec![0u8; bytes + 1];
+            // SAFETY: both ranges lie in their vectors.
+            unsafe { copy_by_threads(target.as_mut_ptr(), source.as_ptr(), bytes) };
+            assert!(target[..bytes] == source[..] && target[bytes] == 0);
+        }
+    }
 
     proptest! {
         #[test]

@@ -19,6 +19,7 @@ mod transfer;
 
 pub use copies::{Pair, SMALL, download, is_large, upload, upload_many};
 pub use file::FileSource;
+pub(crate) use memcpy::copy_by_threads;
 pub use pinned::{PinnedBlock, PinnedPool, PinnedStats};
 pub(crate) use staging::EngineSlot;
 pub use staging::{Engine, Options, engine, quiesce};

@@ -52,6 +52,16 @@ impl Account {
         if self.is_limited() { shared } else { shared + self.own.load(Ordering::Relaxed) }
     }
 
+    /// Bytes of the pool's own blocks.
+    pub fn own(&self) -> usize {
+        self.own.load(Ordering::Relaxed)
+    }
+
+    /// From now on the peak is that of what comes.
+    pub fn reset_peak(&self) {
+        self.peak.store(self.used(), Ordering::Relaxed);
+    }
+
     pub fn peak(&self) -> usize {
         self.peak.load(Ordering::Relaxed)
     }
@@ -133,5 +143,11 @@ mod tests {
         account.subtract_below(5);
         account.raise_peak();
         assert_eq!((account.used(), account.peak(), account.quota()), (0, 0, None));
+        assert!(account.add_own(8));
+        account.raise_peak();
+        account.subtract_own(5);
+        assert_eq!((account.peak(), account.own()), (8, 3));
+        account.reset_peak();
+        assert_eq!(account.peak(), 3);
     }
 }

@@ -10,11 +10,13 @@ use smallvec::SmallVec;
 
 use super::evict::Mover;
 use super::host_copy::HostStore;
+use super::journal::Journal;
 use super::pieces::Spare;
 use super::pool::Pool;
 use super::ranges::Range;
 use super::segment::{Backing, Segment, SegmentClass};
 use super::size_class::{Request, round_up};
+use super::stock::Stock;
 use super::uses::Uses;
 use crate::device::{DevPtr, Device, DeviceKind, SharedDevice};
 use crate::error::{Error, OutOfMemory, Result};
@@ -63,6 +65,14 @@ struct State {
     pools: Vec<(u32, Weak<Pool>)>,
 }
 
+/// Whose a new segment is, and what its memory counts for.
+#[derive(Clone, Default)]
+pub(crate) struct Owner {
+    /// A pool's id; 0 for a `GrowBuffer`.
+    pub id: u32,
+    pub stock: Option<Arc<Stock>>,
+}
+
 pub struct Arena {
     device: SharedDevice,
     mode: ArenaMode,
@@ -77,7 +87,10 @@ pub struct Arena {
     last_error: Mutex<Option<Error>>,
     /// Physical memory without addresses, kept for the next segment.
     pub(super) spare: Mutex<Spare>,
+    /// Held while physical memory is made.
+    pub(super) creating: Mutex<()>,
     pub(super) mover: Mover,
+    pub(super) journal: Journal,
     state: Mutex<State>,
 }
 
@@ -95,11 +108,13 @@ impl Arena {
         Arc::new(Arena {
             total: device.props().total_memory,
             mover: Mover::new(HostStore::new(crate::cpu::host_memory() / 4)),
+            journal: Journal::default(),
             spare: Mutex::default(),
+            creating: Mutex::default(),
             device,
             mode,
             granule: granularity.unwrap_or(PLAIN_GRANULE),
-            empty: Segment::new(0, 0, Backing::Nothing, SegmentClass::Empty, 0, false),
+            empty: Segment::new(0, 0, Backing::Nothing, SegmentClass::Empty, 0, None, false),
             next_pool: AtomicU32::new(1),
             reserved: AtomicUsize::new(0),
             grown: AtomicUsize::new(0),
@@ -138,12 +153,17 @@ impl Arena {
         }
         self.sweep()?;
         self.reap()?;
+        // Those inside others first.
+        for stock in self.pools().iter().rev().filter_map(|pool| pool.own_stock()) {
+            self.level(stock);
+        }
         self.release_spare(0)
     }
 
     /// The largest live allocations of all pools.
     pub fn top_holders(&self, n: usize) -> Vec<(usize, String)> {
-        let mut holders: Vec<_> = self.pools().iter().flat_map(|pool| pool.own_holders()).collect();
+        let of = |pool: &Arc<Pool>| pool.own_holders().into_iter().chain(pool.held_unused());
+        let mut holders: Vec<_> = self.pools().iter().flat_map(of).collect();
         match self.grown.load(Ordering::Relaxed) {
             0 => {}
             bytes => holders.push((bytes, "growable buffers".to_string())),
@@ -167,6 +187,7 @@ impl Arena {
 
     pub(crate) fn register(&self, pool: &Arc<Pool>) {
         self.state.lock().pools.push((pool.id(), Arc::downgrade(pool)));
+        self.journal.made(pool);
     }
 
     pub(crate) fn unregister(&self, id: u32) {
@@ -189,14 +210,14 @@ impl Arena {
         &self,
         bytes: usize,
         class: SegmentClass,
-        owner: u32,
+        owner: Owner,
         evictable: bool,
     ) -> Result<Arc<Segment>> {
         self.reap()?;
         if self.mode != ArenaMode::Vmm {
             let ptr = self.device.plain_alloc(bytes)?;
             self.count_new(bytes, class);
-            return Ok(Segment::new(ptr, bytes, Backing::Plain, class, owner, false));
+            return Ok(Segment::new(ptr, bytes, Backing::Plain, class, owner.id, None, false));
         }
         let va = self.take_range(bytes)?;
         self.map_at(va, bytes, class, owner, evictable).inspect_err(|_| self.give_back_range(va, bytes))
@@ -208,13 +229,14 @@ impl Arena {
         va: DevPtr,
         bytes: usize,
         class: SegmentClass,
-        owner: u32,
+        owner: Owner,
         evictable: bool,
     ) -> Result<Arc<Segment>> {
-        let pieces = if evictable { self.take_pieces(bytes)? } else { self.take_piece(bytes)? };
-        self.map_pieces(va, &pieces).inspect_err(|_| self.record(self.release_pieces(pieces.clone())))?;
+        let stock = owner.stock.as_ref();
+        let pieces = self.take_pieces(stock, bytes, evictable)?;
+        self.map_pieces(va, &pieces).inspect_err(|_| self.record(self.release_pieces(stock, pieces.clone())))?;
         self.count_new(bytes, class);
-        Ok(Segment::new(va, bytes, Backing::Mapped(pieces), class, owner, evictable))
+        Ok(Segment::new(va, bytes, Backing::Mapped(pieces), class, owner.id, owner.stock, evictable))
     }
 
     pub(crate) fn take_range(&self, bytes: usize) -> Result<DevPtr> {
@@ -343,6 +365,7 @@ impl Arena {
     }
 
     pub(crate) fn out_of_memory(&self, requested: usize) -> Error {
+        self.journal.refused(None, requested);
         let (free, total) = self.memory_info();
         let holders = self.top_holders(REPORTED_HOLDERS);
         Error::OutOfMemory(Box::new(OutOfMemory {
@@ -392,7 +415,7 @@ impl Arena {
             // Addresses whose unmapping failed are not used again.
             Backing::Mapped(pieces) => self.unmap_pieces(va, &pieces).and_then(|()| {
                 self.give_back_range(va, bytes);
-                self.release_pieces(pieces)
+                self.release_pieces(segment.stock(), pieces)
             }),
         };
         if released.is_ok() {

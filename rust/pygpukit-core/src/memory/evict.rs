@@ -15,13 +15,14 @@ use parking_lot::{Mutex, ReentrantMutex, ReentrantMutexGuard};
 use smallvec::SmallVec;
 
 use super::arena::{Arena, PRESSURE_PAUSE, PRESSURE_ROUNDS};
-use super::host_copy::{HostStats, HostStore};
+use super::ferry::Ferry;
+use super::host_copy::{HostCopy, HostStats, HostStore};
 use super::pool::Pool;
 use super::segment::{Backing, Segment, SegmentState};
-use crate::command::{Copy, CopyKind};
+use super::stock::Stock;
+use crate::command::CopyKind;
 use crate::error::{Error, Result};
 use crate::host::PinnedPool;
-use crate::launch::copy_on;
 use crate::runtime;
 use crate::stream::Stream;
 
@@ -30,6 +31,12 @@ const AHEAD: usize = 3;
 
 /// How often whoever waits for his turn looks whether he is to give up.
 const TURN_PAUSE: Duration = Duration::from_millis(5);
+
+/// So many segments are tried when the host has no room for them.
+const MOST_REFUSALS: usize = 16;
+
+/// Memory counts as moving for so many uses after an eviction began.
+const MOVING: u64 = 4096;
 
 type Check<'a> = &'a mut dyn FnMut() -> Result<()>;
 type MakeStream = Box<dyn Fn() -> Result<Arc<Stream>> + Send + Sync>;
@@ -71,9 +78,13 @@ pub(crate) struct Mover {
     make_stream: OnceLock<MakeStream>,
     /// Of departures and of arrivals.
     streams: Mutex<Option<(Arc<Stream>, Arc<Stream>)>>,
+    /// The same; used by whoever has the turn.
+    ferries: Mutex<Option<(Ferry, Ferry)>>,
     /// In the order of their copies.
     leaving: Mutex<VecDeque<Leaving>>,
     clock: AtomicU64,
+    /// Time of the clock when an eviction was last begun.
+    moved: AtomicU64,
     counters: Counters,
     pub store: Arc<HostStore>,
 }
@@ -84,8 +95,10 @@ impl Mover {
             turn: ReentrantMutex::new(()),
             make_stream: OnceLock::new(),
             streams: Mutex::default(),
+            ferries: Mutex::default(),
             leaving: Mutex::default(),
             clock: AtomicU64::new(0),
+            moved: AtomicU64::new(0),
             counters: Counters::default(),
             store,
         }
@@ -100,6 +113,11 @@ impl Mover {
             return Err(Error::Value("this arena has no streams to move memory on".to_string()));
         };
         let made = (make()?, make()?);
+        let pool = self.store.pool();
+        *self.ferries.lock() = Some((
+            Ferry::new(CopyKind::DeviceToHost, made.0.clone(), make()?, pool),
+            Ferry::new(CopyKind::HostToDevice, made.1.clone(), make()?, pool),
+        ));
         *streams = Some(made.clone());
         Ok(made)
     }
@@ -117,6 +135,13 @@ impl Arena {
         let now = self.mover.clock.load(Ordering::Relaxed) + 1;
         self.mover.clock.store(now, Ordering::Relaxed);
         now
+    }
+
+    /// Has anything begun to move not long ago?
+    #[inline]
+    pub(crate) fn is_moving(&self) -> bool {
+        let moved = self.mover.moved.load(Ordering::Relaxed);
+        moved > 0 && self.mover.clock.load(Ordering::Relaxed).saturating_sub(moved) < MOVING
     }
 
     pub fn move_stats(&self) -> MoveStats {
@@ -164,6 +189,7 @@ impl Arena {
             SegmentState::Resident => Ok(()),
             SegmentState::Leaving => {
                 self.mover.counters.returned.fetch_add(1, Ordering::Relaxed);
+                self.journal.returned(segment);
                 segment.set_resident();
                 Ok(())
             }
@@ -276,7 +302,10 @@ impl Arena {
         let pools = self.pools();
         let inside: Vec<_> = pools.iter().filter(|pool| scope.is_none_or(|scope| pool.is_within(scope))).collect();
         if inside.iter().any(|pool| pool.is_evicting()) {
-            inside.iter().for_each(|pool| pool.note_stuck(&mut found));
+            let home = scope.and_then(Pool::stock).map(Arc::as_ptr);
+            for pool in inside {
+                pool.note_stuck(pool.stock().map(Arc::as_ptr) != home, &mut found);
+            }
         }
         found.into_iter().map(|(why, bytes)| (bytes, why)).collect()
     }
@@ -285,8 +314,10 @@ impl Arena {
     fn start_oldest(&self, scope: Option<&Pool>, requester: u32, wanted: usize) -> Result<()> {
         let pools = self.pools();
         let inside = |pool: &&Arc<Pool>| pool.is_evicting() && scope.is_none_or(|scope| pool.is_within(scope));
+        let home = pools.iter().find(|pool| pool.id() == requester).and_then(|pool| pool.stock());
         let mut on_way = 0usize;
         let mut candidates = Vec::new();
+        let mut room = StockRoom::new(&self.mover.leaving.lock());
         for pool in pools.iter().filter(inside) {
             on_way += pool.note_candidates(requester, &mut candidates);
         }
@@ -294,15 +325,25 @@ impl Arena {
             return Ok(());
         }
         candidates.sort_by_key(|candidate| candidate.key);
+        let (mut refused, mut refusals) = (Ok(()), 0);
         for candidate in candidates {
-            if on_way >= wanted {
+            if on_way >= wanted || refusals == MOST_REFUSALS {
                 break;
             }
-            if self.start(&candidate.segment)? {
-                on_way += candidate.segment.bytes();
+            // Memory that a guarantee holds is no gain for others.
+            let stock = candidate.segment.stock().filter(|stock| home.is_none_or(|home| !Arc::ptr_eq(home, stock)));
+            if stock.is_some_and(|stock| !room.take(stock, candidate.segment.bytes())) {
+                continue;
+            }
+            match self.start(&candidate.segment) {
+                Ok(true) => on_way += candidate.segment.bytes(),
+                Ok(false) => {}
+                // Others may have room on the host, or a copy there.
+                Err(error @ Error::HostMemory(_)) => (refused, refusals) = (Err(error), refusals + 1),
+                Err(error) => return Err(error),
             }
         }
-        Ok(())
+        refused
     }
 
     /// Forget evictions that were given up, once their copies are over: until then the copies need their room.
@@ -329,6 +370,7 @@ impl Arena {
         if !segment.is_evictable() || !segment.begin_leaving() {
             return Ok(false);
         }
+        self.mover.moved.store(self.tick(), Ordering::Relaxed);
         let seq = self.copy_out(segment).inspect_err(|_| segment.set_resident())?;
         let mut leaving = self.mover.leaving.lock();
         // An eviction given up before tells nothing about this one.
@@ -347,20 +389,64 @@ impl Arena {
         }
         let (departures, arrivals) = self.mover.streams()?;
         if host.is_none() {
-            *host = Some(self.mover.store.take(segment.bytes())?);
+            *host = Some(self.host_memory(segment)?);
         }
+        let Some(copy) = host.as_ref() else { return Ok(0) };
         for (stream, seq) in segment.uses().iter() {
             departures.wait_for(stream, seq)?;
         }
         departures.wait_for(&arrivals, segment.arrival())?;
-        let Some(to) = host.as_ref().map(|host| host.address()) else { return Ok(0) };
         // From here on a write makes the copy useless.
         segment.set_clean();
-        let copy =
-            Copy { kind: CopyKind::DeviceToHost, dst: to, src: segment.va(), bytes: segment.bytes(), keep: None };
-        let seq = copy_on(&departures, copy)?;
-        segment.note_use(&departures, seq);
-        Ok(seq)
+        let mut ferries = self.mover.ferries.lock();
+        let carried = ferries.as_mut().map_or(Ok(0), |(out, _)| out.carry(segment.va(), copy, segment.bytes()));
+        // A part may be on its way even if another failed.
+        segment.note_use(&departures, departures.seq());
+        carried.inspect_err(|_| segment.set_dirty())
+    }
+
+    /// Host memory for a segment: page-locked while there is any, also if others have to give up copies they keep.
+    fn host_memory(&self, segment: &Segment) -> Result<HostCopy> {
+        let Some(owner) = self.owner(segment) else {
+            return Err(Error::Value("the pool of an array is gone".to_string()));
+        };
+        let (store, bytes, budget) = (&self.mover.store, segment.bytes(), owner.host_budget());
+        loop {
+            let refused = match store.take_pinned(bytes, budget) {
+                Ok(Some(copy)) => return Ok(copy),
+                Ok(None) => None,
+                Err(error) => Some(error),
+            };
+            let scope = refused.as_ref().and_then(|_| owner.host_bound());
+            if self.drop_copies(scope, bytes)? == 0 {
+                return refused.map_or_else(|| store.take_pageable(bytes, budget), Err);
+            }
+        }
+    }
+
+    /// Forget copies of segments that are on the device, of a pool and those below it or of all, useless ones first, until
+    /// this many bytes are free.
+    fn drop_copies(&self, scope: Option<&Pool>, bytes: usize) -> Result<usize> {
+        let pools = self.pools();
+        let inside = pools.iter().filter(|pool| scope.is_none_or(|scope| pool.is_within(scope)));
+        let segments: Vec<_> = inside.flat_map(|pool| pool.segments()).collect();
+        let (departures, arrivals) = self.mover.streams()?;
+        let mut freed = 0;
+        for useless in [true, false] {
+            for segment in segments.iter().filter(|segment| segment.state() == SegmentState::Resident) {
+                // Whoever holds the lock is making a copy of it.
+                let Some(mut host) = segment.try_host() else { continue };
+                let last = |stream: &Arc<Stream>| segment.last_use(stream).map_or(Ok(true), |seq| stream.passed(seq));
+                if host.is_some() && segment.is_dirty() == useless && last(&departures)? && last(&arrivals)? {
+                    *host = None;
+                    freed += segment.bytes();
+                }
+                if freed >= bytes {
+                    return Ok(freed);
+                }
+            }
+        }
+        Ok(freed)
     }
 
     /// Wait for a segment's copy and take its memory. Returns the bytes that became free: none when somebody came back.
@@ -411,10 +497,10 @@ impl Arena {
     fn map_again(&self, segment: &Arc<Segment>, requester: u32, check: Check<'_>) -> Result<()> {
         let (va, bytes) = (segment.va(), segment.bytes());
         let pieces = loop {
-            match self.take_pieces(bytes) {
+            match self.take_pieces(segment.stock(), bytes, true) {
                 Err(error) if error.is_out_of_memory() => {
                     self.trim()?;
-                    match self.take_pieces(bytes) {
+                    match self.take_pieces(segment.stock(), bytes, true) {
                         Err(error) if error.is_out_of_memory() => {
                             if !self.make_room_now(None, bytes, requester, check)? {
                                 return Err(self.explain(error, bytes));
@@ -426,10 +512,10 @@ impl Arena {
                 other => break other?,
             }
         };
-        self.map_pieces(va, &pieces).inspect_err(|_| self.put_pieces(pieces.clone()))?;
+        self.map_pieces(va, &pieces).inspect_err(|_| self.put_back(segment.stock(), pieces.clone()))?;
         let loaded = self.copy_in(segment);
         if let Err(error) = loaded {
-            self.unmap_pieces(va, &pieces).map(|()| self.put_pieces(pieces))?;
+            self.unmap_pieces(va, &pieces).map(|()| self.put_back(segment.stock(), pieces))?;
             return Err(error);
         }
         *segment.backing() = Backing::Mapped(pieces);
@@ -438,13 +524,12 @@ impl Arena {
 
     fn copy_in(&self, segment: &Arc<Segment>) -> Result<()> {
         let host = segment.host();
-        let Some(from) = host.as_ref().map(|host| host.address()) else { return Ok(()) };
+        let Some(copy) = host.as_ref() else { return Ok(()) };
         let (_, arrivals) = self.mover.streams()?;
-        let copy =
-            Copy { kind: CopyKind::HostToDevice, dst: segment.va(), src: from, bytes: segment.bytes(), keep: None };
-        let seq = copy_on(&arrivals, copy)?;
-        segment.note_use(&arrivals, seq);
-        segment.set_arrival(seq);
+        let mut ferries = self.mover.ferries.lock();
+        let carried = ferries.as_mut().map_or(Ok(0), |(_, back)| back.carry(segment.va(), copy, segment.bytes()));
+        segment.note_use(&arrivals, arrivals.seq());
+        segment.set_arrival(carried?);
         Ok(())
     }
 
@@ -461,6 +546,35 @@ impl Arena {
                 let _ = departures.wait_passed(*seq, &mut || Ok(()));
             }
         }
+    }
+}
+
+/// What others may still take from pools with a guarantee: bytes by stock, and those on their way out already.
+struct StockRoom {
+    room: Vec<(*const Stock, usize)>,
+    leaving: Vec<(*const Stock, usize)>,
+}
+
+impl StockRoom {
+    fn new(leaving: &VecDeque<Leaving>) -> StockRoom {
+        let going = leaving.iter().filter(|leaving| leaving.segment.state() == SegmentState::Leaving);
+        let of = |segment: &Segment| segment.stock().map(|stock| (Arc::as_ptr(stock), segment.bytes()));
+        StockRoom { room: Vec::new(), leaving: going.filter_map(|leaving| of(&leaving.segment)).collect() }
+    }
+
+    fn take(&mut self, stock: &Arc<Stock>, bytes: usize) -> bool {
+        let key = Arc::as_ptr(stock);
+        let index = self.room.iter().position(|(known, _)| *known == key).unwrap_or_else(|| {
+            let leaving: usize = self.leaving.iter().filter(|(known, _)| *known == key).map(|(_, bytes)| bytes).sum();
+            self.room.push((key, stock.above_guarantee().saturating_sub(leaving)));
+            self.room.len() - 1
+        });
+        let room = &mut self.room[index].1;
+        let fits = bytes <= *room;
+        if fits {
+            *room -= bytes;
+        }
+        fits
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::arena::{Arena, ArenaMode};
+use super::arena::{Arena, ArenaMode, Owner};
 use super::segment::{Segment, SegmentClass};
 use super::size_class::round_up;
 use super::uses::Uses;
@@ -47,7 +47,7 @@ impl GrowBuffer {
         } else {
             let whole = arena
                 .under_pressure(max_bytes, NO_POOL, &mut || Ok(()), || {
-                    arena.obtain(max_bytes, SegmentClass::Grow, NO_POOL, false)
+                    arena.obtain(max_bytes, SegmentClass::Grow, Owner::default(), false)
                 })
                 .map_err(|error| arena.explain(error, max_bytes))?;
             grown.mapped = max_bytes;
@@ -88,7 +88,7 @@ impl GrowBuffer {
                 let mut grown = self.grown.lock();
                 if bytes > grown.mapped {
                     let (va, more) = (self.base + grown.mapped as u64, wanted - grown.mapped);
-                    let segment = self.arena.map_at(va, more, SegmentClass::Grow, NO_POOL, false)?;
+                    let segment = self.arena.map_at(va, more, SegmentClass::Grow, Owner::default(), false)?;
                     grown.segments.push(segment);
                     grown.mapped = wanted;
                 }

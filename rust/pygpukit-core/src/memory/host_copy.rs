@@ -1,10 +1,22 @@
 //! `HostStore`: host memory that evicted segments move to, page-locked as far as its pool goes and plain beyond.
+//!
+//! Page-locked memory comes in pieces of few sizes, as the device's does, so that what one segment leaves serves the
+//! next, and memory that was locked ahead of need serves all.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use smallvec::SmallVec;
+
+use super::pieces;
 use crate::error::{Error, Result, human};
 use crate::host::{PinnedBlock, PinnedPool};
+use crate::stream::Stream;
+
+/// The smallest piece.
+const GRANULE: usize = 2 << 20;
+
+const UNLIMITED: usize = usize::MAX;
 
 /// Bytes of host memory behind segments, evicted ones and those that keep their copy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -12,6 +24,79 @@ pub struct HostStats {
     pub pinned: usize,
     pub pageable: usize,
     pub pageable_limit: usize,
+}
+
+/// What a pool's segments, and those of the pools below it, may use of the host.
+#[derive(Debug)]
+pub(crate) struct HostBudget {
+    name: String,
+    parent: Option<Arc<HostBudget>>,
+    limit: AtomicUsize,
+    used: AtomicUsize,
+}
+
+impl HostBudget {
+    pub fn new(name: &str, limit: Option<usize>, parent: Option<Arc<HostBudget>>) -> Arc<HostBudget> {
+        let limit = AtomicUsize::new(limit.unwrap_or(UNLIMITED));
+        Arc::new(HostBudget { name: name.to_string(), parent, limit, used: AtomicUsize::new(0) })
+    }
+
+    pub fn limit(&self) -> Option<usize> {
+        Some(self.limit.load(Ordering::Relaxed)).filter(|limit| *limit != UNLIMITED)
+    }
+
+    pub fn used(&self) -> usize {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    fn charge(&self, bytes: usize) -> Result<()> {
+        let limit = self.limit.load(Ordering::Relaxed);
+        let fits = |used: usize| used.checked_add(bytes).filter(|total| *total <= limit);
+        self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).map_err(|used| {
+            Error::HostMemory(format!(
+                "no host memory for an evicted array of {}: pool '{}' uses {} of its host quota of {}. Raise host_quota, or \
+                 drop arrays",
+                human(bytes),
+                self.name,
+                human(used),
+                human(limit)
+            ))
+        })?;
+        if let Some(parent) = &self.parent
+            && let Err(error) = parent.charge(bytes)
+        {
+            self.used.fetch_sub(bytes, Ordering::Relaxed);
+            return Err(error);
+        }
+        Ok(())
+    }
+
+    fn uncharge(&self, bytes: usize) {
+        self.used.fetch_sub(bytes, Ordering::Relaxed);
+        if let Some(parent) = &self.parent {
+            parent.uncharge(bytes);
+        }
+    }
+}
+
+/// A charge that is given back when dropped.
+#[derive(Debug)]
+struct Charge {
+    budget: Arc<HostBudget>,
+    bytes: usize,
+}
+
+impl Charge {
+    fn new(budget: &Arc<HostBudget>, bytes: usize) -> Result<Charge> {
+        budget.charge(bytes)?;
+        Ok(Charge { budget: budget.clone(), bytes })
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.budget.uncharge(self.bytes);
+    }
 }
 
 #[derive(Debug)]
@@ -23,8 +108,8 @@ pub(crate) struct HostStore {
 }
 
 #[derive(Debug)]
-enum Memory {
-    Pinned(PinnedBlock),
+pub(crate) enum Memory {
+    Pinned(SmallVec<[PinnedBlock; 2]>),
     Pageable(Box<[u8]>),
 }
 
@@ -33,6 +118,7 @@ enum Memory {
 pub(crate) struct HostCopy {
     store: Arc<HostStore>,
     memory: Memory,
+    charge: Charge,
 }
 
 impl HostStore {
@@ -50,28 +136,45 @@ impl HostStore {
         let _ = self.pool.set(pool.clone());
     }
 
+    pub fn pool(&self) -> Option<&Arc<PinnedPool>> {
+        self.pool.get()
+    }
+
     pub fn set_pageable_limit(&self, bytes: usize) {
         self.pageable_limit.store(bytes, Ordering::Relaxed);
     }
 
-    /// Memory for a copy of this size.
-    pub fn take(self: &Arc<Self>, bytes: usize) -> Result<HostCopy> {
-        if let Some(block) = self.pool.get().and_then(|pool| pool.take(bytes).ok()) {
-            self.pinned.fetch_add(block.len(), Ordering::Relaxed);
-            return Ok(HostCopy { store: self.clone(), memory: Memory::Pinned(block) });
+    /// Page-locked memory for a copy of this size; None when the pool has no more. Fails only where the budget does.
+    pub fn take_pinned(self: &Arc<Self>, bytes: usize, budget: &Arc<HostBudget>) -> Result<Option<HostCopy>> {
+        let charge = Charge::new(budget, bytes)?;
+        let Some(pool) = self.pool.get() else { return Ok(None) };
+        let mut blocks = SmallVec::new();
+        for size in pieces::sizes(bytes, GRANULE) {
+            match pool.take(size) {
+                Ok(block) => blocks.push(block),
+                Err(_) => return Ok(None),
+            }
         }
+        self.pinned.fetch_add(bytes, Ordering::Relaxed);
+        Ok(Some(HostCopy { store: self.clone(), memory: Memory::Pinned(blocks), charge }))
+    }
+
+    /// Other memory for a copy of this size.
+    pub fn take_pageable(self: &Arc<Self>, bytes: usize, budget: &Arc<HostBudget>) -> Result<HostCopy> {
+        let charge = Charge::new(budget, bytes)?;
         let limit = self.pageable_limit.load(Ordering::Relaxed);
         let fits = |used: usize| used.checked_add(bytes).filter(|total| *total <= limit);
         if self.pageable.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok() {
             let mut room: Vec<u8> = Vec::new();
             if room.try_reserve_exact(bytes).is_ok() {
                 room.resize(bytes, 0);
-                return Ok(HostCopy { store: self.clone(), memory: Memory::Pageable(room.into_boxed_slice()) });
+                let memory = Memory::Pageable(room.into_boxed_slice());
+                return Ok(HostCopy { store: self.clone(), memory, charge });
             }
             self.pageable.fetch_sub(bytes, Ordering::Relaxed);
         }
         let pinned = self.pool.get().map(|pool| pool.stats()).unwrap_or_default();
-        Err(Error::Value(format!(
+        Err(Error::HostMemory(format!(
             "no host memory for an evicted array of {}: {} of {} page-locked and {} of {} other bytes are in use. Raise \
              PYGPUKIT_PINNED_LIMIT or PYGPUKIT_SPILL_LIMIT, or drop arrays",
             human(bytes),
@@ -92,19 +195,29 @@ impl HostStore {
 }
 
 impl HostCopy {
-    pub fn address(&self) -> u64 {
-        match &self.memory {
-            Memory::Pinned(block) => block.ptr() as u64,
-            Memory::Pageable(bytes) => bytes.as_ptr() as u64,
+    pub fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    /// Does it wait for copies from and to it when it is dropped?
+    pub fn is_ordered(&self) -> bool {
+        matches!(self.memory, Memory::Pinned(_))
+    }
+
+    /// A copy with number `seq` on `stream` reads or writes it.
+    pub fn note_use(&self, stream: &Arc<Stream>, seq: u64) {
+        if let Memory::Pinned(blocks) = &self.memory {
+            blocks.iter().for_each(|block| block.note_use(stream, seq));
         }
     }
 }
 
 impl Drop for HostCopy {
     fn drop(&mut self) {
-        match &self.memory {
-            Memory::Pinned(block) => self.store.pinned.fetch_sub(block.len(), Ordering::Relaxed),
-            Memory::Pageable(bytes) => self.store.pageable.fetch_sub(bytes.len(), Ordering::Relaxed),
+        let used = match &self.memory {
+            Memory::Pinned(_) => &self.store.pinned,
+            Memory::Pageable(_) => &self.store.pageable,
         };
+        used.fetch_sub(self.charge.bytes, Ordering::Relaxed);
     }
 }

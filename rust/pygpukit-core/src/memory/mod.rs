@@ -15,16 +15,19 @@
 //! of them has passed that use. Memory goes back to the device under the same rule, because unmapping does not wait
 //! for running kernels.
 //!
-//! Lock order: the turn of the one thread that makes room, then a pool's cache or a growable buffer, then the arena, then a stream's state, then the device's own
-//! locks. No two pool locks are held together: quotas along the parent chain are atomics. But for the turn, no lock is held while a
-//! stream is waited for, because work that runs meanwhile may allocate.
+//! Lock order: the turn of the one thread that makes room, then a pool's cache or a growable buffer, then the arena,
+//! then the making of physical memory, then a stock, then a stream's state, then the device's own locks. No two pool locks are held together: quotas along the parent
+//! chain are atomics. But for the turn, no lock is held while a stream is waited for, because work that runs meanwhile
+//! may allocate.
 
 mod account;
 mod arena;
 mod cache;
 mod evict;
+mod ferry;
 mod grow;
 mod host_copy;
+mod journal;
 mod pieces;
 mod pool;
 mod ranges;
@@ -33,6 +36,7 @@ mod segment;
 pub(crate) mod size_class;
 mod snapshot;
 mod stats;
+mod stock;
 mod storage;
 pub(crate) mod uses;
 
@@ -42,6 +46,7 @@ pub use arena::{Arena, ArenaMode};
 pub use evict::MoveStats;
 pub use grow::GrowBuffer;
 pub use host_copy::HostStats;
+pub use journal::{Event, EventKind, Record, Recorder};
 pub use pool::{Pool, PoolOptions};
 pub use segment::{Segment, SegmentClass, SegmentState};
 pub use size_class::{ALIGN, SMALL_MAX};

@@ -3,16 +3,18 @@
 //! A piece cannot be split. Evictable segments are made of pieces of few sizes, so that what one leaves serves the next.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use smallvec::smallvec;
 
 use super::arena::Arena;
 use super::segment::Pieces;
+use super::stock::Stock;
 use crate::device::{DevPtr, PhysHandle};
 use crate::error::Result;
 
 /// The largest piece of an evictable segment.
-const PIECE_MAX: usize = 64 << 20;
+pub(super) const PIECE_MAX: usize = 64 << 20;
 
 /// Pieces nobody uses, by size.
 #[derive(Debug, Default)]
@@ -22,25 +24,32 @@ pub(crate) struct Spare {
 }
 
 impl Spare {
-    fn take(&mut self, bytes: usize) -> Option<PhysHandle> {
+    pub fn take(&mut self, bytes: usize) -> Option<PhysHandle> {
         let handle = self.pieces.get_mut(&bytes)?.pop()?;
         self.bytes -= bytes;
         Some(handle)
     }
 
-    fn put(&mut self, handle: PhysHandle, bytes: usize) {
+    pub fn put(&mut self, handle: PhysHandle, bytes: usize) {
         self.pieces.entry(bytes).or_default().push(handle);
         self.bytes += bytes;
     }
 
-    fn take_largest(&mut self) -> Option<(PhysHandle, usize)> {
-        let bytes = self.pieces.iter().rev().find(|(_, handles)| !handles.is_empty()).map(|(bytes, _)| *bytes)?;
-        self.take(bytes).map(|handle| (handle, bytes))
+    /// The largest piece of at most this many bytes.
+    pub fn take_up_to(&mut self, bytes: usize) -> Option<(PhysHandle, usize)> {
+        let has = |(size, handles): (&usize, &Vec<PhysHandle>)| (!handles.is_empty()).then_some(*size);
+        let size = self.pieces.range(..=bytes).rev().find_map(has)?;
+        self.take(size).map(|handle| (handle, size))
+    }
+
+    pub fn take_smallest(&mut self) -> Option<(PhysHandle, usize)> {
+        let size = self.pieces.iter().find_map(|(size, handles)| (!handles.is_empty()).then_some(*size))?;
+        self.take(size).map(|handle| (handle, size))
     }
 }
 
 /// Sizes of the pieces of a segment: as many of the largest as fit, then halves. All are multiples of the granularity.
-fn sizes(bytes: usize, granule: usize) -> impl Iterator<Item = usize> {
+pub(super) fn sizes(bytes: usize, granule: usize) -> impl Iterator<Item = usize> {
     let mut left = bytes;
     let mut size = granule << (PIECE_MAX / granule).checked_ilog2().unwrap_or(0);
     std::iter::from_fn(move || {
@@ -57,29 +66,27 @@ fn sizes(bytes: usize, granule: usize) -> impl Iterator<Item = usize> {
 }
 
 impl Arena {
-    /// Memory for an evictable segment.
-    pub(super) fn take_pieces(&self, bytes: usize) -> Result<Pieces> {
+    /// Memory for a segment: in one piece when it stays and nobody's guarantee is touched.
+    pub(super) fn take_pieces(&self, stock: Option<&Arc<Stock>>, bytes: usize, evictable: bool) -> Result<Pieces> {
+        if !evictable && stock.is_none() {
+            return Ok(smallvec![(self.create(bytes)?, bytes)]);
+        }
         let mut pieces = Pieces::new();
         for size in sizes(bytes, self.granule()) {
-            let spare = self.spare.lock().take(size);
-            match spare.map_or_else(|| self.device().create(size), Ok) {
-                Ok(handle) => pieces.push((handle, size)),
-                Err(error) => {
-                    self.put_pieces(pieces);
-                    return Err(error);
-                }
-            }
+            let drawn = self.draw(stock, size, &mut pieces);
+            drawn.inspect_err(|_| self.put_back(stock, std::mem::take(&mut pieces)))?;
         }
         Ok(pieces)
     }
 
-    /// Memory for a segment that stays, in one piece.
-    pub(super) fn take_piece(&self, bytes: usize) -> Result<Pieces> {
-        Ok(smallvec![(self.device().create(bytes)?, bytes)])
+    /// New physical memory.
+    pub(super) fn create(&self, bytes: usize) -> Result<PhysHandle> {
+        let _one_at_a_time = self.creating.lock();
+        self.device().create(bytes)
     }
 
     /// Keep pieces for the next segment.
-    pub(super) fn put_pieces(&self, pieces: Pieces) {
+    pub(super) fn keep_spare(&self, pieces: Pieces) {
         let mut spare = self.spare.lock();
         for (handle, bytes) in pieces {
             spare.put(handle, bytes);
@@ -99,17 +106,23 @@ impl Arena {
         Ok(())
     }
 
-    /// Every stream has passed the last use.
+    /// Every stream has passed the last use. All of them or, when the driver refuses one, none.
     pub(super) fn unmap_pieces(&self, va: DevPtr, pieces: &Pieces) -> Result<()> {
         let mut at = va;
-        for (_, bytes) in pieces {
-            self.device().unmap(at, *bytes)?;
+        for (index, (_, bytes)) in pieces.iter().enumerate() {
+            if let Err(error) = self.device().unmap(at, *bytes) {
+                let unmapped: Pieces = pieces[..index].iter().copied().collect();
+                self.record(self.map_pieces(va, &unmapped));
+                return Err(error);
+            }
             at += *bytes as u64;
         }
         Ok(())
     }
 
-    pub(super) fn release_pieces(&self, pieces: Pieces) -> Result<()> {
+    /// Give pieces back to the device, but for those a guarantee holds.
+    pub(super) fn release_pieces(&self, stock: Option<&Arc<Stock>>, pieces: Pieces) -> Result<()> {
+        let pieces = self.hold_back(stock, pieces);
         let released: Vec<Result<()>> =
             pieces.into_iter().map(|(handle, bytes)| self.device().release(handle, bytes)).collect();
         released.into_iter().collect()
@@ -120,7 +133,7 @@ impl Arena {
         loop {
             let piece = {
                 let mut spare = self.spare.lock();
-                if spare.bytes <= keep { None } else { spare.take_largest() }
+                if spare.bytes <= keep { None } else { spare.take_up_to(usize::MAX) }
             };
             let Some((handle, bytes)) = piece else { return Ok(()) };
             self.device().release(handle, bytes)?;
@@ -130,13 +143,6 @@ impl Arena {
     /// Physical bytes kept for the next segment.
     pub fn spare_bytes(&self) -> usize {
         self.spare.lock().bytes
-    }
-
-    /// A segment's memory leaves it for the next one.
-    pub(super) fn spare_from(&self, va: DevPtr, pieces: Pieces) -> Result<()> {
-        self.unmap_pieces(va, &pieces)?;
-        self.put_pieces(pieces);
-        Ok(())
     }
 }
 

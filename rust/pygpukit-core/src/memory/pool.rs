@@ -8,12 +8,14 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use parking_lot::{Mutex, MutexGuard};
 
 use super::account::Account;
-use super::arena::{Arena, ArenaMode, REPORTED_HOLDERS, largest};
+use super::arena::{Arena, ArenaMode, Owner, REPORTED_HOLDERS, largest};
 use super::cache::{Block, Cache};
 use super::evict::Candidate;
+use super::host_copy::HostBudget;
 use super::segment::{Backing, Segment, SegmentClass, SegmentState};
-use super::size_class::{Fit, Request, slab_bytes};
+use super::size_class::{Fit, Request, round_up, slab_bytes};
 use super::stats::PoolStats;
+use super::stock::Stock;
 use super::storage::Storage;
 use super::uses::Uses;
 use crate::device::DeviceKind;
@@ -31,6 +33,10 @@ pub struct PoolOptions {
     pub floor: usize,
     /// Pools of a lower rank lose memory first.
     pub rank: u32,
+    /// Bytes of the device that are held for it, and for the pools below, from its beginning to its end.
+    pub guarantee: usize,
+    /// Most bytes of host memory that evicted arrays may use, those of pools below included.
+    pub host_quota: Option<usize>,
 }
 
 pub struct Pool {
@@ -49,6 +55,15 @@ pub struct Pool {
     /// Pools of a lower rank lose memory first.
     rank: AtomicU32,
     account: Account,
+    /// Bytes held for it whether it uses them or not, which the pools around count as used. Zero for most.
+    guarantee: AtomicUsize,
+    /// Held while a pool with a guarantee is charged, so that the pools around count exactly what is above it.
+    exact: Mutex<()>,
+    /// Its own or that of a pool around.
+    stock: Option<Arc<Stock>>,
+    host: Arc<HostBudget>,
+    /// Bytes charged for which memory is still looked for; changed under the cache's lock.
+    pending: AtomicUsize,
     /// Set under the cache's lock.
     closed: AtomicBool,
     cache: Mutex<Cache>,
@@ -63,27 +78,66 @@ impl fmt::Debug for Pool {
 impl Pool {
     /// A pool without a parent.
     pub fn root(arena: &Arc<Arena>, name: &str) -> Arc<Pool> {
-        Pool::build(arena, name, None, PoolOptions::default(), false)
+        Pool::root_with(arena, name, PoolOptions::default())
     }
 
+    /// Without a guarantee.
     pub fn root_with(arena: &Arc<Arena>, name: &str, options: PoolOptions) -> Arc<Pool> {
-        Pool::build(arena, name, None, options, false)
+        Pool::build(arena, name, None, PoolOptions { guarantee: 0, ..options }, None, false)
     }
 
     /// A pool whose allocations also count against this one.
     pub fn child(self: &Arc<Self>, name: &str, quota: Option<usize>) -> Result<Arc<Pool>> {
-        self.child_with(name, PoolOptions { quota, ..PoolOptions::default() })
+        self.child_with(name, PoolOptions { quota, ..PoolOptions::default() }, &mut || Ok(()))
     }
 
-    pub fn child_with(self: &Arc<Self>, name: &str, options: PoolOptions) -> Result<Arc<Pool>> {
+    /// Memory for a guarantee is taken from others where they evict; `check` runs meanwhile and may end the wait.
+    pub fn child_with(
+        self: &Arc<Self>,
+        name: &str,
+        options: PoolOptions,
+        check: &mut dyn FnMut() -> Result<()>,
+    ) -> Result<Arc<Pool>> {
         self.check_open()?;
+        let without =
+            "without virtual memory management (missing on this device, or switched off by PYGPUKIT_POOL=none)";
         if options.evicting && self.arena.mode() != ArenaMode::Vmm {
             return Err(Error::Value(format!(
-                "pool '{name}' cannot evict: without virtual memory management (missing on this device, or switched off \
-                 by PYGPUKIT_POOL=none) an array could not come back to its address; use enable_eviction=False"
+                "pool '{name}' cannot evict: {without} an array could not come back to its address; use \
+                 enable_eviction=False"
             )));
         }
-        Ok(Pool::build(&self.arena, name, Some(self.clone()), options, false))
+        if options.guarantee == 0 {
+            return Ok(Pool::build(&self.arena, name, Some(self.clone()), options, self.stock.clone(), false));
+        }
+        if self.arena.mode() != ArenaMode::Vmm {
+            return Err(Error::Value(format!(
+                "pool '{name}' cannot have a guarantee: {without} no memory can be held"
+            )));
+        }
+        let guarantee = round_up(options.guarantee, self.arena.granule()).unwrap_or(usize::MAX);
+        if options.quota.is_some_and(|quota| quota < guarantee) {
+            return Err(Error::Value(format!(
+                "pool '{name}': the guarantee of {guarantee} bytes (whole pieces of {}) is above its quota of {} bytes",
+                self.arena.granule(),
+                options.quota.unwrap_or(0)
+            )));
+        }
+        while let Err(refusing) = self.charge_below(guarantee, false) {
+            if refusing.is_closed() || !self.arena.make_room(Some(refusing), guarantee, self.id, check)? {
+                return Err(refusing.refusal(guarantee));
+            }
+        }
+        let stock = self
+            .arena
+            .under_pressure(guarantee, self.id, check, || self.arena.stock(guarantee, self.stock.clone()))
+            .map_err(|error| self.arena.explain(error, guarantee))
+            .inspect_err(|_| {
+                self.uncharge_below(guarantee);
+                self.arena.record(self.arena.release_spare(0));
+            })?;
+        let options = PoolOptions { guarantee, ..options };
+        Ok(Pool::build(&self.arena, name, Some(self.clone()), options, Some(stock), false))
     }
 
     /// The memory of one graph. What is freed while the graph is recorded serves later allocations on the same
@@ -92,7 +146,7 @@ impl Pool {
     pub fn private(parent: &Arc<Pool>) -> Arc<Pool> {
         let name = format!("{} (graph)", parent.name);
         let options = PoolOptions { evicting: parent.evicting, ..PoolOptions::default() };
-        Pool::build(&parent.arena, &name, Some(parent.clone()), options, true)
+        Pool::build(&parent.arena, &name, Some(parent.clone()), options, parent.stock.clone(), true)
     }
 
     fn build(
@@ -100,9 +154,12 @@ impl Pool {
         name: &str,
         parent: Option<Arc<Pool>>,
         options: PoolOptions,
+        stock: Option<Arc<Stock>>,
         private: bool,
     ) -> Arc<Pool> {
+        let above = parent.as_ref().map(|parent| parent.host.clone());
         let pool = Arc::new(Pool {
+            host: HostBudget::new(name, options.host_quota, above),
             id: arena.next_pool_id(),
             name: name.to_string(),
             arena: arena.clone(),
@@ -113,6 +170,10 @@ impl Pool {
             floor: AtomicUsize::new(options.floor),
             rank: AtomicU32::new(options.rank),
             account: Account::new(options.quota),
+            guarantee: AtomicUsize::new(options.guarantee),
+            exact: Mutex::default(),
+            stock,
+            pending: AtomicUsize::new(0),
             closed: AtomicBool::new(false),
             cache: Mutex::default(),
         });
@@ -150,6 +211,42 @@ impl Pool {
         self.rank.store(rank, Ordering::Relaxed);
     }
 
+    /// Where its memory comes from first, when that is held.
+    pub(crate) fn stock(&self) -> Option<&Arc<Stock>> {
+        self.stock.as_ref()
+    }
+
+    /// Bytes of the device that are held for it.
+    pub fn guarantee(&self) -> usize {
+        self.guarantee.load(Ordering::Relaxed)
+    }
+
+    /// What it holds by its guarantee and does not use, for reports.
+    pub(crate) fn held_unused(&self) -> Option<(usize, String)> {
+        let unused = self.own_stock().map_or(0, |stock| stock.unused());
+        (unused > 0).then(|| (unused, format!("held by the guarantee of pool '{}'", self.name)))
+    }
+
+    pub(crate) fn own_stock(&self) -> Option<&Arc<Stock>> {
+        self.stock.as_ref().filter(|_| self.guarantee() > 0)
+    }
+
+    /// What evicted arrays may use of the host.
+    pub(crate) fn host_budget(&self) -> &Arc<HostBudget> {
+        &self.host
+    }
+
+    /// Most bytes of host memory that evicted arrays may use.
+    pub fn host_quota(&self) -> Option<usize> {
+        self.host.limit()
+    }
+
+    /// The outermost pool from here to the root whose arrays have a host quota.
+    pub(crate) fn host_bound(&self) -> Option<&Pool> {
+        let above = self.parent.as_ref().and_then(|parent| parent.host_bound());
+        above.or_else(|| self.host_quota().map(|_| self))
+    }
+
     /// Unique in the arena; segments carry it.
     pub fn id(&self) -> u32 {
         self.id
@@ -180,11 +277,26 @@ impl Pool {
         self.account.used()
     }
 
+    /// From now on the peak is that of what comes.
+    pub fn reset_peak(&self) {
+        self.account.reset_peak();
+    }
+
     /// A quota below what is in use refuses new allocations until enough is given back; what can be evicted is, at once.
     pub fn set_quota(&self, quota: Option<usize>, check: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+        if quota.is_some_and(|quota| quota < self.guarantee()) {
+            return Err(Error::Value(format!(
+                "pool '{}': a quota of {} bytes is below its guarantee of {} bytes",
+                self.name,
+                quota.unwrap_or(0),
+                self.guarantee()
+            )));
+        }
         {
             let _lock = self.cache.lock();
+            let _exact = self.exact.lock();
             self.account.set_quota(quota);
+            self.arena.journal.quota_set(self);
         }
         let above = self.used().saturating_sub(quota.unwrap_or(usize::MAX));
         if above > 0 {
@@ -226,14 +338,20 @@ impl Pool {
         if let Some(block) = self.take_at_once(&mut cache, &place, stream) {
             self.keep_alive(&mut cache);
             self.note_charge(&block.segment, request.rounded);
+            self.arena.journal.allocated(self, &block, request.rounded);
             drop(cache);
             return Ok(Storage::new(block, &request, self));
         }
+        self.pending.fetch_add(request.rounded, Ordering::Relaxed);
         drop(cache);
         let found = self.find(&place, stream, check);
         let lock = self.cache.lock();
+        self.pending.fetch_sub(request.rounded, Ordering::Relaxed);
         match &found {
-            Ok(block) => self.note_charge(&block.segment, request.rounded),
+            Ok(block) => {
+                self.note_charge(&block.segment, request.rounded);
+                self.arena.journal.allocated(self, block, request.rounded);
+            }
             Err(_) => self.uncharge(request.rounded),
         }
         drop(lock);
@@ -280,7 +398,20 @@ impl Pool {
             if cache.live() == 0 || !self.private { cache.drain_idle(true)? } else { Vec::new() }
         };
         self.arena.retire(idle);
+        self.end_guarantee();
         Ok(())
+    }
+
+    /// Hold no more than what is in use.
+    fn end_guarantee(&self) {
+        if let Some(stock) = self.own_stock() {
+            self.arena.dissolve(stock);
+        }
+        let Some(_exact) = self.exactly() else { return };
+        let unused = self.guarantee.swap(0, Ordering::Relaxed).saturating_sub(self.account.used());
+        if let Some(parent) = &self.parent {
+            parent.uncharge_below(unused);
+        }
     }
 
     /// The whole pool's memory is used by `stream` up to `seq`: a replay of the graph that owns it.
@@ -297,9 +428,12 @@ impl Pool {
                 used: self.account.used(),
                 peak: self.account.peak(),
                 quota: self.quota(),
+                guarantee: self.guarantee(),
+                held: self.own_stock().map_or(0, |stock| stock.unused()),
                 cached,
                 reserved: cache.reserved,
                 evicted: cache.evicted(),
+                host: self.host.used(),
                 hits: cache.hits,
                 misses: cache.misses,
                 allocations: cache.hits + cache.misses,
@@ -307,7 +441,8 @@ impl Pool {
                 live: cache.live(),
                 ..PoolStats::default()
             };
-            (stats, free.saturating_add(cached))
+            let held = self.stock.as_ref().map_or(0, |stock| stock.unused());
+            (stats, free.saturating_add(cached).saturating_add(held))
         };
         stats.available = self.quota_room().min(room);
         stats
@@ -316,7 +451,8 @@ impl Pool {
     /// The largest live allocations of this pool and those below it: bytes and what is known of them.
     pub fn top_holders(&self, n: usize) -> Vec<(usize, String)> {
         let pools = self.arena.pools();
-        largest(pools.iter().filter(|pool| pool.is_within(self)).flat_map(|pool| pool.own_holders()).collect(), n)
+        let inside = pools.iter().filter(|pool| pool.is_within(self));
+        largest(inside.flat_map(|pool| pool.own_holders().into_iter().chain(pool.held_unused())).collect(), n)
     }
 
     pub(crate) fn own_holders(&self) -> Vec<(usize, String)> {
@@ -346,6 +482,7 @@ impl Pool {
         if self.evicting {
             block.segment.subtract_charge(charged);
         }
+        self.arena.journal.freed(self, &block, charged);
         match block.segment.class() {
             SegmentClass::Empty => cache.frees += 1,
             // There is no memory to keep; and what is on its way out is not worth keeping. A graph still uses its address.
@@ -363,9 +500,9 @@ impl Pool {
                 if class == SegmentClass::Large {
                     block.segment.set_label(None);
                 }
-                if !block.segment.is_counted() && !self.private && block.segment.live() == 1 {
-                    // Nobody will ask for what the evicted slab held.
-                    block.segment.forget_host();
+                // Nobody will ask for what it held, but for a graph.
+                if self.evicting && !self.private && block.segment.live() == 1 {
+                    block.segment.forget_copy();
                 }
                 cache.give_back(block, uses, !self.private);
             }
@@ -438,7 +575,7 @@ impl Pool {
             }
             // Not under the lock: making memory takes the driver a while.
             drop(cache);
-            let segment = self.arena.obtain(bytes, class, self.id, self.evicting)?;
+            let segment = self.arena.obtain(bytes, class, self.owner(), self.evicting)?;
             let mut cache = self.cache.lock();
             if self.is_closed() {
                 drop(cache);
@@ -461,27 +598,30 @@ impl Pool {
     /// With `back`, for memory that was handed out before: a closed pool takes it too.
     #[inline]
     fn charge_for(&self, bytes: usize, back: bool) -> std::result::Result<(), &Pool> {
-        if (self.is_closed() && !back) || (bytes > 0 && !self.account.add_own(bytes)) {
-            return Err(self);
-        }
-        if let Some(parent) = &self.parent
-            && let Err(refusing) = parent.charge_below(bytes, back)
-        {
-            self.account.subtract_own(bytes);
-            return Err(refusing);
-        }
-        self.account.raise_peak();
-        Ok(())
+        self.charge_with(bytes, back, Account::add_own, Account::subtract_own)
     }
 
     fn charge_below(&self, bytes: usize, back: bool) -> std::result::Result<(), &Pool> {
-        if (self.is_closed() && !back) || (bytes > 0 && !self.account.add_below(bytes)) {
+        self.charge_with(bytes, back, Account::add_below, Account::subtract_below)
+    }
+
+    #[inline]
+    fn charge_with(
+        &self,
+        bytes: usize,
+        back: bool,
+        add: impl Fn(&Account, usize) -> bool,
+        subtract: impl Fn(&Account, usize),
+    ) -> std::result::Result<(), &Pool> {
+        let exact = self.exactly();
+        let before = if exact.is_some() { self.account.used() } else { 0 };
+        if (self.is_closed() && !back) || (bytes > 0 && !add(&self.account, bytes)) {
             return Err(self);
         }
         if let Some(parent) = &self.parent
-            && let Err(refusing) = parent.charge_below(bytes, back)
+            && let Err(refusing) = parent.charge_below(self.above_guarantee(before, bytes), back)
         {
-            self.account.subtract_below(bytes);
+            subtract(&self.account, bytes);
             return Err(refusing);
         }
         self.account.raise_peak();
@@ -491,17 +631,41 @@ impl Pool {
     /// The cache's lock is held.
     #[inline]
     fn uncharge(&self, bytes: usize) {
-        self.account.subtract_own(bytes);
-        let mut above = self.parent.as_ref();
-        while let Some(pool) = above {
-            pool.account.subtract_below(bytes);
-            above = pool.parent.as_ref();
+        self.uncharge_with(bytes, Account::subtract_own);
+    }
+
+    fn uncharge_below(&self, bytes: usize) {
+        self.uncharge_with(bytes, Account::subtract_below);
+    }
+
+    #[inline]
+    fn uncharge_with(&self, bytes: usize, subtract: impl Fn(&Account, usize)) {
+        let exact = self.exactly();
+        subtract(&self.account, bytes);
+        if let Some(parent) = &self.parent {
+            let after = if exact.is_some() { self.account.used() } else { 0 };
+            parent.uncharge_below(self.above_guarantee(after, bytes));
         }
     }
 
     /// Does the pool's own quota leave this much?
     pub(crate) fn has_room(&self, bytes: usize) -> bool {
         self.account.room() >= bytes
+    }
+
+    #[inline]
+    fn exactly(&self) -> Option<MutexGuard<'_, ()>> {
+        (self.guarantee() > 0).then(|| self.exact.lock())
+    }
+
+    /// Of `bytes` more than `used`, those that the guarantee does not cover.
+    #[inline]
+    fn above_guarantee(&self, used: usize, bytes: usize) -> usize {
+        bytes.min((used + bytes).saturating_sub(self.guarantee()))
+    }
+
+    fn owner(&self) -> Owner {
+        Owner { id: self.id, stock: self.stock.clone() }
     }
 
     /// What the quotas from here to the root leave.
@@ -538,8 +702,8 @@ impl Pool {
         leaving
     }
 
-    /// Bytes of this pool that eviction could not take, by reason.
-    pub(crate) fn note_stuck(&self, into: &mut BTreeMap<&'static str, usize>) {
+    /// Bytes of this pool that eviction could not take, for itself or for those outside, by reason.
+    pub(crate) fn note_stuck(&self, outside: bool, into: &mut BTreeMap<&'static str, usize>) {
         let cache = self.cache.lock();
         for segment in cache.segments().iter().filter(|segment| segment.live() > 0 && segment.is_counted()) {
             let why = match () {
@@ -547,6 +711,9 @@ impl Pool {
                 () if segment.is_exported() => "exported, because their address was read",
                 () if segment.is_pinned() => "pinned",
                 () if cache.held() <= self.floor() => "reserved by their pool",
+                () if outside && segment.stock().is_some_and(|stock| stock.above_guarantee() < segment.bytes()) => {
+                    "guaranteed to their pool"
+                }
                 () => continue,
             };
             *into.entry(why).or_default() += segment.bytes();
@@ -564,14 +731,20 @@ impl Pool {
             segment.set_resident();
             return Ok(0);
         }
-        let backing = std::mem::replace(&mut *segment.backing(), Backing::Nothing);
-        if let Backing::Mapped(pieces) = backing {
-            self.arena.spare_from(segment.va(), pieces)?;
+        {
+            let mut backing = segment.backing();
+            if let Backing::Mapped(pieces) = &*backing {
+                // What the driver refuses to take stays where it is, with its content.
+                self.arena.unmap_pieces(segment.va(), pieces).inspect_err(|_| segment.set_resident())?;
+                self.arena.put_back(segment.stock(), pieces.clone());
+            }
+            *backing = Backing::Nothing;
         }
         cache.count(segment, false);
         self.arena.count_moved(segment.bytes(), false);
         let charged = segment.charged();
         self.uncharge(charged);
+        self.arena.journal.evicted(self, segment);
         Ok(charged)
     }
 
@@ -589,6 +762,7 @@ impl Pool {
         }
         cache.count(segment, true);
         self.arena.count_moved(segment.bytes(), true);
+        self.arena.journal.restored(self, segment);
         Ok(())
     }
 
@@ -598,6 +772,15 @@ impl Pool {
         cache.count(segment, false);
         self.arena.count_moved(segment.bytes(), false);
         self.uncharge(segment.charged());
+        self.arena.journal.evicted(self, segment);
+    }
+
+    /// Write into the journal what the pool holds.
+    pub(super) fn note_held(&self) {
+        let cache = self.cache.lock();
+        let here = self.account.own().saturating_sub(self.pending.load(Ordering::Relaxed));
+        let on_host = cache.segments().iter().filter(|segment| !segment.is_counted()).map(|segment| segment.charged());
+        self.arena.journal.held(self, here, on_host.sum());
     }
 
     /// Every segment of the pool.
@@ -642,6 +825,7 @@ impl Pool {
     /// The quota has no room, be the pool open or closed.
     #[cold]
     pub(crate) fn over_quota(&self, requested: usize) -> Error {
+        self.arena.journal.refused(Some(self), requested);
         let quota = Some((self.name.clone(), self.account.used(), self.quota().unwrap_or(usize::MAX)));
         let (free, total) = self.arena.memory_info();
         let holders = self.top_holders(REPORTED_HOLDERS);
@@ -656,6 +840,7 @@ impl Drop for Pool {
             return;
         }
         self.arena.unregister(self.id);
+        self.end_guarantee();
         match self.cache.get_mut().drain_idle(true) {
             Ok(idle) => self.arena.retire(idle),
             Err(error) => self.arena.record(Err(error)),

@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 
 use super::host_copy::HostCopy;
 use super::size_class::class_bytes;
+use super::stock::Stock;
 use super::uses::Uses;
 use crate::device::{DevPtr, PhysHandle};
 use crate::stream::Stream;
@@ -56,6 +57,8 @@ pub struct Segment {
     backing: Mutex<Backing>,
     class: SegmentClass,
     owner: u32,
+    /// Where its memory comes from and goes to, when somebody holds it.
+    stock: Option<Arc<Stock>>,
     /// May move to the host. Whoever uses it then enters it first.
     evictable: bool,
     /// State and pins in one word, so that nothing is evicted that somebody has just entered.
@@ -87,6 +90,7 @@ impl Segment {
         backing: Backing,
         class: SegmentClass,
         owner: u32,
+        stock: Option<Arc<Stock>>,
         evictable: bool,
     ) -> Arc<Segment> {
         Arc::new(Segment {
@@ -95,6 +99,7 @@ impl Segment {
             backing: Mutex::new(backing),
             class,
             owner,
+            stock,
             evictable,
             word: AtomicU32::new(SegmentState::Resident as u32),
             exports: AtomicU32::new(0),
@@ -125,6 +130,10 @@ impl Segment {
     /// Id of the pool it belongs to; 0 for a `GrowBuffer`.
     pub fn owner(&self) -> u32 {
         self.owner
+    }
+
+    pub(crate) fn stock(&self) -> Option<&Arc<Stock>> {
+        self.stock.as_ref()
     }
 
     pub fn state(&self) -> SegmentState {
@@ -193,6 +202,11 @@ impl Segment {
         self.dirty.store(false, Ordering::Release);
     }
 
+    /// Its copy on the host is not to be relied on.
+    pub(crate) fn set_dirty(&self) {
+        self.dirty.store(true, Ordering::Release);
+    }
+
     #[inline]
     pub(crate) fn arrival(&self) -> u64 {
         self.arrival.load(Ordering::Acquire)
@@ -211,10 +225,19 @@ impl Segment {
         self.host.lock()
     }
 
-    /// Its copy on the host is of no use any more. Whoever looks at it now keeps it a while longer.
-    pub(crate) fn forget_host(&self) {
-        let copy = self.host.try_lock().and_then(|mut host| host.take());
-        drop(copy);
+    pub(crate) fn try_host(&self) -> Option<MutexGuard<'_, Option<HostCopy>>> {
+        self.host.try_lock()
+    }
+
+    /// Nobody needs its content any more, nor the copy of it.
+    pub(crate) fn forget_copy(&self) {
+        self.set_dirty();
+        // A copy from or to it may be on its way, unless it is evicted.
+        if let Some(mut host) = self.try_host()
+            && host.as_ref().is_some_and(|copy| copy.is_ordered() || !self.is_counted())
+        {
+            *host = None;
+        }
     }
 
     /// The owner's lock is held.

@@ -12,8 +12,13 @@ pub struct PoolStats {
     /// Bytes the pool has from the device.
     pub reserved: usize,
     pub quota: Option<usize>,
+    /// Bytes held for the pool and those below it, and those of them not in use.
+    pub guarantee: usize,
+    pub held: usize,
     /// Bytes of the pool's arrays that are on the host.
     pub evicted: usize,
+    /// Bytes of host memory behind the arrays of the pool and those below it.
+    pub host: usize,
     /// Bytes that may still be handed out: what all quotas above leave, and what the device and the cache have.
     pub available: usize,
     /// Requests served from memory the pool already held.

@@ -29,7 +29,7 @@ fn bench(total: usize, quota: Option<usize>, deferred: Option<u64>) -> Bench {
     state.pinned.set_limit(1 << 30);
     state.arena.set_spill_limit(1 << 30);
     let options = PoolOptions { quota, evicting: true, ..PoolOptions::default() };
-    let pool = state.root_pool.child_with("evicting", options).unwrap();
+    let pool = state.root_pool.child_with("evicting", options, &mut || Ok(())).unwrap();
     let streams = (0..3).map(|_| state.stream(0).unwrap()).collect();
     Bench { state, pool, streams }
 }
@@ -192,7 +192,7 @@ fn a_reserve_keeps_others_out_and_a_rank_decides_who_goes_first() {
     let bench = bench(64 * MIB, Some(16 * MIB), None);
     let make = |floor, rank| {
         let options = PoolOptions { evicting: true, floor, rank, ..PoolOptions::default() };
-        bench.pool.child_with("part", options).unwrap()
+        bench.pool.child_with("part", options, &mut || Ok(())).unwrap()
     };
     let (safe, plain) = (make(8 * MIB, 0), make(0, 1));
     let guarded: Vec<_> = (0..2).map(|_| safe.allocate(4 * MIB, &bench.streams[0]).unwrap()).collect();
@@ -385,4 +385,88 @@ fn an_eviction_begun_twice_waits_for_the_last_use() {
         steps.extend((0..4).flat_map(fills).chain([Evict(1), Fill(1, 3, 1), Evict(1), Evict(0)]));
         lose_nothing(steps, Some(seed)).unwrap();
     }
+}
+
+#[test]
+fn copies_that_nobody_needs_make_room_on_the_host() {
+    let bench = bench(256 * MIB, Some(8 * MIB), None);
+    // Slots for other memory are a part of this.
+    bench.state.pinned.set_limit(14 * MIB);
+    bench.state.arena.set_spill_limit(0);
+    let arrays: Vec<_> = (0..4).map(|_| bench.allocate(4 * MIB)).collect();
+    for round in 0..3u8 {
+        for (i, array) in arrays.iter().enumerate() {
+            bench.fill(array, round * 10 + i as u8, 0).unwrap();
+        }
+        for (i, array) in arrays.iter().enumerate() {
+            assert!(bench.holds(array, round * 10 + i as u8), "round {round}, array {i}");
+        }
+    }
+    assert_eq!(bench.state.arena.move_stats().host.pageable, 0);
+}
+
+#[test]
+fn memory_that_is_not_page_locked_goes_through_slots() {
+    for deferred in [None, Some(1), Some(5)] {
+        let bench = bench(256 * MIB, Some(8 * MIB), deferred);
+        bench.state.pinned.set_limit(4 * MIB);
+        let arrays: Vec<_> = (0..5).map(|_| bench.allocate(4 * MIB - 1000)).collect();
+        for round in 0..3u8 {
+            for (i, array) in arrays.iter().enumerate() {
+                bench.fill(array, round * 10 + i as u8, i % 3).unwrap();
+            }
+            for (i, array) in arrays.iter().enumerate() {
+                assert!(bench.holds(array, round * 10 + i as u8), "round {round}, array {i}");
+            }
+        }
+        let host = bench.state.arena.move_stats().host;
+        assert!(host.pageable >= 12 * MIB && host.pinned == 0, "{host:?}");
+        assert_eq!(bench.state.pinned.stats().used, 4 * (64 << 10), "the slots");
+    }
+}
+
+#[test]
+fn a_host_quota_binds_a_pool_and_those_below_it() {
+    let bench = bench(256 * MIB, Some(8 * MIB), None);
+    let options = PoolOptions { evicting: true, host_quota: Some(4 * MIB), ..PoolOptions::default() };
+    let outer = bench.pool.child_with("outer", options, &mut || Ok(())).unwrap();
+    let inner = outer.child_with("inner", PoolOptions { host_quota: None, ..options }, &mut || Ok(())).unwrap();
+    let plain = bench.allocate(4 * MIB);
+    let mut arrays: Vec<_> = (0..3).map(|_| inner.allocate(4 * MIB, &bench.streams[0]).unwrap()).collect();
+    bench.fill(&arrays[1], 1, 0).unwrap();
+    // The arrays of the pool around have no such bound.
+    assert!(!plain.is_resident() && !arrays[0].is_resident());
+    assert_eq!((outer.stats().host, inner.stats().host, bench.pool.stats().host), (4 * MIB, 4 * MIB, 8 * MIB));
+    let text = inner.allocate(4 * MIB, &bench.streams[0]).unwrap_err().to_string();
+    assert!(text.contains("pool 'outer' uses 4.0 MiB of its host quota of 4.0 MiB"), "{text}");
+    arrays.pop();
+    bench.fill(&arrays[0], 3, 0).unwrap();
+    assert!(bench.holds(&arrays[0], 3) && bench.holds(&arrays[1], 1));
+    drop(arrays);
+    bench.finish();
+    assert_eq!(outer.stats().host, 0);
+}
+
+#[test]
+fn others_gain_nothing_below_a_guarantee() {
+    let bench = bench(64 * MIB, None, None);
+    let options = PoolOptions { evicting: true, guarantee: 16 * MIB, ..PoolOptions::default() };
+    let safe = bench.pool.child_with("safe", options, &mut || Ok(())).unwrap();
+    let guarded: Vec<_> = (0..6).map(|_| safe.allocate(4 * MIB, &bench.streams[0]).unwrap()).collect();
+    let others: Vec<_> = (0..14).map(|_| bench.allocate(4 * MIB)).collect();
+    for array in &others {
+        bench.fill(array, 7, 0).unwrap();
+    }
+    let here = |arrays: &[Arc<Storage>]| arrays.iter().filter(|array| array.is_resident()).count();
+    assert_eq!((here(&guarded), here(&others)), (4, 12), "16 MiB stay, though used longest ago");
+    for (i, array) in guarded.iter().enumerate() {
+        bench.fill(array, i as u8, 0).unwrap();
+    }
+    // A guarantee made now takes from those that evict.
+    let late = bench.pool.child_with("late", PoolOptions { guarantee: 32 * MIB, ..options }, &mut || Ok(())).unwrap();
+    assert_eq!(late.stats().held, 32 * MIB);
+    for (i, array) in guarded.iter().enumerate() {
+        assert!(bench.holds(array, i as u8));
+    }
+    assert!(others.iter().all(|array| bench.holds(array, 7)));
 }

@@ -4,6 +4,8 @@ mod behaviour;
 mod budgets;
 mod eviction;
 mod faults;
+mod guarantee;
+mod journal;
 mod model;
 mod threads;
 
@@ -81,7 +83,7 @@ impl Rig {
     pub fn assert_nothing_left(self) {
         self.finish();
         self.arena.trim().unwrap();
-        assert!(self.arena.take_error().is_none());
+        assert_eq!(self.arena.take_error().map(|error| error.to_string()), None);
         assert_eq!(self.arena.reserved(), 0);
         let usage = self.cpu.usage();
         assert_eq!((usage.created, usage.mapped, usage.plain), (0, 0, 0));
