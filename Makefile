@@ -19,8 +19,8 @@ export PYO3_PYTHON := $(CURDIR)/$(BIN)/python
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help env build demo test lint types rust-test deferred-test py-test test-gpu test-sanitizer gpu-bundle bench \
-	wheel docs clean force
+.PHONY: help env build demo test lint types rust-test deferred-test py-test test-gpu test-sanitizer test-eviction gpu-bundle \
+	bench wheel docs clean force
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -72,6 +72,9 @@ test-gpu: ## Run the CUDA tests with a Python that has the extension (PYTHON=...
 
 test-sanitizer: ## Run the CUDA tests under compute-sanitizer, every array an allocation of its own (PYTHON=...)
 	$(PYTHON) tests/gpu/under_sanitizer.py
+
+test-eviction: ## Run a random program over evicted arrays under compute-sanitizer (PYTHON=..., STRESS="--steps 300")
+	compute-sanitizer --report-api-errors no --error-exitcode 9 $(PYTHON) tests/gpu/eviction_stress.py $(STRESS)
 
 gpu-bundle: build ## Compile all built-in kernels for sm_90a, without a GPU
 	@mkdir -p $(BUNDLES)

@@ -288,7 +288,8 @@ class Program:
         try:
             moved = entry.array.evict()
         except ValueError as error:
-            assert "does not evict" in str(error)
+            if "does not evict" not in str(error):
+                raise
             return "refused"
         if moved and entry.memory.transfer is None and not self.shared:
             assert not entry.array.is_resident
@@ -399,7 +400,8 @@ class Program:
             try:
                 transfer.wait()
             except (gp.TransferCancelledError, gp.OutOfMemoryError) as error:
-                assert cancelled or isinstance(error, gp.OutOfMemoryError)
+                if isinstance(error, gp.TransferCancelledError) and not cancelled:
+                    raise
                 # Only what an upload should have written is not known now.
                 if not down:
                     memory.known = False

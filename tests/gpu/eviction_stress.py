@@ -19,8 +19,9 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1] / "src")]
 
-import pygpukit as gp  # noqa: E402
 from eviction_model import Pools, Program, run  # noqa: E402
+
+import pygpukit as gp  # noqa: E402
 
 
 def in_threads(seed: int, steps: int, count: int) -> list[BaseException]:

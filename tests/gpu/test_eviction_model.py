@@ -8,10 +8,10 @@ from __future__ import annotations
 import os
 
 import pytest
-
-import pygpukit as gp
 from eviction_model import run
 from eviction_stress import in_threads
+
+import pygpukit as gp
 
 SEEDS = range(int(os.environ.get("EVICTION_SEEDS", "5")))
 

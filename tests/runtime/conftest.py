@@ -13,6 +13,9 @@ from pathlib import Path
 
 import pytest
 
+# Tests are imported by path: the programs they share.
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
 
 @pytest.fixture(scope="session")
 def fake_cuda(repository: Path) -> str:

@@ -6,7 +6,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::pinned::PinnedBlock;
 use super::staging::engine;
-use super::transfer::{Direction, HostSide, Keep, Priority, Request, Until};
+use super::transfer::{Direction, HostSide, Keep, Priority, Request, Transfer, Until};
 use crate::command::{Access, Command, Copy, CopyKind, Use, Work};
 use crate::device::DevPtr;
 use crate::error::{Error, Result};
@@ -82,10 +82,7 @@ pub unsafe fn upload(ctx: &ExecCtx, pair: &Pair, keep: Option<Keep>, check: Chec
         return unsafe { upload_small(ctx, pair, check) };
     }
     let transfer = start(ctx, pair, Direction::Upload, keep)?;
-    transfer.wait(Until::HostDone, None, check).inspect_err(|_| {
-        transfer.cancel();
-        ctx.stream.interrupt();
-    })?;
+    transfer.wait(Until::HostDone, None, check).inspect_err(|error| give_up(ctx, &transfer, error))?;
     let (stream, seq) = transfer.last_copy();
     ctx.stream.wait_for(&stream, seq)
 }
@@ -154,10 +151,7 @@ pub unsafe fn download(ctx: &ExecCtx, pair: &Pair, keep: Option<Keep>, check: Ch
         unsafe { download_small(ctx, pair, check)? };
     } else {
         let transfer = start(ctx, pair, Direction::Download, keep)?;
-        transfer.wait(Until::Over, None, check).inspect_err(|_| {
-            transfer.cancel();
-            ctx.stream.interrupt();
-        })?;
+        transfer.wait(Until::Over, None, check).inspect_err(|error| give_up(ctx, &transfer, error))?;
     }
     // Reports what failed on another thread that ran the work.
     ctx.state.device.stream_query(ctx.stream.raw()).map(|_| ())
@@ -184,12 +178,15 @@ unsafe fn download_small(ctx: &ExecCtx, pair: &Pair, check: Check<'_>) -> Result
     Ok(())
 }
 
-fn start(
-    ctx: &ExecCtx,
-    pair: &Pair,
-    direction: Direction,
-    keep: Option<Keep>,
-) -> Result<Arc<super::transfer::Transfer>> {
+/// Nobody waits for this transfer any more. Kernels of the stream end when somebody wanted them to: not for want of memory.
+fn give_up(ctx: &ExecCtx, transfer: &Transfer, error: &Error) {
+    transfer.cancel();
+    if matches!(error, Error::Host(_) | Error::ShuttingDown) {
+        ctx.stream.interrupt();
+    }
+}
+
+fn start(ctx: &ExecCtx, pair: &Pair, direction: Direction, keep: Option<Keep>) -> Result<Arc<Transfer>> {
     let request = Request {
         direction,
         priority: Priority::Normal,

@@ -515,6 +515,9 @@ impl Arena {
         self.map_pieces(va, &pieces).inspect_err(|_| self.put_back(segment.stock(), pieces.clone()))?;
         let loaded = self.copy_in(segment);
         if let Err(error) = loaded {
+            // A part of it may be on its way.
+            let (_, arrivals) = self.mover.streams()?;
+            arrivals.wait_passed(arrivals.seq(), &mut || Ok(()))?;
             self.unmap_pieces(va, &pieces).map(|()| self.put_back(segment.stock(), pieces))?;
             return Err(error);
         }

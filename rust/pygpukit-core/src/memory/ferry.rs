@@ -51,6 +51,17 @@ impl Ferry {
     /// Copy a segment to the host's copy, or from it. Returns the number on the bus at which everything is done. What
     /// was submitted before a failure still runs.
     pub fn carry(&mut self, device: DevPtr, host: &HostCopy, bytes: usize) -> Result<u64> {
+        let sent = self.send(device, host, bytes);
+        let seq = self.bus.seq();
+        // Also when a part failed: others may be on their way.
+        host.note_use(&self.bus, seq);
+        sent?;
+        // A marker here, so that whoever waits for this does not wait for what follows. Without one he does.
+        let _ = self.bus.passed(seq);
+        Ok(seq)
+    }
+
+    fn send(&mut self, device: DevPtr, host: &HostCopy, bytes: usize) -> Result<()> {
         match host.memory() {
             Memory::Pinned(blocks) => {
                 let mut done = 0;
@@ -63,11 +74,7 @@ impl Ferry {
             Memory::Pageable(memory) if self.slots.is_empty() => self.direct(device, memory.as_ptr() as u64, bytes)?,
             Memory::Pageable(memory) => self.through_slots(device, memory.as_ptr() as u64, bytes)?,
         }
-        let seq = self.bus.seq();
-        // A marker here, so that whoever waits for this does not wait for what follows.
-        self.bus.passed(seq)?;
-        host.note_use(&self.bus, seq);
-        Ok(seq)
+        Ok(())
     }
 
     fn direct(&self, device: DevPtr, host: u64, bytes: usize) -> Result<()> {

@@ -371,9 +371,11 @@ impl Pool {
         if self.private {
             return Ok(());
         }
+        // Evictions that were given up keep their segments until then.
+        self.arena.sweep()?;
         let idle = self.cache.lock().drain_idle(false)?;
         self.arena.retire(idle);
-        Ok(())
+        self.arena.release_spare(0)
     }
 
     /// Refuse new allocations and release the pool's memory: at once what is free, the rest with the last block.
@@ -474,6 +476,7 @@ impl Pool {
                 if class == SegmentClass::Large {
                     block.segment.set_label(None);
                 }
+                // Nobody will ask for what it held, but for a graph.
                 if self.evicting && !self.private && block.segment.live() == 1 {
                     block.segment.forget_copy();
                 }
