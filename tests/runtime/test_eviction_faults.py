@@ -104,7 +104,7 @@ def failing(quota, *calls):
 
 CALLS = {
     "memory": ["cuMemCreate", "cuMemMap", "cuMemSetAccess"],
-    "taking": ["cuMemUnmap"],
+    "taking": ["cuMemUnmap", "cuMemRelease"],
     "host": ["cuMemHostAlloc"],
     "copies": ["cuMemcpyDtoHAsync", "cuMemcpyHtoDAsync", "cuMemsetD32Async"],
     "order": ["cuEventRecord", "cuStreamWaitEvent"],

@@ -400,9 +400,9 @@ impl Arena {
         segment.set_clean();
         let mut ferries = self.mover.ferries.lock();
         let carried = ferries.as_mut().map_or(Ok(0), |(out, _)| out.carry(segment.va(), copy, segment.bytes()));
-        // A part may be on its way even if another failed.
-        segment.note_use(&departures, departures.seq());
-        carried.inspect_err(|_| segment.set_dirty())
+        let seq = carried.inspect_err(|_| segment.set_dirty())?;
+        segment.note_use(&departures, seq);
+        Ok(seq)
     }
 
     /// Host memory for a segment: page-locked while there is any, also if others have to give up copies they keep.
@@ -515,9 +515,6 @@ impl Arena {
         self.map_pieces(va, &pieces).inspect_err(|_| self.put_back(segment.stock(), pieces.clone()))?;
         let loaded = self.copy_in(segment);
         if let Err(error) = loaded {
-            // A part of it may be on its way.
-            let (_, arrivals) = self.mover.streams()?;
-            arrivals.wait_passed(arrivals.seq(), &mut || Ok(()))?;
             self.unmap_pieces(va, &pieces).map(|()| self.put_back(segment.stock(), pieces))?;
             return Err(error);
         }
@@ -531,8 +528,9 @@ impl Arena {
         let (_, arrivals) = self.mover.streams()?;
         let mut ferries = self.mover.ferries.lock();
         let carried = ferries.as_mut().map_or(Ok(0), |(_, back)| back.carry(segment.va(), copy, segment.bytes()));
-        segment.note_use(&arrivals, arrivals.seq());
-        segment.set_arrival(carried?);
+        let seq = carried?;
+        segment.note_use(&arrivals, seq);
+        segment.set_arrival(seq);
         Ok(())
     }
 
