@@ -476,3 +476,25 @@ fn others_gain_nothing_below_a_guarantee() {
     }
     assert!(others.iter().all(|array| bench.holds(array, 7)));
 }
+
+#[test]
+fn pools_that_take_turns_move_no_more_than_they_must() {
+    for deferred in [None, Some(1)] {
+        let bench = bench(256 * MIB, Some(36 * MIB), deferred);
+        let options = PoolOptions { evicting: true, ..PoolOptions::default() };
+        let part = || bench.pool.child_with("part", options, &mut || Ok(())).unwrap();
+        let (one, two) = (part(), part());
+        let make = |pool: &Arc<Pool>| -> Vec<_> {
+            (0..6).map(|_| pool.allocate(4 * MIB, &bench.streams[0]).unwrap()).collect()
+        };
+        let sets = [make(&one), make(&two)];
+        let run = |set: &Vec<Arc<Storage>>, value| set.iter().for_each(|array| bench.fill(array, value, 0).unwrap());
+        run(&sets[0], 0);
+        for turn in 1..7u8 {
+            let before = bench.state.arena.move_stats().restores;
+            run(&sets[usize::from(turn) % 2], turn);
+            // Twelve arrays, nine of which fit: three are away, and all of them are of the set whose turn it is.
+            assert_eq!(bench.state.arena.move_stats().restores - before, 3, "turn {turn}");
+        }
+    }
+}
