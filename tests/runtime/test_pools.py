@@ -257,12 +257,13 @@ def test_out_of_memory_says_what_is_needed_to_know(small: gp.Device) -> None:
     text = str(caught.value)
     assert isinstance(caught.value, MemoryError)
     assert "requested 48.0 MiB" in text
-    assert "24.0 MiB free of 64.0 MiB" in text
     sizes = [float(m[1]) for m in re.finditer(r"^ +([0-9.]+) MiB", text, re.MULTILINE)]
-    assert sizes == [16, 12, 8, 4]
+    # Where kernels were checked before, arrays are kept apart.
+    assert sizes in ([16, 12, 8, 4], [18, 14, 10, 6])
+    assert f"{64 - sum(sizes)} MiB free of 64.0 MiB" in text
     assert "pool 'tagged'" in text
     assert "Drop arrays" in text
-    assert tag.top_holders()[0][0] == 12 * MIB
+    assert tag.top_holders()[0][0] == sizes[1] * MIB
     # And the way it advises works.
     del held[1]
     assert gp.zeros((1024, 1024 * 10)).shape == (1024, 1024 * 10)
