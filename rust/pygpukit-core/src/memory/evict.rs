@@ -371,7 +371,11 @@ impl Arena {
             return Ok(false);
         }
         self.mover.moved.store(self.tick(), Ordering::Relaxed);
-        let seq = self.copy_out(segment).inspect_err(|_| segment.set_resident())?;
+        // Whoever drops it meanwhile cannot know of the copy before it is noted: its memory stays until then.
+        segment.enter();
+        let copied = self.copy_out(segment);
+        segment.leave();
+        let seq = copied.inspect_err(|_| segment.set_resident())?;
         let mut leaving = self.mover.leaving.lock();
         // An eviction given up before tells nothing about this one.
         leaving.retain(|leaving| !Arc::ptr_eq(&leaving.segment, segment));

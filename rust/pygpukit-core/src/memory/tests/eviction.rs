@@ -476,3 +476,27 @@ fn others_gain_nothing_below_a_guarantee() {
     }
     assert!(others.iter().all(|array| bench.holds(array, 7)));
 }
+
+#[test]
+fn an_array_dropped_while_it_is_copied_keeps_its_memory_until_then() {
+    let bench = bench(64 * MIB, None, None);
+    for _ in 0..20 {
+        let storage = bench.allocate(8 * MIB);
+        bench.fill(&storage, 7, 0).unwrap();
+        let segment = storage.segment().clone();
+        std::thread::scope(|scope| {
+            let seen = segment.clone();
+            scope.spawn(move || {
+                while seen.state() == SegmentState::Resident {
+                    std::hint::spin_loop();
+                }
+                // The copy on the other thread runs now: what is unmapped under it faults.
+                drop(storage);
+            });
+            bench.state.arena.evict(&segment, &mut || Ok(())).unwrap();
+        });
+        drop(segment);
+        bench.state.arena.trim().unwrap();
+        assert_eq!((bench.state.arena.reserved(), bench.pool.stats().host), (0, 0));
+    }
+}
