@@ -30,7 +30,7 @@ impl Pool {
         let rank = self.rank.load(Ordering::Relaxed);
         for segment in mine {
             if segment.bytes() > room {
-                break;
+                continue;
             }
             room -= segment.bytes();
             into.push(Candidate { key: (rank, own, segment.touched()), segment: segment.clone() });

@@ -500,3 +500,21 @@ fn an_array_dropped_while_it_is_copied_keeps_its_memory_until_then() {
         assert_eq!((bench.state.arena.reserved(), bench.pool.stats().host), (0, 0));
     }
 }
+
+#[test]
+fn an_old_array_that_is_too_large_for_the_reserve_keeps_no_other_here() {
+    let bench = bench(64 * MIB, Some(16 * MIB), None);
+    let options = PoolOptions { evicting: true, floor: 4 * MIB, ..PoolOptions::default() };
+    let kept = bench.pool.child_with("kept", options, &mut || Ok(())).unwrap();
+    let other = bench.pool.child_with("other", PoolOptions { floor: 0, ..options }, &mut || Ok(())).unwrap();
+    let (large, small) = (kept.allocate(8 * MIB, &bench.streams[0]), kept.allocate(2 * MIB, &bench.streams[0]));
+    let (large, small) = (large.unwrap(), small.unwrap());
+    bench.fill(&large, 1, 0).unwrap();
+    bench.fill(&small, 2, 0).unwrap();
+    // 6 MiB are above the reserve: too few for the old one, enough for the new one.
+    let asked = other.allocate(8 * MIB, &bench.streams[0]).unwrap();
+    bench.fill(&asked, 3, 0).unwrap();
+    assert!(large.is_resident() && !small.is_resident());
+    let text = other.allocate(2 * MIB, &bench.streams[0]);
+    assert!(text.is_ok() && !asked.is_resident(), "its own go last, but they go");
+}
