@@ -378,7 +378,7 @@ impl Pool {
         self.arena.release_spare(0)
     }
 
-    /// Refuse new allocations and release the pool's memory: at once what is free, the rest with the last block.
+    /// Refuse new allocations and release the pool's memory: at once what is free, the rest as its blocks come back.
     pub fn close(&self) -> Result<()> {
         let idle = {
             let mut cache = self.cache.lock();
@@ -483,16 +483,19 @@ impl Pool {
                 cache.give_back(block, uses, !self.private);
             }
         }
-        if cache.live() > 0 {
-            return None;
-        }
-        let keep = cache.keep.take();
+        let keep = if cache.live() == 0 { cache.keep.take() } else { None };
         drop(cache);
+        self.release_if_closed();
+        keep
+    }
+
+    /// A closed pool keeps nothing for later.
+    #[inline]
+    fn release_if_closed(&self) {
         if self.is_closed() {
             let closed = self.close();
             self.arena.record(closed);
         }
-        keep
     }
 
     #[cold]
@@ -506,6 +509,7 @@ impl Pool {
         let keep = if cache.live() == 0 { cache.keep.take() } else { None };
         drop(cache);
         self.arena.retire([(block.segment, uses)]);
+        self.release_if_closed();
         keep
     }
 

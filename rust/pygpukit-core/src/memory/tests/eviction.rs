@@ -518,3 +518,19 @@ fn an_old_array_that_is_too_large_for_the_reserve_keeps_no_other_here() {
     let text = other.allocate(2 * MIB, &bench.streams[0]);
     assert!(text.is_ok() && !asked.is_resident(), "its own go last, but they go");
 }
+
+#[test]
+fn a_closed_pool_keeps_nothing_that_was_dropped() {
+    let bench = bench(64 * MIB, None, None);
+    let options = PoolOptions { evicting: true, ..PoolOptions::default() };
+    let pool = bench.pool.child_with("closed", options, &mut || Ok(())).unwrap();
+    let [first, last, small] = [4 * MIB, 4 * MIB, 100].map(|bytes| pool.allocate(bytes, &bench.streams[0]).unwrap());
+    assert!(last.evict(&mut || Ok(())).unwrap());
+    pool.close().unwrap();
+    drop(first);
+    assert_eq!(pool.stats().reserved, 2 * MIB, "the slab of the small one");
+    drop(small);
+    assert_eq!(pool.stats().reserved, 0);
+    drop(last);
+    assert_eq!((pool.stats().reserved, pool.stats().live), (0, 0));
+}
