@@ -534,3 +534,15 @@ fn a_closed_pool_keeps_nothing_that_was_dropped() {
     drop(last);
     assert_eq!((pool.stats().reserved, pool.stats().live), (0, 0));
 }
+
+#[test]
+fn an_error_names_no_holder_that_is_on_the_host() {
+    let bench = bench(64 * MIB, Some(8 * MIB), None);
+    let [away, here] = [4 * MIB, 6 * MIB].map(|bytes| bench.allocate(bytes));
+    residency::pin(&bench.ctx(0), &here).unwrap();
+    assert!(!away.is_resident());
+    match bench.pool.allocate(4 * MIB, &bench.streams[0]) {
+        Err(Error::OutOfMemory(oom)) => assert_eq!(oom.holders.iter().map(|(bytes, _)| *bytes).sum::<usize>(), 6 * MIB),
+        other => panic!("{other:?}"),
+    }
+}
