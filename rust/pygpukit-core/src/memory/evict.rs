@@ -483,7 +483,8 @@ impl Arena {
             return Err(Error::Value("the pool of an evicted array is gone".to_string()));
         };
         while let Err(refusing) = owner.count_again(segment) {
-            if !self.make_room_now(Some(&refusing), segment.charged(), owner.id(), check)? {
+            let bytes = segment.charged();
+            if !refusing.could_hold(bytes) || !self.make_room_now(Some(&refusing), bytes, owner.id(), check)? {
                 return Err(refusing.over_quota(segment.bytes()));
             }
         }

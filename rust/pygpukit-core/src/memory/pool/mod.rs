@@ -126,7 +126,7 @@ impl Pool {
             )));
         }
         while let Err(refusing) = self.charge_below(guarantee, false) {
-            if refusing.is_closed() || !self.arena.make_room(Some(refusing), guarantee, self.id, check)? {
+            if refusing.is_closed() || !refusing.make_room(guarantee, self.id, check)? {
                 return Err(refusing.refusal(guarantee));
             }
         }
@@ -316,7 +316,7 @@ impl Pool {
         let mut cache = self.cache.lock();
         while let Err(refusing) = self.charge(request.rounded) {
             drop(cache);
-            if refusing.is_closed() || !self.arena.make_room(Some(refusing), request.rounded, self.id, check)? {
+            if refusing.is_closed() || !refusing.make_room(request.rounded, self.id, check)? {
                 return Err(refusing.refusal(bytes));
             }
             cache = self.cache.lock();

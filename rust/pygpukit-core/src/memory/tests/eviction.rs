@@ -546,3 +546,18 @@ fn an_error_names_no_holder_that_is_on_the_host() {
         other => panic!("{other:?}"),
     }
 }
+
+#[test]
+fn a_request_above_the_quota_moves_nothing() {
+    let bench = bench(64 * MIB, Some(16 * MIB), None);
+    let arrays: Vec<_> = (0..4).map(|_| bench.allocate(4 * MIB)).collect();
+    assert!(bench.pool.allocate(18 * MIB, &bench.streams[0]).unwrap_err().is_out_of_memory());
+    let options = PoolOptions { guarantee: 18 * MIB, ..PoolOptions::default() };
+    assert!(bench.pool.child_with("greedy", options, &mut || Ok(())).unwrap_err().is_out_of_memory());
+    assert!(arrays.iter().all(|array| state_of(array) == SegmentState::Resident));
+    assert!(arrays[0].evict(&mut || Ok(())).unwrap());
+    bench.pool.set_quota(Some(2 * MIB), &mut || Ok(())).unwrap();
+    assert!(bench.fill(&arrays[0], 1, 0).unwrap_err().is_out_of_memory());
+    bench.pool.set_quota(None, &mut || Ok(())).unwrap();
+    assert!(arrays.iter().all(|array| bench.fill(array, 3, 0).is_ok() && bench.holds(array, 3)));
+}
