@@ -52,7 +52,8 @@ impl Pool {
                 }
                 () => continue,
             };
-            *into.entry(why).or_default() += segment.bytes();
+            // As they are handed out: a slab may be larger than its blocks, and no quota counts that.
+            *into.entry(why).or_default() += segment.live() as usize * segment.block_bytes();
         }
     }
 

@@ -561,3 +561,17 @@ fn a_request_above_the_quota_moves_nothing() {
     bench.pool.set_quota(None, &mut || Ok(())).unwrap();
     assert!(arrays.iter().all(|array| bench.fill(array, 3, 0).is_ok() && bench.holds(array, 3)));
 }
+
+#[test]
+fn what_cannot_move_is_counted_as_the_quota_counts_it() {
+    let bench = bench(64 * MIB, Some(MIB), None);
+    let blocks: Vec<_> = (0..8).map(|i| bench.allocate(1024 << i)).collect();
+    for block in &blocks {
+        residency::pin(&bench.ctx(0), block).unwrap();
+    }
+    match bench.pool.allocate(800 << 10, &bench.streams[0]) {
+        // Eight slabs of 2 MiB each.
+        Err(Error::OutOfMemory(oom)) => assert_eq!(oom.stuck, [(255 << 10, "pinned")]),
+        other => panic!("{other:?}"),
+    }
+}
