@@ -484,11 +484,11 @@ impl Arena {
         };
         while let Err(refusing) = owner.count_again(segment) {
             let bytes = segment.charged();
-            if !refusing.could_hold(bytes) || !self.make_room_now(Some(&refusing), bytes, owner.id(), check)? {
+            if !refusing.could_hold(bytes) || !self.make_room_now(Some(&refusing), bytes, owner.requester(), check)? {
                 return Err(refusing.over_quota(segment.bytes()));
             }
         }
-        let mapped = self.map_again(segment, owner.id(), check);
+        let mapped = self.map_again(segment, owner.requester(), check);
         if mapped.is_err() {
             owner.uncount(segment);
         }

@@ -316,7 +316,7 @@ impl Pool {
         let mut cache = self.cache.lock();
         while let Err(refusing) = self.charge(request.rounded) {
             drop(cache);
-            if refusing.is_closed() || !refusing.make_room(request.rounded, self.id, check)? {
+            if refusing.is_closed() || !refusing.make_room(request.rounded, self.requester(), check)? {
                 return Err(refusing.refusal(bytes));
             }
             cache = self.cache.lock();
@@ -544,7 +544,7 @@ impl Pool {
             Fit::Slab(class) => (slab_bytes(class as usize, self.arena.granule()), SegmentClass::Slab(class)),
             Fit::Large | Fit::Empty => (request.rounded, SegmentClass::Large),
         };
-        let found = self.arena.under_pressure(bytes, self.id, check, || {
+        let found = self.arena.under_pressure(bytes, self.requester(), check, || {
             let mut cache = self.cache.lock();
             if self.is_closed() {
                 return Err(self.closed_error());

@@ -10,9 +10,17 @@ use crate::memory::evict::Candidate;
 use crate::memory::segment::{Backing, Segment, SegmentState};
 
 impl Pool {
+    /// Who asks when it is short of memory. A graph asks for the pool it was captured in, whose reserve is no bar to it.
+    pub(crate) fn requester(&self) -> u32 {
+        match &self.parent {
+            Some(parent) if self.private => parent.requester(),
+            _ => self.id,
+        }
+    }
+
     /// Segments of this pool that may be evicted, into the list; returns the bytes that are on their way out already.
     pub(crate) fn note_candidates(&self, requester: u32, into: &mut Vec<Candidate>) -> usize {
-        let own = self.id == requester;
+        let own = self.requester() == requester;
         let cache = self.cache.lock();
         let live = |segment: &&Arc<Segment>| segment.is_evictable() && segment.live() > 0;
         let mut leaving = 0;

@@ -575,3 +575,15 @@ fn what_cannot_move_is_counted_as_the_quota_counts_it() {
         other => panic!("{other:?}"),
     }
 }
+
+#[test]
+fn a_graph_may_take_what_its_own_pool_reserves() {
+    let bench = bench(64 * MIB, Some(8 * MIB), None);
+    bench.pool.set_floor(8 * MIB);
+    let arrays = [bench.allocate(4 * MIB), bench.allocate(4 * MIB)];
+    let graph = Pool::private(&bench.pool);
+    let made = graph.allocate(4 * MIB, &bench.streams[0]).unwrap();
+    assert!(made.is_resident() && !arrays[0].is_resident());
+    assert!(bench.fill(&arrays[0], 1, 0).is_ok() && bench.fill(&made, 2, 0).is_ok());
+    assert!(bench.holds(&arrays[0], 1) && bench.holds(&made, 2));
+}
