@@ -73,8 +73,10 @@ test-gpu: ## Run the CUDA tests with a Python that has the extension (PYTHON=...
 test-sanitizer: ## Run the CUDA tests under compute-sanitizer, every array an allocation of its own (PYTHON=...)
 	$(PYTHON) tests/gpu/under_sanitizer.py
 
+# The sanitizer's host backtraces hold Python's frames, and with them arrays that should be gone.
 test-eviction: ## Run a random program over evicted arrays under compute-sanitizer (PYTHON=..., STRESS="--steps 300")
-	compute-sanitizer --report-api-errors no --error-exitcode 9 $(PYTHON) tests/gpu/eviction_stress.py $(STRESS)
+	compute-sanitizer --report-api-errors no --show-backtrace device --error-exitcode 9 \
+		$(PYTHON) tests/gpu/eviction_stress.py $(STRESS)
 
 gpu-bundle: build ## Compile all built-in kernels for sm_90a, without a GPU
 	@mkdir -p $(BUNDLES)

@@ -68,7 +68,7 @@ class Pools:
     def make(cls) -> Pools:
         outer = gp.memory.MemoryPool(quota=20 * MIB, enable_eviction=True, name="outer")
         with outer:
-            inner = gp.memory.MemoryPool(quota=10 * MIB, enable_eviction=True, name="inner")
+            inner = gp.memory.MemoryPool(quota=10 * MIB, enable_eviction=True, guarantee=4 * MIB, name="inner")
             still = gp.memory.MemoryPool(quota=4 * MIB, name="still")
         return cls(outer, inner, still, gp.memory.MemoryPool(enable_eviction=True, name="free"))
 
@@ -94,7 +94,10 @@ class Pools:
             pool.trim()
             stats = pool.stats()
             left = {key: stats[key] for key in ("used", "live", "evicted", "reserved", "cached")}
+            if pool is self.outer:
+                left["used"] -= self.inner.guarantee
             assert not any(left.values()), f"pool {pool.name} has something left: {left}"
+        assert self.inner.stats()["held"] == self.inner.guarantee
 
 
 class Program:
@@ -442,7 +445,7 @@ class Program:
             return None
         stream = self.chance.choice(self.streams)
         with self.pools.outer:
-            pool = gp.memory.MemoryPool(quota=4 * MIB, enable_eviction=True, name="closed")
+            pool = gp.memory.MemoryPool(quota=4 * MIB, enable_eviction=True, guarantee=2 * MIB, name="closed")
         made = []
         with pool, stream:
             for value in (1, 2):

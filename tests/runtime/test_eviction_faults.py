@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 
 import pytest
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the fake driver is a Unix library")
+pytestmark = [
+    pytest.mark.skipif(sys.platform == "win32", reason="the fake driver is a Unix library"),
+    pytest.mark.skipif("PYGPUKIT_STREAMS" in os.environ, reason="the fake driver has streams of its own"),
+]
 
 Run = Callable[..., str]
+
+# How many calls of each kind fail, evenly spread; EVICTION_FAULTS=1000 makes every one of them fail.
+FAULTS = os.environ.get("EVICTION_FAULTS", "8")
 
 # Arrays of 2 MiB in room for three: every use moves others away. What an array holds is one number; when a call failed
 # inside a write, it may be the one before or the one after.
 SCENARIO = """
-import gc
+import gc, os
 
 MIB = 1 << 20
 errors = []
@@ -89,7 +96,7 @@ def failing(quota, *calls):
     assert gp.current_device().memory_info() == start, "without a failure everything is given back"
     for call in calls:
         times = made[call]
-        for nth in range(1, times + 1):
+        for nth in range(1, times + 1, max(1, times // int(os.environ["EVICTION_FAULTS"]))):
             for code in (2, 1):
                 try:
                     scenario(quota, lambda: configure("FAIL", f"{call}:{nth}:{code}"))
@@ -104,7 +111,7 @@ def failing(quota, *calls):
 
 CALLS = {
     "memory": ["cuMemCreate", "cuMemMap", "cuMemSetAccess"],
-    "taking": ["cuMemUnmap"],
+    "taking": ["cuMemUnmap", "cuMemRelease"],
     "host": ["cuMemHostAlloc"],
     "copies": ["cuMemcpyDtoHAsync", "cuMemcpyHtoDAsync", "cuMemsetD32Async"],
     "order": ["cuEventRecord", "cuStreamWaitEvent"],
@@ -115,9 +122,9 @@ CALLS = {
 @pytest.mark.parametrize("lazy", [0, 3])
 @pytest.mark.parametrize("calls", CALLS)
 def test_any_driver_call_may_fail_while_memory_moves(run_fake: Run, calls: str, lazy: int) -> None:
-    run_fake(SCENARIO + f"failing(7 * MIB, *{CALLS[calls]})", lazy=lazy)
+    run_fake(SCENARIO + f"failing(7 * MIB, *{CALLS[calls]})", lazy=lazy, EVICTION_FAULTS=FAULTS)
 
 
 @pytest.mark.parametrize("calls", ["memory", "taking", "copies"])
 def test_any_driver_call_may_fail_while_the_device_is_full(run_fake: Run, calls: str) -> None:
-    run_fake(SCENARIO + f"failing(None, *{CALLS[calls]})", memory=8 << 20)
+    run_fake(SCENARIO + f"failing(None, *{CALLS[calls]})", memory=8 << 20, EVICTION_FAULTS=FAULTS)

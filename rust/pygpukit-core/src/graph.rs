@@ -238,7 +238,8 @@ impl Graph {
                 None => replays.push((ctx.stream.clone(), seq)),
             }
         }
-        held.submitted(ctx)
+        held.submitted(ctx);
+        Ok(())
     }
 }
 

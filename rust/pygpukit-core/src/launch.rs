@@ -41,7 +41,7 @@ pub fn submit(ctx: &ExecCtx, mut command: Command) -> Result<()> {
     for used in &command.uses {
         used.storage.note_use(&ctx.stream, seq);
     }
-    held.submitted(ctx)?;
+    held.submitted(ctx);
     drop(held);
     if runtime::sync_every_submission() {
         ctx.stream.synchronize(&mut runtime::wait_check)?;
@@ -131,7 +131,7 @@ pub fn launch(ctx: &ExecCtx, launch: &Launch<'_>, uses: &[UseRef<'_>]) -> Result
     for used in uses {
         used.storage.note_use(&ctx.stream, seq);
     }
-    held.submitted(ctx)?;
+    held.submitted(ctx);
     drop(held);
     if runtime::sync_every_submission() {
         ctx.stream.synchronize(&mut runtime::wait_check)?;

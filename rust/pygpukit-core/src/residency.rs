@@ -17,11 +17,10 @@ pub(crate) struct Held<'a>(SmallVec<[&'a Arc<Segment>; 4]>);
 impl Held<'_> {
     /// The work that uses them has reached the driver.
     #[inline]
-    pub fn submitted(&self, ctx: &ExecCtx) -> Result<()> {
-        if self.0.is_empty() || !ctx.state.arena.is_moving() {
-            return Ok(());
+    pub fn submitted(&self, ctx: &ExecCtx) {
+        if !self.0.is_empty() && ctx.state.arena.is_moving() {
+            ctx.stream.note_movable(self.0.iter().map(|segment| segment.block_bytes()).sum());
         }
-        ctx.stream.note_movable(self.0.iter().map(|segment| segment.block_bytes()).sum())
     }
 }
 

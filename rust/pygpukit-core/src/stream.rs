@@ -197,12 +197,12 @@ impl Stream {
 
     /// Work that uses this many bytes of movable memory has reached the driver. Whoever waits for it later finds a marker
     /// not far behind it, and need not wait for all that was queued since.
-    pub(crate) fn note_movable(&self, bytes: usize) -> Result<()> {
-        if self.unmarked.fetch_add(bytes, Ordering::Relaxed) + bytes < MARKED_BYTES {
-            return Ok(());
+    pub(crate) fn note_movable(&self, bytes: usize) {
+        if self.unmarked.fetch_add(bytes, Ordering::Relaxed) + bytes >= MARKED_BYTES {
+            self.unmarked.store(0, Ordering::Relaxed);
+            // Without a marker they wait longer, and hear of the error then.
+            let _ = self.passed(self.seq());
         }
-        self.unmarked.store(0, Ordering::Relaxed);
-        self.passed(self.seq()).map(drop)
     }
 
     /// Has the stream finished everything submitted so far? Asking again and again must come to an end, so work moves

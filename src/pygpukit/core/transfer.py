@@ -114,8 +114,11 @@ class Transfer:
     def __await__(self) -> Generator[Any, None, Transfer]:
         import asyncio
 
+        pause = 0.0
         while not self._handle.done:
-            yield from asyncio.sleep(_LOOK).__await__()
+            yield from asyncio.sleep(pause).__await__()
+            # Short copies are over soon; for long ones a look now and then is enough.
+            pause = min(1.5 * pause + 1e-6, _LOOK)
         self._handle.wait()
         return self
 

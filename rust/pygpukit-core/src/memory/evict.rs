@@ -275,10 +275,7 @@ impl Arena {
             if let Err(error) = self.start_oldest(scope, requester, (bytes - freed).saturating_mul(AHEAD)) {
                 unavailable = Some(error);
             }
-            let next = self.mover.leaving.lock().iter().find_map(|leaving| {
-                let inside = scope.is_none_or(|scope| self.owner(&leaving.segment).is_some_and(|p| p.is_within(scope)));
-                (leaving.segment.state() == SegmentState::Leaving && inside).then(|| leaving.segment.clone())
-            });
+            let next = self.next_leaving(scope, requester);
             match next {
                 Some(segment) => freed += self.finish(&segment, check)?,
                 None if freed > 0 => return Ok(true),
@@ -293,6 +290,24 @@ impl Arena {
             }
         }
         Ok(true)
+    }
+
+    /// The segment to take memory from next: one of the requester's own only when nobody else's is leaving.
+    fn next_leaving(&self, scope: Option<&Pool>, requester: u32) -> Option<Arc<Segment>> {
+        let leaving = self.mover.leaving.lock();
+        let inside = |segment: &Segment| {
+            let of_scope = |scope: &Pool| self.owner(segment).is_some_and(|pool| pool.is_within(scope));
+            segment.state() == SegmentState::Leaving && scope.is_none_or(of_scope)
+        };
+        let segments = leaving.iter().map(|leaving| &leaving.segment).filter(|segment| inside(segment));
+        let mut own = None;
+        for segment in segments {
+            if segment.owner() != requester {
+                return Some(segment.clone());
+            }
+            own.get_or_insert(segment);
+        }
+        own.cloned()
     }
 
     /// Bytes that eviction could not take from a pool and those below it, or from the device, by reason. Nothing where
@@ -318,8 +333,15 @@ impl Arena {
         let mut on_way = 0usize;
         let mut candidates = Vec::new();
         let mut room = StockRoom::new(&self.mover.leaving.lock());
+        let mut own_on_way = 0;
         for pool in pools.iter().filter(inside) {
-            on_way += pool.note_candidates(requester, &mut candidates);
+            let leaving = pool.note_candidates(requester, &mut candidates);
+            *if pool.id() == requester { &mut own_on_way } else { &mut on_way } += leaving;
+        }
+        // What others began to take from the requester is not taken while they can give something themselves.
+        let others: usize = candidates.iter().filter(|c| !c.key.1).map(|c| c.segment.bytes()).sum();
+        if on_way + others < wanted {
+            on_way += own_on_way;
         }
         if on_way >= wanted {
             return Ok(());
@@ -404,9 +426,9 @@ impl Arena {
         segment.set_clean();
         let mut ferries = self.mover.ferries.lock();
         let carried = ferries.as_mut().map_or(Ok(0), |(out, _)| out.carry(segment.va(), copy, segment.bytes()));
-        // A part may be on its way even if another failed.
-        segment.note_use(&departures, departures.seq());
-        carried.inspect_err(|_| segment.set_dirty())
+        let seq = carried.inspect_err(|_| segment.set_dirty())?;
+        segment.note_use(&departures, seq);
+        Ok(seq)
     }
 
     /// Host memory for a segment: page-locked while there is any, also if others have to give up copies they keep.
@@ -520,9 +542,6 @@ impl Arena {
         self.map_pieces(va, &pieces).inspect_err(|_| self.put_back(segment.stock(), pieces.clone()))?;
         let loaded = self.copy_in(segment);
         if let Err(error) = loaded {
-            // A part of it may be on its way.
-            let (_, arrivals) = self.mover.streams()?;
-            arrivals.wait_passed(arrivals.seq(), &mut || Ok(()))?;
             self.unmap_pieces(va, &pieces).map(|()| self.put_back(segment.stock(), pieces))?;
             return Err(error);
         }
@@ -536,8 +555,9 @@ impl Arena {
         let (_, arrivals) = self.mover.streams()?;
         let mut ferries = self.mover.ferries.lock();
         let carried = ferries.as_mut().map_or(Ok(0), |(_, back)| back.carry(segment.va(), copy, segment.bytes()));
-        segment.note_use(&arrivals, arrivals.seq());
-        segment.set_arrival(carried?);
+        let seq = carried?;
+        segment.note_use(&arrivals, seq);
+        segment.set_arrival(seq);
         Ok(())
     }
 

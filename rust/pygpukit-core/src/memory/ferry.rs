@@ -48,14 +48,18 @@ impl Ferry {
         Ferry { kind, bus, carriers, slots, next: 0 }
     }
 
-    /// Copy a segment to the host's copy, or from it. Returns the number on the bus at which everything is done. What
-    /// was submitted before a failure still runs.
+    /// Copy a segment to the host's copy, or from it. Returns the number on the bus at which everything is done. After a
+    /// failure nothing of it is on its way any more.
     pub fn carry(&mut self, device: DevPtr, host: &HostCopy, bytes: usize) -> Result<u64> {
-        let sent = self.send(device, host, bytes);
+        if let Err(error) = self.send(device, host, bytes) {
+            for stream in [&self.bus, &self.carriers] {
+                // A stream that cannot be waited for is of a device that is lost.
+                let _ = stream.wait_passed(stream.seq(), &mut || Ok(()));
+            }
+            return Err(error);
+        }
         let seq = self.bus.seq();
-        // Also when a part failed: others may be on their way.
         host.note_use(&self.bus, seq);
-        sent?;
         // A marker here, so that whoever waits for this does not wait for what follows. Without one he does.
         let _ = self.bus.passed(seq);
         Ok(seq)

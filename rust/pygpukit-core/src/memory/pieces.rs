@@ -123,9 +123,16 @@ impl Arena {
     /// Give pieces back to the device, but for those a guarantee holds.
     pub(super) fn release_pieces(&self, stock: Option<&Arc<Stock>>, pieces: Pieces) -> Result<()> {
         let pieces = self.hold_back(stock, pieces);
-        let released: Vec<Result<()>> =
-            pieces.into_iter().map(|(handle, bytes)| self.device().release(handle, bytes)).collect();
-        released.into_iter().collect()
+        let mut released = Ok(());
+        for (handle, bytes) in pieces {
+            released = released.and(self.release_piece(handle, bytes));
+        }
+        released
+    }
+
+    /// What the driver refuses to take back stays ours.
+    fn release_piece(&self, handle: PhysHandle, bytes: usize) -> Result<()> {
+        self.device().release(handle, bytes).inspect_err(|_| self.spare.lock().put(handle, bytes))
     }
 
     /// Give spare pieces back to the device until at most this many bytes are left.
@@ -136,7 +143,7 @@ impl Arena {
                 if spare.bytes <= keep { None } else { spare.take_up_to(usize::MAX) }
             };
             let Some((handle, bytes)) = piece else { return Ok(()) };
-            self.device().release(handle, bytes)?;
+            self.release_piece(handle, bytes)?;
         }
     }
 

@@ -1,0 +1,30 @@
+"""The programs in examples/ run, and do what they say."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def run(repository: Path, name: str, *arguments: str) -> str:
+    environment = {**os.environ, "PYTHONPATH": str(repository / "src")}
+    command = [sys.executable, str(repository / "examples" / name), *arguments]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("suffix", ["html", "png", "json"])
+def test_memory_timeline(repository: Path, tmp_path: Path, suffix: str) -> None:
+    picture = tmp_path / f"timeline.{suffix}"
+    said = run(repository, "memory_timeline.py", str(picture), "--turns", "2")
+    assert "4 equal answers" in said
+    first = next(line.split() for line in said.splitlines() if line.startswith("first model"))
+    allocated, freed, evicted, restored, _, refused = map(int, first[-6:])
+    assert (allocated, freed, refused) == (6, 0, 0)
+    assert evicted >= restored > 0
+    assert picture.stat().st_size > 1000
