@@ -92,8 +92,28 @@ def test_errors_name_the_file_and_the_bytes(weights: tuple[Path, np.ndarray[Any,
         gp.load_raw(path, 0, 1, "float31")
     with pytest.raises(FileNotFoundError):
         gp.load_raw(tmp_path / "none.bin", 0, 1, "int32")
-    with pytest.raises(OSError):  # noqa: PT011
-        gp.load_raw(tmp_path, 0, (1 << 12) // 4, "int32")
+    with pytest.raises(gp.LoadError, match="no regular file"):
+        gp.load_raw(tmp_path, 0, 0, "int32")
+
+
+def test_a_pipe_is_refused_at_once(tmp_path: Path) -> None:
+    if sys.platform == "win32":
+        pytest.skip("has no named pipes in folders")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(gp.LoadError, match=r"'.*pipe' is no regular file"):
+        gp.load_raw(tmp_path / "pipe", 0, 1, "int32")
+
+
+def test_a_name_may_be_any_bytes(tmp_path: Path) -> None:
+    path = os.fsencode(tmp_path) + b"/\xff.bin"
+    try:
+        with open(path, "wb") as file:
+            file.write(bytes(range(8)))
+    except OSError:
+        pytest.skip("the file system has names of text only")
+    assert gp.load_raw(os.fsdecode(path), 1, 3, "uint8").tolist() == [1, 2, 3]
+    with pytest.raises(gp.LoadError, match=r"xff.bin' is too short"):
+        gp.load_raw(os.fsdecode(path), 1, 9, "uint8")
 
 
 def test_a_file_that_shrinks_meanwhile(tmp_path: Path) -> None:

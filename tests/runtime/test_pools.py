@@ -369,3 +369,11 @@ except MemoryError as error:
     assert int(total) == 16 * MIB
     assert text.startswith("out of memory: requested 38.1 MiB, ")
     assert text.endswith(" free of 16.0 MiB on the device")
+
+
+def test_only_arrays_are_pinned() -> None:
+    x = gp.zeros(4)
+    with pytest.raises(TypeError, match="pinned\\(\\) takes GPUArrays, not ndarray"), gp.pinned(x, x.to_numpy()):  # type: ignore[arg-type]
+        pass
+    with pytest.raises(ValueError, match="not pinned"):
+        x.unpin()

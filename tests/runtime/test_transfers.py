@@ -124,6 +124,8 @@ def test_wrong_arguments() -> None:
         gp.copy_to_device(np.zeros(4), priority="low")
     with pytest.raises(ValueError, match="contiguous"):
         gp.copy_to_host(array, np.zeros(8, "int32")[::2])
+    with pytest.raises(TypeError, match="NumPy array, not list"):
+        gp.copy_to_host(array, [0, 0, 0, 0])  # type: ignore[arg-type]
     frozen = np.zeros(4, "int32")
     frozen.flags.writeable = False
     with pytest.raises(ValueError, match="written"):
@@ -134,6 +136,8 @@ def test_wrong_arguments() -> None:
         gp.empty_pinned(-1)
     with pytest.raises(TypeError):
         gp.empty_pinned("ab")
+    with pytest.raises(gp.OutOfMemoryError, match="PYGPUKIT_PINNED_LIMIT"):
+        gp.empty_pinned((1 << 40, 1 << 40))
 
 
 def test_copies_are_ordered_on_the_stream_they_name() -> None:

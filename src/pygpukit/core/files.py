@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import os
+import stat
 from collections.abc import Callable, Sequence
 from typing import Any, SupportsIndex
 
@@ -62,7 +63,9 @@ def load_raw(
     Raises
     ------
     LoadError
-        If the file is too short, becomes too short meanwhile, or cannot be read.
+        If the file is too short, becomes too short meanwhile, cannot be read, or is no regular file.
+    OSError
+        If it cannot be opened, as by `open`.
 
     Examples
     --------
@@ -76,13 +79,19 @@ def load_raw(
     kind = _dtype(dtype)
     dims = _dimensions(shape)
     start = operator.index(offset)
-    name = os.fspath(path)
+    # As text that can be printed, whatever bytes the name has.
+    name = os.fsencode(path).decode(errors="backslashreplace")
     wanted = math.prod(dims) * kind.itemsize
     if start < 0:
         raise ValueError(f"the offset must not be negative, but it is {start}")
-    descriptor = os.open(name, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0))
+    # Without O_NONBLOCK a pipe is waited for until somebody writes to it.
+    flags = (getattr(os, flag, 0) for flag in ("O_CLOEXEC", "O_BINARY", "O_NONBLOCK"))
+    descriptor = os.open(path, os.O_RDONLY | sum(flags))
     try:
-        there = os.fstat(descriptor).st_size
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise LoadError(f"'{name}' is no regular file; only those can be loaded")
+        there = found.st_size
         # Asked before memory is taken for it.
         if start + wanted > there:
             raise LoadError(

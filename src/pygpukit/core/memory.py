@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, SupportsIndex
@@ -67,6 +68,9 @@ def pinned(*arrays: GPUArray) -> Iterator[None]:
     ...     x.is_resident
     True
     """
+    for array in arrays:
+        if not isinstance(array, GPUArray):
+            raise TypeError(f"pinned() takes GPUArrays, not {type(array).__name__}")
     with ExitStack() as stack:
         for array in arrays:
             array.pin()
@@ -161,7 +165,8 @@ def empty_pinned(shape: SupportsIndex | Sequence[SupportsIndex], dtype: DTypeLik
     if nbytes <= 0:
         # NumPy says what is wrong with a negative one.
         return np.empty(sizes, kind)
-    return np.asarray(_native.PinnedMemory(nbytes)).view(kind).reshape(sizes)
+    # More than fits a machine's word is above every limit too.
+    return np.asarray(_native.PinnedMemory(min(nbytes, sys.maxsize))).view(kind).reshape(sizes)
 
 
 def pinned_stats() -> dict[str, int]:

@@ -198,6 +198,8 @@ def copy_to_host(
     if out is None:
         out = np.empty(array.shape, to_numpy_dtype(array.dtype))
     else:
+        if not isinstance(out, np.ndarray):
+            raise TypeError(f"the host's side of a copy is a NumPy array, not {type(out).__name__}")
         if not out.flags.c_contiguous:
             raise ValueError("the host array must be contiguous; copy into a contiguous one and assign from it")
         _check_fit(array, out)

@@ -289,7 +289,13 @@ impl Arena {
             let mut asked: SmallVec<[u32; 8]> = SmallVec::new();
             let mut index = 0;
             while index < state.retired.len() {
-                let uses = &mut state.retired[index].uses;
+                let Retired { segment, uses } = &mut state.retired[index];
+                // A copy to the host may have been begun before it was dropped, and noted after.
+                if segment.is_pinned() {
+                    index += 1;
+                    continue;
+                }
+                uses.merge(&segment.uses());
                 uses.drop_completed();
                 for (stream, seq) in uses.iter() {
                     if asked.contains(&stream.id()) {

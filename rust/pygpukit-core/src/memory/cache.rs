@@ -353,11 +353,11 @@ impl Cache {
         }
     }
 
-    /// Live memory: each large array by itself, slabs by class.
+    /// Live memory on the device: each large array by itself, slabs by class.
     pub fn holders(&self, pool: &str) -> Vec<(usize, String)> {
         let mut by_class = [0usize; CLASSES];
         let mut holders = Vec::new();
-        for segment in self.segments.iter().filter(|segment| segment.live() > 0) {
+        for segment in self.segments.iter().filter(|segment| segment.live() > 0 && segment.is_counted()) {
             match segment.class() {
                 SegmentClass::Slab(class) => by_class[class as usize] += segment.live() as usize,
                 _ => {

@@ -393,7 +393,11 @@ impl Arena {
             return Ok(false);
         }
         self.mover.moved.store(self.tick(), Ordering::Relaxed);
-        let seq = self.copy_out(segment).inspect_err(|_| segment.set_resident())?;
+        // Whoever drops it meanwhile cannot know of the copy before it is noted: its memory stays until then.
+        segment.enter();
+        let copied = self.copy_out(segment);
+        segment.leave();
+        let seq = copied.inspect_err(|_| segment.set_resident())?;
         let mut leaving = self.mover.leaving.lock();
         // An eviction given up before tells nothing about this one.
         leaving.retain(|leaving| !Arc::ptr_eq(&leaving.segment, segment));
@@ -501,11 +505,12 @@ impl Arena {
             return Err(Error::Value("the pool of an evicted array is gone".to_string()));
         };
         while let Err(refusing) = owner.count_again(segment) {
-            if !self.make_room_now(Some(&refusing), segment.charged(), owner.id(), check)? {
+            let bytes = segment.charged();
+            if !refusing.could_hold(bytes) || !self.make_room_now(Some(&refusing), bytes, owner.requester(), check)? {
                 return Err(refusing.over_quota(segment.bytes()));
             }
         }
-        let mapped = self.map_again(segment, owner.id(), check);
+        let mapped = self.map_again(segment, owner.requester(), check);
         if mapped.is_err() {
             owner.uncount(segment);
         }

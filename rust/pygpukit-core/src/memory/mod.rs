@@ -15,10 +15,11 @@
 //! of them has passed that use. Memory goes back to the device under the same rule, because unmapping does not wait
 //! for running kernels.
 //!
-//! Lock order: the turn of the one thread that makes room, then a pool's cache or a growable buffer, then the arena,
-//! then the making of physical memory, then a stock, then a stream's state, then the device's own locks. No two pool locks are held together: quotas along the parent
-//! chain are atomics. But for the turn, no lock is held while a stream is waited for, because work that runs meanwhile
-//! may allocate.
+//! Lock order: the turn of the one thread that makes room, then a segment's copy on the host (whoever has a pool's
+//! lock only tries to get it), then the ferries or a pool's cache or a growable buffer, then the arena, then the
+//! making of physical memory, then a stock, then a stream's state, then the device's own locks. No two pool locks are
+//! held together: quotas along the parent chain are atomics. But for the turn, no lock is held while a stream is
+//! waited for, because work that runs meanwhile may allocate.
 
 mod account;
 mod arena;

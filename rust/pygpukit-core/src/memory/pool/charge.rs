@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use parking_lot::MutexGuard;
 
 use super::Pool;
+use crate::error::Result;
 use crate::memory::account::Account;
 use crate::memory::stock::Stock;
 
@@ -79,6 +80,21 @@ impl Pool {
     #[inline]
     fn above_guarantee(&self, used: usize, bytes: usize) -> usize {
         bytes.min((used + bytes).saturating_sub(self.guarantee()))
+    }
+
+    /// Evict until the quota has room for this much, for a pool that it has refused. False, with nothing moved, when it
+    /// could not have it even if it were empty.
+    pub(super) fn make_room(
+        &self,
+        bytes: usize,
+        requester: u32,
+        check: &mut dyn FnMut() -> Result<()>,
+    ) -> Result<bool> {
+        Ok(self.could_hold(bytes) && self.arena.make_room(Some(self), bytes, requester, check)?)
+    }
+
+    pub(crate) fn could_hold(&self, bytes: usize) -> bool {
+        self.quota().is_none_or(|quota| bytes <= quota)
     }
 
     /// Does the pool's own quota leave this much?

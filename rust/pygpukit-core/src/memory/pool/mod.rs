@@ -126,7 +126,7 @@ impl Pool {
             )));
         }
         while let Err(refusing) = self.charge_below(guarantee, false) {
-            if refusing.is_closed() || !self.arena.make_room(Some(refusing), guarantee, self.id, check)? {
+            if refusing.is_closed() || !refusing.make_room(guarantee, self.id, check)? {
                 return Err(refusing.refusal(guarantee));
             }
         }
@@ -316,7 +316,7 @@ impl Pool {
         let mut cache = self.cache.lock();
         while let Err(refusing) = self.charge(request.rounded) {
             drop(cache);
-            if refusing.is_closed() || !self.arena.make_room(Some(refusing), request.rounded, self.id, check)? {
+            if refusing.is_closed() || !refusing.make_room(request.rounded, self.requester(), check)? {
                 return Err(refusing.refusal(bytes));
             }
             cache = self.cache.lock();
@@ -378,7 +378,7 @@ impl Pool {
         self.arena.release_spare(0)
     }
 
-    /// Refuse new allocations and release the pool's memory: at once what is free, the rest with the last block.
+    /// Refuse new allocations and release the pool's memory: at once what is free, the rest as its blocks come back.
     pub fn close(&self) -> Result<()> {
         let idle = {
             let mut cache = self.cache.lock();
@@ -483,16 +483,19 @@ impl Pool {
                 cache.give_back(block, uses, !self.private);
             }
         }
-        if cache.live() > 0 {
-            return None;
-        }
-        let keep = cache.keep.take();
+        let keep = if cache.live() == 0 { cache.keep.take() } else { None };
         drop(cache);
+        self.release_if_closed();
+        keep
+    }
+
+    /// A closed pool keeps nothing for later.
+    #[inline]
+    fn release_if_closed(&self) {
         if self.is_closed() {
             let closed = self.close();
             self.arena.record(closed);
         }
-        keep
     }
 
     #[cold]
@@ -506,6 +509,7 @@ impl Pool {
         let keep = if cache.live() == 0 { cache.keep.take() } else { None };
         drop(cache);
         self.arena.retire([(block.segment, uses)]);
+        self.release_if_closed();
         keep
     }
 
@@ -540,7 +544,7 @@ impl Pool {
             Fit::Slab(class) => (slab_bytes(class as usize, self.arena.granule()), SegmentClass::Slab(class)),
             Fit::Large | Fit::Empty => (request.rounded, SegmentClass::Large),
         };
-        let found = self.arena.under_pressure(bytes, self.id, check, || {
+        let found = self.arena.under_pressure(bytes, self.requester(), check, || {
             let mut cache = self.cache.lock();
             if self.is_closed() {
                 return Err(self.closed_error());

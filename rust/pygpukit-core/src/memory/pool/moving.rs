@@ -10,9 +10,17 @@ use crate::memory::evict::Candidate;
 use crate::memory::segment::{Backing, Segment, SegmentState};
 
 impl Pool {
+    /// Who asks when it is short of memory. A graph asks for the pool it was captured in, whose reserve is no bar to it.
+    pub(crate) fn requester(&self) -> u32 {
+        match &self.parent {
+            Some(parent) if self.private => parent.requester(),
+            _ => self.id,
+        }
+    }
+
     /// Segments of this pool that may be evicted, into the list; returns the bytes that are on their way out already.
     pub(crate) fn note_candidates(&self, requester: u32, into: &mut Vec<Candidate>) -> usize {
-        let own = self.id == requester;
+        let own = self.requester() == requester;
         let cache = self.cache.lock();
         let live = |segment: &&Arc<Segment>| segment.is_evictable() && segment.live() > 0;
         let mut leaving = 0;
@@ -30,7 +38,7 @@ impl Pool {
         let rank = self.rank.load(Ordering::Relaxed);
         for segment in mine {
             if segment.bytes() > room {
-                break;
+                continue;
             }
             room -= segment.bytes();
             into.push(Candidate { key: (rank, own, segment.touched()), segment: segment.clone() });
@@ -52,7 +60,8 @@ impl Pool {
                 }
                 () => continue,
             };
-            *into.entry(why).or_default() += segment.bytes();
+            // As they are handed out: a slab may be larger than its blocks, and no quota counts that.
+            *into.entry(why).or_default() += segment.live() as usize * segment.block_bytes();
         }
     }
 

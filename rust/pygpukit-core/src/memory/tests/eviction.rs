@@ -17,13 +17,13 @@ use crate::residency;
 use crate::runtime::DeviceState;
 use crate::stream::Stream;
 
-struct Bench {
-    state: &'static DeviceState,
-    pool: Arc<Pool>,
-    streams: Vec<Arc<Stream>>,
+pub(super) struct Bench {
+    pub state: &'static DeviceState,
+    pub pool: Arc<Pool>,
+    pub streams: Vec<Arc<Stream>>,
 }
 
-fn bench(total: usize, quota: Option<usize>, deferred: Option<u64>) -> Bench {
+pub(super) fn bench(total: usize, quota: Option<usize>, deferred: Option<u64>) -> Bench {
     let device = CpuDevice::new(CpuConfig { total_memory: Some(total), deferred, ..CpuConfig::default() });
     let state = DeviceState::new(device, ArenaMode::Vmm, false).unwrap();
     state.pinned.set_limit(1 << 30);
@@ -35,21 +35,21 @@ fn bench(total: usize, quota: Option<usize>, deferred: Option<u64>) -> Bench {
 }
 
 impl Bench {
-    fn ctx(&self, stream: usize) -> ExecCtx {
+    pub fn ctx(&self, stream: usize) -> ExecCtx {
         ExecCtx::default_for(self.state).on_stream(&self.streams[stream])
     }
 
-    fn allocate(&self, bytes: usize) -> Arc<Storage> {
+    pub fn allocate(&self, bytes: usize) -> Arc<Storage> {
         self.pool.allocate(bytes, &self.streams[0]).unwrap()
     }
 
-    fn fill(&self, storage: &Arc<Storage>, value: u8, stream: usize) -> crate::error::Result<()> {
+    pub fn fill(&self, storage: &Arc<Storage>, value: u8, stream: usize) -> crate::error::Result<()> {
         let work = Work::Fill(Fill { dst: storage.ptr(), value: value.into(), width: 1, count: storage.bytes() });
         submit(&self.ctx(stream), Command { work, uses: smallvec![used(storage, Access::Write)], cost_key: 0 })
     }
 
     /// A copy to the host in stream order; the bytes are right once the stream has passed it.
-    fn read(&self, storage: &Arc<Storage>, stream: usize) -> crate::error::Result<Arc<Vec<u8>>> {
+    pub fn read(&self, storage: &Arc<Storage>, stream: usize) -> crate::error::Result<Arc<Vec<u8>>> {
         let mut bytes = vec![0u8; storage.bytes()];
         let dst = bytes.as_mut_ptr() as u64;
         let kept = Arc::new(bytes);
@@ -60,11 +60,11 @@ impl Bench {
         Ok(kept)
     }
 
-    fn finish(&self) {
+    pub fn finish(&self) {
         self.state.synchronize(&mut || Ok(())).unwrap();
     }
 
-    fn holds(&self, storage: &Arc<Storage>, value: u8) -> bool {
+    pub fn holds(&self, storage: &Arc<Storage>, value: u8) -> bool {
         let bytes = self.read(storage, 0).unwrap();
         self.finish();
         bytes.iter().all(|byte| *byte == value)
@@ -75,7 +75,7 @@ fn used(storage: &Arc<Storage>, access: Access) -> Use {
     Use { storage: storage.clone(), access, tag: ArgTag::default() }
 }
 
-fn state_of(storage: &Storage) -> SegmentState {
+pub(super) fn state_of(storage: &Storage) -> SegmentState {
     storage.segment().state()
 }
 

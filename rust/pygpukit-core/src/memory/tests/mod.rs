@@ -7,6 +7,7 @@ mod faults;
 mod guarantee;
 mod journal;
 mod model;
+mod shortage;
 mod threads;
 
 use std::sync::Arc;
