@@ -159,3 +159,12 @@ for _ in range(200):
 print(after - before)
 """
     assert run_python(program) in ("0\n", "-1\n", "-2\n")
+
+
+def test_wrong_progress_and_dimensions_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "raw"
+    path.write_bytes(bytes(16))
+    with pytest.raises(TypeError, match=r"progress must be None, False, True or a function .* but it is 5"):
+        gp.load_raw(path, 0, 4, "float32", progress=5)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="dimensions must be from 0 to"):
+        gp.load_raw(path, 0, (1 << 70, 0), "float32")

@@ -7,6 +7,7 @@ use parking_lot::Mutex;
 use pygpukit_core::exec;
 use pygpukit_core::memory::{Pool, PoolOptions, PoolStats, Storage};
 use pygpukit_core::runtime::DeviceState;
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyModule};
 
@@ -179,16 +180,25 @@ impl PyPool {
     }
 
     /// Take a block of the pool for the current stream.
-    fn allocate(&self, py: Python<'_>, nbytes: usize) -> PyResult<Allocation> {
+    fn allocate(&self, py: Python<'_>, nbytes: &Bound<'_, PyAny>) -> PyResult<Allocation> {
+        let nbytes = size(nbytes)?;
         let ctx = context_for(py, self.state)?;
         self.state.check().py()?;
         let storage = self.pool.allocate_with_check(nbytes, &ctx.stream, &mut check_signals).py()?;
         Ok(Allocation { ptr: storage.ptr(), nbytes, storage: Mutex::new(Some(storage)) })
     }
 
-    /// Give a block back; the same as ``allocation.free()``.
-    fn free(&self, allocation: &Bound<'_, Allocation>) {
-        allocation.get().free();
+    /// Give a block of this pool back; the same as ``allocation.free()``.
+    fn free(&self, allocation: &Bound<'_, Allocation>) -> PyResult<()> {
+        let allocation = allocation.get();
+        if let Some(storage) = &*allocation.storage.lock()
+            && storage.pool().id() != self.pool.id()
+        {
+            let (own, other) = (self.pool.name(), storage.pool().name());
+            return Err(PyValueError::new_err(format!("the block is of pool '{other}', not of pool '{own}'")));
+        }
+        allocation.free();
+        Ok(())
     }
 
     /// Make what is in use now the peak, to measure that of what comes.

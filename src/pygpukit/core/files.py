@@ -6,6 +6,7 @@ import math
 import operator
 import os
 import stat
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, SupportsIndex
 
@@ -76,6 +77,8 @@ def load_raw(
     ...     load_raw(file.name, 16, 3, "int32").tolist()
     [0, 1, 2]
     """
+    if not (progress is None or isinstance(progress, bool) or callable(progress)):
+        raise TypeError(f"progress must be None, False, True or a function of two numbers, but it is {progress!r}")
     kind = _dtype(dtype)
     dims = _dimensions(shape)
     start = operator.index(offset)
@@ -128,6 +131,6 @@ def _follow(handle: _native.TransferHandle, text: str, progress: bool | Callable
 def _dimensions(shape: SupportsIndex | Sequence[SupportsIndex]) -> list[int]:
     dims = [shape] if isinstance(shape, SupportsIndex) else list(shape)
     sizes = [operator.index(dim) for dim in dims]
-    if any(size < 0 for size in sizes):
-        raise ValueError(f"no dimension may be negative, but the shape is {tuple(sizes)}")
+    if any(not 0 <= size <= sys.maxsize for size in sizes):
+        raise ValueError(f"dimensions must be from 0 to {sys.maxsize}, but the shape is {tuple(sizes)}")
     return sizes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ from pygpukit import _pygpukit_rust as _native
 from pygpukit._pygpukit_rust import Device
 from pygpukit.config import format_size
 from pygpukit.core.saved import integer, optional, read_object, text
-from pygpukit.core.snapshot import Snapshot, parse_snapshot
+from pygpukit.core.snapshot import Snapshot, checked_device, parse_snapshot
 
 __all__ = ["Event", "Recording", "record"]
 
@@ -245,7 +246,8 @@ def record(device: Device | None = None, limit: int = 1_000_000) -> Recording:
     device : Device, optional
         The current device by default.
     limit : int
-        Most events to keep, some 40 bytes each. Those after it are only counted.
+        Most events to keep, some 40 bytes each, besides what the pools hold when it begins. Those after it are only
+        counted.
 
     Returns
     -------
@@ -266,8 +268,9 @@ def record(device: Device | None = None, limit: int = 1_000_000) -> Recording:
     >>> [event.kind for event in recording.events if event.kind in ("allocate", "free")]
     ['allocate', 'free']
     """
-    device = _native.current_device() if device is None else device
-    return Recording(device, limit)
+    if not 0 <= limit <= sys.maxsize:
+        raise ValueError(f"the limit must be a number of events from 0 to {sys.maxsize}, but it is {limit}")
+    return Recording(checked_device(device), limit)
 
 
 def load(path: str | Path) -> Snapshot | Recording:

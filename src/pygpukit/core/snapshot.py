@@ -111,10 +111,19 @@ def snapshot(device: Device | None = None) -> Snapshot:
     >>> any("(512, 1024)" in (s["label"] or "") for s in snapshot().segments)
     True
     """
-    device = _native.current_device() if device is None else device
+    device = checked_device(device)
     free, total = device.memory_info()
     pools, segments = _native.memory_snapshot(device)
     return Snapshot(device.name, free, total, pools, segments)
+
+
+def checked_device(device: Device | None) -> Device:
+    """The device that is meant, the current one by default."""
+    if device is None:
+        return _native.current_device()
+    if not isinstance(device, Device):
+        raise TypeError(f"a Device is needed, such as gp.current_device(), but it is {device!r}")
+    return device
 
 
 def follow(on: bool = True) -> bool:

@@ -75,6 +75,8 @@ pub(crate) struct Mover {
     /// Held by the one thread that makes room: two that each hold a part of what they need would wait for each other.
     /// Work that runs while it waits may come back here, so it is reentrant.
     turn: ReentrantMutex<()>,
+    /// Where it was made: a forked child has its locks as they were, and not the threads that hold them.
+    process: u32,
     make_stream: OnceLock<MakeStream>,
     /// Of departures and of arrivals.
     streams: Mutex<Option<(Arc<Stream>, Arc<Stream>)>>,
@@ -93,6 +95,7 @@ impl Mover {
     pub fn new(store: Arc<HostStore>) -> Mover {
         Mover {
             turn: ReentrantMutex::new(()),
+            process: std::process::id(),
             make_stream: OnceLock::new(),
             streams: Mutex::default(),
             ferries: Mutex::default(),
@@ -170,6 +173,16 @@ impl Arena {
 
     /// Wait for the turn to make room: whoever has it may be waiting for work without an end.
     fn take_turn(&self, check: Check<'_>) -> Result<ReentrantMutexGuard<'_, ()>> {
+        if let Some(turn) = self.mover.turn.try_lock() {
+            return Ok(turn);
+        }
+        if std::process::id() != self.mover.process {
+            return Err(Error::Forked(
+                "memory was being moved by another thread when this process was forked, and that thread is not here to \
+                 finish; fork while nothing else runs, or use the spawn start method"
+                    .to_string(),
+            ));
+        }
         loop {
             if let Some(turn) = self.mover.turn.try_lock_for(TURN_PAUSE) {
                 return Ok(turn);
@@ -437,22 +450,31 @@ impl Arena {
             return Err(Error::Value("the pool of an array is gone".to_string()));
         };
         let (store, bytes, budget) = (&self.mover.store, segment.bytes(), owner.host_budget());
+        let mut ordered = true;
         loop {
-            let refused = match store.take_pinned(bytes, budget) {
+            let (taken, scope) = match store.take_pinned(bytes, budget) {
                 Ok(Some(copy)) => return Ok(copy),
-                Ok(None) => None,
-                Err(error) => Some(error),
+                Ok(None) if ordered => (None, None),
+                Ok(None) => match store.take_pageable(bytes, budget) {
+                    Ok(copy) => return Ok(copy),
+                    Err(error) => (Some(error), None),
+                },
+                Err(error) => (Some(error), owner.host_bound()),
             };
-            let scope = refused.as_ref().and_then(|_| owner.host_bound());
-            if self.drop_copies(scope, bytes)? == 0 {
-                return refused.map_or_else(|| store.take_pageable(bytes, budget), Err);
+            // Page-locked ones only, as long as page-locked memory is what is missing.
+            if self.drop_copies(scope, bytes, taken.is_none())? > 0 {
+                continue;
+            }
+            match taken {
+                Some(error) => return Err(error),
+                None => ordered = false,
             }
         }
     }
 
     /// Forget copies of segments that are on the device, of a pool and those below it or of all, useless ones first, until
     /// this many bytes are free.
-    fn drop_copies(&self, scope: Option<&Pool>, bytes: usize) -> Result<usize> {
+    fn drop_copies(&self, scope: Option<&Pool>, bytes: usize, ordered: bool) -> Result<usize> {
         let pools = self.pools();
         let inside = pools.iter().filter(|pool| scope.is_none_or(|scope| pool.is_within(scope)));
         let segments: Vec<_> = inside.flat_map(|pool| pool.segments()).collect();
@@ -463,7 +485,8 @@ impl Arena {
                 // Whoever holds the lock is making a copy of it.
                 let Some(mut host) = segment.try_host() else { continue };
                 let last = |stream: &Arc<Stream>| segment.last_use(stream).map_or(Ok(true), |seq| stream.passed(seq));
-                if host.is_some() && segment.is_dirty() == useless && last(&departures)? && last(&arrivals)? {
+                let fits = host.as_ref().is_some_and(|copy| copy.is_ordered() || !ordered);
+                if fits && segment.is_dirty() == useless && last(&departures)? && last(&arrivals)? {
                     *host = None;
                     freed += segment.bytes();
                 }

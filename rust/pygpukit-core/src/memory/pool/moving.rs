@@ -54,7 +54,7 @@ impl Pool {
                 () if !segment.is_evictable() => "in pools that do not evict",
                 () if segment.is_exported() => "exported, because their address was read",
                 () if segment.is_pinned() => "pinned",
-                () if cache.held() <= self.floor() => "reserved by their pool",
+                () if cache.held() < self.floor() + segment.bytes() && self.floor() > 0 => "reserved by their pool",
                 () if outside && segment.stock().is_some_and(|stock| stock.above_guarantee() < segment.bytes()) => {
                     "guaranteed to their pool"
                 }
