@@ -75,7 +75,7 @@ test-sanitizer: ## Run the CUDA tests under compute-sanitizer, every array an al
 
 # The sanitizer's host backtraces hold Python's frames, and with them arrays that should be gone.
 test-eviction: ## Run a random program over evicted arrays under compute-sanitizer (PYTHON=..., STRESS="--steps 300")
-	compute-sanitizer --report-api-errors no --show-backtrace device --error-exitcode 9 \
+	compute-sanitizer --report-api-errors no --show-backtrace no --error-exitcode 9 \
 		$(PYTHON) tests/gpu/eviction_stress.py $(STRESS)
 
 gpu-bundle: build ## Compile all built-in kernels for sm_90a, without a GPU

@@ -17,11 +17,10 @@ from pygpukit.config import parse_size
 
 def model(pool: gp.memory.MemoryPool, layers: int, side: int) -> list[gp.GPUArray]:
     """Square matrices of the pool, the same for every model."""
-    chance = np.random.default_rng(7)
+    noise = np.random.default_rng(7).standard_normal((side, side), dtype=np.float32) / np.float32(side**0.5)
     with pool:
-        return [
-            gp.from_numpy(chance.standard_normal((side, side), dtype=np.float32) / side**0.5) for _ in range(layers)
-        ]
+        first = gp.from_numpy(noise)
+        return [first, *(first * (1.0 + layer / layers) for layer in range(1, layers))]
 
 
 def answer(weights: list[gp.GPUArray], rows: int) -> gp.GPUArray:

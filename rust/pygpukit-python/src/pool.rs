@@ -9,7 +9,7 @@ use pygpukit_core::memory::{Pool, PoolOptions, PoolStats, Storage};
 use pygpukit_core::runtime::DeviceState;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyModule};
+use pyo3::types::{PyDict, PyInt, PyModule};
 
 use crate::device::{PyDevice, context, context_for};
 use crate::errors::{ToPy, check_signals};
@@ -247,8 +247,14 @@ impl PyPool {
     }
 }
 
-/// Bytes meant by a number or a text such as "512MB", read in the one place that reads them.
+/// Bytes meant by a number or a text such as "512MB". Anything but a plain number is read in the one place that reads
+/// sizes.
 fn size(value: &Bound<'_, PyAny>) -> PyResult<usize> {
+    if value.is_exact_instance_of::<PyInt>()
+        && let Ok(bytes) = value.extract()
+    {
+        return Ok(bytes);
+    }
     PyModule::import(value.py(), "pygpukit.config")?.getattr("parse_size")?.call1((value,))?.extract()
 }
 
