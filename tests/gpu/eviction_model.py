@@ -97,7 +97,8 @@ class Pools:
             if pool is self.outer:
                 left["used"] -= self.inner.guarantee
             assert not any(left.values()), f"pool {pool.name} has something left: {left}"
-        assert self.inner.stats()["held"] == self.inner.guarantee
+        held = self.inner.stats()["held"]
+        assert held == self.inner.guarantee, f"{held} bytes are held for a guarantee of {self.inner.guarantee}"
 
 
 class Program:

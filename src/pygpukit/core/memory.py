@@ -18,7 +18,6 @@ from pygpukit.core.recording import Event, Recording, record
 from pygpukit.core.snapshot import Snapshot, follow, snapshot
 from pygpukit.dtypes import DTypeLike, float32, to_numpy_dtype
 from pygpukit.errors import OutOfMemoryError
-from pygpukit.jit.progress import progress_bar
 
 __all__ = [
     "Allocation",
@@ -213,6 +212,8 @@ def prepin(nbytes: int | str, progress: bool | None = None) -> int:
     >>> prepin("1MiB") >= 0
     True
     """
+    from pygpukit.jit.progress import progress_bar
+
     wanted = parse_size(nbytes)
     limit = pinned_stats()["limit"]
     if wanted > limit:

@@ -7,7 +7,7 @@
 //! that use the segment wait for. Only the taking of memory waits on the host.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -37,6 +37,9 @@ const MOVING: u64 = 4096;
 
 /// How often whoever waits for his turn looks whether he is to give up.
 const TURN_PAUSE: Duration = Duration::from_millis(5);
+
+/// After so many looks a turn that another process has taken is given up: it was taken before the fork.
+const FORKED_ROUNDS: u32 = 40;
 
 type Check<'a> = &'a mut dyn FnMut() -> Result<()>;
 type MakeStream = Box<dyn Fn() -> Result<Arc<Stream>> + Send + Sync>;
@@ -75,8 +78,8 @@ pub(crate) struct Mover {
     /// Held by the one thread that makes room: two that each hold a part of what they need would wait for each other.
     /// Work that runs while it waits may come back here, so it is reentrant.
     turn: ReentrantMutex<()>,
-    /// Where it was made: a forked child has its locks as they were, and not the threads that hold them.
-    process: u32,
+    /// The process that had the turn last: a forked child has its locks as they were, and not the threads that hold them.
+    holder: AtomicU32,
     make_stream: OnceLock<MakeStream>,
     /// Of departures and of arrivals.
     streams: Mutex<Option<(Arc<Stream>, Arc<Stream>)>>,
@@ -95,7 +98,7 @@ impl Mover {
     pub fn new(store: Arc<HostStore>) -> Mover {
         Mover {
             turn: ReentrantMutex::new(()),
-            process: std::process::id(),
+            holder: AtomicU32::new(0),
             make_stream: OnceLock::new(),
             streams: Mutex::default(),
             ferries: Mutex::default(),
@@ -173,22 +176,22 @@ impl Arena {
 
     /// Wait for the turn to make room: whoever has it may be waiting for work without an end.
     fn take_turn(&self, check: Check<'_>) -> Result<ReentrantMutexGuard<'_, ()>> {
-        if let Some(turn) = self.mover.turn.try_lock() {
-            return Ok(turn);
-        }
-        if std::process::id() != self.mover.process {
-            return Err(Error::Forked(
-                "memory was being moved by another thread when this process was forked, and that thread is not here to \
-                 finish; fork while nothing else runs, or use the spawn start method"
-                    .to_string(),
-            ));
-        }
-        loop {
+        let here = std::process::id();
+        for round in 0.. {
             if let Some(turn) = self.mover.turn.try_lock_for(TURN_PAUSE) {
+                self.mover.holder.store(here, Ordering::Relaxed);
                 return Ok(turn);
             }
             check()?;
+            if round > FORKED_ROUNDS && self.mover.holder.load(Ordering::Relaxed) != here {
+                break;
+            }
         }
+        Err(Error::Forked(
+            "memory was being moved by another thread when this process was forked, and that thread is not here to \
+             finish; fork while nothing else runs, or use the spawn start method"
+                .to_string(),
+        ))
     }
 
     /// Make these segments, which the caller is in, resident. He is in none of them while he waits for his turn.

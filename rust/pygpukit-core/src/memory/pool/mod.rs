@@ -375,6 +375,9 @@ impl Pool {
         self.arena.sweep()?;
         let idle = self.cache.lock().drain_idle(false)?;
         self.arena.retire(idle);
+        if let Some(stock) = self.own_stock() {
+            self.arena.level(stock);
+        }
         self.arena.release_spare(0)
     }
 
