@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -157,6 +156,8 @@ class Recording:
 
     def to_json(self, path: str | Path | None = None) -> str:
         """The recording as JSON, also written to a file if one is named; `from_json` reads it."""
+        import json
+
         run = self._done
         content = {
             "device": run.device,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,6 +21,8 @@ def read_object(path: str | Path, what: str, parse: Callable[[dict[str, Any]], _
     LoadError
         If the file cannot be read, is no JSON, or is not what it should be; the text names it.
     """
+    import json
+
     try:
         content = json.loads(Path(path).read_bytes())
     except OSError as error:

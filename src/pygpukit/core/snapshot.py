@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -48,6 +47,8 @@ class Snapshot(NamedTuple):
         >>> snapshot().to_json().startswith("{")
         True
         """
+        import json
+
         text = json.dumps(self._asdict(), indent=1)
         if path is not None:
             Path(path).write_text(text + "\n", encoding="utf-8")
