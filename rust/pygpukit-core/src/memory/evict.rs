@@ -18,8 +18,8 @@ use super::arena::{Arena, PRESSURE_PAUSE, PRESSURE_ROUNDS};
 use super::ferry::Ferry;
 use super::host_copy::{HostCopy, HostStats, HostStore};
 use super::pool::Pool;
+use super::protect::Protection;
 use super::segment::{Backing, Segment, SegmentState};
-use super::stock::Stock;
 use crate::command::CopyKind;
 use crate::error::{Error, Result};
 use crate::host::PinnedPool;
@@ -334,8 +334,10 @@ impl Arena {
         let inside: Vec<_> = pools.iter().filter(|pool| scope.is_none_or(|scope| pool.is_within(scope))).collect();
         if inside.iter().any(|pool| pool.is_evicting()) {
             let home = scope.and_then(Pool::stock).map(Arc::as_ptr);
+            let mut protection = Protection::new(&pools, 0);
             for pool in inside {
-                pool.note_stuck(pool.stock().map(Arc::as_ptr) != home, &mut found);
+                let outside = pool.stock().map(Arc::as_ptr) != home;
+                pool.note_stuck(outside, protection.above_reserves(pool), &mut found);
             }
         }
         found.into_iter().map(|(why, bytes)| (bytes, why)).collect()
@@ -345,10 +347,9 @@ impl Arena {
     fn start_oldest(&self, scope: Option<&Pool>, requester: u32, wanted: usize) -> Result<()> {
         let pools = self.pools();
         let inside = |pool: &&Arc<Pool>| pool.is_evicting() && scope.is_none_or(|scope| pool.is_within(scope));
-        let home = pools.iter().find(|pool| pool.id() == requester).and_then(|pool| pool.stock());
         let mut on_way = 0usize;
         let mut candidates = Vec::new();
-        let mut room = StockRoom::new(&self.mover.leaving.lock());
+        let mut protection = Protection::new(&pools, requester);
         let mut own_on_way = 0;
         for pool in pools.iter().filter(inside) {
             let leaving = pool.note_candidates(requester, &mut candidates);
@@ -368,9 +369,7 @@ impl Arena {
             if on_way >= wanted || refusals == MOST_REFUSALS {
                 break;
             }
-            // Memory that a guarantee holds is no gain for others.
-            let stock = candidate.segment.stock().filter(|stock| home.is_none_or(|home| !Arc::ptr_eq(home, stock)));
-            if stock.is_some_and(|stock| !room.take(stock, candidate.segment.bytes())) {
+            if !protection.give(&candidate.owner, &candidate.segment) {
                 continue;
             }
             match self.start(&candidate.segment) {
@@ -603,37 +602,9 @@ impl Arena {
     }
 }
 
-/// What others may still take from pools with a guarantee: bytes by stock, and those on their way out already.
-struct StockRoom {
-    room: Vec<(*const Stock, usize)>,
-    leaving: Vec<(*const Stock, usize)>,
-}
-
-impl StockRoom {
-    fn new(leaving: &VecDeque<Leaving>) -> StockRoom {
-        let going = leaving.iter().filter(|leaving| leaving.segment.state() == SegmentState::Leaving);
-        let of = |segment: &Segment| segment.stock().map(|stock| (Arc::as_ptr(stock), segment.bytes()));
-        StockRoom { room: Vec::new(), leaving: going.filter_map(|leaving| of(&leaving.segment)).collect() }
-    }
-
-    fn take(&mut self, stock: &Arc<Stock>, bytes: usize) -> bool {
-        let key = Arc::as_ptr(stock);
-        let index = self.room.iter().position(|(known, _)| *known == key).unwrap_or_else(|| {
-            let leaving: usize = self.leaving.iter().filter(|(known, _)| *known == key).map(|(_, bytes)| bytes).sum();
-            self.room.push((key, stock.above_guarantee().saturating_sub(leaving)));
-            self.room.len() - 1
-        });
-        let room = &mut self.room[index].1;
-        let fits = bytes <= *room;
-        if fits {
-            *room -= bytes;
-        }
-        fits
-    }
-}
-
 /// A segment that may be evicted; those with the smallest key go first.
 pub(crate) struct Candidate {
     pub key: (u32, bool, u64),
     pub segment: Arc<Segment>,
+    pub owner: Arc<Pool>,
 }

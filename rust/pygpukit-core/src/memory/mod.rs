@@ -31,6 +31,7 @@ mod host_copy;
 mod journal;
 mod pieces;
 mod pool;
+mod protect;
 mod ranges;
 pub mod registry;
 mod segment;

@@ -19,42 +19,42 @@ impl Pool {
     }
 
     /// Segments of this pool that may be evicted, into the list; returns the bytes that are on their way out already.
-    pub(crate) fn note_candidates(&self, requester: u32, into: &mut Vec<Candidate>) -> usize {
+    pub(crate) fn note_candidates(self: &Arc<Self>, requester: u32, into: &mut Vec<Candidate>) -> usize {
         let own = self.requester() == requester;
         let cache = self.cache.lock();
         let live = |segment: &&Arc<Segment>| segment.is_evictable() && segment.live() > 0;
+        let rank = self.rank.load(Ordering::Relaxed);
         let mut leaving = 0;
-        let mut mine = Vec::new();
         for segment in cache.segments().iter().filter(live) {
             match segment.state() {
                 SegmentState::Leaving => leaving += segment.bytes(),
-                SegmentState::Resident if !segment.is_pinned() => mine.push(segment),
+                SegmentState::Resident if !segment.is_pinned() => {
+                    let key = (rank, own, segment.touched());
+                    into.push(Candidate { key, segment: segment.clone(), owner: self.clone() });
+                }
                 SegmentState::Resident | SegmentState::Evicted => {}
             }
-        }
-        // Down to its floor for others; its owner may take all of it.
-        let mut room = if own { usize::MAX } else { cache.held().saturating_sub(self.floor() + leaving) };
-        mine.sort_by_key(|segment| segment.touched());
-        let rank = self.rank.load(Ordering::Relaxed);
-        for segment in mine {
-            if segment.bytes() > room {
-                continue;
-            }
-            room -= segment.bytes();
-            into.push(Candidate { key: (rank, own, segment.touched()), segment: segment.clone() });
         }
         leaving
     }
 
-    /// Bytes of this pool that eviction could not take, for itself or for those outside, by reason.
-    pub(crate) fn note_stuck(&self, outside: bool, into: &mut BTreeMap<&'static str, usize>) {
+    /// Bytes on the device that are not on their way out.
+    pub(crate) fn staying(&self) -> usize {
+        let cache = self.cache.lock();
+        let stays = |segment: &&Arc<Segment>| segment.live() > 0 && segment.state() == SegmentState::Resident;
+        cache.segments().iter().filter(stays).map(|segment| segment.bytes()).sum()
+    }
+
+    /// Bytes of this pool that eviction could not take, for itself or for those outside, by reason. Reserves leave
+    /// `spare` of it to others.
+    pub(crate) fn note_stuck(&self, outside: bool, spare: usize, into: &mut BTreeMap<&'static str, usize>) {
         let cache = self.cache.lock();
         for segment in cache.segments().iter().filter(|segment| segment.live() > 0 && segment.is_counted()) {
             let why = match () {
                 () if !segment.is_evictable() => "in pools that do not evict",
                 () if segment.is_exported() => "exported, because their address was read",
                 () if segment.is_pinned() => "pinned",
-                () if cache.held() < self.floor() + segment.bytes() && self.floor() > 0 => "reserved by their pool",
+                () if spare < segment.bytes() => "reserved by their pool",
                 () if outside && segment.stock().is_some_and(|stock| stock.above_guarantee() < segment.bytes()) => {
                     "guaranteed to their pool"
                 }

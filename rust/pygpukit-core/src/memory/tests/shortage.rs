@@ -116,3 +116,21 @@ fn a_graph_may_take_what_its_own_pool_reserves() {
     assert!(bench.fill(&arrays[0], 1, 0).is_ok() && bench.fill(&made, 2, 0).is_ok());
     assert!(bench.holds(&arrays[0], 1) && bench.holds(&made, 2));
 }
+
+#[test]
+fn a_reserve_is_of_a_pool_and_those_inside() {
+    let bench = bench(64 * MIB, Some(16 * MIB), None);
+    let options = PoolOptions { evicting: true, floor: 8 * MIB, ..PoolOptions::default() };
+    let kept = bench.pool.child_with("kept", options, &mut || Ok(())).unwrap();
+    let without = PoolOptions { floor: 0, ..options };
+    let part = kept.child_with("part", without, &mut || Ok(())).unwrap();
+    let other = bench.pool.child_with("other", without, &mut || Ok(())).unwrap();
+    let take = |pool: &std::sync::Arc<Pool>| pool.allocate(4 * MIB, &bench.streams[0]).unwrap();
+    let arrays = [take(&part), take(&kept), take(&part)];
+    let strange: Vec<_> = (0..3).map(|_| take(&other)).collect();
+    let here = arrays.iter().filter(|array| array.is_resident()).count();
+    assert_eq!(here, 2, "others took what was above the reserve, and no more");
+    // The part takes from what its pool reserves, but first from strangers.
+    let more: Vec<_> = (0..3).map(|_| take(&part)).collect();
+    assert!(strange.iter().all(|array| !array.is_resident()) && more.iter().all(|array| array.is_resident()));
+}
