@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -72,5 +74,35 @@ def run_python(tmp_path: Path) -> Callable[..., str]:
         )
         assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout}{done.stderr}"
         return done.stdout
+
+    return run
+
+
+@pytest.fixture
+def interrupted(tmp_path: Path) -> Callable[..., tuple[int, str, str]]:
+    """Run a program, send it SIGINT `delay` seconds after it prints "waiting", and return its status and output."""
+
+    def run(program: str, delay: float = 0.0, **environ: str) -> tuple[int, str, str]:
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("PYGPUKIT_")}
+        environment |= {"PYTHONPATH": str(ROOT / "src"), "PYGPUKIT_CACHE_DIR": str(tmp_path), **environ}
+        # A shell's background job ignores SIGINT, and children inherit that.
+        restore = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        process = subprocess.Popen(
+            [sys.executable, "-u", "-c", restore + program],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            assert line == "waiting\n", line + process.communicate(timeout=100)[1]
+            time.sleep(delay)
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=100)
+        finally:
+            process.kill()
+        return process.returncode, out, err
 
     return run

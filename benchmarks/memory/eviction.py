@@ -124,7 +124,7 @@ def overflow(report: Report, nbytes: int, rounds: int) -> None:
     finally:
         device._set_pinned_limit(limit)
     away, again = statistics.median(out), statistics.median(back)
-    up, down = away, again
+    up, down = again, away
     if gp.is_cuda_available():
         import torch
 

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
-import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -170,34 +165,14 @@ def test_endless_kernels_are_ended_by_the_limit(run_python: Callable[..., str]) 
 
 
 @pytest.fixture
-def interrupted(repository: Path, tmp_path: Path) -> Callable[..., str]:
-    """Run a program, send it SIGINT a while after it prints "waits", and return what it prints afterwards."""
+def ended(interrupted: Callable[..., tuple[int, str, str]]) -> Callable[..., str]:
+    """Run a program, send it SIGINT when it waits for a kernel, and return what it prints afterwards."""
 
     def run(program: str, **environ: str) -> str:
-        environment = {k: v for k, v in os.environ.items() if not k.startswith("PYGPUKIT_")}
-        environment |= {"PYTHONPATH": str(repository / "src"), "PYGPUKIT_CACHE_DIR": str(tmp_path)}
-        # The limit is far off: a kernel that goes on makes the test fail.
-        environment |= {"PYGPUKIT_DEVICE": "cpu", "PYGPUKIT_KERNEL_TIMEOUT": "600", "PYGPUKIT_QUIET": "1", **environ}
-        # A shell's background job ignores SIGINT, and children inherit that.
-        restore = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        child = subprocess.Popen(
-            [sys.executable, "-u", "-W", "ignore", "-c", restore + program],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        try:
-            assert child.stdout is not None
-            line = child.stdout.readline()
-            assert line == "waits\n", line + child.communicate(timeout=100)[0]
-            # It is about to wait, or waits already.
-            time.sleep(1)
-            child.send_signal(signal.SIGINT)
-            out, _ = child.communicate(timeout=100)
-        finally:
-            child.kill()
-        assert child.returncode == 0, out
+        # The limit is far off: a kernel that goes on makes the test fail. After a second the program really waits.
+        limits = {"PYGPUKIT_DEVICE": "cpu", "PYGPUKIT_KERNEL_TIMEOUT": "600", "PYGPUKIT_QUIET": "1"}
+        status, out, err = interrupted(program, delay=1.0, PYTHONWARNINGS="ignore", **limits, **environ)
+        assert status == 0, out + err
         return out
 
     return run
@@ -231,7 +206,7 @@ WAITS = {
 @unix
 @pytest.mark.parametrize("streams", ["inline", "deferred:1"])
 @pytest.mark.parametrize("wait", WAITS)
-def test_ctrl_c_ends_the_kernels_that_are_waited_for(interrupted: Callable[..., str], wait: str, streams: str) -> None:
+def test_ctrl_c_ends_the_kernels_that_are_waited_for(ended: Callable[..., str], wait: str, streams: str) -> None:
     program = f"""
 {ENDLESS}
 event, graph = gp.Event(), gp.CudaGraph()
@@ -242,7 +217,7 @@ event.record()
 kernel(x, grid=3, block=64)
 y = gp.from_numpy(__import__("numpy").arange(3))
 try:
-    print("waits")
+    print("waiting")
     {WAITS[wait]}
 {AFTERWARDS}
 found = errors()
@@ -250,7 +225,7 @@ print(len(found), *(error.replace("\\n", " ") for error in found))
 kernel(gp.ones(1, "int32"), grid=1)
 print(y.tolist(), gp.add(y, 1).tolist(), errors())
 """
-    lines = interrupted(program, PYGPUKIT_STREAMS=streams).splitlines()
+    lines = ended(program, PYGPUKIT_STREAMS=streams).splitlines()
     assert lines[0] == "interrupted"
     assert lines[1].startswith("1 kernel 'k': the kernel was interrupted")
     assert "queued behind it and not run, because the wait for its stream was interrupted: 'k', 'k'" in lines[1]
@@ -259,20 +234,20 @@ print(y.tolist(), gp.add(y, 1).tolist(), errors())
 
 
 @unix
-def test_ctrl_c_ends_a_counted_kernel(interrupted: Callable[..., str]) -> None:
+def test_ctrl_c_ends_a_counted_kernel(ended: Callable[..., str]) -> None:
     program = f"""
 {ENDLESS.replace("kernel(x, grid=2, block=32)", "")}
 try:
-    print("waits")
+    print("waiting")
     kernel.profile(x, grid=2, block=32)
 {AFTERWARDS}
 print(errors(), kernel.profile(gp.ones(1, "int32"), grid=1, block=32).threads)
 """
-    assert interrupted(program) == "interrupted\n[] 32\n"
+    assert ended(program) == "interrupted\n[] 32\n"
 
 
 @unix
-def test_ctrl_c_leaves_kernels_of_other_streams(interrupted: Callable[..., str]) -> None:
+def test_ctrl_c_leaves_kernels_of_other_streams(ended: Callable[..., str]) -> None:
     program = f"""
 {ENDLESS}
 mine, other, late = gp.Stream(), gp.Stream(), gp.Stream()
@@ -281,7 +256,7 @@ with late:
 kernel(y, grid=1, block=1, stream=other)
 kernel(z, grid=1, block=1, stream=mine)
 try:
-    print("waits")
+    print("waiting")
     mine.synchronize()
 {AFTERWARDS}
 found = errors(mine.synchronize)
@@ -293,11 +268,11 @@ with late:
     x.fill(1)
 print(errors())
 """
-    assert interrupted(program) == "interrupted\n1 True True False\n[] False\n[]\n"
+    assert ended(program) == "interrupted\n1 True True False\n[] False\n[]\n"
 
 
 @unix
-def test_ctrl_c_on_the_device_ends_the_kernels_of_all_streams(interrupted: Callable[..., str]) -> None:
+def test_ctrl_c_on_the_device_ends_the_kernels_of_all_streams(ended: Callable[..., str]) -> None:
     program = f"""
 {ENDLESS}
 streams = [gp.Stream() for _ in range(3)]
@@ -305,28 +280,28 @@ for stream in streams:
     kernel(x, grid=1, block=1, stream=stream)
     kernel(x, grid=1, block=1, stream=stream)
 try:
-    print("waits")
+    print("waiting")
     gp.synchronize()
 {AFTERWARDS}
 print(len(errors()))
 """
-    assert interrupted(program) == "interrupted\n4\n"
+    assert ended(program) == "interrupted\n4\n"
 
 
 @unix
-def test_ctrl_c_ends_a_launch_of_very_many_blocks(interrupted: Callable[..., str]) -> None:
+def test_ctrl_c_ends_a_launch_of_very_many_blocks(ended: Callable[..., str]) -> None:
     program = f"""
 import pygpukit as gp
 kernel = gp.jit('extern "C" __global__ void many(int* x) {{ if (blockIdx.x == 1 << 30) x[0] = 1; }}')
 x = gp.zeros(1, "int32")
 kernel(x, grid=2**31 - 1, block=32)
 try:
-    print("waits")
+    print("waiting")
     x.item()
 {AFTERWARDS}
 print(*errors())
 """
-    out = interrupted(program)
+    out = ended(program)
     assert out.startswith("interrupted\nkernel 'many': the kernel was interrupted\n  --> ")
     assert "many.cu:1" in out
 

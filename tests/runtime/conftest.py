@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -83,34 +81,5 @@ def run_fake(fake_cuda: str, run_python: Callable[..., str]) -> Callable[..., st
             name if name.isupper() else f"FAKECUDA_{name.upper()}": str(value) for name, value in settings.items()
         }
         return run_python(_PRELUDE + program, **{"PYGPUKIT_DEVICE": "cuda", "PYGPUKIT_LIBCUDA": fake_cuda, **environ})
-
-    return run
-
-
-@pytest.fixture
-def interrupted(repository: Path, tmp_path: Path) -> Callable[..., tuple[int, str, str]]:
-    """Run a program, send it SIGINT when it prints "waiting", and return its status and output."""
-
-    def run(program: str, **environ: str) -> tuple[int, str, str]:
-        environment = {k: v for k, v in os.environ.items() if not k.startswith("PYGPUKIT_")}
-        environment |= {"PYTHONPATH": str(repository / "src"), "PYGPUKIT_CACHE_DIR": str(tmp_path), **environ}
-        # A shell's background job ignores SIGINT, and children inherit that.
-        restore = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        process = subprocess.Popen(
-            [sys.executable, "-u", "-c", restore + program],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        try:
-            assert process.stdout is not None
-            line = process.stdout.readline()
-            assert line == "waiting\n", line + process.communicate(timeout=60)[1]
-            process.send_signal(signal.SIGINT)
-            out, err = process.communicate(timeout=60)
-        finally:
-            process.kill()
-        return process.returncode, out, err
 
     return run

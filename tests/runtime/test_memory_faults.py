@@ -206,12 +206,6 @@ for _ in range(5):
 check(arrays)
 arrays.clear()
 del up, down, transfer
-# Transfers go on until they are over.
-for _ in range(1000):
-    gp.synchronize()
-    if pool.stats()["live"] == 0:
-        break
-    time.sleep(0.01)
 check_empty(pool)
 print("ok")
 """

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from pygpukit import _pygpukit_rust as _native
 from pygpukit._pygpukit_rust import Device
 from pygpukit.config import format_size
-from pygpukit.core.saved import integer, optional, read_object, text
+from pygpukit.core.saved import integer, optional, read_object, text, write_object
 from pygpukit.core.snapshot import Snapshot, checked_device, parse_snapshot
 
 __all__ = ["Event", "Recording", "record"]
@@ -156,8 +156,6 @@ class Recording:
 
     def to_json(self, path: str | Path | None = None) -> str:
         """The recording as JSON, also written to a file if one is named; `from_json` reads it."""
-        import json
-
         run = self._done
         content = {
             "device": run.device,
@@ -167,10 +165,7 @@ class Recording:
             "columns": Event._fields,
             "events": run.events,
         }
-        result = json.dumps(content)
-        if path is not None:
-            Path(path).write_text(result + "\n", encoding="utf-8")
-        return result
+        return write_object(content, path)
 
     @classmethod
     def from_json(cls, path: str | Path) -> Recording:

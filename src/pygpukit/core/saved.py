@@ -1,4 +1,4 @@
-"""Reading back what was saved as JSON: anything in a file is checked before it is believed."""
+"""Saving as JSON, and reading back: anything in a file is checked before it is believed."""
 
 from __future__ import annotations
 
@@ -8,9 +8,19 @@ from typing import Any, TypeVar
 
 from pygpukit.errors import LoadError
 
-__all__ = ["integer", "optional", "read_object", "text"]
+__all__ = ["integer", "optional", "read_object", "text", "write_object"]
 
 _T = TypeVar("_T")
+
+
+def write_object(content: dict[str, Any], path: str | Path | None, indent: int | None = None) -> str:
+    """An object as JSON, also written to a file if one is named."""
+    import json
+
+    result = json.dumps(content, indent=indent)
+    if path is not None:
+        Path(path).write_text(result + "\n", encoding="utf-8")
+    return result
 
 
 def read_object(path: str | Path, what: str, parse: Callable[[dict[str, Any]], _T]) -> _T:

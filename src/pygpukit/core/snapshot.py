@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from pygpukit import _pygpukit_rust as _native
 from pygpukit._pygpukit_rust import Device
 from pygpukit.config import format_size
-from pygpukit.core.saved import integer, optional, read_object, text
+from pygpukit.core.saved import integer, optional, read_object, text, write_object
 
 __all__ = ["Snapshot", "follow", "snapshot"]
 
@@ -47,12 +47,7 @@ class Snapshot(NamedTuple):
         >>> snapshot().to_json().startswith("{")
         True
         """
-        import json
-
-        text = json.dumps(self._asdict(), indent=1)
-        if path is not None:
-            Path(path).write_text(text + "\n", encoding="utf-8")
-        return text
+        return write_object(self._asdict(), path, indent=1)
 
     @classmethod
     def from_json(cls, path: str | Path) -> Snapshot:
