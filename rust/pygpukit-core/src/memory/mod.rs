@@ -18,8 +18,9 @@
 //! Lock order: the turn of the one thread that makes room, then a segment's copy on the host (whoever has a pool's
 //! lock only tries to get it), then the ferries or a pool's cache or a growable buffer, then the arena, then the
 //! making of physical memory, then a stock, then a stream's state, then the device's own locks. No two pool locks are
-//! held together: quotas along the parent chain are atomics. But for the turn, no lock is held while a stream is
-//! waited for, because work that runs meanwhile may allocate.
+//! held together: quotas along the parent chain are atomics, and pools with a guarantee have a small lock for their
+//! count, taken from the inside out. But for the turn, and for what is left of a copy that failed, no lock is held
+//! while a stream is waited for, because work that runs meanwhile may allocate.
 
 mod account;
 mod arena;
