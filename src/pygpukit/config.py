@@ -23,6 +23,7 @@ _SIZE_UNITS = {"": 1, "b": 1} | {
     for suffix, base in (("b", 1000), ("ib", 1024))
 }
 _LARGEST_SIZE = 2**63 - 1
+_MOST_SMS = 1024
 
 _TRUE = ("1", "true", "yes", "on")
 _FALSE = ("0", "false", "no", "off")
@@ -141,6 +142,8 @@ class Settings(NamedTuple):
         Bundles of compiled kernels to search first (PYGPUKIT_BUNDLE).
     cpu_memory : int or None
         Memory of the CPU device in bytes; None means the machine's (PYGPUKIT_CPU_MEMORY).
+    cpu_sms : int or None
+        SMs of the CPU device, each a worker thread of its kernels; None means one per core (PYGPUKIT_CPU_SMS).
     emulated_capability : tuple of int
         Compute capability the CPU device compiles kernels for: (8, 0) or (9, 0) (PYGPUKIT_EMULATED_ARCH).
     check : bool
@@ -171,6 +174,7 @@ class Settings(NamedTuple):
     libcuda: Path | None = None
     bundle: tuple[Path, ...] = ()
     cpu_memory: int | None = None
+    cpu_sms: int | None = None
     emulated_capability: tuple[int, int] = (8, 0)
     check: bool = False
     kernel_timeout: int | None = 600
@@ -232,6 +236,7 @@ def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
         libcuda=read("LIBCUDA", _path, "the path of the CUDA driver library", default.libcuda),
         bundle=read("BUNDLE", _paths, f"bundle files separated by {os.pathsep!r}", default.bundle),
         cpu_memory=read("CPU_MEMORY", _memory, "a size above 0 such as 8GiB", default.cpu_memory),
+        cpu_sms=read("CPU_SMS", _sms, f"a whole number from 1 to {_MOST_SMS}", default.cpu_sms),
         emulated_capability=read("EMULATED_ARCH", _emulated_arch, "80 or 90a", default.emulated_capability),
         check=read("CHECK", _flag, flag, default.check),
         kernel_timeout=read("KERNEL_TIMEOUT", _timeout, "whole seconds, 0 for no limit", default.kernel_timeout),
@@ -300,6 +305,13 @@ def _memory(text: str) -> int | None:
     if size == 0:
         raise ValueError(text)
     return size
+
+
+def _sms(text: str) -> int | None:
+    count = int(text)
+    if not 1 <= count <= _MOST_SMS:
+        raise ValueError(text)
+    return count
 
 
 def _path(text: str) -> Path | None:

@@ -6,6 +6,7 @@
 mod address;
 mod host;
 mod kernels;
+mod lanes;
 mod queue;
 
 use std::alloc::{Layout, alloc, dealloc};
@@ -23,9 +24,13 @@ use crate::kernel::Check;
 use address::AddressSpace;
 pub use host::memory as host_memory;
 use kernels::{Kernels, MAX_THREADS, Reachable};
+use lanes::Lanes;
 use queue::Queue;
 
 const THREADS_PER_SM: u32 = 2048;
+
+/// Most SMs of the device: each is a thread of a kernel that runs.
+const MAX_SMS: u32 = 1024;
 
 /// Driver codes the CPU device shares with CUDA.
 pub(crate) mod code {
@@ -59,6 +64,8 @@ pub struct CpuConfig {
     pub check: bool,
     /// Seconds after which a kernel is ended as one that never ends.
     pub kernel_timeout: Option<u32>,
+    /// SMs, from 1 to 1024: worker threads of a kernel, and what lanes are made of. One per core by default.
+    pub sm_count: Option<u32>,
 }
 
 /// Memory the device has handed out, for tests of what must come back.
@@ -78,6 +85,7 @@ pub struct CpuDevice {
     memory: Arc<Reachable>,
     kernels: Arc<Kernels>,
     queue: Arc<Queue>,
+    lanes: Lanes,
 }
 
 impl fmt::Debug for CpuDevice {
@@ -96,12 +104,18 @@ impl CpuDevice {
         if config.deferred.is_some() {
             features.push("deferred");
         }
+        let cores = || std::thread::available_parallelism().map_or(1, |n| u32::try_from(n.get()).unwrap_or(MAX_SMS));
+        let sm_count = config.sm_count.unwrap_or_else(cores).clamp(1, MAX_SMS);
+        let lanes = Lanes::new(sm_count);
+        if !lanes.division().groups.is_empty() {
+            features.push("lanes");
+        }
         let props = DeviceProps {
             kind: if config.emulated { DeviceKind::Emulated } else { DeviceKind::Cpu },
             ordinal: 0,
             name: host::name(),
             capability: config.capability.unwrap_or((8, 0)),
-            sm_count: std::thread::available_parallelism().map_or(1, |n| n.get() as u32),
+            sm_count,
             total_memory,
             l2_bytes: 0,
             max_threads_per_block: MAX_THREADS,
@@ -120,8 +134,9 @@ impl CpuDevice {
             features,
         };
         let memory = Arc::new(Reachable { device: AddressSpace::new(total_memory), host: Mutex::new(BTreeMap::new()) });
-        let kernels = Arc::new(Kernels::new(memory.clone(), config.check, config.kernel_timeout));
-        Arc::new(CpuDevice { props, memory, queue: Queue::new(config.deferred, kernels.clone()), kernels })
+        let kernels = Arc::new(Kernels::new(memory.clone(), sm_count, config.check, config.kernel_timeout));
+        let queue = Queue::new(config.deferred, kernels.clone());
+        Arc::new(CpuDevice { props, memory, kernels, queue, lanes })
     }
 
     pub fn usage(&self) -> CpuUsage {
@@ -179,7 +194,7 @@ impl Device for CpuDevice {
     }
 
     fn stream_create(&self, _priority: i32) -> Result<RawStream> {
-        Ok(self.queue.add_stream())
+        Ok(self.queue.add_stream(self.props.sm_count))
     }
 
     fn stream_query(&self, stream: RawStream) -> Result<bool> {
@@ -208,6 +223,23 @@ impl Device for CpuDevice {
 
     fn event_elapsed_ms(&self, start: RawEvent, end: RawEvent) -> Result<f32> {
         self.queue.elapsed_ms(start, end)
+    }
+
+    fn division(&self, _fine: bool) -> Result<Division> {
+        Ok(self.lanes.division().clone())
+    }
+
+    fn lane_create(&self, _fine: bool, groups: &[usize]) -> Result<RawLane> {
+        self.lanes.create(groups)
+    }
+
+    fn lane_destroy(&self, lane: RawLane) {
+        self.lanes.destroy(lane);
+    }
+
+    fn lane_stream(&self, lane: RawLane, _priority: i32) -> Result<RawStream> {
+        let sms = self.lanes.sm_count("cpu.lane_stream", lane)?;
+        Ok(self.queue.add_stream(sms))
     }
 
     /// What can be refused is refused here, in deferred mode too: the caller is still there to hear it.
@@ -263,7 +295,8 @@ impl Device for CpuDevice {
     }
 
     /// Nothing is built, but what could not be replayed is refused now.
-    fn graph_build(&self, nodes: &[GraphNode<'_>]) -> Result<Option<RawGraph>> {
+    fn graph_build(&self, nodes: &[GraphNode<'_>], lane: Option<RawLane>) -> Result<Option<RawGraph>> {
+        lane.map_or(Ok(0), |lane| self.lanes.sm_count("cpu.graph_build", lane))?;
         nodes.iter().try_for_each(|node| check(&node.command.work))?;
         Ok(None)
     }

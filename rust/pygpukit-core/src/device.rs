@@ -30,7 +30,9 @@ raw_handle!(
     RawKernel,
     RawGraph,
     /// Physical memory made by `create`.
-    PhysHandle
+    PhysHandle,
+    /// A part of the device that streams can be bound to (a green context).
+    RawLane
 );
 
 /// What a wait waits for.
@@ -90,6 +92,41 @@ pub struct KernelAttributes {
     pub max_threads: u32,
 }
 
+/// How a device can be divided.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Division {
+    /// SMs of each group; a lane is made of whole groups.
+    pub groups: Vec<u32>,
+}
+
+impl Division {
+    /// SMs of a lane made of these groups; an error when it could not be made.
+    pub fn sm_count(&self, groups: &[usize]) -> Result<u32> {
+        let there = self.groups.len();
+        if there == 0 {
+            return Err(Error::Device("lanes cannot be made: this device or its driver cannot be divided".to_string()));
+        }
+        if groups.is_empty() {
+            return Err(Error::Value(format!("a lane needs at least one of the device's {there} groups of SMs")));
+        }
+        let mut taken = vec![false; there];
+        let mut sms = 0u32;
+        for &group in groups {
+            let (Some(seen), Some(size)) = (taken.get_mut(group), self.groups.get(group)) else {
+                return Err(Error::Value(format!(
+                    "a lane cannot have group {group}: the device is divided into {there} groups, numbered from 0 to {}",
+                    there - 1
+                )));
+            };
+            if std::mem::replace(seen, true) {
+                return Err(Error::Value(format!("a lane cannot have group {group} twice: name each group once")));
+            }
+            sms = sms.saturating_add(*size);
+        }
+        Ok(sms)
+    }
+}
+
 /// One node of a graph being built: a command and the nodes it waits for.
 pub struct GraphNode<'a> {
     pub command: &'a Command,
@@ -135,6 +172,20 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// Has the last record of this event completed? Never blocks. An event never recorded is complete.
     fn event_query(&self, event: RawEvent) -> Result<bool>;
     fn event_elapsed_ms(&self, start: RawEvent, end: RawEvent) -> Result<f32>;
+
+    // -- lanes -------------------------------------------------------------------------------------------
+
+    /// Groups that lanes can be made of: coarse ones, in which clusters run as on the whole device, or fine ones. Empty
+    /// where the device cannot be divided. Divided once per granularity; asking again gives the same groups.
+    fn division(&self, fine: bool) -> Result<Division>;
+    /// A lane of these groups of a division. Groups may be in several lanes at once. May wait for the whole device (wrap
+    /// in `sync::may_sync`).
+    fn lane_create(&self, fine: bool, groups: &[usize]) -> Result<RawLane>;
+    /// Nothing runs in it any more, no graph of it is left, and no stream of it is used again: its streams end with it.
+    /// May wait as `lane_create` does.
+    fn lane_destroy(&self, lane: RawLane);
+    /// A stream whose work runs on the lane's SMs only.
+    fn lane_stream(&self, lane: RawLane, priority: i32) -> Result<RawStream>;
 
     // -- work --------------------------------------------------------------------------------------------
 
@@ -185,8 +236,9 @@ pub trait Device: Send + Sync + fmt::Debug {
 
     // -- graphs ------------------------------------------------------------------------------------------
 
-    /// Make an executable graph of the recorded commands, or None where the list itself is replayed.
-    fn graph_build(&self, nodes: &[GraphNode<'_>]) -> Result<Option<RawGraph>>;
+    /// Make an executable graph of the recorded commands, or None where the list itself is replayed. It runs in `lane`,
+    /// whatever stream it is put on; without one on the whole device.
+    fn graph_build(&self, nodes: &[GraphNode<'_>], lane: Option<RawLane>) -> Result<Option<RawGraph>>;
     fn graph_destroy(&self, graph: RawGraph);
 
     // -- host memory -------------------------------------------------------------------------------------
@@ -197,3 +249,20 @@ pub trait Device: Send + Sync + fmt::Debug {
 }
 
 pub type SharedDevice = Arc<dyn Device>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lane_is_made_of_groups_that_are_there_each_named_once() {
+        let division = Division { groups: vec![8, 8, 12] };
+        assert_eq!(division.sm_count(&[2, 0]).unwrap(), 20);
+        for (groups, part) in [(&[][..], "at least one of the device's 3"), (&[3], "group 3"), (&[1, 1], "twice")] {
+            let error = division.sm_count(groups).unwrap_err();
+            assert!(matches!(error, Error::Value(_)) && error.to_string().contains(part), "{error}");
+        }
+        let undivided = Division { groups: Vec::new() };
+        assert!(matches!(undivided.sm_count(&[0]).unwrap_err(), Error::Device(_)));
+    }
+}

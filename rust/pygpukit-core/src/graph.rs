@@ -193,7 +193,7 @@ impl Graph {
         }
         let nodes: Vec<GraphNode<'_>> =
             self.nodes.iter().map(|n| GraphNode { command: &n.command, after: &n.after }).collect();
-        let built = self.state.device.graph_build(&nodes)?;
+        let built = self.state.device.graph_build(&nodes, None)?;
         if let Some(raw) = built {
             execs.push((lane, raw));
         }

@@ -245,7 +245,7 @@ fn kernels_load_and_run() {
         device.plain_free(at).unwrap();
         assert!(device.kernel_get(RawLibrary(99), "x").is_err());
         assert_eq!(device.kernel_set_max_shared(RawKernel(1), 1).ok(), Some(()));
-        assert_eq!(device.graph_build(&[]).unwrap(), None);
+        assert_eq!(device.graph_build(&[], None).unwrap(), None);
         device.graph_destroy(Default::default());
         device.library_unload(RawLibrary(99));
         assert!(device.enqueue(stream, &Work::Graph(Default::default())).is_err());

@@ -268,7 +268,7 @@ fn a_graph_replays_what_was_recorded() {
     let after: [&[usize]; 6] = [&[], &[], &[0, 1, 0], &[2], &[3], &[4]];
     let nodes: Vec<GraphNode> =
         commands.iter().zip(after).map(|(command, after)| GraphNode { command, after }).collect();
-    let graph = device.graph_build(&nodes).unwrap().unwrap();
+    let graph = device.graph_build(&nodes, None).unwrap().unwrap();
     assert!(fake_cuda::launches().is_empty(), "building runs nothing");
     for round in 1..=3u8 {
         input.fill(round);
@@ -295,7 +295,7 @@ fn what_cannot_be_in_a_graph_is_refused_with_its_number() {
     let nested = command(Work::Graph(RawGraph(1)));
     for (last, after, part) in [(&host, &[0][..], "host function"), (&nested, &[0], "nest"), (&fill, &[1], "node 1")] {
         let nodes = [GraphNode { command: &fill, after: &[] }, GraphNode { command: last, after }];
-        let error = device.graph_build(&nodes).unwrap_err();
+        let error = device.graph_build(&nodes, None).unwrap_err();
         assert!(matches!(error, Error::Graph(_)), "{error}");
         assert!(error.to_string().contains(part) && error.to_string().contains("node 1"), "{error}");
     }
@@ -311,12 +311,12 @@ fn a_failure_at_any_step_of_building_a_graph_leaks_nothing() {
         let fill = command(Work::Fill(Fill { dst: address, value: 0, width: 1, count: 8 }));
         let nodes = [GraphNode { command: &fill, after: &[] }];
         fake_cuda::configure("FAIL", &format!("{call}:1:2")).unwrap();
-        let error = device.graph_build(&nodes).unwrap_err();
+        let error = device.graph_build(&nodes, None).unwrap_err();
         assert!(error.to_string().starts_with(call), "{error}");
         let created = fake_cuda::counter("cuGraphCreate") - u64::from(call == "cuGraphCreate");
         assert_eq!(created, fake_cuda::counter("cuGraphDestroy"), "{call}");
         assert_eq!(fake_cuda::counter("cuGraphExecDestroy"), u64::from(call == "cuGraphUpload"));
-        let graph = device.graph_build(&nodes).unwrap().unwrap();
+        let graph = device.graph_build(&nodes, None).unwrap().unwrap();
         device.graph_destroy(graph);
     }
 }

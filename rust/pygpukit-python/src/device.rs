@@ -176,7 +176,7 @@ fn open_cuda(py: Python<'_>, ordinal: i32, pooled: bool, evicting: bool) -> PyRe
 
 /// Open a CPU device. `deferred` is the seed of the order in which queued work runs; None runs it at once.
 #[pyfunction]
-#[pyo3(signature = (total_memory=None, deferred=None, pooled=true, emulated=false, capability=None, check=false, kernel_timeout=None, evicting=false))]
+#[pyo3(signature = (total_memory=None, deferred=None, pooled=true, emulated=false, capability=None, check=false, kernel_timeout=None, evicting=false, sm_count=None))]
 #[allow(clippy::too_many_arguments)]
 fn open_cpu(
     total_memory: Option<usize>,
@@ -187,8 +187,9 @@ fn open_cpu(
     check: bool,
     kernel_timeout: Option<u32>,
     evicting: bool,
+    sm_count: Option<u32>,
 ) -> PyResult<PyDevice> {
-    let config = CpuConfig { total_memory, deferred, emulated, capability, check, kernel_timeout };
+    let config = CpuConfig { total_memory, deferred, emulated, capability, check, kernel_timeout, sm_count };
     let device = CpuDevice::new(config);
     opened(device.clone(), arena_mode(&*device, pooled), evicting)
 }

@@ -46,6 +46,7 @@ def _get(name: str) -> Device:
                     settings.check,
                     settings.kernel_timeout,
                     settings.eviction,
+                    settings.cpu_sms,
                 )
             else:
                 found = _native.open_cuda(int(name.partition(":")[2]), pooled, settings.eviction)

@@ -68,18 +68,20 @@ struct Tables {
 pub(super) struct Kernels {
     memory: Arc<Reachable>,
     tables: Mutex<Tables>,
+    /// Threads of a kernel that has the whole device.
+    workers: usize,
     /// Kernels are checked unless they say otherwise.
     check: bool,
     timeout: Option<Duration>,
 }
 
 impl Kernels {
-    pub fn new(memory: Arc<Reachable>, check: bool, timeout: Option<u32>) -> Kernels {
+    pub fn new(memory: Arc<Reachable>, sm_count: u32, check: bool, timeout: Option<u32>) -> Kernels {
         if check {
             registry::track();
         }
         let timeout = timeout.map(|seconds| Duration::from_secs(seconds.into()));
-        Kernels { memory, tables: Mutex::default(), check, timeout }
+        Kernels { memory, tables: Mutex::default(), workers: sm_count as usize, check, timeout }
     }
 
     pub fn checks(&self, check: Check) -> bool {
@@ -157,7 +159,7 @@ impl Kernels {
 
     /// Run a launch to its end and count what it does.
     pub fn profile(&self, launch: &KernelLaunch) -> Result<Counters> {
-        let running = self.begin(launch, Options { count: true, ..Options::default() })?;
+        let running = self.begin(launch, Options { workers: self.workers, count: true, ..Options::default() })?;
         let summary = loop {
             if let Some(result) = running.work(PAUSE) {
                 break result.map_err(Error::Kernel)?;

@@ -51,6 +51,8 @@ enum Operation {
 #[derive(Default)]
 struct StreamQueue {
     operations: VecDeque<Operation>,
+    /// Threads a kernel of it runs on at most.
+    workers: usize,
     /// An operation of this stream runs now, on some thread.
     running: bool,
     /// The kernel it is, once that has begun.
@@ -97,9 +99,10 @@ impl Queue {
         Arc::new(Queue { deferred: deferred.is_some(), kernels, state: Mutex::new(state), ended: Condvar::new() })
     }
 
-    pub fn add_stream(&self) -> RawStream {
+    /// A stream whose kernels run on so many SMs.
+    pub fn add_stream(&self, sm_count: u32) -> RawStream {
         let mut state = self.state.lock();
-        state.streams.push(StreamQueue::default());
+        state.streams.push(StreamQueue { workers: sm_count as usize, ..StreamQueue::default() });
         RawStream(state.streams.len() - 1)
     }
 
@@ -162,7 +165,8 @@ impl Queue {
     }
 
     fn begin(&self, index: usize, launch: &KernelLaunch, attended: bool) -> Result<Arc<Running>> {
-        let running = Arc::new(self.kernels.begin(launch, Options::default())?);
+        let workers = self.state.lock().streams[index].workers;
+        let running = Arc::new(self.kernels.begin(launch, Options { workers, ..Options::default() })?);
         let queue = &mut self.state.lock().streams[index];
         if queue.interrupted {
             running.interrupt();

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::command::{Launch, Work};
 use crate::cuda::deferred::Deferred;
 use crate::cuda::driver::{Driver, call};
+use crate::cuda::lanes::Lanes;
 use crate::cuda::props::{flag, read_props};
 use crate::cuda::status::Status;
 pub use crate::cuda::status::is_sticky;
@@ -27,7 +28,7 @@ struct Vmm {
 pub struct CudaDevice {
     pub(super) driver: Arc<Driver>,
     props: DeviceProps,
-    device: Ordinal,
+    pub(super) device: Ordinal,
     /// The primary context, kept for the life of the process: other libraries share it.
     context: usize,
     priorities: (i32, i32),
@@ -36,6 +37,7 @@ pub struct CudaDevice {
     exportable: AtomicBool,
     /// Stream of our own for whole allocations and graph uploads.
     service: RawStream,
+    pub(super) lanes: Lanes,
     pub(super) deferred: Arc<Deferred>,
 }
 
@@ -108,6 +110,7 @@ impl CudaDevice {
             vmm,
             exportable: AtomicBool::new(exportable),
             service: RawStream(service as usize),
+            lanes: Lanes::default(),
             deferred: Arc::default(),
         }))
     }
@@ -365,6 +368,22 @@ impl Device for CudaDevice {
         Ok(elapsed)
     }
 
+    fn division(&self, fine: bool) -> Result<Division> {
+        Ok(self.split(fine)?.division())
+    }
+
+    fn lane_create(&self, fine: bool, groups: &[usize]) -> Result<RawLane> {
+        self.make_lane(fine, groups)
+    }
+
+    fn lane_destroy(&self, lane: RawLane) {
+        self.end_lane(lane);
+    }
+
+    fn lane_stream(&self, lane: RawLane, priority: i32) -> Result<RawStream> {
+        self.make_lane_stream(lane, priority)
+    }
+
     #[inline]
     fn enqueue(&self, stream: RawStream, work: &Work) -> Result<()> {
         self.put(stream, work)
@@ -372,7 +391,7 @@ impl Device for CudaDevice {
 
     #[inline]
     fn launch(&self, stream: RawStream, launch: &Launch<'_>) -> Result<()> {
-        // Streams come from `stream_create` alone, so this one is not the driver's default stream.
+        // Streams come from `stream_create` and `lane_stream` alone, so this one is not the driver's default stream.
         self.put_kernel(stream.0 as Handle, launch)
     }
 
@@ -486,8 +505,8 @@ impl Device for CudaDevice {
         Ok(u32::try_from(blocks).unwrap_or(0))
     }
 
-    fn graph_build(&self, nodes: &[GraphNode<'_>]) -> Result<Option<RawGraph>> {
-        self.build_graph(nodes).map(Some)
+    fn graph_build(&self, nodes: &[GraphNode<'_>], lane: Option<RawLane>) -> Result<Option<RawGraph>> {
+        self.build_graph(nodes, lane).map(Some)
     }
 
     fn graph_destroy(&self, graph: RawGraph) {
@@ -512,7 +531,7 @@ impl Device for CudaDevice {
 }
 
 /// Put what only the caller knows behind the driver's text.
-fn with_note(error: Error, note: &str) -> Error {
+pub(super) fn with_note(error: Error, note: &str) -> Error {
     match error {
         Error::Driver { call, code, name, text } if !note.is_empty() => {
             Error::Driver { call, code, name, text: format!("{text}\n{note}") }

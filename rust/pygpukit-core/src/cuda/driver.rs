@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, c_char, c_void};
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 
 use crate::cuda::loader::{self, Opened, describe};
 use crate::cuda::status::{Status, advice};
@@ -12,6 +12,9 @@ use crate::error::{Error, Result};
 
 /// Environment variable that names the driver library to use, and no other.
 pub const LIBRARY_VARIABLE: &str = "PYGPUKIT_LIBCUDA";
+
+/// How many hardware queues the driver's streams are spread over.
+const QUEUES_VARIABLE: &str = "CUDA_DEVICE_MAX_CONNECTIONS";
 
 const INSTALL: &str = "Install the NVIDIA driver 550 or newer (CUDA 12.4) and check that `nvidia-smi` works; in a \
                        container, start it with the GPU (docker run --gpus all). ";
@@ -95,6 +98,7 @@ impl Driver {
             version,
             path,
         };
+        ask_for_queues();
         // SAFETY: no arguments but the flags, which must be 0.
         match unsafe { (driver.api.cuInit)(0) } {
             Status::NO_DEVICE => Err(driver.no_devices()),
@@ -165,6 +169,19 @@ impl Driver {
             Some(CStr::from_ptr(text).to_string_lossy().into_owned())
         }
     }
+}
+
+/// Ask for as many hardware queues as there are: streams of different lanes that share one wait for each other. The driver
+/// reads this once, when it is initialised; a value that is already set stays.
+fn ask_for_queues() {
+    static ASKED: Once = Once::new();
+    ASKED.call_once(|| {
+        if std::env::var_os(QUEUES_VARIABLE).is_none() {
+            // SAFETY: Rust code reads the environment under the lock that this takes. C code on other threads could only
+            // see the table while it grows, once, before CUDA is first used.
+            unsafe { std::env::set_var(QUEUES_VARIABLE, "32") };
+        }
+    });
 }
 
 /// "12.4" for 12040.

@@ -9,13 +9,14 @@ use crate::cuda::device::CudaDevice;
 use crate::cuda::driver::{Driver, call};
 use crate::cuda::enqueue::{attributes_of, check_width, extra_of};
 use crate::cuda::types::*;
-use crate::device::{GraphNode, RawGraph};
+use crate::device::{GraphNode, RawGraph, RawLane};
 use crate::error::{Error, Result};
 
 /// The graph under construction; only the executable made of it is kept.
 struct Draft<'a> {
     driver: &'a Driver,
     graph: Handle,
+    /// Where the nodes run: the primary context, or a lane's.
     context: Handle,
 }
 
@@ -27,12 +28,13 @@ impl Drop for Draft<'_> {
 }
 
 impl CudaDevice {
-    pub(super) fn build_graph(&self, nodes: &[GraphNode<'_>]) -> Result<RawGraph> {
+    pub(super) fn build_graph(&self, nodes: &[GraphNode<'_>], lane: Option<RawLane>) -> Result<RawGraph> {
+        let context = lane.map_or(Ok(self.context()), |lane| self.lane_context(lane))?;
         let _bound = self.bind()?;
         let api = &self.driver.api;
         let mut graph: Handle = std::ptr::null_mut();
         call!(self.driver, api, cuGraphCreate(&mut graph, 0))?;
-        let draft = Draft { driver: &self.driver, graph, context: self.context() as Handle };
+        let draft = Draft { driver: &self.driver, graph, context: context as Handle };
         let mut made: Vec<Handle> = Vec::with_capacity(nodes.len());
         for (index, node) in nodes.iter().enumerate() {
             let mut earlier: SmallVec<[usize; 4]> = node.after.iter().copied().collect();

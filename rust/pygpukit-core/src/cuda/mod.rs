@@ -6,6 +6,7 @@ pub mod device;
 pub mod driver;
 mod enqueue;
 mod graph;
+mod lanes;
 pub mod loader;
 pub mod nvrtc;
 mod props;

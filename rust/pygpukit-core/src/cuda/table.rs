@@ -179,12 +179,15 @@ table! {
 table! {
     /// Green contexts, used through streams; complete from CUDA 12.5.
     GreenApi @ 12050;
-    cuDeviceGetDevResource(Ordinal, *mut c_void, u32);
-    cuDevSmResourceSplitByCount(*mut c_void, *mut u32, *const c_void, *mut c_void, u32, u32);
-    cuDevResourceGenerateDesc(*mut Handle, *mut c_void, u32);
+    cuDeviceGetDevResource(Ordinal, *mut DevResource, u32);
+    cuDevSmResourceSplitByCount(*mut DevResource, *mut u32, *const DevResource, *mut DevResource, u32, u32);
+    cuDevResourceGenerateDesc(*mut Handle, *mut DevResource, u32);
     cuGreenCtxCreate(*mut Handle, Handle, Ordinal, u32);
     cuGreenCtxDestroy(Handle);
+    cuGreenCtxGetDevResource(Handle, *mut DevResource, u32);
+    cuCtxFromGreenCtx(*mut Handle, Handle);
     cuGreenCtxStreamCreate(*mut Handle, Handle, u32, i32);
+    cuStreamDestroy as "cuStreamDestroy_v2" (Handle);
 }
 
 table! {

@@ -3,7 +3,7 @@
 //! Sizes and offsets were taken from the header with a C compiler; the assertions at the end hold them.
 
 use std::ffi::c_void;
-use std::mem::{offset_of, size_of};
+use std::mem::{align_of, offset_of, size_of};
 
 /// Any opaque handle of the driver (context, stream, event, kernel, node ...).
 pub type Handle = *mut c_void;
@@ -75,6 +75,10 @@ pub const HANDLE_TYPE_POSIX_FD: u32 = 1;
 pub const LOCATION_TYPE_DEVICE: u32 = 1;
 pub const ACCESS_READ_WRITE: u32 = 3;
 pub const GRANULARITY_MINIMUM: u32 = 0;
+
+pub const RESOURCE_SM: u32 = 1;
+pub const SPLIT_IGNORE_COSCHEDULING: u32 = 1;
+pub const GREEN_CTX_DEFAULT_STREAM: u32 = 1;
 
 /// `CUlaunchAttribute`: an id and a 64-byte union of which we write the first words.
 #[repr(C, align(8))]
@@ -201,7 +205,24 @@ pub struct AccessDesc {
     pub flags: u32,
 }
 
+/// `CUdevResource` of the SM kind, as large and laid out since CUDA 12.4. Only the driver writes it.
+#[repr(C, align(8))]
+#[derive(Clone, Copy, Debug)]
+pub struct DevResource {
+    pub kind: u32,
+    pub internal: [u32; 23],
+    pub sm_count: u32,
+    /// What newer drivers tell about the SMs, and their link to a further resource.
+    pub rest: [u32; 11],
+}
+
+impl DevResource {
+    pub const NONE: DevResource = DevResource { kind: 0, internal: [0; 23], sm_count: 0, rest: [0; 11] };
+}
+
 const _: () = {
+    assert!(size_of::<DevResource>() == 144 && align_of::<DevResource>() == 8);
+    assert!(offset_of!(DevResource, internal) == 4 && offset_of!(DevResource, sm_count) == 96);
     assert!(size_of::<LaunchAttribute>() == 72 && offset_of!(LaunchAttribute, value) == 8);
     assert!(size_of::<LaunchConfig>() == 56);
     assert!(offset_of!(LaunchConfig, block) == 12 && offset_of!(LaunchConfig, shared) == 24);
