@@ -78,6 +78,7 @@ fn find(name: &str, version: i32) -> Option<*mut c_void> {
         crate::stream::exports(),
         crate::kernel::exports(),
         crate::graph::exports(),
+        crate::green::exports(),
     ]
     .into_iter()
     .flatten()

@@ -21,6 +21,7 @@ pub(crate) struct Config {
     pub withhold: Vec<String>,
     pub failures: Vec<Failure>,
     pub lazy: u32,
+    pub lane_sms: Option<u32>,
 }
 
 impl Default for Config {
@@ -33,11 +34,13 @@ impl Default for Config {
             withhold: Vec::new(),
             failures: Vec::new(),
             lazy: 0,
+            lane_sms: None,
         }
     }
 }
 
-pub(crate) const NAMES: [&str; 7] = ["DEVICES", "CAPABILITY", "VERSION", "MEMORY", "WITHHOLD", "FAIL", "LAZY"];
+pub(crate) const NAMES: [&str; 8] =
+    ["DEVICES", "CAPABILITY", "VERSION", "MEMORY", "WITHHOLD", "FAIL", "LAZY", "LANE_SMS"];
 
 impl Config {
     /// Change one setting; `counts` are the calls made so far, from which FAIL counts on.
@@ -49,6 +52,7 @@ impl Config {
             "VERSION" => self.version = value.parse().map_err(|_| bad())?,
             "MEMORY" => self.memory = value.parse().map_err(|_| bad())?,
             "LAZY" => self.lazy = value.parse().map_err(|_| bad())?,
+            "LANE_SMS" => self.lane_sms = Some(value.parse().map_err(|_| bad())?),
             "CAPABILITY" => {
                 let (major, minor) = value.split_once('.').ok_or_else(bad)?;
                 self.capability = (major.parse().map_err(|_| bad())?, minor.parse().map_err(|_| bad())?);

@@ -1,9 +1,11 @@
 //! What tests use to steer and watch the fake driver, from Rust and from C.
 
+use std::collections::HashMap;
 use std::ffi::{c_char, c_int};
 
 use crate::api::text;
 use crate::config::base_name;
+use crate::green::GreenContext;
 use crate::kernel::Launch;
 use crate::state::{forget, with_state};
 
@@ -29,6 +31,16 @@ pub fn counter(call: &str) -> u64 {
 /// The launches that have run, oldest first.
 pub fn launches() -> Vec<Launch> {
     with_state(|state| state.launches.clone())
+}
+
+/// The green contexts alive, by their handles.
+pub fn green_contexts() -> HashMap<usize, GreenContext> {
+    with_state(|state| state.green.alive.clone())
+}
+
+/// The context of each node of an executable graph; 0 for nodes that do nothing.
+pub fn graph_contexts(exec: usize) -> Vec<usize> {
+    with_state(|state| state.execs.get(&exec).map_or_else(Vec::new, |nodes| nodes.iter().map(|n| n.context).collect()))
 }
 
 /// Back to the beginning: handles, memory, counters and settings; the environment is read again.

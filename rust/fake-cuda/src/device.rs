@@ -1,6 +1,6 @@
 //! Initialisation, devices, contexts and error texts.
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int};
 
 use crate::api::{exports, get, put};
 use crate::memory::{AllocationProp, GRANULARITY};
@@ -29,6 +29,9 @@ const CODES: &[Code] = &[
     (719, c"CUDA_ERROR_LAUNCH_FAILED", c"unspecified launch failure"),
     (800, c"CUDA_ERROR_NOT_PERMITTED", c"operation not permitted"),
     (801, c"CUDA_ERROR_NOT_SUPPORTED", c"operation not supported"),
+    (914, c"CUDA_ERROR_INVALID_RESOURCE_TYPE", c"invalid resource type"),
+    (915, c"CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION", c"invalid resource configuration"),
+    (917, c"CUDA_ERROR_STREAM_DETACHED", c"the stream is detached from its context"),
     (999, c"CUDA_ERROR_UNKNOWN", c"unknown error"),
 ];
 
@@ -57,7 +60,7 @@ const ATTRIBUTES: &[(c_int, c_int)] = &[
     (120, 1),
 ];
 
-fn check_device(state: &State, device: c_int) -> Result<(), i32> {
+pub(crate) fn check_device(state: &State, device: c_int) -> Result<(), i32> {
     if (0..state.config.devices).contains(&device) { Ok(()) } else { Err(INVALID_DEVICE) }
 }
 
@@ -173,35 +176,6 @@ exports! {
     needs Context fn cuCtxGetStreamPriorityRange(_state; least: *mut c_int, greatest: *mut c_int) {
         put(least, 0)?;
         put(greatest, -5)
-    }
-
-    needs Health fn cuDeviceGetDevResource(state; device: c_int, resource: *mut c_void, _kind: u32) {
-        check_device(state, device)?;
-        if resource.is_null() { Err(INVALID_VALUE) } else { Err(NOT_SUPPORTED) }
-    }
-
-    needs Health fn cuDevSmResourceSplitByCount(
-        _state; _result: *mut c_void, _groups: *mut u32, _input: *const c_void, _rest: *mut c_void, _flags: u32, _least: u32,
-    ) {
-        Err(NOT_SUPPORTED)
-    }
-
-    needs Health fn cuDevResourceGenerateDesc(_state; _desc: *mut usize, _resources: *mut c_void, _count: u32) {
-        Err(NOT_SUPPORTED)
-    }
-
-    needs Health fn cuGreenCtxCreate(_state; _context: *mut usize, _desc: usize, _device: c_int, _flags: u32) {
-        Err(NOT_SUPPORTED)
-    }
-
-    needs Health fn cuGreenCtxDestroy(_state; _context: usize) {
-        Err(INVALID_HANDLE)
-    }
-
-    since 12050 needs Health fn cuGreenCtxStreamCreate(
-        _state; _stream: *mut usize, _context: usize, _flags: u32, _priority: c_int,
-    ) {
-        Err(NOT_SUPPORTED)
     }
 
     needs Context fn cuMemGetInfo_v2(state; free: *mut usize, total: *mut usize) {

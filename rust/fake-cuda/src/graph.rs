@@ -3,11 +3,19 @@
 use std::ffi::c_void;
 
 use crate::api::{exports, get, put};
+use crate::device::check_device;
 use crate::kernel::prepare;
 use crate::state::*;
 use crate::stream::{Op, Place, enqueue};
 
-pub(crate) type Graph = Vec<Op>;
+pub(crate) type Graph = Vec<Node>;
+
+#[derive(Clone)]
+pub(crate) struct Node {
+    pub op: Op,
+    /// Where it runs; 0 for a node that does nothing.
+    pub context: usize,
+}
 
 /// `CUDA_KERNEL_NODE_PARAMS_v2`.
 #[repr(C)]
@@ -71,12 +79,14 @@ pub struct MemsetNodeParams {
     height: usize,
 }
 
-fn check_context(context: usize) -> Result<(), i32> {
-    device_of(context).map(drop).ok_or(INVALID_CONTEXT)
+/// A context that is alive: a device's own, or a green one.
+fn check_context(state: &State, context: usize) -> Result<(), i32> {
+    let device = device_of(context).is_some_and(|device| check_device(state, device).is_ok());
+    if device || state.green.knows(context) { Ok(()) } else { Err(INVALID_CONTEXT) }
 }
 
 /// Add a node whose dependencies are distinct nodes of the same graph.
-fn add(state: &mut State, node: *mut usize, graph: usize, after: *const usize, count: usize, op: Op) -> Outcome {
+fn add(state: &mut State, node: *mut usize, graph: usize, after: *const usize, count: usize, made: Node) -> Outcome {
     let mut seen = std::collections::HashSet::new();
     for i in 0..count {
         // SAFETY: the array has the length the caller gives.
@@ -85,13 +95,13 @@ fn add(state: &mut State, node: *mut usize, graph: usize, after: *const usize, c
             return Err(INVALID_VALUE);
         }
     }
-    if !op.valid(state) {
+    if !made.op.valid(state) {
         return Err(INVALID_VALUE);
     }
     let handle = state.handle();
-    let ops = state.graphs.get_mut(&graph).ok_or(INVALID_HANDLE)?;
-    ops.push(op);
-    let position = ops.len() - 1;
+    let nodes = state.graphs.get_mut(&graph).ok_or(INVALID_HANDLE)?;
+    nodes.push(made);
+    let position = nodes.len() - 1;
     state.nodes.insert(handle, (graph, position));
     put(node, handle)
 }
@@ -110,18 +120,18 @@ exports! {
         state; node: *mut usize, graph: usize, after: *const usize, count: usize, params: *const KernelNodeParams,
     ) {
         let p = get(params)?;
-        check_context(p.context)?;
+        check_context(state, p.context)?;
         if p.function != 0 {
             return Err(INVALID_VALUE);
         }
-        let launch = prepare(state, p.kernel, p.grid, p.block, p.shared, p.params, p.extra)?;
-        add(state, node, graph, after, count, Op::Launch(launch))
+        let launch = prepare(state, p.context, p.kernel, p.grid, p.block, p.shared, p.params, p.extra)?;
+        add(state, node, graph, after, count, Node { op: Op::Launch(launch), context: p.context })
     }
 
     needs Health fn cuGraphKernelNodeSetAttribute(state; node: usize, attribute: u32, value: *const [u32; 16]) {
         let value = get(value)?;
         let (graph, position) = *state.nodes.get(&node).ok_or(INVALID_HANDLE)?;
-        match state.graphs.get_mut(&graph).and_then(|ops| ops.get_mut(position)) {
+        match state.graphs.get_mut(&graph).and_then(|nodes| nodes.get_mut(position)).map(|node| &mut node.op) {
             Some(Op::Launch(launch)) => launch.attributes.push((attribute, [value[0], value[1], value[2]])),
             _ => return Err(INVALID_VALUE),
         }
@@ -132,12 +142,12 @@ exports! {
         state; node: *mut usize, graph: usize, after: *const usize, count: usize, params: *const Copy3d, context: usize,
     ) {
         let p = get(params)?;
-        check_context(context)?;
+        check_context(state, context)?;
         if p.height != 1 || p.depth != 1 || p.width_bytes == 0 {
             return Err(INVALID_VALUE);
         }
         let op = Op::Copy { dst: p.dst.place()?, src: p.src.place()?, bytes: p.width_bytes };
-        add(state, node, graph, after, count, op)
+        add(state, node, graph, after, count, Node { op, context })
     }
 
     needs Health fn cuGraphAddMemsetNode(
@@ -145,22 +155,22 @@ exports! {
         context: usize,
     ) {
         let p = get(params)?;
-        check_context(context)?;
+        check_context(state, context)?;
         if p.height != 1 || !matches!(p.element_size, 1 | 2 | 4) || p.width == 0 {
             return Err(INVALID_VALUE);
         }
         let op = Op::Fill { dst: p.dst, value: p.value, width: p.element_size as usize, count: p.width };
-        add(state, node, graph, after, count, op)
+        add(state, node, graph, after, count, Node { op, context })
     }
 
     needs Health fn cuGraphAddEmptyNode(state; node: *mut usize, graph: usize, after: *const usize, count: usize) {
-        add(state, node, graph, after, count, Op::Empty)
+        add(state, node, graph, after, count, Node { op: Op::Empty, context: 0 })
     }
 
     needs Context fn cuGraphInstantiateWithFlags(state; exec: *mut usize, graph: usize, _flags: u64) {
-        let ops = state.graphs.get(&graph).ok_or(INVALID_HANDLE)?.clone();
+        let nodes = state.graphs.get(&graph).ok_or(INVALID_HANDLE)?.clone();
         let handle = state.handle();
-        state.execs.insert(handle, ops);
+        state.execs.insert(handle, nodes);
         put(exec, handle)
     }
 
@@ -172,7 +182,11 @@ exports! {
     }
 
     needs Context fn cuGraphLaunch(state; exec: usize, stream: usize) {
-        let ops = state.execs.get(&exec).ok_or(INVALID_HANDLE)?.clone();
+        let nodes = state.execs.get(&exec).ok_or(INVALID_HANDLE)?;
+        for node in nodes.iter().filter(|node| node.context != 0) {
+            check_context(state, node.context)?;
+        }
+        let ops = nodes.iter().map(|node| node.op.clone()).collect();
         enqueue(state, stream, Op::Graph(ops))
     }
 

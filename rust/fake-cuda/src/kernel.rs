@@ -22,11 +22,13 @@ pub struct Launch {
     pub args: Vec<u8>,
     /// Number of each launch attribute and the first words of its value.
     pub attributes: Vec<(u32, [u32; 3])>,
+    /// Where it ran: a green context's, or the primary one.
+    pub context: usize,
 }
 
 impl fmt::Display for Launch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Launch { entry, grid, block, shared, args, attributes } = self;
+        let Launch { entry, grid, block, shared, args, attributes, .. } = self;
         let hex: String = args.iter().map(|byte| format!("{byte:02x}")).collect();
         write!(f, "{entry} grid={grid:?} block={block:?} shared={shared} args={hex} attributes={attributes:?}")
     }
@@ -128,8 +130,10 @@ fn args_of(kernel: &Kernel, params: *const *const c_void, extra: *const *const c
 }
 
 /// Check a launch and make its log entry.
+#[allow(clippy::too_many_arguments)]
 pub(crate) fn prepare(
     state: &State,
+    context: usize,
     kernel: usize,
     grid: [u32; 3],
     block: [u32; 3],
@@ -143,7 +147,7 @@ pub(crate) fn prepare(
         return Err(INVALID_VALUE);
     }
     let args = args_of(kernel, params, extra)?;
-    Ok(Launch { entry: kernel.name.clone(), grid, block, shared, args, attributes: Vec::new() })
+    Ok(Launch { entry: kernel.name.clone(), grid, block, shared, args, attributes: Vec::new(), context })
 }
 
 exports! {
@@ -229,8 +233,8 @@ exports! {
         state; config: *const LaunchConfig, kernel: usize, params: *const *const c_void, extra: *const *const c_void,
     ) {
         let config = get(config)?;
-        check_stream(state, config.stream)?;
-        let mut launch = prepare(state, kernel, config.grid, config.block, config.shared, params, extra)?;
+        let context = check_stream(state, config.stream)?.context;
+        let mut launch = prepare(state, context, kernel, config.grid, config.block, config.shared, params, extra)?;
         for i in 0..config.attribute_count as usize {
             // SAFETY: the array has the length the configuration gives.
             let attribute = get(unsafe { config.attributes.add(i) })?;

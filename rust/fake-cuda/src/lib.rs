@@ -14,6 +14,7 @@
 //! | MEMORY | bytes on each device | 8 GiB |
 //! | WITHHOLD | calls that are not found: "cuA,cuB" | none |
 //! | FAIL | "cuMemCreate:3:2": its third call from now returns 2; "...:*" and every later one too | none |
+//! | LANE_SMS | SMs that every green context says it has | those of its groups |
 //! | LAZY | work waits in its stream until it has been asked about this many times; 0 runs it at once | 0 |
 //!
 //! An image is any text with lines `.entry NAME(SIZE,SIZE,...)`: kernels and the sizes of their parameters.
@@ -27,11 +28,13 @@ mod config;
 mod control;
 mod device;
 mod graph;
+mod green;
 mod kernel;
 mod memory;
 mod state;
 mod stream;
 
 pub use api::{cuGetProcAddress, cuGetProcAddress_v2};
-pub use control::{configure, counter, launches, reset};
+pub use control::{configure, counter, graph_contexts, green_contexts, launches, reset};
+pub use green::GreenContext;
 pub use kernel::Launch;

@@ -5,10 +5,11 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::config::{Config, NAMES};
-use crate::graph::Graph;
+use crate::graph::{Graph, Node};
+use crate::green::Green;
 use crate::kernel::{Kernel, Launch};
 use crate::memory::Memory;
-use crate::stream::{Event, Op, Stream};
+use crate::stream::{Event, Stream};
 
 pub(crate) const SUCCESS: i32 = 0;
 pub(crate) const INVALID_VALUE: i32 = 1;
@@ -23,7 +24,9 @@ pub(crate) const NOT_FOUND: i32 = 500;
 pub(crate) const NOT_READY: i32 = 600;
 pub(crate) const ILLEGAL_ADDRESS: i32 = 700;
 pub(crate) const NOT_PERMITTED: i32 = 800;
-pub(crate) const NOT_SUPPORTED: i32 = 801;
+pub(crate) const INVALID_RESOURCE_TYPE: i32 = 914;
+pub(crate) const INVALID_RESOURCE_CONFIGURATION: i32 = 915;
+pub(crate) const STREAM_DETACHED: i32 = 917;
 
 /// What a call needs before it may run.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -62,8 +65,9 @@ pub(crate) struct State {
     pub graphs: HashMap<usize, Graph>,
     /// Graph nodes: the graph and the position in it.
     pub nodes: HashMap<usize, (usize, usize)>,
-    pub execs: HashMap<usize, Vec<Op>>,
+    pub execs: HashMap<usize, Vec<Node>>,
     pub launches: Vec<Launch>,
+    pub green: Green,
 }
 
 impl State {

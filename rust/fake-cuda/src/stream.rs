@@ -88,9 +88,25 @@ pub(crate) struct Stream {
     queue: VecDeque<Op>,
     /// How often "not ready" is still to be answered.
     countdown: u32,
+    /// Where its work runs.
+    pub context: usize,
+    /// Its green context is gone.
+    detached: bool,
 }
 
 impl Stream {
+    pub fn of(context: usize) -> Stream {
+        Stream { context, ..Stream::default() }
+    }
+
+    pub fn is_busy(&self) -> bool {
+        !self.queue.is_empty()
+    }
+
+    pub fn detach(&mut self) {
+        self.detached = true;
+    }
+
     pub fn be_lazy_at_most(&mut self, lazy: u32) {
         self.countdown = self.countdown.min(lazy);
     }
@@ -108,9 +124,11 @@ struct Record {
     done_ns: Option<u64>,
 }
 
-pub(crate) fn check_stream(state: &State, stream: usize) -> Result<(), i32> {
+/// A stream that may be used.
+pub(crate) fn check_stream(state: &mut State, stream: usize) -> Result<&mut Stream, i32> {
     // The default stream, 0, is never in the table: the runtime must not use it.
-    if state.streams.contains_key(&stream) { Ok(()) } else { Err(INVALID_HANDLE) }
+    let known = state.streams.get_mut(&stream).ok_or(INVALID_HANDLE)?;
+    if known.detached { Err(STREAM_DETACHED) } else { Ok(known) }
 }
 
 /// Put work on a stream; it runs at once unless the driver was told to be lazy.
@@ -119,7 +137,7 @@ pub(crate) fn enqueue(state: &mut State, stream: usize, op: Op) -> Outcome {
         return Err(INVALID_VALUE);
     }
     let lazy = state.config.lazy;
-    let queue = state.streams.get_mut(&stream).ok_or(INVALID_HANDLE)?;
+    let queue = check_stream(state, stream)?;
     if queue.queue.is_empty() {
         queue.countdown = lazy;
     }
@@ -196,7 +214,7 @@ fn run(state: &mut State, op: &Op) {
 
 /// One question about a stream with work in it: "not ready" as often as set, then the work is done.
 fn ask(state: &mut State, stream: usize, until: Option<u64>) -> Outcome {
-    let queue = state.streams.get_mut(&stream).ok_or(INVALID_HANDLE)?;
+    let queue = check_stream(state, stream)?;
     if queue.queue.is_empty() {
         return Ok(());
     }
@@ -226,7 +244,7 @@ exports! {
             return Err(INVALID_VALUE);
         }
         let handle = state.handle();
-        state.streams.insert(handle, Stream::default());
+        state.streams.insert(handle, Stream::of(current()));
         put(stream, handle)
     }
 
