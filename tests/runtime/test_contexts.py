@@ -236,6 +236,7 @@ print(gp.current_device().kind, gp.is_cuda_available(), gp.device_count())
         ("STREAMS", "deferred:x"),
         ("CPU_MEMORY", "0"),
         ("CPU_MEMORY", "x"),
+        ("CPU_SMS", "0"),
     ],
 )
 def test_a_wrong_variable_is_named(run_python: Callable[..., str], variable: str, value: str) -> None:
@@ -248,6 +249,16 @@ except ValueError as error:
 """
     text = run_python(program, **{f"PYGPUKIT_{variable}": value})
     assert text.startswith(f"PYGPUKIT_{variable}='{value}' is not valid: use ")
+
+
+@pytest.mark.parametrize(("sms", "divisible"), [(1, False), (12, True)])
+def test_the_cpu_device_has_the_sms_asked_for(run_python: Callable[..., str], sms: int, divisible: bool) -> None:
+    program = """
+import pygpukit as gp
+properties = gp.current_device().properties()
+print(properties["sm_count"], "lanes" in properties["features"])
+"""
+    assert run_python(program, PYGPUKIT_DEVICE="cpu", PYGPUKIT_CPU_SMS=str(sms)) == f"{sms} {divisible}\n"
 
 
 @pytest.mark.nvrtc

@@ -61,6 +61,8 @@ impl Drop for Draft<'_> {
 impl CudaDevice {
     /// The groups of a granularity. A split that failed is tried again; one that was made stays.
     pub(super) fn split(&self, fine: bool) -> Result<Arc<Split>> {
+        // Before the lock: what was put off is let go here, and may come back to this device.
+        let _bound = self.bind()?;
         let mut kept = if fine { self.lanes.fine.lock() } else { self.lanes.coarse.lock() };
         if let Some(split) = &*kept {
             return Ok(split.clone());
@@ -74,7 +76,6 @@ impl CudaDevice {
     }
 
     fn split_sms(&self, api: &GreenApi, fine: bool) -> Result<Vec<DevResource>> {
-        let _bound = self.bind()?;
         let mut whole = DevResource::NONE;
         // SAFETY: the resource is written to a live local.
         match unsafe { (api.cuDeviceGetDevResource)(self.device, &mut whole, RESOURCE_SM) } {
