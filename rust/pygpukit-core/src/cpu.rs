@@ -248,6 +248,10 @@ impl Device for CpuDevice {
         self.queue.enqueue(stream, work)
     }
 
+    fn runs_at_once(&self) -> bool {
+        !self.props.features.contains(&"deferred")
+    }
+
     fn poll(&self) -> Result<()> {
         self.queue.poll()
     }

@@ -197,6 +197,11 @@ pub trait Device: Send + Sync + fmt::Debug {
         self.enqueue(stream, &Work::Kernel(launch.to_owned()))
     }
 
+    /// Has work ended when the call that submits it returns?
+    fn runs_at_once(&self) -> bool {
+        false
+    }
+
     /// A wait was given up (Ctrl-C): where the device can, end the kernels it waited for.
     fn interrupt(&self, _waited: Waited) {}
 

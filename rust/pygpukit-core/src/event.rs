@@ -51,7 +51,7 @@ impl Event {
         if !same_device(&self.device, &ctx.state.device) {
             return Err(Error::Device("the event was made on another device than the stream it is recorded on".into()));
         }
-        self.device.event_record(self.raw, ctx.stream.raw())?;
+        self.device.event_record(self.raw, ctx.stream.enter().raw())?;
         *mark = Mark::Recorded;
         Ok(())
     }
@@ -75,7 +75,7 @@ impl Event {
             )),
             (Mark::Recorded, None) => {
                 same_backend(&ctx.state.device, &self.device, "a stream", "an event")?;
-                ctx.state.device.stream_wait(ctx.stream.raw(), self.raw)?;
+                ctx.state.device.stream_wait(ctx.stream.enter().raw(), self.raw)?;
                 ctx.stream.note_wait();
                 Ok(())
             }

@@ -8,21 +8,19 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::graph::Recorder;
-use crate::lane::Lane;
-use crate::lease::Lease;
 use crate::memory::{Pool, Storage};
 use crate::runtime::DeviceState;
+use crate::sched::Lease;
 use crate::stream::Stream;
 
 #[derive(Clone, Debug)]
 pub struct ExecCtx {
     pub state: &'static DeviceState,
-    pub lane: Arc<Lane>,
     pub stream: Arc<Stream>,
     pub pool: Arc<Pool>,
     pub task: Option<Arc<str>>,
     pub recorder: Option<Arc<Recorder>>,
-    /// None: not limited.
+    /// A scheduled task's. None: not limited, or as the device's other unscheduled work is.
     pub lease: Option<Arc<Lease>>,
     /// Who entered it, as a number that is not reused meanwhile (an object's address): `leave` checks it.
     entered_by: usize,
@@ -35,7 +33,6 @@ impl ExecCtx {
     pub fn default_for(state: &'static DeviceState) -> ExecCtx {
         ExecCtx {
             state,
-            lane: state.lane.clone(),
             stream: state.default_stream.clone(),
             pool: state.root_pool.clone(),
             task: None,
@@ -44,6 +41,17 @@ impl ExecCtx {
             entered_by: 0,
             previous: None,
         }
+    }
+
+    /// Does a lease say when work of this context runs?
+    #[inline]
+    pub(crate) fn is_leased(&self) -> bool {
+        self.lease.is_some() || self.state.is_scheduled()
+    }
+
+    /// The lease work of this context runs under now.
+    pub fn current_lease(&self) -> Option<Arc<Lease>> {
+        self.lease.clone().or_else(|| self.state.unscheduled())
     }
 
     /// The same context on another stream.

@@ -14,13 +14,17 @@ use crate::command::{Access, Command, Work};
 use crate::device::{DevPtr, GraphNode, RawGraph};
 use crate::error::{Error, Result};
 use crate::exec::ExecCtx;
-use crate::launch::{await_birth, submit};
+use crate::lane::Lane;
+use crate::launch::{await_birth, enter_with, mix, put_entered, submit};
 use crate::memory::{Pool, Segment};
 use crate::residency::{Held, hold_segments};
 use crate::runtime::{self, DeviceState};
 use crate::stream::Stream;
 
 type Nodes = SmallVec<[usize; 4]>;
+
+/// Of the kinds of work that costs are kept for.
+const KIND: u64 = 4;
 
 /// One recorded command and the earlier ones it waits for.
 #[derive(Clone)]
@@ -171,7 +175,7 @@ impl Graph {
     /// Make the executable graph for a lane now rather than at the first replay.
     pub fn prepare(&self, ctx: &ExecCtx) -> Result<Option<RawGraph>> {
         let _held = self.hold(ctx)?;
-        self.executable(ctx)
+        self.executable(&ctx.stream.lane())
     }
 
     /// Have the graph's memory on the device.
@@ -182,10 +186,9 @@ impl Graph {
         hold_segments(ctx, self.movable.iter().map(|(segment, writes)| (segment, *writes)))
     }
 
-    fn executable(&self, ctx: &ExecCtx) -> Result<Option<RawGraph>> {
-        let lane = ctx.lane.id();
+    fn executable(&self, lane: &Lane) -> Result<Option<RawGraph>> {
         let mut execs = self.execs.lock();
-        if let Some((_, raw)) = execs.iter().find(|(id, _)| *id == lane) {
+        if let Some((_, raw)) = execs.iter().find(|(id, _)| *id == lane.id()) {
             return Ok(Some(*raw));
         }
         if self.nodes.is_empty() {
@@ -193,9 +196,9 @@ impl Graph {
         }
         let nodes: Vec<GraphNode<'_>> =
             self.nodes.iter().map(|n| GraphNode { command: &n.command, after: &n.after }).collect();
-        let built = self.state.device.graph_build(&nodes, None)?;
+        let built = self.state.device.graph_build(&nodes, lane.raw())?;
         if let Some(raw) = built {
-            execs.push((lane, raw));
+            execs.push((lane.id(), raw));
         }
         Ok(built)
     }
@@ -206,24 +209,19 @@ impl Graph {
             return Err(Error::Graph("the graph was captured on another device than the current one".to_string()));
         }
         ctx.state.check()?;
-        let (exec, held) = match &ctx.recorder {
+        let mut held = Held::default();
+        match &ctx.recorder {
             Some(recorder) => {
                 recorder.keep(&self.pools);
-                (None, Held::default())
+                self.submit_all(ctx)?;
             }
             None => {
-                let held = self.hold(ctx)?;
-                (self.executable(ctx)?, held)
-            }
-        };
-        match exec {
-            Some(raw) => {
-                self.await_births(ctx)?;
-                submit(ctx, Command { work: Work::Graph(raw), uses: SmallVec::new(), cost_key: 0 })?;
-            }
-            None => {
-                for node in &self.nodes {
-                    submit(ctx, node.command.clone())?;
+                held = self.hold(ctx)?;
+                if self.executable(&self.lane_of(ctx))?.is_some() {
+                    drop(held);
+                    held = self.launch(ctx)?;
+                } else {
+                    self.submit_all(ctx)?;
                 }
             }
         }
@@ -240,6 +238,36 @@ impl Graph {
         }
         held.submitted(ctx);
         Ok(())
+    }
+}
+
+impl Graph {
+    fn submit_all(&self, ctx: &ExecCtx) -> Result<()> {
+        self.nodes.iter().try_for_each(|node| submit(ctx, node.command.clone()))
+    }
+
+    /// Where a replay would run now.
+    fn lane_of(&self, ctx: &ExecCtx) -> Arc<Lane> {
+        ctx.current_lease().map_or_else(|| ctx.stream.lane(), |lease| lease.lane())
+    }
+
+    /// Launch the executable graph of the lane that the turn is on.
+    fn launch(&self, ctx: &ExecCtx) -> Result<Held<'_>> {
+        loop {
+            let kind = ctx.is_leased().then(|| mix(KIND, std::ptr::from_ref(self) as u64));
+            let (held, entered) = enter_with(ctx, kind, || self.hold(ctx))?;
+            let lane = ctx.stream.lane();
+            let there = self.execs.lock().iter().find(|(id, _)| *id == lane.id()).map(|(_, raw)| *raw);
+            let Some(raw) = there else {
+                // The lane has changed since: build for it outside of the stream, and come again.
+                drop((held, entered));
+                self.executable(&lane)?;
+                continue;
+            };
+            self.await_births(ctx)?;
+            put_entered(ctx, entered, Work::Graph(raw))?;
+            return Ok(held);
+        }
     }
 }
 

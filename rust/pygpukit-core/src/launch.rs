@@ -5,16 +5,14 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::command::{Access, ArrayArg, Command, CopyKind, Launch, LaunchAttributes, UseRef, Work};
+use crate::device::RawStream;
 use crate::error::{Error, Result};
 use crate::exec::ExecCtx;
 use crate::kernel::Kernel;
 use crate::memory::{Storage, registry};
 use crate::residency;
 use crate::runtime::{self, DeviceState};
-use crate::stream::Stream;
-
-/// Cost assumed for work nobody has measured yet.
-const UNKNOWN_COST_NS: i64 = 10_000;
+use crate::stream::{Entered, Stream, is_inside};
 
 /// Run a command on the context's stream, or record it when the context captures a graph.
 #[inline]
@@ -23,21 +21,21 @@ pub fn submit(ctx: &ExecCtx, mut command: Command) -> Result<()> {
     if let Some(recorder) = &ctx.recorder {
         return recorder.record(&ctx.stream, command);
     }
-    if let Some(lease) = &ctx.lease {
-        lease.charge(UNKNOWN_COST_NS, &mut || ctx.state.check())?;
-    }
     if let Work::Kernel(launch) = &command.work {
         launch.kernel.allow_shared(launch.shared)?;
     }
     if registry::is_tracking() && !ctx.state.is_cuda() {
         define(ctx, &mut command);
     }
-    let held = residency::hold(ctx, command.uses.iter().map(|used| (&used.storage, used.access)))?;
+    let kind = kind_of(ctx, &command);
+    let uses = || command.uses.iter().map(|used| (&used.storage, used.access));
+    let (held, entered) = enter_with(ctx, kind, || residency::hold(ctx, uses()))?;
     for used in &command.uses {
         await_birth(ctx, &used.storage)?;
     }
-    ctx.state.device.enqueue(ctx.stream.raw(), &command.work)?;
+    ctx.state.device.enqueue(entered.raw(), &command.work)?;
     let seq = ctx.stream.note(&command, ctx.task.as_ref());
+    leave(ctx, entered);
     for used in &command.uses {
         used.storage.note_use(&ctx.stream, seq);
     }
@@ -47,6 +45,88 @@ pub fn submit(ctx: &ExecCtx, mut command: Command) -> Result<()> {
         ctx.stream.synchronize(&mut runtime::wait_check)?;
     }
     Ok(())
+}
+
+/// Enter the context's stream for work of this kind, with its memory on the device. Memory is not held while a turn is
+/// waited for: others may need its place.
+#[inline]
+pub(crate) fn enter_with<'a, H>(
+    ctx: &'a ExecCtx,
+    kind: Option<u64>,
+    hold: impl Fn() -> Result<H>,
+) -> Result<(H, Entered<'a>)> {
+    let Some(kind) = kind.filter(|_| !is_inside()) else {
+        return Ok((hold()?, ctx.stream.enter()));
+    };
+    enter_leased(ctx, kind, hold)
+}
+
+fn enter_leased<'a, H>(ctx: &'a ExecCtx, kind: u64, hold: impl Fn() -> Result<H>) -> Result<(H, Entered<'a>)> {
+    loop {
+        let Some(lease) = ctx.current_lease() else { return Ok((hold()?, ctx.stream.enter())) };
+        let held = hold()?;
+        if let Some(entered) = lease.try_enter(&ctx.stream, kind) {
+            return Ok((held, entered));
+        }
+        drop(held);
+        ctx.state.check()?;
+        lease.await_turn(&ctx.stream, kind)?;
+    }
+}
+
+/// Submit work that uses no memory but what the caller holds, on a stream that was entered.
+pub(crate) fn put_entered(ctx: &ExecCtx, entered: Entered<'_>, work: Work) -> Result<()> {
+    let command = Command { work, uses: SmallVec::new(), cost_key: 0 };
+    ctx.state.device.enqueue(entered.raw(), &command.work)?;
+    ctx.stream.note(&command, ctx.task.as_ref());
+    leave(ctx, entered);
+    if runtime::sync_every_submission() {
+        ctx.stream.synchronize(&mut runtime::wait_check)?;
+    }
+    Ok(())
+}
+
+/// The work is submitted.
+#[inline]
+fn leave(ctx: &ExecCtx, entered: Entered<'_>) {
+    drop(entered);
+    let lease = if ctx.is_leased() && ctx.state.device.runs_at_once() { ctx.current_lease() } else { None };
+    if let Some(lease) = lease.filter(|_| !is_inside()) {
+        lease.caught_up();
+    }
+}
+
+/// Which work costs the same as this. None: it needs no part of the lane, or no lease limits it.
+#[inline]
+fn kind_of(ctx: &ExecCtx, command: &Command) -> Option<u64> {
+    if !ctx.is_leased() {
+        return None;
+    }
+    match &command.work {
+        Work::Kernel(launch) => Some(kind_of_kernel(&launch.borrow())),
+        // Copies between host and device are made by the copy engines.
+        Work::Copy(copy) if ctx.state.is_cuda() && copy.kind != CopyKind::DeviceToDevice => None,
+        Work::Host(_) if ctx.state.is_cuda() => None,
+        Work::Copy(copy) => Some(mix(1, copy.bytes as u64)),
+        Work::Fill(fill) => Some(mix(2, fill.count as u64 * u64::from(fill.width))),
+        // Operators of the CPU device; which one cannot be told, but how much it reads and writes.
+        Work::Host(_) => Some(command.uses.iter().fold(3, |kind, used| mix(kind, used.storage.bytes() as u64))),
+        // Graphs come with a kind of their own, whatever lane they were built for.
+        Work::Graph(_) => None,
+    }
+}
+
+fn kind_of_kernel(launch: &Launch<'_>) -> u64 {
+    let [gx, gy, gz] = launch.grid;
+    let [bx, by, bz] = launch.block;
+    let words = [gx, gy, gz, bx, by, bz, launch.shared];
+    words.iter().fold(mix(5, launch.kernel.raw().0 as u64), |kind, word| mix(kind, u64::from(*word)))
+}
+
+/// One step of a hash of numbers.
+#[inline]
+pub(crate) fn mix(kind: u64, word: u64) -> u64 {
+    (kind.rotate_left(5) ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
 
 /// What a command writes has a value from now on, as far as later commands see; a checked kernel says itself what it
@@ -91,8 +171,10 @@ fn define_written<'a>(uses: impl Iterator<Item = (&'a Arc<Storage>, Access)>) {
 /// whoever waits for this does not wait for what follows.
 pub(crate) fn put_on(stream: &Arc<Stream>, work: Work) -> Result<u64> {
     let command = Command { work, uses: SmallVec::new(), cost_key: 0 };
-    stream.device().enqueue(stream.raw(), &command.work)?;
+    let entered = stream.enter();
+    stream.device().enqueue(entered.raw(), &command.work)?;
     let seq = stream.note(&command, None);
+    drop(entered);
     stream.passed(seq)?;
     Ok(seq)
 }
@@ -114,20 +196,20 @@ pub fn launch(ctx: &ExecCtx, launch: &Launch<'_>, uses: &[UseRef<'_>]) -> Result
         let uses = uses.iter().map(UseRef::to_owned).collect();
         return recorder.record(&ctx.stream, Command { work: Work::Kernel(launch.to_owned()), uses, cost_key: 0 });
     }
-    if let Some(lease) = &ctx.lease {
-        lease.charge(UNKNOWN_COST_NS, &mut || ctx.state.check())?;
-    }
     launch.kernel.allow_shared(launch.shared)?;
-    let held = residency::hold(ctx, uses.iter().map(|used| (used.storage, used.access)))?;
+    let kind = if ctx.is_leased() { Some(kind_of_kernel(launch)) } else { None };
+    let hold = || residency::hold(ctx, uses.iter().map(|used| (used.storage, used.access)));
+    let (held, entered) = enter_with(ctx, kind, hold)?;
     for used in uses {
         await_birth(ctx, used.storage)?;
     }
     if registry::is_tracking() && !ctx.state.is_cuda() {
-        launch_tracked(ctx, launch, uses)?;
+        launch_tracked(ctx, entered.raw(), launch, uses)?;
     } else {
-        ctx.state.device.launch(ctx.stream.raw(), launch)?;
+        ctx.state.device.launch(entered.raw(), launch)?;
     }
     let seq = ctx.stream.note_launch(launch, uses, ctx.task.as_ref());
+    leave(ctx, entered);
     for used in uses {
         used.storage.note_use(&ctx.stream, seq);
     }
@@ -141,14 +223,14 @@ pub fn launch(ctx: &ExecCtx, launch: &Launch<'_>, uses: &[UseRef<'_>]) -> Result
 
 /// Launch where the checker follows arrays.
 #[cold]
-fn launch_tracked(ctx: &ExecCtx, launch: &Launch<'_>, uses: &[UseRef<'_>]) -> Result<()> {
+fn launch_tracked(ctx: &ExecCtx, stream: RawStream, launch: &Launch<'_>, uses: &[UseRef<'_>]) -> Result<()> {
     if !ctx.state.device.checks(launch.kernel.meta().check) {
         define_written(uses.iter().map(|used| (used.storage, used.access)));
     } else if launch.arrays.is_empty() {
         let arrays = arguments(uses.iter().map(|used| used.storage));
-        return ctx.state.device.launch(ctx.stream.raw(), &Launch { arrays: &arrays, ..*launch });
+        return ctx.state.device.launch(stream, &Launch { arrays: &arrays, ..*launch });
     }
-    ctx.state.device.launch(ctx.stream.raw(), launch)
+    ctx.state.device.launch(stream, launch)
 }
 
 /// Seconds per launch, for benchmarks: of the bare driver call, the floor, or with our bookkeeping. Bursts of `burst`

@@ -16,11 +16,11 @@ pub mod kernel;
 pub mod lane;
 pub mod launch;
 pub mod layout;
-pub mod lease;
 pub mod memory;
 mod random;
 pub mod residency;
 pub mod runtime;
+pub mod sched;
 pub mod stream;
 pub mod sync;
 

@@ -12,8 +12,9 @@ use crate::device::{DeviceKind, SharedDevice};
 use crate::error::{Error, Result};
 use crate::graph::Node;
 use crate::host::{EngineSlot, PinnedPool};
-use crate::lane::Lane;
+use crate::lane::{Lane, Lanes};
 use crate::memory::{Arena, ArenaMode, Pool, PoolOptions};
+use crate::sched::Lease;
 use crate::stream::Stream;
 
 const FAULT: u32 = 1;
@@ -69,12 +70,17 @@ pub struct DeviceState {
     pub device: SharedDevice,
     pub arena: Arc<Arena>,
     pub root_pool: Arc<Pool>,
+    /// The whole device.
     pub lane: Arc<Lane>,
+    pub lanes: Lanes,
     pub default_stream: Arc<Stream>,
     /// Page-locked host memory.
     pub pinned: Arc<PinnedPool>,
     pub(crate) engine: EngineSlot,
     streams: Mutex<Streams>,
+    /// While tasks share the device: the lease of everything that belongs to none.
+    unscheduled: Mutex<Option<Arc<Lease>>>,
+    scheduled: AtomicBool,
     /// What dropped graphs owned, until their last replays have finished.
     retired: Mutex<Vec<Retired>>,
 }
@@ -99,8 +105,9 @@ impl DeviceState {
         let arena = Arena::new(device.clone(), mode);
         let root_pool = Pool::root_with(&arena, "default", PoolOptions { evicting, ..PoolOptions::default() });
         let lane = Lane::whole(&device);
-        let default_stream = Stream::new(&device, 0, 0)?;
+        let default_stream = Stream::new(&lane, 0, 0)?;
         let streams = Streams { all: vec![default_stream.clone()], idle: Vec::new() };
+        let lanes = Lanes::new(&device);
         let pinned = PinnedPool::new(&device);
         arena.set_pinned(&pinned);
         let state: &'static DeviceState = Box::leak(Box::new(DeviceState {
@@ -108,10 +115,13 @@ impl DeviceState {
             arena,
             root_pool,
             lane,
+            lanes,
             default_stream,
             pinned,
             engine: EngineSlot::default(),
             streams: Mutex::new(streams),
+            unscheduled: Mutex::default(),
+            scheduled: AtomicBool::new(false),
             retired: Mutex::default(),
         }));
         state.arena.set_streams(Box::new(move || state.stream(0)));
@@ -127,6 +137,24 @@ impl DeviceState {
         self.device.props().kind != DeviceKind::Cpu
     }
 
+    /// Do tasks share the device?
+    #[inline]
+    pub(crate) fn is_scheduled(&self) -> bool {
+        self.scheduled.load(Ordering::Relaxed)
+    }
+
+    /// The lease of work that belongs to no task.
+    pub fn unscheduled(&self) -> Option<Arc<Lease>> {
+        self.unscheduled.lock().clone()
+    }
+
+    /// Put work that belongs to no task under a lease, or under none again.
+    pub(crate) fn set_unscheduled(&self, lease: Option<Arc<Lease>>) -> Option<Arc<Lease>> {
+        let mut unscheduled = self.unscheduled.lock();
+        self.scheduled.store(lease.is_some(), Ordering::Release);
+        std::mem::replace(&mut *unscheduled, lease)
+    }
+
     /// A stream of this priority: one that was given back, or a new one.
     pub fn stream(&self, priority: i32) -> Result<Arc<Stream>> {
         self.check()?;
@@ -137,7 +165,7 @@ impl DeviceState {
             return Ok(streams.idle.swap_remove(i));
         }
         let id = streams.all.len() as u32;
-        let stream = Stream::new(&self.device, id, priority)?;
+        let stream = Stream::new(&self.lane, id, priority)?;
         streams.all.push(stream.clone());
         Ok(stream)
     }

@@ -4,9 +4,10 @@
 //! the same question, `passed(n)`: has the stream finished everything up to n? The answer comes from events
 //! recorded lazily, when somebody asks, and never one per kernel.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -15,6 +16,8 @@ use crate::command::{ArgTag, Command, Launch, UseRef, Work};
 use crate::device::{DeviceKind, RawEvent, RawStream, SharedDevice, Waited};
 use crate::error::{Error, Result};
 use crate::kernel::Label;
+use crate::lane::Lane;
+use crate::sched::Lease;
 
 /// Launches kept per stream for fault reports.
 pub const HISTORY: usize = 64;
@@ -79,13 +82,54 @@ struct State {
     /// The last launches; `oldest` is where the next one goes once it is full.
     history: Vec<LaunchRecord>,
     oldest: usize,
+    /// Handles on the lanes the stream has been bound to.
+    handles: Vec<(u32, RawStream)>,
+}
+
+/// Of `Stream::users`: the handle is being exchanged.
+const MOVING: u32 = 1 << 31;
+
+thread_local! {
+    /// Streams this thread is inside of: work that the CPU device runs at once may submit more.
+    static DEPTH: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Is this thread inside of a submission?
+pub(crate) fn is_inside() -> bool {
+    DEPTH.with(|depth| depth.get() > 0)
+}
+
+/// The stream's handle, which is not exchanged while this lives.
+pub(crate) struct Entered<'a> {
+    stream: &'a Stream,
+}
+
+impl Entered<'_> {
+    #[inline]
+    pub fn raw(&self) -> RawStream {
+        self.stream.raw()
+    }
+}
+
+impl Drop for Entered<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        DEPTH.with(|depth| depth.set(depth.get() - 1));
+        self.stream.users.fetch_sub(1, Ordering::Release);
+    }
 }
 
 /// A stream of one device. Streams are never destroyed while the device lives: a closed one is handed out
 /// again, so its numbers only grow and nothing that remembers (stream, number) can dangle.
 pub struct Stream {
     id: u32,
-    raw: RawStream,
+    raw: AtomicUsize,
+    /// Who uses the handle now, and whether it is being exchanged.
+    users: AtomicU32,
+    lane: Mutex<Arc<Lane>>,
+    /// The lease of the last submission, if it had one.
+    tenant: Mutex<Weak<Lease>>,
+    leased: AtomicBool,
     priority: i32,
     device: SharedDevice,
     /// Number of the last submission, or wait for another stream, that has reached the driver.
@@ -105,17 +149,22 @@ impl std::fmt::Debug for Stream {
 
 impl Stream {
     /// `id` is unique on the device and small: pools index tables with it.
-    pub fn new(device: &SharedDevice, id: u32, priority: i32) -> Result<Arc<Stream>> {
-        let raw = device.stream_create(priority)?;
+    pub fn new(lane: &Arc<Lane>, id: u32, priority: i32) -> Result<Arc<Stream>> {
+        let raw = lane.stream(priority)?;
+        let state = State { handles: vec![(lane.id(), raw)], ..State::default() };
         Ok(Arc::new(Stream {
             id,
-            raw,
+            raw: AtomicUsize::new(raw.0),
+            users: AtomicU32::new(0),
+            lane: Mutex::new(lane.clone()),
+            tenant: Mutex::default(),
+            leased: AtomicBool::new(false),
             priority,
-            device: device.clone(),
+            device: lane.device().clone(),
             submitted: AtomicU64::new(0),
             completed: AtomicU64::new(0),
             unmarked: AtomicUsize::new(0),
-            state: Mutex::default(),
+            state: Mutex::new(state),
         }))
     }
 
@@ -124,8 +173,95 @@ impl Stream {
         self.id
     }
 
+    /// The handle now. Work is submitted through `enter`, which keeps it.
+    #[inline]
     pub fn raw(&self) -> RawStream {
-        self.raw
+        RawStream(self.raw.load(Ordering::Acquire))
+    }
+
+    /// Where the stream's work runs.
+    pub fn lane(&self) -> Arc<Lane> {
+        self.lane.lock().clone()
+    }
+
+    /// Use the handle: it stays the same until the result is dropped.
+    #[inline]
+    pub(crate) fn enter(&self) -> Entered<'_> {
+        let before = self.users.fetch_add(1, Ordering::Acquire);
+        let depth = DEPTH.with(|depth| depth.replace(depth.get() + 1));
+        let entered = Entered { stream: self };
+        // Whoever is inside already is waited for by the exchange, and must not wait for it.
+        if before & MOVING != 0 && depth == 0 {
+            drop(entered);
+            return self.enter_later();
+        }
+        entered
+    }
+
+    #[cold]
+    fn enter_later(&self) -> Entered<'_> {
+        let mut turns = 0;
+        while self.users.load(Ordering::Acquire) & MOVING != 0 {
+            relax(&mut turns);
+        }
+        self.enter()
+    }
+
+    /// Is anybody submitting to this stream right now?
+    pub(crate) fn is_entered(&self) -> bool {
+        self.users.load(Ordering::Acquire) & !MOVING != 0
+    }
+
+    /// Run what follows on another lane, after what was submitted so far. False: somebody is inside the stream.
+    pub(crate) fn try_bind(&self, lane: &Arc<Lane>) -> Result<bool> {
+        struct Moving<'a>(&'a Stream);
+        impl Drop for Moving<'_> {
+            fn drop(&mut self) {
+                self.0.users.fetch_and(!MOVING, Ordering::Release);
+            }
+        }
+        if self.lane.lock().id() == lane.id() {
+            return Ok(true);
+        }
+        if self.users.fetch_or(MOVING, Ordering::AcqRel) & MOVING != 0 {
+            return Ok(false);
+        }
+        let _moving = Moving(self);
+        if self.is_entered() {
+            return Ok(false);
+        }
+        let mut here = self.lane.lock();
+        let mut state = self.state.lock();
+        let to = match state.handles.iter().find(|(id, _)| *id == lane.id()) {
+            Some((_, raw)) => *raw,
+            None => {
+                let raw = lane.stream(self.priority)?;
+                state.handles.push((lane.id(), raw));
+                raw
+            }
+        };
+        let event = self.record_marker(&mut state)?;
+        self.device.stream_wait(to, event)?;
+        self.raw.store(to.0, Ordering::Release);
+        *here = lane.clone();
+        Ok(true)
+    }
+
+    /// Who submits to this stream under which lease; told when a thread waits for the stream.
+    pub(crate) fn set_tenant(&self, lease: &Arc<Lease>) {
+        *self.tenant.lock() = Arc::downgrade(lease);
+        self.leased.store(true, Ordering::Release);
+    }
+
+    /// A thread is about to wait for this stream.
+    fn rest(&self) {
+        if self.leased.load(Ordering::Acquire) && !is_inside() {
+            let tenant = self.tenant.lock().upgrade();
+            match tenant {
+                Some(lease) => lease.rest(),
+                None => self.leased.store(false, Ordering::Release),
+            }
+        }
     }
 
     pub fn priority(&self) -> i32 {
@@ -215,6 +351,7 @@ impl Stream {
     /// Wait until the stream has passed `n`. `check` runs every few milliseconds and may end the wait with an
     /// error (a signal handler that raised), and kernels of the stream with it.
     pub fn wait_passed(&self, n: u64, check: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+        self.rest();
         let mut check = || check().inspect_err(|_| self.interrupt());
         wait_until(&mut check, || {
             if self.passed(n)? {
@@ -227,12 +364,13 @@ impl Stream {
 
     /// Wait for everything submitted so far.
     pub fn synchronize(&self, check: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+        self.rest();
         let n = self.seq();
         let mut check = || check().inspect_err(|_| self.interrupt());
         wait_until(&mut check, || {
             self.device.poll()?;
             // An idle stream is the quick answer. While other threads feed it, it may never be idle.
-            if self.seq() == n { self.device.stream_query(self.raw) } else { self.passed(n) }
+            if self.seq() == n { self.device.stream_query(self.raw()) } else { self.passed(n) }
         })?;
         self.completed.fetch_max(n, Ordering::AcqRel);
         Ok(())
@@ -240,7 +378,7 @@ impl Stream {
 
     /// Somebody gave up waiting for this stream: end its kernels where the device can.
     pub(crate) fn interrupt(&self) {
-        self.device.interrupt(Waited::Stream(self.raw));
+        self.device.interrupt(Waited::Stream(self.raw()));
     }
 
     /// Make this stream wait, on the device, until `other` has passed `n`.
@@ -249,11 +387,13 @@ impl Stream {
             return Ok(());
         }
         same_backend(&self.device, &other.device, "a stream", "a stream")?;
+        // Before the other's lock, under which nothing is waited for.
+        let entered = self.enter();
         let mut state = other.state.lock();
         other.mark(&mut state, n)?;
         let first = state.markers.partition_point(|marker| marker.seq < n);
         let Some(marker) = state.markers.get(first) else { return Ok(()) };
-        self.device.stream_wait(self.raw, marker.event)?;
+        self.device.stream_wait(entered.raw(), marker.event)?;
         // Before our own lock: two streams may wait for each other's work at the same time.
         drop(state);
         self.note_wait();
@@ -283,18 +423,22 @@ impl Stream {
         if state.markers.back().is_some_and(|m| m.seq >= n) {
             return Ok(());
         }
-        // Read before the record: the event then covers at least this number.
+        self.record_marker(state).map(drop)
+    }
+
+    fn record_marker(&self, state: &mut State) -> Result<RawEvent> {
+        // Read before the record, and before the handle: the event then covers at least this number.
         let seq = self.submitted.load(Ordering::Acquire);
         let event = match state.spare.pop() {
             Some(event) => event,
             None => self.device.event_create(false)?,
         };
-        if let Err(error) = self.device.event_record(event, self.raw) {
+        if let Err(error) = self.device.event_record(event, self.raw()) {
             state.spare.push(event);
             return Err(error);
         }
         state.markers.push_back(Marker { seq, event });
-        Ok(())
+        Ok(event)
     }
 
     fn harvest(&self, state: &mut State) -> Result<()> {
@@ -307,6 +451,16 @@ impl Stream {
             state.spare.push(done.event);
         }
         Ok(())
+    }
+}
+
+/// Wait a moment for another thread: short at first.
+pub(crate) fn relax(turns: &mut u32) {
+    *turns += 1;
+    if *turns < 1000 {
+        std::hint::spin_loop();
+    } else {
+        std::thread::sleep(Duration::from_micros(20));
     }
 }
 

@@ -11,6 +11,7 @@ use pygpukit_core::cpu::{CpuConfig, CpuDevice, CpuUsage};
 use pygpukit_core::device::{Device, DeviceKind, RawEvent, RawKernel, RawLibrary, RawStream, SharedDevice};
 use pygpukit_core::error::Error;
 use pygpukit_core::kernel::{Kernel, KernelMeta, Library};
+use pygpukit_core::lane::Lane;
 use pygpukit_core::stream::Stream;
 
 const MIB: usize = 1 << 20;
@@ -340,7 +341,7 @@ fn a_wait_means_the_record_made_before_it() {
 #[test]
 fn a_failing_host_function_is_reported_once_and_the_stream_goes_on() {
     let device: SharedDevice = device(Some(1));
-    let stream = Stream::new(&device, 0, 0).unwrap();
+    let stream = Stream::new(&Lane::whole(&device), 0, 0).unwrap();
     let log = Log::default();
     device.enqueue(stream.raw(), &host(|| Err("division by zero".to_string()))).unwrap();
     device.enqueue(stream.raw(), &log.writes(1)).unwrap();

@@ -3,6 +3,7 @@
 use pygpukit_core::Error;
 use pygpukit_core::cpu::{CpuConfig, CpuDevice};
 use pygpukit_core::device::SharedDevice;
+use pygpukit_core::lane::Lane;
 use pygpukit_core::memory::{Arena, ArenaMode, GrowBuffer, Pool, shutdown};
 use pygpukit_core::stream::Stream;
 
@@ -12,7 +13,7 @@ fn drops_after_shutdown_do_nothing_and_allocation_is_refused() {
     let device: SharedDevice = cpu.clone();
     let arena = Arena::new(device.clone(), ArenaMode::Vmm);
     let pool = Pool::root(&arena, "root");
-    let stream = Stream::new(&device, 0, 0).unwrap();
+    let stream = Stream::new(&Lane::whole(&device), 0, 0).unwrap();
     let blocks = [100, 3 << 20].map(|bytes| pool.allocate(bytes, &stream).unwrap());
     let buffer = GrowBuffer::new(&arena, 4 << 20).unwrap();
     buffer.ensure(1).unwrap();

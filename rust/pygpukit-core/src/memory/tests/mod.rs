@@ -19,6 +19,7 @@ use super::*;
 use crate::command::{Command, HostFn, Work};
 use crate::cpu::{CpuConfig, CpuDevice};
 use crate::device::{DevPtr, SharedDevice};
+use crate::lane::Lane;
 use crate::stream::Stream;
 
 pub(super) const MIB: usize = 1 << 20;
@@ -38,7 +39,7 @@ pub(super) fn rig(mode: ArenaMode, total: usize, deferred: Option<u64>, streams:
     let device: SharedDevice = cpu.clone();
     Rig {
         arena: Arena::new(device.clone(), mode),
-        streams: (0..streams).map(|id| Stream::new(&device, id, 0).unwrap()).collect(),
+        streams: (0..streams).map(|id| Stream::new(&Lane::whole(&device), id, 0).unwrap()).collect(),
         done: Arc::new((0..streams).map(|_| AtomicU64::new(0)).collect()),
         cpu,
         device,

@@ -1,0 +1,462 @@
+//! Gates: one lane, the tenants that take turns on it, and what the device measured of them.
+//!
+//! At most one tenant holds a lane at a time, and a turn's work waits on the device for the end of the turn before. So
+//! intervals between marks never overlap, and their lengths are the lane's time exactly.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use parking_lot::{Mutex, MutexGuard};
+use smallvec::SmallVec;
+
+use crate::device::{RawEvent, SharedDevice};
+use crate::error::Result;
+use crate::lane::Lane;
+use crate::runtime;
+use crate::stream::{Stream, wait_until};
+
+use super::clock::Clock;
+use super::cost::{Batch, Costs};
+use super::lease::{Lease, Own};
+use super::turns::{Pace, Seat, Terms, Tier, Turns};
+
+/// Rows of the trace kept.
+const TRACE: usize = 100_000;
+
+/// A point on a stream whose time the device notes.
+pub(super) struct Mark {
+    event: RawEvent,
+    device: SharedDevice,
+    spare: Arc<Mutex<Vec<RawEvent>>>,
+}
+
+impl Drop for Mark {
+    fn drop(&mut self) {
+        self.spare.lock().push(self.event);
+    }
+}
+
+impl Mark {
+    fn is_passed(&self) -> Result<bool> {
+        self.device.event_query(self.event)
+    }
+
+    /// Nanoseconds until a later mark; both have been passed.
+    fn until(&self, later: &Mark) -> Result<i64> {
+        Ok((f64::from(self.device.event_elapsed_ms(self.event, later.event)?) * 1e6) as i64)
+    }
+}
+
+type Marks = SmallVec<[Arc<Mark>; 2]>;
+
+/// A batch whose end is marked.
+struct Span {
+    lease: Arc<Lease>,
+    tier: Tier,
+    predicted: i64,
+    batch: Batch,
+    start: Arc<Mark>,
+    ends: Marks,
+    sms: u32,
+    lane: u32,
+}
+
+/// One row of the trace: who had which lane, from when, how long.
+#[derive(Clone, Debug)]
+pub struct Row {
+    pub name: Arc<str>,
+    pub lane: u32,
+    pub sms: u32,
+    pub start_ns: u64,
+    pub ns: u64,
+    pub submissions: u32,
+}
+
+pub(super) struct Inner {
+    lane: Arc<Lane>,
+    /// The lane of later turns.
+    next_lane: Option<Arc<Lane>>,
+    pub turns: Turns,
+    pub costs: Costs,
+    seats: Vec<Option<Arc<Lease>>>,
+    /// The holder's turn has ended, but its last submission may still be on its way.
+    closing: bool,
+    /// Ends of the last batch on the lane.
+    last: Marks,
+    spans: VecDeque<Span>,
+    /// A mark that was passed, and when on the scheduler's clock.
+    anchor: Option<(Arc<Mark>, u64)>,
+    trace: Option<VecDeque<Row>>,
+}
+
+pub struct Gate {
+    device: SharedDevice,
+    clock: Arc<dyn Clock>,
+    spare: Arc<Mutex<Vec<RawEvent>>>,
+    inner: Mutex<Inner>,
+}
+
+impl Gate {
+    pub fn new(lane: &Arc<Lane>, pace: Pace, clock: Arc<dyn Clock>) -> Arc<Gate> {
+        Arc::new(Gate {
+            device: lane.device().clone(),
+            clock,
+            spare: Arc::default(),
+            inner: Mutex::new(Inner {
+                lane: lane.clone(),
+                next_lane: None,
+                turns: Turns::new(pace),
+                costs: Costs::default(),
+                seats: Vec::new(),
+                closing: false,
+                last: Marks::new(),
+                spans: VecDeque::new(),
+                anchor: None,
+                trace: None,
+            }),
+        })
+    }
+
+    #[inline]
+    pub fn now(&self) -> u64 {
+        self.clock.now()
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock()
+    }
+
+    /// A new tenant.
+    pub fn join(self: &Arc<Self>, name: &str, terms: Terms) -> Arc<Lease> {
+        let mut inner = self.inner.lock();
+        let seat = inner.turns.join(terms, self.now());
+        let lease = Arc::new(Lease::new(self, seat, name));
+        if inner.seats.len() <= seat {
+            inner.seats.resize(seat + 1, None);
+        }
+        inner.seats[seat] = Some(lease.clone());
+        lease
+    }
+
+    /// The lane of turns that begin now.
+    pub fn lane(&self) -> Arc<Lane> {
+        let inner = self.inner.lock();
+        inner.next_lane.as_ref().unwrap_or(&inner.lane).clone()
+    }
+
+    /// Move the tenants to another lane; the turn that is open ends.
+    pub fn set_lane(&self, lane: &Arc<Lane>) {
+        let mut inner = self.inner.lock();
+        if inner.lane.id() == lane.id() {
+            inner.next_lane = None;
+        } else {
+            inner.next_lane = Some(lane.clone());
+            inner.close();
+        }
+    }
+
+    /// Wait until nothing that was submitted before a `set_lane` runs on the lane it left.
+    pub fn drain(&self, check: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+        wait_until(check, || {
+            self.device.poll()?;
+            let mut inner = self.inner.lock();
+            let settled = inner.settle(self)?;
+            inner.harvest(self)?;
+            let moved = inner.next_lane.is_none() || !inner.turns.holds_any();
+            let passed =
+                inner.last.iter().try_fold(true, |all, mark| Ok::<_, crate::error::Error>(all && mark.is_passed()?))?;
+            Ok(settled && moved && passed)
+        })
+    }
+
+    pub(super) fn set_terms(&self, seat: Seat, terms: Terms) {
+        self.inner.lock().turns.set_terms(seat, terms);
+    }
+
+    pub(super) fn begin_job(&self, seat: Seat, deadline: u64, budget_ns: u64) {
+        self.inner.lock().turns.begin_job(seat, deadline, budget_ns);
+    }
+
+    pub(super) fn end_job(&self, seat: Seat) {
+        self.inner.lock().turns.end_job(seat);
+    }
+
+    /// A tenant that waited does not any more.
+    pub(super) fn withdraw(&self, seat: Seat) {
+        let mut inner = self.inner.lock();
+        inner.turns.withdraw(seat);
+        inner.wake_next();
+    }
+
+    /// A tenant goes. What it submitted is measured when it ends.
+    pub(super) fn leave(&self, lease: &Arc<Lease>) {
+        let mut inner = self.inner.lock();
+        if inner.seats.get(lease.seat()).and_then(Option::as_ref).is_none_or(|known| !Arc::ptr_eq(known, lease)) {
+            return;
+        }
+        inner.turns.withdraw(lease.seat());
+        if inner.turns.holds(lease.seat()) {
+            inner.close();
+            // Should somebody be inside, the turn ends later, under the seat it has.
+            let _ = inner.settle(self);
+        }
+        if !inner.turns.holds(lease.seat()) {
+            inner.free(lease.seat());
+        }
+        inner.wake_next();
+    }
+
+    /// Read what the device has finished.
+    pub fn look(&self) {
+        let mut inner = self.inner.lock();
+        let _ = inner.settle(self);
+        let _ = inner.harvest(self);
+    }
+
+    /// Name of the tenant that has the lane.
+    pub fn holder(&self) -> Option<Arc<str>> {
+        let inner = self.inner.lock();
+        inner.turns.holder().and_then(|seat| inner.seats.get(seat)?.as_ref().map(|lease| lease.name().clone()))
+    }
+
+    /// When the device will have finished what was submitted, as predicted, on the scheduler's clock.
+    pub fn busy_until(&self) -> u64 {
+        let mut inner = self.inner.lock();
+        inner.absorb();
+        inner.turns.busy_until()
+    }
+
+    /// Begin or end keeping a trace.
+    pub fn set_trace(&self, on: bool) {
+        let mut inner = self.inner.lock();
+        match (on, inner.trace.is_some()) {
+            (true, false) => inner.trace = Some(VecDeque::new()),
+            (false, true) => inner.trace = None,
+            _ => {}
+        }
+    }
+
+    /// Take the rows kept so far.
+    pub fn take_trace(&self) -> Vec<Row> {
+        self.look();
+        self.inner.lock().trace.as_mut().map(std::mem::take).unwrap_or_default().into()
+    }
+
+    fn mark(&self, stream: &Stream) -> Result<Arc<Mark>> {
+        let spare = self.spare.lock().pop();
+        let event = match spare {
+            Some(event) => event,
+            None => self.device.event_create(true)?,
+        };
+        let mark = Arc::new(Mark { event, device: self.device.clone(), spare: self.spare.clone() });
+        self.device.event_record(event, stream.enter().raw())?;
+        Ok(mark)
+    }
+}
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        self.inner.get_mut().spans.clear();
+        if !runtime::exiting() {
+            for event in self.spare.lock().drain(..) {
+                self.device.event_destroy(event);
+            }
+        }
+    }
+}
+
+impl Inner {
+    /// Tell the turns what the holder has submitted.
+    pub(super) fn absorb(&mut self) {
+        let Some(holder) = self.turns.holder().and_then(|seat| self.seats.get(seat)?.clone()) else { return };
+        let mut own = holder.own();
+        let (spent, busy_until) = (std::mem::take(&mut own.spent), own.busy_until);
+        drop(own);
+        self.turns.submitted(spent, busy_until);
+    }
+
+    /// End a turn that was closed, when nobody is inside any more. False: somebody still is.
+    pub(super) fn settle(&mut self, gate: &Gate) -> Result<bool> {
+        self.absorb();
+        if !self.closing {
+            return Ok(true);
+        }
+        let Some(lease) = self.turns.holder().and_then(|seat| self.seats.get(seat)?.clone()) else {
+            self.closing = false;
+            return Ok(true);
+        };
+        if lease.own().streams.iter().any(|stream| stream.is_entered()) {
+            return Ok(false);
+        }
+        self.absorb();
+        let mut own = lease.own();
+        let cut = self.cut(gate, &lease, &mut own);
+        if cut.is_err() {
+            self.give_up(gate, &lease, &mut own);
+        }
+        own.streams.clear();
+        own.left = 0;
+        drop(own);
+        self.turns.close();
+        self.closing = false;
+        if lease.is_ended() {
+            self.free(lease.seat());
+        }
+        cut.map(|()| true)
+    }
+
+    /// End the holder's turn: nothing more joins it.
+    pub(super) fn close(&mut self) {
+        if let Some(lease) = self.turns.holder().and_then(|seat| self.seats.get(seat)?.clone()) {
+            lease.own().holds = false;
+            self.closing = true;
+        }
+    }
+
+    fn free(&mut self, seat: Seat) {
+        self.turns.quit(seat);
+        if let Some(place) = self.seats.get_mut(seat) {
+            *place = None;
+        }
+    }
+
+    /// Begin a tenant's turn.
+    pub(super) fn open(&mut self, lease: &Arc<Lease>, now: u64) {
+        if let Some(lane) = self.next_lane.take() {
+            self.lane = lane;
+            // What work costs depends on the lane.
+            self.costs = Costs::default();
+            for lease in self.seats.iter().flatten() {
+                lease.forget_costs();
+            }
+        }
+        let left = self.turns.open(lease.seat(), now);
+        lease.usage().turns += 1;
+        let mut own = lease.own();
+        own.holds = true;
+        own.left = left;
+        own.spent = 0;
+        own.busy_until = self.turns.busy_until();
+        own.streams.clear();
+        own.open = None;
+    }
+
+    pub(super) fn wake(&self, seat: Seat) {
+        if let Some(Some(lease)) = self.seats.get(seat) {
+            lease.wake();
+        }
+    }
+
+    fn wake_next(&self) {
+        if let Some(seat) = self.turns.next_seat() {
+            self.wake(seat);
+        }
+    }
+
+    /// Let a stream into the open turn: onto the lane, and behind the turn before. False: it is in use elsewhere.
+    pub(super) fn admit(&mut self, gate: &Gate, lease: &Arc<Lease>, stream: &Arc<Stream>) -> Result<bool> {
+        if !stream.try_bind(&self.lane)? {
+            return Ok(false);
+        }
+        for mark in &self.last {
+            if !mark.is_passed()? {
+                gate.device.stream_wait(stream.enter().raw(), mark.event)?;
+            }
+        }
+        stream.set_tenant(lease);
+        Ok(true)
+    }
+
+    /// Where the next batch begins: at the end of the last one while it runs, else here.
+    pub(super) fn start(&mut self, gate: &Gate, stream: &Arc<Stream>) -> Result<Arc<Mark>> {
+        if let [last] = &self.last[..]
+            && !last.is_passed()?
+        {
+            return Ok(last.clone());
+        }
+        gate.mark(stream)
+    }
+
+    /// End the open batch here.
+    pub(super) fn cut(&mut self, gate: &Gate, lease: &Arc<Lease>, own: &mut Own) -> Result<()> {
+        let Some(open) = own.open.take_if(|open| open.predicted > 0) else { return Ok(()) };
+        let ends: Result<Marks> = own.streams.iter().map(|stream| gate.mark(stream)).collect();
+        let ends = match ends {
+            Ok(ends) => ends,
+            Err(error) => {
+                own.open = Some(open);
+                return Err(error);
+            }
+        };
+        let tier = self.turns.tier().unwrap_or(Tier::Excess);
+        self.last.clone_from(&ends);
+        let (sms, lane) = (self.lane.sm_count(), self.lane.id());
+        let (predicted, batch, start) = (open.predicted, open.batch, open.start);
+        self.spans.push_back(Span { lease: lease.clone(), tier, predicted, batch, start, ends, sms, lane });
+        Ok(())
+    }
+
+    /// The open batch cannot be measured: it is charged as predicted.
+    pub(super) fn give_up(&mut self, gate: &Gate, lease: &Lease, own: &mut Own) {
+        if let Some(open) = own.open.take() {
+            let sms = (self.lane.sm_count(), gate.device.props().sm_count);
+            lease.usage().add(open.predicted.max(0) as u64, false, sms, gate.now());
+        }
+    }
+
+    /// Has everything on the tenant's streams ended?
+    pub(super) fn is_idle(&self, gate: &Gate, own: &Own) -> Result<bool> {
+        own.streams.iter().try_fold(true, |all, stream| Ok(all && gate.device.stream_query(stream.raw())?))
+    }
+
+    /// Account for the batches that have ended.
+    pub(super) fn harvest(&mut self, gate: &Gate) -> Result<()> {
+        while let Some(span) = self.spans.front() {
+            for mark in &span.ends {
+                if !mark.is_passed()? {
+                    return Ok(());
+                }
+            }
+            let Some(span) = self.spans.pop_front() else { break };
+            let mut measured = 0;
+            for mark in &span.ends {
+                measured = measured.max(span.start.until(mark)?);
+            }
+            self.turns.measured(span.lease.seat(), span.tier, span.predicted, measured);
+            self.costs.learn(&span.batch, measured);
+            span.lease.learned(|kind| self.costs.predict(kind), &span.batch);
+            let now = gate.now();
+            let sms = (span.sms, gate.device.props().sm_count);
+            span.lease.usage().add(measured as u64, true, sms, now);
+            self.note(&span, measured as u64, now)?;
+        }
+        Ok(())
+    }
+
+    fn note(&mut self, span: &Span, measured: u64, now: u64) -> Result<()> {
+        let Some(end) = span.ends.first() else { return Ok(()) };
+        if self.trace.is_none() {
+            self.anchor = None;
+            return Ok(());
+        }
+        let ended = match &self.anchor {
+            Some((mark, at)) => at.saturating_add_signed(mark.until(end)?).min(now),
+            None => now,
+        };
+        self.anchor = Some((end.clone(), ended));
+        if let Some(trace) = &mut self.trace {
+            if trace.len() == TRACE {
+                trace.pop_front();
+            }
+            trace.push_back(Row {
+                name: span.lease.name().clone(),
+                lane: span.lane,
+                sms: span.sms,
+                start_ns: ended.saturating_sub(measured),
+                ns: measured,
+                submissions: span.batch.iter().map(|(_, times)| times).sum(),
+            });
+        }
+        Ok(())
+    }
+}

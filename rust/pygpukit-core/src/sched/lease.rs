@@ -1,0 +1,358 @@
+//! Leases: a tenant's right to submit work on its lane.
+//!
+//! A submission takes its predicted cost from the turn's quantum under one small lock; it waits only when the lane is
+//! somebody else's or the quantum is used up. The thread that submits does all of it itself: it takes turns, ends idle
+//! ones of others and reads what was measured. There is no scheduler thread.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+use smallvec::SmallVec;
+
+use crate::error::{Error, Result};
+use crate::lane::Lane;
+use crate::runtime;
+use crate::stream::{Entered, Stream};
+
+use super::cost::{Batch, count};
+use super::gate::{Gate, Inner, Mark};
+use super::turns::{Seat, Step, Terms};
+use super::usage::{Usage, Wait, Waited};
+
+/// Work is measured in batches of at least this length.
+const BATCH_NS: i64 = 1_000_000;
+
+/// Assumed of work never measured.
+const UNKNOWN_NS: i64 = 50_000;
+
+/// After this much predicted idle time the lane is looked at again.
+const GAP_NS: u64 = 20_000;
+
+/// One in so many batches that nobody waits for is measured on its own.
+const SAMPLE: u32 = 8;
+
+/// Work submitted since the last mark.
+pub(super) struct Open {
+    pub start: Arc<Mark>,
+    pub predicted: i64,
+    pub batch: Batch,
+}
+
+/// What the tenant's threads share while it has a turn.
+#[derive(Default)]
+pub(super) struct Own {
+    /// Does the tenant have the lane?
+    pub holds: bool,
+    /// Predicted device time it may still submit.
+    pub left: i64,
+    /// Submitted since the turns were told.
+    pub spent: i64,
+    /// When the device will have ended what was submitted.
+    pub busy_until: u64,
+    pub streams: SmallVec<[Arc<Stream>; 2]>,
+    pub open: Option<Open>,
+    /// The next submission is of a kind that was never measured, and is measured alone.
+    probe: Option<u64>,
+    /// Nothing joins the open batch any more.
+    cut: bool,
+    gaps: u32,
+    costs: HashMap<u64, i64>,
+    submissions: u64,
+}
+
+impl Own {
+    fn has(&self, stream: &Stream) -> bool {
+        self.streams.iter().any(|known| known.id() == stream.id())
+    }
+}
+
+pub struct Lease {
+    gate: Arc<Gate>,
+    seat: Seat,
+    name: Arc<str>,
+    own: Mutex<Own>,
+    usage: Mutex<Usage>,
+    ended: AtomicBool,
+    /// Told apart: being woken, and waiting.
+    woken: Mutex<bool>,
+    bell: Condvar,
+    waiting: AtomicU32,
+}
+
+impl std::fmt::Debug for Lease {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Lease({})", self.name)
+    }
+}
+
+impl Lease {
+    pub(super) fn new(gate: &Arc<Gate>, seat: Seat, name: &str) -> Lease {
+        Lease {
+            gate: gate.clone(),
+            seat,
+            name: name.into(),
+            own: Mutex::default(),
+            usage: Mutex::default(),
+            ended: AtomicBool::new(false),
+            woken: Mutex::new(false),
+            bell: Condvar::new(),
+            waiting: AtomicU32::new(0),
+        }
+    }
+
+    pub fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    pub fn gate(&self) -> &Arc<Gate> {
+        &self.gate
+    }
+
+    pub(super) fn seat(&self) -> Seat {
+        self.seat
+    }
+
+    pub(super) fn own(&self) -> parking_lot::MutexGuard<'_, Own> {
+        self.own.lock()
+    }
+
+    pub(super) fn usage(&self) -> parking_lot::MutexGuard<'_, Usage> {
+        self.usage.lock()
+    }
+
+    /// Where the tenant's work runs now.
+    pub fn lane(&self) -> Arc<Lane> {
+        self.gate.lane()
+    }
+
+    pub fn set_terms(&self, terms: Terms) {
+        self.gate.set_terms(self.seat, terms);
+    }
+
+    /// A job is due at `deadline` on the scheduler's clock and may use this much device time first.
+    pub fn begin_job(&self, deadline: u64, budget_ns: u64) {
+        self.gate.begin_job(self.seat, deadline, budget_ns);
+    }
+
+    pub fn end_job(&self) {
+        self.gate.end_job(self.seat);
+    }
+
+    /// What was used so far, with everything the device has finished.
+    pub fn used(&self) -> Usage {
+        self.gate.look();
+        let submissions = self.own.lock().submissions;
+        let mut usage = self.usage.lock().clone();
+        usage.submissions = submissions;
+        usage
+    }
+
+    /// Threads that wait in a submission now.
+    pub fn waiting(&self) -> u32 {
+        self.waiting.load(Ordering::Acquire)
+    }
+
+    /// Refuse further submissions, those that wait included. What is in flight goes on.
+    pub fn end(self: &Arc<Self>) {
+        self.ended.store(true, Ordering::Release);
+        self.gate.leave(self);
+        self.wake();
+    }
+
+    pub fn is_ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
+    }
+
+    pub(super) fn wake(&self) {
+        let mut woken = self.woken.lock();
+        *woken = true;
+        self.bell.notify_all();
+    }
+
+    /// Enter a stream for work of this kind, if the turn allows it now.
+    #[inline]
+    pub(crate) fn try_enter<'a>(&self, stream: &'a Arc<Stream>, kind: u64) -> Option<Entered<'a>> {
+        let now = self.gate.now();
+        let mut own = self.own.lock();
+        let own = &mut *own;
+        if !own.holds || own.left <= 0 || own.cut || !own.has(stream) {
+            return None;
+        }
+        let open = own.open.as_mut()?;
+        if open.predicted >= BATCH_NS || (open.predicted > 0 && now > own.busy_until + GAP_NS) {
+            return None;
+        }
+        let cost = match own.costs.get(&kind) {
+            Some(cost) => *cost,
+            None if own.probe == Some(kind) => {
+                own.probe = None;
+                own.cut = true;
+                UNKNOWN_NS
+            }
+            None => return None,
+        };
+        open.predicted += cost;
+        count(&mut open.batch, kind);
+        own.left -= cost;
+        own.spent += cost;
+        own.busy_until = own.busy_until.max(now) + cost as u64;
+        own.submissions += 1;
+        Some(stream.enter())
+    }
+
+    /// Wait until `try_enter` has a chance.
+    pub(crate) fn await_turn(self: &Arc<Self>, stream: &Arc<Stream>, kind: u64) -> Result<()> {
+        if self.advance(stream, kind)?.is_none() {
+            return Ok(());
+        }
+        self.waiting.fetch_add(1, Ordering::AcqRel);
+        let waited = runtime::blocking(&mut || self.wait(stream, kind));
+        self.waiting.fetch_sub(1, Ordering::AcqRel);
+        if waited.is_err() {
+            self.gate.withdraw(self.seat);
+        }
+        waited
+    }
+
+    fn wait(self: &Arc<Self>, stream: &Arc<Stream>, kind: u64) -> Result<()> {
+        let began = self.gate.now();
+        let mut why = Waited::Turn;
+        loop {
+            *self.woken.lock() = false;
+            let Some((until, reason)) = self.advance(stream, kind)? else { break };
+            why = reason;
+            runtime::wait_check()?;
+            let now = self.gate.now();
+            let mut woken = self.woken.lock();
+            if !*woken && until > now {
+                self.bell.wait_for(&mut woken, Duration::from_nanos((until - now).min(20_000_000)));
+            }
+        }
+        let ns = self.gate.now().saturating_sub(began);
+        self.usage.lock().waited(Wait { at: began, ns, why });
+        Ok(())
+    }
+
+    /// Do what can be done now. Some: ask again at that time, or when woken.
+    fn advance(self: &Arc<Self>, stream: &Arc<Stream>, kind: u64) -> Result<Option<(u64, Waited)>> {
+        let gate = &self.gate;
+        let mut inner = gate.lock();
+        if self.is_ended() {
+            return Err(Error::Cancelled(format!("task '{}' has ended and cannot use the device any more", self.name)));
+        }
+        inner.harvest(gate)?;
+        loop {
+            let now = gate.now();
+            if !inner.settle(gate)? {
+                // Somebody is inside a stream of a turn that has ended: a moment on CUDA, an operator on the CPU device.
+                return Ok(Some((now + 20_000, Waited::Turn)));
+            }
+            if inner.turns.holds(self.seat) && self.own.lock().left > 0 {
+                let ready = self.prepare(&mut inner, stream, kind)?;
+                return Ok((!ready).then_some((now + 20_000, Waited::Turn)));
+            }
+            inner.turns.arrive(self.seat, now);
+            match inner.turns.step(self.seat, now) {
+                Step::Open => inner.open(self, now),
+                Step::Renew => {
+                    let left = inner.turns.open(self.seat, now);
+                    self.own.lock().left = left;
+                }
+                Step::Close => inner.close(),
+                Step::Wait { until, wake } => {
+                    if let Some(next) = wake {
+                        inner.wake(next);
+                    }
+                    let why = match wake {
+                        Some(_) => Waited::Turn,
+                        None if inner.turns.is_limited(self.seat) => Waited::Limit,
+                        None if inner.turns.holder().is_none_or(|seat| seat == self.seat) => Waited::InFlight,
+                        None => Waited::Turn,
+                    };
+                    return Ok(Some((until, why)));
+                }
+            }
+        }
+    }
+
+    /// Have the stream in the turn, a batch open, and a cost for the kind. False: the stream is in use elsewhere.
+    fn prepare(self: &Arc<Self>, inner: &mut Inner, stream: &Arc<Stream>, kind: u64) -> Result<bool> {
+        let gate = &self.gate;
+        let joined = self.own.lock().has(stream);
+        if !joined {
+            // Not under the tenant's own lock: a thread that holds it may be about to enter the stream.
+            if !inner.admit(gate, self, stream)? {
+                return Ok(false);
+            }
+            self.own.lock().streams.push(stream.clone());
+        }
+        let now = gate.now();
+        let mut own = self.own.lock();
+        let known = own.costs.contains_key(&kind);
+        if !known && let Some(cost) = inner.costs.predict(kind) {
+            own.costs.insert(kind, cost);
+        }
+        let probe = !known && !own.costs.contains_key(&kind);
+        let (mut full, mut idle) = (false, false);
+        if let Some(open) = &own.open {
+            let gap = open.predicted > 0 && now > own.busy_until + GAP_NS;
+            idle = gap && inner.is_idle(gate, &own)?;
+            full = own.cut || open.predicted >= BATCH_NS || (probe && open.predicted > 0);
+            if gap && !idle {
+                own.busy_until = now;
+            }
+        }
+        if idle {
+            inner.give_up(gate, self, &mut own);
+        } else if full {
+            inner.cut(gate, self, &mut own)?;
+        }
+        if own.open.is_none() {
+            own.cut = false;
+            let start = inner.start(gate, stream)?;
+            own.open = Some(Open { start, predicted: 0, batch: Batch::new() });
+            own.gaps += u32::from(idle);
+        }
+        own.probe = probe.then_some(kind);
+        if idle && own.gaps % SAMPLE == 1 && own.costs.remove(&kind).is_some() {
+            own.probe = Some(kind);
+        }
+        Ok(true)
+    }
+
+    /// The tenant's thread waits for its work: end the batch here, so that idle time is not counted.
+    pub(crate) fn rest(self: &Arc<Self>) {
+        let gate = &self.gate;
+        let mut inner = gate.lock();
+        let mut own = self.own.lock();
+        if own.holds && own.open.as_ref().is_some_and(|open| open.predicted > 0) {
+            // What cannot be marked now is charged as predicted.
+            if inner.cut(gate, self, &mut own).is_err() {
+                inner.give_up(gate, self, &mut own);
+            }
+        }
+    }
+
+    /// The device runs work when it is submitted, and has ended it.
+    pub(crate) fn caught_up(&self) {
+        let now = self.gate.now();
+        self.own.lock().busy_until = now;
+    }
+
+    pub(super) fn learned(&self, inner_costs: impl Fn(u64) -> Option<i64>, batch: &Batch) {
+        let mut own = self.own.lock();
+        for (kind, _) in batch {
+            if let Some(cost) = inner_costs(*kind) {
+                own.costs.insert(*kind, cost);
+            }
+        }
+    }
+
+    /// Costs depend on the lane.
+    pub(super) fn forget_costs(&self) {
+        self.own.lock().costs.clear();
+    }
+}
