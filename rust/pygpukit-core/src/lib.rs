@@ -21,6 +21,7 @@ pub mod memory;
 mod random;
 pub mod residency;
 pub mod runtime;
+pub mod sched;
 pub mod stream;
 pub mod sync;
 
