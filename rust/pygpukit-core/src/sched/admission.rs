@@ -251,6 +251,15 @@ impl Admission {
         self.whole.lanes
     }
 
+    /// Is nothing left in any line or list?
+    #[cfg(test)]
+    pub(super) fn is_clean(&self) -> bool {
+        let lines = [&self.queue, &self.lanes_line, &self.isolation_line];
+        let own =
+            self.all_partitions().all(|p| p.deadlines.is_empty() && Lines::ALL.iter().all(|l| p.line(*l).is_empty()));
+        own && self.tasks.is_empty() && self.whole.windows == 0 && lines.iter().all(|line| line.is_empty())
+    }
+
     fn waiting(&self, id: TaskId) -> Option<&Task> {
         self.tasks.get(&id).filter(|task| matches!(task.state, TaskState::Waiting(_)))
     }

@@ -99,7 +99,10 @@ impl fmt::Display for Shortage {
             }
             Resource::Division => {
                 let windows = self.used;
-                write!(f, "isolation: SMs of its own asked, but {windows} have the whole GPU in windows ('time')")
+                write!(
+                    f,
+                    "isolation: SMs of its own asked, but the whole GPU goes to others in windows ('time': {windows})"
+                )
             }
             Resource::Windows => {
                 let lanes = self.used;

@@ -102,7 +102,7 @@ pub enum PartitionError {
     /// The device has too little left; a partition never waits.
     #[error("partition '{name}' does not fit: {shortage}")]
     Refused { name: String, shortage: Shortage },
-    #[error("partition '{name}' has {tasks} tasks and {waiting} requests that wait: end or cancel them first")]
+    #[error("partition '{name}' is in use (tasks: {tasks}, waiting: {waiting}): end or cancel them first")]
     Busy { name: String, tasks: usize, waiting: usize },
 }
 
