@@ -1,23 +1,25 @@
-//! The scheduler: who may use the device, when, and how much of it.
+//! The scheduler: who may use the device, how much of it, and when.
 
+pub mod admission;
 pub mod clock;
 pub mod cost;
+pub mod decision;
+mod edf;
 mod gate;
 mod lease;
+mod ledger;
+pub mod partition;
+pub mod request;
 pub mod turns;
 pub mod usage;
 
-pub use gate::{Gate, Row};
-pub use lease::Lease;
-
-pub mod request {
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub enum Class {
-        Guaranteed,
-        Burstable,
-        BestEffort,
-    }
-}
-
 #[cfg(test)]
 mod tests;
+
+pub use admission::{Admission, Mode, Placement};
+pub use decision::{Decision, Resource, Shortage, Verdict};
+pub use gate::{Gate, Row};
+pub use lease::Lease;
+pub use ledger::Capacity;
+pub use partition::{PartitionError, PartitionSpec, PartitionUsage};
+pub use request::{Class, Given, Isolation, OnFull, PartitionId, Policy, Request, RequestError, Share, TaskId};
