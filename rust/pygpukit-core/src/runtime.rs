@@ -155,14 +155,24 @@ impl DeviceState {
         std::mem::replace(&mut *unscheduled, lease)
     }
 
+    /// Nobody shares the device any more: let streams use all of it again, those in use right now excepted.
+    pub(crate) fn go_home(&self) {
+        for stream in self.streams() {
+            // A stream that cannot move stays where it is: it works there too.
+            let _ = stream.try_bind(&self.lane);
+        }
+    }
+
     /// A stream of this priority: one that was given back, or a new one.
     pub fn stream(&self, priority: i32) -> Result<Arc<Stream>> {
         self.check()?;
         let (least, greatest) = self.device.priority_range();
         let priority = priority.clamp(greatest.min(least), least.max(greatest));
         let mut streams = self.streams.lock();
-        if let Some(i) = streams.idle.iter().position(|s| s.priority() == priority) {
-            return Ok(streams.idle.swap_remove(i));
+        if let Some(i) = streams.idle.iter().position(|s| s.priority() == priority && !s.is_entered()) {
+            let stream = streams.idle.swap_remove(i);
+            stream.try_bind(&self.lane)?;
+            return Ok(stream);
         }
         let id = streams.all.len() as u32;
         let stream = Stream::new(&self.lane, id, priority)?;

@@ -10,6 +10,7 @@ mod lease;
 mod ledger;
 pub mod partition;
 pub mod request;
+mod scheduler;
 pub mod turns;
 pub mod usage;
 
@@ -23,3 +24,4 @@ pub use lease::Lease;
 pub use ledger::Capacity;
 pub use partition::{PartitionError, PartitionSpec, PartitionUsage};
 pub use request::{Class, Given, Isolation, OnFull, PartitionId, Policy, Request, RequestError, Share, TaskId};
+pub use scheduler::{Check, Options, Scheduler, Tenant};

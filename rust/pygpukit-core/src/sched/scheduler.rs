@@ -1,0 +1,487 @@
+//! The scheduler of one device: admission, and what makes its promises true.
+//!
+//! Admission says who may run. Here an admitted task gets its lane, or a seat on a shared one, and its memory: SMs are
+//! taken from the common lane before they are given, so no two lanes ever have the same ones.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::error::{Error, Result};
+use crate::lane::Lane;
+use crate::memory::{ArenaMode, Pool, PoolOptions};
+use crate::runtime::DeviceState;
+use crate::stream::Stream;
+
+use super::admission::{Admission, Mode, Placement};
+use super::clock::Clock;
+use super::decision::{Decision, Shortage};
+use super::gate::{Gate, Row};
+use super::lease::Lease;
+use super::ledger::Capacity;
+use super::partition::{PartitionSpec, PartitionUsage};
+use super::request::{Class, Isolation, PartitionId, Request, Share, TaskId};
+use super::turns::{Pace, Terms, WHOLE};
+
+/// Device time of one turn, by class: short where others must not wait long.
+const QUANTUM_NS: [(Class, u64); 3] =
+    [(Class::Guaranteed, 2_000_000), (Class::Burstable, 1_000_000), (Class::BestEffort, 250_000)];
+
+/// The longest that work of others keeps a job with a deadline waiting, as long as their kernels are not longer.
+const BLOCKING_NS: u64 = 500_000;
+
+/// Memory that is not promised to anybody: for the driver, and for slabs of small arrays.
+const KEPT_BACK: u64 = 50;
+
+/// How a scheduler divides its device.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// Bytes to give out; what the device has free by default.
+    pub memory: Option<u64>,
+    /// Lanes by small steps: kernels with clusters may not run on them.
+    pub fine: bool,
+    /// Most requests that wait.
+    pub queue_limit: Option<usize>,
+}
+
+/// An admitted task with all it was promised.
+pub struct Tenant {
+    pub id: TaskId,
+    pub name: Arc<str>,
+    pub lease: Arc<Lease>,
+    pub stream: Arc<Stream>,
+    pub pool: Arc<Pool>,
+    pub placement: Placement,
+    request: Request,
+}
+
+/// SMs and memory that tasks share: the device's, or a partition's.
+struct Room {
+    gate: Arc<Gate>,
+    pool: Arc<Pool>,
+    /// Groups of SMs that are not in a task's own lane; empty where the room shares the device's lane.
+    groups: Vec<usize>,
+}
+
+struct Book {
+    admission: Admission,
+    device: Room,
+    partitions: HashMap<PartitionId, Room>,
+    tenants: HashMap<TaskId, Arc<Tenant>>,
+    /// Groups of tasks with a lane of their own.
+    own: HashMap<TaskId, Vec<usize>>,
+    tracing: bool,
+}
+
+pub struct Scheduler {
+    state: &'static DeviceState,
+    clock: Arc<dyn Clock>,
+    fine: bool,
+    /// SMs of each group lanes are made of.
+    groups: Vec<u32>,
+    book: Mutex<Book>,
+    /// Only one thread changes lanes at a time; it waits for the device meanwhile.
+    dividing: Mutex<()>,
+}
+
+impl Scheduler {
+    pub fn new(state: &'static DeviceState, options: Options, clock: Arc<dyn Clock>) -> Result<Scheduler> {
+        state.check()?;
+        let groups = state.lanes.groups(options.fine)?;
+        let memory = match options.memory {
+            Some(bytes) => bytes,
+            None => {
+                let total = state.device.props().total_memory as u64;
+                total - total / KEPT_BACK
+            }
+        };
+        let sms: u32 = if groups.is_empty() { state.device.props().sm_count } else { groups.iter().sum() };
+        let granule = groups.first().copied().unwrap_or(1);
+        let divisible = groups.len() > 1;
+        let mut capacity = Capacity { sms, granule, min_common: granule, divisible, ..Capacity::new(memory) };
+        capacity.time_margin = Share::ZERO;
+        capacity.blocking_ns = BLOCKING_NS;
+        if let Some(limit) = options.queue_limit {
+            capacity.queue_limit = limit;
+        }
+        let device = Room {
+            gate: Gate::new(&state.lane, Pace::default(), clock.clone()),
+            pool: state.root_pool.clone(),
+            groups: (0..groups.len()).collect(),
+        };
+        let book = Book {
+            admission: Admission::new(capacity)?,
+            device,
+            partitions: HashMap::new(),
+            tenants: HashMap::new(),
+            own: HashMap::new(),
+            tracing: false,
+        };
+        Ok(Scheduler { state, clock, fine: options.fine, groups, book: Mutex::new(book), dividing: Mutex::new(()) })
+    }
+
+    pub fn state(&self) -> &'static DeviceState {
+        self.state
+    }
+
+    pub fn now(&self) -> u64 {
+        self.clock.now()
+    }
+
+    pub fn capacity(&self) -> Capacity {
+        *self.book.lock().admission.capacity()
+    }
+
+    /// How compute shares are made true here.
+    pub fn mechanism(&self) -> &'static str {
+        match (self.groups.len() > 1, self.state.is_cuda()) {
+            (true, true) => "green contexts and turns",
+            (true, false) => "worker threads and turns",
+            (false, _) => "turns",
+        }
+    }
+
+    pub fn submit(&self, request: Request) -> Result<(TaskId, Decision)> {
+        Ok(self.book.lock().admission.submit(request)?)
+    }
+
+    pub fn evaluate(&self, request: &Request) -> Result<Decision> {
+        Ok(self.book.lock().admission.evaluate(request)?)
+    }
+
+    pub fn position(&self, id: TaskId) -> Option<usize> {
+        self.book.lock().admission.position(id)
+    }
+
+    pub fn reason(&self, id: TaskId) -> Option<Shortage> {
+        self.book.lock().admission.reason(id)
+    }
+
+    pub fn placement(&self, id: TaskId) -> Option<Placement> {
+        self.book.lock().admission.placement(id)
+    }
+
+    pub fn usage(&self) -> Vec<PartitionUsage> {
+        self.book.lock().admission.usage()
+    }
+
+    pub fn find_partition(&self, name: &str) -> Option<PartitionId> {
+        self.book.lock().admission.find_partition(name)
+    }
+
+    pub fn partition_spec(&self, id: PartitionId) -> Option<PartitionSpec> {
+        self.book.lock().admission.partition_spec(id).cloned()
+    }
+
+    pub fn tenants(&self) -> Vec<Arc<Tenant>> {
+        let mut all: Vec<_> = self.book.lock().tenants.values().cloned().collect();
+        all.sort_by_key(|tenant| tenant.id);
+        all
+    }
+
+    pub fn tenant(&self, id: TaskId) -> Option<Arc<Tenant>> {
+        self.book.lock().tenants.get(&id).cloned()
+    }
+
+    /// The pool that tasks of a partition draw on.
+    pub fn pool(&self, partition: PartitionId) -> Option<Arc<Pool>> {
+        self.book.lock().room(partition).map(|room| room.pool.clone())
+    }
+
+    /// Give an admitted task its lane and its memory. `check` runs while the device is waited for.
+    pub fn start(&self, id: TaskId, name: &str, request: Request, check: &mut Check<'_>) -> Result<Arc<Tenant>> {
+        let Some(placement) = self.placement(id) else {
+            return Err(Error::Value(format!("task {id} is not admitted, and cannot start")));
+        };
+        let parent = self.pool(placement.partition).ok_or_else(|| gone(placement.partition))?;
+        let pool = parent.child_with(name, memory_of(&placement, &request, &parent), check)?;
+        let gate = match placement.mode {
+            Mode::OwnLane(width) => self.give_lane(id, placement.partition, width, check)?,
+            Mode::TimeShare | Mode::Process => {
+                let book = self.book.lock();
+                book.room(placement.partition).ok_or_else(|| gone(placement.partition))?.gate.clone()
+            }
+        };
+        let begun: Result<_> = (|| {
+            let (least, greatest) = self.state.device.priority_range();
+            let priority = if request.class == Class::Guaranteed { greatest } else { least.min(0).max(greatest) };
+            let stream = self.state.stream(priority)?;
+            let lease = gate.join(name, self.terms(&request, &placement, &gate.lane()));
+            Ok(Arc::new(Tenant { id, name: name.into(), lease, stream, pool, placement, request }))
+        })();
+        match begun {
+            Ok(tenant) => {
+                let mut book = self.book.lock();
+                book.tenants.insert(id, tenant.clone());
+                self.set_unscheduled(&book);
+                Ok(tenant)
+            }
+            Err(error) => {
+                self.take_lane_back(id, placement.partition, check)?;
+                Err(error)
+            }
+        }
+    }
+
+    /// A task has ended, or is given up while it waits. Returns those admitted in its place.
+    pub fn finish(&self, id: TaskId, check: &mut Check<'_>) -> Result<Vec<TaskId>> {
+        let tenant = self.book.lock().tenants.get(&id).cloned();
+        if let Some(tenant) = &tenant {
+            tenant.lease.end();
+            // Its SMs and its memory are others' when nothing of it runs any more.
+            tenant.lease.gate().drain(check)?;
+            self.take_lane_back(id, tenant.placement.partition, check)?;
+        }
+        let mut book = self.book.lock();
+        book.tenants.remove(&id);
+        if let Some(tenant) = tenant {
+            self.set_unscheduled(&book);
+            // What is left of its arrays is nobody's: not held, and the first to go.
+            tenant.pool.set_floor(0);
+            tenant.pool.set_rank(0);
+            tenant.pool.close()?;
+            if let Ok(tenant) = Arc::try_unwrap(tenant) {
+                self.state.recycle(tenant.stream);
+            }
+        }
+        Ok(book.admission.release(id))
+    }
+
+    pub fn create_partition(&self, spec: PartitionSpec, check: &mut Check<'_>) -> Result<PartitionId> {
+        let id = self.book.lock().admission.create_partition(spec.clone())?;
+        let made = self.make_room(id, &spec, check);
+        match made {
+            Ok(room) => {
+                self.book.lock().partitions.insert(id, room);
+                Ok(id)
+            }
+            Err(error) => {
+                let _ = self.book.lock().admission.remove_partition(id);
+                Err(error)
+            }
+        }
+    }
+
+    fn make_room(&self, id: PartitionId, spec: &PartitionSpec, check: &mut Check<'_>) -> Result<Room> {
+        let options = PoolOptions {
+            quota: spec.memory_limit.or((spec.memory > 0).then_some(spec.memory)).map(|bytes| bytes as usize),
+            guarantee: spec.memory as usize,
+            ..PoolOptions::default()
+        };
+        let pool = self.state.root_pool.child_with(&spec.name, options, check)?;
+        let sms = self.usage().iter().find(|usage| usage.id == id).map_or(0, |usage| usage.sms);
+        if spec.isolation != Isolation::Sm || sms == 0 {
+            let gate = self.book.lock().device.gate.clone();
+            return Ok(Room { gate, pool, groups: Vec::new() });
+        }
+        let groups = self.take_groups(PartitionId::DEFAULT, sms, check)?;
+        let lane = self.state.lanes.get(self.fine, &groups)?;
+        let gate = Gate::new(&lane, Pace::default(), self.clock.clone());
+        gate.set_trace(self.book.lock().tracing);
+        Ok(Room { gate, pool, groups })
+    }
+
+    /// Returns the tasks admitted in its place.
+    pub fn remove_partition(&self, id: PartitionId, check: &mut Check<'_>) -> Result<Vec<TaskId>> {
+        let (admitted, room) = {
+            let mut book = self.book.lock();
+            let admitted = book.admission.remove_partition(id)?;
+            (admitted, book.partitions.remove(&id))
+        };
+        if let Some(room) = room {
+            room.pool.close()?;
+            if !room.groups.is_empty() {
+                self.give_groups_back(PartitionId::DEFAULT, room.groups, check)?;
+            }
+        }
+        Ok(admitted)
+    }
+
+    /// Begin or end keeping a trace of turns.
+    pub fn set_trace(&self, on: bool) {
+        let mut book = self.book.lock();
+        book.tracing = on;
+        for gate in book.gates() {
+            gate.set_trace(on);
+        }
+    }
+
+    /// The turns since the trace began or was last taken, oldest first.
+    pub fn take_trace(&self) -> Vec<Row> {
+        let gates = self.book.lock().gates();
+        let mut rows: Vec<Row> = gates.iter().flat_map(|gate| gate.take_trace()).collect();
+        rows.sort_by_key(|row| row.start_ns);
+        rows
+    }
+
+    /// What a task is promised on a lane, whose time is worth its part of the device.
+    fn terms(&self, request: &Request, placement: &Placement, lane: &Lane) -> Terms {
+        let all = u64::from(self.state.device.props().sm_count);
+        let of_lane = |share: Share| {
+            let scaled = u64::from(share.ppm()) * all / u64::from(lane.sm_count().max(1));
+            scaled.min(u64::from(WHOLE)) as u32
+        };
+        let quantum_ns = QUANTUM_NS.iter().find(|(class, _)| *class == request.class).map_or(1_000_000, |(_, ns)| *ns);
+        Terms {
+            class: request.class,
+            request: if matches!(placement.mode, Mode::OwnLane(_)) { WHOLE } else { of_lane(placement.share) },
+            limit: placement.share_limit.map_or(WHOLE, of_lane),
+            weight: request.weight,
+            priority: request.priority,
+            quantum_ns,
+        }
+    }
+
+    /// Work of nobody takes turns with the tasks while there are any.
+    fn set_unscheduled(&self, book: &Book) {
+        let now = self.state.unscheduled();
+        let wanted = !book.tenants.is_empty();
+        if wanted == now.is_some() {
+            return;
+        }
+        if wanted {
+            let (_, quantum_ns) = QUANTUM_NS[1];
+            let terms = Terms { class: Class::Burstable, request: 0, limit: WHOLE, weight: 1, priority: 0, quantum_ns };
+            self.state.set_unscheduled(Some(book.device.gate.join("(unscheduled)", terms)));
+        } else if let Some(lease) = self.state.set_unscheduled(None) {
+            lease.end();
+            self.state.go_home();
+        }
+    }
+
+    fn give_lane(&self, id: TaskId, partition: PartitionId, width: u32, check: &mut Check<'_>) -> Result<Arc<Gate>> {
+        let groups = self.take_groups(partition, width, check)?;
+        let lane = match self.state.lanes.get(self.fine, &groups) {
+            Ok(lane) => lane,
+            Err(error) => {
+                self.give_groups_back(partition, groups, check)?;
+                return Err(error);
+            }
+        };
+        let mut book = self.book.lock();
+        book.own.insert(id, groups);
+        // Nobody else is on this lane: nothing is held back.
+        let gate = Gate::new(&lane, Pace { lead_ns: u64::MAX, grace_ns: 0 }, self.clock.clone());
+        gate.set_trace(book.tracing);
+        Ok(gate)
+    }
+
+    fn take_lane_back(&self, id: TaskId, partition: PartitionId, check: &mut Check<'_>) -> Result<()> {
+        let groups = self.book.lock().own.remove(&id);
+        groups.map_or(Ok(()), |groups| self.give_groups_back(partition, groups, check))
+    }
+
+    /// Take SMs from a room's shared lane; returns when nothing runs on them any more.
+    fn take_groups(&self, partition: PartitionId, sms: u32, check: &mut Check<'_>) -> Result<Vec<usize>> {
+        let _one_at_a_time = self.dividing.lock();
+        let mut taken = Vec::new();
+        {
+            let mut book = self.book.lock();
+            let room = book.room_mut(partition).ok_or_else(|| gone(partition))?;
+            let mut found = 0;
+            let mut left = Vec::new();
+            for &group in &room.groups {
+                if found < sms && self.groups[group] <= sms - found {
+                    found += self.groups[group];
+                    taken.push(group);
+                } else {
+                    left.push(group);
+                }
+            }
+            if found < sms || left.is_empty() {
+                return Err(Error::Device(format!("{sms} SMs are not left in the lane they should come from")));
+            }
+            room.groups = left;
+        }
+        match self.relane(partition, check) {
+            Ok(()) => Ok(taken),
+            Err(error) => {
+                let mut book = self.book.lock();
+                if let Some(room) = book.room_mut(partition) {
+                    room.groups.extend(taken);
+                    room.groups.sort_unstable();
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn give_groups_back(&self, partition: PartitionId, groups: Vec<usize>, check: &mut Check<'_>) -> Result<()> {
+        let _one_at_a_time = self.dividing.lock();
+        {
+            let mut book = self.book.lock();
+            let Some(room) = book.room_mut(partition) else { return Ok(()) };
+            room.groups.extend(groups);
+            room.groups.sort_unstable();
+        }
+        self.relane(partition, check)
+    }
+
+    /// Move a room's shared turns to the lane of the groups it has now, and wait until the old one is empty.
+    fn relane(&self, partition: PartitionId, check: &mut Check<'_>) -> Result<()> {
+        let (gate, groups) = {
+            let book = self.book.lock();
+            let room = book.room(partition).ok_or_else(|| gone(partition))?;
+            (room.gate.clone(), room.groups.clone())
+        };
+        let lane = if groups.len() == self.groups.len() {
+            self.state.lane.clone()
+        } else {
+            self.state.lanes.get(self.fine, &groups)?
+        };
+        gate.set_lane(&lane);
+        for tenant in self.tenants().iter().filter(|tenant| Arc::ptr_eq(tenant.lease.gate(), &gate)) {
+            tenant.lease.set_terms(self.terms(&tenant.request, &tenant.placement, &lane));
+        }
+        gate.drain(check)
+    }
+}
+
+/// Runs while something is waited for, and may end the wait with an error.
+pub type Check<'a> = dyn FnMut() -> Result<()> + 'a;
+
+impl Book {
+    fn room(&self, partition: PartitionId) -> Option<&Room> {
+        if partition == PartitionId::DEFAULT { Some(&self.device) } else { self.partitions.get(&partition) }
+    }
+
+    fn room_mut(&mut self, partition: PartitionId) -> Option<&mut Room> {
+        if partition == PartitionId::DEFAULT { Some(&mut self.device) } else { self.partitions.get_mut(&partition) }
+    }
+
+    /// Every lane in use, once.
+    fn gates(&self) -> Vec<Arc<Gate>> {
+        let mut all: Vec<Arc<Gate>> = vec![self.device.gate.clone()];
+        let more = self.partitions.values().map(|room| &room.gate);
+        for gate in more.chain(self.tenants.values().map(|tenant| tenant.lease.gate())) {
+            if !all.iter().any(|known| Arc::ptr_eq(known, gate)) {
+                all.push(gate.clone());
+            }
+        }
+        all
+    }
+}
+
+fn gone(partition: PartitionId) -> Error {
+    Error::Value(format!("partition {} was removed", partition.0))
+}
+
+/// The pool that makes a placement's memory true. Those of lower classes lose memory first.
+fn memory_of(placement: &Placement, request: &Request, parent: &Pool) -> PoolOptions {
+    let rank = match request.class {
+        Class::Guaranteed => 2,
+        Class::Burstable => 1,
+        Class::BestEffort => 0,
+    };
+    // Memory is held in whole pieces, so a limit of as much allows the last of them too.
+    let held = (placement.memory_hard as usize).next_multiple_of(parent.arena().granule().max(1));
+    PoolOptions {
+        quota: placement.memory_quota.map(|bytes| (bytes as usize).max(held)),
+        evicting: request.class != Class::Guaranteed && parent.arena().mode() == ArenaMode::Vmm,
+        floor: placement.memory_floor as usize,
+        rank,
+        guarantee: placement.memory_hard as usize,
+        host_quota: None,
+    }
+}
