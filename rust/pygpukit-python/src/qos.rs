@@ -5,8 +5,7 @@ use std::collections::HashMap;
 use parking_lot::Mutex;
 use pygpukit_core::error::Error;
 use pygpukit_core::sched::{
-    Admission, Capacity, Class, Decision, Given, PartitionId, PartitionSpec, PartitionUsage, Policy, Request, Share,
-    TaskId, Verdict,
+    Admission, Capacity, Class, Decision, Given, PartitionId, PartitionUsage, Policy, Request, Share, TaskId, Verdict,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
