@@ -278,6 +278,105 @@ class NvrtcResult:
     log: Final[str]
     lowered: Final[dict[str, str]]
 
+class QosTaskMeta:
+    id: Final[str]
+    name: Final[str]
+    qos_class: Final[str]
+    memory: Final[int]
+    bandwidth: Final[float]
+    priority: Final[int]
+    def __init__(
+        self,
+        id: str,
+        name: str,
+        *,
+        policy: str | None = None,
+        memory: int | str | None = None,
+        memory_soft: int | str | None = None,
+        memory_limit: int | str | None = None,
+        bandwidth: float | None = None,
+        bandwidth_limit: float | None = None,
+        weight: int | None = None,
+        priority: int | None = None,
+        deadline: float | None = None,
+        period: float | None = None,
+        cost: float | None = None,
+        isolation: str | None = None,
+        on_full: str | None = None,
+    ) -> None: ...
+    @staticmethod
+    def guaranteed(
+        id: str, name: str, memory: int | str | None = None, bandwidth: float | None = None
+    ) -> QosTaskMeta: ...
+    @staticmethod
+    def burstable(
+        id: str,
+        name: str,
+        memory: int | str | None = None,
+        bandwidth: float | None = None,
+        bandwidth_limit: float | None = None,
+    ) -> QosTaskMeta: ...
+    @staticmethod
+    def best_effort(id: str, name: str) -> QosTaskMeta: ...
+
+class QosEvaluation:
+    admitted: Final[bool]
+    queued: Final[bool]
+    rejected: Final[bool]
+    decision: Final[str]
+    reason: Final[str]
+
+class QosPolicyEvaluator:
+    def __init__(
+        self,
+        total_memory: int | str,
+        total_bandwidth: float = 1.0,
+        *,
+        sms: int | None = None,
+        granule: int = 8,
+        max_lanes: int = 8,
+        queue_limit: int = 10_000,
+    ) -> None: ...
+    def evaluate(self, task: QosTaskMeta) -> QosEvaluation: ...
+    def reserve(self, task: QosTaskMeta) -> QosEvaluation: ...
+    def release(self, id: str) -> list[str]: ...
+    def stats(self) -> dict[str, Any]: ...
+
+class PartitionLimits:
+    def __init__(self) -> None: ...
+    def memory(self, size: int | str) -> PartitionLimits: ...
+    def memory_limit(self, size: int | str) -> PartitionLimits: ...
+    def compute(self, share: float) -> PartitionLimits: ...
+    def compute_limit(self, share: float) -> PartitionLimits: ...
+    def priority_band(self, lowest: int, highest: int) -> PartitionLimits: ...
+    def isolation(self, name: str) -> PartitionLimits: ...
+    def classes(self, names: Sequence[str]) -> PartitionLimits: ...
+    def queue_limit(self, tasks: int) -> PartitionLimits: ...
+
+class PartitionConfig:
+    total_memory: Final[int]
+    sms: Final[int | None]
+    def __init__(
+        self,
+        total_memory: int | str,
+        *,
+        sms: int | None = None,
+        granule: int = 8,
+        max_lanes: int = 8,
+        time_margin: float = 0.0,
+        queue_limit: int = 10_000,
+    ) -> None: ...
+
+class PartitionManager:
+    def __init__(self, config: PartitionConfig) -> None: ...
+    def create_partition(self, id: str, name: str | None = None, limits: PartitionLimits | None = None) -> None: ...
+    def remove_partition(self, id: str) -> list[str]: ...
+    def list_partitions(self) -> list[str]: ...
+    def usage(self, id: str = "default") -> dict[str, Any]: ...
+    def evaluate(self, task: QosTaskMeta, partition: str = "default") -> QosEvaluation: ...
+    def reserve(self, task: QosTaskMeta, partition: str = "default") -> QosEvaluation: ...
+    def release(self, id: str) -> list[str]: ...
+
 def memory_snapshot(device: Device) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]: ...
 def follow_arrays(on: bool) -> bool: ...
 def record_memory(device: Device, limit: int) -> MemoryJournal: ...

@@ -10,7 +10,8 @@ import pytest
 from pygpukit import _pygpukit_rust as native
 
 CLASSES = ["GPUArray", "Stream", "Event", "CudaGraph", "Kernel", "MemoryPool", "Device", "DataType"]
-CLASSES += ["PinnedMemory", "TransferHandle"]
+CLASSES += ["PinnedMemory", "TransferHandle", "QosTaskMeta", "QosEvaluation", "QosPolicyEvaluator"]
+CLASSES += ["PartitionLimits", "PartitionConfig", "PartitionManager"]
 # How the interpreter does things, not what a caller can do.
 INTERNAL = {"__module__", "__vectorcalloffset__"}
 # `object` has these too, but with another meaning or another type of the result.

@@ -13,8 +13,10 @@ mod kernel_call;
 mod libraries;
 mod operator;
 mod ops;
+mod partition;
 mod pool;
 mod profile;
+mod qos;
 mod scalar;
 mod stream;
 mod transfer;
@@ -37,7 +39,9 @@ fn _pygpukit_rust(m: &Bound<'_, PyModule>) -> PyResult<()> {
     libraries::register(m)?;
     operator::register(m)?;
     ops::register(m)?;
+    partition::register(m)?;
     pool::register(m)?;
+    qos::register(m)?;
     stream::register(m)?;
     transfer::register(m)?;
     Ok(())

@@ -249,7 +249,7 @@ impl PyPool {
 
 /// Bytes meant by a number or a text such as "512MB". Anything but a plain number is read in the one place that reads
 /// sizes.
-fn size(value: &Bound<'_, PyAny>) -> PyResult<usize> {
+pub fn size(value: &Bound<'_, PyAny>) -> PyResult<usize> {
     if value.is_exact_instance_of::<PyInt>()
         && let Ok(bytes) = value.extract()
     {

@@ -88,9 +88,9 @@ pub struct Shortage {
 
 impl fmt::Display for Shortage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (name, partition) = (self.resource.name(), &self.partition);
+        let partition = &self.partition;
         if let Some(first) = self.behind {
-            return write!(f, "{name}: task {first} came first and waits for it in partition '{partition}'");
+            return f.write_str(&self.behind_task(&first.to_string()));
         }
         match self.resource {
             Resource::Class(class) => write!(f, "class: {class} is not taken by partition '{partition}'"),
@@ -119,6 +119,12 @@ impl fmt::Display for Shortage {
 }
 
 impl Shortage {
+    /// The text for a request that waits behind a task which its reader knows by this name.
+    pub fn behind_task(&self, task: &str) -> String {
+        let (resource, partition) = (self.resource.name(), &self.partition);
+        format!("{resource}: task {task} came first and waits for it in partition '{partition}'")
+    }
+
     fn inequality(&self, f: &mut fmt::Formatter<'_>, used_as: &str, text: &dyn Fn(&u64) -> String) -> fmt::Result {
         write!(f, "{}: {} asked", self.resource.name(), text(&self.asked))?;
         if self.used > 0 {

@@ -187,6 +187,19 @@ fn resources_cannot_be_taken_away_in_turns() {
 }
 
 #[test]
+fn who_can_share_does_not_hold_lanes() {
+    let mut books = admission(Capacity { max_lanes: 2, ..h200(10) });
+    let (lane, ..) = verdict(&mut books, guaranteed(0.1));
+    verdict(&mut books, burstable(8));
+    let (auto, answer, _) = verdict(&mut books, Request { memory: 5, ..guaranteed(0.1) });
+    assert_eq!(answer, Verdict::Queued);
+    let (own, answer, _) = verdict(&mut books, Request { isolation: Isolation::Sm, ..guaranteed(0.1) });
+    assert_eq!(answer, Verdict::Queued);
+    assert_eq!(books.release(lane), [own]);
+    assert!(books.reason(auto).unwrap().to_string().starts_with("memory: 5 B asked + 8 B"));
+}
+
+#[test]
 fn cancelling_one_who_waits_lets_others_in() {
     let mut books = admission(h200(10));
     verdict(&mut books, burstable(5));
