@@ -113,6 +113,9 @@ pub enum Error {
     /// A transfer was cancelled.
     #[error("{0}")]
     Cancelled(String),
+    /// A scheduled task has ended or was cancelled; its work is refused.
+    #[error("{0}")]
+    TaskEnded(String),
     /// The runtime is shutting down.
     #[error("the runtime is shutting down")]
     ShuttingDown,

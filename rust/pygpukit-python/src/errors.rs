@@ -64,6 +64,7 @@ pub fn to_py(error: Error) -> PyErr {
         Error::DType(_) => "DTypeError",
         Error::File(_) => "LoadError",
         Error::Cancelled(_) => "TransferCancelledError",
+        Error::TaskEnded(_) => "TaskCancelledError",
         Error::Value(_) => return PyValueError::new_err(text),
         Error::ShuttingDown => return PyRuntimeError::new_err(text),
         Error::Host(_) => {

@@ -31,6 +31,9 @@ const UNKNOWN_NS: i64 = 50_000;
 /// After this much predicted idle time the lane is looked at again.
 const GAP_NS: u64 = 20_000;
 
+/// How often signals are looked for in a wait.
+const CHECK_NS: u64 = 5_000_000;
+
 /// One in so many batches that nobody waits for is measured on its own.
 const SAMPLE: u32 = 8;
 
@@ -219,13 +222,17 @@ impl Lease {
 
     fn wait(self: &Arc<Self>, stream: &Arc<Stream>, kind: u64) -> Result<()> {
         let began = self.gate.now();
+        let mut checked = began;
         let mut why = Waited::Turn;
         loop {
             *self.woken.lock() = false;
             let Some((until, reason)) = self.advance(stream, kind)? else { break };
             why = reason;
-            runtime::wait_check()?;
             let now = self.gate.now();
+            if now > checked + CHECK_NS {
+                runtime::wait_check()?;
+                checked = now;
+            }
             let mut woken = self.woken.lock();
             if !*woken && until > now {
                 self.bell.wait_for(&mut woken, Duration::from_nanos((until - now).min(20_000_000)));
@@ -241,7 +248,7 @@ impl Lease {
         let gate = &self.gate;
         let mut inner = gate.lock();
         if self.is_ended() {
-            return Err(Error::Cancelled(format!("task '{}' has ended and cannot use the device any more", self.name)));
+            return Err(Error::TaskEnded(format!("task '{}' has ended and cannot use the device any more", self.name)));
         }
         inner.harvest(gate)?;
         loop {
@@ -266,6 +273,8 @@ impl Lease {
                     if let Some(next) = wake {
                         inner.wake(next);
                     }
+                    // The batch ends before the pause, or the pause would be in it.
+                    inner.cut(gate, self, &mut self.own.lock())?;
                     let why = match wake {
                         Some(_) => Waited::Turn,
                         None if inner.turns.is_limited(self.seat) => Waited::Limit,

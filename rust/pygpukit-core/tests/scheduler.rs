@@ -1,0 +1,185 @@
+//! The scheduler on the CPU device: threads that take turns, lanes that are given and taken back.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use pygpukit_core::command::{Command, HostFn, Work};
+use pygpukit_core::cpu::{CpuConfig, CpuDevice};
+use pygpukit_core::error::Error;
+use pygpukit_core::exec::ExecCtx;
+use pygpukit_core::launch::submit;
+use pygpukit_core::memory::ArenaMode;
+use pygpukit_core::runtime::DeviceState;
+use pygpukit_core::sched::clock::Monotonic;
+use pygpukit_core::sched::{Class, Mode, Options, Request, Scheduler, Share, Tenant, Verdict};
+use smallvec::SmallVec;
+
+fn scheduler() -> Arc<Scheduler> {
+    let config = CpuConfig { total_memory: Some(1 << 30), sm_count: Some(8), ..CpuConfig::default() };
+    let state = DeviceState::new(CpuDevice::new(config), ArenaMode::Vmm, false).unwrap();
+    Arc::new(Scheduler::new(state, Options::default(), Arc::new(Monotonic)).unwrap())
+}
+
+fn start(scheduler: &Scheduler, name: &str, request: Request) -> Arc<Tenant> {
+    let (id, decision) = scheduler.submit(request).unwrap();
+    assert_eq!(decision.verdict, Verdict::Admitted, "{:?}", decision.shortage.map(|s| s.to_string()));
+    scheduler.start(id, name, request, &mut || Ok(())).unwrap()
+}
+
+fn context(scheduler: &Scheduler, tenant: &Tenant) -> ExecCtx {
+    let mut ctx = ExecCtx::default_for(scheduler.state()).on_stream(&tenant.stream);
+    ctx.pool = tenant.pool.clone();
+    ctx.lease = Some(tenant.lease.clone());
+    ctx.task = Some(tenant.name.clone());
+    ctx
+}
+
+/// Work that keeps the lane for a time.
+fn busy(time: Duration) -> Command {
+    let function: HostFn = Arc::new(move || {
+        let start = Instant::now();
+        while start.elapsed() < time {
+            std::thread::yield_now();
+        }
+        Ok(())
+    });
+    Command { work: Work::Host(function), uses: SmallVec::new(), cost_key: 0 }
+}
+
+fn share(value: f64) -> Share {
+    Share::from_f64("share", value).unwrap()
+}
+
+/// Let tenants submit as fast as they can for a time; returns the device time of each.
+fn compete(scheduler: &Arc<Scheduler>, tenants: &[(Arc<Tenant>, Duration)], time: Duration) -> Vec<f64> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let threads: Vec<_> = tenants
+        .iter()
+        .map(|(tenant, each)| {
+            let (ctx, stop, each) = (context(scheduler, tenant), stop.clone(), *each);
+            std::thread::spawn(move || {
+                while !stop.load(Ordering::Acquire) {
+                    submit(&ctx, busy(each)).unwrap();
+                }
+            })
+        })
+        .collect();
+    std::thread::sleep(time);
+    stop.store(true, Ordering::Release);
+    for thread in threads {
+        thread.join().unwrap();
+    }
+    tenants.iter().map(|(tenant, _)| tenant.lease.used().measured_ns as f64 / 1e9).collect()
+}
+
+#[test]
+fn tenants_of_a_lane_get_their_weights() {
+    let scheduler = scheduler();
+    let weighted = |weight| Request { weight, ..Request::new(Class::BestEffort) };
+    let one = start(&scheduler, "one", weighted(3));
+    let two = start(&scheduler, "two", weighted(7));
+    let used = compete(
+        &scheduler,
+        &[(one.clone(), Duration::from_micros(300)), (two.clone(), Duration::from_micros(500))],
+        Duration::from_millis(600),
+    );
+    let part = used[0] / (used[0] + used[1]);
+    assert!((part - 0.3).abs() < 0.08, "{used:?}");
+    assert!(one.lease.used().waits > 0);
+    for tenant in [one, two] {
+        scheduler.finish(tenant.id, &mut || Ok(())).unwrap();
+    }
+    assert!(scheduler.state().unscheduled().is_none());
+}
+
+#[test]
+fn a_guaranteed_task_has_a_lane_that_others_leave() {
+    let scheduler = scheduler();
+    let hog = start(&scheduler, "hog", Request::new(Class::BestEffort));
+    let hog_ctx = context(&scheduler, &hog);
+    submit(&hog_ctx, busy(Duration::from_micros(50))).unwrap();
+    assert_eq!(hog.stream.lane().sm_count(), 8);
+    let own = start(&scheduler, "own", Request { bandwidth: share(0.25), ..Request::new(Class::Guaranteed) });
+    assert_eq!(own.placement.mode, Mode::OwnLane(2));
+    let own_ctx = context(&scheduler, &own);
+    for ctx in [&hog_ctx, &own_ctx] {
+        submit(ctx, busy(Duration::from_micros(50))).unwrap();
+    }
+    assert_eq!((hog.stream.lane().sm_count(), own.stream.lane().sm_count()), (6, 2));
+    // Work of nobody goes to the common lane too.
+    let nobody = ExecCtx::default_for(scheduler.state());
+    submit(&nobody, busy(Duration::from_micros(50))).unwrap();
+    assert_eq!(nobody.stream.lane().sm_count(), 6);
+    drop(own_ctx);
+    scheduler.finish(own.id, &mut || Ok(())).unwrap();
+    submit(&hog_ctx, busy(Duration::from_micros(50))).unwrap();
+    assert_eq!(hog.stream.lane().sm_count(), 8);
+    scheduler.finish(hog.id, &mut || Ok(())).unwrap();
+    submit(&nobody, busy(Duration::from_micros(50))).unwrap();
+    assert_eq!(nobody.stream.lane().sm_count(), 8);
+}
+
+#[test]
+fn a_limit_holds_without_competition() {
+    let scheduler = scheduler();
+    let request = Request { bandwidth_limit: Some(share(0.25)), ..Request::new(Class::BestEffort) };
+    let tenant = start(&scheduler, "limited", request);
+    let used = compete(&scheduler, &[(tenant.clone(), Duration::from_micros(200))], Duration::from_millis(500));
+    assert!((0.08..0.16).contains(&used[0]), "{used:?}");
+    let log: Vec<_> = tenant.lease.used().log().map(|wait| wait.why.name()).collect();
+    assert!(log.contains(&"limit"), "{log:?}");
+}
+
+#[test]
+fn an_ended_lease_refuses_work_and_frees_who_waits_in_it() {
+    let scheduler = scheduler();
+    let holder = start(&scheduler, "holder", Request::new(Class::Burstable));
+    let waiter =
+        start(&scheduler, "waiter", Request { bandwidth_limit: Some(share(0.001)), ..Request::new(Class::BestEffort) });
+    submit(&context(&scheduler, &holder), busy(Duration::from_micros(50))).unwrap();
+    let ctx = context(&scheduler, &waiter);
+    let thread = std::thread::spawn(move || {
+        loop {
+            if let Err(error) = submit(&ctx, busy(Duration::from_millis(20))) {
+                return error;
+            }
+        }
+    });
+    while waiter.lease.waiting() == 0 {
+        std::thread::yield_now();
+    }
+    waiter.lease.end();
+    assert!(matches!(thread.join().unwrap(), Error::TaskEnded(_)));
+}
+
+#[test]
+fn a_guaranteed_lane_is_not_slowed_by_a_hog() {
+    let scheduler = scheduler();
+    let own = start(&scheduler, "own", Request { bandwidth: share(0.25), ..Request::new(Class::Guaranteed) });
+    let hog = start(&scheduler, "hog", Request::new(Class::BestEffort));
+    compete(
+        &scheduler,
+        &[(own.clone(), Duration::from_micros(100)), (hog.clone(), Duration::from_micros(500))],
+        Duration::from_millis(200),
+    );
+    assert_eq!(own.lease.used().waits, 0, "{:?}", own.lease.used());
+}
+
+#[test]
+fn turns_are_traced_without_overlap() {
+    let scheduler = scheduler();
+    scheduler.set_trace(true);
+    let one = start(&scheduler, "one", Request::new(Class::BestEffort));
+    let two = start(&scheduler, "two", Request::new(Class::BestEffort));
+    compete(
+        &scheduler,
+        &[(one, Duration::from_micros(200)), (two, Duration::from_micros(200))],
+        Duration::from_millis(100),
+    );
+    let rows = scheduler.take_trace();
+    assert!(rows.len() > 20, "{}", rows.len());
+    for pair in rows.windows(2) {
+        assert!(pair[1].start_ns + 2_000 >= pair[0].start_ns + pair[0].ns, "{pair:?}");
+    }
+}
