@@ -11,6 +11,7 @@ driver installed. Without a GPU the same array program runs on the CPU device.
 from __future__ import annotations
 
 import atexit as _atexit
+from typing import Any as _Any
 
 from pygpukit import _pygpukit_rust as _native
 from pygpukit import errors
@@ -78,6 +79,16 @@ from pygpukit.ops.linear import matmul, sum, sum_axis, transpose
 
 __version__ = _native.__version__
 
+
+def __getattr__(name: str) -> _Any:
+    # Not every program shares its device, and the scheduler's imports take their time.
+    if name == "scheduler":
+        import pygpukit.scheduler as module
+
+        return module
+    raise AttributeError(f"module 'pygpukit' has no attribute '{name}'")
+
+
 _methods.attach()
 _binding.attach()
 _atexit.register(_native.shutdown)
@@ -139,6 +150,7 @@ __all__ = [
     "matmul",
     "memory",
     "pinned",
+    "scheduler",
     "ones",
     "ones_like",
     "sum",

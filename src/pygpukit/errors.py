@@ -17,6 +17,8 @@ Each class also inherits the builtin a NumPy user would catch, given in brackets
     |   `-- ForkError               [RuntimeError]   CUDA was initialised before fork()
     |-- GraphError                  [RuntimeError]   a capture or replay was misused
     |-- TransferCancelledError      [RuntimeError]   a copy between host and device was cancelled
+    |-- AdmissionError              [RuntimeError]   a task was rejected; the text is the inequality that failed
+    |-- TaskCancelledError          [RuntimeError]   a scheduled task was cancelled, and its work is refused
     |-- LoadError                   [OSError]        a file is too short for what is to be loaded, or cannot be read
     |-- MissingPackageError         [ImportError]    an optional Python package is not there
     `-- CacheError                  [OSError]        the kernel cache or a bundle is unusable
@@ -29,6 +31,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 __all__ = [
+    "AdmissionError",
     "CacheError",
     "DTypeError",
     "DeviceError",
@@ -47,6 +50,7 @@ __all__ = [
     "NvrtcNotFoundError",
     "OutOfMemoryError",
     "ShapeError",
+    "TaskCancelledError",
     "TransferCancelledError",
 ]
 
@@ -140,6 +144,14 @@ class ForkError(DeviceError):
 
 class GraphError(GPUKitError, RuntimeError):
     """A graph was captured or replayed in a way that cannot work."""
+
+
+class AdmissionError(GPUKitError, RuntimeError):
+    """A task was rejected; the text is the inequality that failed, with its numbers."""
+
+
+class TaskCancelledError(GPUKitError, RuntimeError):
+    """A scheduled task was cancelled or has ended, and its work is refused."""
 
 
 class TransferCancelledError(GPUKitError, RuntimeError):

@@ -261,8 +261,14 @@ fn current_device(py: Python<'_>) -> PyResult<PyDevice> {
 
 /// An execution context, held across the steps of a coroutine.
 #[pyclass(frozen, module = "pygpukit", name = "ExecContext")]
-struct ExecContext {
+pub struct ExecContext {
     ctx: Option<Arc<ExecCtx>>,
+}
+
+impl ExecContext {
+    pub fn of(ctx: ExecCtx) -> ExecContext {
+        ExecContext { ctx: Some(Arc::new(ctx)) }
+    }
 }
 
 /// Install a context in this thread and return the one it replaces.

@@ -18,6 +18,7 @@ mod pool;
 mod profile;
 mod qos;
 mod scalar;
+mod scheduler;
 mod stream;
 mod transfer;
 mod vectorcall;
@@ -41,6 +42,7 @@ fn _pygpukit_rust(m: &Bound<'_, PyModule>) -> PyResult<()> {
     ops::register(m)?;
     partition::register(m)?;
     pool::register(m)?;
+    scheduler::register(m)?;
     qos::register(m)?;
     stream::register(m)?;
     transfer::register(m)?;

@@ -49,6 +49,12 @@ pub struct PyPool {
     pool: Arc<Pool>,
 }
 
+impl PyPool {
+    pub fn of(state: &'static DeviceState, pool: &Arc<Pool>) -> PyPool {
+        PyPool { state, pool: pool.clone() }
+    }
+}
+
 /// A block of a pool that is no array. It goes back when it is freed or dropped.
 #[pyclass(frozen, weakref, module = "pygpukit", name = "Allocation")]
 struct Allocation {

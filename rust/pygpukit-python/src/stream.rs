@@ -34,6 +34,11 @@ pub struct PyStream {
 }
 
 impl PyStream {
+    /// A stream that belongs to somebody else.
+    pub fn borrowed(state: &'static DeviceState, stream: &Arc<Stream>) -> PyStream {
+        PyStream { state, stream: stream.clone(), owned: false }
+    }
+
     /// A context like `ctx` on this stream.
     pub fn context(&self, ctx: &Arc<ExecCtx>) -> PyResult<ExecCtx> {
         if std::ptr::eq(ctx.state, self.state) {

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from pygpukit import _pygpukit_rust as _native
 
-__all__ = ["with_context"]
+__all__ = ["drive", "with_context"]
 
 _T = TypeVar("_T")
 
@@ -15,11 +15,12 @@ _T = TypeVar("_T")
 class _Driven(Awaitable[_T]):
     """Steps an awaitable with its own context installed around each step."""
 
-    def __init__(self, inner: Awaitable[_T]) -> None:
+    def __init__(self, inner: Awaitable[_T], context: _native.ExecContext) -> None:
         self._inner = inner
+        self._context = context
 
     def __await__(self) -> Generator[Any, Any, _T]:
-        own: _native.ExecContext | None = _native.current_context()
+        own: _native.ExecContext | None = self._context
         steps = self._inner.__await__()
         send: Any = None
         failure: BaseException | None = None
@@ -43,6 +44,11 @@ def _resume(steps: Generator[Any, Any, Any], send: Any, failure: BaseException |
     if failure is not None:
         return steps.throw(failure)
     return steps.send(send)
+
+
+async def drive(awaitable: Awaitable[_T], context: _native.ExecContext) -> _T:
+    """Await something with a context of its own around each step."""
+    return await _Driven(awaitable, context)
 
 
 async def with_context(awaitable: Awaitable[_T]) -> _T:
@@ -71,4 +77,4 @@ async def with_context(awaitable: Awaitable[_T]) -> _T:
     >>> asyncio.run(main())
     1
     """
-    return await _Driven(awaitable)
+    return await _Driven(awaitable, _native.current_context())

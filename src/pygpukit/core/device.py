@@ -144,7 +144,8 @@ def current_device() -> Device:
     return _native.current_device()
 
 
-def _resolve(which: int | str | Device | None) -> Device:
+def resolve_device(which: int | str | Device | None) -> Device:
+    """The device that an argument means; None is the current one."""
     if isinstance(which, Device):
         return which
     if which is None:
@@ -180,7 +181,7 @@ def device(which: int | str | Device) -> Iterator[Device]:
     ...     d.kind
     'cpu'
     """
-    chosen = _resolve(which)
+    chosen = resolve_device(which)
     chosen._enter()
     try:
         yield chosen
@@ -206,7 +207,7 @@ def get_device_info(i: int | str | Device | None = None) -> dict[str, Any]:
     >>> get_device_info()["sm_count"] > 0
     True
     """
-    chosen = _resolve(i)
+    chosen = resolve_device(i)
     free, total = chosen.memory_info()
     return {**chosen.properties(), "free_memory": free, "total_memory": total}
 
@@ -229,7 +230,7 @@ def get_device_capabilities(i: int | str | Device | None = None) -> dict[str, An
     >>> "tensor_cores" in get_device_capabilities()
     True
     """
-    chosen = _resolve(i)
+    chosen = resolve_device(i)
     info = chosen.properties()
     capability: tuple[int, int] = info["capability"]
     features = set(info["features"])

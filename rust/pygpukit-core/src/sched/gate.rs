@@ -347,7 +347,7 @@ impl Inner {
         }
     }
 
-    fn wake_next(&self) {
+    pub(super) fn wake_next(&self) {
         if let Some(seat) = self.turns.next_seat() {
             self.wake(seat);
         }

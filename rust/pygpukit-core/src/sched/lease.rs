@@ -345,6 +345,18 @@ impl Lease {
         }
     }
 
+    /// Let others have the lane, if they want it.
+    pub fn give_way(&self) {
+        let gate = &self.gate;
+        let mut inner = gate.lock();
+        if inner.turns.holds(self.seat) && inner.turns.is_contended(self.seat) {
+            inner.close();
+            // Should the end not be marked now, whoever is next does it.
+            let _ = inner.settle(gate);
+            inner.wake_next();
+        }
+    }
+
     /// The device runs work when it is submitted, and has ended it.
     pub(crate) fn caught_up(&self) {
         let now = self.gate.now();

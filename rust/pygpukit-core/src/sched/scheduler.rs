@@ -54,6 +54,13 @@ pub struct Tenant {
     pub pool: Arc<Pool>,
     pub placement: Placement,
     request: Request,
+    state: &'static DeviceState,
+}
+
+impl Drop for Tenant {
+    fn drop(&mut self) {
+        self.state.recycle(self.stream.clone());
+    }
 }
 
 /// SMs and memory that tasks share: the device's, or a partition's.
@@ -208,7 +215,7 @@ impl Scheduler {
             let priority = if request.class == Class::Guaranteed { greatest } else { least.min(0).max(greatest) };
             let stream = self.state.stream(priority)?;
             let lease = gate.join(name, self.terms(&request, &placement, &gate.lane()));
-            Ok(Arc::new(Tenant { id, name: name.into(), lease, stream, pool, placement, request }))
+            Ok(Arc::new(Tenant { id, name: name.into(), lease, stream, pool, placement, request, state: self.state }))
         })();
         match begun {
             Ok(tenant) => {
@@ -241,9 +248,6 @@ impl Scheduler {
             tenant.pool.set_floor(0);
             tenant.pool.set_rank(0);
             tenant.pool.close()?;
-            if let Ok(tenant) = Arc::try_unwrap(tenant) {
-                self.state.recycle(tenant.stream);
-            }
         }
         Ok(book.admission.release(id))
     }

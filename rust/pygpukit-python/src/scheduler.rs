@@ -1,0 +1,358 @@
+//! `SchedulerCore` and `TaskLease`: the scheduler of a device, as the Python package uses it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use pygpukit_core::exec::{self, ExecCtx};
+use pygpukit_core::sched::clock::Monotonic;
+use pygpukit_core::sched::usage::Usage;
+use pygpukit_core::sched::{
+    Class, Mode, Options, PartitionId, PartitionSpec, Request, Scheduler, Share, TaskId, Tenant, Verdict,
+};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList, PyModule};
+
+use crate::device::{ExecContext, PyDevice};
+use crate::errors::{ToPy, check_signals};
+use crate::inside::detached;
+use crate::pool::{PyPool, size};
+use crate::qos::{Asked, bytes, raised, usage_dict};
+use crate::stream::PyStream;
+
+/// One row of a trace: task, lane, its SMs, start and length in seconds, submissions.
+type TraceRow = (String, u32, u32, f64, f64, u32);
+
+/// The scheduler of one device.
+#[pyclass(frozen, weakref, module = "pygpukit", name = "SchedulerCore")]
+pub struct SchedulerCore {
+    core: Arc<Scheduler>,
+    requests: Mutex<HashMap<TaskId, Request>>,
+}
+
+impl SchedulerCore {
+    fn partition(&self, name: &str) -> PyResult<PartitionId> {
+        self.core.find_partition(name).ok_or_else(|| {
+            let known: Vec<String> = self.core.usage().iter().map(|part| format!("'{}'", part.name)).collect();
+            PyValueError::new_err(format!("there is no partition '{name}'; there is {}", known.join(", ")))
+        })
+    }
+}
+
+#[pymethods]
+impl SchedulerCore {
+    #[new]
+    #[pyo3(signature = (device, total_memory=None, fine=false, queue_limit=None))]
+    fn new(
+        device: &Bound<'_, PyDevice>,
+        total_memory: Option<&Bound<'_, PyAny>>,
+        fine: bool,
+        queue_limit: Option<usize>,
+    ) -> PyResult<SchedulerCore> {
+        let state = device.get().state;
+        let memory = total_memory.map(size).transpose()?.map(|bytes| bytes as u64);
+        let there = state.device.props().total_memory as u64;
+        if memory.is_some_and(|bytes| bytes > there) {
+            return Err(PyValueError::new_err(format!(
+                "total_memory={} is more than the device has ({there} bytes)",
+                memory.unwrap_or(0)
+            )));
+        }
+        let options = Options { memory, fine, queue_limit };
+        let core = Scheduler::new(state, options, Arc::new(Monotonic)).py()?;
+        Ok(SchedulerCore { core: Arc::new(core), requests: Mutex::default() })
+    }
+
+    /// Number, decision and reason of a new task.
+    #[pyo3(signature = (
+        *, policy=None, memory=None, memory_soft=None, memory_limit=None, bandwidth=None, bandwidth_limit=None,
+        weight=None, priority=None, deadline=None, period=None, cost=None, isolation=None, on_full=None,
+        partition="default"
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "the arguments of Scheduler.submit")]
+    fn submit(
+        &self,
+        policy: Option<&str>,
+        memory: Option<&Bound<'_, PyAny>>,
+        memory_soft: Option<&Bound<'_, PyAny>>,
+        memory_limit: Option<&Bound<'_, PyAny>>,
+        bandwidth: Option<f64>,
+        bandwidth_limit: Option<f64>,
+        weight: Option<i64>,
+        priority: Option<i32>,
+        deadline: Option<f64>,
+        period: Option<f64>,
+        cost: Option<f64>,
+        isolation: Option<&str>,
+        on_full: Option<&str>,
+        partition: &str,
+    ) -> PyResult<(TaskId, &'static str, Option<String>, &'static str)> {
+        let asked = Asked {
+            policy,
+            memory,
+            memory_soft,
+            memory_limit,
+            bandwidth,
+            bandwidth_limit,
+            weight,
+            priority,
+            deadline,
+            period,
+            cost,
+            isolation,
+            on_full,
+        };
+        let request = Request { partition: self.partition(partition)?, ..asked.request()? };
+        let (id, decision) = self.core.submit(request).py()?;
+        if decision.verdict != Verdict::Rejected {
+            self.requests.lock().insert(id, request);
+        }
+        let reason = decision.shortage.map(|shortage| shortage.to_string());
+        Ok((id, decision.verdict.name(), reason, request.class.name()))
+    }
+
+    /// Give an admitted task its lane and memory.
+    fn start(&self, py: Python<'_>, id: TaskId, name: &str) -> PyResult<TaskLease> {
+        let request = self.requests.lock().get(&id).copied();
+        let Some(request) = request else {
+            return Err(PyValueError::new_err(format!("there is no task {id} to start")));
+        };
+        let core = self.core.clone();
+        let tenant = detached(py, || core.start(id, name, request, &mut check_signals))?;
+        Ok(TaskLease { core: self.core.clone(), tenant })
+    }
+
+    /// End a task, wherever it is; returns the numbers of those admitted in its place.
+    fn finish(&self, py: Python<'_>, id: TaskId) -> PyResult<Vec<TaskId>> {
+        let admitted = detached(py, || self.core.finish(id, &mut check_signals))?;
+        self.requests.lock().remove(&id);
+        Ok(admitted)
+    }
+
+    /// Place of a waiting task in the queue, from 0.
+    fn position(&self, id: TaskId) -> Option<usize> {
+        self.core.position(id)
+    }
+
+    /// Why a task waits now.
+    fn reason(&self, id: TaskId) -> Option<String> {
+        self.core.reason(id).map(|shortage| shortage.to_string())
+    }
+
+    /// Make a partition; refused with the inequality that failed.
+    #[pyo3(signature = (
+        name, memory=None, compute=0.0, *, memory_limit=None, compute_limit=None, priority_band=None, isolation=None,
+        classes=None, queue_limit=None
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "the arguments of Scheduler.create_partition")]
+    fn create_partition(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        memory: Option<&Bound<'_, PyAny>>,
+        compute: f64,
+        memory_limit: Option<&Bound<'_, PyAny>>,
+        compute_limit: Option<f64>,
+        priority_band: Option<(i32, i32)>,
+        isolation: Option<&str>,
+        classes: Option<Vec<String>>,
+        queue_limit: Option<usize>,
+    ) -> PyResult<()> {
+        let mut spec = PartitionSpec::new(name);
+        spec.memory = memory.map_or(Ok(0), bytes)?;
+        spec.memory_limit = memory_limit.map(bytes).transpose()?;
+        spec.compute = raised(Share::from_f64("compute", compute))?;
+        spec.compute_limit = compute_limit.map(|value| raised(Share::from_f64("compute_limit", value))).transpose()?;
+        spec.priority_band = priority_band.unwrap_or(spec.priority_band);
+        if let Some(isolation) = isolation {
+            spec.isolation = raised(isolation.parse())?;
+        }
+        if let Some(classes) = classes {
+            let read: PyResult<Vec<Class>> = classes.iter().map(|name| raised(name.parse())).collect();
+            spec.classes = read?;
+        }
+        spec.queue_limit = queue_limit;
+        let core = self.core.clone();
+        detached(py, move || core.create_partition(spec, &mut check_signals)).map(drop)
+    }
+
+    /// Remove an empty partition; returns the numbers of tasks admitted in its place.
+    fn remove_partition(&self, py: Python<'_>, name: &str) -> PyResult<Vec<TaskId>> {
+        let id = self.partition(name)?;
+        detached(py, || self.core.remove_partition(id, &mut check_signals))
+    }
+
+    /// What is reserved and in use, by partition.
+    fn partitions<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let rows = PyList::empty(py);
+        for usage in self.core.usage() {
+            let row = usage_dict(py, &usage)?;
+            if let Some(pool) = self.core.pool(usage.id) {
+                row.set_item("memory_used", pool.used())?;
+                row.set_item("memory_limit", pool.quota())?;
+            }
+            if let Some(spec) = self.core.partition_spec(usage.id) {
+                row.set_item("compute", spec.compute.as_f64())?;
+                row.set_item("compute_limit", spec.compute_limit.map(Share::as_f64))?;
+                row.set_item("isolation", spec.isolation.name())?;
+            }
+            rows.append(row)?;
+        }
+        Ok(rows)
+    }
+
+    /// What the device has to give, and how it is given.
+    fn capacity<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let capacity = self.core.capacity();
+        let row = PyDict::new(py);
+        row.set_item("memory", capacity.memory)?;
+        row.set_item("sms", capacity.sms)?;
+        row.set_item("granule", capacity.granule)?;
+        row.set_item("divisible", capacity.divisible)?;
+        row.set_item("max_lanes", capacity.max_lanes)?;
+        row.set_item("queue_limit", capacity.queue_limit)?;
+        row.set_item("mechanism", self.core.mechanism())?;
+        Ok(row)
+    }
+
+    /// What work that belongs to no task has used, while tasks share the device.
+    fn unscheduled<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
+        let lease = self.core.state().unscheduled();
+        lease.map(|lease| used_dict(py, &lease.used(), self.core.now())).transpose()
+    }
+
+    /// Seconds on the clock of the scheduler's figures.
+    fn now(&self) -> f64 {
+        self.core.now() as f64 / 1e9
+    }
+
+    fn set_trace(&self, on: bool) {
+        self.core.set_trace(on);
+    }
+
+    /// Rows since the trace began or was last taken.
+    fn take_trace(&self) -> Vec<TraceRow> {
+        let rows = self.core.take_trace().into_iter();
+        let seconds = |ns: u64| ns as f64 / 1e9;
+        rows.map(|r| (r.name.to_string(), r.lane, r.sms, seconds(r.start_ns), seconds(r.ns), r.submissions)).collect()
+    }
+}
+
+/// An admitted task's lane, stream and memory.
+#[pyclass(frozen, weakref, module = "pygpukit", name = "TaskLease")]
+pub struct TaskLease {
+    core: Arc<Scheduler>,
+    tenant: Arc<Tenant>,
+}
+
+impl TaskLease {
+    fn context(&self) -> ExecCtx {
+        let mut ctx = ExecCtx::default_for(self.core.state()).on_stream(&self.tenant.stream);
+        ctx.pool = self.tenant.pool.clone();
+        ctx.task = Some(self.tenant.name.clone());
+        ctx.lease = Some(self.tenant.lease.clone());
+        ctx
+    }
+}
+
+#[pymethods]
+impl TaskLease {
+    /// Run what follows in this thread as the task, until `_leave`.
+    fn _enter(slf: &Bound<'_, Self>) {
+        exec::enter(slf.get().context(), slf.as_ptr() as usize);
+    }
+
+    fn _leave(slf: &Bound<'_, Self>) -> PyResult<()> {
+        exec::leave(slf.as_ptr() as usize).py()
+    }
+
+    /// The context of the task's work, for coroutines.
+    fn exec_context(&self) -> ExecContext {
+        ExecContext::of(self.context())
+    }
+
+    /// Refuse further work of the task; what is in flight goes on.
+    fn end(&self, py: Python<'_>) {
+        py.detach(|| self.tenant.lease.end());
+    }
+
+    #[getter]
+    fn is_ended(&self) -> bool {
+        self.tenant.lease.is_ended()
+    }
+
+    /// Let others have the lane, if they want it.
+    fn give_way(&self, py: Python<'_>) {
+        py.detach(|| self.tenant.lease.give_way());
+    }
+
+    /// A job is due in so many seconds and may use this much device time first.
+    fn begin_job(&self, deadline: f64, budget: f64) {
+        let ns = |seconds: f64| (seconds.max(0.0) * 1e9) as u64;
+        self.tenant.lease.begin_job(self.core.now() + ns(deadline), ns(budget));
+    }
+
+    fn end_job(&self) {
+        self.tenant.lease.end_job();
+    }
+
+    #[getter]
+    fn stream(&self) -> PyStream {
+        PyStream::borrowed(self.core.state(), &self.tenant.stream)
+    }
+
+    #[getter]
+    fn pool(&self) -> PyPool {
+        PyPool::of(self.core.state(), &self.tenant.pool)
+    }
+
+    /// "own lane", "time share" or "process".
+    #[getter]
+    fn mode(&self) -> &'static str {
+        match self.tenant.placement.mode {
+            Mode::OwnLane(_) => "own lane",
+            Mode::TimeShare => "time share",
+            Mode::Process => "process",
+        }
+    }
+
+    /// What was used so far.
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let lease = &self.tenant.lease;
+        let used = py.detach(|| lease.used());
+        let row = used_dict(py, &used, self.core.now())?;
+        let lane = lease.lane();
+        row.set_item("mode", self.mode())?;
+        row.set_item("lane", lane.id())?;
+        row.set_item("sm_count", lane.sm_count())?;
+        row.set_item("waiting", lease.waiting())?;
+        let holder = lease.gate().holder();
+        row.set_item("lane_holder", holder.as_deref())?;
+        let ahead = lease.gate().busy_until().saturating_sub(self.core.now());
+        row.set_item("lane_busy_seconds", ahead as f64 / 1e9)?;
+        Ok(row)
+    }
+}
+
+fn used_dict<'py>(py: Python<'py>, used: &Usage, now: u64) -> PyResult<Bound<'py, PyDict>> {
+    let seconds = |ns: u64| ns as f64 / 1e9;
+    let row = PyDict::new(py);
+    row.set_item("gpu_seconds", seconds(used.measured_ns + used.predicted_ns))?;
+    row.set_item("measured_seconds", seconds(used.measured_ns))?;
+    row.set_item("device_seconds", seconds(used.weighted_ns))?;
+    row.set_item("share", used.share(now))?;
+    row.set_item("submissions", used.submissions)?;
+    row.set_item("turns", used.turns)?;
+    row.set_item("throttled", used.waits)?;
+    row.set_item("throttled_seconds", seconds(used.waited_ns))?;
+    let log: Vec<(f64, f64, &str)> =
+        used.log().map(|wait| (seconds(wait.at), seconds(wait.ns), wait.why.name())).collect();
+    row.set_item("throttle_log", log)?;
+    Ok(row)
+}
+
+pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
+    m.add_class::<SchedulerCore>()?;
+    m.add_class::<TaskLease>()
+}

@@ -1,0 +1,24 @@
+"""One GPU, many tenants: admission, shares and memory that are enforced, and figures of what everybody got."""
+
+from __future__ import annotations
+
+from pygpukit.scheduler.default import default_scheduler, scheduled, shutdown, stats, status, submit, task
+from pygpukit.scheduler.partition import Partition
+from pygpukit.scheduler.scheduler import Scheduler
+from pygpukit.scheduler.task import Decision, Task, current_task, yield_
+
+__all__ = [
+    "Decision",
+    "Partition",
+    "Scheduler",
+    "Task",
+    "current_task",
+    "default_scheduler",
+    "scheduled",
+    "shutdown",
+    "stats",
+    "status",
+    "submit",
+    "task",
+    "yield_",
+]

@@ -1,0 +1,52 @@
+"""Partitions: parts of a device with limits of their own, in which tasks are admitted as on a small device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from pygpukit.scheduler.scheduler import Scheduler
+    from pygpukit.scheduler.task import Task
+
+__all__ = ["Partition"]
+
+_T = TypeVar("_T")
+
+
+class Partition:
+    """A part of the device; made by `Scheduler.create_partition`.
+
+    Attributes
+    ----------
+    name : str
+        Unique in its scheduler.
+    """
+
+    def __init__(self, scheduler: Scheduler, name: str) -> None:
+        self.name = name
+        self._scheduler = scheduler
+
+    def __repr__(self) -> str:
+        return f"<Partition '{self.name}'>"
+
+    def submit(self, fn: Callable[..., _T], /, *, partition: None = None, **options: Any) -> Task[_T]:
+        """`Scheduler.submit` for a task in this partition."""
+        return self._scheduler.submit(fn, partition=self.name, **options)
+
+    def task(self, **options: Any) -> AbstractContextManager[Task[None]]:
+        """`Scheduler.task` in this partition."""
+        return self._scheduler.task(partition=self.name, **options)
+
+    def usage(self) -> dict[str, Any]:
+        """What is used, reserved and allowed."""
+        for row in self._scheduler._core.partitions():
+            if row["name"] == self.name:
+                return dict(row)
+        raise ValueError(f"partition '{self.name}' was removed")
+
+    def remove(self) -> None:
+        """Give everything back. Tasks in it must have ended."""
+        self._scheduler._remove_partition(self.name)

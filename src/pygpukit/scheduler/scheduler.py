@@ -1,0 +1,572 @@
+"""`Scheduler`: admits tasks, runs them, and says what everybody got."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pygpukit import _pygpukit_rust as _native
+from pygpukit.core.context import drive
+from pygpukit.core.device import resolve_device
+from pygpukit.errors import AdmissionError, TaskCancelledError
+from pygpukit.scheduler.partition import Partition
+from pygpukit.scheduler.periodic import run_jobs
+from pygpukit.scheduler.task import Decision, Task, _current
+from pygpukit.scheduler.workers import Workers
+
+if TYPE_CHECKING:
+    from pygpukit.core.device import Device
+
+__all__ = ["Scheduler"]
+
+_T = TypeVar("_T")
+
+# While a guarantee exists Python threads hand the interpreter over after this time at most.
+_SWITCH_SECONDS = 100e-6
+
+# Ended tasks whose figures are kept.
+_KEPT_TASKS = 1000
+
+
+class _SwitchInterval:
+    """Lowers the interpreter's switch interval while anybody needs it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users = 0
+        self._before = 0.0
+
+    def lower(self) -> None:
+        with self._lock:
+            self._users += 1
+            if self._users == 1:
+                self._before = sys.getswitchinterval()
+                sys.setswitchinterval(min(self._before, _SWITCH_SECONDS))
+
+    def restore(self) -> None:
+        with self._lock:
+            self._users -= 1
+            if self._users == 0:
+                sys.setswitchinterval(self._before)
+
+
+_switch_interval = _SwitchInterval()
+
+
+class Scheduler:
+    """Shares one device among tasks.
+
+    Parameters
+    ----------
+    device : int, str or Device, optional
+        Which device; the current one by default.
+    total_memory : int or str, optional
+        Bytes to promise at most; 98 % of the device's memory by default.
+    clusters : bool
+        Kernels may use thread block clusters: SMs are then given in steps of 8. With False they are given in steps of 2,
+        which fits shares better, but kernels with large clusters cannot run in a lane.
+    max_queue : int, optional
+        Most tasks that wait; further ones are rejected.
+
+    Examples
+    --------
+    >>> scheduler = Scheduler()
+    >>> task = scheduler.submit(lambda: 6 * 7, memory="1MB")
+    >>> task.result()
+    42
+    >>> scheduler.shutdown()
+    """
+
+    def __init__(
+        self,
+        device: int | str | Device | None = None,
+        total_memory: int | str | None = None,
+        *,
+        clusters: bool = True,
+        max_queue: int | None = None,
+    ) -> None:
+        self.device = resolve_device(device)
+        self._core = _native.SchedulerCore(self.device, total_memory, not clusters, max_queue)
+        self._workers = Workers("pygpukit-task")
+        self._lock = threading.Lock()
+        self._tasks: dict[int, Task[Any]] = {}
+        self._ended: dict[int, Task[Any]] = {}
+        self._starts: dict[int, Callable[[], None]] = {}
+        self._closed = False
+        self._began = self._core.now()
+
+    def __repr__(self) -> str:
+        return f"<Scheduler of {self.device.name}, {len(self._tasks)} tasks>"
+
+    def submit(
+        self,
+        fn: Callable[..., Any],
+        /,
+        *,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        name: str | None = None,
+        jobs: int | None = None,
+        partition: str | Partition = "default",
+        **request: Any,
+    ) -> Task[Any]:
+        """Ask for a function to be run on the device.
+
+        Parameters
+        ----------
+        fn : callable
+            Runs in a thread of its own, with its operators on the task's lane and its arrays in the task's memory. A
+            coroutine function runs in the event loop it was submitted from, or in a loop of its own.
+        args, kwargs : optional
+            Arguments of the function.
+        name : str, optional
+            Shown in statistics, traces and errors; the function's name by default.
+        jobs : int, optional
+            With a period: how often the function is run; until the task is cancelled by default.
+        partition : str or Partition
+            Where the task runs.
+        policy : str, optional
+            ``guaranteed``, ``burstable``, ``besteffort``, ``priority``, ``deadline`` or ``fair``. By default burstable
+            when something is asked for, else besteffort.
+        memory : int or str, optional
+            Bytes reserved for the task before it starts.
+        memory_soft : int or str, optional
+            Bytes that are never evicted; above them a burstable task's arrays may move to the host.
+        memory_limit : int or str, optional
+            Most bytes in use; what was reserved, for a guaranteed task.
+        bandwidth, bandwidth_limit : float, optional
+            Part of the device's compute that is kept for the task, and that it gets at most.
+        weight : int, optional
+            How compute that nobody asked for is divided.
+        priority : int, optional
+            Higher ones are admitted and served first.
+        deadline, period, cost : float, optional
+            Seconds from release to deadline, between releases, and of device time that one run takes at most.
+        isolation : str, optional
+            ``auto``, ``sm`` for SMs of its own, ``time`` for windows of the whole GPU.
+        on_full : str, optional
+            ``queue`` or ``reject``: what happens when the request does not fit now.
+
+        Returns
+        -------
+        Task
+            With the decision and its reason.
+
+        Raises
+        ------
+        ValueError
+            If the request makes no sense on any device; the text says which value and what to do.
+        """
+        if not callable(fn):
+            raise TypeError(f"submit() runs a function, not {type(fn).__name__}")
+        if jobs is not None and request.get("period") is None:
+            raise ValueError(f"jobs={jobs} needs a period: without one the function runs once")
+        label = name or getattr(fn, "__name__", type(fn).__name__)
+        bound = dict(kwargs or {})
+        if request.get("period") is not None or request.get("deadline") is not None:
+            if inspect.iscoroutinefunction(fn):
+                raise ValueError("a coroutine cannot have a deadline: the event loop decides when it runs")
+
+            def call(task: Task[Any]) -> Any:
+                return run_jobs(task, fn, args, bound, jobs, request)
+        else:
+
+            def call(task: Task[Any]) -> Any:
+                return fn(*args, **bound)
+
+        starter = self._coroutine_starter if inspect.iscoroutinefunction(fn) else self._thread_starter
+        task: Task[Any] = self._admit(label, partition, request)
+        if task.decision != "rejected":
+            self._begin(task, starter(task, call))
+        return task
+
+    def _admit(self, name: str, partition: str | Partition, request: dict[str, Any]) -> Task[Any]:
+        where = partition.name if isinstance(partition, Partition) else partition
+        if self._closed:
+            raise RuntimeError("the scheduler was shut down and takes no more tasks; make a new one")
+        try:
+            number, verdict, reason, policy = self._core.submit(partition=where, **request)
+        except TypeError as error:
+            raise TypeError(f"submit(): {str(error).split('() ')[-1]}") from None
+        return Task(self, number, name, Decision(verdict, reason), policy, where)
+
+    def _begin(self, task: Task[Any], start: Callable[[], None]) -> None:
+        with self._lock:
+            self._tasks[task.id] = task
+            # A queued task may have been admitted, in place of one that ended, before it could be remembered.
+            admitted = task.decision == "admitted" or self._core.position(task.id) is None
+            if not admitted:
+                self._starts[task.id] = start
+                return
+        start()
+
+    def _thread_starter(self, task: Task[_T], call: Callable[[Task[_T]], _T]) -> Callable[[], None]:
+        return lambda: self._workers.run(lambda: self._run(task, call))
+
+    def _run(self, task: Task[_T], call: Callable[[Task[_T]], _T]) -> None:
+        """The life of a task in its thread."""
+        outcome: _T | None = None
+        failure: BaseException | None = None
+        try:
+            with self._tenancy(task):
+                outcome = call(task)
+        except BaseException as error:
+            failure = error
+        self._conclude(task, outcome, failure)
+
+    @contextmanager
+    def _tenancy(self, task: Task[Any]) -> Iterator[None]:
+        """Start the task, be it in this thread, and wait for its work."""
+        lease = self._start(task)
+        token = _current.set(task)
+        lease._enter()
+        try:
+            yield
+            lease.stream.synchronize()
+        finally:
+            lease._leave()
+            _current.reset(token)
+
+    def _start(self, task: Task[Any]) -> _native.TaskLease:
+        if task._cancel.is_set():
+            raise TaskCancelledError(f"task '{task.name}' was cancelled before it started")
+        lease = self._core.start(task.id, task.name)
+        task._lease = lease
+        task._state = "running"
+        if task.policy == "guaranteed":
+            _switch_interval.lower()
+        if task._cancel.is_set():
+            lease.end()
+        return lease
+
+    def _conclude(self, task: Task[Any], outcome: Any, failure: BaseException | None) -> None:
+        """Give back what the task had, start those admitted in its place, and tell those who wait for it."""
+        lease = task._lease
+        if lease is not None:
+            lease.end()
+            with suppress(Exception):
+                task._final = self._figures(task, lease)
+        try:
+            admitted = self._core.finish(task.id)
+        except BaseException as error:
+            admitted, failure = [], failure or error
+        if lease is not None:
+            task._lease = None
+            if task.policy == "guaranteed":
+                _switch_interval.restore()
+        cancelled = task._cancel.is_set() and (failure is None or isinstance(failure, TaskCancelledError))
+        task._state = "cancelled" if cancelled else "failed" if failure is not None else "done"
+        with self._lock:
+            self._tasks.pop(task.id, None)
+            self._starts.pop(task.id, None)
+            self._ended[task.id] = task
+            while len(self._ended) > _KEPT_TASKS:
+                del self._ended[next(iter(self._ended))]
+        self._start_all(admitted)
+        future = task._future
+        if cancelled:
+            future.cancel()
+            future.set_running_or_notify_cancel()
+        elif failure is not None:
+            future.set_exception(failure)
+        else:
+            future.set_result(outcome)
+
+    def _start_all(self, numbers: Sequence[int]) -> None:
+        for number in numbers:
+            with self._lock:
+                start = self._starts.pop(number, None)
+            if start is not None:
+                start()
+
+    def _coroutine_starter(self, task: Task[_T], call: Callable[[Task[_T]], Any]) -> Callable[[], None]:
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            return self._thread_starter(task, lambda own: asyncio.run(self._step(own, call)))
+
+        def start() -> None:
+            try:
+                loop.call_soon_threadsafe(begin)
+            except RuntimeError as error:
+                self._workers.run(lambda: self._conclude(task, None, error))
+
+        def begin() -> None:
+            running = loop.create_task(self._run_coroutine(task, call), name=task.name)
+            task._interrupt = lambda: loop.call_soon_threadsafe(running.cancel)
+
+        return start
+
+    async def _step(self, task: Task[_T], call: Callable[[Task[_T]], Any]) -> Any:
+        assert task._lease is not None
+        return await drive(call(task), task._lease.exec_context())
+
+    async def _run_coroutine(self, task: Task[Any], call: Callable[[Task[Any]], Any]) -> None:
+        """The life of a task in an event loop. Starting and ending wait for the device, and do so elsewhere."""
+        outcome: Any = None
+        failure: BaseException | None = None
+        try:
+            lease = await asyncio.to_thread(self._start, task)
+            token = _current.set(task)
+            try:
+                outcome = await self._step(task, call)
+                await asyncio.to_thread(lease.stream.synchronize)
+            finally:
+                _current.reset(token)
+        except asyncio.CancelledError as error:
+            task._cancel.set()
+            failure = TaskCancelledError(str(error) or f"task '{task.name}' was cancelled")
+        except BaseException as error:
+            failure = error
+        await asyncio.shield(asyncio.to_thread(self._conclude, task, outcome, failure))
+
+    @contextmanager
+    def task(
+        self,
+        *,
+        name: str = "block",
+        partition: str | Partition = "default",
+        timeout: float | None = None,
+        **request: Any,
+    ) -> Iterator[Task[None]]:
+        """Run the block as a task, in this thread.
+
+        Parameters
+        ----------
+        name : str
+            Shown in statistics, traces and errors.
+        partition : str or Partition
+            Where the task runs.
+        timeout : float, optional
+            Seconds to wait for admission at most.
+        **request
+            As for `submit`.
+
+        Yields
+        ------
+        Task
+            The task; its work has ended when the block is left.
+
+        Raises
+        ------
+        AdmissionError
+            If it was rejected.
+        TimeoutError
+            If it was not admitted in time.
+
+        Examples
+        --------
+        >>> with Scheduler().task(memory="1MB") as task:
+        ...     task.state
+        'running'
+        """
+        task: Task[None] = self._admit(name, partition, request)
+        if task.decision == "rejected":
+            raise AdmissionError(f"task '{name}' was rejected: {task.decision.reason}")
+        admitted = threading.Event()
+        self._begin(task, admitted.set)
+        try:
+            if not admitted.wait(timeout):
+                reason = task.reason
+                task.cancel()
+                raise TimeoutError(f"task '{name}' was not admitted in {timeout} seconds: {reason}")
+            if task.cancelled():
+                raise TaskCancelledError(f"task '{name}' was cancelled while it waited")
+        except BaseException:
+            task.cancel()
+            raise
+        failure: BaseException | None = None
+        try:
+            with self._tenancy(task):
+                yield task
+        except BaseException as error:
+            failure = error
+            raise
+        finally:
+            self._conclude(task, None, failure)
+
+    def _cancel_task(self, task: Task[Any]) -> bool:
+        if task.done():
+            return False
+        task._cancel.set()
+        with self._lock:
+            waiting = self._starts.pop(task.id, None)
+        if waiting is not None:
+            self._conclude(task, None, TaskCancelledError(f"task '{task.name}' was cancelled while it waited"))
+            waiting_block = getattr(waiting, "__self__", None)
+            if isinstance(waiting_block, threading.Event):
+                waiting_block.set()
+            return True
+        lease = task._lease
+        if lease is not None:
+            lease.end()
+        if task._interrupt is not None:
+            with suppress(RuntimeError):
+                task._interrupt()
+        return True
+
+    def cancel(self, number: int) -> bool:
+        """Cancel a task by its number; see `Task.cancel`."""
+        return self._cancel_task(self._find(number))
+
+    def create_partition(
+        self, name: str, memory: int | str | None = None, compute: float = 0.0, **limits: Any
+    ) -> Partition:
+        """Set a part of the device aside.
+
+        Parameters
+        ----------
+        name : str
+            Unique in the scheduler.
+        memory : int or str, optional
+            Bytes taken from the device for the partition's tasks.
+        compute : float
+            Part of the device's compute kept for them.
+        memory_limit, compute_limit : optional
+            What its tasks get together at most.
+        priority_band : (int, int), optional
+            Lowest and highest priority of its tasks.
+        isolation : str, optional
+            ``sm`` gives the partition SMs of its own, which its tasks share; otherwise it has a share of the common lane.
+        classes : list of str, optional
+            Classes of tasks it takes; all by default.
+        queue_limit : int, optional
+            Most tasks that wait in it.
+
+        Returns
+        -------
+        Partition
+            With `submit` and `task`.
+
+        Raises
+        ------
+        ValueError
+            If a value makes no sense.
+        DeviceError
+            If the device has not enough left; the text is the inequality that failed.
+        """
+        self._core.create_partition(name, memory, compute, **limits)
+        return Partition(self, name)
+
+    def partition(self, name: str) -> Partition:
+        """A partition that exists."""
+        names = [row["name"] for row in self._core.partitions()]
+        if name not in names:
+            raise ValueError(f"there is no partition '{name}'; there is {', '.join(map(repr, names))}")
+        return Partition(self, name)
+
+    def _remove_partition(self, name: str) -> None:
+        self._start_all(self._core.remove_partition(name))
+
+    def _find(self, number: int) -> Task[Any]:
+        with self._lock:
+            found = self._tasks.get(number) or self._ended.get(number)
+        if found is None:
+            raise ValueError(f"there is no task {number}: it never was, or ended long ago")
+        return found
+
+    def _figures(self, task: Task[Any], lease: _native.TaskLease) -> dict[str, Any]:
+        figures: dict[str, Any] = dict(lease.stats())
+        memory = lease.pool.stats()
+        figures["memory"] = memory["used"]
+        figures["memory_peak"] = memory["peak"]
+        figures["evictions"] = memory["evictions"]
+        figures["restores"] = memory["restores"]
+        return figures
+
+    def stats(self, number: int) -> dict[str, Any]:
+        """What a task has used, and waited for.
+
+        Parameters
+        ----------
+        number : int
+            The task's ``id``.
+
+        Returns
+        -------
+        dict
+            ``state``, ``decision``, ``reason``, ``position``, ``policy``, ``partition``; device time as
+            ``gpu_seconds`` on its lane and ``device_seconds`` of the whole device, ``share`` in the last second;
+            ``sm_count``, ``mode``, ``submissions``, ``throttled`` and ``throttle_log``; ``memory``, ``memory_peak``,
+            ``evictions``, ``restores``; ``jobs`` of a task with a deadline.
+        """
+        task = self._find(number)
+        row: dict[str, Any] = {
+            "id": task.id,
+            "name": task.name,
+            "state": task.state,
+            "decision": str(task.decision),
+            "reason": task.reason,
+            "position": task.position,
+            "policy": task.policy,
+            "partition": task.partition,
+        }
+        lease = task._lease
+        row.update(self._figures(task, lease) if lease is not None else task._final)
+        if task._jobs:
+            row["jobs"] = dict(task._jobs)
+        return row
+
+    def status(self) -> dict[str, Any]:
+        """Everything at once: the device, its partitions, running and waiting tasks.
+
+        Returns
+        -------
+        dict
+            ``device``, ``capacity``, ``partitions``, ``tasks`` and ``unscheduled``; plain values, ready for JSON.
+        """
+        with self._lock:
+            numbers = sorted(self._tasks)
+        tasks = []
+        for number in numbers:
+            with suppress(ValueError):
+                tasks.append(self.stats(number))
+        return {
+            "time": time.time(),
+            "device": self.device.name,
+            "capacity": dict(self._core.capacity()),
+            "partitions": [dict(row) for row in self._core.partitions()],
+            "tasks": tasks,
+            "unscheduled": self._core.unscheduled(),
+        }
+
+    def shutdown(self, wait: bool = True, *, cancel: bool = False, timeout: float | None = None) -> bool:
+        """Take no more tasks.
+
+        Parameters
+        ----------
+        wait : bool
+            Wait until every task, waiting ones included, has ended.
+        cancel : bool
+            Cancel them all first.
+        timeout : float, optional
+            Seconds to wait at most.
+
+        Returns
+        -------
+        bool
+            Whether every task has ended.
+        """
+        self._closed = True
+        with self._lock:
+            tasks = list(self._tasks.values())
+        if cancel:
+            for task in reversed(tasks):
+                task.cancel()
+        limit = None if timeout is None else time.monotonic() + timeout
+        if wait:
+            for task in tasks:
+                task.wait(None if limit is None else max(0.0, limit - time.monotonic()))
+        return all(task.done() for task in tasks)
+
+    def __enter__(self) -> Scheduler:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.shutdown(cancel=exc[0] is not None)

@@ -1,0 +1,223 @@
+"""Tasks: what was asked for, what was decided, and what came of it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Generator
+from concurrent.futures import CancelledError, Future
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from pygpukit.errors import AdmissionError, TaskCancelledError
+
+if TYPE_CHECKING:
+    from pygpukit import _pygpukit_rust as _native
+    from pygpukit.scheduler.scheduler import Scheduler
+
+__all__ = ["Decision", "Task", "current_task", "yield_"]
+
+_T = TypeVar("_T")
+
+_current: ContextVar[Task[Any] | None] = ContextVar("pygpukit_task", default=None)
+
+
+class Decision(str):
+    """``"admitted"``, ``"queued"`` or ``"rejected"``, with the inequality that failed.
+
+    Attributes
+    ----------
+    reason : str or None
+        Which number was short, and by how much; None for an admitted task.
+    """
+
+    reason: str | None
+
+    def __new__(cls, verdict: str, reason: str | None = None) -> Decision:
+        decision = super().__new__(cls, verdict)
+        decision.reason = reason
+        return decision
+
+
+class Task(Generic[_T]):
+    """A function or coroutine that runs under the scheduler.
+
+    Made by `Scheduler.submit`. It can be waited for with `result`, or awaited.
+
+    Attributes
+    ----------
+    id : int
+        Number in the scheduler.
+    name : str
+        Shown in statistics, traces and errors.
+    decision : Decision
+        What admission answered when the task was submitted.
+    policy : str
+        The class: guaranteed, burstable or besteffort.
+    """
+
+    def __init__(
+        self, scheduler: Scheduler, number: int, name: str, decision: Decision, policy: str, partition: str
+    ) -> None:
+        self.id = number
+        self.name = name
+        self.decision = decision
+        self.policy = policy
+        self.partition = partition
+        self._scheduler = scheduler
+        self._future: Future[_T] = Future()
+        self._state = "rejected" if decision == "rejected" else "queued"
+        self._lease: _native.TaskLease | None = None
+        self._final: dict[str, Any] = {}
+        self._cancel = threading.Event()
+        self._interrupt: Callable[[], None] | None = None
+        self._jobs: dict[str, Any] = {}
+
+    def __repr__(self) -> str:
+        return f"<Task {self.id} '{self.name}' {self.state}>"
+
+    @property
+    def state(self) -> str:
+        """``queued``, ``running``, ``done``, ``failed``, ``cancelled`` or ``rejected``."""
+        return self._state
+
+    @property
+    def reason(self) -> str | None:
+        """Why the task waits now, or was rejected."""
+        if self._state == "queued":
+            return self._scheduler._core.reason(self.id)
+        return self.decision.reason if self._state == "rejected" else None
+
+    @property
+    def position(self) -> int | None:
+        """Place in the queue, from 0; None when it does not wait."""
+        return self._scheduler._core.position(self.id)
+
+    def done(self) -> bool:
+        """Has it ended, one way or another?"""
+        return self._state in ("done", "failed", "cancelled", "rejected")
+
+    def cancelled(self) -> bool:
+        """Was it cancelled before it could end by itself?"""
+        return self._state == "cancelled"
+
+    def result(self, timeout: float | None = None) -> _T:
+        """Wait for the task and return what its function returned.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds to wait at most.
+
+        Returns
+        -------
+        object
+            Arrays in it are complete: the task's stream has been waited for.
+
+        Raises
+        ------
+        AdmissionError
+            If the task was rejected; the text is the inequality that failed.
+        TaskCancelledError
+            If it was cancelled.
+        TimeoutError
+            If it has not ended in time; it goes on.
+        Exception
+            What the function raised.
+        """
+        if self._state == "rejected":
+            raise AdmissionError(f"task '{self.name}' was rejected: {self.decision.reason}")
+        try:
+            return self._future.result(timeout)
+        except CancelledError:
+            raise TaskCancelledError(f"task '{self.name}' was cancelled") from None
+        except TimeoutError:
+            if self._future.done():
+                raise
+            raise TimeoutError(f"task '{self.name}' is still {self._state} after {timeout} seconds") from None
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Wait for the task and return what it raised, or None."""
+        try:
+            self.result(timeout)
+        except TimeoutError:
+            if not self._future.done():
+                raise
+            return self._future.exception(0)
+        except BaseException as error:
+            return error
+        return None
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until it has ended; False if it has not in time."""
+        if self._state != "rejected":
+            try:
+                self._future.exception(timeout)
+            except CancelledError:
+                pass
+            except TimeoutError:
+                return False
+        return True
+
+    def __await__(self) -> Generator[Any, None, _T]:
+        return self._awaited().__await__()
+
+    async def _awaited(self) -> _T:
+        if self._state == "rejected":
+            return self.result()
+        try:
+            return await asyncio.shield(asyncio.wrap_future(self._future))
+        except asyncio.CancelledError:
+            if self._future.cancelled():
+                raise TaskCancelledError(f"task '{self.name}' was cancelled") from None
+            raise
+
+    def cancel(self) -> bool:
+        """Cancel the task, whatever it does.
+
+        A waiting task leaves the queue. A running one may submit no more work: its next operator raises
+        `TaskCancelledError`, as does `yield_`. What is in flight on the GPU ends by itself.
+
+        Returns
+        -------
+        bool
+            False if it had ended already.
+        """
+        return self._scheduler._cancel_task(self)
+
+    def stats(self) -> dict[str, Any]:
+        """What the task has used and waited for; see `Scheduler.stats`."""
+        return self._scheduler.stats(self.id)
+
+
+def current_task() -> Task[Any] | None:
+    """The task that runs here, or None outside of tasks.
+
+    Examples
+    --------
+    >>> current_task() is None
+    True
+    """
+    return _current.get()
+
+
+def yield_() -> None:
+    """A point where the task can be stopped, and where others may have its lane.
+
+    Long functions call it between their steps. Outside of tasks it does nothing.
+
+    Raises
+    ------
+    TaskCancelledError
+        If the task was cancelled.
+
+    Examples
+    --------
+    >>> yield_()
+    """
+    task = _current.get()
+    if task is None or task._lease is None:
+        return
+    if task._cancel.is_set():
+        raise TaskCancelledError(f"task '{task.name}' was cancelled")
+    task._lease.give_way()
