@@ -230,6 +230,11 @@ impl Admission {
         Some(self.queue.range(..key(&task.request, id)).count())
     }
 
+    /// Requests that wait, in their order.
+    pub fn queued(&self) -> impl Iterator<Item = TaskId> {
+        self.queue.iter().map(|(_, id)| *id)
+    }
+
     /// Why a request waits now; None where it does not.
     pub fn reason(&self, id: TaskId) -> Option<Shortage> {
         let request = &self.waiting(id)?.request;
