@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -22,7 +23,7 @@ from pygpukit.scheduler import Scheduler
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from report import Report
-from workloads import ClosedLoop, Kernels, compete, open_loop, timed
+from workloads import ClosedLoop, GraphLoop, Kernels, compete, open_loop, timed
 
 
 class Bench:
@@ -53,7 +54,12 @@ def shares_of(rows: list[list[int]], costs: list[float]) -> np.ndarray:
 def matmul_maker(size: int) -> Callable[[], Callable[[], None]]:
     def make() -> Callable[[], None]:
         x, y = gp.ones((size, size)), gp.ones((size, size))
-        return lambda: gp.matmul(x, y) and None
+
+
+        def launch() -> None:
+            gp.matmul(x, y)
+
+        return launch
 
     return make
 
@@ -101,8 +107,9 @@ def weights(bench: Bench) -> None:
         with bench.scheduler() as scheduler:
             tenants = [ClosedLoop(scheduler, make, weight=i + 1, name=f"w{i + 1}") for i, make in enumerate(launchers)]
             rows = compete(tenants, max(bench.seconds, 3.0), 1.0)
-            stats = [tenant.join() for tenant in tenants]
-        charged = np.array([s["gpu_seconds"] for s in stats])
+            for tenant in tenants:
+                tenant.join()
+        charged = np.array([tenant.charged for tenant in tenants])
         share = charged / charged.sum()
         expected = np.arange(1, 9) / 36
         errors.append(np.abs(share / expected - 1).max() * 100)
@@ -145,51 +152,113 @@ def graphs(bench: Bench) -> None:
 
 def isolation(bench: Bench) -> None:
     """Latency of a guaranteed lane alone and beside a saturating, compute-bound neighbour."""
+    kernels = bench.kernels
+    hog_iters = kernels.calibrate(500e-6)
     for length in (20e-6, 200e-6, 2e-3):
-        figures: dict[str, np.ndarray] = {}
-        hog_rates: list[float] = []
-        for beside in (False, True):
-            with bench.scheduler() as scheduler:
-                hog = None
-                if beside:
-                    hog_iters = bench.kernels.calibrate(500e-6)
-                    hog = ClosedLoop(scheduler, lambda i=hog_iters: bench.kernels.launcher(i), name="hog")
+        latencies: dict[str, list[np.ndarray]] = {"alone": [], "beside": []}
+        clocks: dict[str, list[float]] = {"alone": [], "beside": []}
+        ratios, kept = [], []
+        rate: list[float] = []
 
-                def serve_all(length: float = length) -> np.ndarray:
-                    sms = 32
-                    iters = bench.kernels.calibrate(length, 4 * sms)
-                    launch = bench.kernels.launcher(iters, 4 * sms)
-                    stream = gp.current_stream()
+        def serve_all(length: float = length, rate: list[float] = rate) -> np.ndarray:
+            iters = kernels.calibrate(length, 4 * 32)
+            launch = kernels.launcher(iters, 4 * 32)
+            stream = gp.current_stream()
 
-                    def serve() -> None:
+            def serve() -> None:
+                launch()
+                stream.synchronize()
+
+            for _ in range(20):
+                serve()
+            began = time.perf_counter()
+            for _ in range(200):
+                serve()
+            if not rate:
+                rate.append(0.5 * 200 / (time.perf_counter() - began))
+            return open_loop(serve, rate[0], bench.seconds)
+
+        def owner(serve: Callable[[], Any] = serve_all) -> tuple[np.ndarray, float]:
+            found = serve()
+            return found, kernels.megahertz()
+
+        for _ in range(bench.repeats):
+            for beside in (False, True):
+                with bench.scheduler() as scheduler:
+                    hog = GraphLoop(scheduler, lambda: kernels.launcher(hog_iters), name="hog") if beside else None
+                    task = scheduler.submit(owner, policy="guaranteed", bandwidth=0.2, name="owner")
+                    if hog is not None:
+                        hog.begin()
+                    found, clock = task.result(timeout=120)
+                    if hog is not None:
+                        hog.end()
+                label = "beside" if beside else "alone"
+                latencies[label].append(found)
+                clocks[label].append(clock)
+        p99 = {k: statistics.median(float(np.percentile(x, 99)) for x in v) * 1e6 for k, v in latencies.items()}
+        p50 = {k: statistics.median(float(np.percentile(x, 50)) for x in v) * 1e6 for k, v in latencies.items()}
+        scale = statistics.median(clocks["beside"]) / statistics.median(clocks["alone"])
+        what = f"guaranteed p99 beside a compute neighbour / alone, kernels of {length * 1e6:.0f} us"
+        bench.report.add(f"{what}, clock-normalised", p99["beside"] * scale, p99["alone"], "us", 1.05)
+        bench.note("  raw", p99=p99["beside"] / p99["alone"], p50=p50["beside"] / p50["alone"], p50_alone_us=p50["alone"],
+                   p50_beside_us=p50["beside"], clock=scale, requests=len(latencies["alone"][0]))
+
+
+def lane_throughput(bench: Bench) -> None:
+    """What a besteffort tenant gets of the SMs outside a busy guaranteed lane."""
+    kernels = bench.kernels
+    hog_iters = kernels.calibrate(500e-6)
+    counts = {}
+    for busy in (False, True):
+        with bench.scheduler() as scheduler:
+            done = threading.Event()
+
+            def owner(busy: bool = busy, done: threading.Event = done) -> None:
+                launch = kernels.launcher(kernels.calibrate(200e-6, 128), 128)
+                while not done.is_set():
+                    if busy:
                         launch()
-                        stream.synchronize()
+                        gp.current_stream().synchronize()
+                    else:
+                        time.sleep(0.01)
 
-                    began = time.perf_counter()
-                    for _ in range(200):
-                        serve()
-                    service = (time.perf_counter() - began) / 200
-                    if not beside:
-                        rates.append(0.5 / service)
-                    return open_loop(serve, rates[0], bench.seconds)
+            task = scheduler.submit(owner, policy="guaranteed", bandwidth=0.2, name="owner")
+            hog = GraphLoop(scheduler, lambda: kernels.launcher(hog_iters), name="hog")
+            hog.begin()
+            time.sleep(0.2)
+            before, began = hog.count, time.perf_counter()
+            time.sleep(bench.seconds)
+            counts[busy] = (hog.count - before) / (time.perf_counter() - began)
+            done.set()
+            hog.end()
+            task.result(timeout=60)
+    bench.report.add("besteffort throughput beside a busy guaranteed lane / beside an idle one", counts[True], counts[False],
+                     "1/s", 0.95, at_least=True)
 
-                if not beside:
-                    rates: list[float] = []
-                owner = scheduler.submit(serve_all, policy="guaranteed", bandwidth=0.2, name="owner")
-                if hog is not None:
-                    hog.ready.wait(30)
-                    hog.go()
-                before = hog.count if hog else 0
-                figures["beside" if beside else "alone"] = owner.result(timeout=120)
-                if hog is not None:
-                    hog.stop()
-                    hog_rates.append((hog.count - before))
-                    hog.join()
-        alone, beside_ = figures["alone"], figures["beside"]
-        p99 = [float(np.percentile(x, 99)) * 1e6 for x in (beside_, alone)]
-        p50 = [float(np.percentile(x, 50)) * 1e6 for x in (beside_, alone)]
-        bench.report.add(f"guaranteed p99 beside a compute neighbour / alone, kernels of {length * 1e6:.0f} us", p99[0], p99[1], "us", 1.05)
-        bench.note("  p50 beside / alone (us)", beside=p50[0], alone=p50[1], requests=len(alone))
+
+def first_block(bench: Bench) -> None:
+    """Host call to the first block of a guaranteed lane, under saturation."""
+    kernels = bench.kernels
+    hog_iters = kernels.calibrate(500e-6)
+    found: dict[str, np.ndarray] = {}
+
+    def owner() -> np.ndarray:
+        return kernels.first_blocks(max(300, int(bench.seconds * 400)))
+
+    for beside in (False, True):
+        with bench.scheduler() as scheduler:
+            hog = GraphLoop(scheduler, lambda: kernels.launcher(hog_iters), name="hog") if beside else None
+            task = scheduler.submit(owner, policy="guaranteed", bandwidth=0.2, name="owner")
+            if hog is not None:
+                hog.begin()
+            found["beside" if beside else "alone"] = task.result(timeout=120)
+            if hog is not None:
+                hog.end()
+    for label, times in found.items():
+        bench.note(f"  first block, {label} (us)", p50=float(np.percentile(times, 50)), p99=float(np.percentile(times, 99)),
+                   p999=float(np.percentile(times, 99.9)), clock_error_us=kernels.clock_error)
+    bench.report.add("host call to first block in a guaranteed lane under saturation, p99",
+                     float(np.percentile(found["beside"], 99)), 1.0, "us", 15.0)
 
 
 def cost(bench: Bench) -> None:
@@ -269,12 +338,12 @@ def where(bench: Bench) -> None:
             task.result(timeout=60)
     disjoint = not (found["a"] & found["b"]) and not (found["a"] & found["common"])
     exact = all(len(found[name]) == sizes[name] for name in found)
-    bench.report.add("SM sets of lanes are disjoint and as wide as the lane", float(disjoint and exact), 1.0, "yes", 1.0, at_least=True,
+    bench.report.add("SM sets of lanes are disjoint and as wide as the lane", float(bool(disjoint and exact)), 1.0, "yes", 1.0, at_least=True,
                      found={k: len(v) for k, v in found.items()}, lanes=sizes)
 
 
 ROWS: dict[str, Callable[[Bench], None]] = {
-    "where": where, "share": share, "weights": weights, "graphs": graphs, "isolation": isolation, "cost": cost, "audit": audit,
+    "where": where, "share": share, "weights": weights, "graphs": graphs, "isolation": isolation, "lane": lane_throughput, "first": first_block, "cost": cost, "audit": audit,
 }
 
 
