@@ -83,8 +83,21 @@ impl Arena {
         self.put_back(stock.above.as_ref(), out);
     }
 
-    /// Pieces of together this many bytes: from stock, or from further above and at last from the device.
+    /// Pieces of together this many bytes: from stock, or from further above and at last from the device. After an error
+    /// the caller puts back what it has got.
     pub(super) fn draw(&self, stock: Option<&Arc<Stock>>, bytes: usize, into: &mut Pieces) -> Result<()> {
+        match self.draw_from_one(stock, bytes, into) {
+            // No stock has all of it, nor has the device, but together they may.
+            Err(error) if error.is_out_of_memory() && stock.is_some() && bytes > self.granule() => {
+                self.draw(stock, bytes / 2, into)?;
+                self.draw(stock, bytes - bytes / 2, into)
+            }
+            drawn => drawn,
+        }
+    }
+
+    /// The same, all of it from one of them.
+    fn draw_from_one(&self, stock: Option<&Arc<Stock>>, bytes: usize, into: &mut Pieces) -> Result<()> {
         let Some(stock) = stock else {
             let spare = self.spare.lock().take(bytes);
             into.push((spare.map_or_else(|| self.create(bytes), Ok)?, bytes));
@@ -99,7 +112,7 @@ impl Arena {
             }
         }
         let mut shed = Pieces::new();
-        match self.draw(stock.above.as_ref(), bytes, into) {
+        match self.draw_from_one(stock.above.as_ref(), bytes, into) {
             Err(error) if error.is_out_of_memory() => return self.compose(stock, bytes, into, error),
             drawn => drawn?,
         }
