@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 
 use super::arena::Arena;
 use super::pieces::{PIECE_MAX, Spare, sizes};
+use super::pool::Pool;
 use super::segment::Pieces;
 use crate::error::{Error, Result};
 
@@ -206,6 +207,20 @@ impl Arena {
         }
         if shed.is_empty() { shed } else { self.hold_back(stock.above.as_ref(), shed) }
     }
+}
+
+/// Bytes of the guarantees around a pool that no array has and no other guarantee holds: they are there, or on their way.
+pub(super) fn promised(pools: &[Arc<Pool>], requester: u32) -> usize {
+    let Some(asking) = pools.iter().find(|pool| pool.id() == requester) else { return 0 };
+    let around = std::iter::successors(Some(asking), |pool| pool.parent()).filter(|pool| pool.guarantee() > 0);
+    let unused = around.map(|pool| {
+        let inside = || pools.iter().filter(|other| other.is_within(pool));
+        let arrays: usize = inside().map(|other| other.held()).sum();
+        let others = inside().filter(|other| !asking.is_within(other)).filter_map(|other| other.own_stock());
+        let elsewhere: usize = others.map(|stock| stock.unused()).sum();
+        pool.guarantee().saturating_sub(arrays + elsewhere)
+    });
+    unused.max().unwrap_or(0)
 }
 
 /// A piece as its halves, quarters and so on down to two of the smallest.
