@@ -254,6 +254,41 @@ pub fn time_launches(ctx: &ExecCtx, work: &Launch<'_>, bare: bool, burst: u32, r
     Ok(times.get(times.len() / 2).copied().unwrap_or(0.0))
 }
 
+/// Nanoseconds from each of `count` launches, at times drawn from a seed, to what the kernel wrote to `told`: the
+/// device's clock when its first block began, less `offset` to the machine's monotonic clock. For benchmarks.
+///
+/// # Safety
+/// `told` points at eight bytes of page-locked memory that stays.
+#[cfg(unix)]
+pub unsafe fn time_first_blocks(
+    ctx: &ExecCtx,
+    work: &Launch<'_>,
+    told: *const u64,
+    offset: f64,
+    count: u32,
+) -> Result<Vec<f64>> {
+    let mut random = crate::random::Random::new(3);
+    let now = || {
+        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: the time is written to a live local.
+        unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
+        time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
+    };
+    let mut times = Vec::with_capacity(count as usize);
+    for _ in 0..count {
+        let pause = now() + 200_000.0 + random.below(1_800_000) as f64;
+        while now() < pause {
+            std::hint::spin_loop();
+        }
+        let called = now();
+        launch(ctx, work, &[])?;
+        ctx.stream.synchronize(&mut runtime::wait_check)?;
+        // SAFETY: as the caller promised; the kernel that wrote it has ended.
+        times.push(unsafe { told.read_volatile() } as f64 - offset - called);
+    }
+    Ok(times)
+}
+
 /// The driver call alone, for benchmarks: one block on the default stream, without any bookkeeping.
 pub fn bare_launch(state: &DeviceState, kernel: &Arc<Kernel>, args: &[u8]) -> Result<()> {
     state.check()?;

@@ -6,6 +6,8 @@ use pygpukit_core::command::{Access, Launch, LaunchAttributes};
 use pygpukit_core::dtype::DType;
 use pygpukit_core::error::Error;
 use pygpukit_core::kernel::{Check, Kernel, KernelMeta, Library};
+#[cfg(unix)]
+use pygpukit_core::launch::time_first_blocks;
 use pygpukit_core::launch::{bare_launch, time_launches};
 use pygpukit_core::runtime::DeviceState;
 use pyo3::exceptions::PyTypeError;
@@ -251,6 +253,24 @@ impl PyKernel {
         };
         let ctx = context_for(py, self.state)?;
         detached(py, || time_launches(&ctx, &work, bare, burst, rounds))
+    }
+
+    /// Seconds from launches to their first block, which tells its time at `told`; for benchmarks.
+    #[cfg(unix)]
+    fn _time_first_blocks(&self, py: Python<'_>, told: u64, offset: f64, count: u32) -> PyResult<Vec<f64>> {
+        let blob = told.to_ne_bytes();
+        let work = Launch {
+            kernel: &self.kernel,
+            grid: [1; 3],
+            block: [1; 3],
+            shared: 0,
+            attributes: LaunchAttributes::default(),
+            args: &blob,
+            arrays: &[],
+        };
+        let ctx = context_for(py, self.state)?;
+        // SAFETY: the benchmark gives the address of a page-locked array it holds.
+        detached(py, || unsafe { time_first_blocks(&ctx, &work, told as *const u64, offset, count) })
     }
 
     /// A callable that makes only the driver call, with these arguments fixed: what any launch from Python costs.

@@ -426,6 +426,23 @@ impl Inner {
 
     /// Account for the batches that have ended.
     pub(super) fn harvest(&mut self, gate: &Gate) -> Result<()> {
+        let before = self.spans.len();
+        let read = self.read(gate);
+        if self.spans.len() < before {
+            // What is left cannot take longer than predicted from now, whatever was submitted when.
+            let left: i64 = self.spans.iter().map(|span| span.predicted).sum();
+            let mut idle_by = gate.now().saturating_add_signed(left);
+            if let Some(holder) = self.turns.holder().and_then(|seat| self.seats.get(seat)?.as_ref()) {
+                let mut own = holder.own();
+                idle_by = idle_by.saturating_add_signed(own.open.as_ref().map_or(0, |open| open.predicted));
+                own.busy_until = own.busy_until.min(idle_by);
+            }
+            self.turns.expect_idle_by(idle_by);
+        }
+        read
+    }
+
+    fn read(&mut self, gate: &Gate) -> Result<()> {
         while let Some(span) = self.spans.front() {
             for mark in &span.ends {
                 if !mark.is_passed()? {

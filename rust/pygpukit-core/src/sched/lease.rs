@@ -269,7 +269,9 @@ impl Lease {
                 Step::Open => inner.open(self, now),
                 Step::Renew => {
                     let left = inner.turns.open(self.seat, now);
-                    self.own.lock().left = left;
+                    let mut own = self.own.lock();
+                    own.left = left;
+                    own.busy_until = inner.turns.busy_until();
                 }
                 Step::Close => inner.close(),
                 Step::Wait { until, wake } => {

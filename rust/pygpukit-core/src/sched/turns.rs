@@ -403,9 +403,9 @@ impl Turns {
         }
     }
 
-    /// The device was seen idle, or with this much left, whatever was predicted.
-    pub fn set_busy_until(&mut self, at: u64) {
-        self.busy_until = at;
+    /// The device will not be busy for longer than this, whatever was predicted.
+    pub fn expect_idle_by(&mut self, at: u64) {
+        self.busy_until = self.busy_until.min(at);
     }
 
     fn tenant(&mut self, seat: Seat) -> Option<&mut Tenant> {
