@@ -59,7 +59,8 @@ def header(status: _Status) -> Text:
     parts.append(f", {_whole(capacity.get('sms'))} SMs, {_size(capacity.get('memory'))} to give")
     parts.append(f"\nenforced by {_word(capacity.get('mechanism') or 'unknown means')}")
     if capacity.get("divisible"):
-        parts.append(f", lanes in steps of {_whole(capacity.get('granule'))} SMs, {_whole(capacity.get('max_lanes'))} at most")
+        granule, most = _whole(capacity.get("granule")), _whole(capacity.get("max_lanes"))
+        parts.append(f", lanes by {granule} SMs, {most} at most")
     measured = _nvml(status.get("nvml"))
     return Text.assemble(*parts, f"\nNVML: {measured}" if measured else "")
 
@@ -67,13 +68,13 @@ def header(status: _Status) -> Text:
 def _nvml(found: object) -> str:
     if not isinstance(found, dict):
         return ""
-    shown = (
+    shown: list[tuple[str, Callable[[float], str]]] = [
         ("gpu_utilization", lambda value: f"busy {value:.0%}"),
         ("memory_used", lambda value: f"memory {_size(value)}"),
         ("sm_clock", lambda value: f"{value / 1e6:.0f} MHz"),
         ("power", lambda value: f"{value:.0f} W"),
         ("temperature", lambda value: f"{value:.0f} C"),
-    )
+    ]
     return ", ".join(write(_number(found[name])) for name, write in shown if name in found)
 
 
@@ -81,15 +82,10 @@ def partitions(status: _Status) -> Table:
     """Memory and compute of each partition: used, promised to tasks, guaranteed to it, and its limit."""
     table = _table("partitions", ["partition", ""], ["used", "promised", "guaranteed", "limit", "tasks", "waiting"])
     for row in status["partitions"]:
-        name = str(row.get("name"))
-        tasks = [task for task in status["tasks"] if task.get("partition") == name]
-        memory, compute = _total(tasks, "memory"), _total(tasks, "share")
-        promised = _number(row.get("time_reserved"))
-        promised += _number(row.get("lane_sms")) / max(1.0, _number(status["capacity"].get("sms")))
         table.add_row(
-            Text(_word(name), "bold"),
+            Text(_word(row.get("name")), "bold"),
             "memory",
-            _size(memory),
+            _size(row.get("memory_in_use")),
             _size(row.get("memory_reserved")),
             _size(row.get("memory_capacity")),
             _size(row.get("memory_limit"), "-"),
@@ -100,8 +96,8 @@ def partitions(status: _Status) -> Table:
         table.add_row(
             "",
             "compute",
-            _percent(compute),
-            _percent(promised),
+            _percent(row.get("compute_used")),
+            _percent(row.get("compute_promised")),
             _percent(row.get("compute")),
             "-" if limit is None else _percent(limit),
         )
@@ -132,7 +128,7 @@ _COLUMNS = [
     _Column("waited", lambda task: f"{_number(task.get('throttled_seconds')):.2f} s", is_wide=True),
     _Column("times", lambda task: _whole(task.get("throttled")), is_wide=True),
     _Column("last wait", lambda task: _last_wait(task.get("throttle_log"))),
-    _Column("lane held by", lambda task: Text(_word(task.get("lane_holder") or "-")), False, is_wide=True, is_live=True),
+    _Column("lane held by", lambda task: Text(_word(task.get("lane_holder") or "-")), False, True, True),
 ]
 
 
@@ -179,16 +175,12 @@ def waiting(status: _Status) -> Table:
 
 
 def _table(title: str, names: Sequence[str], numbers: Sequence[str]) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for name in names:
         table.add_column(name, overflow="fold")
     for name in numbers:
         table.add_column(name, justify="right")
     return table
-
-
-def _total(tasks: Sequence[_Status], name: str) -> float:
-    return sum(_number(task.get(name)) for task in tasks)
 
 
 def _last_wait(log: object) -> str:

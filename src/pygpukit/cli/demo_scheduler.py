@@ -21,11 +21,11 @@ from pygpukit.scheduler import Scheduler
 __all__ = ["Outcome", "add_parser", "run"]
 
 # A request is so many steps; the hog's steps are longer, and each has to end before anybody else's begins.
-_REQUEST_STEPS = 4
-_STEP_SECONDS = 0.5e-3
-_HOG_SECONDS = 3e-3
+_REQUEST_STEPS = 2
+_STEP_SECONDS = 1e-3
+_HOG_SECONDS = 8e-3
 # Part of the time that the requests need when they are alone.
-_LOAD = 0.1
+_LOAD = 0.08
 _SHARE = 0.5
 _PERCENTILES = (50, 95, 99)
 _BUCKETS = 10
@@ -67,7 +67,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "scheduler", description="A tenant that must answer quickly beside a hog, without a guarantee and with one."
     )
     parser.add_argument("--seconds", type=_seconds, default=12.0, help="how long it takes about (12)")
-    parser.add_argument("--plot", type=Path, metavar="PICTURE", help="draw the latencies into a .png, .svg or .pdf file")
+    parser.add_argument("--plot", type=Path, metavar="PICTURE", help="draw the latencies into a .png or .svg file")
     parser.set_defaults(run=run)
 
 
@@ -93,12 +93,13 @@ def run(args: argparse.Namespace) -> int:
         divisible = capacity["divisible"]
         guarantee = {"policy": "guaranteed" if divisible else "burstable", "bandwidth": _SHARE}
         sizes = _Sizes(_calibrated(_STEP_SECONDS), _calibrated(_HOG_SECONDS))
+        means = "SMs of its own" if divisible else "time, first in line, as this device cannot be divided"
         screen.print(
-            f"{device.name}: requests of {_REQUEST_STEPS} steps of about {_STEP_SECONDS * 1e3:g} ms come at random, "
-            f"{_LOAD:.0%} of the time is theirs.\nThe hog runs steps of about {_HOG_SECONDS * 1e3:g} ms without a pause. "
-            f"The guarantee is {_SHARE:.0%} of the device: "
-            + ("SMs of its own.\n" if divisible else "time, first in line (this device cannot be divided).\n")
-            + '"pygpukit top" in another terminal shows what happens.\n'
+            f"{device.name}: requests of {_REQUEST_STEPS} steps of about {_STEP_SECONDS * 1e3:g} ms come at random and "
+            f"need {_LOAD:.0%} of the time.\n"
+            f"The hog runs steps of about {_HOG_SECONDS * 1e3:g} ms without a pause.\n"
+            f"The guarantee is {_SHARE:.0%} of the device: {means}.\n"
+            '"pygpukit top" in another terminal shows what happens.\n'
         )
         parts: list[tuple[str, dict[str, Any], bool]] = [
             ("alone", guarantee, False),
@@ -298,7 +299,7 @@ def _draw(outcomes: Sequence[Outcome], device: str, path: Path) -> None:
     curves.set_xlabel("latency (ms)")
     curves.set_ylabel("part of the requests answered")
     curves.set_ylim(0, 1.02)
-    curves.legend(fontsize=8, frameon=False, loc="lower right")
+    figure.legend(fontsize=8, frameon=False, loc="outside lower center", ncols=3)
     bars.set_ylabel("steps of the hog per second")
     for panel in (curves, bars):
         panel.spines[["top", "right"]].set_visible(False)

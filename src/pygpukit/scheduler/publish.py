@@ -24,8 +24,9 @@ __all__ = ["ask", "live_schedulers", "publish", "unpublished_because"]
 
 _REQUEST = b"status\n"
 
-# Somebody who connects and says nothing keeps others waiting so long at most.
-_PATIENCE_SECONDS = 1.0
+# Somebody who connects and says nothing keeps others waiting so long, and they are more patient than that.
+_SILENCE_SECONDS = 0.25
+_PATIENCE_SECONDS = 2.0
 
 # An address has room for 104 bytes at least, and the name of the file is part of it.
 _LONGEST_FOLDER = 80
@@ -90,7 +91,7 @@ class _Publisher:
             except OSError:
                 return
             with suppress(OSError), connection:
-                connection.settimeout(_PATIENCE_SECONDS)
+                connection.settimeout(_SILENCE_SECONDS)
                 if connection.recv(len(_REQUEST)) == _REQUEST:
                     connection.sendall(json.dumps(self._answer()).encode())
 
@@ -129,7 +130,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def publish(scheduler: Scheduler) -> None:
-    """Let other processes see a scheduler for as long as it lives. Never raises: `unpublished_because` has the reason."""
+    """Let other processes see a scheduler for as long as it lives; if that fails, `unpublished_because` says why."""
     _publisher.add(scheduler)
 
 

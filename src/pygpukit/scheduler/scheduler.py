@@ -16,7 +16,7 @@ from pygpukit.core.context import drive
 from pygpukit.core.device import resolve_device
 from pygpukit.core.nvml import read_nvml
 from pygpukit.errors import AdmissionError, TaskCancelledError
-from pygpukit.scheduler.partition import Partition
+from pygpukit.scheduler.partition import Partition, with_use
 from pygpukit.scheduler.periodic import run_jobs
 from pygpukit.scheduler.publish import publish, unpublished_because
 from pygpukit.scheduler.task import Decision, Task, _current
@@ -536,11 +536,12 @@ class Scheduler:
         for number in numbers:
             with suppress(ValueError):
                 tasks.append(self.stats(number))
+        capacity = dict(self._core.capacity())
         return {
             "time": time.time(),
             "device": self.device.name,
-            "capacity": dict(self._core.capacity()),
-            "partitions": [dict(row) for row in self._core.partitions()],
+            "capacity": capacity,
+            "partitions": [with_use(row, tasks, capacity["sms"]) for row in self._core.partitions()],
             "tasks": tasks,
             "unscheduled": self._core.unscheduled(),
             "nvml": read_nvml(self.device),
