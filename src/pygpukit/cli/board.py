@@ -22,6 +22,8 @@ _BAR_WIDTH = 16
 _FILE_WIDTH = 160
 # A moving picture has every column where it has this much room.
 _WIDE = 140
+# No figure is larger; what is comes from somebody who makes things up.
+_LARGEST = 2**64
 
 _Status = Mapping[str, Any]
 
@@ -194,13 +196,19 @@ def _word(value: object) -> str:
     return printable(str(value), "")
 
 
+def _finite(value: object) -> float | None:
+    """A number of an answer; None for anything else."""
+    # Adding 0.0 makes a negative zero positive.
+    return value + 0.0 if isinstance(value, (int, float)) and abs(value) < _LARGEST else None
+
+
 def _number(value: object) -> float:
-    """A number of an answer, 0 for anything else; never a negative zero."""
-    return value + 0.0 if isinstance(value, (int, float)) else 0.0
+    return _finite(value) or 0.0
 
 
 def _whole(value: object) -> str:
-    return f"{value:.0f}" if isinstance(value, (int, float)) else "-"
+    number = _finite(value)
+    return "-" if number is None else f"{number:.0f}"
 
 
 def _percent(value: object) -> str:
@@ -208,4 +216,5 @@ def _percent(value: object) -> str:
 
 
 def _size(value: object, absent: str = "0 B") -> str:
-    return format_size(int(value)) if isinstance(value, (int, float)) and value >= 0 else absent
+    number = _finite(value)
+    return absent if number is None or number < 0 else format_size(int(number))
