@@ -26,7 +26,7 @@ class Report:
     ) -> None:
         """One comparison. `must` bounds ours / other from above, or from below with `at_least`."""
         ratio = ours / other if other else float("nan")
-        held = ratio >= must if at_least else ratio <= must
+        held = bool(ratio >= must if at_least else ratio <= must)
         sign = ">=" if at_least else "<="
         row = {"what": what, "ours": ours, "other": other, "unit": unit, "ratio": ratio}
         self.rows.append({**row, "must": f"{sign} {must}", "held": held, **extra})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import math
 import random
+import re
 from typing import Any
 
 import pytest
@@ -127,9 +128,8 @@ def test_class_follows_from_what_is_asked() -> None:
     ],
 )
 def test_bad_requests(asked: dict[str, Any], text: str) -> None:
-    with pytest.raises(ValueError, match="(?s).*") as caught:
+    with pytest.raises(ValueError, match=re.escape(text)):
         task("a", **asked)
-    assert text in str(caught.value)
 
 
 def test_bad_devices_and_limits() -> None:

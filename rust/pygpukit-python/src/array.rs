@@ -18,7 +18,7 @@ use smallvec::SmallVec;
 use crate::device::{PyDevice, context, context_for};
 use crate::dtype::{self, DataType};
 use crate::errors::{ToPy, check_signals};
-use crate::inside::detached;
+use crate::inside::{attached, detached};
 
 pub type Dims = SmallVec<[i64; MAX_NDIM]>;
 
@@ -42,7 +42,7 @@ pub static FOLLOWED: AtomicBool = AtomicBool::new(false);
 /// The line of Python outside this package that runs now, as the end of a label.
 #[cold]
 fn caller() -> String {
-    Python::attach(|py| {
+    attached(|py| {
         let line = PyModule::import(py, "pygpukit.core.snapshot")?.getattr("caller")?.call0()?.extract::<String>()?;
         PyResult::Ok(format!(" made at {line}"))
     })

@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyModule;
 
-use crate::inside::Inside;
+use crate::inside::{Inside, attached};
 
 static ERRORS: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
 
@@ -33,7 +33,7 @@ pub fn carry(error: PyErr) -> Error {
 }
 
 pub fn raise(name: &str, message: String) -> PyErr {
-    Python::attach(|py| {
+    attached(|py| {
         let class = ERRORS
             .get_or_try_init(py, || PyModule::import(py, "pygpukit.errors").map(Bound::unbind))
             .and_then(|module| module.bind(py).getattr(name));
@@ -96,7 +96,7 @@ impl<T> ToPy<T> for Result<T> {
 /// Run Python's signal handlers from a wait; Ctrl-C ends it, and so does the end of the interpreter.
 pub fn check_signals() -> Result<()> {
     let _inside = Inside::enter()?;
-    Python::attach(|py| {
+    attached(|py| {
         // The caller may hold the interpreter, and what it waits for may need it.
         py.detach(std::thread::yield_now);
         py.check_signals()

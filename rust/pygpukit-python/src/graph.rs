@@ -1,6 +1,7 @@
 //! `CudaGraph`: capture and replay.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use pygpukit_core::command::{Access, Command, Copy, CopyKind, Work};
@@ -21,6 +22,9 @@ use crate::errors::{ToPy, check_signals, raise};
 use crate::inside::detached;
 use crate::scalar::Scalar;
 use crate::stream::{PyStream, refuse_in_capture};
+
+/// How often a long replay looks for signals.
+const CHECK: Duration = Duration::from_millis(50);
 
 /// Bytes of one chunk of the parameter block, and of one parameter in it.
 const CHUNK: usize = 4096;
@@ -214,6 +218,34 @@ impl PyGraph {
             }
         }
         graph.replay(&ctx).py()
+    }
+
+    /// Replay so many times, one after the other, without the interpreter: other Python threads run meanwhile.
+    #[pyo3(signature = (times, stream=None))]
+    fn replay_many(&self, py: Python<'_>, times: u64, stream: Option<&Bound<'_, PyStream>>) -> PyResult<()> {
+        let mut ctx = context(py)?;
+        if let Some(stream) = stream {
+            ctx = Arc::new(stream.get().context(&ctx)?);
+        }
+        let graph = {
+            let mut inner = self.inner.lock();
+            inner.replayed = Some(ctx.stream.clone());
+            inner.graph.clone()
+        };
+        let Some(graph) = graph else {
+            return Err(misuse("the graph is empty: capture something first"));
+        };
+        detached(py, || {
+            let mut checked = Instant::now();
+            for _ in 0..times {
+                graph.replay(&ctx)?;
+                if checked.elapsed() > CHECK {
+                    check_signals()?;
+                    checked = Instant::now();
+                }
+            }
+            Ok(())
+        })
     }
 
     /// Wait for the last replay.

@@ -3,6 +3,7 @@
 //! Before Python 3.14 a thread that asks for the interpreter while that goes away is ended by unwinding its stack, and
 //! our frames do not survive it. So whoever runs Python code from here, or lets go of the interpreter, is counted.
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -35,10 +36,42 @@ impl Drop for Inside {
     }
 }
 
+thread_local! {
+    /// Has this thread let go of the interpreter?
+    static AWAY: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Marks its thread as one that does not hold the interpreter.
+struct Away(bool);
+
+impl Away {
+    fn new() -> Away {
+        Away(AWAY.replace(true))
+    }
+}
+
+impl Drop for Away {
+    fn drop(&mut self) {
+        AWAY.set(self.0);
+    }
+}
+
 /// Run something that takes a while without holding the interpreter.
 pub fn detached<T: Send>(py: Python<'_>, run: impl FnOnce() -> Result<T> + Send) -> PyResult<T> {
     let _inside = Inside::enter().py()?;
-    py.detach(run).py()
+    py.detach(|| {
+        let _away = Away::new();
+        run()
+    })
+    .py()
+}
+
+/// Hold the interpreter for a moment, wherever the thread is.
+pub fn attached<T>(run: impl FnOnce(Python<'_>) -> T) -> T {
+    let away = AWAY.replace(false);
+    let result = Python::attach(run);
+    AWAY.set(away);
+    result
 }
 
 /// Something that may wait, deep inside a call that holds the interpreter or does not.
@@ -53,7 +86,16 @@ pub fn blocking(function: &mut dyn FnMut() -> Result<()>) -> Result<()> {
     }
     let _inside = Inside::enter()?;
     let here = Here(function);
-    Python::attach(|py| py.detach(move || here.run()))
+    if AWAY.get() {
+        // Asking for the interpreter only to let go of it would wait for whoever has it.
+        return here.run();
+    }
+    Python::attach(|py| {
+        py.detach(move || {
+            let _away = Away::new();
+            here.run()
+        })
+    })
 }
 
 /// Wait until no thread is inside.

@@ -17,7 +17,7 @@ use crate::array::GPUArray;
 use crate::device::{PyDevice, context, context_for};
 use crate::dtype::DataType;
 use crate::errors::{ToPy, carry, check_signals};
-use crate::inside::{Inside, detached};
+use crate::inside::{Inside, attached, detached};
 use crate::scalar::Scalar;
 use crate::stream::{PyStream, refuse_in_capture};
 
@@ -233,7 +233,7 @@ fn submit_host(
 pub fn submit_callable(ctx: &ExecCtx, function: Py<PyAny>, uses: SmallVec<[Use; 4]>) -> PyResult<()> {
     let host = Arc::new(move || {
         let _inside = Inside::enter().map_err(|error| error.to_string())?;
-        Python::attach(|py| match function.bind(py).call0() {
+        attached(|py| match function.bind(py).call0() {
             Ok(_) => Ok(()),
             Err(error) => Err(carry(error).to_string()),
         })

@@ -16,7 +16,7 @@ use super::pool::Pool;
 use super::ranges::Range;
 use super::segment::{Backing, Segment, SegmentClass};
 use super::size_class::{Request, round_up};
-use super::stock::Stock;
+use super::stock::{Stock, promised};
 use super::uses::Uses;
 use crate::device::{DevPtr, Device, DeviceKind, SharedDevice};
 use crate::error::{Error, OutOfMemory, Result};
@@ -34,6 +34,9 @@ pub(super) const REPORTED_HOLDERS: usize = 5;
 /// How often, and after which pause, a full device is tried again once nothing is left to wait for.
 pub(super) const PRESSURE_ROUNDS: usize = 100;
 pub(super) const PRESSURE_PAUSE: Duration = Duration::from_micros(100);
+
+/// The same where a guarantee has the memory: only a thread that got no processor for so long can be in the way.
+const PROMISE_ROUNDS: usize = 10_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ArenaMode {
@@ -349,7 +352,7 @@ impl Arena {
             if self.make_room(None, needed, requester, check)? {
                 continue;
             }
-            if rounds == PRESSURE_ROUNDS || self.prospect() < needed {
+            if !self.may_come(needed, requester, rounds) {
                 return Err(full);
             }
             rounds += 1;
@@ -402,11 +405,18 @@ impl Arena {
         uses
     }
 
-    /// Bytes that are free, or held by nobody for much longer.
-    fn prospect(&self) -> usize {
-        let pools: usize = self.pools().iter().map(|pool| pool.held()).sum();
-        let held = pools.saturating_add(self.grown.load(Ordering::Relaxed));
-        self.memory_info().0.saturating_add(self.reserved().saturating_sub(held))
+    /// Is it worth another try, after so many, to find this much for a pool? Bytes that nobody holds are free, or will be
+    /// when the thread that moves them gets on.
+    fn may_come(&self, needed: usize, requester: u32, rounds: usize) -> bool {
+        let pools = self.pools();
+        let promised = promised(&pools, requester);
+        if promised >= needed {
+            return rounds < PROMISE_ROUNDS;
+        }
+        let held: usize = pools.iter().map(|pool| pool.held()).sum();
+        let held = held.saturating_add(self.grown.load(Ordering::Relaxed));
+        let others = self.memory_info().0.saturating_add(self.reserved().saturating_sub(held));
+        rounds < PRESSURE_ROUNDS && others.saturating_add(promised) >= needed
     }
 
     fn release(&self, segment: &Segment) {

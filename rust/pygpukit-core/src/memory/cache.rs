@@ -109,10 +109,12 @@ impl StreamCache {
         }
     }
 
-    /// Cached large segments that may serve a request: at most an eighth of it is wasted.
+    /// Cached large segments that may serve a request: at most an eighth of it is wasted, and nothing where a guarantee
+    /// holds the memory: it promises as many bytes of arrays as it holds.
     fn fitting(&self, rounded: usize) -> std::ops::Range<usize> {
-        let most = rounded.saturating_add(rounded / 8);
         let start = self.large.partition_point(|freed| freed.block.segment.bytes() < rounded);
+        let held = self.large.get(start).is_some_and(|freed| freed.block.segment.stock().is_some());
+        let most = if held { rounded } else { rounded.saturating_add(rounded / 8) };
         let end = self.large.partition_point(|freed| freed.block.segment.bytes() <= most);
         start..end
     }

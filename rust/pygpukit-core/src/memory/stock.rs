@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 
 use super::arena::Arena;
 use super::pieces::{PIECE_MAX, Spare, sizes};
+use super::pool::Pool;
 use super::segment::Pieces;
 use crate::error::{Error, Result};
 
@@ -83,8 +84,21 @@ impl Arena {
         self.put_back(stock.above.as_ref(), out);
     }
 
-    /// Pieces of together this many bytes: from stock, or from further above and at last from the device.
+    /// Pieces of together this many bytes: from stock, or from further above and at last from the device. After an error
+    /// the caller puts back what it has got.
     pub(super) fn draw(&self, stock: Option<&Arc<Stock>>, bytes: usize, into: &mut Pieces) -> Result<()> {
+        match self.draw_from_one(stock, bytes, into) {
+            // No stock has all of it, nor has the device, but together they may.
+            Err(error) if error.is_out_of_memory() && stock.is_some() && bytes > self.granule() => {
+                self.draw(stock, bytes / 2, into)?;
+                self.draw(stock, bytes - bytes / 2, into)
+            }
+            drawn => drawn,
+        }
+    }
+
+    /// The same, all of it from one of them.
+    fn draw_from_one(&self, stock: Option<&Arc<Stock>>, bytes: usize, into: &mut Pieces) -> Result<()> {
         let Some(stock) = stock else {
             let spare = self.spare.lock().take(bytes);
             into.push((spare.map_or_else(|| self.create(bytes), Ok)?, bytes));
@@ -99,7 +113,7 @@ impl Arena {
             }
         }
         let mut shed = Pieces::new();
-        match self.draw(stock.above.as_ref(), bytes, into) {
+        match self.draw_from_one(stock.above.as_ref(), bytes, into) {
             Err(error) if error.is_out_of_memory() => return self.compose(stock, bytes, into, error),
             drawn => drawn?,
         }
@@ -193,6 +207,20 @@ impl Arena {
         }
         if shed.is_empty() { shed } else { self.hold_back(stock.above.as_ref(), shed) }
     }
+}
+
+/// Bytes of the guarantees around a pool that no array has and no other guarantee holds: they are there, or on their way.
+pub(super) fn promised(pools: &[Arc<Pool>], requester: u32) -> usize {
+    let Some(asking) = pools.iter().find(|pool| pool.id() == requester) else { return 0 };
+    let around = std::iter::successors(Some(asking), |pool| pool.parent()).filter(|pool| pool.guarantee() > 0);
+    let unused = around.map(|pool| {
+        let inside = || pools.iter().filter(|other| other.is_within(pool));
+        let arrays: usize = inside().map(|other| other.held()).sum();
+        let others = inside().filter(|other| !asking.is_within(other)).filter_map(|other| other.own_stock());
+        let elsewhere: usize = others.map(|stock| stock.unused()).sum();
+        pool.guarantee().saturating_sub(arrays + elsewhere)
+    });
+    unused.max().unwrap_or(0)
 }
 
 /// A piece as its halves, quarters and so on down to two of the smallest.

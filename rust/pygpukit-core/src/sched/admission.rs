@@ -111,14 +111,12 @@ impl Admission {
         let id = self.next_task;
         let (decision, state) = self.decide(&request, partition, key(&request, id));
         self.next_task += 1;
-        match state {
-            Some(TaskState::Admitted(demand)) => self.take(&request, id, &demand),
-            Some(TaskState::Waiting(lines)) => self.wait(&request, id, lines),
-            None => return Ok((id, decision)),
+        let Some(state) = state else { return Ok((id, decision)) };
+        match &state {
+            TaskState::Admitted(demand) => self.take(&request, id, demand),
+            TaskState::Waiting(lines) => self.wait(&request, id, *lines),
         }
-        if let Some(state) = state {
-            self.tasks.insert(id, Task { request, state });
-        }
+        self.tasks.insert(id, Task { request, state });
         Ok((id, decision))
     }
 
@@ -154,14 +152,8 @@ impl Admission {
         }
         let id = PartitionId(self.next_partition);
         self.next_partition += 1;
-        self.device.ledger.memory -= demand.memory;
-        match (demand.compute, &mut self.device.ledger.space) {
-            (Compute::Lane(width), Space::Sms(sms)) => *sms -= width,
-            (Compute::Time(share), _) => self.device.ledger.lent += u64::from(share.ppm()),
-            (Compute::Lane(_), Space::Time(_)) => {}
-        }
-        self.whole.lanes += u32::from(matches!(demand.compute, Compute::Lane(_)));
-        self.whole.windows += u32::from(demand.windows);
+        self.device.ledger.lend(&demand);
+        self.whole.take(&demand);
         self.partitions.insert(id, Partition::new(id, spec, demand));
         Ok(id)
     }
@@ -179,14 +171,8 @@ impl Admission {
             return Err(PartitionError::Busy { name: partition.spec.name.clone(), tasks, waiting });
         }
         self.partitions.remove(&id);
-        self.device.ledger.memory += demand.memory;
-        match (demand.compute, &mut self.device.ledger.space) {
-            (Compute::Lane(width), Space::Sms(sms)) => *sms += width,
-            (Compute::Time(share), _) => self.device.ledger.lent -= u64::from(share.ppm()),
-            (Compute::Lane(_), Space::Time(_)) => {}
-        }
-        self.whole.lanes -= u32::from(matches!(demand.compute, Compute::Lane(_)));
-        self.whole.windows -= u32::from(demand.windows);
+        self.device.ledger.get_back(&demand);
+        self.whole.give_back(&demand);
         Ok(self.admit_waiting())
     }
 
@@ -228,6 +214,11 @@ impl Admission {
     pub fn position(&self, id: TaskId) -> Option<usize> {
         let task = self.waiting(id)?;
         Some(self.queue.range(..key(&task.request, id)).count())
+    }
+
+    /// Requests that wait, in their order.
+    pub fn queued(&self) -> impl Iterator<Item = TaskId> {
+        self.queue.iter().map(|(_, id)| *id)
     }
 
     /// Why a request waits now; None where it does not.
@@ -417,8 +408,7 @@ impl Admission {
         let partition = self.partition_mut(request.partition);
         partition.ledger.take(demand);
         partition.tasks += 1;
-        self.whole.lanes += u32::from(matches!(demand.compute, Compute::Lane(_)));
-        self.whole.windows += u32::from(demand.windows);
+        self.whole.take(demand);
         if let (Some(job), Compute::Time(_)) = (demand.job, demand.compute) {
             self.lane_mut(request.partition).deadlines.insert(job, id);
         }
@@ -428,8 +418,7 @@ impl Admission {
         let partition = self.partition_mut(request.partition);
         partition.ledger.give_back(demand);
         partition.tasks -= 1;
-        self.whole.lanes -= u32::from(matches!(demand.compute, Compute::Lane(_)));
-        self.whole.windows -= u32::from(demand.windows);
+        self.whole.give_back(demand);
         if let (Some(job), Compute::Time(_)) = (demand.job, demand.compute) {
             self.lane_mut(request.partition).deadlines.remove(job, id);
         }

@@ -1,5 +1,7 @@
 //! Deadlines of the tasks that share a lane: can all be met by earliest deadline first, without preemption?
 
+use std::cmp::Ordering;
+
 use super::request::{Share, TaskId, ppm_ceil};
 
 /// One run of a task: it takes `cost` and has to end `deadline` after its release.
@@ -38,6 +40,8 @@ pub(super) struct Rules {
 pub(super) struct Deadlines {
     jobs: Vec<(Job, TaskId)>,
     density: u64,
+    /// The largest cost, and how many jobs have it.
+    longest: (u64, usize),
 }
 
 impl Deadlines {
@@ -45,6 +49,11 @@ impl Deadlines {
         let at = self.jobs.partition_point(|(other, known)| (other.deadline, *known) < (job.deadline, id));
         self.jobs.insert(at, (job, id));
         self.density += job.density;
+        match job.cost.cmp(&self.longest.0) {
+            Ordering::Greater => self.longest = (job.cost, 1),
+            Ordering::Equal => self.longest.1 += 1,
+            Ordering::Less => {}
+        }
     }
 
     pub fn remove(&mut self, job: Job, id: TaskId) {
@@ -52,19 +61,31 @@ impl Deadlines {
         if self.jobs.get(at).is_some_and(|(_, known)| *known == id) {
             self.jobs.remove(at);
             self.density -= job.density;
+            self.longest.1 -= usize::from(job.cost == self.longest.0);
+            if self.longest.1 == 0 {
+                let cost = self.jobs.iter().map(|(job, _)| job.cost).max().unwrap_or(0);
+                self.longest = (cost, self.jobs.iter().filter(|(job, _)| job.cost == cost).count());
+            }
         }
     }
 
     #[cfg(test)]
     pub fn is_empty(&self) -> bool {
-        self.jobs.is_empty() && self.density == 0
+        self.jobs.is_empty() && self.density == 0 && self.longest == (0, 0)
     }
 
     /// Are all deadlines met when the job joins? Otherwise the inequality of the earliest deadline that is not.
     ///
     /// For every deadline D: the densities of jobs with deadlines up to D, and the longest that can be in the way (work
-    /// of others and a job with a later deadline) over D, are at most the bound.
+    /// of others and a job with a later deadline) over D, are at most the bound. The known jobs pass this among
+    /// themselves.
     pub fn admits(&self, new: Job, rules: Rules) -> Result<(), Missed> {
+        let blocked = |cost: u64| rules.blocking.saturating_add(cost);
+        // Most sets pass with the worst of everything at once.
+        let earliest = self.jobs.first().map_or(new.deadline, |(first, _)| first.deadline.min(new.deadline));
+        if fits(self.density + new.density, blocked(self.longest.0.max(new.cost)), earliest, rules.bound) {
+            return Ok(());
+        }
         let mut missed = None;
         let mut density = self.density;
         let mut later = 0; // the largest cost of known jobs with later deadlines
@@ -72,14 +93,15 @@ impl Deadlines {
         let mut new_due = true;
         // From the latest deadline to the earliest, one step per distinct deadline.
         while end > 0 || new_due {
-            let known = end.checked_sub(1).map(|last| self.jobs[last].0.deadline);
-            let deadline = known.map_or(new.deadline, |known| if new_due { known.max(new.deadline) } else { known });
-            let at_or_before = new.deadline <= deadline;
-            let blocked = |cost: u64| rules.blocking.saturating_add(cost);
-            let (share, in_the_way) = if at_or_before {
+            let known = end.checked_sub(1).map_or(0, |last| self.jobs[last].0.deadline);
+            let deadline = if new_due { known.max(new.deadline) } else { known };
+            let (share, in_the_way) = if new.deadline <= deadline {
                 (density + new.density, blocked(later))
+            } else if new.cost > later {
+                (density, blocked(new.cost))
             } else {
-                (density, blocked(later.max(new.cost)))
+                // The new job changes nothing from here on.
+                break;
             };
             if !fits(share, in_the_way, deadline, rules.bound) {
                 let used = density.saturating_add(ppm_ceil(blocked(later), deadline));
@@ -87,13 +109,12 @@ impl Deadlines {
                 missed = Some(Missed { asked: total - used, used, bound: u64::from(rules.bound.ppm()) });
             }
             new_due &= deadline != new.deadline;
-            while let Some(last) = end.checked_sub(1)
-                && self.jobs[last].0.deadline == deadline
+            while let Some((job, _)) = self.jobs[..end].last()
+                && job.deadline == deadline
             {
-                let job = self.jobs[last].0;
                 density -= job.density;
                 later = later.max(job.cost);
-                end = last;
+                end -= 1;
             }
         }
         missed.map_or(Ok(()), Err)

@@ -18,7 +18,10 @@ use crate::stream::{Stream, wait_until};
 use super::clock::Clock;
 use super::cost::{Batch, Costs};
 use super::lease::{Lease, Own};
-use super::turns::{Pace, Seat, Terms, Tier, Turns};
+use super::turns::{Seat, Terms, Tier, Turns};
+
+/// A lone tenant's batches are read when there are so many.
+const UNREAD: usize = 4;
 
 /// Rows of the trace kept.
 const TRACE: usize = 100_000;
@@ -97,7 +100,7 @@ pub struct Gate {
 }
 
 impl Gate {
-    pub fn new(lane: &Arc<Lane>, pace: Pace, clock: Arc<dyn Clock>) -> Arc<Gate> {
+    pub fn new(lane: &Arc<Lane>, clock: Arc<dyn Clock>) -> Arc<Gate> {
         Arc::new(Gate {
             device: lane.device().clone(),
             clock,
@@ -105,7 +108,7 @@ impl Gate {
             inner: Mutex::new(Inner {
                 lane: lane.clone(),
                 next_lane: None,
-                turns: Turns::new(pace),
+                turns: Turns::default(),
                 costs: Costs::default(),
                 seats: Vec::new(),
                 closing: false,
@@ -367,14 +370,21 @@ impl Inner {
         Ok(true)
     }
 
-    /// Where the next batch begins: at the end of the last one while it runs, else here.
-    pub(super) fn start(&mut self, gate: &Gate, stream: &Arc<Stream>) -> Result<Arc<Mark>> {
+    /// Where the next batch of a turn begins: at the end of the one before while that runs, else here. The first one
+    /// begins here, behind the turn before, so that nobody is charged for the change.
+    pub(super) fn start(&mut self, gate: &Gate, stream: &Arc<Stream>, first: bool) -> Result<Arc<Mark>> {
         if let [last] = &self.last[..]
+            && !first
             && !last.is_passed()?
         {
             return Ok(last.clone());
         }
         gate.mark(stream)
+    }
+
+    /// Account for what has ended, if there is anybody to whom it matters now.
+    pub(super) fn catch_up(&mut self, gate: &Gate, seat: Seat) -> Result<()> {
+        if self.spans.len() >= UNREAD || self.turns.is_contended(seat) { self.harvest(gate) } else { Ok(()) }
     }
 
     /// End the open batch here.

@@ -250,7 +250,7 @@ impl Lease {
         if self.is_ended() {
             return Err(Error::TaskEnded(format!("task '{}' has ended and cannot use the device any more", self.name)));
         }
-        inner.harvest(gate)?;
+        inner.catch_up(gate, self.seat)?;
         loop {
             let now = gate.now();
             if !inner.settle(gate)? {
@@ -321,7 +321,7 @@ impl Lease {
         }
         if own.open.is_none() {
             own.cut = false;
-            let start = inner.start(gate, stream)?;
+            let start = inner.start(gate, stream, !joined)?;
             own.open = Some(Open { start, predicted: 0, batch: Batch::new() });
             own.gaps += u32::from(idle);
         }

@@ -215,6 +215,18 @@ pub(super) struct Whole {
     pub windows: u32,
 }
 
+impl Whole {
+    pub fn take(&mut self, demand: &Demand) {
+        self.lanes += u32::from(matches!(demand.compute, Compute::Lane(_)));
+        self.windows += u32::from(demand.windows);
+    }
+
+    pub fn give_back(&mut self, demand: &Demand) {
+        self.lanes -= u32::from(matches!(demand.compute, Compute::Lane(_)));
+        self.windows -= u32::from(demand.windows);
+    }
+}
+
 impl Ledger {
     pub fn new(memory: u64, space: Space) -> Ledger {
         Ledger { memory, space, lent: 0, memory_used: 0, lane_sms: 0, lanes: 0, time_used: 0 }
@@ -240,6 +252,27 @@ impl Ledger {
         match self.space {
             Space::Sms(_) => device.sms_for(self.time_used + self.lent).max(u64::from(device.min_common)),
             Space::Time(_) => 0,
+        }
+    }
+
+    /// Give a part to a partition: nobody else can reserve it then.
+    pub fn lend(&mut self, demand: &Demand) {
+        self.memory -= demand.memory;
+        match (demand.compute, &mut self.space) {
+            (Compute::Lane(width), Space::Sms(sms)) => *sms -= width,
+            (Compute::Time(share), _) => self.lent += u64::from(share.ppm()),
+            // A partition without SMs has no lanes to lend.
+            (Compute::Lane(_), Space::Time(_)) => {}
+        }
+    }
+
+    /// Undo `lend`.
+    pub fn get_back(&mut self, demand: &Demand) {
+        self.memory += demand.memory;
+        match (demand.compute, &mut self.space) {
+            (Compute::Lane(width), Space::Sms(sms)) => *sms += width,
+            (Compute::Time(share), _) => self.lent -= u64::from(share.ppm()),
+            (Compute::Lane(_), Space::Time(_)) => {}
         }
     }
 

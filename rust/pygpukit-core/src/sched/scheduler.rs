@@ -22,11 +22,11 @@ use super::lease::Lease;
 use super::ledger::Capacity;
 use super::partition::{PartitionSpec, PartitionUsage};
 use super::request::{Class, Isolation, PartitionId, Request, Share, TaskId};
-use super::turns::{Pace, Terms, WHOLE};
+use super::turns::{Terms, WHOLE};
 
-/// Device time of one turn, by class: short where others must not wait long.
-const QUANTUM_NS: [(Class, u64); 3] =
-    [(Class::Guaranteed, 2_000_000), (Class::Burstable, 1_000_000), (Class::BestEffort, 250_000)];
+/// Device time of one turn, and of what may be in flight when more is submitted.
+const QUANTUM_NS: u64 = 1_000_000;
+const LEAD_NS: u64 = 500_000;
 
 /// The longest that work of others keeps a job with a deadline waiting, as long as their kernels are not longer.
 const BLOCKING_NS: u64 = 500_000;
@@ -115,7 +115,7 @@ impl Scheduler {
             capacity.queue_limit = limit;
         }
         let device = Room {
-            gate: Gate::new(&state.lane, Pace::default(), clock.clone()),
+            gate: Gate::new(&state.lane, clock.clone()),
             pool: state.root_pool.clone(),
             groups: (0..groups.len()).collect(),
         };
@@ -285,7 +285,7 @@ impl Scheduler {
         }
         let groups = self.take_groups(PartitionId::DEFAULT, sms, check)?;
         let lane = self.state.lanes.get(self.fine, &groups)?;
-        let gate = Gate::new(&lane, Pace::default(), self.clock.clone());
+        let gate = Gate::new(&lane, self.clock.clone());
         gate.set_trace(self.book.lock().tracing);
         Ok(Room { gate, pool, groups })
     }
@@ -338,14 +338,16 @@ impl Scheduler {
             let scaled = u64::from(share.ppm()) * all / u64::from(lane.sm_count().max(1));
             scaled.min(u64::from(WHOLE)) as u32
         };
-        let quantum_ns = QUANTUM_NS.iter().find(|(class, _)| *class == request.class).map_or(1_000_000, |(_, ns)| *ns);
+        let own = matches!(placement.mode, Mode::OwnLane(_));
         Terms {
             class: request.class,
-            request: if matches!(placement.mode, Mode::OwnLane(_)) { WHOLE } else { of_lane(placement.share) },
+            request: if own { WHOLE } else { of_lane(placement.share) },
             limit: placement.share_limit.map_or(WHOLE, of_lane),
             weight: request.weight,
             priority: request.priority,
-            quantum_ns,
+            quantum_ns: QUANTUM_NS,
+            // Nobody else is on a lane of its own: nothing is held back.
+            lead_ns: if own { u64::MAX } else { LEAD_NS },
         }
     }
 
@@ -357,8 +359,15 @@ impl Scheduler {
             return;
         }
         if wanted {
-            let (_, quantum_ns) = QUANTUM_NS[1];
-            let terms = Terms { class: Class::Burstable, request: 0, limit: WHOLE, weight: 1, priority: 0, quantum_ns };
+            let terms = Terms {
+                class: Class::Burstable,
+                request: 0,
+                limit: WHOLE,
+                weight: 1,
+                priority: 0,
+                quantum_ns: QUANTUM_NS,
+                lead_ns: LEAD_NS,
+            };
             self.state.set_unscheduled(Some(book.device.gate.join("(unscheduled)", terms)));
         } else if let Some(lease) = self.state.set_unscheduled(None) {
             lease.end();
@@ -377,8 +386,7 @@ impl Scheduler {
         };
         let mut book = self.book.lock();
         book.own.insert(id, groups);
-        // Nobody else is on this lane: nothing is held back.
-        let gate = Gate::new(&lane, Pace { lead_ns: u64::MAX, grace_ns: 0 }, self.clock.clone());
+        let gate = Gate::new(&lane, self.clock.clone());
         gate.set_trace(book.tracing);
         Ok(gate)
     }

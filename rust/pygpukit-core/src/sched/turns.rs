@@ -27,29 +27,27 @@ pub struct Terms {
     pub priority: i32,
     /// Device time of one turn.
     pub quantum_ns: u64,
+    /// More is submitted when what was submitted before will end within this time.
+    pub lead_ns: u64,
 }
 
+/// Turns and leads of those who must give way at once, while somebody is there they would have to give way to.
+const SHORT_NS: u64 = 250_000;
+
 impl Terms {
+    /// Is it promised something that others' work in flight delays?
+    fn is_promised(&self) -> bool {
+        self.class == Class::Guaranteed || self.request > 0
+    }
+
     /// What the request may save up: two turns, and five milliseconds' worth.
     fn burst_ns(&self) -> i64 {
         2 * self.quantum_ns as i64 + share_of(5_000_000, self.request)
     }
 }
 
-/// How turns follow each other on a lane.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pace {
-    /// A turn may begin when the work before it will end within this time.
-    pub lead_ns: u64,
-    /// An idle holder keeps the lane this long; besteffort holders do not.
-    pub grace_ns: u64,
-}
-
-impl Default for Pace {
-    fn default() -> Pace {
-        Pace { lead_ns: 150_000, grace_ns: 100_000 }
-    }
-}
+/// An idle holder keeps the lane this long; besteffort holders do not.
+const GRACE_NS: u64 = 100_000;
 
 /// Number of a tenant on its lane.
 pub type Seat = usize;
@@ -190,7 +188,6 @@ struct Hold {
 
 #[derive(Debug, Default)]
 pub struct Turns {
-    pace: Pace,
     tenants: Vec<Option<Tenant>>,
     holder: Option<Hold>,
     /// When the device will have finished what was submitted, as predicted.
@@ -201,10 +198,6 @@ pub struct Turns {
 }
 
 impl Turns {
-    pub fn new(pace: Pace) -> Turns {
-        Turns { pace, ..Turns::default() }
-    }
-
     pub fn join(&mut self, terms: Terms, now: u64) -> Seat {
         let tenant = Tenant {
             terms,
@@ -330,7 +323,7 @@ impl Turns {
         };
         let elsewhere = Step::Wait { until: now + 20_000_000, wake: Some(next) };
         match self.holder {
-            Some(hold) if hold.seat == me && next == me => self.when_near_end(tier, now, Step::Renew),
+            Some(hold) if hold.seat == me && next == me => self.when_near_end(me, tier, now, Step::Renew),
             Some(hold) if hold.seat == me => Step::Close,
             _ if next != me => elsewhere,
             Some(hold) => {
@@ -341,24 +334,37 @@ impl Turns {
                     Step::Wait { until: idle_at, wake: None }
                 }
             }
-            None => self.when_near_end(tier, now, Step::Open),
+            None => self.when_near_end(me, tier, now, Step::Open),
         }
     }
 
     /// Those with a promise queue up at once; others wait until what runs is about to end.
-    fn when_near_end(&self, tier: Tier, now: u64, then: Step) -> Step {
-        let ready_at = self.busy_until.saturating_sub(self.pace.lead_ns);
+    fn when_near_end(&self, me: Seat, tier: Tier, now: u64, then: Step) -> Step {
+        let (_, lead) = self.quantum_and_lead(me);
+        let ready_at = self.busy_until.saturating_sub(lead);
         if tier <= Tier::Guaranteed || now >= ready_at { then } else { Step::Wait { until: ready_at, wake: None } }
+    }
+
+    /// A besteffort tenant keeps little in flight beside those who are promised something.
+    fn quantum_and_lead(&self, seat: Seat) -> (u64, u64) {
+        let Some(own) = self.tenants.get(seat).and_then(Option::as_ref) else { return (0, 0) };
+        let promised = |tenant: &Tenant| tenant.terms.is_promised() || tenant.job.is_some();
+        let (quantum, lead) = (own.terms.quantum_ns, own.terms.lead_ns);
+        if own.terms.class == Class::BestEffort && self.tenants.iter().flatten().any(promised) {
+            return (quantum.min(SHORT_NS), lead.min(SHORT_NS));
+        }
+        (quantum, lead)
     }
 
     /// Begin a turn or a further quantum. Returns the device time that may be submitted.
     pub fn open(&mut self, me: Seat, now: u64) -> i64 {
+        let (quantum, _) = self.quantum_and_lead(me);
         let Some(tenant) = self.tenant(me) else { return 0 };
         tenant.refill(now);
         tenant.wants = false;
         let tier = tenant.tier();
         let (by_request, by_weight) = (tenant.by_request, tenant.by_weight);
-        let quantum = tenant.terms.quantum_ns as i64;
+        let quantum = quantum as i64;
         if tier.is_entitled() {
             self.request_clock = self.request_clock.max(by_request);
         } else if tier.spends_excess() {
@@ -415,7 +421,7 @@ impl Turns {
     fn grace(&self, seat: Seat) -> u64 {
         match self.tenants.get(seat).and_then(Option::as_ref).map(|t| t.terms.class) {
             Some(Class::BestEffort) | None => 0,
-            Some(_) => self.pace.grace_ns,
+            Some(_) => GRACE_NS,
         }
     }
 

@@ -123,3 +123,44 @@ fn a_quota_is_exact_under_contention() {
     assert_eq!(got.len(), 1000);
     assert_eq!(pool.stats().used, 1000 * 256);
 }
+
+/// What one thread is about to give back or to take is not missing to another.
+#[test]
+fn threads_below_a_shared_guarantee_always_find_memory() {
+    const SHARE: usize = 24 * MIB;
+    let work = |rig: &Rig, pool: &Arc<Pool>, index: usize, covered: bool| {
+        let (mut draw, mut live) = (Draw(index as u64 + 1), Vec::<Arc<Storage>>::new());
+        for _ in 0..4000 {
+            let bytes = (1 + draw.next(10)) * 2 * MIB;
+            if covered && live.iter().map(|array| array.bytes()).sum::<usize>() + bytes > SHARE {
+                live.swap_remove(draw.next(live.len()));
+                continue;
+            }
+            match pool.allocate(bytes, &rig.streams[index]) {
+                Ok(array) => {
+                    rig.use_on(&array, index);
+                    live.push(array);
+                }
+                Err(error) => {
+                    assert!(!covered, "{error}");
+                    live.truncate(draw.next(live.len() + 1));
+                }
+            }
+        }
+    };
+    for deferred in [None, Some(5)] {
+        let rig = rig(ArenaMode::Vmm, 128 * MIB, deferred, 4);
+        let root = Pool::root(&rig.arena, "root");
+        let options = PoolOptions { guarantee: 3 * SHARE, ..PoolOptions::default() };
+        let safe = root.child_with("safe", options, &mut || Ok(())).unwrap();
+        let greedy = root.child("greedy", None).unwrap();
+        std::thread::scope(|scope| {
+            for (index, pool) in [&safe, &safe, &safe, &greedy].into_iter().enumerate() {
+                let (work, rig) = (&work, &rig);
+                scope.spawn(move || work(rig, pool, index, index < 3));
+            }
+        });
+        drop((safe, greedy, root));
+        rig.assert_nothing_left();
+    }
+}

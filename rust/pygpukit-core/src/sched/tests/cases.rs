@@ -200,6 +200,16 @@ fn who_can_share_does_not_hold_lanes() {
 }
 
 #[test]
+fn who_could_never_share_waits_for_a_lane() {
+    let mut books = admission(Capacity { max_lanes: 2, time_margin: share(0.5), ..h200(10) });
+    let (first, ..) = verdict(&mut books, guaranteed(0.1));
+    let (second, answer, why) = verdict(&mut books, guaranteed(0.6));
+    assert_eq!((answer, why.as_str()), (Verdict::Queued, "lanes: 1 asked + 2 in use > 2 of the device"));
+    assert_eq!(books.release(first), [second]);
+    assert_eq!(books.placement(second).unwrap().mode, Mode::OwnLane(80));
+}
+
+#[test]
 fn cancelling_one_who_waits_lets_others_in() {
     let mut books = admission(h200(10));
     verdict(&mut books, burstable(5));

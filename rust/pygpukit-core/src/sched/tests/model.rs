@@ -223,28 +223,24 @@ impl Model {
         (Reverse(waiting.request.priority), waiting.id) < (Reverse(priority), id)
     }
 
-    /// What is short or claimed by somebody before: lines, and why.
+    /// What is short, then what is claimed by somebody before: line, name, and by whom.
     fn held(
         &self,
         request: &Request,
         id: TaskId,
         lane: bool,
         may_share: bool,
-    ) -> (Vec<Line>, Option<(&'static str, Option<TaskId>)>) {
+    ) -> Vec<(Line, &'static str, Option<TaskId>)> {
         let now = self.now();
-        let short = now.short(request, lane);
+        let mut held: Vec<_> = now.short(request, lane).into_iter().map(|(line, name)| (line, name, None)).collect();
         let before: Vec<&Waiting> = self.waiting.iter().filter(|w| Model::is_before(w, request.priority, id)).collect();
-        let mut behind = Vec::new();
         for (line, name) in now.asked(request, lane, may_share) {
-            let first =
-                before.iter().filter(|w| w.lines.contains(&line)).min_by_key(|w| (Reverse(w.request.priority), w.id));
-            behind.extend(first.map(|first| (line, name, first.id)));
+            let mut claims = before.iter().filter(|w| w.lines.contains(&line));
+            if let Some(first) = claims.next().filter(|_| !held.iter().any(|(known, ..)| *known == line)) {
+                held.push((line, name, Some(first.id)));
+            }
         }
-        let mut lines: Vec<Line> = short.iter().map(|(line, _)| *line).collect();
-        lines
-            .extend(behind.iter().map(|(line, ..)| *line).filter(|line| !short.iter().any(|(known, _)| known == line)));
-        let why = short.first().map(|(_, name)| (*name, None));
-        (lines, why.or_else(|| behind.first().map(|(_, name, id)| (*name, Some(*id)))))
+        held
     }
 
     fn judge(&self, request: &Request, id: TaskId) -> Judged {
@@ -266,19 +262,21 @@ impl Model {
             return Judged::Never(name);
         }
         let may_share = lane && request.isolation == Isolation::Auto && empty.short(request, false).is_empty();
-        let (mut lines, mut why) = self.held(request, id, lane, may_share);
-        if lines.is_empty() {
+        let lanes = |line: &Line| *line == ("lanes", 0);
+        let mut held = self.held(request, id, lane, may_share);
+        if held.is_empty() {
             return Judged::Fits { lane };
         }
-        if may_share && lines == [("lanes", 0)] {
-            (lines, why) = self.held(request, id, false, false);
-            if lines.is_empty() {
+        if may_share && held.iter().all(|(line, ..)| lanes(line)) {
+            held = self.held(request, id, false, false);
+            if held.is_empty() {
                 return Judged::Fits { lane: false };
             }
         } else if may_share {
-            lines.retain(|line| *line != ("lanes", 0));
+            held.retain(|(line, ..)| !lanes(line));
         }
-        Judged::Waits { lines, why: why.unwrap() }
+        let (_, name, behind) = held[0];
+        Judged::Waits { lines: held.into_iter().map(|(line, ..)| line).collect(), why: (name, behind) }
     }
 
     pub fn submit(&mut self, request: Request) -> Answer {
@@ -305,9 +303,10 @@ impl Model {
     }
 
     pub fn release(&mut self, id: TaskId) -> Vec<TaskId> {
+        let known = self.admitted.len() + self.waiting.len();
         self.admitted.retain(|task| task.id != id);
         self.waiting.retain(|task| task.id != id);
-        self.admit_waiting()
+        if self.admitted.len() + self.waiting.len() < known { self.admit_waiting() } else { Vec::new() }
     }
 
     /// Everybody in order; who stands behind somebody else in a line is passed over.

@@ -1,9 +1,16 @@
 //! Random sequences of requests, ends and partitions: the books and the brute-force model never differ.
 
+use std::cell::RefCell;
+use std::collections::HashMap;
+
 use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
 
 use super::model::Model;
 use super::*;
+
+/// How often each answer was given.
+type Seen = HashMap<(Verdict, Option<&'static str>), usize>;
 
 /// One step; numbers are taken modulo what is there.
 #[derive(Clone, Debug)]
@@ -128,6 +135,7 @@ fn compare(books: &Admission, model: &Model) {
         assert_eq!(matches!(placement.mode, Mode::OwnLane(_)), task.lane, "{:?}", task.request);
         assert!(placement.memory_quota.is_none_or(|quota| quota >= placement.memory_hard));
     }
+    assert_eq!(books.queued().collect::<Vec<_>>(), model.waiting());
     for (place, id) in model.waiting().into_iter().enumerate() {
         assert_eq!(books.position(id), Some(place));
         let reason = books.reason(id).expect("who waits has a reason");
@@ -151,7 +159,7 @@ fn compare(books: &Admission, model: &Model) {
     assert_eq!(usage.iter().map(|part| part.tasks).sum::<usize>(), model.admitted.len());
 }
 
-fn run(capacity: Capacity, steps: Vec<Step>) {
+fn run(capacity: Capacity, steps: Vec<Step>, seen: &mut Seen) {
     let mut books = admission(capacity);
     let mut model = Model::new(capacity);
     for (number, step) in steps.into_iter().enumerate() {
@@ -167,6 +175,8 @@ fn run(capacity: Capacity, steps: Vec<Step>) {
                 assert_eq!(foretold, decision, "evaluate differs from submit");
                 assert_eq!(answer(&decision), model.submit(request), "{request:?}");
                 decision.shortage.iter().for_each(assert_true);
+                let resource = decision.shortage.as_ref().map(|shortage| shortage.resource.name());
+                *seen.entry((decision.verdict, resource)).or_default() += 1;
             }
             Step::Release(at) => {
                 let known: Vec<TaskId> = model.admitted.iter().map(|t| t.id).chain(model.waiting()).collect();
@@ -212,17 +222,29 @@ fn run(capacity: Capacity, steps: Vec<Step>) {
     assert!(books.is_clean());
 }
 
-/// About 30 decisions each; PROPTEST_CASES raises them.
+/// About 25 decisions each; PROPTEST_CASES raises them.
 fn cases() -> u32 {
     let asked = std::env::var("PROPTEST_CASES").ok().and_then(|text| text.parse().ok());
-    asked.unwrap_or(if cfg!(debug_assertions) { 400 } else { 4_000 })
+    asked.unwrap_or(if cfg!(debug_assertions) { 400 } else { 5_000 })
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(cases()) })]
-
-    #[test]
-    fn books_and_brute_force_agree(capacity in capacities(), steps in steps()) {
-        run(capacity, steps);
+#[test]
+fn books_and_brute_force_agree() {
+    let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(cases()) };
+    let seen = RefCell::new(HashMap::new());
+    let outcome = TestRunner::new(config).run(&(capacities(), steps()), |(capacity, steps)| {
+        run(capacity, steps, &mut seen.borrow_mut());
+        Ok(())
+    });
+    if let Err(error) = outcome {
+        panic!("{error}");
+    }
+    // Every answer there is was among them.
+    let seen = seen.into_inner();
+    let waits = ["memory", "isolation", "SMs", "lanes", "time", "deadlines"];
+    let wanted = waits.iter().map(|name| (Verdict::Queued, Some(*name)));
+    let never = ["class", "priority", "queue"].iter().chain(&waits).map(|name| (Verdict::Rejected, Some(*name)));
+    for answer in wanted.chain(never).chain([(Verdict::Admitted, None)]) {
+        assert!(seen.contains_key(&answer), "no request was answered {answer:?}: {seen:?}");
     }
 }

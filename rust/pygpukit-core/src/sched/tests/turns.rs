@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use crate::sched::request::Class;
-use crate::sched::turns::{Pace, Seat, Step, Terms, Tier, Turns, WHOLE};
+use crate::sched::turns::{Seat, Step, Terms, Tier, Turns, WHOLE};
 
 const MS: u64 = 1_000_000;
 
@@ -24,7 +24,8 @@ struct Client {
 
 impl Client {
     fn new(class: Class, kernel_ns: u64) -> Client {
-        let terms = Terms { class, request: 0, limit: WHOLE, weight: 1, priority: 0, quantum_ns: 1_000_000 };
+        let terms =
+            Terms { class, request: 0, limit: WHOLE, weight: 1, priority: 0, quantum_ns: 1_000_000, lead_ns: 150_000 };
         Client { terms, kernel_ns, predicted_ns: kernel_ns as i64, learns: true, think_ns: None, active: (0, u64::MAX) }
     }
 
@@ -95,7 +96,7 @@ impl Outcome {
 /// Play clients against a lane. The device runs submissions in order; marks are seen when somebody asks.
 fn simulate(clients: &[Client], duration: u64, window: u64) -> Outcome {
     let mut clients = clients.to_vec();
-    let mut turns = Turns::new(Pace::default());
+    let mut turns = Turns::default();
     let seats: Vec<Seat> = clients.iter().map(|c| turns.join(c.terms, 0)).collect();
     let mut wakes: Vec<u64> = clients.iter().map(|c| c.active.0).collect();
     let mut wanted_since: Vec<Option<u64>> = vec![None; clients.len()];
@@ -269,9 +270,7 @@ fn a_guaranteed_tenant_takes_the_lane_within_what_is_in_flight() {
         Client::new(Class::Guaranteed, 2 * MS).request(0.6).synchronous(5 * MS),
         Client::new(Class::BestEffort, 100_000),
     ];
-    let mut besteffort = clients[1].clone();
-    besteffort.terms.quantum_ns = 250_000;
-    let outcome = simulate(&[clients[0].clone(), besteffort], 2_000 * MS, 1_000 * MS);
+    let outcome = simulate(&clients, 2_000 * MS, 1_000 * MS);
     assert!(outcome.worst_wait[0] < 600_000, "{}", outcome.worst_wait[0]);
     assert!(outcome.total[1] > 1_350 * MS, "{}", outcome.total[1]);
 }
@@ -290,7 +289,7 @@ fn whoever_was_away_does_not_bring_the_share_it_did_not_use() {
 
 #[test]
 fn a_deadline_job_goes_first_until_it_has_used_its_budget() {
-    let mut turns = Turns::new(Pace::default());
+    let mut turns = Turns::default();
     let terms = Client::new(Class::Burstable, 0).terms;
     let (job, other) = (turns.join(terms, 0), turns.join(Client::new(Class::Guaranteed, 0).request(0.5).terms, 0));
     turns.begin_job(job, 10 * MS, 2 * MS);
