@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -114,8 +115,8 @@ def test_intervals(capsys: pytest.CaptureFixture[str], text: str) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no terminals to open here")
-@pytest.mark.parametrize("columns", [80, 200])
-def test_top_moves_until_q(tenant: int, repository: Path, columns: int) -> None:
+@pytest.mark.parametrize(("columns", "leave"), [(80, "q"), (200, "Ctrl-C")])
+def test_top_moves_until_it_is_left(tenant: int, repository: Path, columns: int, leave: str) -> None:
     import pty
     import termios
 
@@ -124,17 +125,36 @@ def test_top_moves_until_q(tenant: int, repository: Path, columns: int) -> None:
     environment = {**os.environ, "PYTHONPATH": str(repository / "src"), "TERM": "xterm"}
     environment = {name: value for name, value in environment.items() if name not in ("COLUMNS", "LINES")}
     command = [sys.executable, "-m", "pygpukit", "top", "--interval", "0.05"]
-    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment) as process:
-        seen = b""
-        # Two pictures, so that it has moved.
-        while seen.count(b"q leaves") < 2:
-            seen += os.read(ours, 1 << 16)
-        os.write(ours, b"q")
-        assert process.wait(30) == 0
+    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
+    os.close(theirs)
+    seen = b""
+    has_left = False
+    try:
+        # A terminal is read to its end, or the program could not write its last words.
+        while part := _read(ours):
+            seen += part
+            # Two pictures, so that it has moved.
+            if seen.count(b"q leaves") >= 2 and not has_left:
+                has_left = True
+                if leave == "q":
+                    os.write(ours, b"q")
+                else:
+                    process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
     assert f"process {tenant}".encode() in seen
     assert (b"lane held by" in seen) == (columns == 200)
-    os.close(ours)
-    os.close(theirs)
+
+
+def _read(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, 1 << 16)
+    except OSError:
+        # So Linux says that nobody has the other side any more.
+        return b""
 
 
 def shown(status: dict[str, Any], **options: Any) -> str:

@@ -22,6 +22,8 @@ _BAR_WIDTH = 16
 _FILE_WIDTH = 160
 # A moving picture has every column where it has this much room.
 _WIDE = 140
+# Seconds of device time without a task that are worth a row.
+_WORTH_A_ROW = 0.01
 # No figure is larger; what is comes from somebody who makes things up.
 _LARGEST = 2**64
 
@@ -140,7 +142,7 @@ def running(status: _Status, live: bool = False, width: int = _FILE_WIDTH) -> Re
     if live:
         rows.sort(key=lambda task: -_number(task.get("share")))
     others = status.get("unscheduled")
-    if isinstance(others, dict) and _number(others.get("gpu_seconds")):
+    if isinstance(others, dict) and _number(others.get("gpu_seconds")) >= _WORTH_A_ROW:
         rows.append({"name": "(no task)", **others})
     if not rows:
         return Text("no task runs\n", "dim")

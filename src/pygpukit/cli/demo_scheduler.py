@@ -95,8 +95,9 @@ def run(args: argparse.Namespace) -> int:
         sizes = _Sizes(_calibrated(_STEP_SECONDS), _calibrated(_HOG_SECONDS))
         means = "SMs of its own" if divisible else "time, first in line, as this device cannot be divided"
         screen.print(
-            f"{device.name}: requests of {_REQUEST_STEPS} steps of about {_STEP_SECONDS * 1e3:g} ms come at random and "
-            f"need {_LOAD:.0%} of the time.\n"
+            f"{device.name}\n"
+            f"Requests of {_REQUEST_STEPS} steps of about {_STEP_SECONDS * 1e3:g} ms come at random and need "
+            f"{_LOAD:.0%} of the time.\n"
             f"The hog runs steps of about {_HOG_SECONDS * 1e3:g} ms without a pause.\n"
             f"The guarantee is {_SHARE:.0%} of the device: {means}.\n"
             '"pygpukit top" in another terminal shows what happens.\n'
@@ -108,8 +109,10 @@ def run(args: argparse.Namespace) -> int:
         ]
         outcomes = []
         for title, terms, with_hog in parts:
-            with _watched(scheduler, title, screen):
-                outcomes.append(_part(scheduler, sizes, title, terms, with_hog, args.seconds / len(parts)))
+            outcome = Outcome(title, [], None)
+            with _watched(scheduler, outcome, screen):
+                rate = _part(scheduler, sizes, outcome.latencies, terms, with_hog, args.seconds / len(parts))
+            outcomes.append(outcome._replace(hog_rate=rate))
     _report(screen, outcomes)
     if args.plot is not None:
         _draw(outcomes, device.name, args.plot)
@@ -150,14 +153,18 @@ def _calibrated(seconds: float) -> int:
 
 
 def _part(
-    scheduler: Scheduler, sizes: _Sizes, title: str, terms: dict[str, Any], with_hog: bool, seconds: float
-) -> Outcome:
-    """Serve requests for some seconds; the same ones come at the same times in every part."""
+    scheduler: Scheduler,
+    sizes: _Sizes,
+    latencies: list[float],
+    terms: dict[str, Any],
+    with_hog: bool,
+    seconds: float,
+) -> float | None:
+    """Serve requests for some seconds, and return the hog's speed. They come at the same times in every part."""
     request_seconds = _REQUEST_STEPS * _STEP_SECONDS
     random = np.random.default_rng(0)
     gaps = random.exponential(request_seconds / _LOAD, max(1, int(seconds * _LOAD / request_seconds)))
     arrivals = np.cumsum(gaps).tolist()
-    latencies: list[float] = []
     stop, hog_began = threading.Event(), threading.Event()
 
     def serve() -> None:
@@ -193,14 +200,14 @@ def _part(
         scheduler.submit(serve, name="requests", **terms).result()
     finally:
         stop.set()
-    return Outcome(title, latencies, None if neighbour is None else neighbour.result())
+    return None if neighbour is None else float(neighbour.result())
 
 
 @contextmanager
-def _watched(scheduler: Scheduler, title: str, screen: Any) -> Iterator[None]:
+def _watched(scheduler: Scheduler, outcome: Outcome, screen: Any) -> Iterator[None]:
     """Show the scheduler while the block runs, where somebody watches."""
     if not screen.is_terminal:
-        print(f"{title} ...", flush=True)
+        print(f"{outcome.title} ...", flush=True)
         yield
         return
     from rich.console import Group
@@ -210,7 +217,10 @@ def _watched(scheduler: Scheduler, title: str, screen: Any) -> Iterator[None]:
     from pygpukit.cli.board import board
 
     def picture() -> Group:
-        return Group(Text(title, "bold yellow"), board(scheduler.status(), live=True, width=screen.width))
+        answered = len(outcome.latencies)
+        so_far = f"{answered} requests answered, p99 {_ms(outcome.percentile(99))}" if answered else "about to begin"
+        title = Text(f"{outcome.title}: {so_far}", "bold yellow")
+        return Group(title, board(scheduler.status(), live=True, width=screen.width))
 
     with Live(get_renderable=picture, console=screen, refresh_per_second=4, transient=True):
         yield

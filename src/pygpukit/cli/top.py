@@ -7,7 +7,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from pygpukit.cli.status import NOTHING, nothing
@@ -55,7 +55,12 @@ def run(args: argparse.Namespace) -> int:
         shown = [board(answer, live=True, width=screen.width) for answer in ask(args.pid)]
         return Group(Text(time.strftime("%H:%M:%S  q leaves"), "dim"), *(shown or [Text(NOTHING)]))
 
-    with _keys() as pressed, Live(picture(), console=screen, screen=True, auto_refresh=False) as live:
+    # Ctrl-C is as good a way out as q.
+    with (
+        suppress(KeyboardInterrupt),
+        _keys() as pressed,
+        Live(picture(), console=screen, screen=True, auto_refresh=False) as live,
+    ):
         while pressed(args.interval) not in ("q", "Q"):
             live.update(picture(), refresh=True)
     return 0
