@@ -211,14 +211,15 @@ def _sockets(folder: Path) -> list[Path]:
 def _sweep(folder: Path) -> None:
     """Remove what dead processes left."""
     for path in _sockets(folder):
-        with suppress(OSError), _connected(path):
+        # Who is stopped, and has no room for one more caller, is not waited for.
+        with suppress(OSError), _connected(path, 0.0):
             pass
 
 
-def _connected(path: Path) -> socket.socket:
+def _connected(path: Path, patience: float) -> socket.socket:
     """A connection; the file of a process that has ended is removed."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    connection.settimeout(_PATIENCE_SECONDS)
+    connection.settimeout(patience)
     try:
         connection.connect(str(path))
     except ConnectionRefusedError:
@@ -234,7 +235,7 @@ def _connected(path: Path) -> socket.socket:
 def _ask(path: Path) -> list[dict[str, Any]]:
     parts, size = [], 0
     try:
-        with _connected(path) as connection:
+        with _connected(path, _PATIENCE_SECONDS) as connection:
             connection.sendall(_REQUEST)
             while part := connection.recv(1 << 16):
                 parts.append(part)
