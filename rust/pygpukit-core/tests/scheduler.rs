@@ -167,6 +167,30 @@ fn a_guaranteed_lane_is_not_slowed_by_a_hog() {
 }
 
 #[test]
+fn requests_that_are_waited_for_are_charged_without_the_pauses_between_them() {
+    let scheduler = scheduler();
+    let own = start(&scheduler, "own", Request { bandwidth: share(0.25), ..Request::new(Class::Guaranteed) });
+    let shared = start(&scheduler, "shared", Request::new(Class::BestEffort));
+    for tenant in [&own, &shared] {
+        let ctx = context(&scheduler, tenant);
+        for round in 0..100 {
+            for _ in 0..1 + round % 3 {
+                submit(&ctx, busy(Duration::from_micros(100))).unwrap();
+            }
+            tenant.stream.synchronize(&mut || Ok(())).unwrap();
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        let used = tenant.lease.used();
+        let charged = (used.measured_ns + used.predicted_ns) as f64 / 1e6;
+        // 199 pieces of work; other tests may slow each of them down.
+        assert!((19.0..60.0).contains(&charged), "{}: {charged} ms, {used:?}", tenant.name);
+        assert_eq!(used.submissions, 199);
+    }
+    assert!(own.lease.used().predicted_ns > own.lease.used().measured_ns);
+    assert!(shared.lease.used().predicted_ns < shared.lease.used().measured_ns);
+}
+
+#[test]
 fn turns_are_traced_without_overlap() {
     let scheduler = scheduler();
     scheduler.set_trace(true);

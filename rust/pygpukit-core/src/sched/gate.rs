@@ -17,7 +17,7 @@ use crate::stream::{Stream, wait_until};
 
 use super::clock::Clock;
 use super::cost::{Batch, Costs};
-use super::lease::{Lease, Own};
+use super::lease::{Lease, Open, Own};
 use super::turns::{Seat, Terms, Tier, Turns};
 
 /// A lone tenant's batches are read when there are so many.
@@ -389,19 +389,24 @@ impl Inner {
 
     /// End the open batch here.
     pub(super) fn cut(&mut self, gate: &Gate, lease: &Arc<Lease>, own: &mut Own) -> Result<()> {
-        let Some(open) = own.open.take_if(|open| open.predicted > 0) else { return Ok(()) };
+        let Some(mut open) = own.open.take_if(|open| open.predicted > 0) else { return Ok(()) };
+        let Some(start) = open.start.take() else {
+            own.open = Some(open);
+            self.give_up(gate, lease, own);
+            return Ok(());
+        };
         let ends: Result<Marks> = own.streams.iter().map(|stream| gate.mark(stream)).collect();
         let ends = match ends {
             Ok(ends) => ends,
             Err(error) => {
-                own.open = Some(open);
+                own.open = Some(Open { start: Some(start), ..open });
                 return Err(error);
             }
         };
         let tier = self.turns.tier().unwrap_or(Tier::Excess);
         self.last.clone_from(&ends);
         let (sms, lane) = (self.lane.sm_count(), self.lane.id());
-        let (predicted, batch, start) = (open.predicted, open.batch, open.start);
+        let (predicted, batch) = (open.predicted, open.batch);
         self.spans.push_back(Span { lease: lease.clone(), tier, predicted, batch, start, ends, sms, lane });
         Ok(())
     }

@@ -34,12 +34,13 @@ const GAP_NS: u64 = 20_000;
 /// How often signals are looked for in a wait.
 const CHECK_NS: u64 = 5_000_000;
 
-/// One in so many batches that nobody waits for is measured on its own.
-const SAMPLE: u32 = 8;
+/// One in so many is measured of the batches that need not be, and of those that nobody waits for.
+const SAMPLE: u32 = 16;
 
 /// Work submitted since the last mark.
 pub(super) struct Open {
-    pub start: Arc<Mark>,
+    /// None: it is not measured, but charged as predicted.
+    pub start: Option<Arc<Mark>>,
     pub predicted: i64,
     pub batch: Batch,
 }
@@ -62,6 +63,7 @@ pub(super) struct Own {
     /// Nothing joins the open batch any more.
     cut: bool,
     gaps: u32,
+    rests: u32,
     costs: HashMap<u64, i64>,
     submissions: u64,
 }
@@ -185,7 +187,8 @@ impl Lease {
             return None;
         }
         let open = own.open.as_mut()?;
-        if open.predicted >= BATCH_NS || (open.predicted > 0 && now > own.busy_until + GAP_NS) {
+        let gap = open.start.is_some() && open.predicted > 0 && now > own.busy_until + GAP_NS;
+        if gap || open.predicted >= BATCH_NS {
             return None;
         }
         let cost = match own.costs.get(&kind) {
@@ -307,7 +310,7 @@ impl Lease {
         let probe = !known && !own.costs.contains_key(&kind);
         let (mut full, mut idle) = (false, false);
         if let Some(open) = &own.open {
-            let gap = open.predicted > 0 && now > own.busy_until + GAP_NS;
+            let gap = open.start.is_some() && open.predicted > 0 && now > own.busy_until + GAP_NS;
             idle = gap && inner.is_idle(gate, &own)?;
             full = own.cut || open.predicted >= BATCH_NS || (probe && open.predicted > 0);
             if gap && !idle {
@@ -318,10 +321,11 @@ impl Lease {
             inner.give_up(gate, self, &mut own);
         } else if full {
             inner.cut(gate, self, &mut own)?;
+            own.open = None;
         }
         if own.open.is_none() {
             own.cut = false;
-            let start = inner.start(gate, stream, !joined)?;
+            let start = Some(inner.start(gate, stream, !joined)?);
             own.open = Some(Open { start, predicted: 0, batch: Batch::new() });
             own.gaps += u32::from(idle);
         }
@@ -337,11 +341,18 @@ impl Lease {
         let gate = &self.gate;
         let mut inner = gate.lock();
         let mut own = self.own.lock();
-        if own.holds && own.open.as_ref().is_some_and(|open| open.predicted > 0) {
-            // What cannot be marked now is charged as predicted.
-            if inner.cut(gate, self, &mut own).is_err() {
-                inner.give_up(gate, self, &mut own);
-            }
+        if !own.holds || own.open.as_ref().is_none_or(|open| open.predicted == 0) {
+            return;
+        }
+        // What cannot be marked now is charged as predicted.
+        if inner.cut(gate, self, &mut own).is_err() {
+            inner.give_up(gate, self, &mut own);
+        }
+        own.rests += 1;
+        if inner.turns.is_alone(self.seat) && !own.rests.is_multiple_of(SAMPLE) {
+            // Marks around a short request would take as long as the request; on a lane of its own nobody needs them.
+            own.open = Some(Open { start: None, predicted: 0, batch: Batch::new() });
+            own.cut = false;
         }
     }
 

@@ -280,6 +280,11 @@ impl Turns {
         self.tenants.iter().enumerate().any(|(other, t)| other != seat && t.as_ref().is_some_and(|t| t.wants))
     }
 
+    /// Is this tenant the only one there is?
+    pub fn is_alone(&self, seat: Seat) -> bool {
+        self.tenants.iter().enumerate().all(|(other, tenant)| other == seat || tenant.is_none())
+    }
+
     /// Has the tenant reached its limit?
     pub fn is_limited(&self, seat: Seat) -> bool {
         self.tenants.get(seat).and_then(Option::as_ref).is_some_and(Tenant::is_limited)
