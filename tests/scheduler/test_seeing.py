@@ -205,8 +205,8 @@ def test_trace(scheduler: Scheduler, tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     with scheduler.trace(path):
         tasks = [
-            scheduler.submit(use_device, name="shared"),
-            scheduler.submit(use_device, name="owner", policy="guaranteed", bandwidth=0.5),
+            scheduler.submit(use_device, args=(300,), name="shared"),
+            scheduler.submit(use_device, args=(300,), name="owner", policy="guaranteed", bandwidth=0.5),
         ]
         for task in tasks:
             task.result()
