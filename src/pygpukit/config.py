@@ -157,6 +157,8 @@ class Settings(NamedTuple):
         Most other host memory for evicted arrays; None means a quarter of the machine's (PYGPUKIT_SPILL_LIMIT).
     leaks : bool
         Say at the end which arrays are alive, and where they were made (PYGPUKIT_LEAKS).
+    status : bool
+        Schedulers answer ``pygpukit status`` and ``pygpukit top`` (PYGPUKIT_STATUS).
     """
 
     device: str | None = None
@@ -181,6 +183,7 @@ class Settings(NamedTuple):
     pinned_limit: int | None = None
     spill_limit: int | None = None
     leaks: bool = False
+    status: bool = True
 
 
 def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
@@ -243,6 +246,7 @@ def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
         pinned_limit=read("PINNED_LIMIT", parse_size, "a size such as 512MB or 0", default.pinned_limit),
         spill_limit=read("SPILL_LIMIT", parse_size, "a size such as 4GiB or 0", default.spill_limit),
         leaks=read("LEAKS", _flag, flag, default.leaks),
+        status=read("STATUS", _flag, flag, default.status),
     )
 
 

@@ -114,6 +114,7 @@ def test_every_variable_is_read() -> None:
             "PYGPUKIT_SPILL_LIMIT": "2MiB",
             "PYGPUKIT_EVICTION": "1",
             "PYGPUKIT_LEAKS": "1",
+            "PYGPUKIT_STATUS": "0",
         }
     )
     assert settings == Settings(
@@ -139,6 +140,7 @@ def test_every_variable_is_read() -> None:
         spill_limit=2**21,
         eviction=True,
         leaks=True,
+        status=False,
     )
     untouched = [f for f in Settings._fields if getattr(settings, f) == getattr(Settings(), f)]
     assert untouched == []
@@ -181,6 +183,7 @@ def test_the_process_environment_is_the_default(monkeypatch: pytest.MonkeyPatch)
         ("CPU_SMS", "2.5", "from 1 to 1024"),
         ("CPU_SMS", "many", "from 1 to 1024"),
         ("LEAKS", "all", "1 or 0"),
+        ("STATUS", "some", "1 or 0"),
     ],
 )
 def test_wrong_values_name_the_variable_the_value_and_what_is_accepted(name: str, value: str, accepted: str) -> None:

@@ -188,6 +188,7 @@ impl SchedulerCore {
         let rows = PyList::empty(py);
         for usage in self.core.usage() {
             let row = usage_dict(py, &usage)?;
+            row.set_item("name", &*usage.name)?;
             if let Some(pool) = self.core.pool(usage.id) {
                 row.set_item("memory_used", pool.used())?;
                 row.set_item("memory_limit", pool.quota())?;

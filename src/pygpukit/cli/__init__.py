@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from pygpukit import _pygpukit_rust as _native
-from pygpukit.cli import cache, demo, info
+from pygpukit.cli import cache, demo, info, status, top
 from pygpukit.config import read_settings
 from pygpukit.errors import GPUKitError
 
@@ -33,6 +33,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     info.add_parser(commands)
     demo.add_parser(commands)
     cache.add_parser(commands)
+    status.add_parser(commands)
+    top.add_parser(commands)
     args = parser.parse_args(argv)
     try:
         read_settings()
@@ -41,8 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"pygpukit: {error}", file=sys.stderr)
         return 2
     try:
-        status: int = args.run(args)
-        return status
+        code: int = args.run(args)
+        return code
     except GPUKitError as error:
         print(f"pygpukit: {error}", file=sys.stderr)
         return 1

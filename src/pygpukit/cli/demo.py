@@ -14,6 +14,7 @@ import numpy as np
 
 import pygpukit as gp
 from pygpukit import _pygpukit_rust as _native
+from pygpukit.cli import demo_scheduler
 from pygpukit.config import format_size
 from pygpukit.errors import FallbackWarning, NvrtcNotFoundError
 
@@ -30,6 +31,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser = subparsers.add_parser("demo", help="a guided tour on whichever device is there")
     parser.add_argument("--size", type=int, default=0, help="elements of the large array (default: by device)")
     parser.set_defaults(run=run)
+    parts = parser.add_subparsers(metavar="[scheduler]", help="a latency-critical tenant beside a hog")
+    demo_scheduler.add_parser(parts)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pygpukit.scheduler.scheduler import Scheduler
     from pygpukit.scheduler.task import Task
 
-__all__ = ["Partition"]
+__all__ = ["Partition", "with_use"]
 
 _T = TypeVar("_T")
 
@@ -50,3 +50,21 @@ class Partition:
     def remove(self) -> None:
         """Give everything back. Tasks in it must have ended."""
         self._scheduler._remove_partition(self.name)
+
+
+def with_use(row: Mapping[str, Any], tasks: Sequence[Mapping[str, Any]], sms: int) -> dict[str, Any]:
+    """A partition's row with what its tasks use, and the part of a device of so many SMs that was promised to them.
+
+    Examples
+    --------
+    >>> row = {"name": "default", "time_reserved": 0.25, "lane_sms": 66}
+    >>> with_use(row, [{"partition": "default", "share": 0.5, "memory": 4096}], 132)["compute_promised"]
+    0.75
+    """
+    inside = [task for task in tasks if task["partition"] == row["name"]]
+    return {
+        **row,
+        "memory_in_use": sum(task.get("memory", 0) for task in inside),
+        "compute_used": sum(task.get("share", 0.0) for task in inside),
+        "compute_promised": row["time_reserved"] + row["lane_sms"] / max(1, sms),
+    }

@@ -14,13 +14,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pygpukit import _pygpukit_rust as _native
 from pygpukit.core.context import drive
 from pygpukit.core.device import resolve_device
+from pygpukit.core.nvml import read_nvml
 from pygpukit.errors import AdmissionError, TaskCancelledError
-from pygpukit.scheduler.partition import Partition
+from pygpukit.scheduler.partition import Partition, with_use
 from pygpukit.scheduler.periodic import run_jobs
+from pygpukit.scheduler.publish import publish, unpublished_because
 from pygpukit.scheduler.task import Decision, Task, _current
+from pygpukit.scheduler.trace import Trace
 from pygpukit.scheduler.workers import Workers
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pygpukit.core.device import Device
 
 __all__ = ["Scheduler"]
@@ -100,6 +105,8 @@ class Scheduler:
         self._starts: dict[int, Callable[[], None]] = {}
         self._closed = False
         self._began = self._core.now()
+        self._trace: Trace | None = None
+        publish(self)
 
     def __repr__(self) -> str:
         return f"<Scheduler of {self.device.name}, {len(self._tasks)} tasks>"
@@ -520,6 +527,8 @@ class Scheduler:
         -------
         dict
             ``device``, ``capacity``, ``partitions``, ``tasks`` and ``unscheduled``; plain values, ready for JSON.
+            ``nvml`` is what the driver measures, or None where nvidia-ml-py or the GPU is missing; ``unpublished`` why
+            ``pygpukit status`` cannot show this process, or None.
         """
         with self._lock:
             numbers = sorted(self._tasks)
@@ -527,14 +536,40 @@ class Scheduler:
         for number in numbers:
             with suppress(ValueError):
                 tasks.append(self.stats(number))
+        capacity = dict(self._core.capacity())
         return {
             "time": time.time(),
             "device": self.device.name,
-            "capacity": dict(self._core.capacity()),
-            "partitions": [dict(row) for row in self._core.partitions()],
+            "capacity": capacity,
+            "partitions": [with_use(row, tasks, capacity["sms"]) for row in self._core.partitions()],
             "tasks": tasks,
             "unscheduled": self._core.unscheduled(),
+            "nvml": read_nvml(self.device),
+            "unpublished": unpublished_because(),
         }
+
+    def trace(self, path: str | Path) -> Trace:
+        """Record who had which lane when, for Perfetto or Chrome's ``about:tracing``.
+
+        Parameters
+        ----------
+        path : str or Path
+            File to write, as JSON.
+
+        Returns
+        -------
+        Trace
+            Records while it is open: ``with scheduler.trace("trace.json"):``, or between `start` and `stop`.
+        """
+        return Trace(self, path)
+
+    def _numbers(self) -> list[int]:
+        """Numbers of the tasks whose figures are kept, ended ones first."""
+        with self._lock:
+            return [*self._ended, *self._tasks]
+
+    def _is_over(self) -> bool:
+        return self._closed and not self._tasks
 
     def shutdown(self, wait: bool = True, *, cancel: bool = False, timeout: float | None = None) -> bool:
         """Take no more tasks.

@@ -79,6 +79,8 @@ struct Book {
     /// Groups of tasks with a lane of their own.
     own: HashMap<TaskId, Vec<usize>>,
     tracing: bool,
+    /// Rows of lanes that are no more, until they are taken.
+    traced: Vec<Row>,
 }
 
 pub struct Scheduler {
@@ -124,6 +126,7 @@ impl Scheduler {
             tenants: HashMap::new(),
             own: HashMap::new(),
             tracing: false,
+            traced: Vec::new(),
         };
         Ok(Scheduler { state, clock, fine: options.fine, groups, book: Mutex::new(book), dividing: Mutex::new(()) })
     }
@@ -243,6 +246,7 @@ impl Scheduler {
         let mut book = self.book.lock();
         book.tenants.remove(&id);
         if let Some(tenant) = tenant {
+            book.keep_trace(tenant.lease.gate());
             self.set_unscheduled(&book);
             // What is left of its arrays is nobody's: not held, and the first to go.
             tenant.pool.set_floor(0);
@@ -291,7 +295,11 @@ impl Scheduler {
         let (admitted, room) = {
             let mut book = self.book.lock();
             let admitted = book.admission.remove_partition(id)?;
-            (admitted, book.partitions.remove(&id))
+            let room = book.partitions.remove(&id);
+            if let Some(room) = &room {
+                book.keep_trace(&room.gate);
+            }
+            (admitted, room)
         };
         if let Some(room) = room {
             room.pool.close()?;
@@ -306,6 +314,7 @@ impl Scheduler {
     pub fn set_trace(&self, on: bool) {
         let mut book = self.book.lock();
         book.tracing = on;
+        book.traced.clear();
         for gate in book.gates() {
             gate.set_trace(on);
         }
@@ -313,8 +322,11 @@ impl Scheduler {
 
     /// The turns since the trace began or was last taken, oldest first.
     pub fn take_trace(&self) -> Vec<Row> {
-        let gates = self.book.lock().gates();
-        let mut rows: Vec<Row> = gates.iter().flat_map(|gate| gate.take_trace()).collect();
+        let (gates, mut rows) = {
+            let mut book = self.book.lock();
+            (book.gates(), std::mem::take(&mut book.traced))
+        };
+        rows.extend(gates.iter().flat_map(|gate| gate.take_trace()));
         rows.sort_by_key(|row| row.start_ns);
         rows
     }
@@ -460,6 +472,13 @@ impl Book {
 
     fn room_mut(&mut self, partition: PartitionId) -> Option<&mut Room> {
         if partition == PartitionId::DEFAULT { Some(&mut self.device) } else { self.partitions.get_mut(&partition) }
+    }
+
+    /// A lane may go with its last user, its part of the trace stays.
+    fn keep_trace(&mut self, gate: &Gate) {
+        if self.tracing {
+            self.traced.extend(gate.take_trace());
+        }
     }
 
     /// Every lane in use, once.

@@ -83,7 +83,7 @@ impl Usage {
     pub fn share(&self, now: u64) -> f64 {
         let bucket = now / BUCKET_NS;
         let counted = self.recent.iter().filter(|(b, _)| *b < bucket && *b + BUCKETS >= bucket);
-        counted.map(|(_, ns)| *ns as f64).sum::<f64>() / (BUCKET_NS * BUCKETS) as f64
+        counted.map(|(_, ns)| *ns).sum::<u64>() as f64 / (BUCKET_NS * BUCKETS) as f64
     }
 
     pub fn waited(&mut self, wait: Wait) {

@@ -1,0 +1,8 @@
+"""Figures of running schedulers for monitoring systems: a Prometheus exporter, and what NVML measures."""
+
+from __future__ import annotations
+
+from pygpukit.core.nvml import read_nvml
+from pygpukit.monitor.exporter import Exporter, SchedulerCollector, start_exporter
+
+__all__ = ["Exporter", "SchedulerCollector", "read_nvml", "start_exporter"]
