@@ -11,6 +11,7 @@ driver installed. Without a GPU the same array program runs on the CPU device.
 from __future__ import annotations
 
 import atexit as _atexit
+from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
 from pygpukit import _pygpukit_rust as _native
@@ -76,6 +77,9 @@ from pygpukit.ops import binding as _binding
 from pygpukit.ops import elementwise as _elementwise
 from pygpukit.ops.elementwise import *  # noqa: F403
 from pygpukit.ops.linear import matmul, sum, sum_axis, transpose
+
+if _TYPE_CHECKING:
+    from pygpukit import scheduler
 
 __version__ = _native.__version__
 

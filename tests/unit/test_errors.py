@@ -29,6 +29,8 @@ BUILTINS = {
     "NvrtcNotFoundError": RuntimeError,
     "OutOfMemoryError": MemoryError,
     "ShapeError": ValueError,
+    "AdmissionError": RuntimeError,
+    "TaskCancelledError": RuntimeError,
     "TransferCancelledError": RuntimeError,
 }
 

@@ -74,8 +74,8 @@ class Scheduler:
     total_memory : int or str, optional
         Bytes to promise at most; 98 % of the device's memory by default.
     clusters : bool
-        Kernels may use thread block clusters: SMs are then given in steps of 8. With False they are given in steps of 2,
-        which fits shares better, but kernels with large clusters cannot run in a lane.
+        Kernels may use thread block clusters: SMs are then given in steps of 8. With False they are given in steps of
+        2, which fits shares better, but kernels with large clusters cannot run in a lane.
     max_queue : int, optional
         Most tasks that wait; further ones are rejected.
 
@@ -86,6 +86,7 @@ class Scheduler:
     >>> task.result()
     42
     >>> scheduler.shutdown()
+    True
     """
 
     def __init__(
@@ -174,7 +175,7 @@ class Scheduler:
             raise TypeError(f"submit() runs a function, not {type(fn).__name__}")
         if jobs is not None and request.get("period") is None:
             raise ValueError(f"jobs={jobs} needs a period: without one the function runs once")
-        label = name or getattr(fn, "__name__", type(fn).__name__)
+        label = name or str(getattr(fn, "__name__", type(fn).__name__))
         bound = dict(kwargs or {})
         if request.get("period") is not None or request.get("deadline") is not None:
             if inspect.iscoroutinefunction(fn):
@@ -301,12 +302,17 @@ class Scheduler:
         def start() -> None:
             try:
                 loop.call_soon_threadsafe(begin)
-            except RuntimeError as error:
-                self._workers.run(lambda: self._conclude(task, None, error))
+            except RuntimeError as closed:
+                failure = closed
+                self._workers.run(lambda: self._conclude(task, None, failure))
 
         def begin() -> None:
             running = loop.create_task(self._run_coroutine(task, call), name=task.name)
-            task._interrupt = lambda: loop.call_soon_threadsafe(running.cancel)
+
+            def interrupt() -> None:
+                loop.call_soon_threadsafe(running.cancel)
+
+            task._interrupt = interrupt
 
         return start
 
@@ -440,7 +446,8 @@ class Scheduler:
         priority_band : (int, int), optional
             Lowest and highest priority of its tasks.
         isolation : str, optional
-            ``sm`` gives the partition SMs of its own, which its tasks share; otherwise it has a share of the common lane.
+            ``sm`` gives the partition SMs of its own, which its tasks share; otherwise it has a share of the common
+            lane.
         classes : list of str, optional
             Classes of tasks it takes; all by default.
         queue_limit : int, optional

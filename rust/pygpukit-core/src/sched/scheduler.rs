@@ -272,8 +272,9 @@ impl Scheduler {
     }
 
     fn make_room(&self, id: PartitionId, spec: &PartitionSpec, check: &mut Check<'_>) -> Result<Room> {
+        let held = whole_pieces(spec.memory, &self.state.root_pool);
         let options = PoolOptions {
-            quota: spec.memory_limit.or((spec.memory > 0).then_some(spec.memory)).map(|bytes| bytes as usize),
+            quota: spec.memory_limit.or((spec.memory > 0).then_some(spec.memory)).map(|bytes| held.max(bytes as usize)),
             guarantee: spec.memory as usize,
             ..PoolOptions::default()
         };
@@ -498,6 +499,11 @@ fn gone(partition: PartitionId) -> Error {
     Error::Value(format!("partition {} was removed", partition.0))
 }
 
+/// Memory is held in whole pieces, so a limit of as much allows the last of them too.
+fn whole_pieces(bytes: u64, pool: &Pool) -> usize {
+    (bytes as usize).next_multiple_of(pool.arena().granule().max(1))
+}
+
 /// The pool that makes a placement's memory true. Those of lower classes lose memory first.
 fn memory_of(placement: &Placement, request: &Request, parent: &Pool) -> PoolOptions {
     let rank = match request.class {
@@ -505,8 +511,7 @@ fn memory_of(placement: &Placement, request: &Request, parent: &Pool) -> PoolOpt
         Class::Burstable => 1,
         Class::BestEffort => 0,
     };
-    // Memory is held in whole pieces, so a limit of as much allows the last of them too.
-    let held = (placement.memory_hard as usize).next_multiple_of(parent.arena().granule().max(1));
+    let held = whole_pieces(placement.memory_hard, parent);
     PoolOptions {
         quota: placement.memory_quota.map(|bytes| (bytes as usize).max(held)),
         evicting: request.class != Class::Guaranteed && parent.arena().mode() == ArenaMode::Vmm,
