@@ -145,12 +145,12 @@ class Kernels:
         self.clock_error = best / 2e3
         return offset
 
-    def first_blocks(self, count: int) -> np.ndarray:
-        """Microseconds from the call to the first block's begin, at random times, called from native code."""
+    def first_blocks(self, count: int, pause: float) -> np.ndarray:
+        """Microseconds from the call to the first block's begin, called from native code after Poisson pauses."""
         offset = self.clock_offset()
         cell = gp.empty_pinned((1,), dtype="uint64")
-        self.say_when._time_first_blocks(cell.ctypes.data, offset, 50)
-        return np.array(self.say_when._time_first_blocks(cell.ctypes.data, offset, count)) / 1e3
+        self.say_when._time_first_blocks(cell.ctypes.data, offset, pause, 50)
+        return np.array(self.say_when._time_first_blocks(cell.ctypes.data, offset, pause, count)) / 1e3
 
 
 def timed(launch: Callable[[], None], rounds: int = 20) -> float:

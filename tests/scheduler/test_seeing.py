@@ -234,6 +234,8 @@ TURN = st.tuples(
     st.floats(0, 1),
     st.floats(0, 0.3),
     st.integers(1, 9),
+    st.floats(0, 1),
+    st.floats(1, 2),
 )
 
 

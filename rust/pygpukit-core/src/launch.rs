@@ -254,7 +254,7 @@ pub fn time_launches(ctx: &ExecCtx, work: &Launch<'_>, bare: bool, burst: u32, r
     Ok(times.get(times.len() / 2).copied().unwrap_or(0.0))
 }
 
-/// Nanoseconds from each of `count` launches, at times drawn from a seed, to what the kernel wrote to `told`: the
+/// Nanoseconds from each of `count` launches, with random pauses of that mean before them, to what the kernel wrote to `told`: the
 /// device's clock when its first block began, less `offset` to the machine's monotonic clock. For benchmarks.
 ///
 /// # Safety
@@ -265,6 +265,7 @@ pub unsafe fn time_first_blocks(
     work: &Launch<'_>,
     told: *const u64,
     offset: f64,
+    pause_ns: f64,
     count: u32,
 ) -> Result<Vec<f64>> {
     let mut random = crate::random::Random::new(3);
@@ -276,7 +277,8 @@ pub unsafe fn time_first_blocks(
     };
     let mut times = Vec::with_capacity(count as usize);
     for _ in 0..count {
-        let pause = now() + 200_000.0 + random.below(1_800_000) as f64;
+        // Of a Poisson process.
+        let pause = now() - pause_ns * ((random.below(1 << 30) + 1) as f64 / f64::from(1 << 30)).ln();
         while now() < pause {
             std::hint::spin_loop();
         }

@@ -8,7 +8,7 @@ use pygpukit_core::exec::{self, ExecCtx};
 use pygpukit_core::sched::clock::Monotonic;
 use pygpukit_core::sched::usage::Usage;
 use pygpukit_core::sched::{
-    Class, Mode, Options, PartitionId, PartitionSpec, Request, Scheduler, Share, TaskId, Tenant, Verdict,
+    Class, Mode, Options, PartitionId, PartitionSpec, Request, Row, Scheduler, Share, TaskId, Tenant, Verdict,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -21,8 +21,8 @@ use crate::pool::{PyPool, size};
 use crate::qos::{Asked, bytes, raised, usage_dict};
 use crate::stream::PyStream;
 
-/// One row of a trace: task, lane, its SMs, start and length in seconds, submissions.
-type TraceRow = (String, u32, u32, f64, f64, u32);
+/// One row of a trace: task, lane, its SMs, start and length in seconds, submissions, begin and end of submitting.
+type TraceRow = (String, u32, u32, f64, f64, u32, f64, f64);
 
 /// The scheduler of one device.
 #[pyclass(frozen, weakref, module = "pygpukit", name = "SchedulerCore")]
@@ -237,7 +237,12 @@ impl SchedulerCore {
     fn take_trace(&self) -> Vec<TraceRow> {
         let rows = self.core.take_trace().into_iter();
         let seconds = |ns: u64| ns as f64 / 1e9;
-        rows.map(|r| (r.name.to_string(), r.lane, r.sms, seconds(r.start_ns), seconds(r.ns), r.submissions)).collect()
+        let row = |r: Row| {
+            let (begun, ended) = r.submitted_ns;
+            let times = (seconds(r.start_ns), seconds(r.ns), seconds(begun), seconds(ended));
+            (r.name.to_string(), r.lane, r.sms, times.0, times.1, r.submissions, times.2, times.3)
+        };
+        rows.map(row).collect()
     }
 }
 

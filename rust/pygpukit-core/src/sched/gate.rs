@@ -69,6 +69,8 @@ struct Span {
     ends: Marks,
     sms: u32,
     lane: u32,
+    /// When its submission began and ended, on the scheduler's clock.
+    submitted: (u64, u64),
 }
 
 /// One row of the trace: who had which lane, from when, how long.
@@ -79,6 +81,8 @@ pub struct Row {
     pub sms: u32,
     pub start_ns: u64,
     pub ns: u64,
+    /// When the host began and ended to submit it.
+    pub submitted_ns: (u64, u64),
     pub submissions: u32,
 }
 
@@ -501,7 +505,8 @@ impl Inner {
         self.last.clone_from(&ends);
         let (sms, lane) = (self.lane.sm_count(), self.lane.id());
         let (predicted, batch) = (open.predicted, open.batch);
-        self.spans.push_back(Span { lease: lease.clone(), tier, predicted, batch, start, ends, sms, lane });
+        let submitted = (open.begun, gate.now());
+        self.spans.push_back(Span { lease: lease.clone(), tier, predicted, batch, start, ends, sms, lane, submitted });
         Ok(())
     }
 
@@ -550,7 +555,7 @@ impl Inner {
             }
             self.turns.measured(span.lease.seat(), span.tier, span.predicted, measured);
             self.costs.learn(&span.batch, measured);
-            span.lease.learned(|kind| self.costs.predict(kind), &span.batch);
+            span.lease.learned(&span.batch, measured);
             let now = gate.now();
             let sms = (span.sms, gate.device.props().sm_count);
             span.lease.usage().add(measured as u64, true, sms, now);
@@ -580,6 +585,7 @@ impl Inner {
                 sms: span.sms,
                 start_ns: ended.saturating_sub(measured),
                 ns: measured,
+                submitted_ns: span.submitted,
                 submissions: span.batch.iter().map(|(_, times)| times).sum(),
             });
         }

@@ -4,7 +4,6 @@
 //! somebody else's or the quantum is used up. The thread that submits does all of it itself: it takes turns, ends idle
 //! ones of others and reads what was measured. There is no scheduler thread.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
@@ -18,7 +17,7 @@ use crate::launch::mix;
 use crate::runtime;
 use crate::stream::{Entered, Stream};
 
-use super::cost::{Batch, count};
+use super::cost::{Batch, Costs, count};
 use super::gate::{Gate, Inner, Mark};
 use super::turns::{Seat, Step, Terms};
 use super::usage::{Usage, Wait, Waited};
@@ -35,8 +34,10 @@ const GAP_NS: u64 = 20_000;
 /// How often signals are looked for in a wait.
 const CHECK_NS: u64 = 5_000_000;
 
-/// One in so many is measured of the batches that need not be, and of those that nobody waits for.
+/// One in so many is measured of the batches that nobody waits for, and of those that need not be measured: marks take
+/// longer than a short request, and every hundredth would show in its tail.
 const SAMPLE: u32 = 16;
+const RARE_SAMPLE: u32 = 256;
 
 /// Work submitted since the last mark.
 pub(super) struct Open {
@@ -44,6 +45,8 @@ pub(super) struct Open {
     pub start: Option<Arc<Mark>>,
     pub predicted: i64,
     pub batch: Batch,
+    /// When it was opened.
+    pub begun: u64,
 }
 
 /// What the tenant's threads share while it has a turn.
@@ -69,7 +72,8 @@ pub(super) struct Own {
     cut: bool,
     gaps: u32,
     rests: u32,
-    costs: HashMap<u64, i64>,
+    /// Of the tenant's own work: others may call the same kernels with other arguments.
+    costs: Costs,
     submissions: u64,
 }
 
@@ -197,8 +201,8 @@ impl Lease {
         if gap || open.predicted >= BATCH_NS {
             return None;
         }
-        let cost = match own.costs.get(&kind) {
-            Some(cost) => *cost,
+        let cost = match own.costs.predict(kind) {
+            Some(cost) => cost,
             None if own.probe == Some(kind) => {
                 own.probe = None;
                 own.cut = true;
@@ -328,11 +332,11 @@ impl Lease {
         let now = gate.now();
         let mut own = self.own.lock();
         let kind = on_lane(kind, own.lane);
-        let known = own.costs.contains_key(&kind);
-        if !known && let Some(cost) = inner.costs.predict(kind) {
-            own.costs.insert(kind, cost);
+        let known = own.costs.predict(kind).or_else(|| inner.costs.predict(kind));
+        if let Some(cost) = known {
+            own.costs.suppose(kind, cost);
         }
-        let probe = !known && !own.costs.contains_key(&kind);
+        let probe = known.is_none();
         let (mut full, mut idle) = (false, false);
         if let Some(open) = &own.open {
             let gap = open.start.is_some() && open.predicted > 0 && now > own.busy_until + GAP_NS;
@@ -351,11 +355,12 @@ impl Lease {
         if own.open.is_none() {
             own.cut = false;
             let start = Some(inner.start(gate, stream, !joined)?);
-            own.open = Some(Open { start, predicted: 0, batch: Batch::new() });
+            own.open = Some(Open { start, predicted: 0, batch: Batch::new(), begun: now });
             own.gaps += u32::from(idle);
         }
         own.probe = probe.then_some(kind);
-        if idle && own.gaps % SAMPLE == 1 && own.costs.remove(&kind).is_some() {
+        if idle && own.gaps % SAMPLE == 1 {
+            own.costs.forget(kind);
             own.probe = Some(kind);
         }
         Ok(true)
@@ -374,9 +379,9 @@ impl Lease {
             inner.give_up(gate, self, &mut own);
         }
         own.rests += 1;
-        if inner.turns.is_alone(self.seat) && !own.rests.is_multiple_of(SAMPLE) {
+        if inner.turns.is_alone(self.seat) && !own.rests.is_multiple_of(RARE_SAMPLE) {
             // Marks around a short request would take as long as the request; on a lane of its own nobody needs them.
-            own.open = Some(Open { start: None, predicted: 0, batch: Batch::new() });
+            own.open = Some(Open { start: None, predicted: 0, batch: Batch::new(), begun: gate.now() });
             own.cut = false;
         }
     }
@@ -405,13 +410,9 @@ impl Lease {
         }
     }
 
-    pub(super) fn learned(&self, inner_costs: impl Fn(u64) -> Option<i64>, batch: &Batch) {
-        let mut own = self.own.lock();
-        for (kind, _) in batch {
-            if let Some(cost) = inner_costs(*kind) {
-                own.costs.insert(*kind, cost);
-            }
-        }
+    /// A batch of the tenant took that long.
+    pub(super) fn learned(&self, batch: &Batch, measured_ns: i64) {
+        self.own.lock().costs.learn(batch, measured_ns);
     }
 }
 
