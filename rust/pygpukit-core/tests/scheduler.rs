@@ -32,7 +32,7 @@ fn scheduler_on(config: CpuConfig, options: Options) -> Arc<Scheduler> {
 fn start(scheduler: &Scheduler, name: &str, request: Request) -> Arc<Tenant> {
     let (id, decision) = scheduler.submit(request).unwrap();
     assert_eq!(decision.verdict, Verdict::Admitted, "{:?}", decision.shortage.map(|s| s.to_string()));
-    scheduler.start(id, name, request, &mut || Ok(())).unwrap()
+    scheduler.start(id, name, request, false, &mut || Ok(())).unwrap()
 }
 
 fn context(scheduler: &Scheduler, tenant: &Tenant) -> ExecCtx {

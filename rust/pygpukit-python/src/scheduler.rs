@@ -114,13 +114,14 @@ impl SchedulerCore {
     }
 
     /// Give an admitted task its lane and memory.
-    fn start(&self, py: Python<'_>, id: TaskId, name: &str) -> PyResult<TaskLease> {
+    #[pyo3(signature = (id, name, sandbox=false))]
+    fn start(&self, py: Python<'_>, id: TaskId, name: &str, sandbox: bool) -> PyResult<TaskLease> {
         let request = self.requests.lock().get(&id).copied();
         let Some(request) = request else {
             return Err(PyValueError::new_err(format!("there is no task {id} to start")));
         };
         let core = self.core.clone();
-        let tenant = detached(py, || core.start(id, name, request, &mut check_signals))?;
+        let tenant = detached(py, || core.start(id, name, request, sandbox, &mut check_signals))?;
         Ok(TaskLease { core: self.core.clone(), tenant })
     }
 

@@ -211,12 +211,20 @@ impl Scheduler {
     }
 
     /// Give an admitted task its lane and its memory. `check` runs while the device is waited for.
-    pub fn start(&self, id: TaskId, name: &str, request: Request, check: &mut Check<'_>) -> Result<Arc<Tenant>> {
+    pub fn start(
+        &self,
+        id: TaskId,
+        name: &str,
+        request: Request,
+        sandbox: bool,
+        check: &mut Check<'_>,
+    ) -> Result<Arc<Tenant>> {
         let Some(placement) = self.placement(id) else {
             return Err(Error::Value(format!("task {id} is not admitted, and cannot start")));
         };
         let parent = self.pool(placement.partition).ok_or_else(|| gone(placement.partition))?;
-        let pool = parent.child_with(name, memory_of(&placement, &request, &parent), check)?;
+        let options = PoolOptions { sandbox, ..memory_of(&placement, &request, &parent) };
+        let pool = parent.child_with(name, options, check)?;
         let gate = match placement.mode {
             Mode::OwnLane(width) => self.give_lane(id, placement.partition, width, check)?,
             Mode::TimeShare | Mode::Process => {
@@ -264,6 +272,7 @@ impl Scheduler {
             // What is left of its arrays is nobody's: not held, and the first to go.
             tenant.pool.set_floor(0);
             tenant.pool.set_rank(0);
+            tenant.pool.open_sandbox();
             tenant.pool.close()?;
         }
         Ok(book.admission.release(id))
@@ -555,5 +564,6 @@ fn memory_of(placement: &Placement, request: &Request, parent: &Pool) -> PoolOpt
         rank,
         guarantee: placement.memory_hard as usize,
         host_quota: None,
+        sandbox: false,
     }
 }

@@ -39,6 +39,8 @@ pub struct PoolOptions {
     pub guarantee: usize,
     /// Most bytes of host memory that evicted arrays may use, those of pools below included.
     pub host_quota: Option<usize>,
+    /// Only work whose pool is this one, or inside it, may use its arrays.
+    pub sandbox: bool,
 }
 
 pub struct Pool {
@@ -64,6 +66,8 @@ pub struct Pool {
     /// Its own or that of a pool around.
     stock: Option<Arc<Stock>>,
     host: Arc<HostBudget>,
+    /// Shared with the pools inside: is it still closed to others?
+    sandbox: Option<Arc<AtomicBool>>,
     /// Bytes charged for which memory is still looked for; changed under the cache's lock.
     pending: AtomicUsize,
     /// Set under the cache's lock.
@@ -160,7 +164,9 @@ impl Pool {
         private: bool,
     ) -> Arc<Pool> {
         let above = parent.as_ref().map(|parent| parent.host.clone());
+        let around = parent.as_ref().and_then(|parent| parent.sandbox.clone());
         let pool = Arc::new(Pool {
+            sandbox: if options.sandbox { Some(Arc::new(AtomicBool::new(true))) } else { around },
             host: HostBudget::new(name, options.host_quota, above),
             id: arena.next_pool_id(),
             name: name.to_string(),
@@ -191,6 +197,20 @@ impl Pool {
     #[inline]
     pub(super) fn is_private(&self) -> bool {
         self.private
+    }
+
+    /// May work of the other pool use arrays of this one?
+    #[inline]
+    pub(crate) fn lets_in(&self, other: &Pool) -> bool {
+        let Some(own) = &self.sandbox else { return true };
+        other.sandbox.as_ref().is_some_and(|theirs| Arc::ptr_eq(own, theirs)) || !own.load(Ordering::Relaxed)
+    }
+
+    /// Let everybody use its arrays.
+    pub fn open_sandbox(&self) {
+        if let Some(sandbox) = &self.sandbox {
+            sandbox.store(false, Ordering::Relaxed);
+        }
     }
 
     /// Do its arrays move to the host when memory is short?
