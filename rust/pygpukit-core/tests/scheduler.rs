@@ -237,7 +237,7 @@ fn owners_and_borrowers_never_wait_for_each_other_for_ever() {
     let owners = [start(&scheduler, "a", request()), start(&scheduler, "b", request())];
     let hogs = [
         start(&scheduler, "c", Request::new(Class::BestEffort)),
-        start(&scheduler, "d", Request::new(Class::Burstable)),
+        start(&scheduler, "d", Request::new(Class::BestEffort)),
     ];
     let stop = Arc::new(AtomicBool::new(false));
     let threads: Vec<_> = owners
