@@ -251,6 +251,8 @@ class Scheduler:
                 outcome = call(task)
         except BaseException as error:
             failure = error
+        # What the function entered and did not leave must not reach the next task of this thread.
+        _native.swap_context(None)
         self._conclude(task, outcome, failure)
         # Its traceback has this frame: the arrays of the function would stay until the collector comes by.
         failure = None
