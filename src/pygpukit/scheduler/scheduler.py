@@ -267,8 +267,8 @@ class Scheduler:
             yield
             lease.stream.synchronize()
         finally:
-            lease._leave()
             _current.reset(token)
+            lease._leave()
 
     def _start(self, task: Task[Any]) -> _native.TaskLease:
         # Whoever ends the task meanwhile waits for this, or comes first.
