@@ -282,7 +282,12 @@ class NvrtcResult:
 
 class SchedulerCore:
     def __init__(
-        self, device: Device, total_memory: int | str | None = None, fine: bool = False, queue_limit: int | None = None
+        self,
+        device: Device,
+        total_memory: int | str | None = None,
+        fine: bool = False,
+        queue_limit: int | None = None,
+        lending: bool = False,
     ) -> None: ...
     def submit(
         self,

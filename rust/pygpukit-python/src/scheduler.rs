@@ -43,12 +43,13 @@ impl SchedulerCore {
 #[pymethods]
 impl SchedulerCore {
     #[new]
-    #[pyo3(signature = (device, total_memory=None, fine=false, queue_limit=None))]
+    #[pyo3(signature = (device, total_memory=None, fine=false, queue_limit=None, lending=false))]
     fn new(
         device: &Bound<'_, PyDevice>,
         total_memory: Option<&Bound<'_, PyAny>>,
         fine: bool,
         queue_limit: Option<usize>,
+        lending: bool,
     ) -> PyResult<SchedulerCore> {
         let state = device.get().state;
         let memory = total_memory.map(size).transpose()?.map(|bytes| bytes as u64);
@@ -59,7 +60,7 @@ impl SchedulerCore {
                 memory.unwrap_or(0)
             )));
         }
-        let options = Options { memory, fine, queue_limit };
+        let options = Options { memory, fine, queue_limit, lending };
         let core = Scheduler::new(state, options, Arc::new(Monotonic)).py()?;
         Ok(SchedulerCore { core: Arc::new(core), requests: Mutex::default() })
     }

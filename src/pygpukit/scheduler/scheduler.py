@@ -86,6 +86,9 @@ class Scheduler:
     clusters : bool
         Kernels may use thread block clusters: SMs are then given in steps of 8. With False they are given in steps of
         2, which fits shares better, but kernels with large clusters cannot run in a lane.
+    lending : bool
+        Lanes of guaranteed tasks that have been idle for a millisecond are used by others, in turns so short that the
+        owner's next work waits for about half a millisecond at most. Without it they stay empty.
     max_queue : int, optional
         Most tasks that wait; further ones are rejected.
 
@@ -105,12 +108,13 @@ class Scheduler:
         total_memory: int | str | None = None,
         *,
         clusters: bool = True,
+        lending: bool = False,
         max_queue: int | None = None,
     ) -> None:
         if max_queue is not None and max_queue < 0:
             raise ValueError(f"max_queue={max_queue} is not a number of tasks: give 0 or more")
         self.device = resolve_device(device)
-        self._core = _native.SchedulerCore(self.device, total_memory, not clusters, max_queue)
+        self._core = _native.SchedulerCore(self.device, total_memory, not clusters, max_queue, lending)
         self._workers = Workers("pygpukit-task")
         self._lock = threading.Lock()
         self._tasks: dict[int, Task[Any]] = {}

@@ -14,6 +14,7 @@ use smallvec::SmallVec;
 
 use crate::error::{Error, Result};
 use crate::lane::Lane;
+use crate::launch::mix;
 use crate::runtime;
 use crate::stream::{Entered, Stream};
 
@@ -50,6 +51,10 @@ pub(super) struct Open {
 pub(super) struct Own {
     /// Does the tenant have the lane?
     pub holds: bool,
+    /// Which one.
+    pub lane: u32,
+    /// Others use the lane meanwhile.
+    pub lent: bool,
     /// Predicted device time it may still submit.
     pub left: i64,
     /// Submitted since the turns were told.
@@ -183,7 +188,8 @@ impl Lease {
         let now = self.gate.now();
         let mut own = self.own.lock();
         let own = &mut *own;
-        if !own.holds || own.left <= 0 || own.cut || !own.has(stream) {
+        let kind = on_lane(kind, own.lane);
+        if !own.holds || own.lent || own.left <= 0 || own.cut || !own.has(stream) {
             return None;
         }
         let open = own.open.as_mut()?;
@@ -260,18 +266,30 @@ impl Lease {
                 // Somebody is inside a stream of a turn that has ended: a moment on CUDA, an operator on the CPU device.
                 return Ok(Some((now + 20_000, Waited::Turn)));
             }
+            if self.own.lock().lent {
+                let Some(marks) = gate.take_back()? else { return Ok(Some((now + 20_000, Waited::Turn))) };
+                inner.follow(marks);
+                let mut own = self.own.lock();
+                own.lent = false;
+                own.streams.clear();
+                own.open = None;
+            }
             if inner.turns.holds(self.seat) && self.own.lock().left > 0 {
                 let ready = self.prepare(&mut inner, stream, kind)?;
                 return Ok((!ready).then_some((now + 20_000, Waited::Turn)));
+            }
+            if !inner.turns.holds(self.seat) {
+                inner.look_at_holder(gate, now)?;
             }
             inner.turns.arrive(self.seat, now);
             match inner.turns.step(self.seat, now) {
                 Step::Open => inner.open(self, now),
                 Step::Renew => {
-                    let left = inner.turns.open(self.seat, now);
-                    let mut own = self.own.lock();
-                    own.left = left;
-                    own.busy_until = inner.turns.busy_until();
+                    if let Some(left) = inner.renew(self.seat, now) {
+                        let mut own = self.own.lock();
+                        own.left = left;
+                        own.busy_until = inner.turns.busy_until();
+                    }
                 }
                 Step::Close => inner.close(),
                 Step::Wait { until, wake } => {
@@ -305,6 +323,7 @@ impl Lease {
         }
         let now = gate.now();
         let mut own = self.own.lock();
+        let kind = on_lane(kind, own.lane);
         let known = own.costs.contains_key(&kind);
         if !known && let Some(cost) = inner.costs.predict(kind) {
             own.costs.insert(kind, cost);
@@ -370,10 +389,16 @@ impl Lease {
         }
     }
 
-    /// The device runs work when it is submitted, and has ended it.
-    pub(crate) fn caught_up(&self) {
-        let now = self.gate.now();
-        self.own.lock().busy_until = now;
+    /// The device runs work when it is submitted, and has ended it: the batch ends here.
+    pub(crate) fn caught_up(self: &Arc<Self>) {
+        let gate = &self.gate;
+        let mut inner = gate.lock();
+        let mut own = self.own.lock();
+        own.busy_until = gate.now();
+        if own.holds && own.open.as_ref().is_some_and(|open| open.start.is_some()) {
+            // What cannot be marked now is charged as predicted.
+            let _ = inner.cut(gate, self, &mut own);
+        }
     }
 
     pub(super) fn learned(&self, inner_costs: impl Fn(u64) -> Option<i64>, batch: &Batch) {
@@ -384,9 +409,9 @@ impl Lease {
             }
         }
     }
+}
 
-    /// Costs depend on the lane.
-    pub(super) fn forget_costs(&self) {
-        self.own.lock().costs.clear();
-    }
+/// What work costs depends on the lane.
+fn on_lane(kind: u64, lane: u32) -> u64 {
+    mix(kind, u64::from(lane))
 }
