@@ -249,7 +249,10 @@ def test_blocks_wait_no_longer_than_they_say(scheduler: Scheduler, full: threadi
         scheduler.task(memory="2MiB", timeout=0.01),
     ):
         pytest.fail("it was run")
-    with pytest.raises(AdmissionError, match=r"memory: 2\.0 MiB asked"), scheduler.task(memory="2MiB", on_full="reject"):
+    with (
+        pytest.raises(AdmissionError, match=r"memory: 2\.0 MiB asked"),
+        scheduler.task(memory="2MiB", on_full="reject"),
+    ):
         pytest.fail("it was run")
     assert scheduler.status()["partitions"][0]["waiting"] == 0
 
