@@ -283,7 +283,11 @@ impl Lease {
             }
             inner.turns.arrive(self.seat, now);
             match inner.turns.step(self.seat, now) {
-                Step::Open => inner.open(self, now),
+                Step::Open => {
+                    inner.open(self, now);
+                    // Whoever is next now has an eye on this turn: it may end without another word.
+                    inner.wake_next();
+                }
                 Step::Renew => {
                     if let Some(left) = inner.renew(self.seat, now) {
                         let mut own = self.own.lock();

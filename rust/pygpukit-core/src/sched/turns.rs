@@ -32,7 +32,7 @@ pub struct Terms {
 }
 
 /// Turns and leads of those who must give way at once, while somebody is there they would have to give way to.
-const SHORT_NS: u64 = 250_000;
+const SHORT_NS: u64 = 150_000;
 
 impl Terms {
     /// Is it promised something that others' work in flight delays?
