@@ -534,8 +534,6 @@ class Scheduler:
         memory = lease.pool.stats()
         figures["memory"] = memory["used"]
         figures["memory_peak"] = memory["peak"]
-        figures["evictions"] = memory["evictions"]
-        figures["restores"] = memory["restores"]
         return figures
 
     def stats(self, number: int) -> dict[str, Any]:
