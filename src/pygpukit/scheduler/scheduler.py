@@ -333,7 +333,7 @@ class Scheduler:
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
-            return self._thread_starter(task, lambda own: asyncio.run(self._step(own, call)))
+            return self._thread_starter(task, lambda own: asyncio.run(self._step_alone(own, call)))
 
         def start() -> None:
             try:
@@ -345,16 +345,25 @@ class Scheduler:
         def begin() -> None:
             running = loop.create_task(self._run_coroutine(task, call), name=task.name)
 
-            def interrupt() -> None:
-                loop.call_soon_threadsafe(running.cancel)
-
-            task._interrupt = interrupt
+            task._interrupt = lambda: loop.call_soon_threadsafe(running.cancel)
 
         return start
 
     async def _step(self, task: Task[_T], call: Callable[[Task[_T]], Any]) -> Any:
         assert task._lease is not None
         return await drive(call(task), task._lease.exec_context())
+
+    async def _step_alone(self, task: Task[_T], call: Callable[[Task[_T]], Any]) -> Any:
+        """The same in a loop of its own, which others can wake to cancel it."""
+        loop, running = asyncio.get_running_loop(), asyncio.current_task()
+        assert running is not None
+        task._interrupt = lambda: loop.call_soon_threadsafe(running.cancel)
+        try:
+            if task._cancel.is_set():
+                raise asyncio.CancelledError
+            return await self._step(task, call)
+        except asyncio.CancelledError:
+            raise TaskCancelledError(f"task '{task.name}' was cancelled") from None
 
     async def _run_coroutine(self, task: Task[Any], call: Callable[[Task[Any]], Any]) -> None:
         """The life of a task in an event loop. Starting and ending wait for the device, and do so elsewhere."""

@@ -71,7 +71,7 @@ class Task(Generic[_T]):
         self._final: dict[str, Any] = {}
         self._starting = threading.Lock()
         self._cancel = threading.Event()
-        self._interrupt: Callable[[], None] | None = None
+        self._interrupt: Callable[[], object] | None = None
         self._jobs: dict[str, Any] = {}
 
     def __repr__(self) -> str:
