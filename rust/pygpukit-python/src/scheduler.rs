@@ -335,6 +335,9 @@ impl TaskLease {
         row.set_item("lane", lane.id())?;
         row.set_item("sm_count", lane.sm_count())?;
         row.set_item("waiting", lease.waiting())?;
+        let (evictions, restores) = self.tenant.pool.moves();
+        row.set_item("evictions", evictions)?;
+        row.set_item("restores", restores)?;
         let holder = lease.gate().holder();
         row.set_item("lane_holder", holder.as_deref())?;
         let ahead = lease.gate().busy_until().saturating_sub(self.core.now());

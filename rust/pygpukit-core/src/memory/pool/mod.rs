@@ -5,7 +5,7 @@ mod moving;
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 
@@ -43,6 +43,12 @@ pub struct PoolOptions {
     pub sandbox: bool,
 }
 
+#[derive(Default)]
+pub(super) struct Moved {
+    pub away: AtomicU64,
+    pub back: AtomicU64,
+}
+
 pub struct Pool {
     id: u32,
     name: String,
@@ -58,6 +64,8 @@ pub struct Pool {
     floor: AtomicUsize,
     /// Pools of a lower rank lose memory first.
     rank: AtomicU32,
+    /// Of its own segments, how many moved to the host and back.
+    pub(super) moved: Moved,
     account: Account,
     /// Bytes held for it whether it uses them or not, which the pools around count as used. Zero for most.
     guarantee: AtomicUsize,
@@ -177,6 +185,7 @@ impl Pool {
             evicting: options.evicting && arena.mode() == ArenaMode::Vmm,
             floor: AtomicUsize::new(options.floor),
             rank: AtomicU32::new(options.rank),
+            moved: Moved::default(),
             account: Account::new(options.quota),
             guarantee: AtomicUsize::new(options.guarantee),
             exact: Mutex::default(),
@@ -231,6 +240,11 @@ impl Pool {
     /// Pools of a lower rank lose memory first.
     pub fn set_rank(&self, rank: u32) {
         self.rank.store(rank, Ordering::Relaxed);
+    }
+
+    /// How often memory of this pool was evicted, and how often it came back.
+    pub fn moves(&self) -> (u64, u64) {
+        (self.moved.away.load(Ordering::Relaxed), self.moved.back.load(Ordering::Relaxed))
     }
 
     /// Where its memory comes from first, when that is held.
