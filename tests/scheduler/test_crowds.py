@@ -115,6 +115,8 @@ def test_a_crowd_that_cancels_and_waits(seed: int) -> None:
             assert task.wait(PATIENCE), task
             expected = {"done": type(None), "failed": KeyError, "cancelled": TaskCancelledError}[task.state]
             assert type(task.exception()) is expected, task
+        # A failed task's exception has the frame of its function, and with it its arrays.
+        del task
         tasks.clear()
 
 

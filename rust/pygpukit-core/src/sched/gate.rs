@@ -148,6 +148,11 @@ impl Gate {
         self.clock.now()
     }
 
+    /// Let deferred work of the CPU device run.
+    pub(super) fn poll(&self) -> Result<()> {
+        self.device.poll()
+    }
+
     pub(super) fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock()
     }

@@ -241,6 +241,8 @@ impl Lease {
             *self.woken.lock() = false;
             let Some((until, reason)) = self.advance(stream, kind)? else { break };
             why = reason;
+            // The holder may be a coroutine of this very thread, and nobody else would let its work run.
+            self.gate.poll()?;
             let now = self.gate.now();
             if now > checked + CHECK_NS {
                 runtime::wait_check()?;
