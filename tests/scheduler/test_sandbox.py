@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 import pygpukit as gp
 from pygpukit.scheduler import Scheduler
+
+
+@pytest.fixture
+def scheduler() -> Iterator[Scheduler]:
+    with Scheduler() as made:
+        yield made
 
 
 def hold_array(shared: dict[str, Any], ready: threading.Event, go: threading.Event) -> gp.GPUArray:
