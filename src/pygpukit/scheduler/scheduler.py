@@ -178,6 +178,8 @@ class Scheduler:
             ``auto``, ``sm`` for SMs of its own, ``time`` for windows of the whole GPU.
         on_full : str, optional
             ``queue`` or ``reject``: what happens when the request does not fit now.
+        sandbox : bool
+            Only the task's own work may use its arrays until it has ended.
 
         Returns
         -------
@@ -215,6 +217,7 @@ class Scheduler:
         return task
 
     def _admit(self, name: str, partition: str | Partition, request: dict[str, Any]) -> Task[Any]:
+        sandbox = bool(request.pop("sandbox", False))
         where = partition.name if isinstance(partition, Partition) else partition
         if os.getpid() != self._pid:
             raise ForkError(
@@ -227,7 +230,9 @@ class Scheduler:
             number, verdict, reason, policy = self._core.submit(partition=where, **request)
         except (TypeError, OverflowError) as error:
             raise _named("submit()", error) from None
-        return Task(self, number, name, Decision(verdict, reason), policy, where)
+        task: Task[Any] = Task(self, number, name, Decision(verdict, reason), policy, where)
+        task._sandbox = sandbox
+        return task
 
     def _begin(self, task: Task[Any], start: Callable[[], None]) -> None:
         with self._lock:
@@ -279,7 +284,7 @@ class Scheduler:
         with task._starting:
             if task._cancel.is_set() or task.done():
                 raise TaskCancelledError(f"task '{task.name}' was cancelled before it started")
-            lease = self._core.start(task.id, task.name)
+            lease = self._core.start(task.id, task.name, task._sandbox)
             task._lease = lease
             task._state = "running"
             if task.policy == "guaranteed":

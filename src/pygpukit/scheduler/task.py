@@ -73,6 +73,7 @@ class Task(Generic[_T]):
         self._cancel = threading.Event()
         self._interrupt: Callable[[], object] | None = None
         self._jobs: dict[str, Any] = {}
+        self._sandbox = False
 
     def __repr__(self) -> str:
         return f"<Task {self.id} '{self.name}' {self.state}>"
