@@ -1,4 +1,4 @@
-"""Schedulers in other processes, and a place of their own for their sockets."""
+"""Schedulers of this process and of others, and a place of their own for their sockets."""
 
 from __future__ import annotations
 
@@ -12,10 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from pygpukit.scheduler import Scheduler
+
 ROOT = Path(__file__).resolve().parents[2]
 
 # Tests are imported by path: what they share.
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from checks import nothing_left  # noqa: E402
 
 
 @pytest.fixture
@@ -50,6 +54,13 @@ def program(runtime_folder: Path) -> Iterator[Callable[..., subprocess.Popen[str
             return process
 
         yield start
+
+
+@pytest.fixture
+def scheduler() -> Iterator[Scheduler]:
+    """A scheduler of 64 MiB; its tasks have ended and left nothing when the test has."""
+    with Scheduler(total_memory="64MiB") as made, nothing_left(made):
+        yield made
 
 
 @pytest.fixture

@@ -4,21 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from checks import PATIENCE, await_state, nothing_left, use_device
+from checks import PATIENCE, await_state, use_device
 
 import pygpukit as gp
 from pygpukit.errors import AdmissionError, TaskCancelledError
 from pygpukit.scheduler import Scheduler, Task, current_task, scheduled, yield_
-
-
-@pytest.fixture
-def scheduler() -> Iterator[Scheduler]:
-    with Scheduler(total_memory="64MiB") as made, nothing_left(made):
-        yield made
 
 
 def here() -> tuple[int, str]:

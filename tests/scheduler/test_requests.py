@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,12 +11,6 @@ import pytest
 import pygpukit as gp
 from pygpukit.errors import AdmissionError, DeviceError
 from pygpukit.scheduler import Scheduler, Task, current_task, scheduled, shutdown, submit
-
-
-@pytest.fixture
-def scheduler() -> Iterator[Scheduler]:
-    with Scheduler(total_memory="64MiB") as made:
-        yield made
 
 
 def nothing() -> None:

@@ -14,7 +14,6 @@ from checks import (
     PATIENCE,
     await_state,
     await_submissions,
-    nothing_left,
     pools,
     python_until_cancelled,
     reserved,
@@ -25,12 +24,6 @@ from checks import (
 import pygpukit as gp
 from pygpukit.errors import AdmissionError, TaskCancelledError
 from pygpukit.scheduler import Scheduler, Task, current_task, yield_
-
-
-@pytest.fixture
-def scheduler() -> Iterator[Scheduler]:
-    with Scheduler(total_memory="64MiB") as made, nothing_left(made):
-        yield made
 
 
 @pytest.fixture

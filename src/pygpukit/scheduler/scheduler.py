@@ -503,8 +503,10 @@ class Scheduler:
             Bytes taken from the device for the partition's tasks.
         compute : float
             Part of the device's compute kept for them.
-        memory_limit, compute_limit : optional
-            What its tasks get together at most.
+        memory_limit : int or str, optional
+            Bytes its tasks get together at most.
+        compute_limit : float, optional
+            Part of the device's compute that each of its tasks gets at most.
         priority_band : (int, int), optional
             Lowest and highest priority of its tasks.
         isolation : str, optional
