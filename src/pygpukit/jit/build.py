@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from pygpukit import _pygpukit_rust as _native
+from pygpukit.errors import DeviceError, KernelCompileError, KernelLaunchError, NvrtcNotFoundError
 from pygpukit.jit.compiler import compile_image, file_name, macro_texts, target_of
 from pygpukit.jit.ptx import ptx_entry
-from pygpukit.jit.signature import find_signature
+from pygpukit.jit.signature import Signature, find_signature
 
 __all__ = ["kernel_from_ptx", "kernel_from_source"]
 
@@ -21,12 +23,37 @@ def kernel_from_source(
     headers: Mapping[str, str] | None,
     check: bool = False,
     seed: int | None = None,
+    sliceable: bool | None = None,
 ) -> _native.Kernel:
     """Compile and load the kernel that `func` names; see `pygpukit.jit`."""
     signature = find_signature(source, func, _macros(options, defines), headers)
+    slicer = partial(_sliced_or_none, device, source, signature, options, defines, headers)
+    if sliceable:
+        # Known to be so before it is needed.
+        made = _sliced(device, source, signature, options, defines, headers, sure=True)
+        slicer = partial(_same, made)
+    # A kernel is checked as a whole: blocks of different slices could not race.
+    ranges = None if check or sliceable is False else slicer
+    return _load(device, source, source, signature, options, defines, headers, check, seed, ranges)
+
+
+def _load(
+    device: _native.Device,
+    text: str,
+    source: str,
+    signature: Signature,
+    options: Sequence[str],
+    defines: Mapping[str, object] | None,
+    headers: Mapping[str, str] | None,
+    check: bool = False,
+    seed: int | None = None,
+    slicer: Callable[[], _native.Kernel | None] | None = None,
+    added: Sequence[str] = (),
+) -> _native.Kernel:
+    """Compile a text that was made of `source`, and load the kernel, which takes the `added` numbers too."""
     arch, kind = target_of(device)
     image = compile_image(
-        source,
+        text,
         name=signature.name,
         arch=arch,
         options=options,
@@ -36,18 +63,70 @@ def kernel_from_source(
         kind=kind,
     )
     entry = signature.name if signature.extern_c else image.lowered[signature.name]
-    codes = [(param.name, param.code) for param in signature.params]
+    codes = [(param.name, param.code) for param in signature.params] + [(name, "u32") for name in added]
     return _native.load_kernel(
         image.image,
         entry,
         signature.name,
         codes,
+        device=device,
         arch=arch,
         source=source,
         file=file_name(signature.name),
         check=check,
         seed=seed,
+        slicer=slicer,
     )
+
+
+def _sliced(
+    device: _native.Device,
+    source: str,
+    signature: Signature,
+    options: Sequence[str],
+    defines: Mapping[str, object] | None,
+    headers: Mapping[str, str] | None,
+    sure: bool,
+) -> _native.Kernel:
+    """The kernel that runs a range of blocks."""
+    from pygpukit.jit.slicing import SLICE_PARAMS, NotSliceableError, keeps_state, sliced_source
+
+    macros = _macros(options, defines)
+    try:
+        text = sliced_source(source, signature, defines=macros, headers=headers, options=options, sure=sure)
+        made = _load(device, text, source, signature, options, defines, headers, added=SLICE_PARAMS)
+        if sure or not keeps_state(made.cubin or (made.ptx or "").encode()):
+            return made
+        reason = "it has variables that last from launch to launch"
+    except NotSliceableError as error:
+        reason = str(error)
+    except KernelCompileError as error:
+        named = "_blockIdx" in str(error) or "_gridDim" in str(error)
+        reason = "a function it may call looks at blockIdx or gridDim" if named else f"its variant is refused: {error}"
+    raise KernelCompileError(
+        f"kernel '{signature.name}' cannot be launched in ranges of blocks: {reason}; leave sliceable=True out",
+        source=source,
+        line=signature.line,
+    )
+
+
+def _sliced_or_none(
+    device: _native.Device,
+    source: str,
+    signature: Signature,
+    options: Sequence[str],
+    defines: Mapping[str, object] | None,
+    headers: Mapping[str, str] | None,
+) -> _native.Kernel | None:
+    """The same, or None for a kernel that is launched whole."""
+    try:
+        return _sliced(device, source, signature, options, defines, headers, sure=False)
+    except (KernelCompileError, KernelLaunchError, NvrtcNotFoundError, DeviceError):
+        return None
+
+
+def _same(kernel: _native.Kernel) -> _native.Kernel:
+    return kernel
 
 
 def kernel_from_ptx(text: str, func: str | None) -> _native.Kernel:
