@@ -95,9 +95,9 @@ def _sliced(
     try:
         text = sliced_source(source, signature, defines=macros, headers=headers, options=options, sure=sure)
         made = _load(device, text, source, signature, options, defines, headers, added=SLICE_PARAMS)
-        if sure or not keeps_state(made.cubin or (made.ptx or "").encode()):
+        if not keeps_state(made.cubin or (made.ptx or "").encode()):
             return made
-        reason = "it has variables that last from launch to launch"
+        reason = "it has variables that last from launch to launch (constant tables can be __constant__)"
     except NotSliceableError as error:
         reason = str(error)
     except KernelCompileError as error:

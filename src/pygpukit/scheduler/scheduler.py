@@ -507,8 +507,8 @@ class Scheduler:
         dict
             ``state``, ``decision``, ``reason``, ``position``, ``policy``, ``partition``; device time as
             ``gpu_seconds`` on its lane and ``device_seconds`` of the whole device, ``share`` in the last second;
-            ``sm_count``, ``mode``, ``submissions``, ``throttled`` and ``throttle_log``; ``memory``, ``memory_peak``,
-            ``evictions``, ``restores``; ``jobs`` of a task with a deadline.
+            ``sm_count``, ``mode``, ``submissions``, ``slices`` among them, ``throttled`` and ``throttle_log``;
+            ``memory``, ``memory_peak``, ``evictions``, ``restores``; ``jobs`` of a task with a deadline.
         """
         task = self._find(number)
         row: dict[str, Any] = {

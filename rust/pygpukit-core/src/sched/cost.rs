@@ -37,6 +37,11 @@ impl Costs {
         self.by_kind.get(&kind).map(|ns| *ns as i64)
     }
 
+    /// Work of this kind should cost that, until it is measured.
+    pub fn expect(&mut self, kind: u64, ns: f64) {
+        self.by_kind.insert(kind, ns.max(1.0));
+    }
+
     /// A batch took that long.
     pub fn learn(&mut self, batch: &Batch, measured_ns: i64) {
         let measured = measured_ns.max(1) as f64;

@@ -15,6 +15,7 @@ use smallvec::SmallVec;
 use crate::error::{Error, Result};
 use crate::lane::Lane;
 use crate::runtime;
+use crate::slices::SLICE_NS;
 use crate::stream::{Entered, Stream};
 
 use super::cost::{Batch, count};
@@ -66,6 +67,7 @@ pub(super) struct Own {
     rests: u32,
     costs: HashMap<u64, i64>,
     submissions: u64,
+    slices: u64,
 }
 
 impl Own {
@@ -149,9 +151,11 @@ impl Lease {
     /// What was used so far, with everything the device has finished.
     pub fn used(&self) -> Usage {
         self.gate.look();
-        let submissions = self.own.lock().submissions;
+        let own = self.own.lock();
+        let (submissions, slices) = (own.submissions, own.slices);
+        drop(own);
         let mut usage = self.usage.lock().clone();
-        usage.submissions = submissions;
+        (usage.submissions, usage.slices) = (submissions, slices);
         usage
     }
 
@@ -383,6 +387,40 @@ impl Lease {
                 own.costs.insert(*kind, cost);
             }
         }
+    }
+
+    /// What work of this kind costs, when it is long and the tenant one that gives way: then it is launched in parts.
+    pub(crate) fn cost_to_slice(&self, kind: u64) -> Option<i64> {
+        let known = self.own.lock().costs.get(&kind).copied();
+        if known.is_some_and(|cost| cost <= 2 * SLICE_NS) {
+            return None;
+        }
+        let inner = self.gate.lock();
+        let cost = known.or_else(|| inner.costs.predict(kind)).filter(|cost| *cost > 2 * SLICE_NS)?;
+        inner.turns.gives_way(self.seat).then_some(cost)
+    }
+
+    /// Work of one kind is launched in parts, each a kind and a fraction of the whole, and a rest. What is known of the
+    /// parts tells what the whole costs, which tells the others until they are measured.
+    pub(crate) fn relate(&self, whole: u64, part: (u64, f64), rest: (u64, f64)) {
+        let mut inner = self.gate.lock();
+        let mut own = self.own.lock();
+        let cost = match (own.costs.get(&part.0), own.costs.get(&whole).copied().or(inner.costs.predict(whole))) {
+            (Some(cost), _) => *cost as f64 / part.1,
+            (None, Some(cost)) => cost as f64,
+            (None, None) => return,
+        };
+        for (kind, fraction) in [(whole, 1.0), part, rest] {
+            if kind == whole || !own.costs.contains_key(&kind) {
+                inner.costs.expect(kind, cost * fraction);
+                own.costs.insert(kind, (cost * fraction) as i64);
+            }
+        }
+    }
+
+    /// A part of a kernel was launched.
+    pub(crate) fn count_slice(&self) {
+        self.own.lock().slices += 1;
     }
 
     /// Costs depend on the lane.
