@@ -198,9 +198,11 @@ mod tests {
     fn ranges_cover_any_grid_and_end_in_time() {
         let mut random = Random::new(5);
         for _ in 0..20_000 {
-            let total = 1 + random.below(1 << (1 + random.below(32))) as u32;
-            let wave = random.below(3000) as u32;
-            let cost = 1 + random.below(1 << (1 + random.below(40))) as i64;
+            let mut up_to = |bits: usize| {
+                let bits = 1 + random.below(bits);
+                random.below(1 << bits)
+            };
+            let (total, wave, cost) = (1 + up_to(31) as u32, up_to(12) as u32, 1 + up_to(40) as i64);
             let Some(blocks) = blocks_per_slice(total, wave, cost) else { continue };
             assert!(blocks > 0 && blocks < total && blocks % wave.max(1) == 0, "{total} {wave} {cost}: {blocks}");
             let predicted = cost as f64 * f64::from(blocks) / f64::from(total);

@@ -375,9 +375,16 @@ impl Lease {
     }
 
     /// The device runs work when it is submitted, and has ended it.
-    pub(crate) fn caught_up(&self) {
+    pub(crate) fn caught_up(self: &Arc<Self>) {
         let now = self.gate.now();
-        self.own.lock().busy_until = now;
+        let mut own = self.own.lock();
+        own.busy_until = now;
+        let probed = own.cut;
+        drop(own);
+        if probed {
+            // Measured alone, and by now: whatever comes next may come much later.
+            self.rest();
+        }
     }
 
     pub(super) fn learned(&self, inner_costs: impl Fn(u64) -> Option<i64>, batch: &Batch) {
