@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 
 from pygpukit import _pygpukit_rust as _native
 from pygpukit.errors import DeviceError, KernelCompileError, KernelLaunchError, NvrtcNotFoundError
@@ -27,12 +26,13 @@ def kernel_from_source(
 ) -> _native.Kernel:
     """Compile and load the kernel that `func` names; see `pygpukit.jit`."""
     signature = find_signature(source, func, _macros(options, defines), headers)
-    slicer = partial(_sliced_or_none, device, source, signature, options, defines, headers)
-    if sliceable:
-        # Known to be so before it is needed.
-        made = _sliced(device, source, signature, options, defines, headers, sure=True)
-        slicer = partial(_same, made)
-    # A kernel is checked as a whole: blocks of different slices could not race.
+    # Who asks for it hears at once where it cannot be.
+    made = _sliced(device, source, signature, options, defines, headers, sure=True) if sliceable else None
+
+    def slicer() -> _native.Kernel | None:
+        return made or _sliced_or_none(device, source, signature, options, defines, headers)
+
+    # Blocks of different slices do not race, so a kernel is checked as a whole.
     ranges = None if check or sliceable is False else slicer
     return _load(device, source, source, signature, options, defines, headers, check, seed, ranges)
 
@@ -49,8 +49,12 @@ def _load(
     seed: int | None = None,
     slicer: Callable[[], _native.Kernel | None] | None = None,
     added: Sequence[str] = (),
+    accept: Callable[[bytes], None] | None = None,
 ) -> _native.Kernel:
-    """Compile a text that was made of `source`, and load the kernel, which takes the `added` numbers too."""
+    """Compile a text that was made of `source`, and load the kernel, which takes the `added` numbers too.
+
+    `accept` sees the image before, and may raise.
+    """
     arch, kind = target_of(device)
     image = compile_image(
         text,
@@ -62,6 +66,8 @@ def _load(
         expressions=() if signature.extern_c else (signature.name,),
         kind=kind,
     )
+    if accept is not None:
+        accept(image.image)
     entry = signature.name if signature.extern_c else image.lowered[signature.name]
     codes = [(param.name, param.code) for param in signature.params] + [(name, "u32") for name in added]
     return _native.load_kernel(
@@ -89,15 +95,14 @@ def _sliced(
     sure: bool,
 ) -> _native.Kernel:
     """The kernel that runs a range of blocks."""
-    from pygpukit.jit.slicing import SLICE_PARAMS, NotSliceableError, keeps_state, sliced_source
+    from pygpukit.jit.slicing import SLICE_PARAMS, NotSliceableError, refuse_state, sliced_source
 
     macros = _macros(options, defines)
     try:
         text = sliced_source(source, signature, defines=macros, headers=headers, options=options, sure=sure)
-        made = _load(device, text, source, signature, options, defines, headers, added=SLICE_PARAMS)
-        if not keeps_state(made.cubin or (made.ptx or "").encode()):
-            return made
-        reason = "it has variables that last from launch to launch (constant tables can be __constant__)"
+        return _load(
+            device, text, source, signature, options, defines, headers, added=SLICE_PARAMS, accept=refuse_state
+        )
     except NotSliceableError as error:
         reason = str(error)
     except KernelCompileError as error:
@@ -123,10 +128,6 @@ def _sliced_or_none(
         return _sliced(device, source, signature, options, defines, headers, sure=False)
     except (KernelCompileError, KernelLaunchError, NvrtcNotFoundError, DeviceError):
         return None
-
-
-def _same(kernel: _native.Kernel) -> _native.Kernel:
-    return kernel
 
 
 def kernel_from_ptx(text: str, func: str | None) -> _native.Kernel:

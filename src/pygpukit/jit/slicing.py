@@ -16,7 +16,7 @@ from pygpukit.jit.headers import builtin_headers, used_headers
 from pygpukit.jit.signature import Signature, parse_signatures
 from pygpukit.jit.tokens import Token, tokenize, words_of
 
-__all__ = ["SLICE_PARAMS", "NotSliceableError", "keeps_state", "sliced_source"]
+__all__ = ["SLICE_PARAMS", "NotSliceableError", "refuse_state", "sliced_source"]
 
 SLICE_PARAMS = ("first", "grid_x", "grid_y", "grid_z")
 """What the variant takes behind the kernel's own parameters, each an unsigned int."""
@@ -91,14 +91,21 @@ def sliced_source(
         _look_for_unknown([source, *known.values()], known)
     mark = "pgk_slice"
     while any(mark in text for text in (source, *defines, *defines.values(), *options, *known.values())):
-        mark += "_"
+        mark += "x"
     return _preamble(mark) + _rewritten(source, signature, mark, defines, headers)
 
 
-def keeps_state(image: bytes) -> bool:
-    """Whether an image has variables of its own that last from launch to launch; another image would have others."""
+def refuse_state(image: bytes) -> None:
+    """Refuse an image with variables that last from launch to launch: those of the variant would be others.
+
+    Raises
+    ------
+    NotSliceableError
+        If it has such variables.
+    """
     names = _cubin_globals(image) if image.startswith(b"\x7fELF") else _PTX_GLOBAL.findall(image)
-    return not all(name.startswith(_CONSTANT) for name in names)
+    if not all(name.startswith(_CONSTANT) for name in names):
+        raise NotSliceableError("it has variables that last from launch to launch; a table can be __constant__")
 
 
 def _cubin_globals(image: bytes) -> Iterator[bytes]:
@@ -210,7 +217,7 @@ def _declared(mark: str, block: str, grid: str) -> str:
 
 
 def _head(source: str, tokens: Sequence[Token], close: int) -> tuple[int, Sequence[Token], int] | None:
-    """Where a kernel's parameters begin, their tokens, and where its body begins; None where that is not in the text."""
+    """Where a kernel's parameters begin, their tokens, and where its body begins; None where the text has not these."""
     depth, start = 0, close
     while start >= 0:
         depth += (tokens[start].text == ")") - (tokens[start].text == "(")
