@@ -80,7 +80,7 @@ def test_short_kernels_are_launched_whole(scheduler: Scheduler) -> None:
 
 @pytest.mark.parametrize("policy", ["guaranteed", "burstable"])
 def test_tasks_that_need_not_give_way_are_left_alone(scheduler: Scheduler, policy: str) -> None:
-    request = {"bandwidth": 0.5, "isolation": "time"} if policy == "guaranteed" else {}
+    request: dict[str, Any] = {"bandwidth": 0.5, "isolation": "time"} if policy == "guaranteed" else {}
     task = scheduler.submit(burn(gp.jit(SOURCE)), policy=policy, **request)
     task.result(timeout=120)
     assert task.stats()["slices"] == 0

@@ -7,7 +7,6 @@ use std::fmt;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use smallvec::SmallVec;
 
 use crate::command::{ArgBlob, Launch, LaunchAttributes, UseRef};
 use crate::error::{Error, Result};
@@ -15,8 +14,8 @@ use crate::exec::ExecCtx;
 use crate::kernel::Kernel;
 use crate::launch::{mix, put_kernel};
 
-/// Device time a range is to take. With what a tenant that must give way may have in flight besides, it is what others
-/// wait for; launches add a percent or two.
+/// Device time a range is to take: together with what a besteffort tenant has in flight when it submits more, less than
+/// half a millisecond, and still a hundred times what a launch costs.
 pub(crate) const SLICE_NS: i64 = 200_000;
 
 /// What makes the variant of a kernel; None where there can be none.
@@ -146,9 +145,10 @@ impl Slices {
         let mut first = 0;
         while first < self.total {
             let blocks = self.blocks.min(self.total - first);
-            let words: SmallVec<[u8; 16]> =
-                [first, launch.grid[0], launch.grid[1], launch.grid[2]].iter().flat_map(|word| word.to_le_bytes()).collect();
-            args[self.sliced.offset..].copy_from_slice(&words);
+            let words = [first, launch.grid[0], launch.grid[1], launch.grid[2]];
+            for (place, word) in args[self.sliced.offset..].chunks_exact_mut(4).zip(words) {
+                place.copy_from_slice(&word.to_le_bytes());
+            }
             let slice = Launch { kernel: &self.sliced.kernel, grid: [blocks, 1, 1], args: &args, ..*launch };
             let kind = if ctx.is_leased() { Some(self.kind_of(blocks)) } else { None };
             put_kernel(ctx, &slice, uses, kind)?;
@@ -215,6 +215,22 @@ mod tests {
         let sizes: std::collections::HashSet<_> =
             (0..100).map(|i| blocks_per_slice(1_000_000, 1056, 4_000_000 + i * 1000)).collect();
         assert!(sizes.len() <= 2, "{sizes:?}");
+    }
+
+    #[test]
+    fn a_variant_is_asked_for_once_unless_that_was_given_up() {
+        let asked = Arc::new(std::sync::atomic::AtomicU32::new(0));
+        let slicing = Slicing::default();
+        assert!(matches!(slicing.get(), Ok(None)));
+        let counted = asked.clone();
+        slicing.set(Box::new(move || match counted.fetch_add(1, std::sync::atomic::Ordering::Relaxed) {
+            0 => Err(Error::ShuttingDown),
+            _ => Ok(None),
+        }));
+        assert!(matches!(slicing.get(), Err(Error::ShuttingDown)));
+        assert!(matches!(slicing.get(), Ok(None)));
+        assert!(matches!(slicing.get(), Ok(None)));
+        assert_eq!(asked.load(std::sync::atomic::Ordering::Relaxed), 2);
     }
 
     #[test]

@@ -425,9 +425,14 @@ impl Lease {
         }
     }
 
-    /// A part of a kernel was launched.
+    /// A part of a kernel was launched. The next one does not begin in what is left of the quantum unless it fits: who
+    /// cuts kernels wants little in flight.
     pub(crate) fn count_slice(&self) {
-        self.own.lock().slices += 1;
+        let mut own = self.own.lock();
+        own.slices += 1;
+        if own.left < SLICE_NS {
+            own.left = own.left.min(0);
+        }
     }
 
     /// Costs depend on the lane.
