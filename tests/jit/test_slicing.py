@@ -106,6 +106,22 @@ def test_what_only_looks_bad_is_left_to_who_is_sure() -> None:
     assert "pgk_slice" in sliced('__global__ void k(int* x) { asm volatile("nop;"); x[0] = 1; }')
 
 
+def test_waits_of_other_kernels_do_not_matter() -> None:
+    other = "__global__ void j(volatile int* x) { while (!x[0]) {} }"
+    kernel = "__global__ void k(int* x) { x[blockIdx.x] = 1; }"
+    for source in (f"{other}\n{kernel}", f"{kernel}\n{other}"):
+        assert "pgk_slice" in sliced(source, "k")
+        with pytest.raises(NotSliceableError, match="wait for each other"):
+            sliced(source, "j")
+
+
+@pytest.mark.nvrtc
+def test_another_version_of_the_kernel_is_never_taken_for_it() -> None:
+    body = "{ x[blockIdx.x] = 1; }"
+    with pytest.raises(KernelCompileError, match="pgk_slice_"):
+        compiled(f"#if 2 - 1\n__global__ void k(int* x) {body}\n#else\n__global__ void k(int* x) {body}\n#endif")
+
+
 def test_a_header_included_by_an_option_is_refused() -> None:
     with pytest.raises(NotSliceableError, match="before it"):
         sliced(PLAIN, options=["--pre-include=all.h"])

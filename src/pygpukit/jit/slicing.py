@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from pygpukit.errors import KernelCompileError
 from pygpukit.jit.headers import builtin_headers, used_headers
@@ -45,6 +46,17 @@ _OBJECT = 1  # Of the types of ELF symbols.
 
 class NotSliceableError(ValueError):
     """A kernel that cannot be launched in ranges of blocks; the text says why."""
+
+
+class _Head(NamedTuple):
+    """Where the parts of a kernel's definition stand in the source."""
+
+    name: str
+    start: int
+    params: Sequence[Token]
+    end: int
+    brace: int
+    last: int
 
 
 def sliced_source(
@@ -85,14 +97,15 @@ def sliced_source(
                 raise NotSliceableError(reason)
     if any(_FORCED_INCLUDE.fullmatch(option) for option in options):
         raise NotSliceableError("a header is included before it")
+    heads = _heads(source, defines, headers)
     if not sure:
-        own = [known[name] for name in headers or () if name in known]
-        _look_for_waits([source, *own])
+        others = [head for head in heads if head.end != signature.params_end]
+        _look_for_waits([_without(source, others), *(known[name] for name in headers or () if name in known)])
         _look_for_unknown([source, *known.values()], known)
     mark = "pgk_slice"
     while any(mark in text for text in (source, *defines, *defines.values(), *options, *known.values())):
         mark += "x"
-    return _preamble(mark) + _rewritten(source, signature, mark, defines, headers)
+    return _preamble(mark) + _rewritten(source, signature, heads, mark)
 
 
 def refuse_state(image: bytes) -> None:
@@ -171,42 +184,31 @@ static __device__ __forceinline__ uint3 {mark}_at(unsigned block, unsigned x, un
 """
 
 
-def _rewritten(
-    source: str,
-    signature: Signature,
-    mark: str,
-    defines: Mapping[str, str],
-    headers: Mapping[str, str] | None,
-) -> str:
-    tokens = tokenize(source, defines, headers)
-    closes = {token.offset: i for i, token in enumerate(tokens) if token.text == ")"}
+def _rewritten(source: str, signature: Signature, heads: Sequence[_Head], mark: str) -> str:
     first, *grid = (f"{mark}_{name}" for name in SLICE_PARAMS)
+    name, _, _ = signature.name.partition("<")
     edits: list[tuple[int, int, str]] = []
-    try:
-        kernels = parse_signatures(source, defines, headers)
-    except KernelCompileError as error:
-        raise NotSliceableError(f"another kernel of the source cannot be read: {error}") from None
-    for end in sorted({kernel.params_end for kernel in kernels}):
-        head = _head(source, tokens, closes[end])
-        chosen = end == signature.params_end
-        if head is None:
-            if chosen:
-                raise NotSliceableError("its body is not in the source, or a macro or a header writes it")
-            # Should it look at its block, it does not compile.
+    found = False
+    for head in heads:
+        at = head.brace + 1
+        if head.end != signature.params_end:
+            if head.name != name:
+                edits.append((at, at, _declared(mark, f"{mark}_launched()", f"{mark}_blocks()")))
+            # Another version of the kernel: should it be the one that is compiled, it must not be.
             continue
-        start, params, brace = head
-        if not chosen:
-            edits.append((brace + 1, brace + 1, _declared(mark, f"{mark}_launched()", f"{mark}_blocks()")))
-            continue
-        if _DIRECTIVE.search(source, start, brace):
+        if _DIRECTIVE.search(source, head.start, head.brace):
             raise NotSliceableError("its head has preprocessor directives")
+        found = True
         added = ", ".join(f"unsigned {name}" for name in (first, *grid))
+        params = head.params
         if [param.text for param in params] == ["void"] and source.startswith("void", params[0].offset):
             edits.append((params[0].offset, params[0].offset + len("void"), added))
         else:
-            edits.append((end, end, f", {added}" if params else added))
+            edits.append((head.end, head.end, f", {added}" if params else added))
         block = f"{mark}_at({first} + {mark}_launched().x, {grid[0]}, {grid[1]})"
-        edits.append((brace + 1, brace + 1, _declared(mark, block, f"dim3({', '.join(grid)})")))
+        edits.append((at, at, _declared(mark, block, f"dim3({', '.join(grid)})")))
+    if not found:
+        raise NotSliceableError("its body is not in the source, or a macro or a header writes it")
     for begin, end, text in sorted(edits, reverse=True):
         source = source[:begin] + text + source[end:]
     return source
@@ -216,20 +218,43 @@ def _declared(mark: str, block: str, grid: str) -> str:
     return f" const uint3 {mark}_blockIdx = {block}; const dim3 {mark}_gridDim = {grid};"
 
 
-def _head(source: str, tokens: Sequence[Token], close: int) -> tuple[int, Sequence[Token], int] | None:
-    """Where a kernel's parameters begin, their tokens, and where its body begins; None where the text has not these."""
-    depth, start = 0, close
-    while start >= 0:
-        depth += (tokens[start].text == ")") - (tokens[start].text == "(")
-        if depth == 0:
-            break
+def _heads(source: str, defines: Mapping[str, str], headers: Mapping[str, str] | None) -> list[_Head]:
+    """The kernels whose definition is in the text; one that is not does not compile, should it look at its block."""
+    try:
+        kernels = parse_signatures(source, defines, headers)
+    except KernelCompileError as error:
+        raise NotSliceableError(f"another kernel of the source cannot be read: {error}") from None
+    tokens = tokenize(source, defines, headers)
+    closes = {token.offset: i for i, token in enumerate(tokens) if token.text == ")"}
+    heads = [_head(source, tokens, closes[kernel.params_end], kernel.name) for kernel in kernels]
+    return [head for head in heads if head is not None]
+
+
+def _head(source: str, tokens: Sequence[Token], close: int, name: str) -> _Head | None:
+    start = close
+    depth = 1
+    while depth and start > 0:
         start -= 1
+        depth += (tokens[start].text == ")") - (tokens[start].text == "(")
     brace = close + 1
     while brace < len(tokens) and tokens[brace].text not in ("{", ";", "}", "="):
         brace += 1
-    if start < 0 or brace == len(tokens) or tokens[brace].text != "{":
+    if depth or brace == len(tokens) or tokens[brace].text != "{":
         return None
     # What a macro or a header writes stands elsewhere in the text.
     if not all(source.startswith(tokens[i].text, tokens[i].offset) for i in (start, close, brace)):
         return None
-    return tokens[start].offset, tokens[start + 1 : close], tokens[brace].offset
+    last = brace
+    depth = 1
+    while depth and last + 1 < len(tokens):
+        last += 1
+        depth += (tokens[last].text == "{") - (tokens[last].text == "}")
+    params = tokens[start + 1 : close]
+    return _Head(name, tokens[start].offset, params, tokens[close].offset, tokens[brace].offset, tokens[last].offset)
+
+
+def _without(source: str, heads: Sequence[_Head]) -> str:
+    """The source less these kernels."""
+    for head in sorted(heads, key=lambda head: head.start, reverse=True):
+        source = source[: head.start] + source[head.last :]
+    return source
