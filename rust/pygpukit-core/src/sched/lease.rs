@@ -382,8 +382,12 @@ impl Lease {
         let probed = own.cut;
         drop(own);
         if probed {
-            // Measured alone, and by now: whatever comes next may come much later.
-            self.rest();
+            // It is measured alone, and by now: whatever comes next may come much later.
+            let mut inner = self.gate.lock();
+            let mut own = self.own.lock();
+            if inner.cut(&self.gate, self, &mut own).is_err() {
+                inner.give_up(&self.gate, self, &mut own);
+            }
         }
     }
 
