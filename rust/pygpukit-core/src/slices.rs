@@ -127,7 +127,7 @@ pub(crate) fn plan(ctx: &ExecCtx, launch: &Launch<'_>, kind: u64) -> Result<Opti
     let Some(blocks) = blocks_per_slice(total, wave, cost) else { return Ok(None) };
     let slices = Slices { sliced, kind, blocks, total };
     let part = |blocks: u32| (slices.kind_of(blocks), f64::from(blocks) / f64::from(total));
-    lease.relate(kind, part(blocks), part(total % blocks));
+    lease.relate(kind, [part(blocks), part(total % blocks)]);
     Ok(Some(slices))
 }
 

@@ -37,9 +37,18 @@ impl Costs {
         self.by_kind.get(&kind).map(|ns| *ns as i64)
     }
 
-    /// Work of this kind should cost that, until it is measured.
-    pub fn expect(&mut self, kind: u64, ns: f64) {
+    /// Assume a cost until one is measured.
+    pub fn suppose(&mut self, kind: u64, ns: i64) {
+        self.by_kind.entry(kind).or_insert(ns as f64);
+    }
+
+    /// Work of this kind is known to cost that, from what other work took.
+    pub fn set(&mut self, kind: u64, ns: f64) {
         self.by_kind.insert(kind, ns.max(1.0));
+    }
+
+    pub fn forget(&mut self, kind: u64) {
+        self.by_kind.remove(&kind);
     }
 
     /// A batch took that long.
