@@ -155,6 +155,16 @@ class Kernel:
         stream: Stream | None = None,
         **kwargs: Any,
     ) -> Profile: ...
+    def _call_in_slices(
+        self,
+        blocks: int,
+        *args: Any,
+        grid: int | Sequence[int] | None = None,
+        block: int | Sequence[int] | None = None,
+        shared: int = 0,
+        stream: Stream | None = None,
+        **kwargs: Any,
+    ) -> None: ...
     def _time_launches(self, args: Sequence[Any], bare: bool, burst: int, rounds: int) -> float: ...
     def _time_first_blocks(self, told: int, offset: float, pause: float, count: int) -> list[float]: ...
     def _bare_launcher(self, args: Sequence[Any]) -> Callable[[], None]: ...
@@ -536,6 +546,7 @@ def load_kernel(
     file: str = "",
     check: bool = False,
     seed: int | None = None,
+    slicer: Callable[[], Kernel | None] | None = None,
 ) -> Kernel: ...
 def load_kernels(
     image: bytes,

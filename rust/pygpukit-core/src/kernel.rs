@@ -8,6 +8,7 @@ use parking_lot::RwLock;
 
 use crate::device::{KernelAttributes, RawKernel, RawLibrary, SharedDevice};
 use crate::error::{Error, Result};
+use crate::slices::{Sliced, Slicer, Slicing};
 use crate::sync::{SyncKind, may_sync};
 
 /// A kernel's name as a number, which launch records keep instead of the kernel.
@@ -65,7 +66,7 @@ pub enum Check {
 #[derive(Clone, Debug, Default)]
 pub struct KernelMeta {
     pub determinism: Determinism,
-    /// May be launched in block ranges.
+    /// May be launched in block ranges, as far as is known (`Kernel::set_slicer`).
     pub sliceable: bool,
     pub cooperative: bool,
     pub cluster: [u32; 3],
@@ -112,6 +113,7 @@ pub struct Kernel {
     meta: KernelMeta,
     /// Dynamic shared memory already allowed.
     shared_allowed: AtomicU32,
+    slicing: Slicing,
     library: Arc<Library>,
 }
 
@@ -129,6 +131,7 @@ impl Kernel {
             attributes,
             meta,
             shared_allowed: AtomicU32::new(default_shared),
+            slicing: Slicing::default(),
             library: library.clone(),
         }))
     }
@@ -183,6 +186,16 @@ impl Kernel {
         self.device().kernel_set_max_shared(self.raw, bytes)?;
         self.shared_allowed.fetch_max(bytes, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Say what makes its variant that runs a range of blocks; asked once, when first needed.
+    pub fn set_slicer(&self, slicer: Slicer) {
+        self.slicing.set(slicer);
+    }
+
+    /// The variant that runs a range of blocks. None: there is none, or somebody else is making it now.
+    pub fn sliced(&self) -> Result<Option<Arc<Sliced>>> {
+        self.slicing.get()
     }
 
     /// Resident blocks per SM for this block size.

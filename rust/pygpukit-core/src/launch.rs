@@ -12,6 +12,7 @@ use crate::kernel::Kernel;
 use crate::memory::{Storage, registry};
 use crate::residency;
 use crate::runtime::{self, DeviceState};
+use crate::slices;
 use crate::stream::{Entered, Stream, is_inside};
 
 /// Run a command on the context's stream, or record it when the context captures a graph.
@@ -220,6 +221,19 @@ pub fn launch(ctx: &ExecCtx, launch: &Launch<'_>, uses: &[UseRef<'_>]) -> Result
         reach(ctx, used.storage)?;
     }
     let kind = if ctx.is_leased() { Some(kind_of_kernel(launch)) } else { None };
+    if let Some(kind) = kind
+        && launch.kernel.meta().sliceable
+        && !is_inside()
+        && let Some(slices) = slices::plan(ctx, launch, kind)?
+    {
+        return slices.launch(ctx, launch, uses);
+    }
+    put_kernel(ctx, launch, uses, kind)
+}
+
+/// Launch a kernel whose shape was checked, as work of this kind.
+#[inline]
+pub(crate) fn put_kernel(ctx: &ExecCtx, launch: &Launch<'_>, uses: &[UseRef<'_>], kind: Option<u64>) -> Result<()> {
     let hold = || residency::hold(ctx, uses.iter().map(|used| (used.storage, used.access)));
     let (held, entered) = enter_with(ctx, kind, hold)?;
     for used in uses {

@@ -21,6 +21,7 @@ mod random;
 pub mod residency;
 pub mod runtime;
 pub mod sched;
+pub mod slices;
 pub mod stream;
 pub mod sync;
 

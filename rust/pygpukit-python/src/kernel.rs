@@ -10,14 +10,15 @@ use pygpukit_core::kernel::{Check, Kernel, KernelMeta, Library};
 use pygpukit_core::launch::time_first_blocks;
 use pygpukit_core::launch::{bare_launch, time_launches};
 use pygpukit_core::runtime::DeviceState;
+use pygpukit_core::slices::Sliced;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyModule, PyTuple};
 
 use crate::array::GPUArray;
 use crate::device::{PyDevice, context, context_for};
-use crate::errors::ToPy;
-use crate::inside::detached;
+use crate::errors::{ToPy, carry};
+use crate::inside::{Inside, attached, detached};
 use crate::kernel_call::{DEFAULT_BLOCK, Filled};
 use crate::profile;
 use crate::stream::PyStream;
@@ -231,6 +232,20 @@ impl PyKernel {
         class.call1((self.name(), profile::as_dict(py, &counters)?))
     }
 
+    /// Launch in ranges of so many blocks; called as the kernel is. For tests.
+    #[pyo3(signature = (blocks, *args, **kwargs))]
+    fn _call_in_slices(
+        &self,
+        py: Python<'_>,
+        blocks: u32,
+        args: &Bound<'_, PyTuple>,
+        kwargs: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<()> {
+        let positional: Vec<_> = args.iter().collect();
+        let keywords: Vec<_> = kwargs.map(|k| k.iter().collect()).unwrap_or_default();
+        self.call_in_slices(py, &positional, &keywords, blocks)
+    }
+
     /// Seconds per launch with these arguments, of the bare driver call or with our bookkeeping, for benchmarks.
     fn _time_launches(
         &self,
@@ -385,7 +400,9 @@ fn place(
 
 /// Load a compiled image and take one kernel from it.
 #[pyfunction]
-#[pyo3(signature = (image, entry, name, params=None, device=None, arch="", source=None, file="", check=false, seed=None))]
+#[pyo3(signature = (
+    image, entry, name, params=None, device=None, arch="", source=None, file="", check=false, seed=None, slicer=None
+))]
 #[allow(clippy::too_many_arguments)]
 fn load_kernel(
     py: Python<'_>,
@@ -399,20 +416,41 @@ fn load_kernel(
     file: &str,
     check: bool,
     seed: Option<u64>,
+    slicer: Option<Py<PyAny>>,
 ) -> PyResult<Py<PyKernel>> {
     let check = match (seed, check) {
         (Some(seed), _) => Check::Fuzz(seed),
         (None, true) => Check::On,
         (None, false) => Check::AsDevice,
     };
-    let meta = KernelMeta { check, ..KernelMeta::default() };
+    let meta = KernelMeta { check, sliceable: slicer.is_some(), ..KernelMeta::default() };
     let mut kernels = load(py, &image, &[entry.to_string()], name, params, device, arch, meta)?;
     let mut kernel = kernels.pop().ok_or_else(|| PyTypeError::new_err("an entry is needed"))?;
     if let Some(source) = &source {
         kernel.kernel.library().set_source(file, source);
     }
     kernel.source = source;
+    if let Some(slicer) = slicer {
+        kernel.kernel.set_slicer(Box::new(move || sliced(&slicer)));
+    }
     vectorcall::object(py, kernel).map(Bound::unbind)
+}
+
+/// Ask Python for the variant of a kernel that runs a range of blocks.
+fn sliced(slicer: &Py<PyAny>) -> pygpukit_core::Result<Option<Sliced>> {
+    let _inside = Inside::enter()?;
+    attached(|py| {
+        let made = slicer.bind(py).call0()?;
+        if made.is_none() {
+            return Ok(None);
+        }
+        let made = made.cast_into::<PyKernel>()?;
+        let kernel = made.get();
+        let params = kernel.params.as_deref().unwrap_or_default();
+        let first = params.len().checked_sub(4).and_then(|at| params.get(at));
+        Ok(first.map(|param| Sliced { kernel: kernel.kernel.clone(), offset: param.offset }))
+    })
+    .map_err(carry)
 }
 
 /// Load an image and take several entries of one built-in kernel from it. `programmatic` says that they wait for

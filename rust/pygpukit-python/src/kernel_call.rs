@@ -9,6 +9,7 @@ use pygpukit_core::emulator::Counters;
 use pygpukit_core::exec::ExecCtx;
 use pygpukit_core::launch::{check_dimensions, launch};
 use pygpukit_core::layout::show;
+use pygpukit_core::slices::launch_in_slices;
 use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
@@ -282,6 +283,32 @@ impl PyKernel {
         }
         self.covering(py, None, [DEFAULT_BLOCK, 1, 1], 0, None, &filled, |ctx, grid, block, shared, filled| {
             self.launch(py, ctx, grid, block, shared, filled)
+        })
+    }
+
+    /// Launch in ranges of so many blocks; the arguments are those of a call.
+    pub(crate) fn call_in_slices<'py>(
+        &self,
+        py: Python<'py>,
+        positional: &[Bound<'py, PyAny>],
+        keywords: &[Keyword<'py>],
+        blocks: u32,
+    ) -> PyResult<()> {
+        let Some(params) = &self.params else {
+            return Err(self.fail("its parameters are not known; load it with a signature".to_string()));
+        };
+        self.with_keywords(py, params, positional, keywords, |ctx, grid, block, shared, filled| {
+            let attributes = LaunchAttributes::default();
+            let work = Launch {
+                kernel: &self.kernel,
+                grid,
+                block,
+                shared,
+                attributes,
+                args: &filled.blob,
+                arrays: &filled.arrays,
+            };
+            detached(py, || launch_in_slices(ctx, &work, &filled.uses, blocks))
         })
     }
 

@@ -354,6 +354,7 @@ fn used_dict<'py>(py: Python<'py>, used: &Usage, now: u64) -> PyResult<Bound<'py
     row.set_item("device_seconds", seconds(used.weighted_ns))?;
     row.set_item("share", used.share(now))?;
     row.set_item("submissions", used.submissions)?;
+    row.set_item("slices", used.slices)?;
     row.set_item("turns", used.turns)?;
     row.set_item("throttled", used.waits)?;
     row.set_item("throttled_seconds", seconds(used.waited_ns))?;

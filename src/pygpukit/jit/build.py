@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from pygpukit import _pygpukit_rust as _native
+from pygpukit.errors import GPUKitError, KernelCompileError
 from pygpukit.jit.compiler import compile_image, file_name, macro_texts, target_of
 from pygpukit.jit.ptx import ptx_entry
-from pygpukit.jit.signature import find_signature
+from pygpukit.jit.signature import Signature, find_signature
 
 __all__ = ["kernel_from_ptx", "kernel_from_source"]
 
@@ -21,12 +22,42 @@ def kernel_from_source(
     headers: Mapping[str, str] | None,
     check: bool = False,
     seed: int | None = None,
+    sliceable: bool | None = None,
 ) -> _native.Kernel:
     """Compile and load the kernel that `func` names; see `pygpukit.jit`."""
     signature = find_signature(source, func, _macros(options, defines), headers)
+    # Who asks for it hears at once where it cannot be.
+    made = _sliced(device, source, signature, options, defines, headers, sure=True) if sliceable else None
+
+    def slicer() -> _native.Kernel | None:
+        return made or _sliced_or_none(device, source, signature, options, defines, headers)
+
+    # Blocks of different slices do not race, so a kernel is checked as a whole.
+    ranges = None if check or sliceable is False else slicer
+    return _load(device, source, source, signature, options, defines, headers, check, seed, ranges)
+
+
+def _load(
+    device: _native.Device,
+    text: str,
+    source: str,
+    signature: Signature,
+    options: Sequence[str],
+    defines: Mapping[str, object] | None,
+    headers: Mapping[str, str] | None,
+    check: bool = False,
+    seed: int | None = None,
+    slicer: Callable[[], _native.Kernel | None] | None = None,
+    added: Sequence[str] = (),
+    accept: Callable[[bytes], None] | None = None,
+) -> _native.Kernel:
+    """Compile a text that was made of `source`, and load the kernel, which takes the `added` numbers too.
+
+    `accept` sees the image before, and may raise.
+    """
     arch, kind = target_of(device)
     image = compile_image(
-        source,
+        text,
         name=signature.name,
         arch=arch,
         options=options,
@@ -35,19 +66,69 @@ def kernel_from_source(
         expressions=() if signature.extern_c else (signature.name,),
         kind=kind,
     )
+    if accept is not None:
+        accept(image.image)
     entry = signature.name if signature.extern_c else image.lowered[signature.name]
-    codes = [(param.name, param.code) for param in signature.params]
+    codes = [(param.name, param.code) for param in signature.params] + [(name, "u32") for name in added]
     return _native.load_kernel(
         image.image,
         entry,
         signature.name,
         codes,
+        device=device,
         arch=arch,
         source=source,
         file=file_name(signature.name),
         check=check,
         seed=seed,
+        slicer=slicer,
     )
+
+
+def _sliced(
+    device: _native.Device,
+    source: str,
+    signature: Signature,
+    options: Sequence[str],
+    defines: Mapping[str, object] | None,
+    headers: Mapping[str, str] | None,
+    sure: bool,
+) -> _native.Kernel:
+    """The kernel that runs a range of blocks."""
+    from pygpukit.jit.slicing import SLICE_PARAMS, NotSliceableError, refuse_state, sliced_source
+
+    macros = _macros(options, defines)
+    try:
+        text = sliced_source(source, signature, defines=macros, headers=headers, options=options, sure=sure)
+        return _load(
+            device, text, source, signature, options, defines, headers, added=SLICE_PARAMS, accept=refuse_state
+        )
+    except NotSliceableError as error:
+        reason = str(error)
+    except KernelCompileError as error:
+        named = "_blockIdx" in str(error) or "_gridDim" in str(error)
+        reason = "a function it may call looks at blockIdx or gridDim" if named else f"its variant is refused: {error}"
+    raise KernelCompileError(
+        f"kernel '{signature.name}' cannot be launched in ranges of blocks: {reason}; leave sliceable=True out",
+        source=source,
+        line=signature.line,
+    )
+
+
+def _sliced_or_none(
+    device: _native.Device,
+    source: str,
+    signature: Signature,
+    options: Sequence[str],
+    defines: Mapping[str, object] | None,
+    headers: Mapping[str, str] | None,
+) -> _native.Kernel | None:
+    """The same, or None for a kernel that is launched whole."""
+    try:
+        return _sliced(device, source, signature, options, defines, headers, sure=False)
+    except (GPUKitError, OSError):
+        # Nobody asked for it: whatever is wrong, the kernel itself is there.
+        return None
 
 
 def kernel_from_ptx(text: str, func: str | None) -> _native.Kernel:

@@ -33,6 +33,7 @@ def jit(
     headers: Mapping[str, str] | None = None,
     check: bool | Literal["fuzz"] = False,
     seed: int | None = None,
+    sliceable: bool | None = None,
 ) -> _native.Kernel:
     """Compile a CUDA C++ kernel for the current device.
 
@@ -59,6 +60,10 @@ def jit(
         blocks in a random order, drawn from `seed`.
     seed : int, optional
         For ``check="fuzz"``; 0 by default. The same seed gives the same order.
+    sliceable : bool, optional
+        Whether a scheduled task that has to give way to others may launch it in ranges of blocks. By default it is
+        where the source shows that it can be; True makes it an error where it cannot. Use False where the order of
+        blocks matters beyond what a grid promises, or where blocks wait for each other.
 
     Returns
     -------
@@ -83,6 +88,8 @@ def jit(
         raise ValueError(f"seed={seed!r} is for check='fuzz'")
     if seed is not None and not 0 <= seed < 2**64:
         raise ValueError(f"seed={seed!r} is not valid: use an integer from 0 to 2**64 - 1")
+    if sliceable not in (None, True, False):
+        raise ValueError(f"sliceable={sliceable!r} is not valid: use True, False or None")
     if not isinstance(src, str):
         raise TypeError(f"src must be CUDA C++ text, not {type(src).__name__}")
     if isinstance(options, str):
@@ -99,7 +106,7 @@ def jit(
         )
     order = (seed or 0) if check == "fuzz" else None
     key = (
-        (device.kind, device.index, src, func, tuple(options), check, order),
+        (device.kind, device.index, src, func, tuple(options), check, order, sliceable),
         tuple(sorted((name, type(value).__name__, str(value)) for name, value in (defines or {}).items())),
         tuple(sorted((headers or {}).items())),
     )
@@ -109,7 +116,7 @@ def jit(
     # Only who compiles pays for the import.
     from pygpukit.jit.build import kernel_from_source
 
-    made = kernel_from_source(device, src, func, options, defines, headers, check is not False, order)
+    made = kernel_from_source(device, src, func, options, defines, headers, check is not False, order, sliceable)
     return _remember(key, made)
 
 

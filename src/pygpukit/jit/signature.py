@@ -38,6 +38,9 @@ class Signature:
         Line of the source, counted from 1; that of the include for a kernel in a header.
     extern_c : bool
         Has C linkage: the name in the compiled image is the plain name.
+    params_end : int
+        Offset in the source of the parenthesis that closes its parameter list; that of the macro's use or the include
+        for a kernel that is not written there.
     """
 
     name: str
@@ -45,6 +48,7 @@ class Signature:
     template_params: tuple[str, ...]
     line: int
     extern_c: bool
+    params_end: int
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,7 @@ class _Declaration:
     template: tuple[_TemplateParam, ...] | None
     offset: int
     extern_c: bool
+    params_end: int
 
 
 @dataclass(frozen=True)
@@ -168,7 +173,7 @@ def _signature(
         params = tuple(declare(tokens, i, bindings, aliases) for i, tokens in enumerate(entry.params))
     except DeclarationError as error:
         raise KernelCompileError(f"kernel '{entry.name}' (line {line}): {error}", source=source, line=line) from None
-    return Signature(name, params, names, line, entry.extern_c)
+    return Signature(name, params, names, line, entry.extern_c, entry.params_end)
 
 
 def _only(source: str, declarations: list[_Declaration]) -> _Declaration:
@@ -302,7 +307,8 @@ def _scan(tokens: list[Token]) -> _Scan:
                 name, params = entry
                 is_c = extern_c or scope.extern_c
                 name = name if is_c else scope.prefix + name
-                scan.declarations.append(_Declaration(name, params, template, tokens[i].offset, is_c))
+                end = tokens[step - 1].offset
+                scan.declarations.append(_Declaration(name, params, template, tokens[i].offset, is_c, end))
         elif text == "{":
             scopes.append(replace(scope, is_namespace=False))
         elif text == "}" and len(scopes) > 1:

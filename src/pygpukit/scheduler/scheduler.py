@@ -565,8 +565,8 @@ class Scheduler:
         dict
             ``state``, ``decision``, ``reason``, ``position``, ``policy``, ``partition``; device time as
             ``gpu_seconds`` on its lane and ``device_seconds`` of the whole device, ``share`` in the last second;
-            ``sm_count``, ``mode``, ``submissions``, ``throttled`` and ``throttle_log``; ``memory``, ``memory_peak``,
-            ``evictions``, ``restores``; ``jobs`` of a task with a deadline.
+            ``sm_count``, ``mode``, ``submissions``, ``slices`` among them, ``throttled`` and ``throttle_log``;
+            ``memory``, ``memory_peak``, ``evictions``, ``restores``; ``jobs`` of a task with a deadline.
         """
         found = self._find(number)
         return self._row(found) if isinstance(found, Task) else dict(found)

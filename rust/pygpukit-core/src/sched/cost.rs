@@ -42,6 +42,11 @@ impl Costs {
         self.by_kind.entry(kind).or_insert(ns as f64);
     }
 
+    /// Work of this kind is known to cost that, from what other work took.
+    pub fn set(&mut self, kind: u64, ns: f64) {
+        self.by_kind.insert(kind, ns.max(1.0));
+    }
+
     pub fn forget(&mut self, kind: u64) {
         self.by_kind.remove(&kind);
     }

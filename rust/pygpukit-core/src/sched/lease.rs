@@ -15,6 +15,7 @@ use crate::error::{Error, Result};
 use crate::lane::Lane;
 use crate::launch::mix;
 use crate::runtime;
+use crate::slices::SLICE_NS;
 use crate::stream::{Entered, Stream};
 
 use super::cost::{Batch, Costs, count};
@@ -75,6 +76,7 @@ pub(super) struct Own {
     /// Of the tenant's own work: others may call the same kernels with other arguments.
     costs: Costs,
     submissions: u64,
+    slices: u64,
 }
 
 impl Own {
@@ -158,9 +160,11 @@ impl Lease {
     /// What was used so far, with everything the device has finished.
     pub fn used(&self) -> Usage {
         self.gate.look();
-        let submissions = self.own.lock().submissions;
+        let own = self.own.lock();
+        let (submissions, slices) = (own.submissions, own.slices);
+        drop(own);
         let mut usage = self.usage.lock().clone();
-        usage.submissions = submissions;
+        (usage.submissions, usage.slices) = (submissions, slices);
         usage
     }
 
@@ -409,6 +413,49 @@ impl Lease {
         if own.holds && own.open.as_ref().is_some_and(|open| open.start.is_some()) {
             // What cannot be marked now is charged as predicted.
             let _ = inner.cut(gate, self, &mut own);
+        }
+    }
+
+    /// What work of this kind costs, when it is long and the tenant one that gives way: then it is launched in parts.
+    pub(crate) fn cost_to_slice(&self, kind: u64) -> Option<i64> {
+        let own = self.own.lock();
+        let kind = on_lane(kind, own.lane);
+        let known = own.costs.predict(kind);
+        drop(own);
+        if known.is_some_and(|cost| cost <= 2 * SLICE_NS) {
+            return None;
+        }
+        let inner = self.gate.lock();
+        let cost = known.or_else(|| inner.costs.predict(kind)).filter(|cost| *cost > 2 * SLICE_NS)?;
+        inner.turns.gives_way(self.seat).then_some(cost)
+    }
+
+    /// Work of one kind is launched in parts, each a kind and a fraction of the whole, and a rest. What is known of the
+    /// parts tells what the whole costs, which tells the others until they are measured.
+    pub(crate) fn relate(&self, whole: u64, parts: [(u64, f64); 2]) {
+        let mut inner = self.gate.lock();
+        let mut own = self.own.lock();
+        let whole = on_lane(whole, own.lane);
+        let parts = parts.map(|(kind, fraction)| (on_lane(kind, own.lane), fraction));
+        let [(part, fraction), _] = parts;
+        let from_part = own.costs.predict(part).map(|cost| cost as f64 / fraction);
+        let known = || own.costs.predict(whole).or_else(|| inner.costs.predict(whole)).map(|cost| cost as f64);
+        let Some(cost) = from_part.or_else(known) else { return };
+        own.costs.set(whole, cost);
+        for (kind, fraction) in parts {
+            let cost = (cost * fraction) as i64;
+            own.costs.suppose(kind, cost);
+            inner.costs.suppose(kind, cost);
+        }
+    }
+
+    /// A part of a kernel was launched. The next one does not begin in what is left of the quantum unless it fits: who
+    /// cuts kernels wants little in flight.
+    pub(crate) fn count_slice(&self) {
+        let mut own = self.own.lock();
+        own.slices += 1;
+        if own.left < SLICE_NS {
+            own.left = own.left.min(0);
         }
     }
 

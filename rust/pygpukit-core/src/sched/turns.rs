@@ -362,6 +362,19 @@ impl Turns {
         (quantum, lead)
     }
 
+    /// Is long work of this tenant launched in parts, so that others need not wait for its end?
+    pub fn gives_way(&self, seat: Seat) -> bool {
+        let promised = |tenant: &Tenant| tenant.terms.is_promised() || tenant.job.is_some();
+        match self.tenants.get(seat).and_then(Option::as_ref).map(|own| own.terms.class) {
+            Some(Class::BestEffort) => true,
+            Some(Class::Burstable) => {
+                let others = self.tenants.iter().enumerate().filter(|(other, _)| *other != seat);
+                others.filter_map(|(_, tenant)| tenant.as_ref()).any(promised)
+            }
+            Some(Class::Guaranteed) | None => false,
+        }
+    }
+
     /// Begin a turn or a further quantum. Returns the device time that may be submitted.
     pub fn open(&mut self, me: Seat, now: u64) -> i64 {
         let (quantum, _) = self.quantum_and_lead(me);

@@ -47,6 +47,8 @@ pub struct Usage {
     /// Both, each weighted with the part of the device its lane was.
     pub weighted_ns: u64,
     pub submissions: u64,
+    /// Submissions that were a part of a kernel.
+    pub slices: u64,
     pub turns: u64,
     pub waits: u64,
     pub waited_ns: u64,

@@ -356,3 +356,23 @@ proptest! {
         prop_assert!(outcome.total.iter().sum::<u64>() > duration * 97 / 100);
     }
 }
+
+#[test]
+fn long_work_is_cut_for_those_who_must_give_way() {
+    let mut turns = Turns::default();
+    let besteffort = turns.join(Client::new(Class::BestEffort, MS).terms, 0);
+    let burstable = turns.join(Client::new(Class::Burstable, MS).terms, 0);
+    let gives_way = |turns: &Turns| [besteffort, burstable].map(|seat| turns.gives_way(seat));
+    assert_eq!(gives_way(&turns), [true, false]);
+    let promised = turns.join(Client::new(Class::Burstable, MS).request(0.25).terms, 0);
+    assert_eq!(gives_way(&turns), [true, true]);
+    // It is the only one who is promised something.
+    assert!(!turns.gives_way(promised));
+    turns.quit(promised);
+    assert_eq!(gives_way(&turns), [true, false]);
+    turns.begin_job(besteffort, 10 * MS, MS);
+    assert_eq!(gives_way(&turns), [true, true]);
+    let guaranteed = turns.join(Client::new(Class::Guaranteed, MS).request(0.5).terms, 0);
+    assert!(!turns.gives_way(guaranteed));
+    assert!(!turns.gives_way(99));
+}
