@@ -18,6 +18,8 @@ use crate::stream::{Stream, wait_until};
 use super::clock::Clock;
 use super::cost::{Batch, Costs};
 use super::lease::{Lease, Open, Own};
+#[cfg(unix)]
+use super::remote::Allowance;
 use super::turns::{Seat, Terms, Tier, Turns};
 
 /// A lone tenant's batches are read when there are so many.
@@ -90,6 +92,9 @@ pub(super) struct Inner {
     /// A mark that was passed, and when on the scheduler's clock.
     anchor: Option<(Arc<Mark>, u64)>,
     trace: Option<VecDeque<Row>>,
+    /// What another process lets the tenants here submit.
+    #[cfg(unix)]
+    pub allowance: Option<Allowance>,
 }
 
 pub struct Gate {
@@ -116,6 +121,8 @@ impl Gate {
                 spans: VecDeque::new(),
                 anchor: None,
                 trace: None,
+                #[cfg(unix)]
+                allowance: None,
             }),
         })
     }
@@ -209,6 +216,11 @@ impl Gate {
         inner.wake_next();
     }
 
+    #[cfg(unix)]
+    pub(super) fn poll(&self) -> Result<()> {
+        self.device.poll()
+    }
+
     /// Read what the device has finished.
     pub fn look(&self) {
         let mut inner = self.inner.lock();
@@ -276,6 +288,10 @@ impl Inner {
         let (spent, busy_until) = (std::mem::take(&mut own.spent), own.busy_until);
         drop(own);
         self.turns.submitted(spent, busy_until);
+        #[cfg(unix)]
+        if let Some(allowance) = &mut self.allowance {
+            allowance.spend(spent);
+        }
     }
 
     /// End a turn that was closed, when nobody is inside any more. False: somebody still is.
@@ -288,7 +304,7 @@ impl Inner {
             self.closing = false;
             return Ok(true);
         };
-        if lease.own().streams.iter().any(|stream| stream.is_entered()) {
+        if lease.own().is_busy() {
             return Ok(false);
         }
         self.absorb();
@@ -308,10 +324,21 @@ impl Inner {
         cut.map(|()| true)
     }
 
+    /// Is the turn in another process?
+    pub(super) fn is_away(&self) -> bool {
+        let holder = self.turns.holder().and_then(|seat| self.seats.get(seat)?.as_ref());
+        holder.is_some_and(|lease| lease.own().is_away())
+    }
+
     /// End the holder's turn: nothing more joins it.
     pub(super) fn close(&mut self) {
         if let Some(lease) = self.turns.holder().and_then(|seat| self.seats.get(seat)?.clone()) {
-            lease.own().holds = false;
+            let mut own = lease.own();
+            own.holds = false;
+            #[cfg(unix)]
+            if let Some(away) = &mut own.away {
+                away.recall();
+            }
             self.closing = true;
         }
     }
@@ -333,7 +360,7 @@ impl Inner {
                 lease.forget_costs();
             }
         }
-        let left = self.turns.open(lease.seat(), now);
+        let left = self.grant(lease.seat(), now);
         lease.usage().turns += 1;
         let mut own = lease.own();
         own.holds = true;
@@ -342,6 +369,16 @@ impl Inner {
         own.busy_until = self.turns.busy_until();
         own.streams.clear();
         own.open = None;
+    }
+
+    /// A quantum for the holder, or what another process allows of it.
+    pub(super) fn grant(&mut self, seat: Seat, now: u64) -> i64 {
+        let left = self.turns.open(seat, now);
+        #[cfg(unix)]
+        if let Some(allowance) = &self.allowance {
+            return left.min(allowance.left());
+        }
+        left
     }
 
     pub(super) fn wake(&self, seat: Seat) {
@@ -416,6 +453,7 @@ impl Inner {
         if let Some(open) = own.open.take() {
             let sms = (self.lane.sm_count(), gate.device.props().sm_count);
             lease.usage().add(open.predicted.max(0) as u64, false, sms, gate.now());
+            self.report(open.predicted, open.predicted);
         }
     }
 
@@ -455,6 +493,7 @@ impl Inner {
                 measured = measured.max(span.start.until(mark)?);
             }
             self.turns.measured(span.lease.seat(), span.tier, span.predicted, measured);
+            self.report(span.predicted, measured);
             self.costs.learn(&span.batch, measured);
             span.lease.learned(|kind| self.costs.predict(kind), &span.batch);
             let now = gate.now();
@@ -463,6 +502,16 @@ impl Inner {
             self.note(&span, measured as u64, now)?;
         }
         Ok(())
+    }
+
+    /// Tell the process that allowed it how long work took.
+    fn report(&mut self, predicted: i64, measured: i64) {
+        #[cfg(unix)]
+        if let Some(allowance) = &mut self.allowance {
+            allowance.report.measure(predicted, measured.max(0));
+        }
+        #[cfg(not(unix))]
+        let _ = (predicted, measured);
     }
 
     fn note(&mut self, span: &Span, measured: u64, now: u64) -> Result<()> {
@@ -490,5 +539,57 @@ impl Inner {
             });
         }
         Ok(())
+    }
+}
+
+/// For turns that are lent to other processes.
+#[cfg(unix)]
+impl Inner {
+    pub(super) fn wake_all(&self) {
+        for lease in self.seats.iter().flatten() {
+            lease.wake();
+        }
+    }
+
+    /// Has everything ended that was submitted in turns before?
+    pub(super) fn is_over(&self) -> Result<bool> {
+        let passed = self.last.iter().try_fold(true, |all, mark| Ok::<_, crate::error::Error>(all && mark.is_passed()?))?;
+        Ok(passed && self.spans.is_empty())
+    }
+
+    /// Is the holder's work done, all of it?
+    pub(super) fn is_at_rest(&mut self, gate: &Gate) -> Result<bool> {
+        gate.poll()?;
+        let holder = self.turns.holder().and_then(|seat| self.seats.get(seat)?.clone());
+        if let Some(lease) = holder.filter(|_| !self.closing) {
+            let mut own = lease.own();
+            if own.is_busy() || !self.is_idle(gate, &own)? {
+                return Ok(false);
+            }
+            self.cut(gate, &lease, &mut own)?;
+        }
+        self.harvest(gate)?;
+        self.is_over()
+    }
+
+    /// What is in flight will never be measured.
+    pub(super) fn forget_spans(&mut self) {
+        while let Some(span) = self.spans.pop_front() {
+            self.report(span.predicted, span.predicted);
+        }
+    }
+
+    /// Another process has used the lane.
+    pub(super) fn note_remote(&mut self, gate: &Gate, lease: &Lease, measured: u64, now: u64) {
+        let (sms, all) = (self.lane.sm_count(), gate.device.props().sm_count);
+        lease.usage().add(measured, true, (sms, all), now);
+        let lane = self.lane.id();
+        if let Some(trace) = &mut self.trace {
+            if trace.len() == TRACE {
+                trace.pop_front();
+            }
+            let start_ns = now.saturating_sub(measured);
+            trace.push_back(Row { name: lease.name().clone(), lane, sms, start_ns, ns: measured, submissions: 0 });
+        }
     }
 }

@@ -403,6 +403,13 @@ impl Turns {
         }
     }
 
+    /// Device time was used in a turn of this tier that is over.
+    pub fn charge(&mut self, seat: Seat, tier: Tier, ns: i64) {
+        if let Some(tenant) = self.tenant(seat) {
+            tenant.charge(tier, ns);
+        }
+    }
+
     /// The device will not be busy for longer than this, whatever was predicted.
     pub fn expect_idle_by(&mut self, at: u64) {
         self.busy_until = self.busy_until.min(at);
