@@ -157,7 +157,8 @@ class Scheduler:
         deadline, period, cost : float, optional
             Seconds from release to deadline, between releases, and of device time that one run takes at most.
         isolation : str, optional
-            ``auto``, ``sm`` for SMs of its own, ``time`` for windows of the whole GPU.
+            ``auto``, ``sm`` for SMs of its own, ``time`` for windows of the whole GPU, ``process`` for a process of its
+            own: function, arguments and result are pickled, and arrays come back as NumPy arrays.
         on_full : str, optional
             ``queue`` or ``reject``: what happens when the request does not fit now.
 
@@ -170,6 +171,8 @@ class Scheduler:
         ------
         ValueError
             If the request makes no sense on any device; the text says which value and what to do.
+        TypeError
+            If the function is to run in a process of its own, and it or its arguments cannot be pickled.
         """
         if not callable(fn):
             raise TypeError(f"submit() runs a function, not {type(fn).__name__}")
@@ -177,6 +180,8 @@ class Scheduler:
             raise ValueError(f"jobs={jobs} needs a period: without one the function runs once")
         label = name or str(getattr(fn, "__name__", type(fn).__name__))
         bound = dict(kwargs or {})
+        if self._is_apart(partition, request):
+            return self._submit_apart(label, partition, request, fn, args, bound)
         if request.get("period") is not None or request.get("deadline") is not None:
             if inspect.iscoroutinefunction(fn):
                 raise ValueError("a coroutine cannot have a deadline: the event loop decides when it runs")
@@ -193,6 +198,49 @@ class Scheduler:
         if task.decision != "rejected":
             self._begin(task, starter(task, call))
         return task
+
+    def _is_apart(self, partition: str | Partition, request: Mapping[str, Any]) -> bool:
+        """Does a task run in a process of its own?"""
+        asked = request.get("isolation")
+        if asked not in (None, "auto"):
+            return bool(asked == "process")
+        where = str(getattr(partition, "name", partition))
+        return any(row["name"] == where and row["isolation"] == "process" for row in self._core.partitions())
+
+    def _submit_apart(
+        self,
+        name: str,
+        partition: str | Partition,
+        request: dict[str, Any],
+        fn: Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+    ) -> Task[Any]:
+        if not hasattr(_native.TaskLease, "lend"):
+            raise ValueError("isolation='process' needs Unix sockets, which this platform does not have")
+        if request.get("period") is not None or request.get("deadline") is not None:
+            raise ValueError("isolation='process' and a deadline exclude each other: turns change too slowly; use 'sm'")
+        # Other programs need not wait for these modules.
+        from pygpukit.scheduler.parcel import pack_call
+        from pygpukit.scheduler.process import TaskProcess, order_for
+
+        call = pack_call(name, fn, args, kwargs)
+        task: Task[Any] = self._admit(name, partition, request)
+        if task.decision != "rejected":
+            task._process = TaskProcess(task, order_for(task, self.device, call, request))
+            self._begin(task, lambda: self._workers.run(lambda: self._run_apart(task)))
+        return task
+
+    def _run_apart(self, task: Task[Any]) -> None:
+        """The life of a task in a process of its own, in the thread that watches it."""
+        outcome: Any = None
+        failure: BaseException | None = None
+        try:
+            assert task._process is not None
+            outcome = task._process.run(self._start(task))
+        except BaseException as error:
+            failure = error
+        self._conclude(task, outcome, failure)
 
     def _admit(self, name: str, partition: str | Partition, request: dict[str, Any]) -> Task[Any]:
         where = partition.name if isinstance(partition, Partition) else partition
@@ -379,6 +427,8 @@ class Scheduler:
         ...     task.state
         'running'
         """
+        if self._is_apart(partition, request):
+            raise ValueError("a block runs where it stands: for isolation='process' submit() a function")
         task: Task[None] = self._admit(name, partition, request)
         if task.decision == "rejected":
             raise AdmissionError(f"task '{name}' was rejected: {task.decision.reason}")
@@ -492,6 +542,8 @@ class Scheduler:
         figures["memory_peak"] = memory["peak"]
         figures["evictions"] = memory["evictions"]
         figures["restores"] = memory["restores"]
+        if task._process is not None:
+            figures.update(task._process.figures(lease))
         return figures
 
     def stats(self, number: int) -> dict[str, Any]:
@@ -508,7 +560,8 @@ class Scheduler:
             ``state``, ``decision``, ``reason``, ``position``, ``policy``, ``partition``; device time as
             ``gpu_seconds`` on its lane and ``device_seconds`` of the whole device, ``share`` in the last second;
             ``sm_count``, ``mode``, ``submissions``, ``throttled`` and ``throttle_log``; ``memory``, ``memory_peak``,
-            ``evictions``, ``restores``; ``jobs`` of a task with a deadline.
+            ``evictions``, ``restores``; ``jobs`` of a task with a deadline; ``process`` of a task in a process of its
+            own.
         """
         task = self._find(number)
         row: dict[str, Any] = {
