@@ -316,7 +316,8 @@ impl Lease {
                     borrower.tier = inner.turns.tier().unwrap_or(Tier::BestEffort);
                     borrower.wants = false;
                     let mut own = self.own();
-                    own.busy_until = own.busy_until.max(now).saturating_add_signed(left);
+                    // It says when it has nothing to do, or wants more. If it does not, it is asked.
+                    own.busy_until = now + PATIENCE.as_nanos() as u64;
                     if own.away.is_none() {
                         own.away = Some(Away { sender: borrower.sender.clone(), recalled: None });
                     }
@@ -437,6 +438,11 @@ impl Inner {
         Ok(false)
     }
 
+    /// Does the other process think that the device is in use here?
+    fn is_idle_news(&self) -> bool {
+        self.allowance.as_ref().is_some_and(|allowance| !allowance.idle && !allowance.asked)
+    }
+
     fn tell(&mut self, now: u64, message: impl FnOnce(Report) -> Message) {
         let ahead = self.turns.busy_until().saturating_sub(now).min(MOST_NS as u64) as i64;
         let Some(allowance) = &mut self.allowance else { return };
@@ -483,7 +489,7 @@ impl Gate {
     /// How long to listen before it is worth looking whether the device is idle.
     fn until_idle(&self) -> Duration {
         let mut inner = self.lock();
-        if inner.allowance.as_ref().is_none_or(|allowance| allowance.idle || allowance.left <= 0) {
+        if !inner.is_idle_news() {
             return LOOK;
         }
         inner.absorb();
@@ -496,7 +502,7 @@ impl Gate {
 
     fn tell_if_idle(&self) {
         let mut inner = self.lock();
-        if inner.allowance.as_ref().is_none_or(|allowance| allowance.idle || allowance.left <= 0) {
+        if !inner.is_idle_news() {
             return;
         }
         inner.absorb();
