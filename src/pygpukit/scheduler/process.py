@@ -184,9 +184,8 @@ class TaskProcess:
 
     def figures(self, lease: _native.TaskLease) -> dict[str, Any]:
         """What the process said last, and how it does."""
-        state = self._state
-        if state == "running" and (health := lease.health) != "absent":
-            state = health
+        health = lease.health
+        state = health if health in ("overrunning", "unresponsive") else self._state
         process = {"pid": self._pid, "state": state, "exit_code": self._exit_code, "mps": self._order.mps}
         memory = {"memory": 0, "memory_peak": 0, "evictions": 0, "restores": 0}
         return {**memory, **self._told, "process": process}

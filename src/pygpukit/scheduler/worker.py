@@ -95,6 +95,7 @@ def _begin(turns: socket.socket, order: Order, say: Any) -> Task[Any]:
             outcome = asyncio.run(_awaited(outcome))
         return pack_result(order.name, outcome)
 
+    say("figures", {})
     task = scheduler.submit(call, name=order.name, **order.memory)
 
     def tell(_future: Any) -> None:
