@@ -23,8 +23,8 @@ const PATIENCE: Duration = Duration::from_millis(250);
 /// How often ends, and turns that are not handed back, are looked for.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// The other process says that it is idle after so much idle time.
-const IDLE_NS: u64 = 100_000;
+/// After so much idle time a process says that it is idle, and is believed that it wants no more.
+const IDLE_NS: u64 = 250_000;
 
 /// How soon something is looked at again that nobody tells about.
 const AGAIN_NS: u64 = 20_000;
@@ -326,7 +326,15 @@ impl Lease {
                     inner.absorb();
                     return Ok(LOOK);
                 }
-                Step::Close => inner.close(),
+                Step::Close => {
+                    // The turn would begin when the device is idle, so there is no haste: a holder that goes first has
+                    // time to ask again.
+                    let free_at = inner.holder_busy_until(now) + IDLE_NS;
+                    if now < free_at && inner.turns.is_holder_ahead_of(self.seat()) {
+                        return Ok(wait(free_at, now));
+                    }
+                    inner.close();
+                }
                 Step::Wait { until, wake } => {
                     if let Some(next) = wake.filter(|next| *next != self.seat()) {
                         inner.wake(next);
@@ -343,6 +351,7 @@ impl Lease {
         match message {
             Message::Want(report) => {
                 borrower.wants = true;
+                inner.turns.arrive(self.seat(), gate.now());
                 self.account(&mut inner, borrower.tier, report);
             }
             Message::Idle(report) => {
