@@ -405,6 +405,8 @@ impl Lease {
     pub fn give_way(&self) {
         let gate = &self.gate;
         let mut inner = gate.lock();
+        #[cfg(unix)]
+        inner.offer(gate.now());
         if inner.turns.holds(self.seat) && inner.turns.is_contended(self.seat) {
             inner.close();
             // Should the end not be marked now, whoever is next does it.

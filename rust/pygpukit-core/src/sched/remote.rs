@@ -447,6 +447,14 @@ impl Inner {
         Ok(false)
     }
 
+    /// Let the other process have the turn back, if somebody wants it there.
+    pub(super) fn offer(&mut self, now: u64) {
+        self.absorb();
+        if self.is_idle_news() {
+            self.tell(now, Message::Idle);
+        }
+    }
+
     /// Does the other process think that the device is in use here?
     fn is_idle_news(&self) -> bool {
         self.allowance.as_ref().is_some_and(|allowance| !allowance.idle && !allowance.asked)
