@@ -14,7 +14,7 @@ import pygpukit as gp
 from pygpukit.scheduler import current_task, scheduled, submit
 
 
-class Stubborn(Exception):
+class StubbornError(Exception):
     """Cannot be pickled back: it needs two arguments and remembers one."""
 
     def __init__(self, what: str, why: str) -> None:
@@ -35,7 +35,7 @@ def fail(what: str) -> None:
 
 
 def fail_stubbornly() -> None:
-    raise Stubborn("no way", "because")
+    raise StubbornError("no way", "because")
 
 
 def return_a_lock() -> Any:

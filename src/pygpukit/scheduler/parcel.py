@@ -15,12 +15,12 @@ from pygpukit._pygpukit_rust import GPUArray
 from pygpukit.array.bridge import to_numpy
 from pygpukit.errors import TaskProcessError
 
-__all__ = ["RemoteTraceback", "pack_call", "pack_error", "pack_result", "unpack", "unpack_error"]
+__all__ = ["RemoteError", "pack_call", "pack_error", "pack_result", "unpack", "unpack_error"]
 
 _PROTOCOL = pickle.HIGHEST_PROTOCOL
 
 
-class RemoteTraceback(Exception):
+class RemoteError(Exception):
     """Where an exception was raised in the process of a task; the cause of that exception here."""
 
     def __str__(self) -> str:
@@ -127,6 +127,7 @@ def unpack(parcel: bytes) -> Any:
 def pack_error(error: BaseException) -> bytes:
     """An exception and its traceback, ready to travel."""
     text = "".join(traceback.format_exception(error))
+    # Frames cannot travel.
     bare = error.with_traceback(None)
     try:
         parcel = _dump(_ResultPickler, bare)
@@ -141,10 +142,8 @@ def unpack_error(parcel: bytes) -> BaseException:
     """The exception, with its traceback as the cause."""
     inner, text = pickle.loads(parcel)
     try:
-        error = pickle.loads(inner)
+        error: BaseException = pickle.loads(inner)
     except Exception as failure:
         error = TaskProcessError(f"the exception of a task cannot be read here: {_why(failure)}")
-    if not isinstance(error, BaseException):
-        error = TaskProcessError(f"a task raised {error!r}, which is no exception")
-    error.__cause__ = RemoteTraceback(text)
+    error.__cause__ = RemoteError(text)
     return error

@@ -144,10 +144,10 @@ class TaskProcess:
         if code < 0:
             with suppress(ValueError):
                 return f"{who} was ended by {signal.Signals(-code).name} before its function returned"
-        early = "" if self._state == "running" else (
-            "; it had not begun: a script that submits such tasks does so below if __name__ == '__main__'"
-        )
-        return f"{who} exited with code {code} before its function returned{early}"
+        said = f"{who} exited with code {code} before its function returned"
+        if self._state == "running":
+            return said
+        return f"{said}; it had not begun: a script that submits such tasks does so below if __name__ == '__main__'"
 
     def stop(self) -> None:
         """End the process: politely, then not."""

@@ -562,7 +562,8 @@ impl Inner {
 
     /// Has everything ended that was submitted in turns before?
     pub(super) fn is_over(&self) -> Result<bool> {
-        let passed = self.last.iter().try_fold(true, |all, mark| Ok::<_, crate::error::Error>(all && mark.is_passed()?))?;
+        let passed =
+            self.last.iter().try_fold(true, |all, mark| Ok::<_, crate::error::Error>(all && mark.is_passed()?))?;
         Ok(passed && self.spans.is_empty())
     }
 
