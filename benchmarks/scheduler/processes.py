@@ -1,4 +1,4 @@
-"""Tasks in processes of their own: shares of two of them, of one beside a thread, and what a killed one costs the other.
+"""Tasks in processes of their own: shares of two, and of one beside a thread; what a killed one costs the other.
 
 python benchmarks/scheduler/processes.py --json benchmarks/results/h200-processes.json
 """
