@@ -211,13 +211,16 @@ def test_a_crash_harms_nobody(scheduler: Scheduler, programs: Any, tmp_path: Pat
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks into /proc")
-def test_a_stopped_process_loses_its_turn(scheduler: Scheduler, programs: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("isolation", ["auto", "process"])
+def test_a_stopped_process_loses_its_turn(
+    scheduler: Scheduler, programs: Any, tmp_path: Path, isolation: str
+) -> None:
     stop = tmp_path / "stop"
     task = scheduler.submit(programs.loop_until, args=(64, stop), isolation="process", bandwidth=0.5)
     pid = stop_with_a_turn(task)
     try:
-        neighbour = scheduler.submit(programs.square, args=(gp.ones((4, 4)),), bandwidth=0.5)
-        neighbour.result(timeout=PATIENCE)
+        neighbour = scheduler.submit(programs.allocate, args=(1000,), isolation=isolation, bandwidth=0.5)
+        assert neighbour.result(timeout=PATIENCE) == 1000
         assert task.stats()["process"]["state"] == "unresponsive"
     finally:
         os.kill(pid, signal.SIGCONT)

@@ -545,12 +545,13 @@ impl Inner {
 /// For turns that are lent to other processes.
 #[cfg(unix)]
 impl Inner {
-    /// When the holder's work ends, as predicted; or a moment ago, if it has ended.
+    /// When the holder's work ends, as predicted, or has ended; it does not end while somebody is inside.
     pub(super) fn holder_busy_until(&self, now: u64) -> u64 {
         let holder = self.turns.holder().and_then(|seat| self.seats.get(seat)?.as_ref());
         holder.map_or(0, |lease| {
             let own = lease.own();
-            if own.is_busy() { own.busy_until.max(now) } else { own.busy_until }
+            let inside = own.is_busy() && !own.is_away();
+            if inside { own.busy_until.max(now) } else { own.busy_until }
         })
     }
 
