@@ -70,7 +70,8 @@ extern "C" __global__ void ping_pong(unsigned long long address, int rounds) {
     }
 }
 // Memory bound: copy.
-extern "C" __global__ void stream_copy(float4* out, const float4* in, long long n) {
+extern "C" __global__ void stream_copy(float* to, const float* from, long long n) {
+    float4* out = (float4*)to; const float4* in = (const float4*)from;
     long long step = (long long)gridDim.x * blockDim.x;
     for (long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x; i < n; i += step) out[i] = in[i];
 }
@@ -104,6 +105,16 @@ class Kernels:
         slope = (high - low) / 18_000
         return max(1, int(2_000 + (seconds - low) / slope))
 
+    def copier(self, mib: int) -> Callable[[], Callable[[], None]]:
+        """A maker of calls that copy as many MiB on the device."""
+
+        def make() -> Callable[[], None]:
+            source = gp.ones((mib << 18,), dtype="float32")
+            target = gp.empty((mib << 18,), dtype="float32")
+            count, grid, copy = mib << 16, (16 * self.sms,), self.copy
+            return lambda: copy(target, source, count, grid=grid, block=(256,))
+
+        return make
 
     def megahertz(self) -> float:
         """The SM clock where this is called, under the load of now."""
@@ -116,7 +127,7 @@ class Kernels:
         return statistics.median(rates)
 
     def clock_offset(self) -> float:
-        """Nanoseconds to take from the device's clock to get `time.perf_counter_ns`; half the round trip is the error."""
+        """Nanoseconds to take from the device's clock to get `time.perf_counter_ns`, to half a round trip."""
         cell = gp.empty_pinned((2,), dtype="uint64")
         cell[:] = 0
         rounds, best, offset = 2000, float("inf"), 0.0
@@ -134,12 +145,12 @@ class Kernels:
         self.clock_error = best / 2e3
         return offset
 
-    def first_blocks(self, count: int) -> np.ndarray:
-        """Microseconds from the call to the first block's begin, at random times, called from native code."""
+    def first_blocks(self, count: int, pause: float) -> np.ndarray:
+        """Microseconds from the call to the first block's begin, called from native code after Poisson pauses."""
         offset = self.clock_offset()
         cell = gp.empty_pinned((1,), dtype="uint64")
-        self.say_when._time_first_blocks(cell.ctypes.data, offset, 50)
-        return np.array(self.say_when._time_first_blocks(cell.ctypes.data, offset, count)) / 1e3
+        self.say_when._time_first_blocks(cell.ctypes.data, offset, pause, 50)
+        return np.array(self.say_when._time_first_blocks(cell.ctypes.data, offset, pause, count)) / 1e3
 
 
 def timed(launch: Callable[[], None], rounds: int = 20) -> float:
@@ -224,10 +235,13 @@ class GraphLoop:
             graph.replay_many(20)
             self.count += 20
 
-    def begin(self) -> None:
-        """Saturate the lane from now on."""
+    def wait(self) -> None:
         if not self._ready.wait(30):
             raise RuntimeError("a tenant did not start")
+
+    def begin(self) -> None:
+        """Saturate the lane from now on."""
+        self.wait()
         self._go.set()
 
     def end(self) -> dict[str, Any]:

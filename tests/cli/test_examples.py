@@ -28,3 +28,12 @@ def test_memory_timeline(repository: Path, tmp_path: Path, suffix: str) -> None:
     assert (allocated, freed, refused) == (6, 0, 0)
     assert evicted >= restored > 0
     assert picture.stat().st_size > 1000
+
+
+def test_scheduler_tenants(repository: Path) -> None:
+    said = run(repository, "scheduler_tenants.py", "--seconds", "0.3")
+    assert "late: rejected, memory: 64.0 MiB asked + 16.0 MiB reserved > 64.0 MiB" in said
+    rows = {line.split()[0]: line.split() for line in said.splitlines() if line}
+    assert rows["requests"][1] == "guaranteed"
+    assert rows["hog"][1] == "besteffort"
+    assert "requests: median" in said

@@ -14,6 +14,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
+# Tests are imported by path: what they share.
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
 
 @pytest.fixture
 def runtime_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
@@ -47,3 +50,22 @@ def program(runtime_folder: Path) -> Iterator[Callable[..., subprocess.Popen[str
             return process
 
         yield start
+
+
+@pytest.fixture
+def on_eight_sms(run_python: Callable[..., str]) -> Callable[..., str]:
+    """Run a program that begins with the tests' checks on a CPU device of 8 SMs."""
+    prologue = """
+import asyncio, gc, os, signal, sys, threading, time
+import numpy as np
+import pygpukit as gp
+from checks import *
+from pygpukit.errors import *
+from pygpukit.scheduler import *
+"""
+    here = str(Path(__file__).resolve().parent)
+
+    def run(program: str, **environ: str) -> str:
+        return run_python(prologue + program, **{"PYGPUKIT_CPU_SMS": "8", "PYTHONPATH": here, **environ})
+
+    return run

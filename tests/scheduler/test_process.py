@@ -212,9 +212,7 @@ def test_a_crash_harms_nobody(scheduler: Scheduler, programs: Any, tmp_path: Pat
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks into /proc")
 @pytest.mark.parametrize("isolation", ["auto", "process"])
-def test_a_stopped_process_loses_its_turn(
-    scheduler: Scheduler, programs: Any, tmp_path: Path, isolation: str
-) -> None:
+def test_a_stopped_process_loses_its_turn(scheduler: Scheduler, programs: Any, tmp_path: Path, isolation: str) -> None:
     stop = tmp_path / "stop"
     task = scheduler.submit(programs.loop_until, args=(64, stop), isolation="process", bandwidth=0.5)
     pid = stop_with_a_turn(task)

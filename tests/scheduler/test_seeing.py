@@ -234,6 +234,8 @@ TURN = st.tuples(
     st.floats(0, 1),
     st.floats(0, 0.3),
     st.integers(1, 9),
+    st.floats(0, 1),
+    st.floats(1, 2),
 )
 
 
@@ -250,7 +252,7 @@ def test_turns_are_drawn_beside_each_other_and_shares_add_up(turns: list[Any]) -
     for task in "abc":
         points = counters[f"share of {task}"]
         area = sum(share * (end - start) for (start, share), (end, _) in pairwise(points)) / 1e6
-        expected = sum(seconds * sms / 4 for name, _, sms, _, seconds, _ in turns if name == task)
+        expected = sum(seconds * sms / 4 for name, _, sms, _, seconds, *_ in turns if name == task)
         # Shares are told to four digits, in up to 130 intervals of 10 ms.
         assert area == pytest.approx(expected, abs=1e-4)
         assert not points or points[-1][1] == 0

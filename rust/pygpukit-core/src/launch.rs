@@ -27,6 +27,9 @@ pub fn submit(ctx: &ExecCtx, mut command: Command) -> Result<()> {
     if registry::is_tracking() && !ctx.state.is_cuda() {
         define(ctx, &mut command);
     }
+    for used in &command.uses {
+        reach(ctx, &used.storage)?;
+    }
     let kind = kind_of(ctx, &command);
     let uses = || command.uses.iter().map(|used| (&used.storage, used.access));
     let (held, entered) = enter_with(ctx, kind, || residency::hold(ctx, uses()))?;
@@ -45,6 +48,22 @@ pub fn submit(ctx: &ExecCtx, mut command: Command) -> Result<()> {
         ctx.stream.synchronize(&mut runtime::wait_check)?;
     }
     Ok(())
+}
+
+/// Refuse arrays of a sandboxed task to everybody else.
+#[inline]
+fn reach(ctx: &ExecCtx, storage: &Storage) -> Result<()> {
+    if storage.pool().lets_in(&ctx.pool) { Ok(()) } else { Err(out_of_reach(storage)) }
+}
+
+#[cold]
+fn out_of_reach(storage: &Storage) -> Error {
+    Error::Value(format!(
+        "an array of {} bytes belongs to task '{}', which is sandboxed: only its own work may use its arrays until it \
+         ends. Return it from the task, or submit the task with sandbox=False",
+        storage.bytes(),
+        storage.pool().name()
+    ))
 }
 
 /// Enter the context's stream for work of this kind, with its memory on the device. Memory is not held while a turn is
@@ -197,6 +216,9 @@ pub fn launch(ctx: &ExecCtx, launch: &Launch<'_>, uses: &[UseRef<'_>]) -> Result
         return recorder.record(&ctx.stream, Command { work: Work::Kernel(launch.to_owned()), uses, cost_key: 0 });
     }
     launch.kernel.allow_shared(launch.shared)?;
+    for used in uses {
+        reach(ctx, used.storage)?;
+    }
     let kind = if ctx.is_leased() { Some(kind_of_kernel(launch)) } else { None };
     let hold = || residency::hold(ctx, uses.iter().map(|used| (used.storage, used.access)));
     let (held, entered) = enter_with(ctx, kind, hold)?;
@@ -254,7 +276,7 @@ pub fn time_launches(ctx: &ExecCtx, work: &Launch<'_>, bare: bool, burst: u32, r
     Ok(times.get(times.len() / 2).copied().unwrap_or(0.0))
 }
 
-/// Nanoseconds from each of `count` launches, at times drawn from a seed, to what the kernel wrote to `told`: the
+/// Nanoseconds from each of `count` launches, with random pauses of that mean before them, to what the kernel wrote to `told`: the
 /// device's clock when its first block began, less `offset` to the machine's monotonic clock. For benchmarks.
 ///
 /// # Safety
@@ -265,6 +287,7 @@ pub unsafe fn time_first_blocks(
     work: &Launch<'_>,
     told: *const u64,
     offset: f64,
+    pause_ns: f64,
     count: u32,
 ) -> Result<Vec<f64>> {
     let mut random = crate::random::Random::new(3);
@@ -276,7 +299,8 @@ pub unsafe fn time_first_blocks(
     };
     let mut times = Vec::with_capacity(count as usize);
     for _ in 0..count {
-        let pause = now() + 200_000.0 + random.below(1_800_000) as f64;
+        // Of a Poisson process.
+        let pause = now() - pause_ns * ((random.below(1 << 30) + 1) as f64 / f64::from(1 << 30)).ln();
         while now() < pause {
             std::hint::spin_loop();
         }

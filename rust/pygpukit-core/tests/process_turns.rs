@@ -27,7 +27,7 @@ fn scheduler() -> Arc<Scheduler> {
 fn start(scheduler: &Scheduler, name: &str, request: Request) -> Arc<Tenant> {
     let (id, decision) = scheduler.submit(request).unwrap();
     assert_eq!(decision.verdict, Verdict::Admitted);
-    scheduler.start(id, name, request, &mut || Ok(())).unwrap()
+    scheduler.start(id, name, request, false, &mut || Ok(())).unwrap()
 }
 
 fn of_process(bandwidth: f64) -> Request {

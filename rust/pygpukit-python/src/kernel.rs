@@ -257,7 +257,7 @@ impl PyKernel {
 
     /// Seconds from launches to their first block, which tells its time at `told`; for benchmarks.
     #[cfg(unix)]
-    fn _time_first_blocks(&self, py: Python<'_>, told: u64, offset: f64, count: u32) -> PyResult<Vec<f64>> {
+    fn _time_first_blocks(&self, py: Python<'_>, told: u64, offset: f64, pause: f64, count: u32) -> PyResult<Vec<f64>> {
         let blob = told.to_ne_bytes();
         let work = Launch {
             kernel: &self.kernel,
@@ -270,7 +270,7 @@ impl PyKernel {
         };
         let ctx = context_for(py, self.state)?;
         // SAFETY: the benchmark gives the address of a page-locked array it holds.
-        detached(py, || unsafe { time_first_blocks(&ctx, &work, told as *const u64, offset, count) })
+        detached(py, || unsafe { time_first_blocks(&ctx, &work, told as *const u64, offset, pause * 1e9, count) })
     }
 
     /// A callable that makes only the driver call, with these arguments fixed: what any launch from Python costs.

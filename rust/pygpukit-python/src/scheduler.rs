@@ -12,7 +12,7 @@ use pygpukit_core::exec::{self, ExecCtx};
 use pygpukit_core::sched::clock::Monotonic;
 use pygpukit_core::sched::usage::Usage;
 use pygpukit_core::sched::{
-    Class, Mode, Options, PartitionId, PartitionSpec, Request, Scheduler, Share, TaskId, Tenant, Verdict,
+    Class, Mode, Options, PartitionId, PartitionSpec, Request, Row, Scheduler, Share, TaskId, Tenant, Verdict,
 };
 #[cfg(unix)]
 use pygpukit_core::sched::{Gate, Orders};
@@ -27,8 +27,8 @@ use crate::pool::{PyPool, size};
 use crate::qos::{Asked, bytes, raised, usage_dict};
 use crate::stream::PyStream;
 
-/// One row of a trace: task, lane, its SMs, start and length in seconds, submissions.
-type TraceRow = (String, u32, u32, f64, f64, u32);
+/// One row of a trace: task, lane, its SMs, start and length in seconds, submissions, begin and end of submitting.
+type TraceRow = (String, u32, u32, f64, f64, u32, f64, f64);
 
 /// The scheduler of one device.
 #[pyclass(frozen, weakref, module = "pygpukit", name = "SchedulerCore")]
@@ -49,12 +49,13 @@ impl SchedulerCore {
 #[pymethods]
 impl SchedulerCore {
     #[new]
-    #[pyo3(signature = (device, total_memory=None, fine=false, queue_limit=None))]
+    #[pyo3(signature = (device, total_memory=None, fine=false, queue_limit=None, lending=false))]
     fn new(
         device: &Bound<'_, PyDevice>,
         total_memory: Option<&Bound<'_, PyAny>>,
         fine: bool,
         queue_limit: Option<usize>,
+        lending: bool,
     ) -> PyResult<SchedulerCore> {
         let state = device.get().state;
         let memory = total_memory.map(size).transpose()?.map(|bytes| bytes as u64);
@@ -65,7 +66,7 @@ impl SchedulerCore {
                 memory.unwrap_or(0)
             )));
         }
-        let options = Options { memory, fine, queue_limit };
+        let options = Options { memory, fine, queue_limit, lending };
         let core = Scheduler::new(state, options, Arc::new(Monotonic)).py()?;
         Ok(SchedulerCore { core: Arc::new(core), requests: Mutex::default() })
     }
@@ -119,13 +120,14 @@ impl SchedulerCore {
     }
 
     /// Give an admitted task its lane and memory.
-    fn start(&self, py: Python<'_>, id: TaskId, name: &str) -> PyResult<TaskLease> {
+    #[pyo3(signature = (id, name, sandbox=false))]
+    fn start(&self, py: Python<'_>, id: TaskId, name: &str, sandbox: bool) -> PyResult<TaskLease> {
         let request = self.requests.lock().get(&id).copied();
         let Some(request) = request else {
             return Err(PyValueError::new_err(format!("there is no task {id} to start")));
         };
         let core = self.core.clone();
-        let tenant = detached(py, || core.start(id, name, request, &mut check_signals))?;
+        let tenant = detached(py, || core.start(id, name, request, sandbox, &mut check_signals))?;
         Ok(TaskLease { core: self.core.clone(), tenant })
     }
 
@@ -250,7 +252,12 @@ impl SchedulerCore {
     fn take_trace(&self) -> Vec<TraceRow> {
         let rows = self.core.take_trace().into_iter();
         let seconds = |ns: u64| ns as f64 / 1e9;
-        rows.map(|r| (r.name.to_string(), r.lane, r.sms, seconds(r.start_ns), seconds(r.ns), r.submissions)).collect()
+        let row = |r: Row| {
+            let (begun, ended) = r.submitted_ns;
+            let times = (seconds(r.start_ns), seconds(r.ns), seconds(begun), seconds(ended));
+            (r.name.to_string(), r.lane, r.sms, times.0, times.1, r.submissions, times.2, times.3)
+        };
+        rows.map(row).collect()
     }
 }
 
@@ -357,6 +364,9 @@ impl TaskLease {
         row.set_item("lane", lane.id())?;
         row.set_item("sm_count", lane.sm_count())?;
         row.set_item("waiting", lease.waiting())?;
+        let (evictions, restores) = self.tenant.pool.moves();
+        row.set_item("evictions", evictions)?;
+        row.set_item("restores", restores)?;
         let holder = lease.gate().holder();
         row.set_item("lane_holder", holder.as_deref())?;
         let ahead = lease.gate().busy_until().saturating_sub(self.core.now());

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import functools
 import inspect
+import os
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -19,6 +20,18 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 _lock = threading.Lock()
 _default: Scheduler | None = None
+
+
+def _begin_anew() -> None:
+    """In a forked child the scheduler, and perhaps a locked lock, are the parent's."""
+    global _lock, _default
+    if _default is not None:
+        atexit.unregister(_default.shutdown)
+    _lock, _default = threading.Lock(), None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_anew)
 
 
 def default_scheduler() -> Scheduler:

@@ -10,24 +10,26 @@ import signal
 import socket
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from multiprocessing import connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pygpukit import _pygpukit_rust as _native
 from pygpukit.errors import TaskCancelledError, TaskProcessError
-from pygpukit.scheduler.parcel import unpack, unpack_error
+from pygpukit.scheduler.parcel import pack_call, unpack, unpack_error
 from pygpukit.scheduler.worker import Order, main
 
 if TYPE_CHECKING:
     from multiprocessing.context import SpawnProcess
 
-    from pygpukit import _pygpukit_rust as _native
     from pygpukit.core.device import Device
+    from pygpukit.scheduler.partition import Partition
+    from pygpukit.scheduler.scheduler import Scheduler
     from pygpukit.scheduler.task import Task
 
-__all__ = ["TaskProcess", "finds_mps", "order_for"]
+__all__ = ["TaskProcess", "finds_mps", "order_for", "submit_apart"]
 
 # A process that was asked to end is killed after this time.
 _GRACE_SECONDS = 0.5
@@ -63,6 +65,40 @@ def order_for(task: Task[Any], device: Device, call: bytes, request: Mapping[str
     percentage = max(1, math.ceil(float(limit) * 100)) if mps and limit is not None else None
     name = f"cuda:{device.index}" if device.kind == "cuda" else device.kind
     return Order(task.name, name, call, memory, mps, percentage)
+
+
+def submit_apart(
+    scheduler: Scheduler,
+    name: str,
+    partition: str | Partition,
+    request: dict[str, Any],
+    fn: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+) -> Task[Any]:
+    """`Scheduler.submit` for a task in a process of its own."""
+    if not hasattr(_native.TaskLease, "lend"):
+        raise ValueError("isolation='process' needs Unix sockets, which this platform does not have")
+    if request.get("period") is not None or request.get("deadline") is not None:
+        raise ValueError("isolation='process' and a deadline exclude each other: turns change too slowly; use 'sm'")
+    call = pack_call(name, fn, args, kwargs)
+    task = scheduler._admit(name, partition, request)
+    if task.decision != "rejected":
+        process = TaskProcess(task, order_for(task, scheduler.device, call, request))
+        task._process = process
+        scheduler._begin(task, lambda: scheduler._workers.run(lambda: _run(scheduler, task, process)))
+    return task
+
+
+def _run(scheduler: Scheduler, task: Task[Any], process: TaskProcess) -> None:
+    """The life of a task in a process of its own, in the thread that watches it."""
+    outcome: Any = None
+    failure: BaseException | None = None
+    try:
+        outcome = process.run(scheduler._start(task))
+    except BaseException as error:
+        failure = error
+    scheduler._conclude(task, outcome, failure)
 
 
 class TaskProcess:

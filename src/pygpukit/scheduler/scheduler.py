@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import operator
+import os
 import sys
 import threading
 import time
@@ -15,7 +17,7 @@ from pygpukit import _pygpukit_rust as _native
 from pygpukit.core.context import drive
 from pygpukit.core.device import resolve_device
 from pygpukit.core.nvml import read_nvml
-from pygpukit.errors import AdmissionError, TaskCancelledError
+from pygpukit.errors import AdmissionError, ForkError, TaskCancelledError
 from pygpukit.scheduler.partition import Partition, with_use
 from pygpukit.scheduler.periodic import run_jobs
 from pygpukit.scheduler.publish import publish, unpublished_because
@@ -63,6 +65,14 @@ class _SwitchInterval:
 
 _switch_interval = _SwitchInterval()
 
+_SHUT_DOWN = "the scheduler was shut down and takes no more tasks; make a new one"
+
+
+def _named(call: str, error: TypeError | OverflowError) -> Exception:
+    """A native function's complaint about an argument, as one of the call that was made, with the argument's name."""
+    about = [note.removeprefix("while processing ") for note in getattr(error, "__notes__", ())]
+    return type(error)(": ".join([call, *about, str(error).split("() ")[-1]]))
+
 
 class Scheduler:
     """Shares one device among tasks.
@@ -76,6 +86,9 @@ class Scheduler:
     clusters : bool
         Kernels may use thread block clusters: SMs are then given in steps of 8. With False they are given in steps of
         2, which fits shares better, but kernels with large clusters cannot run in a lane.
+    lending : bool
+        Lanes of guaranteed tasks that have been idle for a millisecond are used by others, in turns so short that the
+        owner's next work waits for about half a millisecond at most. Without it they stay empty.
     max_queue : int, optional
         Most tasks that wait; further ones are rejected.
 
@@ -95,16 +108,21 @@ class Scheduler:
         total_memory: int | str | None = None,
         *,
         clusters: bool = True,
+        lending: bool = False,
         max_queue: int | None = None,
     ) -> None:
+        if max_queue is not None and max_queue < 0:
+            raise ValueError(f"max_queue={max_queue} is not a number of tasks: give 0 or more")
         self.device = resolve_device(device)
-        self._core = _native.SchedulerCore(self.device, total_memory, not clusters, max_queue)
+        self._core = _native.SchedulerCore(self.device, total_memory, not clusters, max_queue, lending)
         self._workers = Workers("pygpukit-task")
         self._lock = threading.Lock()
         self._tasks: dict[int, Task[Any]] = {}
-        self._ended: dict[int, Task[Any]] = {}
+        # Figures only: what a task returned is not the scheduler's to keep.
+        self._ended: dict[int, dict[str, Any]] = {}
         self._starts: dict[int, Callable[[], None]] = {}
         self._closed = False
+        self._pid = os.getpid()
         self._began = self._core.now()
         self._trace: Trace | None = None
         publish(self)
@@ -161,6 +179,8 @@ class Scheduler:
             own: function, arguments and result are pickled, and arrays come back as NumPy arrays.
         on_full : str, optional
             ``queue`` or ``reject``: what happens when the request does not fit now.
+        sandbox : bool
+            Only the task's own work may use its arrays until it has ended.
 
         Returns
         -------
@@ -178,10 +198,15 @@ class Scheduler:
             raise TypeError(f"submit() runs a function, not {type(fn).__name__}")
         if jobs is not None and request.get("period") is None:
             raise ValueError(f"jobs={jobs} needs a period: without one the function runs once")
+        if jobs is not None and operator.index(jobs) < 1:
+            raise ValueError(f"jobs={jobs} is not how often a function can run: give 1 or more")
         label = name or str(getattr(fn, "__name__", type(fn).__name__))
-        bound = dict(kwargs or {})
+        args, bound = tuple(args), dict(kwargs or {})
         if self._is_apart(partition, request):
-            return self._submit_apart(label, partition, request, fn, args, bound)
+            # Other programs need not wait for its modules.
+            from pygpukit.scheduler.process import submit_apart
+
+            return submit_apart(self, label, partition, request, fn, args, bound)
         if request.get("period") is not None or request.get("deadline") is not None:
             if inspect.iscoroutinefunction(fn):
                 raise ValueError("a coroutine cannot have a deadline: the event loop decides when it runs")
@@ -207,59 +232,36 @@ class Scheduler:
         where = str(getattr(partition, "name", partition))
         return any(row["name"] == where and row["isolation"] == "process" for row in self._core.partitions())
 
-    def _submit_apart(
-        self,
-        name: str,
-        partition: str | Partition,
-        request: dict[str, Any],
-        fn: Callable[..., Any],
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-    ) -> Task[Any]:
-        if not hasattr(_native.TaskLease, "lend"):
-            raise ValueError("isolation='process' needs Unix sockets, which this platform does not have")
-        if request.get("period") is not None or request.get("deadline") is not None:
-            raise ValueError("isolation='process' and a deadline exclude each other: turns change too slowly; use 'sm'")
-        # Other programs need not wait for these modules.
-        from pygpukit.scheduler.parcel import pack_call
-        from pygpukit.scheduler.process import TaskProcess, order_for
-
-        call = pack_call(name, fn, args, kwargs)
-        task: Task[Any] = self._admit(name, partition, request)
-        if task.decision != "rejected":
-            task._process = TaskProcess(task, order_for(task, self.device, call, request))
-            self._begin(task, lambda: self._workers.run(lambda: self._run_apart(task)))
-        return task
-
-    def _run_apart(self, task: Task[Any]) -> None:
-        """The life of a task in a process of its own, in the thread that watches it."""
-        outcome: Any = None
-        failure: BaseException | None = None
-        try:
-            assert task._process is not None
-            outcome = task._process.run(self._start(task))
-        except BaseException as error:
-            failure = error
-        self._conclude(task, outcome, failure)
-
     def _admit(self, name: str, partition: str | Partition, request: dict[str, Any]) -> Task[Any]:
+        sandbox = bool(request.pop("sandbox", False))
         where = partition.name if isinstance(partition, Partition) else partition
+        if os.getpid() != self._pid:
+            raise ForkError(
+                f"this scheduler belongs to process {self._pid}, and its threads did not follow into this fork of it: "
+                "make a new scheduler here"
+            )
         if self._closed:
-            raise RuntimeError("the scheduler was shut down and takes no more tasks; make a new one")
+            raise RuntimeError(_SHUT_DOWN)
         try:
             number, verdict, reason, policy = self._core.submit(partition=where, **request)
-        except TypeError as error:
-            raise TypeError(f"submit(): {str(error).split('() ')[-1]}") from None
-        return Task(self, number, name, Decision(verdict, reason), policy, where)
+        except (TypeError, OverflowError) as error:
+            raise _named("submit()", error) from None
+        task: Task[Any] = Task(self, number, name, Decision(verdict, reason), policy, where)
+        task._sandbox = sandbox
+        return task
 
     def _begin(self, task: Task[Any], start: Callable[[], None]) -> None:
         with self._lock:
+            late = self._closed
             self._tasks[task.id] = task
             # A queued task may have been admitted, in place of one that ended, before it could be remembered.
             admitted = task.decision == "admitted" or self._core.position(task.id) is None
-            if not admitted:
+            if not admitted and not late:
                 self._starts[task.id] = start
                 return
+        if late:
+            self._conclude(task, None, TaskCancelledError(_SHUT_DOWN))
+            raise RuntimeError(_SHUT_DOWN)
         start()
 
     def _thread_starter(self, task: Task[_T], call: Callable[[Task[_T]], _T]) -> Callable[[], None]:
@@ -274,7 +276,11 @@ class Scheduler:
                 outcome = call(task)
         except BaseException as error:
             failure = error
+        # What the function entered and did not leave must not reach the next task of this thread.
+        _native.swap_context(None)
         self._conclude(task, outcome, failure)
+        # Its traceback has this frame: the arrays of the function would stay until the collector comes by.
+        failure = None
 
     @contextmanager
     def _tenancy(self, task: Task[Any]) -> Iterator[None]:
@@ -286,42 +292,45 @@ class Scheduler:
             yield
             lease.stream.synchronize()
         finally:
-            lease._leave()
             _current.reset(token)
+            lease._leave()
 
     def _start(self, task: Task[Any]) -> _native.TaskLease:
-        if task._cancel.is_set():
-            raise TaskCancelledError(f"task '{task.name}' was cancelled before it started")
-        lease = self._core.start(task.id, task.name)
-        task._lease = lease
-        task._state = "running"
-        if task.policy == "guaranteed":
-            _switch_interval.lower()
+        # Whoever ends the task meanwhile waits for this, or comes first.
+        with task._starting:
+            if task._cancel.is_set() or task.done():
+                raise TaskCancelledError(f"task '{task.name}' was cancelled before it started")
+            lease = self._core.start(task.id, task.name, task._sandbox)
+            task._lease = lease
+            task._state = "running"
+            if task.policy == "guaranteed":
+                _switch_interval.lower()
         if task._cancel.is_set():
             lease.end()
         return lease
 
     def _conclude(self, task: Task[Any], outcome: Any, failure: BaseException | None) -> None:
         """Give back what the task had, start those admitted in its place, and tell those who wait for it."""
-        lease = task._lease
-        if lease is not None:
-            lease.end()
-            with suppress(Exception):
-                task._final = self._figures(task, lease)
-        try:
-            admitted = self._core.finish(task.id)
-        except BaseException as error:
-            admitted, failure = [], failure or error
-        if lease is not None:
-            task._lease = None
-            if task.policy == "guaranteed":
-                _switch_interval.restore()
-        cancelled = task._cancel.is_set() and (failure is None or isinstance(failure, TaskCancelledError))
-        task._state = "cancelled" if cancelled else "failed" if failure is not None else "done"
+        with task._starting:
+            lease = task._lease
+            if lease is not None:
+                lease.end()
+                with suppress(Exception):
+                    task._final = self._figures(task, lease)
+            try:
+                admitted = self._core.finish(task.id)
+            except BaseException as error:
+                admitted, failure = [], failure or error
+            if lease is not None:
+                task._lease = None
+                if task.policy == "guaranteed":
+                    _switch_interval.restore()
+            cancelled = task._cancel.is_set() and (failure is None or isinstance(failure, TaskCancelledError))
+            task._state = "cancelled" if cancelled else "failed" if failure is not None else "done"
         with self._lock:
             self._tasks.pop(task.id, None)
             self._starts.pop(task.id, None)
-            self._ended[task.id] = task
+            self._ended[task.id] = self._row(task)
             while len(self._ended) > _KEPT_TASKS:
                 del self._ended[next(iter(self._ended))]
         self._start_all(admitted)
@@ -345,7 +354,7 @@ class Scheduler:
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
-            return self._thread_starter(task, lambda own: asyncio.run(self._step(own, call)))
+            return self._thread_starter(task, lambda own: asyncio.run(self._step_alone(own, call)))
 
         def start() -> None:
             try:
@@ -357,16 +366,25 @@ class Scheduler:
         def begin() -> None:
             running = loop.create_task(self._run_coroutine(task, call), name=task.name)
 
-            def interrupt() -> None:
-                loop.call_soon_threadsafe(running.cancel)
-
-            task._interrupt = interrupt
+            task._interrupt = lambda: loop.call_soon_threadsafe(running.cancel)
 
         return start
 
     async def _step(self, task: Task[_T], call: Callable[[Task[_T]], Any]) -> Any:
         assert task._lease is not None
         return await drive(call(task), task._lease.exec_context())
+
+    async def _step_alone(self, task: Task[_T], call: Callable[[Task[_T]], Any]) -> Any:
+        """The same in a loop of its own, which others can wake to cancel it."""
+        loop, running = asyncio.get_running_loop(), asyncio.current_task()
+        assert running is not None
+        task._interrupt = lambda: loop.call_soon_threadsafe(running.cancel)
+        try:
+            if task._cancel.is_set():
+                raise asyncio.CancelledError
+            return await self._step(task, call)
+        except asyncio.CancelledError:
+            raise TaskCancelledError(f"task '{task.name}' was cancelled") from None
 
     async def _run_coroutine(self, task: Task[Any], call: Callable[[Task[Any]], Any]) -> None:
         """The life of a task in an event loop. Starting and ending wait for the device, and do so elsewhere."""
@@ -436,13 +454,16 @@ class Scheduler:
         self._begin(task, admitted.set)
         try:
             if not admitted.wait(timeout):
-                reason = task.reason
-                task.cancel()
-                raise TimeoutError(f"task '{name}' was not admitted in {timeout} seconds: {reason}")
+                raise TimeoutError(f"task '{name}' was not admitted in {timeout} seconds: {task.reason}")
             if task.cancelled():
                 raise TaskCancelledError(f"task '{name}' was cancelled while it waited")
-        except BaseException:
-            task.cancel()
+        except BaseException as error:
+            if not task.cancel():
+                raise
+            # It may have been admitted a moment ago, and then nobody but this thread can give its place back.
+            admitted.wait()
+            if not task.done():
+                self._conclude(task, None, error)
             raise
         failure: BaseException | None = None
         try:
@@ -476,7 +497,16 @@ class Scheduler:
 
     def cancel(self, number: int) -> bool:
         """Cancel a task by its number; see `Task.cancel`."""
-        return self._cancel_task(self._find(number))
+        found = self._find(number)
+        return isinstance(found, Task) and self._cancel_task(found)
+
+    def _find(self, number: int) -> Task[Any] | dict[str, Any]:
+        """A task, or the figures of one that has ended."""
+        with self._lock:
+            found = self._tasks.get(number) or self._ended.get(number)
+        if found is None:
+            raise ValueError(f"there is no task {number}: it never was, or ended long ago")
+        return found
 
     def create_partition(
         self, name: str, memory: int | str | None = None, compute: float = 0.0, **limits: Any
@@ -515,7 +545,10 @@ class Scheduler:
         DeviceError
             If the device has not enough left; the text is the inequality that failed.
         """
-        self._core.create_partition(name, memory, compute, **limits)
+        try:
+            self._core.create_partition(name, memory, compute, **limits)
+        except (TypeError, OverflowError) as error:
+            raise _named("create_partition()", error) from None
         return Partition(self, name)
 
     def partition(self, name: str) -> Partition:
@@ -528,20 +561,11 @@ class Scheduler:
     def _remove_partition(self, name: str) -> None:
         self._start_all(self._core.remove_partition(name))
 
-    def _find(self, number: int) -> Task[Any]:
-        with self._lock:
-            found = self._tasks.get(number) or self._ended.get(number)
-        if found is None:
-            raise ValueError(f"there is no task {number}: it never was, or ended long ago")
-        return found
-
     def _figures(self, task: Task[Any], lease: _native.TaskLease) -> dict[str, Any]:
         figures: dict[str, Any] = dict(lease.stats())
         memory = lease.pool.stats()
         figures["memory"] = memory["used"]
         figures["memory_peak"] = memory["peak"]
-        figures["evictions"] = memory["evictions"]
-        figures["restores"] = memory["restores"]
         if task._process is not None:
             figures.update(task._process.figures(lease))
         return figures
@@ -563,7 +587,10 @@ class Scheduler:
             ``evictions``, ``restores``; ``jobs`` of a task with a deadline; ``process`` of a task in a process of its
             own.
         """
-        task = self._find(number)
+        found = self._find(number)
+        return self._row(found) if isinstance(found, Task) else dict(found)
+
+    def _row(self, task: Task[Any]) -> dict[str, Any]:
         row: dict[str, Any] = {
             "id": task.id,
             "name": task.name,
@@ -648,8 +675,12 @@ class Scheduler:
         bool
             Whether every task has ended.
         """
-        self._closed = True
+        if os.getpid() != self._pid:
+            # The threads of the tasks did not follow into this fork: nobody would end the wait.
+            self._closed = True
+            return not self._tasks
         with self._lock:
+            self._closed = True
             tasks = list(self._tasks.values())
         if cancel:
             for task in reversed(tasks):

@@ -70,9 +70,11 @@ class Task(Generic[_T]):
         self._state = "rejected" if decision == "rejected" else "queued"
         self._lease: _native.TaskLease | None = None
         self._final: dict[str, Any] = {}
+        self._starting = threading.Lock()
         self._cancel = threading.Event()
-        self._interrupt: Callable[[], None] | None = None
+        self._interrupt: Callable[[], object] | None = None
         self._jobs: dict[str, Any] = {}
+        self._sandbox = False
         self._process: TaskProcess | None = None
 
     def __repr__(self) -> str:
@@ -135,17 +137,15 @@ class Task(Generic[_T]):
             raise TaskCancelledError(f"task '{self.name}' was cancelled") from None
         except TimeoutError:
             if self._future.done():
-                raise
+                return self._future.result()
             raise TimeoutError(f"task '{self.name}' is still {self._state} after {timeout} seconds") from None
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Wait for the task and return what it raised, or None."""
+        """Wait for the task and return what `result` raises, or None; TimeoutError if it has not ended in time."""
+        if not self.wait(timeout):
+            raise TimeoutError(f"task '{self.name}' is still {self._state} after {timeout} seconds")
         try:
-            self.result(timeout)
-        except TimeoutError:
-            if not self._future.done():
-                raise
-            return self._future.exception(0)
+            self.result()
         except BaseException as error:
             return error
         return None
@@ -190,7 +190,7 @@ class Task(Generic[_T]):
 
     def stats(self) -> dict[str, Any]:
         """What the task has used and waited for; see `Scheduler.stats`."""
-        return self._scheduler.stats(self.id)
+        return self._scheduler._row(self)
 
 
 def current_task() -> Task[Any] | None:

@@ -25,7 +25,7 @@ _SHARE_SECONDS = 0.01
 # Turns that overlap on one lane are drawn below each other; so far apart are the numbers of these rows.
 _ROW_STEP = 1000
 
-_Row = tuple[str, int, int, float, float, int]
+_Row = tuple[str, int, int, float, float, int, float, float]
 _Event = dict[str, Any]
 
 
@@ -165,7 +165,7 @@ class TraceEvents:
 
     def of(self, rows: Iterable[_Row]) -> Iterator[_Event]:
         """The turns, in the order in which they began."""
-        for task, lane, sms, start, seconds, submissions in rows:
+        for task, lane, sms, start, seconds, submissions, begun, ended in rows:
             start = max(0.0, start - self._began)
             row, is_new = self._place(lane, start, start + seconds)
             tid = lane + _ROW_STEP * row
@@ -182,7 +182,13 @@ class TraceEvents:
                 "tid": tid,
                 "ts": _microseconds(start),
                 "dur": _microseconds(seconds),
-                "args": {"submissions": submissions, "sms": sms, "share": round(share, 4)},
+                "args": {
+                    "submissions": submissions,
+                    "sms": sms,
+                    "share": round(share, 4),
+                    "submitted_us": _microseconds(ended - begun),
+                    "queued_us": _microseconds(max(0.0, start + self._began - begun)),
+                },
             }
 
     def _place(self, lane: int, start: float, end: float) -> tuple[int, bool]:

@@ -33,13 +33,16 @@ class Workers:
                 return
             self._made += 1
             name = f"{self._name}-{self._made}"
-        threading.Thread(target=self._work, args=(function,), name=name, daemon=True).start()
-
-    def _work(self, function: Callable[[], None]) -> None:
         inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        following: Callable[[], None] | None = function
+        inbox.put(function)
+        threading.Thread(target=self._work, args=(inbox,), name=name, daemon=True).start()
+
+    def _work(self, inbox: queue.SimpleQueue[Callable[[], None]]) -> None:
+        following: Callable[[], None] | None = inbox.get()
         while following is not None:
             following()
+            # An idle thread keeps nothing of what it ran: neither arguments nor results.
+            following = None
             following = self._next(inbox)
 
     def _next(self, inbox: queue.SimpleQueue[Callable[[], None]]) -> Callable[[], None] | None:

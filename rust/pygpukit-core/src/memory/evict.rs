@@ -519,6 +519,7 @@ impl Arena {
         let freed = owner.let_go(segment)?;
         if freed > 0 {
             self.mover.counters.evictions.fetch_add(1, Ordering::Relaxed);
+            owner.moved.away.fetch_add(1, Ordering::Relaxed);
             self.mover.counters.evicted_bytes.fetch_add(segment.bytes() as u64, Ordering::Relaxed);
         }
         Ok(freed)
@@ -541,6 +542,7 @@ impl Arena {
         }
         mapped?;
         self.mover.counters.restores.fetch_add(1, Ordering::Relaxed);
+        owner.moved.back.fetch_add(1, Ordering::Relaxed);
         self.mover.counters.restored_bytes.fetch_add(segment.bytes() as u64, Ordering::Relaxed);
         segment.set_resident();
         Ok(())

@@ -37,6 +37,15 @@ impl Costs {
         self.by_kind.get(&kind).map(|ns| *ns as i64)
     }
 
+    /// Assume a cost until one is measured.
+    pub fn suppose(&mut self, kind: u64, ns: i64) {
+        self.by_kind.entry(kind).or_insert(ns as f64);
+    }
+
+    pub fn forget(&mut self, kind: u64) {
+        self.by_kind.remove(&kind);
+    }
+
     /// A batch took that long.
     pub fn learn(&mut self, batch: &Batch, measured_ns: i64) {
         let measured = measured_ns.max(1) as f64;

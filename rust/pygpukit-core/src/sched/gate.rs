@@ -4,7 +4,7 @@
 //! intervals between marks never overlap, and their lengths are the lane's time exactly.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
@@ -22,8 +22,15 @@ use super::lease::{Lease, Open, Own};
 use super::remote::Allowance;
 use super::turns::{Seat, Terms, Tier, Turns};
 
+/// When to look again at a device that is busy for longer than predicted.
+const AGAIN_NS: u64 = 30_000;
+
 /// A lone tenant's batches are read when there are so many.
 const UNREAD: usize = 4;
+
+/// A lane is lent when its tenant has been idle for this long, and a turn on it is this short.
+const LEND_AFTER_NS: u64 = 1_000_000;
+const LENT_NS: i64 = 250_000;
 
 /// Rows of the trace kept.
 const TRACE: usize = 100_000;
@@ -42,7 +49,7 @@ impl Drop for Mark {
 }
 
 impl Mark {
-    fn is_passed(&self) -> Result<bool> {
+    pub(super) fn is_passed(&self) -> Result<bool> {
         self.device.event_query(self.event)
     }
 
@@ -52,10 +59,10 @@ impl Mark {
     }
 }
 
-type Marks = SmallVec<[Arc<Mark>; 2]>;
+pub(super) type Marks = SmallVec<[Arc<Mark>; 2]>;
 
 /// A batch whose end is marked.
-struct Span {
+pub(super) struct Span {
     lease: Arc<Lease>,
     tier: Tier,
     predicted: i64,
@@ -64,6 +71,8 @@ struct Span {
     ends: Marks,
     sms: u32,
     lane: u32,
+    /// When its submission began and ended, on the scheduler's clock.
+    submitted: (u64, u64),
 }
 
 /// One row of the trace: who had which lane, from when, how long.
@@ -74,21 +83,31 @@ pub struct Row {
     pub sms: u32,
     pub start_ns: u64,
     pub ns: u64,
+    /// When the host began and ended to submit it.
+    pub submitted_ns: (u64, u64),
     pub submissions: u32,
 }
 
+/// A wider lane for turns that begin while its owners are idle.
+struct Wide {
+    lane: Arc<Lane>,
+    owners: Vec<Arc<Gate>>,
+}
+
 pub(super) struct Inner {
+    /// The lane of the open turn.
     lane: Arc<Lane>,
     /// The lane of later turns.
-    next_lane: Option<Arc<Lane>>,
+    base: Arc<Lane>,
+    wide: Option<Wide>,
     pub turns: Turns,
     pub costs: Costs,
-    seats: Vec<Option<Arc<Lease>>>,
+    pub(super) seats: Vec<Option<Arc<Lease>>>,
     /// The holder's turn has ended, but its last submission may still be on its way.
-    closing: bool,
+    pub(super) closing: bool,
     /// Ends of the last batch on the lane.
-    last: Marks,
-    spans: VecDeque<Span>,
+    pub(super) last: Marks,
+    pub(super) spans: VecDeque<Span>,
     /// A mark that was passed, and when on the scheduler's clock.
     anchor: Option<(Arc<Mark>, u64)>,
     trace: Option<VecDeque<Row>>,
@@ -98,6 +117,8 @@ pub(super) struct Inner {
 }
 
 pub struct Gate {
+    /// Who may use this lane while its tenant is idle.
+    borrower: Mutex<Weak<Gate>>,
     device: SharedDevice,
     clock: Arc<dyn Clock>,
     spare: Arc<Mutex<Vec<RawEvent>>>,
@@ -107,12 +128,14 @@ pub struct Gate {
 impl Gate {
     pub fn new(lane: &Arc<Lane>, clock: Arc<dyn Clock>) -> Arc<Gate> {
         Arc::new(Gate {
+            borrower: Mutex::default(),
             device: lane.device().clone(),
             clock,
             spare: Arc::default(),
             inner: Mutex::new(Inner {
                 lane: lane.clone(),
-                next_lane: None,
+                base: lane.clone(),
+                wide: None,
                 turns: Turns::default(),
                 costs: Costs::default(),
                 seats: Vec::new(),
@@ -130,6 +153,11 @@ impl Gate {
     #[inline]
     pub fn now(&self) -> u64 {
         self.clock.now()
+    }
+
+    /// Let deferred work of the CPU device run.
+    pub(super) fn poll(&self) -> Result<()> {
+        self.device.poll()
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -151,18 +179,55 @@ impl Gate {
     /// The lane of turns that begin now.
     pub fn lane(&self) -> Arc<Lane> {
         let inner = self.inner.lock();
-        inner.next_lane.as_ref().unwrap_or(&inner.lane).clone()
+        if inner.turns.holds_any() && !inner.closing { inner.lane.clone() } else { inner.base.clone() }
     }
 
     /// Move the tenants to another lane; the turn that is open ends.
     pub fn set_lane(&self, lane: &Arc<Lane>) {
         let mut inner = self.inner.lock();
-        if inner.lane.id() == lane.id() {
-            inner.next_lane = None;
-        } else {
-            inner.next_lane = Some(lane.clone());
+        inner.base = lane.clone();
+        if inner.lane.id() != lane.id() {
             inner.close();
         }
+    }
+
+    /// Let turns use a wider lane while the tenants of these gates, whose lanes it covers, are idle.
+    pub fn set_wide(self: &Arc<Self>, lane: &Arc<Lane>, owners: Vec<Arc<Gate>>) {
+        for owner in &owners {
+            *owner.borrower.lock() = Arc::downgrade(self);
+        }
+        let mut inner = self.inner.lock();
+        if inner.is_wide() {
+            inner.close();
+        }
+        inner.wide = (!owners.is_empty()).then(|| Wide { lane: lane.clone(), owners });
+    }
+
+    /// Lend this gate's lane, if its tenant has been idle for a while: its next submission takes it back.
+    fn lend(&self, now: u64) -> bool {
+        // Its tenant may be taking the lane back, and wait for us: then it is not idle.
+        let Some(inner) = self.inner.try_lock() else { return false };
+        let lent = inner.seats.iter().flatten().all(|lease| {
+            let mut own = lease.own();
+            let idle = now > own.busy_until + LEND_AFTER_NS;
+            own.lent |= idle;
+            idle
+        });
+        lent && !inner.closing
+    }
+
+    /// Take a lent lane back: the borrower's turn ends. None: somebody is still inside of it.
+    pub(super) fn take_back(&self) -> Result<Option<Marks>> {
+        let Some(borrower) = self.borrower.lock().upgrade() else { return Ok(Some(Marks::new())) };
+        let mut inner = borrower.inner.lock();
+        if inner.is_wide() {
+            inner.close();
+            if !inner.settle(&borrower)? {
+                return Ok(None);
+            }
+            inner.wake_next();
+        }
+        Ok(Some(inner.last.clone()))
     }
 
     /// Wait until nothing that was submitted before a `set_lane` runs on the lane it left.
@@ -172,7 +237,7 @@ impl Gate {
             let mut inner = self.inner.lock();
             let settled = inner.settle(self)?;
             inner.harvest(self)?;
-            let moved = inner.next_lane.is_none() || !inner.turns.holds_any();
+            let moved = inner.lane.id() == inner.base.id() || !inner.turns.holds_any();
             let passed =
                 inner.last.iter().try_fold(true, |all, mark| Ok::<_, crate::error::Error>(all && mark.is_passed()?))?;
             Ok(settled && moved && passed)
@@ -214,11 +279,6 @@ impl Gate {
             inner.free(lease.seat());
         }
         inner.wake_next();
-    }
-
-    #[cfg(unix)]
-    pub(super) fn poll(&self) -> Result<()> {
-        self.device.poll()
     }
 
     /// Read what the device has finished.
@@ -281,6 +341,33 @@ impl Drop for Gate {
 }
 
 impl Inner {
+    fn is_wide(&self) -> bool {
+        self.lane.id() != self.base.id()
+    }
+
+    /// The lane a turn that begins now is on.
+    fn lane_now(&self, now: u64) -> Arc<Lane> {
+        match &self.wide {
+            Some(wide) if wide.owners.iter().all(|owner| owner.lend(now)) => wide.lane.clone(),
+            _ => self.base.clone(),
+        }
+    }
+
+    /// A further quantum of the open turn; None when it has to begin anew, on another lane.
+    pub(super) fn renew(&mut self, seat: Seat, now: u64) -> Option<i64> {
+        if self.wide.is_some() && self.lane_now(now).id() != self.lane.id() {
+            self.close();
+            return None;
+        }
+        let left = self.turns.open(seat, now);
+        Some(self.allowed(if self.is_wide() { left.min(LENT_NS) } else { left }))
+    }
+
+    /// Wait for these too before the next turn.
+    pub(super) fn follow(&mut self, marks: Marks) {
+        self.last.extend(marks);
+    }
+
     /// Tell the turns what the holder has submitted.
     pub(super) fn absorb(&mut self) {
         let Some(holder) = self.turns.holder().and_then(|seat| self.seats.get(seat)?.clone()) else { return };
@@ -292,6 +379,20 @@ impl Inner {
         if let Some(allowance) = &mut self.allowance {
             allowance.spend(spent);
         }
+    }
+
+    /// A holder that should be idle by now may not be: its turn is not ended for a wrong prediction.
+    pub(super) fn look_at_holder(&mut self, gate: &Gate, now: u64) -> Result<()> {
+        if now < self.turns.busy_until() {
+            return Ok(());
+        }
+        let Some(lease) = self.turns.holder().and_then(|seat| self.seats.get(seat)?.clone()) else { return Ok(()) };
+        let mut own = lease.own();
+        if own.streams.iter().any(|stream| stream.is_entered()) || !self.is_idle(gate, &own)? {
+            own.busy_until = own.busy_until.max(now + AGAIN_NS);
+            self.turns.expect_busy_until(own.busy_until);
+        }
+        Ok(())
     }
 
     /// End a turn that was closed, when nobody is inside any more. False: somebody still is.
@@ -352,18 +453,17 @@ impl Inner {
 
     /// Begin a tenant's turn.
     pub(super) fn open(&mut self, lease: &Arc<Lease>, now: u64) {
-        if let Some(lane) = self.next_lane.take() {
-            self.lane = lane;
-            // What work costs depends on the lane.
-            self.costs = Costs::default();
-            for lease in self.seats.iter().flatten() {
-                lease.forget_costs();
-            }
+        // A process cannot give lent SMs back at once.
+        self.lane = if lease.own().is_apart() { self.base.clone() } else { self.lane_now(now) };
+        let mut left = self.turns.open(lease.seat(), now);
+        if self.is_wide() {
+            left = left.min(LENT_NS);
         }
-        let left = self.grant(lease.seat(), now);
+        let left = self.allowed(left);
         lease.usage().turns += 1;
         let mut own = lease.own();
         own.holds = true;
+        own.lane = self.lane.id();
         own.left = left;
         own.spent = 0;
         own.busy_until = self.turns.busy_until();
@@ -371,9 +471,8 @@ impl Inner {
         own.open = None;
     }
 
-    /// A quantum for the holder, or what another process allows of it.
-    pub(super) fn grant(&mut self, seat: Seat, now: u64) -> i64 {
-        let left = self.turns.open(seat, now);
+    /// A quantum, or what another process allows of it.
+    fn allowed(&self, left: i64) -> i64 {
         #[cfg(unix)]
         if let Some(allowance) = &self.allowance {
             return left.min(allowance.left());
@@ -444,7 +543,8 @@ impl Inner {
         self.last.clone_from(&ends);
         let (sms, lane) = (self.lane.sm_count(), self.lane.id());
         let (predicted, batch) = (open.predicted, open.batch);
-        self.spans.push_back(Span { lease: lease.clone(), tier, predicted, batch, start, ends, sms, lane });
+        let submitted = (open.begun, gate.now());
+        self.spans.push_back(Span { lease: lease.clone(), tier, predicted, batch, start, ends, sms, lane, submitted });
         Ok(())
     }
 
@@ -495,7 +595,7 @@ impl Inner {
             self.turns.measured(span.lease.seat(), span.tier, span.predicted, measured);
             self.report(span.predicted, measured);
             self.costs.learn(&span.batch, measured);
-            span.lease.learned(|kind| self.costs.predict(kind), &span.batch);
+            span.lease.learned(&span.batch, measured);
             let now = gate.now();
             let sms = (span.sms, gate.device.props().sm_count);
             span.lease.usage().add(measured as u64, true, sms, now);
@@ -521,7 +621,7 @@ impl Inner {
             return Ok(());
         }
         let ended = match &self.anchor {
-            Some((mark, at)) => at.saturating_add_signed(mark.until(end)?).min(now),
+            Some((mark, at)) => at.saturating_add_signed(mark.until(end)?),
             None => now,
         };
         self.anchor = Some((end.clone(), ended));
@@ -535,6 +635,7 @@ impl Inner {
                 sms: span.sms,
                 start_ns: ended.saturating_sub(measured),
                 ns: measured,
+                submitted_ns: span.submitted,
                 submissions: span.batch.iter().map(|(_, times)| times).sum(),
             });
         }
@@ -542,47 +643,9 @@ impl Inner {
     }
 }
 
-/// For turns that are lent to other processes.
+/// For turns of other processes.
 #[cfg(unix)]
 impl Inner {
-    /// When the holder's work ends, as predicted, or has ended; it does not end while somebody is inside.
-    pub(super) fn holder_busy_until(&self, now: u64) -> u64 {
-        let holder = self.turns.holder().and_then(|seat| self.seats.get(seat)?.as_ref());
-        holder.map_or(0, |lease| {
-            let own = lease.own();
-            let inside = own.is_busy() && !own.is_away();
-            if inside { own.busy_until.max(now) } else { own.busy_until }
-        })
-    }
-
-    pub(super) fn wake_all(&self) {
-        for lease in self.seats.iter().flatten() {
-            lease.wake();
-        }
-    }
-
-    /// Has everything ended that was submitted in turns before?
-    pub(super) fn is_over(&self) -> Result<bool> {
-        let passed =
-            self.last.iter().try_fold(true, |all, mark| Ok::<_, crate::error::Error>(all && mark.is_passed()?))?;
-        Ok(passed && self.spans.is_empty())
-    }
-
-    /// Is the holder's work done, all of it?
-    pub(super) fn is_at_rest(&mut self, gate: &Gate) -> Result<bool> {
-        gate.poll()?;
-        let holder = self.turns.holder().and_then(|seat| self.seats.get(seat)?.clone());
-        if let Some(lease) = holder.filter(|_| !self.closing) {
-            let mut own = lease.own();
-            if own.is_busy() || !self.is_idle(gate, &own)? {
-                return Ok(false);
-            }
-            self.cut(gate, &lease, &mut own)?;
-        }
-        self.harvest(gate)?;
-        self.is_over()
-    }
-
     /// What is in flight will never be measured.
     pub(super) fn forget_spans(&mut self) {
         while let Some(span) = self.spans.pop_front() {
@@ -600,7 +663,15 @@ impl Inner {
                 trace.pop_front();
             }
             let start_ns = now.saturating_sub(measured);
-            trace.push_back(Row { name: lease.name().clone(), lane, sms, start_ns, ns: measured, submissions: 0 });
+            trace.push_back(Row {
+                name: lease.name().clone(),
+                lane,
+                sms,
+                start_ns,
+                ns: measured,
+                submitted_ns: (start_ns, start_ns),
+                submissions: 0,
+            });
         }
     }
 }

@@ -4,7 +4,6 @@
 //! somebody else's or the quantum is used up. The thread that submits does all of it itself: it takes turns, ends idle
 //! ones of others and reads what was measured. There is no scheduler thread.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
@@ -14,10 +13,11 @@ use smallvec::SmallVec;
 
 use crate::error::{Error, Result};
 use crate::lane::Lane;
+use crate::launch::mix;
 use crate::runtime;
 use crate::stream::{Entered, Stream};
 
-use super::cost::{Batch, count};
+use super::cost::{Batch, Costs, count};
 use super::gate::{Gate, Inner, Mark};
 #[cfg(unix)]
 use super::remote::{Away, Health};
@@ -36,8 +36,10 @@ const GAP_NS: u64 = 20_000;
 /// How often signals are looked for in a wait.
 const CHECK_NS: u64 = 5_000_000;
 
-/// One in so many is measured of the batches that need not be, and of those that nobody waits for.
+/// One in so many is measured of the batches that nobody waits for, and of those that need not be measured: marks take
+/// longer than a short request, and every hundredth would show in its tail.
 const SAMPLE: u32 = 16;
+const RARE_SAMPLE: u32 = 256;
 
 /// Work submitted since the last mark.
 pub(super) struct Open {
@@ -45,6 +47,8 @@ pub(super) struct Open {
     pub start: Option<Arc<Mark>>,
     pub predicted: i64,
     pub batch: Batch,
+    /// When it was opened.
+    pub begun: u64,
 }
 
 /// What the tenant's threads share while it has a turn.
@@ -52,6 +56,10 @@ pub(super) struct Open {
 pub(super) struct Own {
     /// Does the tenant have the lane?
     pub holds: bool,
+    /// Which one.
+    pub lane: u32,
+    /// Others use the lane meanwhile.
+    pub lent: bool,
     /// Predicted device time it may still submit.
     pub left: i64,
     /// Submitted since the turns were told.
@@ -66,7 +74,8 @@ pub(super) struct Own {
     cut: bool,
     gaps: u32,
     rests: u32,
-    costs: HashMap<u64, i64>,
+    /// Of the tenant's own work: others may call the same kernels with other arguments.
+    costs: Costs,
     submissions: u64,
     /// The turn is in another process.
     #[cfg(unix)]
@@ -83,6 +92,14 @@ impl Own {
     pub fn is_away(&self) -> bool {
         #[cfg(unix)]
         return self.away.is_some();
+        #[cfg(not(unix))]
+        false
+    }
+
+    /// Are turns taken for another process?
+    pub fn is_apart(&self) -> bool {
+        #[cfg(unix)]
+        return self.health != Health::Absent;
         #[cfg(not(unix))]
         false
     }
@@ -216,7 +233,8 @@ impl Lease {
         let now = self.gate.now();
         let mut own = self.own.lock();
         let own = &mut *own;
-        if !own.holds || own.left <= 0 || own.cut || !own.has(stream) {
+        let kind = on_lane(kind, own.lane);
+        if !own.holds || own.lent || own.left <= 0 || own.cut || !own.has(stream) {
             return None;
         }
         let open = own.open.as_mut()?;
@@ -224,8 +242,8 @@ impl Lease {
         if gap || open.predicted >= BATCH_NS {
             return None;
         }
-        let cost = match own.costs.get(&kind) {
-            Some(cost) => *cost,
+        let cost = match own.costs.predict(kind) {
+            Some(cost) => cost,
             None if own.probe == Some(kind) => {
                 own.probe = None;
                 own.cut = true;
@@ -264,6 +282,8 @@ impl Lease {
             *self.woken.lock() = false;
             let Some((until, reason)) = self.advance(stream, kind)? else { break };
             why = reason;
+            // The holder may be a coroutine of this very thread, and nobody else would let its work run.
+            self.gate.poll()?;
             let now = self.gate.now();
             if now > checked + CHECK_NS {
                 runtime::wait_check()?;
@@ -298,9 +318,20 @@ impl Lease {
                 }
                 return Ok(Some((now + 20_000, Waited::Turn)));
             }
+            if self.own.lock().lent {
+                let Some(marks) = gate.take_back()? else { return Ok(Some((now + 20_000, Waited::Turn))) };
+                inner.follow(marks);
+                let mut own = self.own.lock();
+                own.lent = false;
+                own.streams.clear();
+                own.open = None;
+            }
             if inner.turns.holds(self.seat) && self.own.lock().left > 0 {
                 let ready = self.prepare(&mut inner, stream, kind)?;
                 return Ok((!ready).then_some((now + 20_000, Waited::Turn)));
+            }
+            if !inner.turns.holds(self.seat) {
+                inner.look_at_holder(gate, now)?;
             }
             inner.turns.arrive(self.seat, now);
             #[cfg(unix)]
@@ -309,12 +340,17 @@ impl Lease {
                 return Ok(Some((now + 20_000_000, Waited::Turn)));
             }
             match inner.turns.step(self.seat, now) {
-                Step::Open => inner.open(self, now),
+                Step::Open => {
+                    inner.open(self, now);
+                    // Whoever is next now has an eye on this turn: it may end without another word.
+                    inner.wake_next();
+                }
                 Step::Renew => {
-                    let left = inner.grant(self.seat, now);
-                    let mut own = self.own.lock();
-                    own.left = left;
-                    own.busy_until = inner.turns.busy_until();
+                    if let Some(left) = inner.renew(self.seat, now) {
+                        let mut own = self.own.lock();
+                        own.left = left;
+                        own.busy_until = inner.turns.busy_until();
+                    }
                 }
                 Step::Close => inner.close(),
                 Step::Wait { until, wake } => {
@@ -348,11 +384,12 @@ impl Lease {
         }
         let now = gate.now();
         let mut own = self.own.lock();
-        let known = own.costs.contains_key(&kind);
-        if !known && let Some(cost) = inner.costs.predict(kind) {
-            own.costs.insert(kind, cost);
+        let kind = on_lane(kind, own.lane);
+        let known = own.costs.predict(kind).or_else(|| inner.costs.predict(kind));
+        if let Some(cost) = known {
+            own.costs.suppose(kind, cost);
         }
-        let probe = !known && !own.costs.contains_key(&kind);
+        let probe = known.is_none();
         let (mut full, mut idle) = (false, false);
         if let Some(open) = &own.open {
             let gap = open.start.is_some() && open.predicted > 0 && now > own.busy_until + GAP_NS;
@@ -371,11 +408,12 @@ impl Lease {
         if own.open.is_none() {
             own.cut = false;
             let start = Some(inner.start(gate, stream, !joined)?);
-            own.open = Some(Open { start, predicted: 0, batch: Batch::new() });
+            own.open = Some(Open { start, predicted: 0, batch: Batch::new(), begun: now });
             own.gaps += u32::from(idle);
         }
         own.probe = probe.then_some(kind);
-        if idle && own.gaps % SAMPLE == 1 && own.costs.remove(&kind).is_some() {
+        if idle && own.gaps % SAMPLE == 1 {
+            own.costs.forget(kind);
             own.probe = Some(kind);
         }
         Ok(true)
@@ -394,9 +432,9 @@ impl Lease {
             inner.give_up(gate, self, &mut own);
         }
         own.rests += 1;
-        if inner.turns.is_alone(self.seat) && !own.rests.is_multiple_of(SAMPLE) {
+        if inner.turns.is_alone(self.seat) && !own.rests.is_multiple_of(RARE_SAMPLE) {
             // Marks around a short request would take as long as the request; on a lane of its own nobody needs them.
-            own.open = Some(Open { start: None, predicted: 0, batch: Batch::new() });
+            own.open = Some(Open { start: None, predicted: 0, batch: Batch::new(), begun: gate.now() });
             own.cut = false;
         }
     }
@@ -415,23 +453,25 @@ impl Lease {
         }
     }
 
-    /// The device runs work when it is submitted, and has ended it.
-    pub(crate) fn caught_up(&self) {
-        let now = self.gate.now();
-        self.own.lock().busy_until = now;
-    }
-
-    pub(super) fn learned(&self, inner_costs: impl Fn(u64) -> Option<i64>, batch: &Batch) {
+    /// The device runs work when it is submitted, and has ended it: the batch ends here.
+    pub(crate) fn caught_up(self: &Arc<Self>) {
+        let gate = &self.gate;
+        let mut inner = gate.lock();
         let mut own = self.own.lock();
-        for (kind, _) in batch {
-            if let Some(cost) = inner_costs(*kind) {
-                own.costs.insert(*kind, cost);
-            }
+        own.busy_until = gate.now();
+        if own.holds && own.open.as_ref().is_some_and(|open| open.start.is_some()) {
+            // What cannot be marked now is charged as predicted.
+            let _ = inner.cut(gate, self, &mut own);
         }
     }
 
-    /// Costs depend on the lane.
-    pub(super) fn forget_costs(&self) {
-        self.own.lock().costs.clear();
+    /// A batch of the tenant took that long.
+    pub(super) fn learned(&self, batch: &Batch, measured_ns: i64) {
+        self.own.lock().costs.learn(batch, measured_ns);
     }
+}
+
+/// What work costs depends on the lane.
+fn on_lane(kind: u64, lane: u32) -> u64 {
+    mix(kind, u64::from(lane))
 }

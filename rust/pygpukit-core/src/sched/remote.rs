@@ -473,6 +473,45 @@ impl Inner {
     }
 }
 
+impl Inner {
+    /// When the holder's work ends, as predicted, or has ended; it does not end while somebody is inside.
+    pub(super) fn holder_busy_until(&self, now: u64) -> u64 {
+        let holder = self.turns.holder().and_then(|seat| self.seats.get(seat)?.as_ref());
+        holder.map_or(0, |lease| {
+            let own = lease.own();
+            let inside = own.is_busy() && !own.is_away();
+            if inside { own.busy_until.max(now) } else { own.busy_until }
+        })
+    }
+
+    pub(super) fn wake_all(&self) {
+        for lease in self.seats.iter().flatten() {
+            lease.wake();
+        }
+    }
+
+    /// Has everything ended that was submitted in turns before?
+    pub(super) fn is_over(&self) -> Result<bool> {
+        let passed = self.last.iter().try_fold(true, |all, mark| Ok::<_, Error>(all && mark.is_passed()?))?;
+        Ok(passed && self.spans.is_empty())
+    }
+
+    /// Is the holder's work done, all of it?
+    pub(super) fn is_at_rest(&mut self, gate: &Gate) -> Result<bool> {
+        gate.poll()?;
+        let holder = self.turns.holder().and_then(|seat| self.seats.get(seat)?.clone());
+        if let Some(lease) = holder.filter(|_| !self.closing) {
+            let mut own = lease.own();
+            if own.is_busy() || !self.is_idle(gate, &own)? {
+                return Ok(false);
+            }
+            self.cut(gate, &lease, &mut own)?;
+        }
+        self.harvest(gate)?;
+        self.is_over()
+    }
+}
+
 impl Gate {
     /// From now on work is submitted here only as the process at the other end of the socket allows; see `obey`.
     pub fn hold_back(&self, socket: UnixStream) -> Result<Orders> {

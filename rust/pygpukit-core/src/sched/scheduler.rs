@@ -46,6 +46,8 @@ pub struct Options {
     pub fine: bool,
     /// Most requests that wait.
     pub queue_limit: Option<usize>,
+    /// Let others use lanes whose tasks are idle.
+    pub lending: bool,
 }
 
 /// An admitted task with all it was promised.
@@ -90,6 +92,7 @@ pub struct Scheduler {
     state: &'static DeviceState,
     clock: Arc<dyn Clock>,
     fine: bool,
+    lending: bool,
     /// SMs of each group lanes are made of.
     groups: Vec<u32>,
     book: Mutex<Book>,
@@ -131,7 +134,15 @@ impl Scheduler {
             tracing: false,
             traced: Vec::new(),
         };
-        Ok(Scheduler { state, clock, fine: options.fine, groups, book: Mutex::new(book), dividing: Mutex::new(()) })
+        Ok(Scheduler {
+            state,
+            clock,
+            fine: options.fine,
+            lending: options.lending,
+            groups,
+            book: Mutex::new(book),
+            dividing: Mutex::new(()),
+        })
     }
 
     pub fn state(&self) -> &'static DeviceState {
@@ -208,12 +219,20 @@ impl Scheduler {
     }
 
     /// Give an admitted task its lane and its memory. `check` runs while the device is waited for.
-    pub fn start(&self, id: TaskId, name: &str, request: Request, check: &mut Check<'_>) -> Result<Arc<Tenant>> {
+    pub fn start(
+        &self,
+        id: TaskId,
+        name: &str,
+        request: Request,
+        sandbox: bool,
+        check: &mut Check<'_>,
+    ) -> Result<Arc<Tenant>> {
         let Some(placement) = self.placement(id) else {
             return Err(Error::Value(format!("task {id} is not admitted, and cannot start")));
         };
         let parent = self.pool(placement.partition).ok_or_else(|| gone(placement.partition))?;
-        let pool = parent.child_with(name, memory_of(&placement, &request, &parent), check)?;
+        let options = PoolOptions { sandbox, ..memory_of(&placement, &request, &parent) };
+        let pool = parent.child_with(name, options, check)?;
         let gate = match placement.mode {
             Mode::OwnLane(width) => self.give_lane(id, placement.partition, width, check)?,
             Mode::TimeShare | Mode::Process => {
@@ -233,6 +252,7 @@ impl Scheduler {
                 let mut book = self.book.lock();
                 book.tenants.insert(id, tenant.clone());
                 self.set_unscheduled(&book);
+                self.set_lending(&book);
                 Ok(tenant)
             }
             Err(error) => {
@@ -247,6 +267,7 @@ impl Scheduler {
         let tenant = self.book.lock().tenants.get(&id).cloned();
         if let Some(tenant) = &tenant {
             tenant.lease.end();
+            self.stop_lending(tenant);
             // Its SMs and its memory are others' when nothing of it runs any more.
             tenant.lease.gate().drain(check)?;
             self.take_lane_back(id, tenant.placement.partition, check)?;
@@ -259,6 +280,7 @@ impl Scheduler {
             // What is left of its arrays is nobody's: not held, and the first to go.
             tenant.pool.set_floor(0);
             tenant.pool.set_rank(0);
+            tenant.pool.open_sandbox();
             tenant.pool.close()?;
         }
         Ok(book.admission.release(id))
@@ -357,6 +379,24 @@ impl Scheduler {
             quantum_ns: if placement.mode == Mode::Process { PROCESS_QUANTUM_NS } else { QUANTUM_NS },
             // Nobody else is on a lane of its own: nothing is held back.
             lead_ns: if own { u64::MAX } else { LEAD_NS },
+        }
+    }
+
+    /// Let the common lane's turns use the lanes of idle tasks, those outside of partitions.
+    fn set_lending(&self, book: &Book) {
+        if self.lending {
+            let owners =
+                book.tenants.values().filter(|tenant| is_owner(tenant)).map(|tenant| tenant.lease.gate().clone());
+            book.device.gate.set_wide(&self.state.lane, owners.collect());
+        }
+    }
+
+    /// Before a task's SMs are given away its lane is not lent any more.
+    fn stop_lending(&self, tenant: &Arc<Tenant>) {
+        if self.lending && is_owner(tenant) {
+            let book = self.book.lock();
+            let others = book.tenants.values().filter(|other| is_owner(other) && !Arc::ptr_eq(other, tenant));
+            book.device.gate.set_wide(&self.state.lane, others.map(|other| other.lease.gate().clone()).collect());
         }
     }
 
@@ -503,6 +543,11 @@ impl Book {
     }
 }
 
+/// Has it SMs of its own that come from the device's lane?
+fn is_owner(tenant: &Tenant) -> bool {
+    matches!(tenant.placement.mode, Mode::OwnLane(_)) && tenant.placement.partition == PartitionId::DEFAULT
+}
+
 fn gone(partition: PartitionId) -> Error {
     Error::Value(format!("partition {} was removed", partition.0))
 }
@@ -531,5 +576,6 @@ fn memory_of(placement: &Placement, request: &Request, parent: &Pool) -> PoolOpt
         rank,
         guarantee: placement.memory_hard as usize,
         host_quota: None,
+        sandbox: false,
     }
 }

@@ -32,7 +32,7 @@ pub struct Terms {
 }
 
 /// Turns and leads of those who must give way at once, while somebody is there they would have to give way to.
-const SHORT_NS: u64 = 250_000;
+const SHORT_NS: u64 = 150_000;
 
 impl Terms {
     /// Is it promised something that others' work in flight delays?
@@ -46,8 +46,9 @@ impl Terms {
     }
 }
 
-/// An idle holder keeps the lane this long; besteffort holders do not.
+/// An idle holder keeps the lane this long: it may be about to submit more.
 const GRACE_NS: u64 = 100_000;
+const BESTEFFORT_GRACE_NS: u64 = 20_000;
 
 /// Number of a tenant on its lane.
 pub type Seat = usize;
@@ -417,6 +418,11 @@ impl Turns {
         }
     }
 
+    /// The device is still busy, whatever was predicted: look again at this time.
+    pub fn expect_busy_until(&mut self, at: u64) {
+        self.busy_until = self.busy_until.max(at);
+    }
+
     /// The device will not be busy for longer than this, whatever was predicted.
     pub fn expect_idle_by(&mut self, at: u64) {
         self.busy_until = self.busy_until.min(at);
@@ -439,7 +445,7 @@ impl Turns {
 
     fn grace(&self, seat: Seat) -> u64 {
         match self.tenants.get(seat).and_then(Option::as_ref).map(|t| t.terms.class) {
-            Some(Class::BestEffort) | None => 0,
+            Some(Class::BestEffort) | None => BESTEFFORT_GRACE_NS,
             Some(_) => GRACE_NS,
         }
     }

@@ -5,7 +5,7 @@ mod moving;
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 
@@ -39,6 +39,14 @@ pub struct PoolOptions {
     pub guarantee: usize,
     /// Most bytes of host memory that evicted arrays may use, those of pools below included.
     pub host_quota: Option<usize>,
+    /// Only work whose pool is this one, or inside it, may use its arrays.
+    pub sandbox: bool,
+}
+
+#[derive(Default)]
+pub(super) struct Moved {
+    pub away: AtomicU64,
+    pub back: AtomicU64,
 }
 
 pub struct Pool {
@@ -56,6 +64,8 @@ pub struct Pool {
     floor: AtomicUsize,
     /// Pools of a lower rank lose memory first.
     rank: AtomicU32,
+    /// Of its own segments, how many moved to the host and back.
+    pub(super) moved: Moved,
     account: Account,
     /// Bytes held for it whether it uses them or not, which the pools around count as used. Zero for most.
     guarantee: AtomicUsize,
@@ -64,6 +74,8 @@ pub struct Pool {
     /// Its own or that of a pool around.
     stock: Option<Arc<Stock>>,
     host: Arc<HostBudget>,
+    /// Shared with the pools inside: is it still closed to others?
+    sandbox: Option<Arc<AtomicBool>>,
     /// Bytes charged for which memory is still looked for; changed under the cache's lock.
     pending: AtomicUsize,
     /// Set under the cache's lock.
@@ -160,7 +172,9 @@ impl Pool {
         private: bool,
     ) -> Arc<Pool> {
         let above = parent.as_ref().map(|parent| parent.host.clone());
+        let around = parent.as_ref().and_then(|parent| parent.sandbox.clone());
         let pool = Arc::new(Pool {
+            sandbox: if options.sandbox { Some(Arc::new(AtomicBool::new(true))) } else { around },
             host: HostBudget::new(name, options.host_quota, above),
             id: arena.next_pool_id(),
             name: name.to_string(),
@@ -171,6 +185,7 @@ impl Pool {
             evicting: options.evicting && arena.mode() == ArenaMode::Vmm,
             floor: AtomicUsize::new(options.floor),
             rank: AtomicU32::new(options.rank),
+            moved: Moved::default(),
             account: Account::new(options.quota),
             guarantee: AtomicUsize::new(options.guarantee),
             exact: Mutex::default(),
@@ -193,6 +208,20 @@ impl Pool {
         self.private
     }
 
+    /// May work of the other pool use arrays of this one?
+    #[inline]
+    pub(crate) fn lets_in(&self, other: &Pool) -> bool {
+        let Some(own) = &self.sandbox else { return true };
+        other.sandbox.as_ref().is_some_and(|theirs| Arc::ptr_eq(own, theirs)) || !own.load(Ordering::Relaxed)
+    }
+
+    /// Let everybody use its arrays.
+    pub fn open_sandbox(&self) {
+        if let Some(sandbox) = &self.sandbox {
+            sandbox.store(false, Ordering::Relaxed);
+        }
+    }
+
     /// Do its arrays move to the host when memory is short?
     #[inline]
     pub fn is_evicting(&self) -> bool {
@@ -211,6 +240,11 @@ impl Pool {
     /// Pools of a lower rank lose memory first.
     pub fn set_rank(&self, rank: u32) {
         self.rank.store(rank, Ordering::Relaxed);
+    }
+
+    /// How often memory of this pool was evicted, and how often it came back.
+    pub fn moves(&self) -> (u64, u64) {
+        (self.moved.away.load(Ordering::Relaxed), self.moved.back.load(Ordering::Relaxed))
     }
 
     /// Where its memory comes from first, when that is held.
