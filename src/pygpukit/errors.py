@@ -19,6 +19,7 @@ Each class also inherits the builtin a NumPy user would catch, given in brackets
     |-- TransferCancelledError      [RuntimeError]   a copy between host and device was cancelled
     |-- AdmissionError              [RuntimeError]   a task was rejected; the text is the inequality that failed
     |-- TaskCancelledError          [RuntimeError]   a scheduled task was cancelled, and its work is refused
+    |-- TaskProcessError            [RuntimeError]   the process of a task died before its function returned
     |-- LoadError                   [OSError]        a file is too short for what is to be loaded, or cannot be read
     |-- MissingPackageError         [ImportError]    an optional Python package is not there
     `-- CacheError                  [OSError]        the kernel cache or a bundle is unusable
@@ -51,6 +52,7 @@ __all__ = [
     "OutOfMemoryError",
     "ShapeError",
     "TaskCancelledError",
+    "TaskProcessError",
     "TransferCancelledError",
 ]
 
@@ -152,6 +154,10 @@ class AdmissionError(GPUKitError, RuntimeError):
 
 class TaskCancelledError(GPUKitError, RuntimeError):
     """A scheduled task was cancelled or has ended, and its work is refused."""
+
+
+class TaskProcessError(GPUKitError, RuntimeError):
+    """The process of a task died before its function returned, or raised what cannot be told; the text says how."""
 
 
 class TransferCancelledError(GPUKitError, RuntimeError):

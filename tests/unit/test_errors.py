@@ -31,6 +31,7 @@ BUILTINS = {
     "ShapeError": ValueError,
     "AdmissionError": RuntimeError,
     "TaskCancelledError": RuntimeError,
+    "TaskProcessError": RuntimeError,
     "TransferCancelledError": RuntimeError,
 }
 

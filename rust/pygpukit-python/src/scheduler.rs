@@ -1,6 +1,10 @@
 //! `SchedulerCore` and `TaskLease`: the scheduler of a device, as the Python package uses it.
 
 use std::collections::HashMap;
+#[cfg(unix)]
+use std::os::fd::BorrowedFd;
+#[cfg(unix)]
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -10,6 +14,8 @@ use pygpukit_core::sched::usage::Usage;
 use pygpukit_core::sched::{
     Class, Mode, Options, PartitionId, PartitionSpec, Request, Row, Scheduler, Share, TaskId, Tenant, Verdict,
 };
+#[cfg(unix)]
+use pygpukit_core::sched::{Gate, Orders};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyModule};
@@ -230,6 +236,14 @@ impl SchedulerCore {
         self.core.now() as f64 / 1e9
     }
 
+    /// Let the process at the other end of a socket say when work of this one may run, until it ends.
+    #[cfg(unix)]
+    fn hold_back(&self, socket: i32) -> PyResult<TurnOrders> {
+        let gate = self.core.common();
+        let orders = gate.hold_back(own_socket(socket)?).py()?;
+        Ok(TurnOrders { gate, orders: Mutex::new(Some(orders)) })
+    }
+
     fn set_trace(&self, on: bool) {
         self.core.set_trace(on);
     }
@@ -305,6 +319,21 @@ impl TaskLease {
         self.tenant.lease.end_job();
     }
 
+    /// Take turns for the process at the other end of a socket, until it or the task ends.
+    #[cfg(unix)]
+    fn lend(&self, py: Python<'_>, socket: i32) -> PyResult<()> {
+        let socket = own_socket(socket)?;
+        let lease = self.tenant.lease.clone();
+        detached(py, move || lease.lend(socket))
+    }
+
+    /// How the process does that turns are lent to: "absent", "running", "overrunning" or "unresponsive".
+    #[cfg(unix)]
+    #[getter]
+    fn health(&self) -> &'static str {
+        self.tenant.lease.health().name()
+    }
+
     #[getter]
     fn stream(&self) -> PyStream {
         PyStream::borrowed(self.core.state(), &self.tenant.stream)
@@ -346,6 +375,36 @@ impl TaskLease {
     }
 }
 
+/// What another process has to say about this one's turns.
+#[cfg(unix)]
+#[pyclass(frozen, module = "pygpukit", name = "TurnOrders")]
+pub struct TurnOrders {
+    gate: Arc<Gate>,
+    orders: Mutex<Option<Orders>>,
+}
+
+#[cfg(unix)]
+#[pymethods]
+impl TurnOrders {
+    /// Do what it says, until it ends.
+    fn obey(&self, py: Python<'_>) -> PyResult<()> {
+        let orders = self.orders.lock().take();
+        let Some(orders) = orders else { return Err(PyValueError::new_err("these orders are obeyed already")) };
+        detached(py, || self.gate.obey(orders))
+    }
+}
+
+/// The socket, under a descriptor of our own.
+#[cfg(unix)]
+fn own_socket(descriptor: i32) -> PyResult<UnixStream> {
+    if descriptor < 0 {
+        return Err(PyValueError::new_err(format!("{descriptor} is not a socket: it was closed")));
+    }
+    // SAFETY: it is used only here, to make another of the same; one that is closed is refused by the system.
+    let theirs = unsafe { BorrowedFd::borrow_raw(descriptor) };
+    Ok(theirs.try_clone_to_owned()?.into())
+}
+
 fn used_dict<'py>(py: Python<'py>, used: &Usage, now: u64) -> PyResult<Bound<'py, PyDict>> {
     let seconds = |ns: u64| ns as f64 / 1e9;
     let row = PyDict::new(py);
@@ -366,5 +425,7 @@ fn used_dict<'py>(py: Python<'py>, used: &Usage, now: u64) -> PyResult<Bound<'py
 
 pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<SchedulerCore>()?;
+    #[cfg(unix)]
+    m.add_class::<TurnOrders>()?;
     m.add_class::<TaskLease>()
 }

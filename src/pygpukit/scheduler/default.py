@@ -50,6 +50,13 @@ def default_scheduler() -> Scheduler:
         return _default
 
 
+def adopt(scheduler: Scheduler) -> None:
+    """Make a scheduler the default one; the process of a task uses the one that gets its turns."""
+    global _default
+    with _lock:
+        _default = scheduler
+
+
 def submit(fn: Callable[..., Any], /, **options: Any) -> Task[Any]:
     """`Scheduler.submit` of the default scheduler.
 

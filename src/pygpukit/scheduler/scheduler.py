@@ -175,7 +175,8 @@ class Scheduler:
         deadline, period, cost : float, optional
             Seconds from release to deadline, between releases, and of device time that one run takes at most.
         isolation : str, optional
-            ``auto``, ``sm`` for SMs of its own, ``time`` for windows of the whole GPU.
+            ``auto``, ``sm`` for SMs of its own, ``time`` for windows of the whole GPU, ``process`` for a process of its
+            own: function, arguments and result are pickled, and arrays come back as NumPy arrays.
         on_full : str, optional
             ``queue`` or ``reject``: what happens when the request does not fit now.
         sandbox : bool
@@ -190,6 +191,8 @@ class Scheduler:
         ------
         ValueError
             If the request makes no sense on any device; the text says which value and what to do.
+        TypeError
+            If the function is to run in a process of its own, and it or its arguments cannot be pickled.
         """
         if not callable(fn):
             raise TypeError(f"submit() runs a function, not {type(fn).__name__}")
@@ -199,6 +202,11 @@ class Scheduler:
             raise ValueError(f"jobs={jobs} is not how often a function can run: give 1 or more")
         label = name or str(getattr(fn, "__name__", type(fn).__name__))
         args, bound = tuple(args), dict(kwargs or {})
+        if self._is_apart(partition, request):
+            # Other programs need not wait for its modules.
+            from pygpukit.scheduler.process import submit_apart
+
+            return submit_apart(self, label, partition, request, fn, args, bound)
         if request.get("period") is not None or request.get("deadline") is not None:
             if inspect.iscoroutinefunction(fn):
                 raise ValueError("a coroutine cannot have a deadline: the event loop decides when it runs")
@@ -215,6 +223,14 @@ class Scheduler:
         if task.decision != "rejected":
             self._begin(task, starter(task, call))
         return task
+
+    def _is_apart(self, partition: str | Partition, request: Mapping[str, Any]) -> bool:
+        """Does a task run in a process of its own?"""
+        asked = request.get("isolation")
+        if asked not in (None, "auto"):
+            return bool(asked == "process")
+        where = str(getattr(partition, "name", partition))
+        return any(row["name"] == where and row["isolation"] == "process" for row in self._core.partitions())
 
     def _admit(self, name: str, partition: str | Partition, request: dict[str, Any]) -> Task[Any]:
         sandbox = bool(request.pop("sandbox", False))
@@ -429,6 +445,8 @@ class Scheduler:
         ...     task.state
         'running'
         """
+        if self._is_apart(partition, request):
+            raise ValueError("a block runs where it stands: for isolation='process' submit() a function")
         task: Task[None] = self._admit(name, partition, request)
         if task.decision == "rejected":
             raise AdmissionError(f"task '{name}' was rejected: {task.decision.reason}")
@@ -550,6 +568,8 @@ class Scheduler:
         memory = lease.pool.stats()
         figures["memory"] = memory["used"]
         figures["memory_peak"] = memory["peak"]
+        if task._process is not None:
+            figures.update(task._process.figures(lease))
         return figures
 
     def stats(self, number: int) -> dict[str, Any]:
@@ -566,7 +586,8 @@ class Scheduler:
             ``state``, ``decision``, ``reason``, ``position``, ``policy``, ``partition``; device time as
             ``gpu_seconds`` on its lane and ``device_seconds`` of the whole device, ``share`` in the last second;
             ``sm_count``, ``mode``, ``submissions``, ``slices`` among them, ``throttled`` and ``throttle_log``;
-            ``memory``, ``memory_peak``, ``evictions``, ``restores``; ``jobs`` of a task with a deadline.
+            ``memory``, ``memory_peak``, ``evictions``, ``restores``; ``jobs`` of a task with a deadline; ``process`` of
+            a task in a process of its own.
         """
         found = self._find(number)
         return self._row(found) if isinstance(found, Task) else dict(found)

@@ -13,6 +13,7 @@ from pygpukit.errors import AdmissionError, TaskCancelledError
 
 if TYPE_CHECKING:
     from pygpukit import _pygpukit_rust as _native
+    from pygpukit.scheduler.process import TaskProcess
     from pygpukit.scheduler.scheduler import Scheduler
 
 __all__ = ["Decision", "Task", "current_task", "yield_"]
@@ -74,6 +75,7 @@ class Task(Generic[_T]):
         self._interrupt: Callable[[], object] | None = None
         self._jobs: dict[str, Any] = {}
         self._sandbox = False
+        self._process: TaskProcess | None = None
 
     def __repr__(self) -> str:
         return f"<Task {self.id} '{self.name}' {self.state}>"
@@ -176,7 +178,8 @@ class Task(Generic[_T]):
         """Cancel the task, whatever it does.
 
         A waiting task leaves the queue. A running one may submit no more work: its next operator raises
-        `TaskCancelledError`, as does `yield_`. What is in flight on the GPU ends by itself.
+        `TaskCancelledError`, as does `yield_`. What is in flight on the GPU ends by itself. A process of its own is
+        ended by SIGTERM, and by SIGKILL half a second later.
 
         Returns
         -------

@@ -18,6 +18,8 @@ use crate::stream::{Stream, wait_until};
 use super::clock::Clock;
 use super::cost::{Batch, Costs};
 use super::lease::{Lease, Open, Own};
+#[cfg(unix)]
+use super::remote::Allowance;
 use super::turns::{Seat, Terms, Tier, Turns};
 
 /// When to look again at a device that is busy for longer than predicted.
@@ -47,7 +49,7 @@ impl Drop for Mark {
 }
 
 impl Mark {
-    fn is_passed(&self) -> Result<bool> {
+    pub(super) fn is_passed(&self) -> Result<bool> {
         self.device.event_query(self.event)
     }
 
@@ -60,7 +62,7 @@ impl Mark {
 pub(super) type Marks = SmallVec<[Arc<Mark>; 2]>;
 
 /// A batch whose end is marked.
-struct Span {
+pub(super) struct Span {
     lease: Arc<Lease>,
     tier: Tier,
     predicted: i64,
@@ -100,15 +102,18 @@ pub(super) struct Inner {
     wide: Option<Wide>,
     pub turns: Turns,
     pub costs: Costs,
-    seats: Vec<Option<Arc<Lease>>>,
+    pub(super) seats: Vec<Option<Arc<Lease>>>,
     /// The holder's turn has ended, but its last submission may still be on its way.
-    closing: bool,
+    pub(super) closing: bool,
     /// Ends of the last batch on the lane.
-    last: Marks,
-    spans: VecDeque<Span>,
+    pub(super) last: Marks,
+    pub(super) spans: VecDeque<Span>,
     /// A mark that was passed, and when on the scheduler's clock.
     anchor: Option<(Arc<Mark>, u64)>,
     trace: Option<VecDeque<Row>>,
+    /// What another process lets the tenants here submit.
+    #[cfg(unix)]
+    pub allowance: Option<Allowance>,
 }
 
 pub struct Gate {
@@ -139,6 +144,8 @@ impl Gate {
                 spans: VecDeque::new(),
                 anchor: None,
                 trace: None,
+                #[cfg(unix)]
+                allowance: None,
             }),
         })
     }
@@ -353,7 +360,7 @@ impl Inner {
             return None;
         }
         let left = self.turns.open(seat, now);
-        Some(if self.is_wide() { left.min(LENT_NS) } else { left })
+        Some(self.allowed(if self.is_wide() { left.min(LENT_NS) } else { left }))
     }
 
     /// Wait for these too before the next turn.
@@ -368,6 +375,10 @@ impl Inner {
         let (spent, busy_until) = (std::mem::take(&mut own.spent), own.busy_until);
         drop(own);
         self.turns.submitted(spent, busy_until);
+        #[cfg(unix)]
+        if let Some(allowance) = &mut self.allowance {
+            allowance.spend(spent);
+        }
     }
 
     /// A holder that should be idle by now may not be: its turn is not ended for a wrong prediction.
@@ -394,7 +405,7 @@ impl Inner {
             self.closing = false;
             return Ok(true);
         };
-        if lease.own().streams.iter().any(|stream| stream.is_entered()) {
+        if lease.own().is_busy() {
             return Ok(false);
         }
         self.absorb();
@@ -414,10 +425,21 @@ impl Inner {
         cut.map(|()| true)
     }
 
+    /// Is the turn in another process?
+    pub(super) fn is_away(&self) -> bool {
+        let holder = self.turns.holder().and_then(|seat| self.seats.get(seat)?.as_ref());
+        holder.is_some_and(|lease| lease.own().is_away())
+    }
+
     /// End the holder's turn: nothing more joins it.
     pub(super) fn close(&mut self) {
         if let Some(lease) = self.turns.holder().and_then(|seat| self.seats.get(seat)?.clone()) {
-            lease.own().holds = false;
+            let mut own = lease.own();
+            own.holds = false;
+            #[cfg(unix)]
+            if let Some(away) = &mut own.away {
+                away.recall();
+            }
             self.closing = true;
         }
     }
@@ -431,11 +453,13 @@ impl Inner {
 
     /// Begin a tenant's turn.
     pub(super) fn open(&mut self, lease: &Arc<Lease>, now: u64) {
-        self.lane = self.lane_now(now);
+        // A process cannot give lent SMs back at once.
+        self.lane = if lease.own().is_apart() { self.base.clone() } else { self.lane_now(now) };
         let mut left = self.turns.open(lease.seat(), now);
         if self.is_wide() {
             left = left.min(LENT_NS);
         }
+        let left = self.allowed(left);
         lease.usage().turns += 1;
         let mut own = lease.own();
         own.holds = true;
@@ -445,6 +469,15 @@ impl Inner {
         own.busy_until = self.turns.busy_until();
         own.streams.clear();
         own.open = None;
+    }
+
+    /// A quantum, or what another process allows of it.
+    fn allowed(&self, left: i64) -> i64 {
+        #[cfg(unix)]
+        if let Some(allowance) = &self.allowance {
+            return left.min(allowance.left());
+        }
+        left
     }
 
     pub(super) fn wake(&self, seat: Seat) {
@@ -520,6 +553,7 @@ impl Inner {
         if let Some(open) = own.open.take() {
             let sms = (self.lane.sm_count(), gate.device.props().sm_count);
             lease.usage().add(open.predicted.max(0) as u64, false, sms, gate.now());
+            self.report(open.predicted, open.predicted);
         }
     }
 
@@ -559,6 +593,7 @@ impl Inner {
                 measured = measured.max(span.start.until(mark)?);
             }
             self.turns.measured(span.lease.seat(), span.tier, span.predicted, measured);
+            self.report(span.predicted, measured);
             self.costs.learn(&span.batch, measured);
             span.lease.learned(&span.batch, measured);
             let now = gate.now();
@@ -567,6 +602,16 @@ impl Inner {
             self.note(&span, measured as u64, now)?;
         }
         Ok(())
+    }
+
+    /// Tell the process that allowed it how long work took.
+    fn report(&mut self, predicted: i64, measured: i64) {
+        #[cfg(unix)]
+        if let Some(allowance) = &mut self.allowance {
+            allowance.report.measure(predicted, measured.max(0));
+        }
+        #[cfg(not(unix))]
+        let _ = (predicted, measured);
     }
 
     fn note(&mut self, span: &Span, measured: u64, now: u64) -> Result<()> {
@@ -595,5 +640,38 @@ impl Inner {
             });
         }
         Ok(())
+    }
+}
+
+/// For turns of other processes.
+#[cfg(unix)]
+impl Inner {
+    /// What is in flight will never be measured.
+    pub(super) fn forget_spans(&mut self) {
+        while let Some(span) = self.spans.pop_front() {
+            self.report(span.predicted, span.predicted);
+        }
+    }
+
+    /// Another process has used the lane.
+    pub(super) fn note_remote(&mut self, gate: &Gate, lease: &Lease, measured: u64, now: u64) {
+        let (sms, all) = (self.lane.sm_count(), gate.device.props().sm_count);
+        lease.usage().add(measured, true, (sms, all), now);
+        let lane = self.lane.id();
+        if let Some(trace) = &mut self.trace {
+            if trace.len() == TRACE {
+                trace.pop_front();
+            }
+            let start_ns = now.saturating_sub(measured);
+            trace.push_back(Row {
+                name: lease.name().clone(),
+                lane,
+                sms,
+                start_ns,
+                ns: measured,
+                submitted_ns: (start_ns, start_ns),
+                submissions: 0,
+            });
+        }
     }
 }

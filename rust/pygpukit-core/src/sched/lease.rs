@@ -20,6 +20,8 @@ use crate::stream::{Entered, Stream};
 
 use super::cost::{Batch, Costs, count};
 use super::gate::{Gate, Inner, Mark};
+#[cfg(unix)]
+use super::remote::{Away, Health};
 use super::turns::{Seat, Step, Terms};
 use super::usage::{Usage, Wait, Waited};
 
@@ -77,11 +79,36 @@ pub(super) struct Own {
     costs: Costs,
     submissions: u64,
     slices: u64,
+    /// The turn is in another process.
+    #[cfg(unix)]
+    pub away: Option<Away>,
+    #[cfg(unix)]
+    pub health: Health,
 }
 
 impl Own {
     fn has(&self, stream: &Stream) -> bool {
         self.streams.iter().any(|known| known.id() == stream.id())
+    }
+
+    pub fn is_away(&self) -> bool {
+        #[cfg(unix)]
+        return self.away.is_some();
+        #[cfg(not(unix))]
+        false
+    }
+
+    /// Are turns taken for another process?
+    pub fn is_apart(&self) -> bool {
+        #[cfg(unix)]
+        return self.health != Health::Absent;
+        #[cfg(not(unix))]
+        false
+    }
+
+    /// May something still join the turn, though it was closed?
+    pub fn is_busy(&self) -> bool {
+        self.is_away() || self.streams.iter().any(|stream| stream.is_entered())
     }
 }
 
@@ -184,6 +211,20 @@ impl Lease {
         self.ended.load(Ordering::Acquire)
     }
 
+    /// Wait to be woken, for that long at most.
+    #[cfg(unix)]
+    pub(super) fn sleep(&self, timeout: Duration) {
+        let mut woken = self.woken.lock();
+        if !*woken {
+            self.bell.wait_for(&mut woken, timeout.min(Duration::from_millis(20)));
+        }
+    }
+
+    #[cfg(unix)]
+    pub(super) fn woken(&self) -> parking_lot::MutexGuard<'_, bool> {
+        self.woken.lock()
+    }
+
     pub(super) fn wake(&self) {
         let mut woken = self.woken.lock();
         *woken = true;
@@ -274,6 +315,11 @@ impl Lease {
             let now = gate.now();
             if !inner.settle(gate)? {
                 // Somebody is inside a stream of a turn that has ended: a moment on CUDA, an operator on the CPU device.
+                if inner.is_away() {
+                    // A turn that another process has takes longer to come back, which wakes whoever is next.
+                    inner.turns.arrive(self.seat, now);
+                    return Ok(Some((now + 1_000_000, Waited::Turn)));
+                }
                 return Ok(Some((now + 20_000, Waited::Turn)));
             }
             if self.own.lock().lent {
@@ -292,6 +338,11 @@ impl Lease {
                 inner.look_at_holder(gate, now)?;
             }
             inner.turns.arrive(self.seat, now);
+            #[cfg(unix)]
+            if !inner.is_allowed(gate, now)? {
+                inner.cut(gate, self, &mut self.own.lock())?;
+                return Ok(Some((now + 20_000_000, Waited::Turn)));
+            }
             match inner.turns.step(self.seat, now) {
                 Step::Open => {
                     inner.open(self, now);
@@ -396,6 +447,8 @@ impl Lease {
     pub fn give_way(&self) {
         let gate = &self.gate;
         let mut inner = gate.lock();
+        #[cfg(unix)]
+        inner.offer(gate.now());
         if inner.turns.holds(self.seat) && inner.turns.is_contended(self.seat) {
             inner.close();
             // Should the end not be marked now, whoever is next does it.

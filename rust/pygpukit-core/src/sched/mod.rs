@@ -9,6 +9,8 @@ mod gate;
 mod lease;
 mod ledger;
 pub mod partition;
+#[cfg(unix)]
+mod remote;
 pub mod request;
 mod scheduler;
 pub mod turns;
@@ -23,5 +25,7 @@ pub use gate::{Gate, Row};
 pub use lease::Lease;
 pub use ledger::Capacity;
 pub use partition::{PartitionError, PartitionSpec, PartitionUsage};
+#[cfg(unix)]
+pub use remote::{Health, Orders};
 pub use request::{Class, Given, Isolation, OnFull, PartitionId, Policy, Request, RequestError, Share, TaskId};
 pub use scheduler::{Check, Options, Scheduler, Tenant};

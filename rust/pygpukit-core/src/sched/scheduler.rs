@@ -28,6 +28,9 @@ use super::turns::{Terms, WHOLE};
 const QUANTUM_NS: u64 = 1_000_000;
 const LEAD_NS: u64 = 500_000;
 
+/// Turns of other processes are longer: a change of processes costs more.
+const PROCESS_QUANTUM_NS: u64 = 5_000_000;
+
 /// The longest that work of others keeps a job with a deadline waiting, as long as their kernels are not longer.
 const BLOCKING_NS: u64 = 500_000;
 
@@ -205,6 +208,11 @@ impl Scheduler {
         self.book.lock().tenants.get(&id).cloned()
     }
 
+    /// The lane that is shared by whoever has no other.
+    pub fn common(&self) -> Arc<Gate> {
+        self.book.lock().device.gate.clone()
+    }
+
     /// The pool that tasks of a partition draw on.
     pub fn pool(&self, partition: PartitionId) -> Option<Arc<Pool>> {
         self.book.lock().room(partition).map(|room| room.pool.clone())
@@ -368,7 +376,7 @@ impl Scheduler {
             limit: placement.share_limit.map_or(WHOLE, of_lane),
             weight: request.weight,
             priority: request.priority,
-            quantum_ns: QUANTUM_NS,
+            quantum_ns: if placement.mode == Mode::Process { PROCESS_QUANTUM_NS } else { QUANTUM_NS },
             // Nobody else is on a lane of its own: nothing is held back.
             lead_ns: if own { u64::MAX } else { LEAD_NS },
         }
@@ -556,6 +564,10 @@ fn memory_of(placement: &Placement, request: &Request, parent: &Pool) -> PoolOpt
         Class::Burstable => 1,
         Class::BestEffort => 0,
     };
+    if placement.mode == Mode::Process {
+        // Its memory is held where it runs.
+        return PoolOptions { quota: Some(0), ..PoolOptions::default() };
+    }
     let held = whole_pieces(placement.memory_hard, parent);
     PoolOptions {
         quota: placement.memory_quota.map(|bytes| (bytes as usize).max(held)),

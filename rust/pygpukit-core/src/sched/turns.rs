@@ -291,6 +291,13 @@ impl Turns {
         self.tenants.get(seat).and_then(Option::as_ref).is_some_and(Tenant::is_limited)
     }
 
+    /// Would the holder go first, if it wanted another turn?
+    pub fn is_holder_ahead_of(&self, seat: Seat) -> bool {
+        let rank = |seat: Seat| self.tenants.get(seat).and_then(Option::as_ref).map(|tenant| tenant.rank(seat));
+        let holder = self.holder.and_then(|hold| rank(hold.seat));
+        holder.zip(rank(seat)).is_some_and(|(holder, other)| holder < other)
+    }
+
     /// Who has the next turn, of those who want one.
     pub fn next_seat(&self) -> Option<Seat> {
         self.next().map(|(.., seat)| seat)
@@ -414,6 +421,13 @@ impl Turns {
         self.busy_until = self.busy_until.saturating_add_signed(difference);
         if let Some(tenant) = self.tenant(seat) {
             tenant.charge(tier, difference);
+        }
+    }
+
+    /// Device time was used in a turn of this tier that is over.
+    pub fn charge(&mut self, seat: Seat, tier: Tier, ns: i64) {
+        if let Some(tenant) = self.tenant(seat) {
+            tenant.charge(tier, ns);
         }
     }
 
