@@ -93,12 +93,15 @@ def stop_with_a_turn(task: Task[Any]) -> int:
     return pid
 
 
-def shares(tasks: list[Task[Any]], seconds: float) -> list[float]:
-    """Parts of the device time that was used meanwhile."""
-    before = [used(task) for task in tasks]
-    time.sleep(seconds)
-    meanwhile = np.array([used(task) for task in tasks]) - before
-    return list(meanwhile / meanwhile.sum())
+def comes_to(tasks: list[Task[Any]], share: float) -> bool:
+    """Does the first get about this part of the device time? Others' load blurs a window, but hardly each of them."""
+    for _ in range(8):
+        before = [used(task) for task in tasks]
+        time.sleep(1.0)
+        meanwhile = np.array([used(task) for task in tasks]) - before
+        if abs(meanwhile[0] / meanwhile.sum() - share) < 0.08:
+            return True
+    return False
 
 
 def test_result(scheduler: Scheduler, programs: Any) -> None:
@@ -286,8 +289,7 @@ def test_shares_of_two_processes(scheduler: Scheduler, programs: Any, tmp_path: 
     ]
     for path in ready:
         pid_in(path)
-    # A loaded machine blurs what two processes on it get; the order stays.
-    assert shares(tasks, 2.0)[0] < 0.42
+    assert comes_to(tasks, 0.25)
 
 
 def test_shares_of_a_process_and_a_thread(scheduler: Scheduler, programs: Any, tmp_path: Path) -> None:
@@ -296,8 +298,7 @@ def test_shares_of_a_process_and_a_thread(scheduler: Scheduler, programs: Any, t
     pid_in(ready)
     here = scheduler.submit(programs.loop, args=(256,), bandwidth=0.25)
     until(lambda: used(here) > 0)
-    found = shares([here, apart], 2.0)
-    assert 0.05 < found[0] < 0.42
+    assert comes_to([here, apart], 0.25)
 
 
 def test_memory(scheduler: Scheduler, programs: Any) -> None:
