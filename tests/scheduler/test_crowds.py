@@ -204,3 +204,13 @@ def test_random_programs_follow_the_model(actions: list[tuple[str, int, int]]) -
     for number, task in tasks.items():
         assert task.state == expected.get(number, "failed" if ends[number][1] else "done")
     assert scheduler.status()["partitions"][0]["memory_reserved"] == 0
+
+
+def test_unscheduled_work_beside_tasks_that_come_and_go(scheduler: Scheduler) -> None:
+    # When the last task ends, work of nobody that waits for its turn needs none any more.
+    x = gp.ones(100)
+    for _ in range(30):
+        task = scheduler.submit(use_device, args=[3, 100], memory="1MiB")
+        while not task.done():
+            gp.tanh(x)
+        assert task.result(PATIENCE) == 100

@@ -90,7 +90,11 @@ fn enter_leased<'a, H>(ctx: &'a ExecCtx, kind: u64, hold: impl Fn() -> Result<H>
         }
         drop(held);
         ctx.state.check()?;
-        lease.await_turn(&ctx.stream, kind)?;
+        match lease.await_turn(&ctx.stream, kind) {
+            // The last task has ended, and with it the turns of work that belongs to none.
+            Err(Error::TaskEnded(_)) if ctx.lease.is_none() => {}
+            turn => turn?,
+        }
     }
 }
 
