@@ -59,7 +59,7 @@ class Tenant:
         limit = time.monotonic() + 60
         while not self._ready.exists():
             if self.task.done() or time.monotonic() > limit:
-                self.task.result(timeout=0)
+                self.task.result(timeout=0)  # raises what went wrong
             time.sleep(0.005)
 
     def count(self) -> int:

@@ -84,10 +84,10 @@ def waits(report: Report, hog: Hog, seconds: float) -> None:
             neighbour = ClosedLoop(scheduler, lambda cut=cut: hog.launcher(cut), policy="besteffort")
             neighbour.ready.wait(60)
             with scheduler.task(policy="guaranteed", bandwidth=0.25, isolation="time"):
-                alone = hog.kernels.first_blocks(200)
+                alone = hog.kernels.first_blocks(200, 1e-3)
                 neighbour.go()
                 time.sleep(0.5)
-                beside = hog.kernels.first_blocks(count)
+                beside = hog.kernels.first_blocks(count, 1e-3)
             neighbour.stop()
             stats = neighbour.join()
         p50, p99 = np.percentile(beside, [50, 99]) / 1e3
