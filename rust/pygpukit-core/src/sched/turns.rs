@@ -341,7 +341,9 @@ impl Turns {
             _ if next != me => elsewhere,
             Some(hold) => {
                 let idle_at = self.busy_until + self.grace(hold.seat);
-                if self.preempts(tier, me, &hold) || hold.left_ns <= 0 || now >= idle_at {
+                // One that has used up its quantum may be about to come back, and then go before us.
+                let over = hold.left_ns <= 0 && !self.outranks(hold.seat, me);
+                if self.preempts(tier, me, &hold) || over || now >= idle_at {
                     Step::Close
                 } else {
                     Step::Wait { until: idle_at, wake: None }
@@ -454,6 +456,15 @@ impl Turns {
     fn preempts(&self, tier: Tier, me: Seat, hold: &Hold) -> bool {
         let priority = |seat: Seat| self.tenants.get(seat).and_then(Option::as_ref).map_or(0, |t| t.terms.priority);
         tier < hold.tier || (tier == hold.tier && tier.spends_excess() && priority(me) > priority(hold.seat))
+    }
+
+    /// Would one tenant go before the other, if both wanted the lane?
+    fn outranks(&self, one: Seat, other: Seat) -> bool {
+        let rank = |seat: Seat| self.tenants.get(seat).and_then(Option::as_ref).map(|tenant| tenant.rank(seat));
+        match (rank(one), rank(other)) {
+            (Some(one), Some(other)) => one < other,
+            _ => false,
+        }
     }
 
     fn grace(&self, seat: Seat) -> u64 {

@@ -173,6 +173,10 @@ fn simulate(clients: &[Client], duration: u64, window: u64) -> Outcome {
             Step::Open | Step::Renew => {
                 batches.extend(open.take());
                 turns.open(seats[me], now);
+                // Whoever is next has an eye on the holder, at the worst of times.
+                if let Some(index) = turns.next_seat().and_then(|next| seats.iter().position(|s| *s == next)) {
+                    wakes[index] = wakes[index].min(now + client.kernel_ns + 1);
+                }
             }
             Step::Close => {
                 batches.extend(open.take());
@@ -202,6 +206,15 @@ fn weights_are_kept_in_every_window() {
         assert!((share - 0.3).abs() < 0.005, "{share}");
     }
     assert!(outcome.total.iter().sum::<u64>() as f64 > 0.995 * 5e9, "{:?}", outcome.total);
+}
+
+#[test]
+fn a_large_weight_is_kept_beside_somebody_who_watches_for_the_end_of_its_quanta() {
+    // Kernels that use up a quantum each: the holder is always about to come back.
+    let clients =
+        [Client::new(Class::BestEffort, 1_200_000).weight(1), Client::new(Class::BestEffort, 1_200_000).weight(9)];
+    let outcome = simulate(&clients, 3_000 * MS, 1_000 * MS);
+    assert!((outcome.share(0) - 0.1).abs() < 0.005, "{}", outcome.share(0));
 }
 
 #[test]
