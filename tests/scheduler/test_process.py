@@ -235,6 +235,7 @@ def test_a_stopped_process_loses_its_turn(scheduler: Scheduler, programs: Any, t
     assert task.result(timeout=PATIENCE) > 0
 
 
+@few_processors
 def test_work_longer_than_a_turn_is_told(scheduler: Scheduler, programs: Any, tmp_path: Path) -> None:
     ready, stop = tmp_path / "ready", tmp_path / "stop"
     long = scheduler.submit(programs.one_long_operator, args=(ready,), isolation="process", bandwidth=0.5)
