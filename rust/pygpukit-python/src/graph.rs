@@ -196,18 +196,7 @@ impl PyGraph {
         stream: Option<&Bound<'_, PyStream>>,
         parameters: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<()> {
-        let mut ctx = context(py)?;
-        if let Some(stream) = stream {
-            ctx = Arc::new(stream.get().context(&ctx)?);
-        }
-        let graph = {
-            let mut inner = self.inner.lock();
-            inner.replayed = Some(ctx.stream.clone());
-            inner.graph.clone()
-        };
-        let Some(graph) = graph else {
-            return Err(misuse("the graph is empty: capture something first"));
-        };
+        let (ctx, graph) = self.to_replay(py, stream)?;
         if let Some(parameters) = parameters {
             for (name, value) in parameters.iter() {
                 let name = name.cast_into::<PyString>()?;
@@ -223,18 +212,7 @@ impl PyGraph {
     /// Replay so many times, one after the other, without the interpreter: other Python threads run meanwhile.
     #[pyo3(signature = (times, stream=None))]
     fn replay_many(&self, py: Python<'_>, times: u64, stream: Option<&Bound<'_, PyStream>>) -> PyResult<()> {
-        let mut ctx = context(py)?;
-        if let Some(stream) = stream {
-            ctx = Arc::new(stream.get().context(&ctx)?);
-        }
-        let graph = {
-            let mut inner = self.inner.lock();
-            inner.replayed = Some(ctx.stream.clone());
-            inner.graph.clone()
-        };
-        let Some(graph) = graph else {
-            return Err(misuse("the graph is empty: capture something first"));
-        };
+        let (ctx, graph) = self.to_replay(py, stream)?;
         detached(py, || {
             let mut checked = Instant::now();
             for _ in 0..times {
@@ -279,6 +257,19 @@ impl PyGraph {
 }
 
 impl PyGraph {
+    /// The recording, and the context it is replayed in.
+    fn to_replay(&self, py: Python<'_>, stream: Option<&Bound<'_, PyStream>>) -> PyResult<(Arc<ExecCtx>, Arc<Graph>)> {
+        let mut ctx = context(py)?;
+        if let Some(stream) = stream {
+            ctx = Arc::new(stream.get().context(&ctx)?);
+        }
+        let mut inner = self.inner.lock();
+        inner.replayed = Some(ctx.stream.clone());
+        let graph = inner.graph.clone();
+        drop(inner);
+        Ok((ctx, graph.ok_or_else(|| misuse("the graph is empty: capture something first"))?))
+    }
+
     /// Read or change the graph's state under its lock. What goes wrong becomes an exception after the lock is gone,
     /// because making one runs Python code.
     fn change<T>(&self, action: impl FnOnce(&mut Inner) -> Result<T, String>) -> PyResult<T> {
