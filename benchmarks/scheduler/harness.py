@@ -64,7 +64,9 @@ def main() -> int:
             failed = True
             traceback.print_exc(limit=6)
         print(f"  -- {name}: {time.perf_counter() - began:.1f} s", flush=True)
-    return report.finish(options.json, " ".join(sys.argv)) or int(failed)
+    return report.finish(
+        options.json, f"python benchmarks/scheduler/harness.py --minutes {options.minutes:g} --rows {options.rows}"
+    ) or int(failed)
 
 
 if __name__ == "__main__":

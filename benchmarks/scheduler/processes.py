@@ -180,7 +180,10 @@ def main() -> int:
     compete(report, "30/70, a process and a thread", 3.0, size, seconds, repeats, ("process", "auto"))
     lost(report, "a process killed", size, lambda pid: os.kill(pid, signal.SIGKILL), 1.0, kills=True)
     lost(report, "a process stopped", size, lambda pid: os.kill(pid, signal.SIGSTOP), 1.0, kills=False)
-    return report.finish(options.json, " ".join(sys.argv))
+    return report.finish(
+        options.json,
+        f"python benchmarks/scheduler/processes.py --seconds {options.seconds:g} --repeats {options.repeats}",
+    )
 
 
 if __name__ == "__main__":

@@ -87,8 +87,8 @@ class Scheduler:
         Kernels may use thread block clusters: SMs are then given in steps of 8. With False they are given in steps of
         2, which fits shares better, but kernels with large clusters cannot run in a lane.
     lending : bool
-        Lanes of guaranteed tasks that have been idle for a millisecond are used by others, in turns so short that the
-        owner's next work waits for about half a millisecond at most. Without it they stay empty.
+        Lanes of guaranteed tasks that have been idle for a millisecond are used by others, in short turns: the owner's
+        next work waits for what they have in flight. Without it they stay empty.
     max_queue : int, optional
         Most tasks that wait; further ones are rejected.
 
