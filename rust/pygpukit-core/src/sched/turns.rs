@@ -46,6 +46,9 @@ impl Terms {
     }
 }
 
+/// Device time that a tenant which was away may catch up on, at most.
+const SAVED_NS: u128 = 20_000_000;
+
 /// An idle holder keeps the lane this long: it may be about to submit more.
 const GRACE_NS: u64 = 100_000;
 const BESTEFFORT_GRACE_NS: u64 = 20_000;
@@ -303,17 +306,26 @@ impl Turns {
         self.next().map(|(.., seat)| seat)
     }
 
-    /// A tenant wants the lane. Whoever was away does not bring more than two quanta of unused share with it.
+    /// A tenant wants the lane. Whoever was away brings along what it missed in two turns of the smallest of the others:
+    /// it may have been held up for a moment, and who takes over then must not gain by it. But not more than `SAVED_NS`.
     pub fn arrive(&mut self, seat: Seat, now: u64) {
         let (requests, weights) = (self.request_clock, self.weight_clock);
+        let least = |of: fn(&Terms) -> u32| {
+            let all = self.tenants.iter().flatten().map(|tenant| of(&tenant.terms));
+            u128::from(all.filter(|part| *part > 0).min().unwrap_or(1))
+        };
+        let (least_request, least_weight) = (least(|terms| terms.request), least(|terms| terms.weight));
         if let Some(tenant) = self.tenant(seat) {
             tenant.refill(now);
             if !tenant.wants {
                 tenant.wants = true;
-                let saved = 2 * u128::from(tenant.terms.quantum_ns) * FINE;
-                let floor = |clock: u128, weight: u32| clock.saturating_sub(saved / u128::from(weight.max(1)));
-                tenant.by_request = tenant.by_request.max(floor(requests, tenant.terms.request));
-                tenant.by_weight = tenant.by_weight.max(floor(weights, tenant.terms.weight));
+                let turns = 2 * u128::from(tenant.terms.quantum_ns) * FINE;
+                let floor = |clock: u128, part: u32, least: u128| {
+                    let part = u128::from(part.max(1));
+                    clock.saturating_sub((turns / least).min((SAVED_NS * FINE).max(turns) / part))
+                };
+                tenant.by_request = tenant.by_request.max(floor(requests, tenant.terms.request, least_request));
+                tenant.by_weight = tenant.by_weight.max(floor(weights, tenant.terms.weight, least_weight));
             }
         }
     }

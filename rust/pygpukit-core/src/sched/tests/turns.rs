@@ -20,13 +20,23 @@ struct Client {
     think_ns: Option<u64>,
     /// Has work only in these times.
     active: (u64, u64),
+    /// Is held up after every so many kernels, for so long.
+    hiccup: Option<(u64, u64)>,
 }
 
 impl Client {
     fn new(class: Class, kernel_ns: u64) -> Client {
         let terms =
             Terms { class, request: 0, limit: WHOLE, weight: 1, priority: 0, quantum_ns: 1_000_000, lead_ns: 150_000 };
-        Client { terms, kernel_ns, predicted_ns: kernel_ns as i64, learns: true, think_ns: None, active: (0, u64::MAX) }
+        Client {
+            terms,
+            kernel_ns,
+            predicted_ns: kernel_ns as i64,
+            learns: true,
+            think_ns: None,
+            active: (0, u64::MAX),
+            hiccup: None,
+        }
     }
 
     fn weight(mut self, weight: u32) -> Client {
@@ -61,6 +71,11 @@ impl Client {
 
     fn synchronous(mut self, think_ns: u64) -> Client {
         self.think_ns = Some(think_ns);
+        self
+    }
+
+    fn held_up(mut self, every: u64, ns: u64) -> Client {
+        self.hiccup = Some((every, ns));
         self
     }
 
@@ -165,6 +180,11 @@ fn simulate(clients: &[Client], duration: u64, window: u64) -> Outcome {
                 Some(think) => end + think,
                 None => now + 3_000,
             };
+            if let Some((every, ns)) = client.hiccup
+                && (total[me] / client.kernel_ns).is_multiple_of(every)
+            {
+                wakes[me] += ns;
+            }
             continue;
         }
         wanted_since[me].get_or_insert(now);
@@ -206,6 +226,18 @@ fn weights_are_kept_in_every_window() {
         assert!((share - 0.3).abs() < 0.005, "{share}");
     }
     assert!(outcome.total.iter().sum::<u64>() as f64 > 0.995 * 5e9, "{:?}", outcome.total);
+}
+
+#[test]
+fn who_was_held_up_for_a_moment_gets_its_share_all_the_same() {
+    for (first, second) in [
+        (Client::new(Class::BestEffort, 50_000), Client::new(Class::BestEffort, 50_000).weight(9)),
+        (Client::new(Class::Burstable, 50_000).request(0.1), Client::new(Class::Burstable, 50_000).request(0.9)),
+    ] {
+        let outcome = simulate(&[first, second.held_up(400, 1_200_000)], 5_000 * MS, 1_000 * MS);
+        let ratio = outcome.total[1] as f64 / outcome.total[0] as f64;
+        assert!((ratio / 9.0 - 1.0).abs() < 0.01, "{ratio}");
+    }
 }
 
 #[test]
