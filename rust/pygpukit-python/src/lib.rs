@@ -17,6 +17,7 @@ mod partition;
 mod pool;
 mod profile;
 mod qos;
+mod ring_link;
 mod scalar;
 mod scheduler;
 mod stream;
@@ -44,6 +45,7 @@ fn _pygpukit_rust(m: &Bound<'_, PyModule>) -> PyResult<()> {
     pool::register(m)?;
     scheduler::register(m)?;
     qos::register(m)?;
+    ring_link::register(m)?;
     stream::register(m)?;
     transfer::register(m)?;
     Ok(())

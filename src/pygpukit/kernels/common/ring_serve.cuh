@@ -379,7 +379,7 @@ __device__ inline void warden(Context& ctx) {
     }
 }
 
-template <class P> __device__ void run(Engine* engine, char* out) {
+template <class P> __device__ void run(Engine* engine, u64 launch, char* out) {
     __shared__ __align__(16) u64 shared[16];
     Engine& e = *engine;
     Context ctx;
@@ -404,7 +404,7 @@ template <class P> __device__ void run(Engine* engine, char* out) {
         if (atomicAdd(&e.left, 1) == gridDim.x - 1) {
             e.left = 0;
             e.leaving = 0;
-            store_host(e.exited, (e.launch << 8) | why);
+            store_host(e.exited, (launch << 8) | why);
         }
     }
 }

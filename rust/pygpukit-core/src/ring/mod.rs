@@ -1,0 +1,4 @@
+//! Ring kernels, the host's side.
+
+pub mod link;
+pub mod mapped;
