@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pygpukit_core::error::Error;
-use pygpukit_core::ring::link::{Full, Link, Message, Orders, Peer, Seen, Sent};
-use pygpukit_core::ring::mapped::{HOST, Header, Inlet, Outlet, Slots, Word};
+use pygpukit_core::ring::link::{Full, Link, Orders, Peer, Seen, Sent, Way};
+use pygpukit_core::ring::mapped::{BulkInlet, BulkOutlet, HOST, Header, Inlet, Message, Outlet, Rows, Slots, Word};
 use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyModule};
@@ -13,11 +13,15 @@ use pyo3::types::{PyBytes, PyModule};
 use crate::errors::{ToPy, check_signals};
 use crate::inside::detached;
 
-/// Address, slots and bytes of each: where a ring is. With the words of its counters.
-type Place = (usize, usize, usize, u64, usize);
+/// Where a ring of messages is: the reader's count, the slots, how many, and words of each.
+type Ring = (usize, usize, u64, usize);
 
-/// What the host knows of an actor: its figures, the word of what was taken, a ring of its own, room, policy, bytes, type.
-type Actor = (usize, usize, Option<Place>, u64, u8, usize, u32);
+/// Where a ring of plain messages is: the writer's count, the reader's, the rows, how many, and bytes of each.
+type Plain = (usize, usize, usize, u64, usize);
+
+/// What the host knows of an actor: its figures, the word of what was taken, rings of its own of either kind, room,
+/// policy, bytes, type.
+type Actor = (usize, usize, Option<(Ring, Ring)>, Option<(Plain, Plain)>, u64, u8, usize, u32);
 
 /// Header and payload.
 type Parts<'py> = ((u32, u16, u8, u8, u64, u64, u32), Bound<'py, PyBytes>);
@@ -38,16 +42,33 @@ fn word(address: usize) -> PyResult<Word> {
     Ok(unsafe { Word::new(address) })
 }
 
-fn slots(address: usize, count: u64, stride: usize) -> PyResult<Slots> {
-    if address == 0 || !count.is_power_of_two() || !stride.is_multiple_of(16) || stride <= 64 {
-        return Err(Error::Value(format!("{count} slots of {stride} bytes do not make a ring"))).py();
+fn slots((_, address, count, words): Ring) -> PyResult<Slots> {
+    if address == 0 || !address.is_multiple_of(8) || !count.is_power_of_two() || words <= 12 {
+        return Err(Error::Value(format!("{count} slots of {words} words do not make a ring"))).py();
     }
     // SAFETY: as above.
-    Ok(unsafe { Slots::new(address, count, stride) })
+    Ok(unsafe { Slots::new(address, count, words) })
 }
 
-fn inlet((tail, head, address, count, stride): Place) -> PyResult<Inlet> {
-    Ok(Inlet::new(word(tail)?, word(head)?, slots(address, count, stride)?))
+fn rows((_, _, address, count, stride): Plain) -> PyResult<Rows> {
+    if address == 0 || !count.is_power_of_two() || !stride.is_multiple_of(16) || stride <= 48 {
+        return Err(Error::Value(format!("{count} rows of {stride} bytes do not make a ring"))).py();
+    }
+    // SAFETY: as above.
+    Ok(unsafe { Rows::new(address, count, stride) })
+}
+
+fn way(own: Option<(Ring, Ring)>, bulk: Option<(Plain, Plain)>) -> PyResult<Way> {
+    Ok(match (own, bulk) {
+        (Some((into, out)), _) => {
+            Way::Own(Inlet::new(word(into.0)?, slots(into)?), Outlet::new(word(out.0)?, slots(out)?))
+        }
+        (None, Some((into, out))) => Way::Bulk(
+            BulkInlet::new(word(into.0)?, word(into.1)?, rows(into)?),
+            BulkOutlet::new(word(out.0)?, word(out.1)?, rows(out)?),
+        ),
+        (None, None) => Way::Shared,
+    })
 }
 
 fn seconds(timeout: Option<f64>) -> PyResult<Option<Duration>> {
@@ -99,17 +120,16 @@ fn bytes_of(buffer: &PyBuffer<u8>) -> PyResult<&[u8]> {
 #[pymethods]
 impl RingLink {
     #[new]
-    #[pyo3(signature = (actors, common, outlet, orders, beats, exited, keep))]
+    #[pyo3(signature = (actors, common, orders, beats, exited, keep))]
     fn new(
         actors: Vec<Actor>,
-        common: Place,
-        outlet: (usize, usize, u64, usize),
+        common: (Ring, Ring),
         orders: (usize, usize, usize, u64),
         beats: (usize, usize),
         exited: usize,
         keep: Py<PyAny>,
     ) -> PyResult<RingLink> {
-        let peers = actors.into_iter().map(|(seen, taken, own, room, full, bytes, kind)| {
+        let peers = actors.into_iter().map(|(seen, taken, own, bulk, room, full, bytes, kind)| {
             let full = match full {
                 0 => Full::Block,
                 1 => Full::Reject,
@@ -118,15 +138,15 @@ impl RingLink {
             };
             // SAFETY: Python keeps the memory as long as the link.
             let seen = unsafe { Seen::new(seen) };
-            Ok(Peer::new(seen, word(taken)?, own.map(inlet).transpose()?, room, full, bytes, kind))
+            Ok(Peer::new(seen, word(taken)?, way(own, bulk)?, room, full, bytes, kind))
         });
-        let (head, address, count, stride) = outlet;
-        let outlet = Outlet::new(word(head)?, slots(address, count, stride)?);
+        let (into, out) = common;
+        let common = (Inlet::new(word(into.0)?, slots(into)?), Outlet::new(word(out.0)?, slots(out)?));
         let (tail, head, base, count) = orders;
         let orders = Orders { tail: word(tail)?, head: word(head)?, base, count, written: Default::default() };
         let beats = [word(beats.0)?, word(beats.1)?];
         let peers = peers.collect::<PyResult<Vec<_>>>()?;
-        let link = Link::new(peers, inlet(common)?, outlet, orders, beats, word(exited)?);
+        let link = Link::new(peers, common, orders, beats, word(exited)?);
         Ok(RingLink { link: Arc::new(link), keep })
     }
 

@@ -9,11 +9,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
-use smallvec::SmallVec;
 
 use crate::error::Result;
 
-use super::mapped::{DEAD, HOST, Header, Inlet, Outlet, REPLY, Slots, Word};
+use super::mapped::{BulkInlet, BulkOutlet, DEAD, HOST, Header, Inlet, Message, Outlet, REPLY, Word};
 
 /// How long a thread spins before it sleeps.
 const SPIN: Duration = Duration::from_micros(100);
@@ -45,18 +44,12 @@ pub enum Sent {
     TimedOut,
 }
 
-#[derive(Clone, Debug)]
-pub struct Message {
-    pub header: Header,
-    pub payload: SmallVec<[u8; 64]>,
-}
-
 /// Words an actor's owner on the device writes; by their order in `ring::Seen`.
 #[derive(Clone, Copy, Debug)]
 pub struct Seen(usize);
 
 impl Seen {
-    pub const NAMES: [&'static str; 14] = [
+    pub const NAMES: [&'static str; 12] = [
         "mode",
         "generation",
         "processed",
@@ -69,8 +62,6 @@ impl Seen {
         "busy_ns",
         "depth",
         "max_depth",
-        "waited_ns",
-        "beat",
     ];
 
     /// # Safety
@@ -98,13 +89,22 @@ impl Seen {
     }
 }
 
+/// How an actor's messages travel.
+pub enum Way {
+    /// With all others'.
+    Shared,
+    /// In rings of its own.
+    Own(Inlet, Outlet),
+    /// Many at a time.
+    Bulk(BulkInlet, BulkOutlet),
+}
+
 /// One actor, as the host knows it.
 pub struct Peer {
     pub seen: Seen,
     /// How many of its messages the host took.
     pub taken: Word,
-    /// A ring of its own; others share one.
-    pub inlet: Option<Inlet>,
+    pub way: Way,
     /// Messages of the host it has room for.
     pub room: u64,
     pub full: Full,
@@ -117,9 +117,9 @@ pub struct Peer {
 }
 
 impl Peer {
-    pub fn new(seen: Seen, taken: Word, inlet: Option<Inlet>, room: u64, full: Full, bytes: usize, kind: u32) -> Peer {
+    pub fn new(seen: Seen, taken: Word, way: Way, room: u64, full: Full, bytes: usize, kind: u32) -> Peer {
         let (sent, refused, output) = (Mutex::new(0), AtomicU64::new(0), Mutex::default());
-        Peer { seen, taken, inlet, room, full, bytes, kind, sent, refused, output }
+        Peer { seen, taken, way, room, full, bytes, kind, sent, refused, output }
     }
 
     /// What the host sent, what it could not send, and what waits to be received.
@@ -167,8 +167,8 @@ type Arrival = Box<dyn Fn() + Send + Sync>;
 
 pub struct Link {
     pub peers: Vec<Peer>,
-    common: Inlet,
-    outlet: Outlet,
+    common_in: Inlet,
+    common_out: Outlet,
     orders: Orders,
     /// The host's heartbeat, the device's, and how the last launch ended.
     beat: Word,
@@ -186,19 +186,13 @@ pub struct Link {
 }
 
 impl Link {
-    pub fn new(
-        peers: Vec<Peer>,
-        common: Inlet,
-        outlet: Outlet,
-        orders: Orders,
-        beats: [Word; 2],
-        exited: Word,
-    ) -> Link {
+    pub fn new(peers: Vec<Peer>, common: (Inlet, Outlet), orders: Orders, beats: [Word; 2], exited: Word) -> Link {
+        let (common_in, common_out) = common;
         let [beat, device_beat] = beats;
         Link {
             peers,
-            common,
-            outlet,
+            common_in,
+            common_out,
             orders,
             beat,
             device_beat,
@@ -266,26 +260,45 @@ impl Link {
 
     /// Hand out what the device has written, unless another thread does. Returns how many.
     fn drain(&self) -> u64 {
-        let Some(mut reader) = self.outlet.try_read() else { return 0 };
-        let mut count = 0;
-        while reader.next(|header, payload| self.deliver(header, payload)).is_some() {
-            count += 1;
+        let mut count = self.common_out.drain(|message| self.deliver(message));
+        for peer in &self.peers {
+            count += self.drain_of(peer);
         }
-        drop(reader);
-        if count > 0 {
-            if self.sleepers.load(Ordering::Acquire) > 0 {
-                let _guard = self.bell.0.lock();
-                self.bell.1.notify_all();
-            }
-            if let Some(arrival) = &*self.on_arrival.lock() {
-                arrival();
-            }
-        }
+        self.announce(count);
         count
     }
 
-    fn deliver(&self, header: Header, payload: &[u8]) {
-        let message = Message { header, payload: SmallVec::from_slice(payload) };
+    fn drain_of(&self, peer: &Peer) -> u64 {
+        match &peer.way {
+            Way::Shared => 0,
+            Way::Own(_, outlet) => outlet.drain(|message| self.deliver(message)),
+            Way::Bulk(_, outlet) => {
+                let Some(mut reader) = outlet.try_read() else { return 0 };
+                let mut count = 0;
+                while reader.next(|header, payload| self.deliver(Message { header, payload: payload.into() })).is_some()
+                {
+                    count += 1;
+                }
+                count
+            }
+        }
+    }
+
+    fn announce(&self, count: u64) {
+        if count == 0 {
+            return;
+        }
+        if self.sleepers.load(Ordering::Acquire) > 0 {
+            let _guard = self.bell.0.lock();
+            self.bell.1.notify_all();
+        }
+        if let Some(arrival) = &*self.on_arrival.lock() {
+            arrival();
+        }
+    }
+
+    fn deliver(&self, message: Message) {
+        let header = message.header;
         if header.flags & DEAD != 0 {
             // A letter of a call that failed ends the call as well.
             if header.source == HOST && self.complete(header.id, message.clone()) {
@@ -317,14 +330,22 @@ impl Link {
     /// Wait until something is there, reading for everybody meanwhile. None: it took too long.
     fn wait<T>(
         &self,
+        of: Option<&Peer>,
         timeout: Option<Duration>,
         check: &mut dyn FnMut() -> Result<()>,
         mut get: impl FnMut() -> Option<T>,
     ) -> Result<Option<T>> {
         let began = Instant::now();
         let mut looked = began;
-        loop {
-            self.drain();
+        for turn in 0u32.. {
+            // Whoever waits for one actor looks at the others now and then.
+            match of {
+                Some(peer) if turn % 16 != 15 && !matches!(peer.way, Way::Shared) => {
+                    let count = self.drain_of(peer);
+                    self.announce(count);
+                }
+                _ => _ = self.drain(),
+            }
             if let Some(found) = get() {
                 return Ok(Some(found));
             }
@@ -349,6 +370,7 @@ impl Link {
             self.bell.1.wait_for(&mut guard, NAP * 20);
             self.sleepers.fetch_sub(1, Ordering::AcqRel);
         }
+        Ok(None)
     }
 
     /// Send messages to one actor; `message` gives each one's header and payload. Returns how many were accepted, and
@@ -393,11 +415,12 @@ impl Link {
 
     fn put<'a>(&self, peer: &Peer, count: u64, message: &dyn Fn(u64) -> (Header, &'a [u8])) -> u64 {
         let mut sent = peer.sent.lock();
-        let pushed = match &peer.inlet {
-            Some(inlet) => inlet.push(count, message),
-            None => {
+        let pushed = match &peer.way {
+            Way::Own(inlet, _) => inlet.push(count, message),
+            Way::Bulk(inlet, _) => inlet.push(count, message),
+            Way::Shared => {
                 let room = peer.room.saturating_sub(*sent - peer.seen.from_host());
-                self.common.push(count.min(room), message)
+                self.common_in.push(count.min(room), message)
             }
         };
         *sent += pushed;
@@ -418,7 +441,9 @@ impl Link {
         let sent = self.send(actor, 1, timeout, check, |_| (header, payload));
         let outcome = match sent {
             Ok((1, _)) => self
-                .wait(timeout, check, || call.done.load(Ordering::Acquire).then(|| call.reply.lock().take()).flatten())
+                .wait(Some(&self.peers[actor]), timeout, check, || {
+                    call.done.load(Ordering::Acquire).then(|| call.reply.lock().take()).flatten()
+                })
                 .map(|reply| (if reply.is_some() { Sent::Accepted } else { Sent::TimedOut }, reply)),
             Ok((_, fate)) => Ok((fate, None)),
             Err(error) => Err(error),
@@ -435,7 +460,7 @@ impl Link {
         check: &mut dyn FnMut() -> Result<()>,
     ) -> Result<Option<Message>> {
         let peer = &self.peers[actor];
-        let message = self.wait(timeout, check, || peer.output.lock().pop_front())?;
+        let message = self.wait(Some(peer), timeout, check, || peer.output.lock().pop_front())?;
         if message.is_some() {
             peer.taken.add(1);
         }
@@ -456,7 +481,7 @@ impl Link {
         let wanted = rows.len() / row.max(1);
         let mut places = rows.chunks_exact_mut(row.max(1));
         let mut count = 0;
-        let found = self.wait(timeout, check, || {
+        let found = self.wait(Some(peer), timeout, check, || {
             let mut output = peer.output.lock();
             while count < wanted {
                 let Some(message) = output.pop_front() else { break };
@@ -467,21 +492,21 @@ impl Link {
                 }
             }
             drop(output);
-            if count < wanted
-                && let Some(mut reader) = self.outlet.try_read()
+            if let Way::Bulk(_, outlet) = &peer.way
+                && count < wanted
+                && let Some(mut reader) = outlet.try_read()
             {
+                let called = !self.calls.lock().is_empty();
                 while count < wanted {
                     let taken = reader.next(|header, payload| {
-                        let mine = header.source as usize == actor && header.flags & DEAD == 0;
-                        if mine
-                            && !(header.flags & REPLY != 0 && self.is_called(header.correlation))
+                        if !(called && self.is_called(header.correlation))
                             && let Some(place) = places.next()
                         {
                             let bytes = place.len().min(payload.len());
                             place[..bytes].copy_from_slice(&payload[..bytes]);
                             count += 1;
                         } else {
-                            self.deliver(header, payload);
+                            self.deliver(Message { header, payload: payload.into() });
                         }
                     });
                     if taken.is_none() {
@@ -499,8 +524,7 @@ impl Link {
     }
 
     fn is_called(&self, id: u64) -> bool {
-        let calls = self.calls.lock();
-        !calls.is_empty() && calls.contains_key(&id)
+        self.calls.lock().contains_key(&id)
     }
 
     /// Tell the device what an actor shall do; it has answered when this returns true.
@@ -516,7 +540,7 @@ impl Link {
         let sent = *peer.sent.lock();
         self.orders.push([SET_MODE, actor as u64, mode, generation, sent]);
         let answered = || (peer.seen.generation() >= generation || peer.seen.mode() >= 4).then_some(());
-        Ok(self.wait(timeout, check, answered)?.is_some())
+        Ok(self.wait(Some(peer), timeout, check, answered)?.is_some())
     }
 
     /// Ask the kernel to leave the device; true when all of it has. `launch` is the number it was launched with.
@@ -527,7 +551,7 @@ impl Link {
 
     pub fn await_exit(&self, launch: u64, timeout: Duration) -> Result<bool> {
         let exited = || (self.exited.load() >> 8 >= launch).then_some(());
-        Ok(self.wait(Some(timeout), &mut || Ok(()), exited)?.is_some())
+        Ok(self.wait(None, Some(timeout), &mut || Ok(()), exited)?.is_some())
     }
 
     /// Dead letters since the last look, and how many there were in all.
@@ -536,13 +560,4 @@ impl Link {
         let mut letters = self.letters.lock();
         (letters.0.drain(..).collect(), letters.1)
     }
-}
-
-/// Slots at an address.
-///
-/// # Safety
-/// As for [`Slots::new`].
-pub unsafe fn slots(address: usize, count: u64, stride: usize) -> Slots {
-    // SAFETY: as the caller promised.
-    unsafe { Slots::new(address, count, stride) }
 }

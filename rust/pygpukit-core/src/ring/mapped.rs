@@ -1,11 +1,13 @@
 //! Rings in memory that the host and a device both see.
 //!
-//! Every word has one writer. The host fills slots and then publishes a count; the device gives the slots of its ring a
-//! turn each, and the host publishes how far it has read. Nothing here calls a driver.
+//! Every word has one writer. Messages travel as words of 8 bytes, half of them a tag that says which round of the ring
+//! they belong to: a word is there or it is not, so that no flag has to follow the message. Rings for many messages at a
+//! time hold them plainly, and a count says how many there are. Nothing here calls a driver.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
+use smallvec::SmallVec;
 
 /// Source of messages that come from the host.
 pub const HOST: u32 = u32::MAX;
@@ -13,9 +15,6 @@ pub const HOST: u32 = u32::MAX;
 /// Flags of a message.
 pub const REPLY: u16 = 1;
 pub const DEAD: u16 = 2;
-
-/// What precedes a payload in a slot: a turn, the payload's bytes, and the header.
-pub const PREFIX: usize = 64;
 
 /// As `ring::Header` in `ring.cuh` and `pygpukit.ring.header`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,10 +29,31 @@ pub struct Header {
     pub deadline: u64,
     pub source: u32,
     pub destination: u32,
-    pub sent: u64,
+    pub bytes: u32,
+    pub spare: u32,
 }
 
-const _: () = assert!(size_of::<Header>() == 48);
+pub const HEADER: usize = size_of::<Header>();
+const HEADER_WORDS: usize = HEADER / 4;
+const _: () = assert!(HEADER == 48);
+
+impl Header {
+    fn to_words(self) -> [u32; HEADER_WORDS] {
+        // SAFETY: both are 48 bytes without padding, and any bits make words.
+        unsafe { std::mem::transmute(self) }
+    }
+
+    fn from_words(words: [u32; HEADER_WORDS]) -> Header {
+        // SAFETY: as above; any bits make a header.
+        unsafe { std::mem::transmute(words) }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct Message {
+    pub header: Header,
+    pub payload: SmallVec<[u8; 64]>,
+}
 
 /// A word of mapped memory.
 #[derive(Clone, Copy, Debug)]
@@ -70,26 +90,26 @@ impl Word {
     }
 }
 
-/// Slots of one size, a power of two of them.
+/// Slots of tagged words, a power of two of them.
 #[derive(Clone, Copy, Debug)]
 pub struct Slots {
-    base: *mut u8,
+    base: *const AtomicU64,
     mask: u64,
-    stride: usize,
+    words: usize,
 }
 
-// SAFETY: who writes which slot when is the rings' matter.
+// SAFETY: the memory outlives the slots and is only used as atomics.
 unsafe impl Send for Slots {}
 // SAFETY: as above.
 unsafe impl Sync for Slots {}
 
 impl Slots {
     /// # Safety
-    /// There are `count` slots of `stride` bytes at this address, aligned to 16, which live as long as this value;
-    /// `count` is a power of two and `stride` a multiple of 16, larger than `PREFIX`.
-    pub unsafe fn new(address: usize, count: u64, stride: usize) -> Slots {
-        debug_assert!(count.is_power_of_two() && stride.is_multiple_of(16) && stride > PREFIX);
-        Slots { base: address as *mut u8, mask: count - 1, stride }
+    /// There are `count` slots of as many words at this address, aligned to 8, which live as long as this value; `count`
+    /// is a power of two, and a slot has more than a header's words.
+    pub unsafe fn new(address: usize, count: u64, words: usize) -> Slots {
+        debug_assert!(count.is_power_of_two() && words > HEADER_WORDS);
+        Slots { base: address as *const AtomicU64, mask: count - 1, words }
     }
 
     pub fn count(&self) -> u64 {
@@ -98,80 +118,76 @@ impl Slots {
 
     /// Most bytes of a payload.
     pub fn room(&self) -> usize {
-        self.stride - PREFIX
+        4 * (self.words - HEADER_WORDS)
     }
 
-    fn at(&self, position: u64) -> *mut u8 {
+    fn slot(&self, position: u64) -> &[AtomicU64] {
         // SAFETY: the masked position is inside.
-        unsafe { self.base.add((position & self.mask) as usize * self.stride) }
-    }
-
-    fn turn(&self, position: u64) -> &AtomicU64 {
-        // SAFETY: a slot begins with its turn.
-        unsafe { &*self.at(position).cast::<AtomicU64>() }
+        unsafe { std::slice::from_raw_parts(self.base.add((position & self.mask) as usize * self.words), self.words) }
     }
 
     fn write(&self, position: u64, header: &Header, payload: &[u8]) {
-        let slot = self.at(position);
-        let bytes = payload.len().min(self.room());
-        // SAFETY: inside of the slot, which is the writer's until it is published.
-        unsafe {
-            slot.add(8).cast::<u64>().write((bytes as u64).next_multiple_of(16).min(self.room() as u64));
-            slot.add(16).cast::<Header>().write(*header);
-            std::ptr::copy_nonoverlapping(payload.as_ptr(), slot.add(PREFIX), bytes);
+        let tag = u64::from((position as u32).wrapping_add(1)) << 32;
+        let slot = self.slot(position);
+        let payload = &payload[..payload.len().min(self.room())];
+        let bytes = payload.len().next_multiple_of(4);
+        let header = Header { bytes: bytes as u32, ..*header }.to_words();
+        for (cell, word) in slot.iter().zip(header) {
+            cell.store(tag | u64::from(word), Ordering::Relaxed);
+        }
+        for (cell, part) in slot[HEADER_WORDS..].iter().zip(payload.chunks(4)) {
+            let mut word = [0; 4];
+            word[..part.len()].copy_from_slice(part);
+            cell.store(tag | u64::from(u32::from_le_bytes(word)), Ordering::Relaxed);
         }
     }
 
-    /// Header and payload of a slot that is the reader's.
-    fn read(&self, position: u64) -> (Header, &[u8]) {
-        let slot = self.at(position);
-        // SAFETY: inside of the slot, which nobody writes until the reader has passed it.
-        unsafe {
-            let bytes = slot.add(8).cast::<u64>().read() as usize;
-            let header = slot.add(16).cast::<Header>().read();
-            (header, std::slice::from_raw_parts(slot.add(PREFIX), bytes.min(self.room())))
+    /// The message at a position, if it is there.
+    fn read(&self, position: u64) -> Option<Message> {
+        let tag = (position as u32).wrapping_add(1);
+        let slot = self.slot(position);
+        let get = |cell: &AtomicU64| {
+            let word = cell.load(Ordering::Acquire);
+            ((word >> 32) as u32 == tag).then_some(word as u32)
+        };
+        let mut words = [0; HEADER_WORDS];
+        for (word, cell) in words.iter_mut().zip(slot) {
+            *word = get(cell)?;
         }
+        let header = Header::from_words(words);
+        let count = (header.bytes as usize / 4).min(self.words - HEADER_WORDS);
+        let mut payload = SmallVec::with_capacity(4 * count);
+        for cell in &slot[HEADER_WORDS..HEADER_WORDS + count] {
+            // The header may be faster than the rest, by a moment: then there is no message yet.
+            payload.extend_from_slice(&get(cell)?.to_le_bytes());
+        }
+        Some(Message { header, payload })
     }
 }
 
 /// A ring the host writes and the device reads.
 #[derive(Debug)]
 pub struct Inlet {
-    tail: Word,
     head: Word,
     slots: Slots,
     written: Mutex<u64>,
 }
 
 impl Inlet {
-    pub fn new(tail: Word, head: Word, slots: Slots) -> Inlet {
-        Inlet { tail, head, slots, written: Mutex::new(0) }
+    pub fn new(head: Word, slots: Slots) -> Inlet {
+        Inlet { head, slots, written: Mutex::new(0) }
     }
 
-    pub fn slots(&self) -> &Slots {
-        &self.slots
-    }
-
-    /// Write as many of these as there is room for, and publish them together. `message` gives each one.
-    pub fn push<'a>(&self, count: u64, mut message: impl FnMut(u64) -> (Header, &'a [u8])) -> u64 {
+    /// Write as many of these as there is room for. `message` gives each one.
+    pub fn push<'a>(&self, count: u64, message: &dyn Fn(u64) -> (Header, &'a [u8])) -> u64 {
         let mut written = self.written.lock();
-        let free = self.slots.count() - (*written - self.head.load());
-        let count = count.min(free);
+        let count = count.min(self.slots.count() - (*written - self.head.load()));
         for index in 0..count {
             let (header, payload) = message(index);
             self.slots.write(*written + index, &header, payload);
         }
-        if count > 0 {
-            *written += count;
-            self.tail.store(*written);
-        }
+        *written += count;
         count
-    }
-
-    /// What the device has not taken yet.
-    pub fn depth(&self) -> u64 {
-        let written = self.written.lock();
-        *written - self.head.load()
     }
 }
 
@@ -183,58 +199,145 @@ pub struct Outlet {
     read: Mutex<u64>,
 }
 
-/// The reading end, held by one thread.
-pub struct Reader<'a> {
-    outlet: &'a Outlet,
-    read: MutexGuard<'a, u64>,
-    published: u64,
-}
-
 impl Outlet {
     pub fn new(head: Word, slots: Slots) -> Outlet {
         Outlet { head, slots, read: Mutex::new(0) }
     }
 
-    /// Begin to read, unless another thread does.
-    pub fn try_read(&self) -> Option<Reader<'_>> {
-        let read = self.read.try_lock()?;
-        let published = *read;
-        Some(Reader { outlet: self, read, published })
-    }
-
-    /// Is there a message? A hint: another thread may take it.
-    pub fn is_ready(&self) -> bool {
-        self.read.try_lock().is_some_and(|read| self.slots.turn(*read).load(Ordering::Acquire) == *read + 1)
+    /// Hand out the messages that are there, unless another thread does. Returns how many.
+    pub fn drain(&self, mut take: impl FnMut(Message)) -> u64 {
+        let Some(mut read) = self.read.try_lock() else { return 0 };
+        let mut count = 0;
+        while let Some(message) = self.slots.read(*read) {
+            *read += 1;
+            count += 1;
+            // The device needs to know now and then, not for every message.
+            if count % (self.slots.count() / 4) == 0 {
+                self.head.store(*read);
+            }
+            take(message);
+        }
+        if count > 0 {
+            self.head.store(*read);
+        }
+        count
     }
 }
 
-impl Reader<'_> {
-    /// Look at the next message, if there is one; it is passed when the closure returns.
+/// Where plain messages are: so many places of that many bytes, a header and a payload in each.
+#[derive(Clone, Copy, Debug)]
+pub struct Rows {
+    base: *mut u8,
+    mask: u64,
+    stride: usize,
+}
+
+// SAFETY: who uses which row when is the rings' matter.
+unsafe impl Send for Rows {}
+// SAFETY: as above.
+unsafe impl Sync for Rows {}
+
+impl Rows {
+    /// # Safety
+    /// There are `count` rows of `stride` bytes at this address, aligned to 16, which live as long as this value;
+    /// `count` is a power of two and `stride` a multiple of 16, larger than a header.
+    pub unsafe fn new(address: usize, count: u64, stride: usize) -> Rows {
+        debug_assert!(count.is_power_of_two() && stride.is_multiple_of(16) && stride > HEADER);
+        Rows { base: address as *mut u8, mask: count - 1, stride }
+    }
+
+    fn at(&self, position: u64) -> *mut u8 {
+        // SAFETY: the masked position is inside.
+        unsafe { self.base.add((position & self.mask) as usize * self.stride) }
+    }
+}
+
+/// A ring of plain messages the host writes.
+#[derive(Debug)]
+pub struct BulkInlet {
+    tail: Word,
+    head: Word,
+    rows: Rows,
+    written: Mutex<u64>,
+}
+
+impl BulkInlet {
+    pub fn new(tail: Word, head: Word, rows: Rows) -> BulkInlet {
+        BulkInlet { tail, head, rows, written: Mutex::new(0) }
+    }
+
+    /// Write as many of these as there is room for, and publish them together.
+    pub fn push<'a>(&self, count: u64, message: &dyn Fn(u64) -> (Header, &'a [u8])) -> u64 {
+        let mut written = self.written.lock();
+        let count = count.min(self.rows.mask + 1 - (*written - self.head.load()));
+        for index in 0..count {
+            let (header, payload) = message(index);
+            let bytes = payload.len().min(self.rows.stride - HEADER);
+            let row = self.rows.at(*written + index);
+            // SAFETY: inside of the row, which is ours until it is published.
+            unsafe {
+                row.cast::<Header>().write(Header { bytes: bytes as u32, ..header });
+                std::ptr::copy_nonoverlapping(payload.as_ptr(), row.add(HEADER), bytes);
+            }
+        }
+        if count > 0 {
+            *written += count;
+            self.tail.store(*written);
+        }
+        count
+    }
+}
+
+/// A ring of plain messages the device writes.
+#[derive(Debug)]
+pub struct BulkOutlet {
+    tail: Word,
+    head: Word,
+    rows: Rows,
+    read: Mutex<u64>,
+}
+
+/// The reading end, held by one thread.
+pub struct BulkReader<'a> {
+    outlet: &'a BulkOutlet,
+    read: MutexGuard<'a, u64>,
+    tail: u64,
+}
+
+impl BulkOutlet {
+    pub fn new(tail: Word, head: Word, rows: Rows) -> BulkOutlet {
+        BulkOutlet { tail, head, rows, read: Mutex::new(0) }
+    }
+
+    /// Begin to read, unless another thread does or there is nothing.
+    pub fn try_read(&self) -> Option<BulkReader<'_>> {
+        let read = self.read.try_lock()?;
+        let tail = self.tail.load();
+        (tail != *read).then_some(BulkReader { outlet: self, read, tail })
+    }
+}
+
+impl BulkReader<'_> {
+    /// The next message, if there is one.
+    #[inline]
     pub fn next<R>(&mut self, look: impl FnOnce(Header, &[u8]) -> R) -> Option<R> {
-        let position = *self.read;
-        if self.outlet.slots.turn(position).load(Ordering::Acquire) != position + 1 {
+        if *self.read == self.tail {
             return None;
         }
-        let (header, payload) = self.outlet.slots.read(position);
-        let result = look(header, payload);
+        let row = self.outlet.rows.at(*self.read);
+        // SAFETY: the device has published the row, and does not write it until it was passed.
+        let result = unsafe {
+            let header = row.cast::<Header>().read();
+            let bytes = (header.bytes as usize).min(self.outlet.rows.stride - HEADER);
+            look(header, std::slice::from_raw_parts(row.add(HEADER), bytes))
+        };
         *self.read += 1;
-        // The device needs to know now and then, not for every message.
-        if *self.read - self.published >= self.outlet.slots.count() / 8 {
-            self.publish();
-        }
         Some(result)
-    }
-
-    fn publish(&mut self) {
-        self.published = *self.read;
-        self.outlet.head.store(self.published);
     }
 }
 
-impl Drop for Reader<'_> {
+impl Drop for BulkReader<'_> {
     fn drop(&mut self) {
-        if self.published != *self.read {
-            self.publish();
-        }
+        self.outlet.head.store(*self.read);
     }
 }

@@ -1,12 +1,13 @@
 // Ring kernels, the device's side: actors with mailboxes, a run queue, rings from and to the host.
 //
-// One persistent kernel serves all actors. Block 0 is the warden: it takes the host's orders and messages for actors that
-// share blocks, keeps the heartbeat, and ends the kernel when the host is gone. Dedicated actors have a block each; the
-// others are served by the blocks that are left, which take them from a run queue. Everything an actor has is in memory,
-// so that the kernel can leave the device between two messages and come back.
+// One persistent kernel serves all actors. Block 0 is the warden: it takes the host's orders and its messages for actors that
+// share blocks, keeps the heartbeat, and ends the kernel when the host is gone. A dedicated actor has a block and rings of its
+// own; the others are served by the blocks that are left, which take them from a run queue. Between two messages everything an
+// actor has is in memory, so that the kernel can leave the device and come back.
 //
-// Words in mapped memory have one writer each, the host or the device, and nothing is read, modified and written across
-// the bus. Mailboxes are bounded rings of slots whose `turn` says whose turn it is; a sender looks for room before it claims.
+// Messages travel as words of 8 bytes, 4 of the message and a tag of 4 that says which round of the ring they belong to: a word
+// is there or it is not, so a message needs no flag, no fence and one trip. Whoever must see other memory too sends a fence
+// first (`Context::fence`). Words in mapped memory have one writer each; nothing is read, modified and written across the bus.
 #pragma once
 
 namespace ring {
@@ -19,13 +20,13 @@ typedef unsigned long long u64;
 const u32 HOST = 0xffffffffu;
 const u32 NOBODY = 0xfffffffeu;
 
-// What an actor is told to do, and does. As in pygpukit.ring.device.
+// Numbers that the host knows too: pygpukit.ring.device.
 enum Mode : u32 { CREATED = 0, ACTIVE = 1, PAUSED = 2, DRAINING = 3, ENDED = 4, FAILED = 5 };
 enum Full : u32 { BLOCK = 0, REJECT = 1, DROP_OLDEST = 2, DROP_NEW = 3 };
-enum Order : u32 { SET_MODE = 1, LEAVE = 2, RESET = 3 };
+enum Order : u32 { SET_MODE = 1, LEAVE = 2 };
 enum Why : u32 { PARKED = 1, LEASE_ENDED = 2, SLICE_ENDED = 3 };
 enum Flag : u16 { REPLY = 1, DEAD = 2 };
-enum Reason : u32 { UNKNOWN = 1, REFUSED = 2, OVERFLOWN = 3, EXPIRED = 4, GONE = 5, WRONG_TYPE = 6, FAILURE = 7, DROPPED = 8 };
+enum Reason : u8 { UNKNOWN = 1, REFUSED = 2, OVERFLOWN = 3, EXPIRED = 4, GONE = 5, WRONG_TYPE = 6, FAILURE = 7, DROPPED = 8 };
 
 struct alignas(16) Header {
     u32 type;
@@ -37,231 +38,261 @@ struct alignas(16) Header {
     u64 deadline;
     u32 source;
     u32 destination;
-    u64 sent;
+    u32 bytes;
+    u32 spare;
 };
 static_assert(sizeof(Header) == 48, "as in pygpukit.ring.header");
-
-struct alignas(16) Slot {
-    u64 turn;
-    u64 bytes;
-    Header header;
-    __device__ char* payload() { return (char*)(this + 1); }
-    __device__ const char* payload() const { return (const char*)(this + 1); }
-};
-static_assert(sizeof(Slot) == 64, "as in the host's rings");
+const u32 HEADER_WORDS = 12, BYTES_WORD = 10;
 
 __device__ __forceinline__ u64 now() {
     u64 t;
     asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t));
     return t;
 }
-__device__ __forceinline__ u32 load(const u32* p) {
-    u32 v;
-    asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+// Relaxed: of words whose value is all that is learnt, at device or system scope (the latter is right for both).
+__device__ __forceinline__ u64 peek(const u64* p) {
+    u64 v;
+    asm volatile("ld.relaxed.sys.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
     return v;
 }
+__device__ __forceinline__ u32 peek(const u32* p) {
+    u32 v;
+    asm volatile("ld.relaxed.gpu.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+    return v;
+}
+__device__ __forceinline__ void poke(u64* p, u64 v) { asm volatile("st.relaxed.sys.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory"); }
+// Acquire and release: of words behind which there is more to see.
 __device__ __forceinline__ u64 load(const u64* p) {
     u64 v;
     asm volatile("ld.acquire.gpu.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
     return v;
 }
-__device__ __forceinline__ void store(u32* p, u32 v) {
-    asm volatile("st.release.gpu.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
-}
-__device__ __forceinline__ void store(u64* p, u64 v) {
-    asm volatile("st.release.gpu.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
-}
-// Words the host writes, and reads.
+__device__ __forceinline__ void store(u64* p, u64 v) { asm volatile("st.release.gpu.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory"); }
 __device__ __forceinline__ u64 load_host(const u64* p) {
     u64 v;
     asm volatile("ld.acquire.sys.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
     return v;
 }
-__device__ __forceinline__ void store_host(u64* p, u64 v) {
-    asm volatile("st.release.sys.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
-}
-__device__ __forceinline__ void tell_host(u64* p, u64 v) { asm volatile("st.relaxed.sys.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory"); }
-__device__ __forceinline__ u32 exchange(u32* p, u32 v) {
-    u32 old;
-    asm volatile("atom.acq_rel.gpu.exch.b32 %0, [%1], %2;" : "=r"(old) : "l"(p), "r"(v) : "memory");
-    return old;
-}
+__device__ __forceinline__ void store_host(u64* p, u64 v) { asm volatile("st.release.sys.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory"); }
 __device__ __forceinline__ u64 swap_if(u64* p, u64 expected, u64 v) {
     u64 old;
-    asm volatile("atom.relaxed.gpu.cas.b64 %0, [%1], %2, %3;" : "=l"(old) : "l"(p), "l"(expected), "l"(v) : "memory");
+    asm volatile("atom.acq_rel.gpu.cas.b64 %0, [%1], %2, %3;" : "=l"(old) : "l"(p), "l"(expected), "l"(v) : "memory");
     return old;
 }
-__device__ __forceinline__ u64 peek(const u64* p) {
-    u64 v;
-    asm volatile("ld.relaxed.gpu.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
-    return v;
+__device__ __forceinline__ u64 claim_if(u64* p, u64 expected, u64 v) {
+    u64 old;
+    asm volatile("atom.acquire.gpu.cas.b64 %0, [%1], %2, %3;" : "=l"(old) : "l"(p), "l"(expected), "l"(v) : "memory");
+    return old;
+}
+__device__ __forceinline__ u64 set_bits(u64* p, u64 bits) {
+    u64 old;
+    asm volatile("atom.acq_rel.gpu.or.b64 %0, [%1], %2;" : "=l"(old) : "l"(p), "l"(bits) : "memory");
+    return old;
 }
 
 // Sleeps longer and longer while nothing happens.
 struct Backoff {
     u32 ns = 0;
     __device__ void rest(u32 longest) {
-        if (ns >= 64) __nanosleep(ns);
-        ns = ns < 64 ? ns + 8 : (2 * ns < longest ? 2 * ns : longest);
+        if (ns >= 128) __nanosleep(ns < longest ? ns : longest);
+        if (ns < longest) ns = ns < 128 ? ns + 1 : 2 * ns;
     }
     __device__ void reset() { ns = 0; }
 };
 
-// A ring the host writes.
-struct Inlet {
-    u64* tail;    // in mapped memory, the host's
-    u64* head;    // in mapped memory, ours
-    char* slots;  // in mapped memory
-    u64 mask, stride;
-    u64 taken, seen;  // what was consumed, and how far the host was when we looked
+// Slots of tagged words.
+struct Slots {
+    u64* base;
+    u32 mask, words;
+    __device__ __forceinline__ u64* at(u64 position) const { return base + (position & mask) * words; }
+};
+__device__ __forceinline__ u32 tag_of(u64 position) { return (u32)position + 1; }
+__device__ __forceinline__ u64 tagged(u32 tag, u32 data) { return ((u64)tag << 32) | data; }
+
+// A ring with the host that one side writes and the other reads; ours is one of them.
+struct Port {
+    Slots slots;
+    u64* head;  // the reader's count, in mapped memory
+    u64 at;     // how far we are
+    u64 seen;   // how far the reader was when we looked
 };
 
-// A ring the host reads: many write it.
-struct Outlet {
-    u64* head;    // in mapped memory, the host's
-    char* slots;  // in mapped memory
+// A ring with the host of plain messages, for actors that take many at a time.
+struct Bulk {
+    char* base;
     u64 mask, stride;
-    u64 tail, seen;
+    u64 *tail, *head;
+    u64 at, seen;
 };
 
-// What the host sees of an actor, in mapped memory; the device's.
+// What senders use of an actor.
+struct Box {
+    u64 word;  // twice the messages claimed, and whether the actor is in the run queue
+    u64 head;  // messages taken
+    u64 generation, drain_at;
+    u32 wanted, spare0;
+    u64 spare1[11];
+    // Does not change.
+    Slots slots;
+    u32 accepts, full, dedicated, spare2;
+    u64 spare3[12];
+};
+static_assert(sizeof(Box) == 256, "two lines");
+
+// What the host sees of an actor, in mapped memory.
 struct Seen {
     u64 mode, generation;
     u64 processed, from_host, sent, dropped, dead, failed, restarts;
-    u64 busy, depth, deepest, waited, beat;
-    u64 spare[2];
+    u64 busy, depth, deepest;
+    u64 spare[4];
 };
-static_assert(sizeof(Seen) == 128, "one line");
 
-struct Actor {
-    // Senders' line.
-    u64 tail;
-    u32 scheduled, wanted;
-    u64 generation, drain_at;
-    u64 spare0[12];
-    // The owner's, whoever serves the actor now.
+// What only the block needs that serves the actor; in shared memory meanwhile.
+struct alignas(16) Owner {
     u64 head;
-    char* slots;
-    u64 mask, stride, limit;
     u32 type, mode;
-    u32 full, dedicated;
-    u64* taken;  // what the host took of our messages, in mapped memory
+    u64 answered, restarts_left;
+    Port in, out;
+    Bulk bulk_in, bulk_out;
+    u64* taken;  // messages to the host that were received there, in mapped memory
     u64 window, out_sent, out_taken;
     Seen* seen;
     char *state, *initial;
     u64 state_bytes;
     char* outbox;
     u32 waiting, outbox_size;
-    u64 outbox_stride;
-    Inlet* inlet;
-    u64 next_id;
-    u64 processed, from_host, sent, dropped, dead, failed, restarts, busy, deepest, waited;
-    u32 failing, accepts;
-    u64 answered;
-    u64 restarts_left;
+    u64 outbox_stride, limit, next_id;
+    u64 processed, from_host, sent, dropped, dead, failed, restarts, busy, deepest, shown;
+    u32 failing, from_device;
 };
 
 struct Engine {
-    // Written by the warden, read by all.
     u32 leaving;
     u32 spare0[31];
     u64 queue_tail;
     u64 spare1[15];
     u64 queue_head;
     u64 spare2[15];
-    u32 left;
-    u32 actors, dedicated, blocks;
-    u64* queue;  // pairs of a turn and an actor
+    u64 out_tail, out_seen;
+    u64 spare3[14];
+    u32 left, actors, dedicated, lookahead;
+    u64* queue;
     u64 queue_mask;
-    Actor* all;
-    Outlet out;
-    Inlet common;
-    // In mapped memory, the host's: orders' tail, messages' tail, its beat.
-    u64* told;
-    char* orders;
+    Box* boxes;
+    Owner* owners;
+    Port common_in, common_out;
+    // In mapped memory, the host's: orders written, its beat. Ours: orders taken, our beat, how we left.
+    u64 *orders_tail, *host_beat, *orders_head, *beat, *exited;
+    u64* orders;
     u64 orders_mask, orders_taken;
-    u64* orders_head;
-    // In mapped memory, ours.
-    u64* beat;
-    u64* exited;
-    u64 launch, lease_ns, slice_ns;
+    u64 lease_ns, slice_ns;
     u32 idle_ns, idle_common_ns;
 };
 
-struct Command {
-    u64 order, actor, mode, generation, argument, spare[3];
-};
+__device__ __forceinline__ bool is_leaving(const Engine& e) { return peek(&e.leaving) != 0; }
 
-__device__ __forceinline__ bool is_leaving(Engine& e) {
-    u32 v;
-    asm volatile("ld.relaxed.gpu.u32 %0, [%1];" : "=r"(v) : "l"(&e.leaving) : "memory");
-    return v != 0;
+// The run queue. An actor is in it once at most, and there are more cells than actors. A worker takes a number and waits for its
+// cell to be filled; cells hold a tag and an actor, or the tag of the round they are free for.
+__device__ inline void enqueue(Engine& e, u32 actor) {
+    u64 at = atomicAdd(&e.queue_tail, 1ull);
+    u64* cell = e.queue + (at & e.queue_mask);
+    while (peek(cell) != tagged((u32)at, NOBODY)) __nanosleep(50);
+    store(cell, tagged((u32)at + 1, actor));
+}
+__device__ __forceinline__ u32 dequeue(Engine& e, u64 number) {
+    u64* cell = e.queue + (number & e.queue_mask);
+    u64 found = load(cell);
+    if ((u32)(found >> 32) != (u32)number + 1 || (u32)found == NOBODY) return NOBODY;
+    store(cell, tagged((u32)(number + e.queue_mask + 1), NOBODY));
+    return (u32)found;
+}
+// Have an actor looked at.
+__device__ inline void schedule(Engine& e, u32 actor) {
+    Box& box = e.boxes[actor];
+    if (!box.dedicated && !(set_bits(&box.word, 1) & 1)) enqueue(e, actor);
 }
 
-// The run queue: every actor is in it once at most, so it has room.
-__device__ inline void push(Engine& e, u32 actor) {
+// A place in a mailbox, or false when it is full. One thread.
+__device__ inline bool claim(Engine& e, u32 actor, u64& position) {
+    Box& box = e.boxes[actor];
     for (;;) {
-        u64 at = peek(&e.queue_tail);
-        u64* cell = e.queue + 2 * (at & e.queue_mask);
-        if (load(cell) == at && swap_if(&e.queue_tail, at, at + 1) == at) {
-            cell[1] = actor;
-            store(cell, at + 1);
-            return;
-        }
-    }
-}
-__device__ inline u32 pop(Engine& e) {
-    for (;;) {
-        u64 at = peek(&e.queue_head);
-        u64* cell = e.queue + 2 * (at & e.queue_mask);
-        u64 turn = load(cell);
-        if (turn == at) return NOBODY;
-        if (turn == at + 1 && swap_if(&e.queue_head, at, at + 1) == at) {
-            u32 actor = (u32)cell[1];
-            store(cell, at + e.queue_mask + 1);
-            return actor;
-        }
-    }
-}
-__device__ inline void schedule(Engine& e, Actor& to) {
-    if (!to.dedicated && exchange(&to.scheduled, 1) == 0) push(e, (u32)(&to - e.all));
-}
-
-__device__ __forceinline__ Slot* slot_at(const Actor& a, u64 at) { return (Slot*)(a.slots + (at & a.mask) * a.stride); }
-
-// Room in a mailbox, or null when it has none. One thread.
-__device__ inline Slot* claim(Actor& to, u64& at) {
-    for (;;) {
-        at = peek(&to.tail);
-        Slot* slot = slot_at(to, at);
-        u64 turn = load(&slot->turn);
-        if (turn == at) {
-            if (swap_if(&to.tail, at, at + 1) == at) return slot;
-        } else if (turn < at) {
-            return 0;
-        }
+        u64 word = peek(&box.word);
+        u64 head = load(&box.head);
+        position = word >> 1;
+        if (position - head > box.slots.mask) return false;
+        u64 next = (word + 2) | (box.dedicated ? 0 : 1);
+        if (claim_if(&box.word, word, next) != word) continue;
+        if (!(next & 1) || (word & 1)) return true;
+        enqueue(e, actor);
+        return true;
     }
 }
 
-// Room in the ring to the host. It is drained all the time, so this does not wait for long. One thread.
-__device__ inline u64 claim_out(Engine& e, u64 count) {
+// A place in the ring that all actors without one of their own have to the host. It is read all the time. One thread.
+__device__ inline u64 claim_common(Engine& e) {
     Backoff backoff;
+    const u64 size = (u64)e.common_out.slots.mask + 1;
     for (;;) {
-        u64 at = peek(&e.out.tail);
-        if (at + count - peek(&e.out.seen) > e.out.mask + 1) {
-            u64 head = load_host(e.out.head);
-            asm volatile("red.relaxed.gpu.max.u64 [%0], %1;" ::"l"(&e.out.seen), "l"(head) : "memory");
-            if (at + count - head > e.out.mask + 1) {
+        u64 at = peek(&e.out_tail);
+        if (at - peek(&e.out_seen) >= size) {
+            u64 head = load_host(e.common_out.head);
+            atomicMax(&e.out_seen, head);
+            if (at - head >= size) {
                 backoff.rest(2000);
                 continue;
             }
         }
-        if (swap_if(&e.out.tail, at, at + count) == at) return at;
+        if (claim_if(&e.out_tail, at, at + 1) == at) return at;
     }
 }
-__device__ __forceinline__ Slot* out_slot(Engine& e, u64 at) { return (Slot*)(e.out.slots + (at & e.out.mask) * e.out.stride); }
 
-// Whole groups copy; both sides are multiples of 16 bytes.
+// Write a message as tagged words. One warp.
+__device__ __forceinline__ void write_words(u64* slot, u32 tag, const Header* header, const void* payload, u32 lane) {
+    const u32 words = HEADER_WORDS + header->bytes / 4;
+    for (u32 i = lane; i < words; i += 32) {
+        u32 data = i < HEADER_WORDS ? ((const u32*)header)[i] : ((const u32*)payload)[i - HEADER_WORDS];
+        poke(slot + i, tagged(tag, data));
+    }
+}
+
+// Read as many of the next messages as are there, `count` at most, into a stage of that stride. One warp.
+__device__ inline u32 read_words(const Slots& slots, u64 position, u32 count, u32* stage, u32 stride, u32 lane) {
+    const u32 LOOK = 8;
+    u64 v[LOOK];
+    const u32 first = slots.words < 32 ? slots.words : 32;
+#pragma unroll
+    for (u32 j = 0; j < LOOK; j++)
+        if (j < count && lane < first) v[j] = peek(slots.at(position + j) + lane);
+    u32 done = 0;
+#pragma unroll
+    for (u32 j = 0; j < LOOK; j++) {
+        if (j >= count || done < j) continue;
+        const u32 tag = tag_of(position + j);
+        bool mine = lane < first && (u32)(v[j] >> 32) == tag;
+        if (!__all_sync(~0u, lane >= HEADER_WORDS || mine)) continue;
+        u32 words = HEADER_WORDS + __shfl_sync(~0u, (u32)v[j], BYTES_WORD) / 4;
+        if (words > slots.words) words = slots.words;
+        u32* to = stage + j * stride;
+        if (!__all_sync(~0u, lane >= words || mine || lane >= first)) {
+            // The header was faster than the rest.
+            while (lane < words && !mine) {
+                v[j] = peek(slots.at(position + j) + lane);
+                mine = (u32)(v[j] >> 32) == tag;
+            }
+        }
+        if (lane < words) to[lane] = (u32)v[j];
+        for (u32 i = lane + 32; i < words; i += 32) {
+            u64 w;
+            do w = peek(slots.at(position + j) + i);
+            while ((u32)(w >> 32) != tag);
+            to[i] = (u32)w;
+        }
+        __syncwarp();
+        done = j + 1;
+    }
+    return done;
+}
+
 __device__ __forceinline__ void copy_words(void* to, const void* from, u64 bytes, u32 lane, u32 width) {
     for (u64 i = lane; i < bytes / 16; i += width) ((uint4*)to)[i] = ((const uint4*)from)[i];
 }
@@ -270,227 +301,158 @@ __device__ __forceinline__ void copy_words(void* to, const void* from, u64 bytes
 struct Context {
     u32 lane, width;
     Engine* engine;
-    Actor* actor;
-    Slot* message;  // in device memory or the host's
-    u64* shared;    // a word of shared memory per purpose
-    u32 status;
+    Owner* owner;          // in shared memory
+    u32 self;
+    const Header* message;  // in shared memory, its payload behind it
+    u64* shared;
 
-    __device__ __forceinline__ void sync() { __syncthreads(); }
-    __device__ __forceinline__ u32 id() const { return (u32)(actor - engine->all); }
-    __device__ __forceinline__ const Header& header() const { return message->header; }
+    __device__ __forceinline__ void sync() {
+        if (width == 32) __syncwarp();
+        else __syncthreads();
+    }
+    __device__ __forceinline__ u32 id() const { return self; }
+    __device__ __forceinline__ const Header& header() const { return *message; }
     __device__ __forceinline__ u64 time() const { return now(); }
-
-    // This message could not be handled: it is a dead letter, and the actor begins anew.
+    // What this group wrote elsewhere is seen by whoever gets a message sent later.
+    __device__ __forceinline__ void fence() {
+        __threadfence();
+        sync();
+    }
+    // This message could not be handled: it becomes a dead letter, and the actor begins anew.
     __device__ __forceinline__ void fail() {
-        if (lane == 0) actor->failing = 1;
+        if (lane == 0) owner->failing = 1;
     }
 
-    __device__ void fill(Slot* slot, const Header& header, u64 bytes) {
-        slot->bytes = bytes;
-        slot->header = header;
-    }
-
-    __device__ Header outgoing(u32 type, u32 destination, u64 correlation, u16 flags) {
-        Header h;
-        h.type = type;
-        h.flags = flags;
-        h.priority = message->header.priority;
-        h.reason = 0;
-        h.id = ((u64)(id() + 1) << 40) | actor->next_id++;
-        h.correlation = correlation;
-        h.deadline = 0;
-        h.source = id();
-        h.destination = destination;
-        h.sent = now();
-        return h;
-    }
-
-    // Put one message where it goes; false when there is no room now. All threads, same arguments.
-    __device__ bool deliver(const Header& header, const void* payload, u64 bytes) {
-        u32 to = header.destination;
+    // Put one message where it goes; false when there is no room now. The first warp, same arguments.
+    __device__ bool deliver(const Header* header, const void* payload) {
+        const u32 to = header->destination;
+        Engine& e = *engine;
+        Owner& own = *owner;
+        u64 position = 0;
+        u32 room = 0;
         if (lane == 0) {
-            shared[0] = 0;
             if (to == HOST) {
-                bool room = actor->out_sent - actor->out_taken < actor->window;
+                room = own.out_sent - own.out_taken < own.window;
                 if (!room) {
-                    actor->out_taken = load_host(actor->taken);
-                    room = actor->out_sent - actor->out_taken < actor->window;
+                    own.out_taken = load_host(own.taken);
+                    room = own.out_sent - own.out_taken < own.window;
                 }
-                if (room) {
-                    actor->out_sent++;
-                    u64 at = claim_out(*engine, 1);
-                    Slot* slot = out_slot(*engine, at);
-                    fill(slot, header, bytes);
-                    shared[0] = (u64)slot;
-                    shared[1] = at;
+                if (room && own.out.slots.base) {
+                    position = own.out.at;
+                    if (position - own.out.seen > own.out.slots.mask) own.out.seen = load_host(own.out.head);
+                    room = position - own.out.seen <= own.out.slots.mask;
+                    if (room) own.out.at++;
+                } else if (room) {
+                    position = claim_common(e);
                 }
+                if (room) own.out_sent++;
             } else {
-                u64 at;
-                Slot* slot = claim(engine->all[to], at);
-                if (slot) fill(slot, header, bytes);
-                shared[0] = (u64)slot;
-                shared[1] = at;
+                room = claim(e, to, position);
             }
         }
-        sync();
-        Slot* slot = (Slot*)shared[0];
-        u64 at = shared[1];
-        if (!slot) {
-            sync();
-            return false;
-        }
-        copy_words(slot->payload(), payload, bytes, lane, width);
-        sync();
-        if (lane == 0) {
-            if (to == HOST) {
-                store_host(&slot->turn, at + 1);
-            } else {
-                store(&slot->turn, at + 1);
-                schedule(*engine, engine->all[to]);
-            }
-        }
+        room = __shfl_sync(~0u, room, 0);
+        if (!room) return false;
+        position = __shfl_sync(~0u, position, 0);
+        const Slots& slots = to != HOST ? e.boxes[to].slots : own.out.slots.base ? own.out.slots : e.common_out.slots;
+        write_words(slots.at(position), tag_of(position), header, payload, lane);
+        if (lane == 0) own.sent++;
         return true;
     }
 
-    // A message that goes nowhere is told to the host, with the reason.
-    __device__ void bury(Header header, const void* payload, u64 bytes, u32 reason) {
+    // A message that goes nowhere is told to the host, with the reason. The first warp.
+    __device__ void bury(Header* header, const void* payload, u8 reason) {
+        u64 position = 0;
         if (lane == 0) {
-            actor->dead++;
-            u64 at = claim_out(*engine, 1);
-            Slot* slot = out_slot(*engine, at);
-            header.flags |= DEAD;
-            header.reason = (u8)reason;
-            fill(slot, header, bytes);
-            shared[0] = (u64)slot;
-            shared[1] = at;
+            owner->dead++;
+            header->flags |= DEAD;
+            header->reason = reason;
+            position = claim_common(*engine);
         }
-        sync();
-        Slot* slot = (Slot*)shared[0];
-        u64 at = shared[1];
-        copy_words(slot->payload(), payload, bytes, lane, width);
-        sync();
-        if (lane == 0) store_host(&slot->turn, at + 1);
+        __syncwarp();
+        position = __shfl_sync(~0u, position, 0);
+        write_words(engine->common_out.slots.at(position), tag_of(position), header, payload, lane);
     }
 
-    __device__ bool put(const Header& header, const void* payload, u64 bytes) {
-        u32 to = header.destination;
+    __device__ void put(Header* header, const void* payload) {
+        const u32 to = header->destination;
+        Owner& own = *owner;
+        u32 full = BLOCK;
         if (to != HOST) {
-            if (to >= engine->actors) {
-                bury(header, payload, bytes, UNKNOWN);
-                return false;
-            }
-            Actor& other = engine->all[to];
-            if (other.accepts != header.type) {
-                bury(header, payload, bytes, WRONG_TYPE);
-                return false;
-            }
-            u32 mode = load(&other.wanted);
-            if (mode == ENDED || mode == FAILED) {
-                bury(header, payload, bytes, GONE);
-                return false;
-            }
+            if (to >= engine->actors) return bury(header, payload, UNKNOWN);
+            const Box& box = engine->boxes[to];
+            if (box.accepts != header->type) return bury(header, payload, WRONG_TYPE);
+            const u32 mode = peek(&box.wanted);
+            if (mode == ENDED || mode == FAILED) return bury(header, payload, GONE);
+            full = box.full;
         }
         // In order: what waits goes first.
-        if (actor->waiting == 0 && deliver(header, payload, bytes)) {
-            if (lane == 0) actor->sent++;
-            return true;
-        }
-        u32 full = to == HOST ? (u32)BLOCK : engine->all[to].full;
-        if (full == REJECT || full == DROP_NEW) {
-            bury(header, payload, bytes, full == REJECT ? REFUSED : DROPPED);
-            return false;
-        }
-        if (full == DROP_OLDEST && lane == 0) schedule(*engine, engine->all[to]);
-        u32 index = actor->waiting;
-        if (index >= actor->outbox_size) {
-            bury(header, payload, bytes, OVERFLOWN);
-            return false;
-        }
-        Slot* slot = (Slot*)(actor->outbox + index * actor->outbox_stride);
-        if (lane == 0) fill(slot, header, bytes);
-        copy_words(slot->payload(), payload, bytes, lane, width);
-        sync();
-        if (lane == 0) actor->waiting = index + 1;
-        sync();
-        return true;
+        if (own.waiting == 0 && deliver(header, payload)) return;
+        if (full == REJECT) return bury(header, payload, REFUSED);
+        if (full == DROP_NEW) return bury(header, payload, DROPPED);
+        if (full == DROP_OLDEST && lane == 0) schedule(*engine, to);
+        const u32 index = own.waiting;
+        if (index >= own.outbox_size) return bury(header, payload, OVERFLOWN);
+        char* slot = own.outbox + index * own.outbox_stride;
+        copy_words(slot, header, sizeof(Header), lane, 32);
+        copy_words(slot + sizeof(Header), payload, header->bytes, lane, 32);
+        __syncwarp();
+        if (lane == 0) own.waiting = index + 1;
+        __syncwarp();
     }
 
-    // Send to an actor. Called by the whole group.
-    template <class M> __device__ bool send(u32 destination, const M& message_) {
+    template <class M> __device__ void post(const M& payload, u32 destination, u64 correlation, u16 flags) {
         sync();
-        if (lane == 0) *(Header*)(shared + 4) = outgoing(M::TYPE, destination, 0, 0);
+        if (lane < 32) {
+            Header* header = (Header*)(shared + 2);
+            if (lane == 0) {
+                header->type = M::TYPE;
+                header->flags = flags;
+                header->priority = message->priority;
+                header->reason = 0;
+                header->id = ((u64)(self + 1) << 40) | owner->next_id++;
+                header->correlation = correlation;
+                header->deadline = 0;
+                header->source = self;
+                header->destination = destination;
+                header->bytes = sizeof(M);
+                header->spare = 0;
+            }
+            __syncwarp();
+            put(header, &payload);
+        }
         sync();
-        Header header = *(Header*)(shared + 4);
-        return put(header, &message_, sizeof(M));
     }
 
+    // Send to an actor. As all of these: called by the whole group, with a message that the group shares.
+    template <class M> __device__ __forceinline__ void send(u32 destination, const M& payload) { post(payload, destination, 0, 0); }
     // Answer the message: to the actor that sent it, or to the host.
-    template <class M> __device__ bool reply(const M& message_) {
-        sync();
-        if (lane == 0) *(Header*)(shared + 4) = outgoing(M::TYPE, message->header.source, message->header.id, REPLY);
-        sync();
-        Header header = *(Header*)(shared + 4);
-        return put(header, &message_, sizeof(M));
-    }
-
+    template <class M> __device__ __forceinline__ void reply(const M& payload) { post(payload, message->source, message->id, REPLY); }
     // Put a message into the actor's output, which the host receives.
-    template <class M> __device__ bool emit(const M& message_) {
-        sync();
-        if (lane == 0) *(Header*)(shared + 4) = outgoing(M::TYPE, HOST, message->header.id, 0);
-        sync();
-        Header header = *(Header*)(shared + 4);
-        return put(header, &message_, sizeof(M));
-    }
+    template <class M> __device__ __forceinline__ void emit(const M& payload) { post(payload, HOST, message->id, 0); }
 
-    // Deliver what had to wait; false when something still has to.
+    // Deliver what had to wait; false when something still has to. The first warp.
     __device__ bool flush() {
-        u32 count = actor->waiting;
-        if (count == 0) return true;
+        Owner& own = *owner;
+        const u32 count = own.waiting;
         u32 done = 0;
+        Header* header = (Header*)(shared + 2);
         while (done < count) {
-            Slot* slot = (Slot*)(actor->outbox + done * actor->outbox_stride);
-            Header header = slot->header;
-            if (!deliver(header, slot->payload(), slot->bytes)) break;
-            if (lane == 0) actor->sent++;
+            char* slot = own.outbox + done * own.outbox_stride;
+            copy_words(header, slot, sizeof(Header), lane, 32);
+            __syncwarp();
+            if (!deliver(header, slot + sizeof(Header))) break;
             done++;
         }
-        sync();
         if (done > 0) {
             for (u32 i = done; i < count; i++) {
-                char* from = actor->outbox + i * actor->outbox_stride;
-                copy_words(actor->outbox + (i - done) * actor->outbox_stride, from, actor->outbox_stride, lane, width);
-                sync();
+                copy_words(own.outbox + (i - done) * own.outbox_stride, own.outbox + i * own.outbox_stride, own.outbox_stride, lane, 32);
+                __syncwarp();
             }
-            if (lane == 0) actor->waiting = count - done;
-            sync();
+            if (lane == 0) own.waiting = count - done;
+            __syncwarp();
         }
         return done == count;
     }
 };
-
-// What is true of the actor now, for the host.
-__device__ inline void show(Actor& a) {
-    Seen* s = a.seen;
-    u64 depth = peek(&a.tail) - a.head + (a.inlet ? a.inlet->seen - a.inlet->taken : 0);
-    if (depth > a.deepest) a.deepest = depth;
-    tell_host(&s->processed, a.processed);
-    tell_host(&s->sent, a.sent);
-    tell_host(&s->dropped, a.dropped);
-    tell_host(&s->dead, a.dead);
-    tell_host(&s->failed, a.failed);
-    tell_host(&s->restarts, a.restarts);
-    tell_host(&s->busy, a.busy);
-    tell_host(&s->depth, depth);
-    tell_host(&s->deepest, a.deepest);
-    tell_host(&s->waited, a.waited);
-    // Last: the host gives this much room again.
-    store_host(&s->from_host, a.from_host);
-}
-
-__device__ inline void acknowledge(Actor& a, u32 mode, u64 generation) {
-    a.mode = mode;
-    tell_host(&a.seen->mode, mode);
-    store_host(&a.seen->generation, generation);
-}
 
 }  // namespace ring

@@ -1,359 +1,363 @@
 // Ring kernels: the loops of the persistent kernel, over handlers that are compiled with it.
 //
-// A program gives `dispatch(type, context, out)`, `dispatch_batch(type, context, batch)` and `takes_batches(type)`.
+// A program gives `dispatch(type, context, out)`, `dispatch_batch(type, context, run)`, `takes_batches(type)`, `reply_type(type)`
+// and `reply_bytes(type)`.
 #pragma once
 #include <pygpukit/ring.cuh>
 
 namespace ring {
 
-// Messages in a row, from the host or from other actors, and a reply to each in the ring to the host.
+const u32 LOOK = 8;
+
+// Plain messages in a row, and places for the replies to them.
 struct Run {
-    char* slots;
-    u64 mask, stride, at;
+    const Bulk *in, *out;
     u32 size;
-    Engine* engine;
-    u64 out_at;
-    __device__ Slot* in_slot(u32 i) const { return (Slot*)(slots + ((at + i) & mask) * stride); }
-    __device__ Slot* out_slot(u32 i) const { return ring::out_slot(*engine, out_at + i); }
+    __device__ Header* asked(u32 i) const { return (Header*)(in->base + ((in->at + i) & in->mask) * in->stride); }
+    __device__ Header* reply(u32 i) const { return (Header*)(out->base + ((out->at + i) & out->mask) * out->stride); }
 };
 template <class In, class Out> struct Batch {
     Run run;
     u32 size;
-    __device__ const In& in(u32 i) const { return *(const In*)run.in_slot(i)->payload(); }
-    __device__ Out& out(u32 i) const { return *(Out*)run.out_slot(i)->payload(); }
-    __device__ const Header& header(u32 i) const { return run.in_slot(i)->header; }
+    __device__ const In& in(u32 i) const { return *(const In*)(run.asked(i) + 1); }
+    __device__ Out& out(u32 i) const { return *(Out*)(run.reply(i) + 1); }
+    __device__ const Header& header(u32 i) const { return *run.asked(i); }
 };
 
-enum Source : u32 { NOTHING = 0, MAILBOX = 1, INLET = 2, GOING = 3 };
-
-__device__ inline bool is_ready(const Actor& a, u64 head) { return load(&slot_at(a, head)->turn) == head + 1; }
-
-// Messages that are there now; the host's ring is looked at when nothing else is left. One thread.
-__device__ inline u32 find(Engine& e, Actor& a) {
-    if (is_leaving(e)) return GOING;
-    if (is_ready(a, a.head)) return MAILBOX;
-    if (Inlet* in = a.inlet) {
-        if (in->taken == in->seen) in->seen = load_host(in->tail);
-        if (in->taken != in->seen) return INLET;
-    }
-    return NOTHING;
+// What is true of the actor now, for the host. One thread.
+__device__ inline void show(const Box& box, Owner& own) {
+    Seen* s = own.seen;
+    const u64 depth = (peek(&box.word) >> 1) - own.head;
+    if (depth > own.deepest) own.deepest = depth;
+    poke(&s->processed, own.processed);
+    poke(&s->sent, own.sent);
+    poke(&s->dropped, own.dropped);
+    poke(&s->dead, own.dead);
+    poke(&s->failed, own.failed);
+    poke(&s->restarts, own.restarts);
+    poke(&s->busy, own.busy);
+    poke(&s->depth, depth);
+    poke(&s->deepest, own.deepest);
+    // The host has this much room again.
+    poke(&s->from_host, own.from_host);
+    own.shown = own.processed;
 }
 
-// Give a slot back to its senders. One thread.
-__device__ inline void give_back(Actor& a, u32 source, const Slot* slot, u32 from, u64 count) {
-    if (source == MAILBOX) {
-        for (u64 i = 0; i < count; i++) {
-            store(&slot_at(a, a.head)->turn, a.head + a.mask + 1);
-            a.head++;
-        }
-        a.from_host += from == HOST ? count : 0;
-    } else {
-        a.inlet->taken += count;
-        a.from_host += count;
-        tell_host(a.inlet->head, a.inlet->taken);
-    }
+__device__ inline void acknowledge(Owner& own, u32 mode) {
+    own.mode = mode;
+    poke(&own.seen->mode, mode);
+    store_host(&own.seen->generation, own.answered);
 }
 
-// The oldest ones go when there are more than the actor wants. One thread.
-__device__ inline void trim(Actor& a) {
-    while (peek(&a.tail) - a.head > a.limit && is_ready(a, a.head)) {
-        a.dropped++;
-        give_back(a, MAILBOX, 0, slot_at(a, a.head)->header.source, 1);
-    }
+// Do what the host wants of the actor. One thread.
+__device__ inline void obey(Box& box, Owner& own) {
+    const u64 generation = load(&box.generation);
+    if (generation == own.answered || own.mode == FAILED) return;
+    own.answered = generation;
+    const u32 wanted = box.wanted;
+    if (wanted == DRAINING) own.mode = DRAINING;
+    else acknowledge(own, wanted);
 }
 
-// A handler has said that it failed: its message is a dead letter, its state begins anew.
-__device__ inline void restart(Context& ctx, Slot* slot) {
-    Actor& a = *ctx.actor;
-    ctx.bury(slot->header, slot->payload(), slot->bytes, FAILURE);
-    copy_words(a.state, a.initial, a.state_bytes, ctx.lane, ctx.width);
+// A handler has said that it failed. The whole group.
+__device__ inline void begin_anew(Context& ctx) {
+    Owner& own = *ctx.owner;
+    if (ctx.lane < 32) ctx.bury((Header*)ctx.message, ctx.message + 1, FAILURE);
+    copy_words(own.state, own.initial, own.state_bytes, ctx.lane, ctx.width);
     ctx.sync();
     if (ctx.lane == 0) {
-        a.failing = 0;
-        a.failed++;
-        if (a.restarts_left > 0) {
-            a.restarts_left--;
-            a.restarts++;
+        own.failing = 0;
+        own.failed++;
+        if (own.restarts_left > 0) {
+            own.restarts_left--;
+            own.restarts++;
         } else {
-            store(&a.wanted, (u32)FAILED);
-            acknowledge(a, FAILED, a.answered);
+            atomicExch(&ctx.engine->boxes[ctx.self].wanted, (u32)FAILED);
+            acknowledge(own, FAILED);
         }
     }
     ctx.sync();
 }
 
-// Do what the host wants of the actor. One thread; returns what the actor does now.
-__device__ inline u32 obey(Actor& a) {
-    u64 generation = load(&a.generation);
-    if (generation != a.answered && a.mode != FAILED) {
-        a.answered = generation;
-        u32 wanted = a.wanted;
-        if (wanted == DRAINING) a.mode = DRAINING;
-        else acknowledge(a, wanted, generation);
+// How a dedicated block watches its two sources: the one that was busy last is looked at more often.
+struct Eye {
+    u32 device = 0, misses = 0, look = 1;
+};
+
+// Take the messages that are there into the stage. The first warp; the result is the same in all lanes.
+__device__ inline u32 collect(Context& ctx, Eye& eye, u32* stage, u32 stride) {
+    Owner& own = *ctx.owner;
+    const bool port = own.in.slots.base != 0;
+    for (u32 attempt = 0; attempt < 2; attempt++) {
+        const bool device = !port || (eye.device != 0) != (attempt == 1);
+        const Slots& slots = device ? ctx.engine->boxes[ctx.self].slots : own.in.slots;
+        const u32 n = read_words(slots, device ? own.head : own.in.at, eye.look, stage, stride, ctx.lane);
+        if (n > 0) {
+            eye.device = device;
+            eye.misses = 0;
+            eye.look = n == eye.look && eye.look < LOOK ? LOOK : n < eye.look ? 1 : eye.look;
+            return n;
+        }
+        eye.look = 1;
+        if (!port || ++eye.misses % 4 != 0) break;
     }
-    return a.mode;
+    return 0;
 }
 
-template <class P> __device__ u32 serve_batch(Context& ctx, u32 source, u32 limit) {
-    Engine& e = *ctx.engine;
-    Actor& a = *ctx.actor;
+// Handle staged messages, from `source` (1: other actors), until one has to wait. Returns how many are done with.
+template <class P> __device__ u32 handle(Context& ctx, u32* stage, u32 stride, u32 count, char* out) {
+    Owner& own = *ctx.owner;
+    u32 done = 0;
+    while (done < count) {
+        ctx.message = (const Header*)(stage + done * stride);
+        const u64 deadline = ctx.message->deadline;
+        if (deadline != 0 && now() > deadline) {
+            if (ctx.lane < 32) ctx.bury((Header*)ctx.message, ctx.message + 1, EXPIRED);
+        } else {
+            P::dispatch(own.type, ctx, out);
+            ctx.sync();
+            if (own.failing) begin_anew(ctx);
+            if (ctx.lane == 0) own.processed++;
+        }
+        done++;
+        ctx.sync();
+        if (own.waiting != 0 || own.mode == FAILED) break;
+    }
+    return done;
+}
+
+// The messages handled leave their ring. One thread.
+__device__ inline void release(Context& ctx, bool device, u32 count, const u32* stage, u32 stride) {
+    Owner& own = *ctx.owner;
+    if (device) {
+        for (u32 i = 0; i < count; i++) own.from_host += ((const Header*)(stage + i * stride))->source == HOST;
+        own.head += count;
+        store(&ctx.engine->boxes[ctx.self].head, own.head);
+    } else {
+        own.in.at += count;
+        own.from_host += count;
+        // Their words are in shared memory: they were read.
+        poke(own.in.head, own.in.at);
+    }
+}
+
+// Has a draining actor nothing left? One thread.
+__device__ inline void end_when_drained(const Box& box, Owner& own) {
+    if (own.mode != DRAINING || own.waiting != 0 || own.from_host < box.drain_at || (peek(&box.word) >> 1) != own.head) return;
+    show(box, own);
+    acknowledge(own, ENDED);
+}
+
+// Plain messages, as many as there are: a reply to each. The whole group; returns how many.
+template <class P> __device__ u32 handle_run(Context& ctx) {
+    Owner& own = *ctx.owner;
     u64* shared = ctx.shared;
-    Run run;
-    run.engine = &e;
-    bool inlet = source == INLET;
-    run.slots = inlet ? a.inlet->slots : a.slots;
-    run.mask = inlet ? a.inlet->mask : a.mask;
-    run.stride = inlet ? a.inlet->stride : a.stride;
-    run.at = inlet ? a.inlet->taken : a.head;
     if (ctx.lane == 0) {
-        u64 count = inlet ? a.inlet->seen - a.inlet->taken : 1;
-        if (!inlet)
-            while (count < limit && is_ready(a, a.head + count)) count++;
-        if (count > limit) count = limit;
-        u64 room = a.window - (a.out_sent - a.out_taken);
-        if (room < count) {
-            a.out_taken = load_host(a.taken);
-            room = a.window - (a.out_sent - a.out_taken);
-        }
-        if (count > room) count = room;
-        shared[0] = count;
-        if (count > 0) {
-            a.out_sent += count;
-            shared[1] = claim_out(e, count);
-        }
+        Bulk &in = own.bulk_in, &out = own.bulk_out;
+        if (in.at == in.seen) in.seen = load_host(in.tail);
+        u64 count = in.seen - in.at;
+        const u64 most = 8 * ctx.width;
+        if (count > most) count = most;
+        if (out.at + count - out.seen > out.mask + 1) out.seen = load_host(out.head);
+        const u64 room = out.mask + 1 - (out.at - out.seen);
+        shared[0] = count < room ? count : room;
     }
     ctx.sync();
+    Run run;
+    run.in = &own.bulk_in;
+    run.out = &own.bulk_out;
     run.size = (u32)shared[0];
-    run.out_at = shared[1];
     ctx.sync();
     if (run.size == 0) return 0;
-    P::dispatch_batch(a.type, ctx, run);
-    u64 first = a.next_id;
-    u32 from_host = 0;
+    P::dispatch_batch(own.type, ctx, run);
+    const u64 first = ((u64)(ctx.self + 1) << 40) | own.next_id;
     for (u32 i = ctx.lane; i < run.size; i += ctx.width) {
-        const Header& asked = run.in_slot(i)->header;
-        Slot* slot = run.out_slot(i);
+        // Two words are all a reply needs of the message.
+        const u64 id = run.asked(i)->id;
         Header h;
-        h.type = P::reply_type(a.type);
+        h.type = P::reply_type(own.type);
         h.flags = REPLY;
-        h.priority = asked.priority;
+        h.priority = 0;
         h.reason = 0;
-        h.id = ((u64)(ctx.id() + 1) << 40) | (first + i);
-        h.correlation = asked.id;
+        h.id = first + i;
+        h.correlation = id;
         h.deadline = 0;
-        h.source = ctx.id();
+        h.source = ctx.self;
         h.destination = HOST;
-        h.sent = 0;
-        slot->bytes = P::reply_bytes(a.type);
-        slot->header = h;
-        from_host += asked.source == HOST;
+        h.bytes = P::reply_bytes(own.type);
+        h.spare = 0;
+        *run.reply(i) = h;
     }
-    // Every thread's part of the replies is there before any of them is published.
-    ctx.sync();
     __threadfence_system();
-    for (u32 i = ctx.lane; i < run.size; i += ctx.width) tell_host(&run.out_slot(i)->turn, run.out_at + i + 1);
     ctx.sync();
     if (ctx.lane == 0) {
-        a.next_id += run.size;
-        a.processed += run.size;
-        a.sent += run.size;
-        if (inlet) {
-            give_back(a, INLET, 0, HOST, run.size);
-        } else {
-            for (u32 i = 0; i < run.size; i++) give_back(a, MAILBOX, 0, slot_at(a, a.head)->header.source, 1);
-        }
+        own.bulk_out.at += run.size;
+        poke(own.bulk_out.tail, own.bulk_out.at);
+        own.bulk_in.at += run.size;
+        poke(own.bulk_in.head, own.bulk_in.at);
+        own.next_id += run.size;
+        own.processed += run.size;
+        own.from_host += run.size;
+        own.sent += run.size;
     }
     ctx.sync();
     return run.size;
 }
 
-// Serve an actor for at most so many messages. Returns the number handled; `blocked` when it waits for room elsewhere.
-template <class P> __device__ u32 serve(Context& ctx, u32 limit, char* out, bool& blocked) {
-    Engine& e = *ctx.engine;
-    Actor& a = *ctx.actor;
-    u64* shared = ctx.shared;
-    blocked = false;
-    if (ctx.lane == 0) {
-        shared[2] = obey(a);
-        if (a.full == DROP_OLDEST) trim(a);
-    }
-    ctx.sync();
-    u32 mode = (u32)shared[2];
-    ctx.sync();
-    if (mode != ACTIVE && mode != DRAINING) return 0;
-    u32 handled = 0;
-    u64 began = 0;
-    while (handled < limit) {
-        if (!ctx.flush()) {
-            blocked = true;
-            break;
-        }
-        if (ctx.lane == 0) shared[2] = find(e, a);
-        ctx.sync();
-        u32 source = (u32)shared[2];
-        ctx.sync();
-        if (source == NOTHING || source == GOING) break;
-        if (began == 0) began = now();
-        if (P::takes_batches(a.type)) {
-            u32 done = serve_batch<P>(ctx, source, 4 * ctx.width);
-            if (done == 0) {
-                blocked = true;
-                break;
-            }
-            handled += done;
-            continue;
-        }
-        Slot* slot = source == MAILBOX ? slot_at(a, a.head) : (Slot*)(a.inlet->slots + (a.inlet->taken & a.inlet->mask) * a.inlet->stride);
-        ctx.message = slot;
-        u64 deadline = slot->header.deadline;
-        if (deadline != 0 && now() > deadline) {
-            ctx.bury(slot->header, slot->payload(), slot->bytes, EXPIRED);
-        } else {
-            P::dispatch(a.type, ctx, out);
-            ctx.sync();
-            if (a.failing) restart(ctx, slot);
-            if (ctx.lane == 0) a.processed++;
-        }
-        ctx.sync();
-        if (ctx.lane == 0) {
-            give_back(a, source, slot, slot->header.source, 1);
-            shared[2] = a.mode;
-        }
-        ctx.sync();
-        handled++;
-        if (shared[2] == FAILED) break;
-        ctx.sync();
-    }
-    if (ctx.lane == 0) {
-        if (a.mode == DRAINING && !blocked && a.waiting == 0 && a.from_host >= a.drain_at && find(e, a) == NOTHING) {
-            store(&a.wanted, (u32)ENDED);
-            acknowledge(a, ENDED, a.answered);
-        }
-        if (handled > 0) {
-            a.busy += now() - began;
-            show(a);
-        }
-    }
-    ctx.sync();
-    return handled;
-}
-
 // An actor with a block of its own.
-template <class P> __device__ void dedicated(Context& ctx, char* out) {
-    Backoff backoff;
+template <class P> __device__ void serve_one(Context& ctx, u32* stage, u32 stride, char* out) {
     Engine& e = *ctx.engine;
-    for (;;) {
-        bool blocked;
-        u32 handled = serve<P>(ctx, 64, out, blocked);
-        if (ctx.lane == 0) ctx.shared[3] = is_leaving(e);
+    Owner& own = *ctx.owner;
+    Box& box = e.boxes[ctx.self];
+    Backoff backoff;
+    Eye eye;
+    u64* shared = ctx.shared;
+    for (u32 tick = 0;; tick++) {
+        if (ctx.lane < 32) {
+            if (ctx.lane == 0) {
+                shared[0] = 0;
+                if (tick % 8 == 0 || backoff.ns >= 128) {
+                    obey(box, own);
+                    shared[0] = is_leaving(e);
+                }
+            }
+            __syncwarp();
+            const bool runs = own.mode == ACTIVE || own.mode == DRAINING;
+            u32 count = 0;
+            if (shared[0] == 0 && runs && (own.waiting == 0 || ctx.flush()) && !P::takes_batches(own.type))
+                count = collect(ctx, eye, stage, stride);
+            __syncwarp();
+            if (ctx.lane == 0) shared[1] = ((u64)runs << 32) | count;
+        }
         ctx.sync();
-        bool leaving = ctx.shared[3] != 0;
+        const bool leaving = shared[0] != 0, runs = shared[1] >> 32 != 0;
+        const u32 count = (u32)shared[1];
         ctx.sync();
         if (leaving) break;
-        if (handled > 0) backoff.reset();
-        else backoff.rest(e.idle_ns);
+        u32 done = 0;
+        if (count > 0) {
+            const bool device = eye.device;
+            done = handle<P>(ctx, stage, stride, count, out);
+            if (ctx.lane == 0) release(ctx, device, done, stage, stride);
+        } else if (runs && P::takes_batches(own.type)) {
+            done = handle_run<P>(ctx);
+        }
+        if (ctx.lane == 0) {
+            const bool news = own.processed != own.shown;
+            if (own.mode == DRAINING && done == 0) end_when_drained(box, own);
+            if (news && (done == 0 || own.processed - own.shown > 1000)) show(box, own);
+        }
+        if (done > 0) backoff.reset();
+        else if (ctx.lane < 32) backoff.rest(e.idle_ns);
     }
 }
 
 // A block that serves whoever has something to do.
-template <class P> __device__ void work(Context& ctx, char* out) {
-    Backoff backoff;
+template <class P> __device__ void serve_all(Context& ctx, u32* stage, u32 stride, char* out) {
     Engine& e = *ctx.engine;
+    Owner& own = *ctx.owner;
+    Backoff backoff;
+    u64* shared = ctx.shared;
+    u64 number = 0;
+    if (ctx.lane == 0) number = atomicAdd(&e.queue_head, 1ull);
     for (;;) {
-        if (ctx.lane == 0) ctx.shared[3] = is_leaving(e) ? HOST : pop(e);
+        if (ctx.lane == 0) {
+            u32 found = dequeue(e, number);
+            if (found != NOBODY) number = atomicAdd(&e.queue_head, 1ull);
+            else if (is_leaving(e)) found = HOST;
+            shared[0] = found;
+        }
         ctx.sync();
-        u32 index = (u32)ctx.shared[3];
+        const u32 index = (u32)shared[0];
         ctx.sync();
         if (index == HOST) break;
         if (index == NOBODY) {
-            backoff.rest(1000);
+            backoff.rest(500);
             continue;
         }
-        Actor& a = e.all[index];
-        ctx.actor = &a;
-        bool blocked;
-        u32 handled = serve<P>(ctx, 16, out, blocked);
+        backoff.reset();
+        ctx.self = index;
+        Box& box = e.boxes[index];
+        copy_words(&own, &e.owners[index], sizeof(Owner), ctx.lane, ctx.width);
+        ctx.sync();
+        if (ctx.lane < 32) {
+            if (ctx.lane == 0) obey(box, own);
+            __syncwarp();
+            const bool runs = own.mode == ACTIVE || own.mode == DRAINING;
+            u32 count = 0;
+            if (runs && (own.waiting == 0 || ctx.flush())) count = read_words(box.slots, own.head, LOOK, stage, stride, ctx.lane);
+            if (ctx.lane == 0) shared[1] = ((u64)runs << 32) | count;
+        }
+        ctx.sync();
+        const bool runs = shared[1] >> 32 != 0;
+        const u32 count = (u32)shared[1];
+        ctx.sync();
+        u32 done = 0;
+        if (count > 0) {
+            done = handle<P>(ctx, stage, stride, count, out);
+            if (ctx.lane == 0) release(ctx, true, done, stage, stride);
+        }
+        ctx.sync();
         if (ctx.lane == 0) {
-            u64 head = a.head, answered = a.answered;
-            bool runs = a.mode == ACTIVE || a.mode == DRAINING;
-            if (blocked || (runs && is_ready(a, head))) {
-                push(e, index);
+            if (own.processed != own.shown || done > 0) show(box, own);
+            end_when_drained(box, own);
+        }
+        ctx.sync();
+        copy_words(&e.owners[index], &own, sizeof(Owner), ctx.lane, ctx.width);
+        ctx.sync();
+        if (ctx.lane == 0) {
+            const bool still = own.mode == ACTIVE || own.mode == DRAINING;
+            const u64 answered = own.answered;
+            bool again = false;
+            if (own.waiting != 0) {
+                again = true;
+            } else if (still && runs) {
+                // Idle only if nothing was claimed meanwhile, be it written yet or not.
+                again = swap_if(&box.word, (own.head << 1) | 1, own.head << 1) != ((own.head << 1) | 1);
             } else {
-                exchange(&a.scheduled, 0);
-                bool again = (runs && is_ready(a, head)) || load(&a.generation) != answered;
-                if (again && exchange(&a.scheduled, 1) == 0) push(e, index);
+                u64 word = peek(&box.word);
+                for (u64 old; (old = swap_if(&box.word, word, word & ~1ull)) != word;) word = old;
             }
-        }
-        ctx.sync();
-        if (handled > 0) backoff.reset();
-        else backoff.rest(1000);
-    }
-}
-
-// Messages of the host for actors that share blocks. The host counts room, so there is some.
-__device__ inline void carry(Context& ctx, u64 tail) {
-    Engine& e = *ctx.engine;
-    Inlet& in = e.common;
-    u64* shared = ctx.shared;
-    while (in.taken != tail) {
-        Slot* from = (Slot*)(in.slots + (in.taken & in.mask) * in.stride);
-        if (ctx.lane == 0) {
-            Actor& to = e.all[from->header.destination];
-            u64 at;
-            Slot* slot;
-            while (!(slot = claim(to, at))) schedule(e, to);
-            slot->bytes = from->bytes;
-            slot->header = from->header;
-            shared[0] = (u64)slot;
-            shared[1] = at;
-            shared[2] = (u64)&to;
-        }
-        ctx.sync();
-        Slot* slot = (Slot*)shared[0];
-        copy_words(slot->payload(), from->payload(), from->bytes, ctx.lane, ctx.width);
-        ctx.sync();
-        if (ctx.lane == 0) {
-            store(&slot->turn, shared[1] + 1);
-            schedule(e, *(Actor*)shared[2]);
-            in.taken++;
+            if (again) enqueue(e, index);
+            else if (load(&box.generation) != answered) schedule(e, index);
         }
         ctx.sync();
     }
-    if (ctx.lane == 0) tell_host(in.head, in.taken);
 }
 
-__device__ inline u32 order(Engine& e, const Command& c) {
-    if (c.order == LEAVE) return PARKED;
-    Actor& a = e.all[c.actor];
-    a.wanted = (u32)c.mode;
-    a.drain_at = c.argument;
-    store(&a.generation, c.generation);
-    schedule(e, a);
+__device__ inline u32 carry_out(Engine& e, const u64* order) {
+    if (order[0] == LEAVE) return PARKED;
+    Box& box = e.boxes[order[1]];
+    box.wanted = (u32)order[2];
+    box.drain_at = order[4];
+    store(&box.generation, order[3]);
+    schedule(e, (u32)order[1]);
     return 0;
 }
 
-// The host's orders and messages, the heartbeat, the lease.
-__device__ inline void warden(Context& ctx) {
+// The host's orders, its messages for actors that share blocks, the heartbeat and the lease. One warp.
+__device__ inline void warden(Context& ctx, u32* stage, u32 stride) {
     Engine& e = *ctx.engine;
-    u64* shared = ctx.shared;
     Backoff backoff;
-    u64 started = now(), beaten = 0, host_beat = 0, heard = started;
+    u64* shared = ctx.shared;
+    const u64 started = now();
+    u64 beaten = 0, host_beat = 0, heard = started, at = e.common_in.at;
     for (;;) {
+        u32 why = 0;
+        bool news = false;
         if (ctx.lane == 0) {
-            u64 orders, messages, why = 0;
-            asm volatile("ld.relaxed.sys.v2.u64 {%0, %1}, [%2];" : "=l"(orders), "=l"(messages) : "l"(e.told) : "memory");
-            bool news = orders != e.orders_taken || messages != e.common.taken;
-            if (news) __threadfence_system();
+            const u64 orders = load_host(e.orders_tail);
+            news = orders != e.orders_taken;
             while (e.orders_taken != orders && why == 0) {
-                why = order(e, ((Command*)e.orders)[e.orders_taken & e.orders_mask]);
+                why = carry_out(e, e.orders + 8 * (e.orders_taken & e.orders_mask));
                 e.orders_taken++;
             }
-            if (news) tell_host(e.orders_head, e.orders_taken);
-            u64 t = now();
+            if (news) poke(e.orders_head, e.orders_taken);
+            const u64 t = now();
             if (t - beaten > 1000000) {
                 beaten = t;
-                tell_host(e.beat, t);
-                u64 beat = load_host(e.told + 2);
+                poke(e.beat, t);
+                const u64 beat = peek(e.host_beat);
                 if (beat != host_beat) {
                     host_beat = beat;
                     heard = t;
@@ -362,51 +366,88 @@ __device__ inline void warden(Context& ctx) {
                 }
                 if (e.slice_ns != 0 && t - started > e.slice_ns) why = SLICE_ENDED;
             }
-            shared[4] = messages;
-            shared[5] = why;
-            shared[6] = news;
         }
-        ctx.sync();
-        u64 messages = shared[4], why = shared[5], news = shared[6];
-        ctx.sync();
+        why = __shfl_sync(~0u, why, 0);
         if (why != 0) {
-            if (ctx.lane == 0) store(&e.leaving, (u32)why);
+            if (ctx.lane == 0) {
+                e.common_in.at = at;
+                atomicExch(&e.leaving, why);
+            }
             break;
         }
-        if (messages != e.common.taken) carry(ctx, messages);
+        const u32 count = read_words(e.common_in.slots, at, LOOK, stage, stride, ctx.lane);
+        for (u32 i = 0; i < count; i++) {
+            const Header* header = (const Header*)(stage + i * stride);
+            const u32 to = header->destination;
+            // The host counts the room it has, so there is some.
+            if (ctx.lane == 0)
+                while (!claim(e, to, shared[0])) schedule(e, to);
+            __syncwarp();
+            const u64 position = shared[0];
+            write_words(e.boxes[to].slots.at(position), tag_of(position), header, header + 1, ctx.lane);
+            __syncwarp();
+        }
+        at += count;
+        if (count > 0 && ctx.lane == 0) poke(e.common_in.head, at);
+        news = __shfl_sync(~0u, (u32)news, 0) != 0 || count > 0;
         if (news) backoff.reset();
         else backoff.rest(e.idle_common_ns);
     }
 }
 
-template <class P> __device__ void run(Engine* engine, u64 launch, char* out) {
+// All actors that share blocks are in the queue when the kernel comes back. The last block that leaves.
+__device__ inline void refill(Engine& e) {
+    const u64 size = e.queue_mask + 1, shared = e.actors - e.dedicated;
+    for (u64 i = threadIdx.x; i < size; i += blockDim.x)
+        e.queue[i] = i < shared ? tagged((u32)i + 1, e.dedicated + (u32)i) : tagged((u32)i, NOBODY);
+    for (u64 i = threadIdx.x; i < shared; i += blockDim.x) e.boxes[e.dedicated + i].word |= 1;
+    if (threadIdx.x == 0) {
+        e.queue_tail = shared;
+        e.queue_head = 0;
+        e.left = 0;
+        e.leaving = 0;
+    }
+}
+
+template <class P> __device__ void run(Engine* engine, u64 launch, u32* stage, u32 stride, char* out) {
     __shared__ __align__(16) u64 shared[16];
+    __shared__ Owner owner;
+    __shared__ u32 last;
     Engine& e = *engine;
     Context ctx;
     ctx.lane = threadIdx.x;
     ctx.width = blockDim.x;
     ctx.engine = engine;
+    ctx.owner = &owner;
     ctx.shared = shared;
     ctx.message = 0;
+    ctx.self = blockIdx.x - 1;
     if (blockIdx.x == 0) {
-        ctx.actor = 0;
-        warden(ctx);
+        if (ctx.lane < 32) warden(ctx, stage, stride);
     } else if (blockIdx.x <= e.dedicated) {
-        ctx.actor = e.all + (blockIdx.x - 1);
-        dedicated<P>(ctx, out);
+        copy_words(&owner, &e.owners[ctx.self], sizeof(Owner), ctx.lane, ctx.width);
+        __syncthreads();
+        serve_one<P>(ctx, stage, stride, out);
+        if (ctx.lane == 0) show(e.boxes[ctx.self], owner);
+        __syncthreads();
+        copy_words(&e.owners[ctx.self], &owner, sizeof(Owner), ctx.lane, ctx.width);
     } else {
-        work<P>(ctx, out);
+        serve_all<P>(ctx, stage, stride, out);
+    }
+    __threadfence();
+    __syncthreads();
+    u32 why = 0;
+    if (threadIdx.x == 0) {
+        why = peek(&e.leaving);
+        last = atomicAdd(&e.left, 1) == gridDim.x - 1;
+        __threadfence();
     }
     __syncthreads();
-    if (threadIdx.x == 0) {
-        u32 why = load(&e.leaving);
-        __threadfence();
-        if (atomicAdd(&e.left, 1) == gridDim.x - 1) {
-            e.left = 0;
-            e.leaving = 0;
-            store_host(e.exited, (launch << 8) | why);
-        }
-    }
+    if (!last) return;
+    refill(e);
+    __threadfence_system();
+    __syncthreads();
+    if (threadIdx.x == 0) store_host(e.exited, (launch << 8) | why);
 }
 
 }  // namespace ring
