@@ -261,7 +261,9 @@ impl Link {
     /// Hand out what the device has written, unless another thread does. Returns how many.
     fn drain(&self) -> u64 {
         let mut count = self.common_out.drain(|message| self.deliver(message));
-        for peer in &self.peers {
+        // What comes in bulk is left to those who want it: their rings are as large as they need to be.
+        let asleep = self.sleepers.load(Ordering::Acquire) > 0;
+        for peer in self.peers.iter().filter(|peer| asleep || !matches!(peer.way, Way::Bulk(..))) {
             count += self.drain_of(peer);
         }
         self.announce(count);

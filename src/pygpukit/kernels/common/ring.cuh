@@ -125,6 +125,14 @@ struct Bulk {
     u64 at, seen;
 };
 
+// What does not change of an actor while the kernel runs. With one sender and a block of its own a mailbox needs no claims.
+struct alignas(128) Fixed {
+    Slots slots;
+    u32 accepts, full;
+    u16 dedicated, single;
+    u32 spare;
+};
+
 // What senders use of an actor.
 struct Box {
     u64 word;  // twice the messages claimed, and whether the actor is in the run queue
@@ -132,12 +140,18 @@ struct Box {
     u64 generation, drain_at;
     u32 wanted, spare0;
     u64 spare1[11];
-    // Does not change.
-    Slots slots;
-    u32 accepts, full, dedicated, spare2;
-    u64 spare3[12];
+    Fixed fixed;
 };
 static_assert(sizeof(Box) == 256, "two lines");
+__device__ __forceinline__ Fixed fixed_of(const Box& box) {
+    union {
+        Fixed fixed;
+        uint4 parts[2];
+    } u;
+    u.parts[0] = __ldg((const uint4*)&box.fixed);
+    u.parts[1] = __ldg((const uint4*)&box.fixed + 1);
+    return u.fixed;
+}
 
 // What the host sees of an actor, in mapped memory.
 struct Seen {
@@ -163,7 +177,18 @@ struct alignas(16) Owner {
     u32 waiting, outbox_size;
     u64 outbox_stride, limit, next_id;
     u64 processed, from_host, sent, dropped, dead, failed, restarts, busy, deepest, shown;
-    u32 failing, from_device;
+    u32 failing, route_to;
+    u64 route_at, route_seen;
+};
+
+// What every block knows, in shared memory.
+struct alignas(16) Plan {
+    u32 actors, dedicated, idle_ns, idle_common_ns;
+    u64* queue;
+    u64 queue_mask;
+    Box* boxes;
+    Owner* owners;
+    Port common_out;
 };
 
 struct Engine {
@@ -175,67 +200,81 @@ struct Engine {
     u64 spare2[15];
     u64 out_tail, out_seen;
     u64 spare3[14];
-    u32 left, actors, dedicated, lookahead;
-    u64* queue;
-    u64 queue_mask;
-    Box* boxes;
-    Owner* owners;
-    Port common_in, common_out;
+    u32 left, spare4[3];
+    Port common_in;
+    u64 spare5[1];
+    Plan plan;
     // In mapped memory, the host's: orders written, its beat. Ours: orders taken, our beat, how we left.
     u64 *orders_tail, *host_beat, *orders_head, *beat, *exited;
     u64* orders;
     u64 orders_mask, orders_taken;
     u64 lease_ns, slice_ns;
-    u32 idle_ns, idle_common_ns;
 };
 
 __device__ __forceinline__ bool is_leaving(const Engine& e) { return peek(&e.leaving) != 0; }
 
 // The run queue. An actor is in it once at most, and there are more cells than actors. A worker takes a number and waits for its
 // cell to be filled; cells hold a tag and an actor, or the tag of the round they are free for.
-__device__ inline void enqueue(Engine& e, u32 actor) {
+__device__ inline void enqueue(Engine& e, const Plan& plan, u32 actor) {
     u64 at = atomicAdd(&e.queue_tail, 1ull);
-    u64* cell = e.queue + (at & e.queue_mask);
+    u64* cell = plan.queue + (at & plan.queue_mask);
     while (peek(cell) != tagged((u32)at, NOBODY)) __nanosleep(50);
     store(cell, tagged((u32)at + 1, actor));
 }
-__device__ __forceinline__ u32 dequeue(Engine& e, u64 number) {
-    u64* cell = e.queue + (number & e.queue_mask);
+__device__ __forceinline__ u32 dequeue(const Plan& plan, u64 number) {
+    u64* cell = plan.queue + (number & plan.queue_mask);
     u64 found = load(cell);
     if ((u32)(found >> 32) != (u32)number + 1 || (u32)found == NOBODY) return NOBODY;
-    store(cell, tagged((u32)(number + e.queue_mask + 1), NOBODY));
+    store(cell, tagged((u32)(number + plan.queue_mask + 1), NOBODY));
     return (u32)found;
 }
 // Have an actor looked at.
-__device__ inline void schedule(Engine& e, u32 actor) {
-    Box& box = e.boxes[actor];
-    if (!box.dedicated && !(set_bits(&box.word, 1) & 1)) enqueue(e, actor);
+__device__ inline void schedule(Engine& e, const Plan& plan, u32 actor) {
+    Box& box = plan.boxes[actor];
+    if (!fixed_of(box).dedicated && !(set_bits(&box.word, 1) & 1)) enqueue(e, plan, actor);
 }
 
 // A place in a mailbox, or false when it is full. One thread.
-__device__ inline bool claim(Engine& e, u32 actor, u64& position) {
-    Box& box = e.boxes[actor];
+__device__ inline bool claim(Engine& e, const Plan& plan, const Fixed& fixed, u32 actor, u64& position) {
+    Box& box = plan.boxes[actor];
     for (;;) {
         u64 word = peek(&box.word);
         u64 head = load(&box.head);
         position = word >> 1;
-        if (position - head > box.slots.mask) return false;
-        u64 next = (word + 2) | (box.dedicated ? 0 : 1);
+        if (position - head > fixed.slots.mask) return false;
+        u64 next = (word + 2) | (fixed.dedicated ? 0 : 1);
         if (claim_if(&box.word, word, next) != word) continue;
-        if (!(next & 1) || (word & 1)) return true;
-        enqueue(e, actor);
+        if ((next & 1) && !(word & 1)) enqueue(e, plan, actor);
         return true;
     }
 }
 
+// The same for the only sender of a dedicated actor: it knows how far it is.
+__device__ inline bool claim_alone(const Plan& plan, const Fixed& fixed, Owner& own, u32 actor, u64& position) {
+    Box& box = plan.boxes[actor];
+    if (own.route_to != actor) {
+        own.route_to = actor;
+        own.route_at = peek(&box.word) >> 1;
+        own.route_seen = load(&box.head);
+    }
+    position = own.route_at;
+    if (position - own.route_seen > fixed.slots.mask) {
+        own.route_seen = load(&box.head);
+        if (position - own.route_seen > fixed.slots.mask) return false;
+    }
+    own.route_at++;
+    poke(&box.word, own.route_at << 1);
+    return true;
+}
+
 // A place in the ring that all actors without one of their own have to the host. It is read all the time. One thread.
-__device__ inline u64 claim_common(Engine& e) {
+__device__ inline u64 claim_common(Engine& e, const Plan& plan) {
     Backoff backoff;
-    const u64 size = (u64)e.common_out.slots.mask + 1;
+    const u64 size = (u64)plan.common_out.slots.mask + 1;
     for (;;) {
         u64 at = peek(&e.out_tail);
         if (at - peek(&e.out_seen) >= size) {
-            u64 head = load_host(e.common_out.head);
+            u64 head = load_host(plan.common_out.head);
             atomicMax(&e.out_seen, head);
             if (at - head >= size) {
                 backoff.rest(2000);
@@ -301,8 +340,10 @@ __device__ __forceinline__ void copy_words(void* to, const void* from, u64 bytes
 struct Context {
     u32 lane, width;
     Engine* engine;
-    Owner* owner;          // in shared memory
+    Owner* owner;      // in shared memory
+    const Plan* plan;  // in shared memory
     u32 self;
+    Slots mailbox;
     const Header* message;  // in shared memory, its payload behind it
     u64* shared;
 
@@ -330,6 +371,8 @@ struct Context {
         Owner& own = *owner;
         u64 position = 0;
         u32 room = 0;
+        Fixed fixed;
+        if (to != HOST) fixed = fixed_of(plan->boxes[to]);
         if (lane == 0) {
             if (to == HOST) {
                 room = own.out_sent - own.out_taken < own.window;
@@ -343,17 +386,17 @@ struct Context {
                     room = position - own.out.seen <= own.out.slots.mask;
                     if (room) own.out.at++;
                 } else if (room) {
-                    position = claim_common(e);
+                    position = claim_common(e, *plan);
                 }
                 if (room) own.out_sent++;
             } else {
-                room = claim(e, to, position);
+                room = fixed.single ? claim_alone(*plan, fixed, own, to, position) : claim(e, *plan, fixed, to, position);
             }
         }
         room = __shfl_sync(~0u, room, 0);
         if (!room) return false;
         position = __shfl_sync(~0u, position, 0);
-        const Slots& slots = to != HOST ? e.boxes[to].slots : own.out.slots.base ? own.out.slots : e.common_out.slots;
+        const Slots slots = to != HOST ? fixed.slots : own.out.slots.base ? own.out.slots : plan->common_out.slots;
         write_words(slots.at(position), tag_of(position), header, payload, lane);
         if (lane == 0) own.sent++;
         return true;
@@ -366,11 +409,11 @@ struct Context {
             owner->dead++;
             header->flags |= DEAD;
             header->reason = reason;
-            position = claim_common(*engine);
+            position = claim_common(*engine, *plan);
         }
         __syncwarp();
         position = __shfl_sync(~0u, position, 0);
-        write_words(engine->common_out.slots.at(position), tag_of(position), header, payload, lane);
+        write_words(plan->common_out.slots.at(position), tag_of(position), header, payload, lane);
     }
 
     __device__ void put(Header* header, const void* payload) {
@@ -378,18 +421,16 @@ struct Context {
         Owner& own = *owner;
         u32 full = BLOCK;
         if (to != HOST) {
-            if (to >= engine->actors) return bury(header, payload, UNKNOWN);
-            const Box& box = engine->boxes[to];
-            if (box.accepts != header->type) return bury(header, payload, WRONG_TYPE);
-            const u32 mode = peek(&box.wanted);
-            if (mode == ENDED || mode == FAILED) return bury(header, payload, GONE);
-            full = box.full;
+            if (to >= plan->actors) return bury(header, payload, UNKNOWN);
+            const Fixed fixed = fixed_of(plan->boxes[to]);
+            if (fixed.accepts != header->type) return bury(header, payload, WRONG_TYPE);
+            full = fixed.full;
         }
         // In order: what waits goes first.
         if (own.waiting == 0 && deliver(header, payload)) return;
         if (full == REJECT) return bury(header, payload, REFUSED);
         if (full == DROP_NEW) return bury(header, payload, DROPPED);
-        if (full == DROP_OLDEST && lane == 0) schedule(*engine, to);
+        if (full == DROP_OLDEST && lane == 0) schedule(*engine, *plan, to);
         const u32 index = own.waiting;
         if (index >= own.outbox_size) return bury(header, payload, OVERFLOWN);
         char* slot = own.outbox + index * own.outbox_stride;

@@ -9,12 +9,14 @@ namespace ring {
 
 const u32 LOOK = 8;
 
-// Plain messages in a row, and places for the replies to them.
+// Plain messages in a row, and places for the replies to them; in shared memory.
+const u32 RUN_BYTES = 16384;
 struct Run {
-    const Bulk *in, *out;
+    char *in, *out;
+    u64 in_stride, out_stride;
     u32 size;
-    __device__ Header* asked(u32 i) const { return (Header*)(in->base + ((in->at + i) & in->mask) * in->stride); }
-    __device__ Header* reply(u32 i) const { return (Header*)(out->base + ((out->at + i) & out->mask) * out->stride); }
+    __device__ Header* asked(u32 i) const { return (Header*)(in + i * in_stride); }
+    __device__ Header* reply(u32 i) const { return (Header*)(out + i * out_stride); }
 };
 template <class In, class Out> struct Batch {
     Run run;
@@ -72,7 +74,6 @@ __device__ inline void begin_anew(Context& ctx) {
             own.restarts_left--;
             own.restarts++;
         } else {
-            atomicExch(&ctx.engine->boxes[ctx.self].wanted, (u32)FAILED);
             acknowledge(own, FAILED);
         }
     }
@@ -90,7 +91,7 @@ __device__ inline u32 collect(Context& ctx, Eye& eye, u32* stage, u32 stride) {
     const bool port = own.in.slots.base != 0;
     for (u32 attempt = 0; attempt < 2; attempt++) {
         const bool device = !port || (eye.device != 0) != (attempt == 1);
-        const Slots& slots = device ? ctx.engine->boxes[ctx.self].slots : own.in.slots;
+        const Slots slots = device ? ctx.mailbox : own.in.slots;
         const u32 n = read_words(slots, device ? own.head : own.in.at, eye.look, stage, stride, ctx.lane);
         if (n > 0) {
             eye.device = device;
@@ -132,7 +133,7 @@ __device__ inline void release(Context& ctx, bool device, u32 count, const u32* 
     if (device) {
         for (u32 i = 0; i < count; i++) own.from_host += ((const Header*)(stage + i * stride))->source == HOST;
         own.head += count;
-        store(&ctx.engine->boxes[ctx.self].head, own.head);
+        store(&ctx.plan->boxes[ctx.self].head, own.head);
     } else {
         own.in.at += count;
         own.from_host += count;
@@ -148,39 +149,46 @@ __device__ inline void end_when_drained(const Box& box, Owner& own) {
     acknowledge(own, ENDED);
 }
 
-// Plain messages, as many as there are: a reply to each. The whole group; returns how many.
+// Plain messages, as many as there are and fit: a reply to each. The whole group; returns how many.
 template <class P> __device__ u32 handle_run(Context& ctx) {
+    __shared__ __align__(16) char asked[RUN_BYTES];
+    __shared__ __align__(16) char replies[RUN_BYTES];
     Owner& own = *ctx.owner;
+    Bulk &in = own.bulk_in, &out = own.bulk_out;
     u64* shared = ctx.shared;
     if (ctx.lane == 0) {
-        Bulk &in = own.bulk_in, &out = own.bulk_out;
         if (in.at == in.seen) in.seen = load_host(in.tail);
-        u64 count = in.seen - in.at;
-        const u64 most = 8 * ctx.width;
-        if (count > most) count = most;
-        if (out.at + count - out.seen > out.mask + 1) out.seen = load_host(out.head);
-        const u64 room = out.mask + 1 - (out.at - out.seen);
+        u64 count = in.seen - in.at, room = in.mask + 1 - (in.at & in.mask);
+        if (count > room) count = room;
+        const u64 wider = in.stride > out.stride ? in.stride : out.stride;
+        if (count > RUN_BYTES / wider) count = RUN_BYTES / wider;
+        if (count > out.mask + 1 - (out.at - out.seen)) out.seen = load_host(out.head);
+        room = out.mask + 1 - (out.at - out.seen);
+        if (count > room) count = room;
+        room = out.mask + 1 - (out.at & out.mask);
         shared[0] = count < room ? count : room;
     }
     ctx.sync();
     Run run;
-    run.in = &own.bulk_in;
-    run.out = &own.bulk_out;
+    run.in = asked;
+    run.out = replies;
+    run.in_stride = in.stride;
+    run.out_stride = out.stride;
     run.size = (u32)shared[0];
     ctx.sync();
     if (run.size == 0) return 0;
+    copy_words(asked, in.base + (in.at & in.mask) * in.stride, run.size * in.stride, ctx.lane, ctx.width);
+    ctx.sync();
     P::dispatch_batch(own.type, ctx, run);
     const u64 first = ((u64)(ctx.self + 1) << 40) | own.next_id;
     for (u32 i = ctx.lane; i < run.size; i += ctx.width) {
-        // Two words are all a reply needs of the message.
-        const u64 id = run.asked(i)->id;
         Header h;
         h.type = P::reply_type(own.type);
         h.flags = REPLY;
         h.priority = 0;
         h.reason = 0;
         h.id = first + i;
-        h.correlation = id;
+        h.correlation = run.asked(i)->id;
         h.deadline = 0;
         h.source = ctx.self;
         h.destination = HOST;
@@ -188,13 +196,15 @@ template <class P> __device__ u32 handle_run(Context& ctx) {
         h.spare = 0;
         *run.reply(i) = h;
     }
+    ctx.sync();
+    copy_words(out.base + (out.at & out.mask) * out.stride, replies, run.size * out.stride, ctx.lane, ctx.width);
     __threadfence_system();
     ctx.sync();
     if (ctx.lane == 0) {
-        own.bulk_out.at += run.size;
-        poke(own.bulk_out.tail, own.bulk_out.at);
-        own.bulk_in.at += run.size;
-        poke(own.bulk_in.head, own.bulk_in.at);
+        out.at += run.size;
+        poke(out.tail, out.at);
+        in.at += run.size;
+        poke(in.head, in.at);
         own.next_id += run.size;
         own.processed += run.size;
         own.from_host += run.size;
@@ -208,7 +218,7 @@ template <class P> __device__ u32 handle_run(Context& ctx) {
 template <class P> __device__ void serve_one(Context& ctx, u32* stage, u32 stride, char* out) {
     Engine& e = *ctx.engine;
     Owner& own = *ctx.owner;
-    Box& box = e.boxes[ctx.self];
+    Box& box = ctx.plan->boxes[ctx.self];
     Backoff backoff;
     Eye eye;
     u64* shared = ctx.shared;
@@ -245,10 +255,10 @@ template <class P> __device__ void serve_one(Context& ctx, u32* stage, u32 strid
         if (ctx.lane == 0) {
             const bool news = own.processed != own.shown;
             if (own.mode == DRAINING && done == 0) end_when_drained(box, own);
-            if (news && (done == 0 || own.processed - own.shown > 1000)) show(box, own);
+            if (news && (backoff.ns == 32 || own.processed - own.shown > 1000)) show(box, own);
         }
         if (done > 0) backoff.reset();
-        else if (ctx.lane < 32) backoff.rest(e.idle_ns);
+        else if (ctx.lane < 32) backoff.rest(ctx.plan->idle_ns);
     }
 }
 
@@ -262,7 +272,7 @@ template <class P> __device__ void serve_all(Context& ctx, u32* stage, u32 strid
     if (ctx.lane == 0) number = atomicAdd(&e.queue_head, 1ull);
     for (;;) {
         if (ctx.lane == 0) {
-            u32 found = dequeue(e, number);
+            u32 found = dequeue(*ctx.plan, number);
             if (found != NOBODY) number = atomicAdd(&e.queue_head, 1ull);
             else if (is_leaving(e)) found = HOST;
             shared[0] = found;
@@ -277,15 +287,16 @@ template <class P> __device__ void serve_all(Context& ctx, u32* stage, u32 strid
         }
         backoff.reset();
         ctx.self = index;
-        Box& box = e.boxes[index];
-        copy_words(&own, &e.owners[index], sizeof(Owner), ctx.lane, ctx.width);
+        Box& box = ctx.plan->boxes[index];
+        ctx.mailbox = fixed_of(box).slots;
+        copy_words(&own, &ctx.plan->owners[index], sizeof(Owner), ctx.lane, ctx.width);
         ctx.sync();
         if (ctx.lane < 32) {
             if (ctx.lane == 0) obey(box, own);
             __syncwarp();
             const bool runs = own.mode == ACTIVE || own.mode == DRAINING;
             u32 count = 0;
-            if (runs && (own.waiting == 0 || ctx.flush())) count = read_words(box.slots, own.head, LOOK, stage, stride, ctx.lane);
+            if (runs && (own.waiting == 0 || ctx.flush())) count = read_words(ctx.mailbox, own.head, LOOK, stage, stride, ctx.lane);
             if (ctx.lane == 0) shared[1] = ((u64)runs << 32) | count;
         }
         ctx.sync();
@@ -303,7 +314,7 @@ template <class P> __device__ void serve_all(Context& ctx, u32* stage, u32 strid
             end_when_drained(box, own);
         }
         ctx.sync();
-        copy_words(&e.owners[index], &own, sizeof(Owner), ctx.lane, ctx.width);
+        copy_words(&ctx.plan->owners[index], &own, sizeof(Owner), ctx.lane, ctx.width);
         ctx.sync();
         if (ctx.lane == 0) {
             const bool still = own.mode == ACTIVE || own.mode == DRAINING;
@@ -318,20 +329,20 @@ template <class P> __device__ void serve_all(Context& ctx, u32* stage, u32 strid
                 u64 word = peek(&box.word);
                 for (u64 old; (old = swap_if(&box.word, word, word & ~1ull)) != word;) word = old;
             }
-            if (again) enqueue(e, index);
-            else if (load(&box.generation) != answered) schedule(e, index);
+            if (again) enqueue(e, *ctx.plan, index);
+            else if (load(&box.generation) != answered) schedule(e, *ctx.plan, index);
         }
         ctx.sync();
     }
 }
 
-__device__ inline u32 carry_out(Engine& e, const u64* order) {
+__device__ inline u32 carry_out(Engine& e, const Plan& plan, const u64* order) {
     if (order[0] == LEAVE) return PARKED;
-    Box& box = e.boxes[order[1]];
+    Box& box = plan.boxes[order[1]];
     box.wanted = (u32)order[2];
     box.drain_at = order[4];
     store(&box.generation, order[3]);
-    schedule(e, (u32)order[1]);
+    schedule(e, plan, (u32)order[1]);
     return 0;
 }
 
@@ -349,7 +360,7 @@ __device__ inline void warden(Context& ctx, u32* stage, u32 stride) {
             const u64 orders = load_host(e.orders_tail);
             news = orders != e.orders_taken;
             while (e.orders_taken != orders && why == 0) {
-                why = carry_out(e, e.orders + 8 * (e.orders_taken & e.orders_mask));
+                why = carry_out(e, *ctx.plan, e.orders + 8 * (e.orders_taken & e.orders_mask));
                 e.orders_taken++;
             }
             if (news) poke(e.orders_head, e.orders_taken);
@@ -380,27 +391,28 @@ __device__ inline void warden(Context& ctx, u32* stage, u32 stride) {
             const Header* header = (const Header*)(stage + i * stride);
             const u32 to = header->destination;
             // The host counts the room it has, so there is some.
+            const Fixed fixed = fixed_of(ctx.plan->boxes[to]);
             if (ctx.lane == 0)
-                while (!claim(e, to, shared[0])) schedule(e, to);
+                while (!claim(e, *ctx.plan, fixed, to, shared[0])) schedule(e, *ctx.plan, to);
             __syncwarp();
             const u64 position = shared[0];
-            write_words(e.boxes[to].slots.at(position), tag_of(position), header, header + 1, ctx.lane);
+            write_words(fixed.slots.at(position), tag_of(position), header, header + 1, ctx.lane);
             __syncwarp();
         }
         at += count;
         if (count > 0 && ctx.lane == 0) poke(e.common_in.head, at);
         news = __shfl_sync(~0u, (u32)news, 0) != 0 || count > 0;
         if (news) backoff.reset();
-        else backoff.rest(e.idle_common_ns);
+        else backoff.rest(ctx.plan->idle_common_ns);
     }
 }
 
 // All actors that share blocks are in the queue when the kernel comes back. The last block that leaves.
-__device__ inline void refill(Engine& e) {
-    const u64 size = e.queue_mask + 1, shared = e.actors - e.dedicated;
+__device__ inline void refill(Engine& e, const Plan& plan) {
+    const u64 size = plan.queue_mask + 1, shared = plan.actors - plan.dedicated;
     for (u64 i = threadIdx.x; i < size; i += blockDim.x)
-        e.queue[i] = i < shared ? tagged((u32)i + 1, e.dedicated + (u32)i) : tagged((u32)i, NOBODY);
-    for (u64 i = threadIdx.x; i < shared; i += blockDim.x) e.boxes[e.dedicated + i].word |= 1;
+        plan.queue[i] = i < shared ? tagged((u32)i + 1, plan.dedicated + (u32)i) : tagged((u32)i, NOBODY);
+    for (u64 i = threadIdx.x; i < shared; i += blockDim.x) plan.boxes[plan.dedicated + i].word |= 1;
     if (threadIdx.x == 0) {
         e.queue_tail = shared;
         e.queue_head = 0;
@@ -412,25 +424,30 @@ __device__ inline void refill(Engine& e) {
 template <class P> __device__ void run(Engine* engine, u64 launch, u32* stage, u32 stride, char* out) {
     __shared__ __align__(16) u64 shared[16];
     __shared__ Owner owner;
+    __shared__ Plan plan;
     __shared__ u32 last;
     Engine& e = *engine;
+    copy_words(&plan, &e.plan, sizeof(Plan), threadIdx.x, blockDim.x);
+    __syncthreads();
     Context ctx;
     ctx.lane = threadIdx.x;
     ctx.width = blockDim.x;
     ctx.engine = engine;
     ctx.owner = &owner;
+    ctx.plan = &plan;
     ctx.shared = shared;
     ctx.message = 0;
     ctx.self = blockIdx.x - 1;
     if (blockIdx.x == 0) {
         if (ctx.lane < 32) warden(ctx, stage, stride);
-    } else if (blockIdx.x <= e.dedicated) {
-        copy_words(&owner, &e.owners[ctx.self], sizeof(Owner), ctx.lane, ctx.width);
+    } else if (blockIdx.x <= plan.dedicated) {
+        copy_words(&owner, &plan.owners[ctx.self], sizeof(Owner), ctx.lane, ctx.width);
+        ctx.mailbox = fixed_of(plan.boxes[ctx.self]).slots;
         __syncthreads();
         serve_one<P>(ctx, stage, stride, out);
-        if (ctx.lane == 0) show(e.boxes[ctx.self], owner);
+        if (ctx.lane == 0) show(plan.boxes[ctx.self], owner);
         __syncthreads();
-        copy_words(&e.owners[ctx.self], &owner, sizeof(Owner), ctx.lane, ctx.width);
+        copy_words(&plan.owners[ctx.self], &owner, sizeof(Owner), ctx.lane, ctx.width);
     } else {
         serve_all<P>(ctx, stage, stride, out);
     }
@@ -444,7 +461,7 @@ template <class P> __device__ void run(Engine* engine, u64 launch, u32* stage, u
     }
     __syncthreads();
     if (!last) return;
-    refill(e);
+    refill(e, plan);
     __threadfence_system();
     __syncthreads();
     if (threadIdx.x == 0) store_host(e.exited, (launch << 8) | why);
