@@ -333,6 +333,7 @@ impl Link {
     fn wait<T>(
         &self,
         of: Option<&Peer>,
+        in_bulk: bool,
         timeout: Option<Duration>,
         check: &mut dyn FnMut() -> Result<()>,
         mut get: impl FnMut() -> Option<T>,
@@ -343,8 +344,10 @@ impl Link {
             // Whoever waits for one actor looks at the others now and then.
             match of {
                 Some(peer) if turn % 16 != 15 && !matches!(peer.way, Way::Shared) => {
-                    let count = self.drain_of(peer);
-                    self.announce(count);
+                    if !matches!(peer.way, Way::Bulk(..)) || !in_bulk {
+                        let count = self.drain_of(peer);
+                        self.announce(count);
+                    }
                 }
                 _ => _ = self.drain(),
             }
@@ -443,7 +446,7 @@ impl Link {
         let sent = self.send(actor, 1, timeout, check, |_| (header, payload));
         let outcome = match sent {
             Ok((1, _)) => self
-                .wait(Some(&self.peers[actor]), timeout, check, || {
+                .wait(Some(&self.peers[actor]), false, timeout, check, || {
                     call.done.load(Ordering::Acquire).then(|| call.reply.lock().take()).flatten()
                 })
                 .map(|reply| (if reply.is_some() { Sent::Accepted } else { Sent::TimedOut }, reply)),
@@ -462,7 +465,7 @@ impl Link {
         check: &mut dyn FnMut() -> Result<()>,
     ) -> Result<Option<Message>> {
         let peer = &self.peers[actor];
-        let message = self.wait(Some(peer), timeout, check, || peer.output.lock().pop_front())?;
+        let message = self.wait(Some(peer), false, timeout, check, || peer.output.lock().pop_front())?;
         if message.is_some() {
             peer.taken.add(1);
         }
@@ -483,7 +486,7 @@ impl Link {
         let wanted = rows.len() / row.max(1);
         let mut places = rows.chunks_exact_mut(row.max(1));
         let mut count = 0;
-        let found = self.wait(Some(peer), timeout, check, || {
+        let found = self.wait(Some(peer), true, timeout, check, || {
             let mut output = peer.output.lock();
             while count < wanted {
                 let Some(message) = output.pop_front() else { break };
@@ -542,7 +545,7 @@ impl Link {
         let sent = *peer.sent.lock();
         self.orders.push([SET_MODE, actor as u64, mode, generation, sent]);
         let answered = || (peer.seen.generation() >= generation || peer.seen.mode() >= 4).then_some(());
-        Ok(self.wait(Some(peer), timeout, check, answered)?.is_some())
+        Ok(self.wait(Some(peer), false, timeout, check, answered)?.is_some())
     }
 
     /// Ask the kernel to leave the device; true when all of it has. `launch` is the number it was launched with.
@@ -553,7 +556,7 @@ impl Link {
 
     pub fn await_exit(&self, launch: u64, timeout: Duration) -> Result<bool> {
         let exited = || (self.exited.load() >> 8 >= launch).then_some(());
-        Ok(self.wait(None, Some(timeout), &mut || Ok(()), exited)?.is_some())
+        Ok(self.wait(None, false, Some(timeout), &mut || Ok(()), exited)?.is_some())
     }
 
     /// Dead letters since the last look, and how many there were in all.

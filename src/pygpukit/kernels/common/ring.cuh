@@ -294,46 +294,154 @@ __device__ __forceinline__ void write_words(u64* slot, u32 tag, const Header* he
     }
 }
 
-// Read as many of the next messages as are there, `count` at most, into a stage of that stride. One warp.
-__device__ inline u32 read_words(const Slots& slots, u64 position, u32 count, u32* stage, u32 stride, u32 lane) {
-    const u32 LOOK = 8;
+// Room for that many messages: as they come, and as they are read.
+const u32 LOOK = 8;
+struct Stage {
+    u32* messages;
+    u32 stride;
+    u64 raw[32 * LOOK];
+};
+
+// Read as many of the next messages as are there, `count` at most, into the stage. One warp.
+__device__ __forceinline__ u32 read_words(const Slots& slots, u64 position, u32 count, Stage& stage, u32 lane) {
+    // Slots of at least 32 words, so that every lane has one of the first.
     u64 v[LOOK];
-    const u32 first = slots.words < 32 ? slots.words : 32;
 #pragma unroll
     for (u32 j = 0; j < LOOK; j++)
-        if (j < count && lane < first) v[j] = peek(slots.at(position + j) + lane);
-    u32 done = 0;
+        if (j < count) v[j] = peek(slots.at(position + j) + lane);
+    if (!__all_sync(~0u, lane >= HEADER_WORDS || (u32)(v[0] >> 32) == tag_of(position))) return 0;
 #pragma unroll
-    for (u32 j = 0; j < LOOK; j++) {
-        if (j >= count || done < j) continue;
-        const u32 tag = tag_of(position + j);
-        bool mine = lane < first && (u32)(v[j] >> 32) == tag;
-        if (!__all_sync(~0u, lane >= HEADER_WORDS || mine)) continue;
-        u32 words = HEADER_WORDS + __shfl_sync(~0u, (u32)v[j], BYTES_WORD) / 4;
+    for (u32 j = 0; j < LOOK; j++)
+        if (j < count) stage.raw[32 * j + lane] = v[j];
+    u32 done = 0;
+#pragma unroll 1
+    for (; done < count; done++) {
+        const u32 tag = tag_of(position + done);
+        const u64* slot = slots.at(position + done);
+        u64 word = stage.raw[32 * done + lane];
+        if (!__all_sync(~0u, lane >= HEADER_WORDS || (u32)(word >> 32) == tag)) break;
+        u32 words = HEADER_WORDS + __shfl_sync(~0u, (u32)word, BYTES_WORD) / 4;
         if (words > slots.words) words = slots.words;
-        u32* to = stage + j * stride;
-        if (!__all_sync(~0u, lane >= words || mine || lane >= first)) {
-            // The header was faster than the rest.
-            while (lane < words && !mine) {
-                v[j] = peek(slots.at(position + j) + lane);
-                mine = (u32)(v[j] >> 32) == tag;
-            }
+        u32* to = stage.messages + done * stage.stride;
+        // The header may be faster than the rest.
+#pragma unroll 1
+        for (u32 i = lane; i < words; i += 32) {
+            if (i >= 32) word = peek(slot + i);
+            while ((u32)(word >> 32) != tag) word = peek(slot + i);
+            to[i] = (u32)word;
         }
-        if (lane < words) to[lane] = (u32)v[j];
-        for (u32 i = lane + 32; i < words; i += 32) {
-            u64 w;
-            do w = peek(slots.at(position + j) + i);
-            while ((u32)(w >> 32) != tag);
-            to[i] = (u32)w;
-        }
-        __syncwarp();
-        done = j + 1;
     }
+    __syncwarp();
     return done;
 }
 
 __device__ __forceinline__ void copy_words(void* to, const void* from, u64 bytes, u32 lane, u32 width) {
     for (u64 i = lane; i < bytes / 16; i += width) ((uint4*)to)[i] = ((const uint4*)from)[i];
+}
+
+// A message that goes nowhere is told to the host, with the reason. One warp.
+__device__ __noinline__ void bury(Engine* e, const Plan* plan, Owner* own, Header* header, const void* payload, u8 reason, u32 lane) {
+    u64 position = 0;
+    if (lane == 0) {
+        own->dead++;
+        header->flags |= DEAD;
+        header->reason = reason;
+        position = claim_common(*e, *plan);
+    }
+    __syncwarp();
+    position = __shfl_sync(~0u, position, 0);
+    write_words(plan->common_out.slots.at(position), tag_of(position), header, payload, lane);
+}
+
+// Keep a message until there is room for it. One warp.
+__device__ __noinline__ void keep(Engine* e, const Plan* plan, Owner* own, Header* header, const void* payload, u32 full, u32 lane) {
+    if (full == REJECT) return bury(e, plan, own, header, payload, REFUSED, lane);
+    if (full == DROP_NEW) return bury(e, plan, own, header, payload, DROPPED, lane);
+    if (full == DROP_OLDEST && lane == 0) schedule(*e, *plan, header->destination);
+    const u32 index = own->waiting;
+    if (index >= own->outbox_size) return bury(e, plan, own, header, payload, OVERFLOWN, lane);
+    char* slot = own->outbox + index * own->outbox_stride;
+    copy_words(slot, header, sizeof(Header), lane, 32);
+    copy_words(slot + sizeof(Header), payload, header->bytes, lane, 32);
+    __syncwarp();
+    if (lane == 0) own->waiting = index + 1;
+    __syncwarp();
+}
+
+// Put one message where it goes; false when there is no room now. One warp.
+__device__ __noinline__ bool deliver(Engine* e, const Plan* plan, Owner* own, const Header* header, const void* payload, u32 lane) {
+    const u32 to = header->destination;
+    u64 position = 0;
+    u32 room = 0;
+    Slots slots = own->out.slots.base ? own->out.slots : plan->common_out.slots;
+    Fixed fixed;
+    if (to != HOST) {
+        fixed = fixed_of(plan->boxes[to]);
+        slots = fixed.slots;
+    }
+    if (lane == 0) {
+        if (to == HOST) {
+            room = own->out_sent - own->out_taken < own->window;
+            if (!room) {
+                own->out_taken = load_host(own->taken);
+                room = own->out_sent - own->out_taken < own->window;
+            }
+            if (room && own->out.slots.base) {
+                position = own->out.at;
+                if (position - own->out.seen > slots.mask) own->out.seen = load_host(own->out.head);
+                room = position - own->out.seen <= slots.mask;
+                if (room) own->out.at = position + 1;
+            } else if (room) {
+                position = claim_common(*e, *plan);
+            }
+            if (room) own->out_sent++;
+        } else if (fixed.single) {
+            room = claim_alone(*plan, fixed, *own, to, position);
+        } else {
+            room = claim(*e, *plan, fixed, to, position);
+        }
+        own->sent += room;
+    }
+    room = __shfl_sync(~0u, room, 0);
+    if (!room) return false;
+    position = __shfl_sync(~0u, position, 0);
+    write_words(slots.at(position), tag_of(position), header, payload, lane);
+    return true;
+}
+
+// Deliver what had to wait; false when something still has to. One warp.
+__device__ __noinline__ bool flush(Engine* e, const Plan* plan, Owner* own, Header* header, u32 lane) {
+    const u32 count = own->waiting;
+    u32 done = 0;
+    while (done < count) {
+        char* slot = own->outbox + done * own->outbox_stride;
+        copy_words(header, slot, sizeof(Header), lane, 32);
+        __syncwarp();
+        if (!deliver(e, plan, own, header, slot + sizeof(Header), lane)) break;
+        done++;
+    }
+    for (u32 i = done; done > 0 && i < count; i++) {
+        copy_words(own->outbox + (i - done) * own->outbox_stride, own->outbox + i * own->outbox_stride, own->outbox_stride, lane, 32);
+        __syncwarp();
+    }
+    if (lane == 0) own->waiting = count - done;
+    __syncwarp();
+    return done == count;
+}
+
+// Send what a handler has written. One warp.
+__device__ __noinline__ void put(Engine* e, const Plan* plan, Owner* own, Header* header, const void* payload, u32 lane) {
+    const u32 to = header->destination;
+    u32 full = BLOCK;
+    if (to != HOST) {
+        if (to >= plan->actors) return bury(e, plan, own, header, payload, UNKNOWN, lane);
+        const Fixed fixed = fixed_of(plan->boxes[to]);
+        if (fixed.accepts != header->type) return bury(e, plan, own, header, payload, WRONG_TYPE, lane);
+        full = fixed.full;
+    }
+    // In order: what waits goes first.
+    if (own->waiting == 0 && deliver(e, plan, own, header, payload, lane)) return;
+    keep(e, plan, own, header, payload, full, lane);
 }
 
 // What a handler sees: a group of threads, one message, and ways to send others.
@@ -364,83 +472,6 @@ struct Context {
         if (lane == 0) owner->failing = 1;
     }
 
-    // Put one message where it goes; false when there is no room now. The first warp, same arguments.
-    __device__ bool deliver(const Header* header, const void* payload) {
-        const u32 to = header->destination;
-        Engine& e = *engine;
-        Owner& own = *owner;
-        u64 position = 0;
-        u32 room = 0;
-        Fixed fixed;
-        if (to != HOST) fixed = fixed_of(plan->boxes[to]);
-        if (lane == 0) {
-            if (to == HOST) {
-                room = own.out_sent - own.out_taken < own.window;
-                if (!room) {
-                    own.out_taken = load_host(own.taken);
-                    room = own.out_sent - own.out_taken < own.window;
-                }
-                if (room && own.out.slots.base) {
-                    position = own.out.at;
-                    if (position - own.out.seen > own.out.slots.mask) own.out.seen = load_host(own.out.head);
-                    room = position - own.out.seen <= own.out.slots.mask;
-                    if (room) own.out.at++;
-                } else if (room) {
-                    position = claim_common(e, *plan);
-                }
-                if (room) own.out_sent++;
-            } else {
-                room = fixed.single ? claim_alone(*plan, fixed, own, to, position) : claim(e, *plan, fixed, to, position);
-            }
-        }
-        room = __shfl_sync(~0u, room, 0);
-        if (!room) return false;
-        position = __shfl_sync(~0u, position, 0);
-        const Slots slots = to != HOST ? fixed.slots : own.out.slots.base ? own.out.slots : plan->common_out.slots;
-        write_words(slots.at(position), tag_of(position), header, payload, lane);
-        if (lane == 0) own.sent++;
-        return true;
-    }
-
-    // A message that goes nowhere is told to the host, with the reason. The first warp.
-    __device__ void bury(Header* header, const void* payload, u8 reason) {
-        u64 position = 0;
-        if (lane == 0) {
-            owner->dead++;
-            header->flags |= DEAD;
-            header->reason = reason;
-            position = claim_common(*engine, *plan);
-        }
-        __syncwarp();
-        position = __shfl_sync(~0u, position, 0);
-        write_words(plan->common_out.slots.at(position), tag_of(position), header, payload, lane);
-    }
-
-    __device__ void put(Header* header, const void* payload) {
-        const u32 to = header->destination;
-        Owner& own = *owner;
-        u32 full = BLOCK;
-        if (to != HOST) {
-            if (to >= plan->actors) return bury(header, payload, UNKNOWN);
-            const Fixed fixed = fixed_of(plan->boxes[to]);
-            if (fixed.accepts != header->type) return bury(header, payload, WRONG_TYPE);
-            full = fixed.full;
-        }
-        // In order: what waits goes first.
-        if (own.waiting == 0 && deliver(header, payload)) return;
-        if (full == REJECT) return bury(header, payload, REFUSED);
-        if (full == DROP_NEW) return bury(header, payload, DROPPED);
-        if (full == DROP_OLDEST && lane == 0) schedule(*engine, *plan, to);
-        const u32 index = own.waiting;
-        if (index >= own.outbox_size) return bury(header, payload, OVERFLOWN);
-        char* slot = own.outbox + index * own.outbox_stride;
-        copy_words(slot, header, sizeof(Header), lane, 32);
-        copy_words(slot + sizeof(Header), payload, header->bytes, lane, 32);
-        __syncwarp();
-        if (lane == 0) own.waiting = index + 1;
-        __syncwarp();
-    }
-
     template <class M> __device__ void post(const M& payload, u32 destination, u64 correlation, u16 flags) {
         sync();
         if (lane < 32) {
@@ -459,7 +490,7 @@ struct Context {
                 header->spare = 0;
             }
             __syncwarp();
-            put(header, &payload);
+            put(engine, plan, owner, header, &payload, lane);
         }
         sync();
     }
@@ -470,30 +501,6 @@ struct Context {
     template <class M> __device__ __forceinline__ void reply(const M& payload) { post(payload, message->source, message->id, REPLY); }
     // Put a message into the actor's output, which the host receives.
     template <class M> __device__ __forceinline__ void emit(const M& payload) { post(payload, HOST, message->id, 0); }
-
-    // Deliver what had to wait; false when something still has to. The first warp.
-    __device__ bool flush() {
-        Owner& own = *owner;
-        const u32 count = own.waiting;
-        u32 done = 0;
-        Header* header = (Header*)(shared + 2);
-        while (done < count) {
-            char* slot = own.outbox + done * own.outbox_stride;
-            copy_words(header, slot, sizeof(Header), lane, 32);
-            __syncwarp();
-            if (!deliver(header, slot + sizeof(Header))) break;
-            done++;
-        }
-        if (done > 0) {
-            for (u32 i = done; i < count; i++) {
-                copy_words(own.outbox + (i - done) * own.outbox_stride, own.outbox + i * own.outbox_stride, own.outbox_stride, lane, 32);
-                __syncwarp();
-            }
-            if (lane == 0) own.waiting = count - done;
-            __syncwarp();
-        }
-        return done == count;
-    }
 };
 
 }  // namespace ring

@@ -7,8 +7,6 @@
 
 namespace ring {
 
-const u32 LOOK = 8;
-
 // Plain messages in a row, and places for the replies to them; in shared memory.
 const u32 RUN_BYTES = 16384;
 struct Run {
@@ -27,7 +25,7 @@ template <class In, class Out> struct Batch {
 };
 
 // What is true of the actor now, for the host. One thread.
-__device__ inline void show(const Box& box, Owner& own) {
+__device__ __noinline__ void show(const Box& box, Owner& own) {
     Seen* s = own.seen;
     const u64 depth = (peek(&box.word) >> 1) - own.head;
     if (depth > own.deepest) own.deepest = depth;
@@ -45,14 +43,14 @@ __device__ inline void show(const Box& box, Owner& own) {
     own.shown = own.processed;
 }
 
-__device__ inline void acknowledge(Owner& own, u32 mode) {
+__device__ __noinline__ void acknowledge(Owner& own, u32 mode) {
     own.mode = mode;
     poke(&own.seen->mode, mode);
     store_host(&own.seen->generation, own.answered);
 }
 
 // Do what the host wants of the actor. One thread.
-__device__ inline void obey(Box& box, Owner& own) {
+__device__ __noinline__ void obey(Box& box, Owner& own) {
     const u64 generation = load(&box.generation);
     if (generation == own.answered || own.mode == FAILED) return;
     own.answered = generation;
@@ -64,7 +62,7 @@ __device__ inline void obey(Box& box, Owner& own) {
 // A handler has said that it failed. The whole group.
 __device__ inline void begin_anew(Context& ctx) {
     Owner& own = *ctx.owner;
-    if (ctx.lane < 32) ctx.bury((Header*)ctx.message, ctx.message + 1, FAILURE);
+    if (ctx.lane < 32) bury(ctx.engine, ctx.plan, &own, (Header*)ctx.message, ctx.message + 1, FAILURE, ctx.lane);
     copy_words(own.state, own.initial, own.state_bytes, ctx.lane, ctx.width);
     ctx.sync();
     if (ctx.lane == 0) {
@@ -86,13 +84,13 @@ struct Eye {
 };
 
 // Take the messages that are there into the stage. The first warp; the result is the same in all lanes.
-__device__ inline u32 collect(Context& ctx, Eye& eye, u32* stage, u32 stride) {
+__device__ __forceinline__ u32 collect(Context& ctx, Eye& eye, Stage& stage) {
     Owner& own = *ctx.owner;
     const bool port = own.in.slots.base != 0;
     for (u32 attempt = 0; attempt < 2; attempt++) {
         const bool device = !port || (eye.device != 0) != (attempt == 1);
         const Slots slots = device ? ctx.mailbox : own.in.slots;
-        const u32 n = read_words(slots, device ? own.head : own.in.at, eye.look, stage, stride, ctx.lane);
+        const u32 n = read_words(slots, device ? own.head : own.in.at, eye.look, stage, ctx.lane);
         if (n > 0) {
             eye.device = device;
             eye.misses = 0;
@@ -106,14 +104,14 @@ __device__ inline u32 collect(Context& ctx, Eye& eye, u32* stage, u32 stride) {
 }
 
 // Handle staged messages, from `source` (1: other actors), until one has to wait. Returns how many are done with.
-template <class P> __device__ u32 handle(Context& ctx, u32* stage, u32 stride, u32 count, char* out) {
+template <class P> __device__ u32 handle(Context& ctx, Stage& stage, u32 count, char* out) {
     Owner& own = *ctx.owner;
     u32 done = 0;
     while (done < count) {
-        ctx.message = (const Header*)(stage + done * stride);
+        ctx.message = (const Header*)(stage.messages + done * stage.stride);
         const u64 deadline = ctx.message->deadline;
         if (deadline != 0 && now() > deadline) {
-            if (ctx.lane < 32) ctx.bury((Header*)ctx.message, ctx.message + 1, EXPIRED);
+            if (ctx.lane < 32) bury(ctx.engine, ctx.plan, &own, (Header*)ctx.message, ctx.message + 1, EXPIRED, ctx.lane);
         } else {
             P::dispatch(own.type, ctx, out);
             ctx.sync();
@@ -128,10 +126,10 @@ template <class P> __device__ u32 handle(Context& ctx, u32* stage, u32 stride, u
 }
 
 // The messages handled leave their ring. One thread.
-__device__ inline void release(Context& ctx, bool device, u32 count, const u32* stage, u32 stride) {
+__device__ inline void release(Context& ctx, bool device, u32 count, const Stage& stage) {
     Owner& own = *ctx.owner;
     if (device) {
-        for (u32 i = 0; i < count; i++) own.from_host += ((const Header*)(stage + i * stride))->source == HOST;
+        for (u32 i = 0; i < count; i++) own.from_host += ((const Header*)(stage.messages + i * stage.stride))->source == HOST;
         own.head += count;
         store(&ctx.plan->boxes[ctx.self].head, own.head);
     } else {
@@ -143,14 +141,14 @@ __device__ inline void release(Context& ctx, bool device, u32 count, const u32* 
 }
 
 // Has a draining actor nothing left? One thread.
-__device__ inline void end_when_drained(const Box& box, Owner& own) {
+__device__ __noinline__ void end_when_drained(const Box& box, Owner& own) {
     if (own.mode != DRAINING || own.waiting != 0 || own.from_host < box.drain_at || (peek(&box.word) >> 1) != own.head) return;
     show(box, own);
     acknowledge(own, ENDED);
 }
 
 // Plain messages, as many as there are and fit: a reply to each. The whole group; returns how many.
-template <class P> __device__ u32 handle_run(Context& ctx) {
+template <class P> __device__ __forceinline__ u32 handle_run(Context& ctx) {
     __shared__ __align__(16) char asked[RUN_BYTES];
     __shared__ __align__(16) char replies[RUN_BYTES];
     Owner& own = *ctx.owner;
@@ -215,7 +213,7 @@ template <class P> __device__ u32 handle_run(Context& ctx) {
 }
 
 // An actor with a block of its own.
-template <class P> __device__ void serve_one(Context& ctx, u32* stage, u32 stride, char* out) {
+template <class P> __device__ void serve_one(Context& ctx, Stage& stage, char* out) {
     Engine& e = *ctx.engine;
     Owner& own = *ctx.owner;
     Box& box = ctx.plan->boxes[ctx.self];
@@ -234,8 +232,8 @@ template <class P> __device__ void serve_one(Context& ctx, u32* stage, u32 strid
             __syncwarp();
             const bool runs = own.mode == ACTIVE || own.mode == DRAINING;
             u32 count = 0;
-            if (shared[0] == 0 && runs && (own.waiting == 0 || ctx.flush()) && !P::takes_batches(own.type))
-                count = collect(ctx, eye, stage, stride);
+            if (shared[0] == 0 && runs && (own.waiting == 0 || flush(&e, ctx.plan, &own, (Header*)(shared + 2), ctx.lane)) && !P::takes_batches(own.type))
+                count = collect(ctx, eye, stage);
             __syncwarp();
             if (ctx.lane == 0) shared[1] = ((u64)runs << 32) | count;
         }
@@ -247,8 +245,8 @@ template <class P> __device__ void serve_one(Context& ctx, u32* stage, u32 strid
         u32 done = 0;
         if (count > 0) {
             const bool device = eye.device;
-            done = handle<P>(ctx, stage, stride, count, out);
-            if (ctx.lane == 0) release(ctx, device, done, stage, stride);
+            done = handle<P>(ctx, stage, count, out);
+            if (ctx.lane == 0) release(ctx, device, done, stage);
         } else if (runs && P::takes_batches(own.type)) {
             done = handle_run<P>(ctx);
         }
@@ -263,7 +261,7 @@ template <class P> __device__ void serve_one(Context& ctx, u32* stage, u32 strid
 }
 
 // A block that serves whoever has something to do.
-template <class P> __device__ void serve_all(Context& ctx, u32* stage, u32 stride, char* out) {
+template <class P> __device__ void serve_all(Context& ctx, Stage& stage, char* out) {
     Engine& e = *ctx.engine;
     Owner& own = *ctx.owner;
     Backoff backoff;
@@ -296,7 +294,7 @@ template <class P> __device__ void serve_all(Context& ctx, u32* stage, u32 strid
             __syncwarp();
             const bool runs = own.mode == ACTIVE || own.mode == DRAINING;
             u32 count = 0;
-            if (runs && (own.waiting == 0 || ctx.flush())) count = read_words(ctx.mailbox, own.head, LOOK, stage, stride, ctx.lane);
+            if (runs && (own.waiting == 0 || flush(&e, ctx.plan, &own, (Header*)(shared + 2), ctx.lane))) count = read_words(ctx.mailbox, own.head, LOOK, stage, ctx.lane);
             if (ctx.lane == 0) shared[1] = ((u64)runs << 32) | count;
         }
         ctx.sync();
@@ -305,8 +303,8 @@ template <class P> __device__ void serve_all(Context& ctx, u32* stage, u32 strid
         ctx.sync();
         u32 done = 0;
         if (count > 0) {
-            done = handle<P>(ctx, stage, stride, count, out);
-            if (ctx.lane == 0) release(ctx, true, done, stage, stride);
+            done = handle<P>(ctx, stage, count, out);
+            if (ctx.lane == 0) release(ctx, true, done, stage);
         }
         ctx.sync();
         if (ctx.lane == 0) {
@@ -347,7 +345,7 @@ __device__ inline u32 carry_out(Engine& e, const Plan& plan, const u64* order) {
 }
 
 // The host's orders, its messages for actors that share blocks, the heartbeat and the lease. One warp.
-__device__ inline void warden(Context& ctx, u32* stage, u32 stride) {
+__device__ inline void warden(Context& ctx, Stage& stage) {
     Engine& e = *ctx.engine;
     Backoff backoff;
     u64* shared = ctx.shared;
@@ -386,9 +384,9 @@ __device__ inline void warden(Context& ctx, u32* stage, u32 stride) {
             }
             break;
         }
-        const u32 count = read_words(e.common_in.slots, at, LOOK, stage, stride, ctx.lane);
+        const u32 count = read_words(e.common_in.slots, at, LOOK, stage, ctx.lane);
         for (u32 i = 0; i < count; i++) {
-            const Header* header = (const Header*)(stage + i * stride);
+            const Header* header = (const Header*)(stage.messages + i * stage.stride);
             const u32 to = header->destination;
             // The host counts the room it has, so there is some.
             const Fixed fixed = fixed_of(ctx.plan->boxes[to]);
@@ -421,12 +419,17 @@ __device__ inline void refill(Engine& e, const Plan& plan) {
     }
 }
 
-template <class P> __device__ void run(Engine* engine, u64 launch, u32* stage, u32 stride, char* out) {
+template <class P> __device__ void run(Engine* engine, u64 launch, u32* messages, u32 stride, char* out) {
+    __shared__ Stage stage;
     __shared__ __align__(16) u64 shared[16];
     __shared__ Owner owner;
     __shared__ Plan plan;
     __shared__ u32 last;
     Engine& e = *engine;
+    if (threadIdx.x == 0) {
+        stage.messages = messages;
+        stage.stride = stride;
+    }
     copy_words(&plan, &e.plan, sizeof(Plan), threadIdx.x, blockDim.x);
     __syncthreads();
     Context ctx;
@@ -439,17 +442,17 @@ template <class P> __device__ void run(Engine* engine, u64 launch, u32* stage, u
     ctx.message = 0;
     ctx.self = blockIdx.x - 1;
     if (blockIdx.x == 0) {
-        if (ctx.lane < 32) warden(ctx, stage, stride);
+        if (ctx.lane < 32) warden(ctx, stage);
     } else if (blockIdx.x <= plan.dedicated) {
         copy_words(&owner, &plan.owners[ctx.self], sizeof(Owner), ctx.lane, ctx.width);
         ctx.mailbox = fixed_of(plan.boxes[ctx.self]).slots;
         __syncthreads();
-        serve_one<P>(ctx, stage, stride, out);
+        serve_one<P>(ctx, stage, out);
         if (ctx.lane == 0) show(plan.boxes[ctx.self], owner);
         __syncthreads();
         copy_words(&plan.owners[ctx.self], &owner, sizeof(Owner), ctx.lane, ctx.width);
     } else {
-        serve_all<P>(ctx, stage, stride, out);
+        serve_all<P>(ctx, stage, out);
     }
     __threadfence();
     __syncthreads();
