@@ -161,6 +161,13 @@ struct Seen {
     u64 spare[4];
 };
 
+// The way to an actor that nobody else sends to, once it was taken.
+struct Route {
+    Slots slots;
+    u32 to, type;
+    u64 at, seen;
+};
+
 // What only the block needs that serves the actor; in shared memory meanwhile.
 struct alignas(16) Owner {
     u64 head;
@@ -177,8 +184,8 @@ struct alignas(16) Owner {
     u32 waiting, outbox_size;
     u64 outbox_stride, limit, next_id;
     u64 processed, from_host, sent, dropped, dead, failed, restarts, busy, deepest, shown;
-    u32 failing, route_to;
-    u64 route_at, route_seen;
+    u32 failing, spare[3];
+    Route route;
 };
 
 // What every block knows, in shared memory.
@@ -252,18 +259,21 @@ __device__ inline bool claim(Engine& e, const Plan& plan, const Fixed& fixed, u3
 // The same for the only sender of a dedicated actor: it knows how far it is.
 __device__ inline bool claim_alone(const Plan& plan, const Fixed& fixed, Owner& own, u32 actor, u64& position) {
     Box& box = plan.boxes[actor];
-    if (own.route_to != actor) {
-        own.route_to = actor;
-        own.route_at = peek(&box.word) >> 1;
-        own.route_seen = load(&box.head);
+    Route& route = own.route;
+    if (route.to != actor) {
+        route.slots = fixed.slots;
+        route.type = fixed.accepts;
+        route.at = peek(&box.word) >> 1;
+        route.seen = load(&box.head);
+        route.to = actor;
     }
-    position = own.route_at;
-    if (position - own.route_seen > fixed.slots.mask) {
-        own.route_seen = load(&box.head);
-        if (position - own.route_seen > fixed.slots.mask) return false;
+    position = route.at;
+    if (position - route.seen > fixed.slots.mask) {
+        route.seen = load(&box.head);
+        if (position - route.seen > fixed.slots.mask) return false;
     }
-    own.route_at++;
-    poke(&box.word, own.route_at << 1);
+    route.at = position + 1;
+    poke(&box.word, (position + 1) << 1);
     return true;
 }
 
@@ -472,25 +482,58 @@ struct Context {
         if (lane == 0) owner->failing = 1;
     }
 
-    template <class M> __device__ void post(const M& payload, u32 destination, u64 correlation, u16 flags) {
+    // A small message to a place that is known and free needs nothing but its words. The first warp.
+    __device__ __forceinline__ bool post_at_once(const Header& h, const u32* payload, u32 words) {
+        Owner& own = *owner;
+        const bool host = h.destination == HOST;
+        const Slots slots = host ? own.out.slots : own.route.slots;
+        const u64 at = host ? own.out.at : own.route.at, seen = host ? own.out.seen : own.route.seen;
+        const bool known = host ? own.out.slots.base != 0 && own.out_sent - own.out_taken < own.window
+                                : own.route.to == h.destination && own.route.type == h.type;
+        if (words > 32 || own.waiting != 0 || !known || at - seen > slots.mask) return false;
+        __syncwarp();
+        u32 data = 0;
+        if (lane >= HEADER_WORDS && lane < words) data = payload[lane - HEADER_WORDS];
+        data = lane == 0 ? h.type : lane == 1 ? h.flags | (u32)h.priority << 16 : lane == 2 ? (u32)h.id : data;
+        data = lane == 3 ? (u32)(h.id >> 32) : lane == 4 ? (u32)h.correlation : lane == 5 ? (u32)(h.correlation >> 32) : data;
+        data = lane == 8 ? h.source : lane == 9 ? h.destination : lane == BYTES_WORD ? h.bytes : data;
+        if (lane < words) poke(slots.at(at) + lane, tagged(tag_of(at), data));
+        if (lane == 0) {
+            own.sent++;
+            if (host) {
+                own.out.at = at + 1;
+                own.out_sent++;
+            } else {
+                own.route.at = at + 1;
+                poke(&plan->boxes[h.destination].word, (at + 1) << 1);
+            }
+        }
+        return true;
+    }
+
+    template <class M> __device__ __forceinline__ void post(const M& payload, u32 destination, u64 correlation, u16 flags) {
         sync();
         if (lane < 32) {
-            Header* header = (Header*)(shared + 2);
-            if (lane == 0) {
-                header->type = M::TYPE;
-                header->flags = flags;
-                header->priority = message->priority;
-                header->reason = 0;
-                header->id = ((u64)(self + 1) << 40) | owner->next_id++;
-                header->correlation = correlation;
-                header->deadline = 0;
-                header->source = self;
-                header->destination = destination;
-                header->bytes = sizeof(M);
-                header->spare = 0;
+            Header h;
+            h.type = M::TYPE;
+            h.flags = flags;
+            h.priority = message->priority;
+            h.reason = 0;
+            h.id = ((u64)(self + 1) << 40) | owner->next_id;
+            h.correlation = correlation;
+            h.deadline = 0;
+            h.source = self;
+            h.destination = destination;
+            h.bytes = sizeof(M);
+            h.spare = 0;
+            if (!post_at_once(h, (const u32*)&payload, HEADER_WORDS + sizeof(M) / 4)) {
+                Header* header = (Header*)(shared + 2);
+                if (lane == 0) *header = h;
+                __syncwarp();
+                put(engine, plan, owner, header, &payload, lane);
             }
             __syncwarp();
-            put(engine, plan, owner, header, &payload, lane);
+            if (lane == 0) owner->next_id++;
         }
         sync();
     }
