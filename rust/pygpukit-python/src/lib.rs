@@ -17,6 +17,8 @@ mod partition;
 mod pool;
 mod profile;
 mod qos;
+mod ring_message;
+mod ring_queue;
 mod scalar;
 mod scheduler;
 mod stream;
@@ -31,6 +33,7 @@ fn _pygpukit_rust(m: &Bound<'_, PyModule>) -> PyResult<()> {
     pygpukit_core::runtime::set_blocking(inside::blocking);
     m.add("__version__", env!("CARGO_PKG_VERSION"))?;
     m.add_class::<dtype::DataType>()?;
+    m.add_class::<dtype::FixedArray>()?;
     array::register(m)?;
     device::register(m)?;
     graph::register(m)?;
@@ -44,6 +47,8 @@ fn _pygpukit_rust(m: &Bound<'_, PyModule>) -> PyResult<()> {
     pool::register(m)?;
     scheduler::register(m)?;
     qos::register(m)?;
+    ring_message::register(m)?;
+    ring_queue::register(m)?;
     stream::register(m)?;
     transfer::register(m)?;
     Ok(())
