@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import threading
 from collections.abc import Callable
@@ -174,8 +173,9 @@ def ring_kernel(
             restart_window=restart_window,
             escalate=escalate,
         )
-        # Frozen, but it keeps the function's name and documentation.
-        functools.update_wrapper(kernel, function, updated=())
+        for name in ("__module__", "__name__", "__qualname__", "__doc__"):
+            object.__setattr__(kernel, name, getattr(function, name, None))
+        object.__setattr__(kernel, "__wrapped__", function)
         with _lock:
             _kernels[kernel.kernel_id] = kernel
         return kernel

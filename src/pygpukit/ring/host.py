@@ -1,0 +1,278 @@
+"""Actors on the host: coroutines in the runtime's event loop, and threads."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from pygpukit._pygpukit_rust import MessageBase, RingQueue
+from pygpukit.errors import ActorFailedError, MessageError, RingError
+from pygpukit.ring.actor import Actor
+from pygpukit.ring.context import ActorExit, CoroutineContext, KernelContext, ThreadContext
+from pygpukit.ring.kernel import RingKernel
+from pygpukit.ring.post import Post
+from pygpukit.ring.states import KernelState
+from pygpukit.ring.telemetry import KernelTelemetry, Latency
+from pygpukit.ring.waiting import woken
+
+__all__ = ["CoroutineActor", "HostActor", "ThreadActor"]
+
+_log = logging.getLogger("pygpukit.ring")
+
+_UNBOUNDED = 1 << 62
+
+
+class HostActor:
+    """What coroutines and threads have in common: mailboxes, states, supervision, figures.
+
+    Parameters
+    ----------
+    kernel : RingKernel
+        What it runs.
+    post : Post
+        The runtime's calls and dead letters.
+    find : callable
+        Gives the actor of an id, or None.
+    escalate : callable
+        Told when an actor that escalates has failed.
+    """
+
+    def __init__(
+        self,
+        kernel: RingKernel,
+        post: Post,
+        find: Callable[[str], Actor | None],
+        escalate: Callable[[str, BaseException], None],
+    ) -> None:
+        self.kernel = kernel
+        self.post = post
+        self.find = find
+        self._escalate = escalate
+        # A bound method of this object would keep it alive through the native mailbox.
+        dead = functools.partial(post.dead, kernel.kernel_id)
+        policy = kernel.backpressure.value
+        self.inbox = RingQueue(kernel.input_queue_size, policy, dead, measured=True)
+        self.outbox = RingQueue(kernel.output_queue_size, policy, dead)
+        self.state = KernelState.CREATED
+        self.error: BaseException | None = None
+        self.restarts = 0
+        self.answered = 0
+        self.forwarded = 0
+        self._crashes: deque[float] = deque()
+        self._lock = threading.Lock()
+        self._launched_at = self._ended_at = 0.0
+        self._loop: asyncio.AbstractEventLoop
+        self._ended: asyncio.Future[None]
+
+    async def launch(self) -> None:
+        """Start the function; its messages are held back."""
+        self._loop = asyncio.get_running_loop()
+        self._ended = self._loop.create_future()
+        self._launched_at = time.monotonic()
+        self.inbox.pause()
+        self.state = KernelState.LAUNCHED
+        self._start()
+
+    async def activate(self) -> None:
+        """Deliver its messages."""
+        if self._move(KernelState.ACTIVE):
+            self.inbox.resume()
+
+    async def deactivate(self, timeout: float | None) -> None:
+        """Hold its messages back, and wait until it comes for one."""
+        self.inbox.pause()
+        until = None if timeout is None else self._loop.time() + timeout
+        if not await woken(self.inbox, self.inbox.await_parked, until):
+            self.inbox.resume()
+            raise TimeoutError(
+                f"{self.kernel.kernel_id!r} did not come to ctx.receive() or ctx.wait_active() within {timeout} s; "
+                "it is active as before"
+            )
+        if not self._move(KernelState.DEACTIVATED):
+            raise RingError(f"{self.kernel.kernel_id!r} became {self.state.name} while it was to be deactivated")
+
+    async def terminate(self, drain: bool, timeout: float | None) -> None:
+        """Accept nothing more, let it finish, and wait for its end."""
+        if not self._move(KernelState.TERMINATING):
+            return
+        # Whoever would make room in the output mailbox may be who waits here.
+        self.outbox.set_capacity(_UNBOUNDED)
+        self.inbox.close()
+        if not drain:
+            self._discard("terminated")
+        done, _ = await asyncio.wait([self._ended], timeout=timeout)
+        if not done:
+            await self._stop(timeout)
+
+    def check_output(self, message: Any) -> None:
+        """Refuse what is not of the output type."""
+        expected = self.kernel.output_type
+        if not isinstance(message, expected or MessageBase):
+            name = expected.__name__ if expected else "a message"
+            raise MessageError(f"{self.kernel.kernel_id!r} sends {name}, not {message!r} ({type(message).__name__})")
+
+    def answer(self, message: Any) -> bool:
+        """Give an answer to who called."""
+        self.answered += 1
+        return self.post.answer(self.kernel.kernel_id, message)
+
+    def telemetry(self) -> KernelTelemetry:
+        """What happened so far."""
+        before, after, measured = self.inbox.counts(), self.outbox.counts(), self.inbox.measured()
+        until = self._ended_at or time.monotonic()
+        return KernelTelemetry(
+            kernel_id=self.kernel.kernel_id,
+            state=self.state,
+            received=before["accepted"],
+            processed=before["done"],
+            failed=before["failed"],
+            in_progress=before["delivered"] - before["done"] - before["failed"],
+            displaced=before["displaced"],
+            expired=before["expired"],
+            discarded=before["discarded"],
+            rejected=before["rejected"],
+            dropped=before["dropped"],
+            sent=after["accepted"] + self.answered + self.forwarded,
+            answered=self.answered,
+            input_depth=before["depth"],
+            output_depth=after["depth"],
+            max_input_depth=before["max_depth"],
+            max_output_depth=after["max_depth"],
+            wait=Latency(**measured["wait"]),
+            latency=Latency(**measured["latency"]),
+            busy=measured["busy"],
+            uptime=until - self._launched_at if self._launched_at else 0.0,
+            restarts=self.restarts,
+            last_error=None if self.error is None else f"{type(self.error).__name__}: {self.error}",
+        )
+
+    def _start(self) -> None:
+        raise RingError("a host actor is a coroutine or a thread")
+
+    async def _stop(self, timeout: float | None) -> None:
+        raise RingError("a host actor is a coroutine or a thread")
+
+    def _move(self, state: KernelState) -> bool:
+        """Change the state, unless the actor has ended or ends; whether it was changed."""
+        with self._lock:
+            if not self.state.is_open:
+                return False
+            self.state = state
+            return True
+
+    def _discard(self, reason: str) -> None:
+        for message in self.inbox.discard():
+            self.post.dead(self.kernel.kernel_id, message, reason)
+
+    def _crashed(self, error: BaseException, context: KernelContext) -> bool:
+        """Note a failure; whether the function is to be started again."""
+        kernel = self.kernel
+        self.error = error
+        text = f"{type(error).__name__}: {error}"
+        _log.error("ring kernel %r failed: %s", kernel.kernel_id, text, exc_info=error)
+        if self.inbox.fail() and context.current is not None:
+            self.post.dead(kernel.kernel_id, context.current, "failed", text)
+        now = time.monotonic()
+        while self._crashes and self._crashes[0] < now - kernel.restart_window:
+            self._crashes.popleft()
+        if kernel.restart == "never" or len(self._crashes) >= kernel.max_restarts:
+            return False
+        self._crashes.append(now)
+        self.restarts += 1
+        return True
+
+    def _end(self, state: KernelState) -> None:
+        """The function is over, on whichever thread it ran."""
+        kernel_id = self.kernel.kernel_id
+        self.inbox.finish()
+        with self._lock:
+            self.state = state
+            self._ended_at = time.monotonic()
+        self.inbox.close()
+        self._discard("failed" if state is KernelState.FAILED else "terminated")
+        self.outbox.close()
+        self.post.fail_calls(kernel_id, ended_error(self))
+        if state is KernelState.FAILED and self.kernel.escalate and self.error is not None:
+            self._escalate(kernel_id, self.error)
+        try:
+            self._loop.call_soon_threadsafe(self._note_end)
+        except RuntimeError:
+            # The loop is closed, and nobody waits there.
+            return
+
+    def _note_end(self) -> None:
+        if not self._ended.done():
+            self._ended.set_result(None)
+
+
+class CoroutineActor(HostActor):
+    """A coroutine function, run as a task of the runtime's event loop."""
+
+    def _start(self) -> None:
+        self._task = self._loop.create_task(self._run(), name=f"ring-{self.kernel.kernel_id}")
+
+    async def _run(self) -> None:
+        state = KernelState.TERMINATED
+        again = True
+        while again:
+            context = CoroutineContext(self)
+            again = False
+            try:
+                await self.kernel.function(context)
+            except (ActorExit, asyncio.CancelledError):
+                break
+            except Exception as error:
+                again = self._crashed(error, context)
+                state = KernelState.TERMINATED if again else KernelState.FAILED
+        self._end(state)
+
+    async def _stop(self, timeout: float | None) -> None:
+        self._discard("terminated")
+        self._task.cancel()
+        await self._ended
+
+
+class ThreadActor(HostActor):
+    """A plain function in a thread of its own."""
+
+    def _start(self) -> None:
+        name = f"ring-{self.kernel.kernel_id}"
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        state = KernelState.TERMINATED
+        again = True
+        while again:
+            context = ThreadContext(self)
+            again = False
+            try:
+                self.kernel.function(context)
+            except ActorExit:
+                break
+            except Exception as error:
+                again = self._crashed(error, context)
+                state = KernelState.TERMINATED if again else KernelState.FAILED
+        self._end(state)
+
+    async def _stop(self, timeout: float | None) -> None:
+        raise TimeoutError(
+            f"{self.kernel.kernel_id!r} has not finished within {timeout} s, and a thread cannot be stopped; it stays "
+            f"TERMINATING with {self.inbox.depth} messages left"
+        )
+
+
+def ended_error(actor: Actor) -> RingError:
+    """Why an actor that has ended, or ends, does not do what was asked."""
+    kernel_id = actor.kernel.kernel_id
+    if actor.state is KernelState.FAILED and actor.error is not None:
+        error: RingError = ActorFailedError(f"{kernel_id!r} failed: {type(actor.error).__name__}: {actor.error}")
+        error.__cause__ = actor.error
+        return error
+    return RingError(f"{kernel_id!r} is {actor.state.name}, and takes and gives no more messages; launch it again")
