@@ -33,11 +33,12 @@ enum Waiter {
 /// Set a future's result, on the thread of its loop; whether it was still waited for.
 fn resolve(future: &Bound<'_, PyAny>) -> PyResult<bool> {
     let py = future.py();
-    if future.call_method0(intern!(py, "done"))?.is_truthy()? {
-        return Ok(false);
+    match future.call_method1(intern!(py, "set_result"), (py.None(),)) {
+        Ok(_) => Ok(true),
+        // Asked only now, because a future is nearly always waited for.
+        Err(_) if future.call_method0(intern!(py, "done"))?.is_truthy()? => Ok(false),
+        Err(error) => Err(error),
     }
-    future.call_method1(intern!(py, "set_result"), (py.None(),))?;
-    Ok(true)
 }
 
 /// What an event loop is asked to call when its future was woken by another thread.

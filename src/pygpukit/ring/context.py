@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pygpukit.errors import MailboxFullError
-from pygpukit.ring.waiting import ACCEPTED, CLOSED, DROPPED, FULL, get_message, put_message, woken
+from pygpukit.ring.waiting import ACCEPTED, CLOSED, DROPPED, FULL, next_message, put_message, woken
 
 if TYPE_CHECKING:
     from pygpukit.ring.host import HostActor
@@ -100,7 +100,7 @@ class CoroutineContext(KernelContext):
         """
         message = self._try_get()
         if message is None:
-            message = await get_message(self._inbox, timeout)
+            message = await next_message(self._inbox, timeout)
             if message is None:
                 raise ActorExit
         self.current = message

@@ -344,7 +344,7 @@ def _converter(where: str, name: str, kind: Kind) -> Callable[[Any], Any]:
         try:
             return kind.convert(value)
         except (TypeError, ValueError, OverflowError) as error:
-            shown = repr(value)
+            shown = " ".join(repr(value).split())
             shown = shown if len(shown) <= 80 else f"{shown[:77]}..."
             detail = f": it must be {error}" if isinstance(error, ValueError) and str(error) else ""
             raise MessageError(

@@ -20,7 +20,7 @@ from pygpukit.ring.kernel import RingKernel, find_kernel
 from pygpukit.ring.post import DeadLetter, Post
 from pygpukit.ring.states import KernelState, check_transition
 from pygpukit.ring.telemetry import KernelTelemetry
-from pygpukit.ring.waiting import ACCEPTED, FULL, get_message, put_message
+from pygpukit.ring.waiting import ACCEPTED, FULL, next_message, put_message
 
 __all__ = ["RingKernelRuntime"]
 
@@ -200,7 +200,7 @@ class RingKernelRuntime:
         actor = self._actors.get(kernel_id) or self._launched(kernel_id)
         message = actor.outbox.try_get()
         if message is None:
-            message = await get_message(actor.outbox, timeout)
+            message = await next_message(actor.outbox, timeout)
             if message is None:
                 raise ended_error(actor)
         return message
@@ -282,7 +282,10 @@ class RingKernelRuntime:
     def get_kernel_state(self, kernel_id: str) -> KernelState:
         """Where a kernel is in its life."""
         actor = self._actors.get(kernel_id)
-        return find_kernel(kernel_id) and KernelState.CREATED if actor is None else actor.state
+        if actor is not None:
+            return actor.state
+        find_kernel(kernel_id)
+        return KernelState.CREATED
 
     def get_telemetry(self, kernel_id: str) -> KernelTelemetry:
         """What happened to a kernel's messages."""

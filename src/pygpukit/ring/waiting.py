@@ -8,7 +8,7 @@ from typing import Any
 
 from pygpukit.ring.actor import Mailbox
 
-__all__ = ["ACCEPTED", "CLOSED", "DROPPED", "FULL", "REJECTED", "get_message", "put_message", "woken"]
+__all__ = ["ACCEPTED", "CLOSED", "DROPPED", "FULL", "REJECTED", "next_message", "put_message", "woken"]
 
 # What a mailbox says became of a message.
 ACCEPTED, DROPPED, REJECTED, FULL, CLOSED = range(5)
@@ -40,17 +40,31 @@ async def woken(mailbox: Mailbox, register: Callable[[Any, Any], int], until: fl
     return False
 
 
-async def get_message(mailbox: Mailbox, timeout: float | None = None) -> Any:
-    """The next message; None when none will come. No time passes while the mailbox is paused."""
-    until = None if timeout is None else asyncio.get_running_loop().time() + timeout
-    while (message := mailbox.try_get()) is None:
-        if mailbox.is_finished:
-            return None
-        if not await woken(mailbox, mailbox.await_item, until):
-            if not mailbox.is_paused:
-                raise TimeoutError(f"no message came within {timeout} s")
-            await woken(mailbox, mailbox.await_active)
-    return message
+async def next_message(mailbox: Mailbox, timeout: float | None = None) -> Any:
+    """Wait for the next message of a mailbox that had none; None when none will come.
+
+    No time passes while the mailbox is paused. This is the way of every round trip, so it is written out.
+    """
+    loop = asyncio.get_running_loop()
+    until = None if timeout is None else loop.time() + timeout
+    while True:
+        if until is not None:
+            if not await woken(mailbox, mailbox.await_item, until):
+                if not mailbox.is_paused:
+                    raise TimeoutError(f"no message came within {timeout} s")
+                await woken(mailbox, mailbox.await_active)
+        else:
+            future: asyncio.Future[Any] = asyncio.Future(loop=loop)
+            ticket = mailbox.await_item(future, loop)
+            if ticket:
+                try:
+                    await future
+                except BaseException:
+                    mailbox.forget(ticket)
+                    raise
+        message = mailbox.try_get()
+        if message is not None or mailbox.is_finished:
+            return message
 
 
 async def put_message(mailbox: Mailbox, message: Any, timeout: float | None = None) -> int:
