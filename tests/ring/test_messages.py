@@ -68,7 +68,9 @@ def fixed_messages(draw: st.DrawFn) -> Any:
         if shape:
             element = gp.to_numpy_dtype(of)
             plain = draw(hnp.arrays(np.int8, shape)) if name == "bfloat16" else draw(hnp.arrays(element, shape))
-            values[f"f{at}"] = np.nan_to_num(plain.astype(element)) if plain.dtype.kind == "f" else plain.astype(element)
+            values[f"f{at}"] = (
+                np.nan_to_num(plain.astype(element)) if plain.dtype.kind == "f" else plain.astype(element)
+            )
         else:
             values[f"f{at}"] = draw(SCALARS[name])
     cls = message(type("Drawn", (), {"__annotations__": annotations}))
@@ -296,7 +298,9 @@ def test_fixed_arrays_are_values() -> None:
 
 def test_a_fixed_layout_is_required_by_the_fields_name() -> None:
     assert require_fixed(Sample, "device actor 'gain'").itemsize == 272
-    with pytest.raises(MessageError, match=r"device actor 'gain' needs .* 'values' of Request is list\[float64\].*gp\."):
+    with pytest.raises(
+        MessageError, match=r"device actor 'gain' needs .* 'values' of Request is list\[float64\].*gp\."
+    ):
         require_fixed(Request, "device actor 'gain'")
     with pytest.raises(MessageError, match="needs a class made by @message"):
         require_fixed(int, "device actor 'gain'")

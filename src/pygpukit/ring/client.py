@@ -79,8 +79,10 @@ class RingClient:
         outbox = self._actor.outbox
         message = outbox.get(timeout)
         if message is None:
-            raise ended_error(self._actor) if outbox.is_finished else TimeoutError(
-                f"{self.kernel_id!r} sent nothing within {timeout} s"
+            raise (
+                ended_error(self._actor)
+                if outbox.is_finished
+                else TimeoutError(f"{self.kernel_id!r} sent nothing within {timeout} s")
             )
         return message
 

@@ -55,7 +55,9 @@ class RingKernel:
         if self.restart not in ("never", "on_failure"):
             raise RingError(f"restart of {self.kernel_id!r} must be 'never' or 'on_failure', not {self.restart!r}")
         if not self.restart_window > 0:
-            raise RingError(f"restart_window of {self.kernel_id!r} must be seconds above 0, not {self.restart_window!r}")
+            raise RingError(
+                f"restart_window of {self.kernel_id!r} must be seconds above 0, not {self.restart_window!r}"
+            )
         for name in ("input_type", "output_type"):
             given = getattr(self, name)
             if given is not None and not (isinstance(given, type) and issubclass(given, Message)):
