@@ -171,8 +171,8 @@ def test_run_is_for_threads() -> None:
                 runtime.run(runtime.launch("anything"))
 
     run(main())
+    runtime = RingKernelRuntime()
     with pytest.raises(RingError, match="does not run"):
-        runtime = RingKernelRuntime()
         runtime.run(runtime.launch("anything"))
 
 

@@ -208,12 +208,12 @@ def test_a_call_is_forwarded_with_its_caller(kind: str) -> None:
 
     async def main() -> None:
         back = make_actor(kind, lambda one: Answer(-one.n), kernel_id=f"back-{kind}")
-        async with RingKernelRuntime() as runtime:
-            async with (
-                runtime.kernel_scope(back),
-                runtime.kernel_scope(coroutine if kind == "coroutine" else thread) as front,
-            ):
-                assert (await runtime.send_and_receive(front, Ask(3), timeout=60)).n == -3
+        async with (
+            RingKernelRuntime() as runtime,
+            runtime.kernel_scope(back),
+            runtime.kernel_scope(coroutine if kind == "coroutine" else thread) as front,
+        ):
+            assert (await runtime.send_and_receive(front, Ask(3), timeout=60)).n == -3
 
     run(main())
 

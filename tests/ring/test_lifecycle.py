@@ -149,11 +149,8 @@ def test_a_pause_under_load_stops_the_counter(kind: str) -> None:
 
             loading = asyncio.create_task(load())
             for _ in range(5):
-                await until(
-                    lambda before=runtime.get_telemetry(kernel).processed: (
-                        runtime.get_telemetry(kernel).processed > before
-                    )
-                )
+                before = runtime.get_telemetry(kernel)
+                await until(lambda so_far=before.processed: runtime.get_telemetry(kernel).processed > so_far)
                 await runtime.deactivate(kernel)
                 before = runtime.get_telemetry(kernel)
                 assert before.in_progress == 0

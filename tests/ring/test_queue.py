@@ -185,7 +185,7 @@ def test_a_loop_waits_for_room_and_for_a_time() -> None:
 
 @pytest.mark.parametrize(("capacity", "policy"), [(0, "block"), (1, "sometimes")])
 def test_wrong_arguments(capacity: int, policy: str) -> None:
-    with pytest.raises(ValueError, match="capacity|policy"):
+    with pytest.raises(ValueError, match=r"capacity|policy"):
         RingQueue(capacity, policy)
     with pytest.raises(ValueError, match="nan"):
         RingQueue(1).get(float("nan"))

@@ -43,7 +43,7 @@ def test_a_failure_is_a_state_with_its_cause(kind: str) -> None:
                 (-1, "failed"),
                 (2, "failed"),
             ]
-            with pytest.raises(RingError, match="cannot terminate .* it is FAILED"):
+            with pytest.raises(RingError, match=r"cannot terminate .* it is FAILED"):
                 await runtime.terminate(kernel)
 
     run(main())
@@ -115,15 +115,17 @@ def test_escalation_ends_the_runtime(kind: str) -> None:
     async def main() -> None:
         kernel = make_actor(kind, picky, escalate=True).kernel_id
         other = make_actor(kind).kernel_id
+        runtime = RingKernelRuntime()
+        await runtime.start()
+        for name in (kernel, other):
+            await runtime.launch(name)
+            await runtime.activate(name)
+        await runtime.send(kernel, Ask(-1))
+        await until(lambda: runtime.get_kernel_state(other) is KernelState.TERMINATED)
+        with pytest.raises(ActorFailedError, match="and the runtime with it"):
+            await runtime.launch(other)
         with pytest.raises(ActorFailedError, match=f"'{kernel}' failed, and the runtime with it: ValueError"):
-            async with RingKernelRuntime() as runtime:
-                for name in (kernel, other):
-                    await runtime.launch(name)
-                    await runtime.activate(name)
-                await runtime.send(kernel, Ask(-1))
-                await until(lambda: runtime.get_kernel_state(other) is KernelState.TERMINATED)
-                with pytest.raises(ActorFailedError, match="and the runtime with it"):
-                    await runtime.launch(other)
+            await runtime.shutdown()
 
     run(main())
 

@@ -17,8 +17,8 @@ class Mailbox(Protocol):
     """A bounded queue of messages, for threads and for event loops. `RingQueue` is the one in host memory.
 
     Putting returns 0 accepted, 1 dropped, 2 rejected, 3 full, 4 closed. An ``await_...`` method has a future of the
-    calling thread's event loop set to None when it is time to try again, and returns a ticket for `forget`, or 0 when it
-    is time now.
+    calling thread's event loop set to None when it is time to try again, and returns a ticket for `forget`, or 0 when
+    that is now.
     """
 
     @property

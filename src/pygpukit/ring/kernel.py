@@ -45,7 +45,7 @@ class RingKernel:
     escalate: bool = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.kernel_id, str) or not self.kernel_id:
+        if not self.kernel_id or type(self.kernel_id) is not str:
             raise RingError(f"kernel_id must be a name, not {self.kernel_id!r}")
         for name, most in (("input_queue_size", _LARGEST_QUEUE), ("output_queue_size", _LARGEST_QUEUE)):
             self._check_range(name, 1, most)
@@ -66,8 +66,8 @@ class RingKernel:
             raise RingError(f"device of {self.kernel_id!r} must be 'host' or 'gpu', not {self.device!r}")
         if self.device == "gpu" and inspect.iscoroutinefunction(self.function):
             raise RingError(
-                f"{self.kernel_id!r} is a coroutine, and those run on the host; for device='gpu' write a plain function "
-                "whose docstring is the CUDA C++ source of the handler"
+                f"{self.kernel_id!r} is a coroutine, and those run on the host; for device='gpu' write a plain "
+                "function whose docstring is the CUDA C++ source of the handler"
             )
 
     def _check_range(self, name: str, low: int, high: int) -> None:
@@ -107,8 +107,8 @@ def ring_kernel(
     """Make a function a ring kernel: an actor with a typed mailbox.
 
     A coroutine function runs in the runtime's event loop, a plain function in a thread of its own; both are given a
-    `KernelContext`. The kernel is known by its id to every `RingKernelRuntime` of the process; a later definition of the
-    same id replaces it for kernels launched from then on.
+    `KernelContext`. The kernel is known by its id to every `RingKernelRuntime` of the process; a later definition of
+    the same id replaces it for kernels launched from then on.
 
     Parameters
     ----------

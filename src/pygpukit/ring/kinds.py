@@ -18,16 +18,17 @@ from pygpukit.dtypes import bool_, dtype, float64, int64, to_numpy_dtype
 
 __all__ = ["Kind", "kind_of"]
 
-_SCALARS = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
-_SCALARS += ("float16", "bfloat16", "float32", "float64")
+_INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+_SCALARS = ("bool", *_INTEGERS, "float16", "bfloat16", "float32", "float64")
 
 
 @dataclass(frozen=True)
 class Kind:
     """How one annotation is treated.
 
-    `test` is an expression over ``{v}`` that is true of values kept as they are (``{k}`` is this kind); others go through
-    `convert`, which returns what is kept or raises. `encode` and `decode` are for msgpack, None where nothing is to do.
+    `test` is an expression over ``{v}`` that is true of values kept as they are (``{k}`` is this kind); others go
+    through `convert`, which returns what is kept or raises. `encode` and `decode` are for msgpack, None where nothing
+    is to do.
     """
 
     text: str

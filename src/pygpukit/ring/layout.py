@@ -114,8 +114,7 @@ class Layout:
             sizes = "".join(f"[{size}]" for size in field.kind.shape)
             lines.append(f"    {_CODES[field.kind.dtype.name][1]} {field.name}{sizes};")
         lines += ["};", f'static_assert(sizeof({self.name}) == {self.itemsize}, "{self.name}");']
-        lines += [
-            f'static_assert(__builtin_offsetof({self.name}, {field.name}) == {field.offset}, "{self.name}.{field.name}");'
-            for field in self.fields
-        ]
+        for field in self.fields:
+            place = f"__builtin_offsetof({self.name}, {field.name})"
+            lines.append(f'static_assert({place} == {field.offset}, "{self.name}.{field.name}");')
         return "\n".join(lines) + "\n"

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, TypeVar, dataclass_transform
 
-import msgpack
+import msgpack  # type: ignore[import-untyped]
 import numpy as np
 
 from pygpukit._pygpukit_rust import MessageBase
@@ -111,7 +111,7 @@ class Message(MessageBase):
         """Fixed messages as a structured array."""
         layout = require_fixed(cls, "a structured array")
         array = np.empty(len(messages), layout.dtype)
-        buffer = memoryview(array.view(np.uint8))
+        buffer = array.view(np.uint8).data
         for at, one in enumerate(messages):
             one.pack_into(buffer, at * layout.itemsize)
         return array
@@ -124,7 +124,7 @@ class Message(MessageBase):
         if array.dtype != layout.dtype:
             raise MessageError(f"the array has dtype {array.dtype}, and {own.__name__} has {layout.dtype}")
         flat = np.ascontiguousarray(array).reshape(-1)
-        buffer = memoryview(flat.view(np.uint8))
+        buffer = flat.view(np.uint8).data
         return [own._load(own, buffer, at * layout.itemsize) for at in range(len(flat))]
 
     def _encode(self) -> list[Any]:
@@ -184,8 +184,8 @@ def require_fixed(cls: Any, why: str) -> Layout:
     for name, kind in cls._kinds.items():
         if not kind.is_fixed:
             raise MessageError(
-                f"{why} needs messages of a fixed size, and field {name!r} of {cls.__name__} is {kind.text}; use a number "
-                "type (gp.int64, gp.float32, bool, ...) or an array of a fixed shape such as gp.float32[64]"
+                f"{why} needs messages of a fixed size, and field {name!r} of {cls.__name__} is {kind.text}; use a "
+                "number type (gp.int64, gp.float32, bool, ...) or an array of a fixed shape such as gp.float32[64]"
             )
     raise MessageError(f"{why} needs a message with fields, and {cls.__name__} has none")
 
@@ -195,9 +195,9 @@ def message(cls: type[T]) -> type[T]:
     """Make an annotated class a message.
 
     Fields are numbers (``gp.int8`` to ``gp.uint64``, ``gp.float16``, ``gp.bfloat16``, ``gp.float32``, ``gp.float64``,
-    ``bool``, ``int``, ``float``) and arrays of a fixed shape (``gp.float32[64]``); then the message has a fixed layout and
-    can go to device actors. Messages between host actors may also have ``str``, ``bytes``, ``list[...]``, ``dict[...]``,
-    ``tuple[...]``, ``np.ndarray``, other messages, and optional fields.
+    ``bool``, ``int``, ``float``) and arrays of a fixed shape (``gp.float32[64]``); then the message has a fixed layout
+    and can go to device actors. Messages between host actors may also have ``str``, ``bytes``, ``list[...]``,
+    ``dict[...]``, ``tuple[...]``, ``np.ndarray``, other messages, and optional fields.
 
     Instances are made like those of a dataclass, with type checks that do not look inside of containers. The header can
     be given by keyword: ``priority``, ``deadline``, ``correlation_id``.
@@ -261,8 +261,8 @@ def message(cls: type[T]) -> type[T]:
         namespace["_load"] = staticmethod(_make_load(layout))
         namespace["_dump"] = _make_dump(layout)
     bases = tuple(Message if base is object else base for base in cls.__bases__)
-    made: Any = type(cls)(cls.__name__, bases, namespace)
-    return made  # type: ignore[no-any-return]
+    metaclass: Any = type(cls)
+    return metaclass(cls.__name__, bases, namespace)  # type: ignore[no-any-return]
 
 
 def _annotations(cls: type, local: Mapping[str, Any]) -> dict[str, Any]:

@@ -266,7 +266,7 @@ class RingKernelRuntime:
         return RingClient(actor, self._post, self._running_loop())
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine, such as ``runtime.deactivate(id)``, in the runtime's loop, and wait for it in this thread."""
+        """Run a coroutine, such as ``runtime.deactivate(id)``, in the runtime's loop, and wait for it here."""
         loop = self._loop
         if loop is None or asyncio._get_running_loop() is loop:
             coroutine.close()
@@ -404,8 +404,8 @@ class RingKernelRuntime:
         if spec.kind == "thread":
             return ThreadActor(spec, self._post, self._actors.get, self._escalate)
         raise RingError(
-            f"{spec.kernel_id!r} asks for device='gpu': device handlers are CUDA source, and this runtime runs host actors "
-            "only; leave device out and write a coroutine or a function"
+            f"{spec.kernel_id!r} asks for device='gpu': device handlers are CUDA source, and this runtime runs host "
+            "actors only; leave device out and write a coroutine or a function"
         )
 
     def _escalate(self, kernel_id: str, error: BaseException) -> None:
