@@ -19,7 +19,7 @@ class Accelerator:
     Examples
     --------
     >>> accelerator = Accelerator()
-    >>> accelerator.current_device in accelerator.devices or accelerator.cuda_available
+    >>> len(accelerator.devices) == accelerator.device_count
     True
     """
 

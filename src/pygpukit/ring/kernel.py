@@ -32,8 +32,8 @@ class RingKernel:
     kernel_id: str
     input_type: type[Message] | None = None
     output_type: type[Message] | None = None
-    input_queue_size: int = 1024
-    output_queue_size: int = 1024
+    input_queue_size: int = 4096
+    output_queue_size: int = 4096
     grid_size: int = 1
     block_size: int = 128
     backpressure: Backpressure = Backpressure.BLOCK
@@ -91,7 +91,7 @@ def ring_kernel(
     *,
     input_type: type[Any] | None = None,
     output_type: type[Any] | None = None,
-    queue_size: int = 1024,
+    queue_size: int = 4096,
     input_queue_size: int | None = None,
     output_queue_size: int | None = None,
     grid_size: int = 1,
