@@ -1,7 +1,7 @@
 """Host actors: round trips, messages per second, and threads side by side. No GPU is used.
 
-PyDotCompute runs the same program in the same process where it is installed (pip install pydotcompute); else its figures
-measured elsewhere are what ours are compared with.
+PyDotCompute runs the same program in the same process where it is installed (pip install pydotcompute); else ours are
+compared with its figures from another machine.
 
     python benchmarks/ring/host.py --json benchmarks/results/ring-host.json
 """
@@ -202,10 +202,8 @@ def scaling(report: Report, seconds: float) -> None:
 
     one, many = rate(1), rate(ACTORS)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    enough = "" if cores >= ACTORS else " (floor)"
-    report.add(
-        f"{ACTORS} threads on {cores} cores against one{enough}", many, one, "/s", SCALING_BAR, at_least=True, cores=cores
-    )
+    what = f"{ACTORS} threads on {cores} cores against one" + ("" if cores >= ACTORS else " (floor)")
+    report.add(what, many, one, "/s", SCALING_BAR, at_least=True, cores=cores)
 
 
 def main() -> int:

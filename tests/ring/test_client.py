@@ -205,6 +205,31 @@ def test_a_kernel_is_its_function_too() -> None:
 
     assert (plain(1), plain.kernel_id, plain.__name__, plain.__doc__) == (2, "plain", "plain", "Adds one.")
 
+    @ring_kernel
+    async def bare(ctx: Any) -> None:
+        return None
+
+    assert (bare.kernel_id, bare.kind) == ("bare", "coroutine")
+
+
+def test_device_actors_are_not_for_this_tier() -> None:
+    @ring_kernel(device="gpu")
+    def on_the_device() -> None:
+        """__device__ void handle() {}"""
+
+    with RingKernelRuntime() as runtime, pytest.raises(RingError, match="device handlers are CUDA source"):
+        runtime.client("on_the_device")
+
+
+def test_a_runtime_is_closed_from_a_thread() -> None:
+    kernel = make_actor("coroutine").kernel_id
+    runtime = RingKernelRuntime()
+    assert runtime.client(kernel).call(Ask(1), timeout=60).n == 1
+    runtime.close()
+    assert runtime.get_kernel_state(kernel) is KernelState.TERMINATED
+    with pytest.raises(RingError, match=r"close\(\) is for a runtime with a loop of its own"):
+        runtime.close()
+
 
 def test_the_process_ends_with_actors_that_wait(run_python: Callable[..., str]) -> None:
     program = """
@@ -225,3 +250,19 @@ runtime = RingKernelRuntime()
 print([runtime.client(name).call(Ask(1)).n for name in ("thread", "coroutine")])
 """
     assert run_python(program) == "[2, 2]\n"
+
+
+def test_the_end_of_a_thread_by_exit_is_a_failure_too() -> None:
+    def leave(one: Any) -> Any:
+        raise SystemExit(one.n)
+
+    async def main() -> None:
+        kernel = make_actor("thread", leave, restart="on_failure").kernel_id
+        async with RingKernelRuntime() as runtime, runtime.kernel_scope(kernel):
+            with pytest.raises(RingError, match="SystemExit"):
+                await runtime.send_and_receive(kernel, Ask(3), timeout=60)
+            with pytest.raises(ActorFailedError, match="SystemExit: 3"):
+                await runtime.receive(kernel, timeout=60)
+            assert runtime.get_kernel_state(kernel) is KernelState.FAILED
+
+    run(main())

@@ -334,3 +334,45 @@ def test_sources_pause_where_they_wait(kind: str) -> None:
                 await until(lambda: runtime.get_telemetry(kernel).sent > sent)
 
     run(main())
+
+
+def test_sources_end_before_who_they_feed(kind: str) -> None:
+    sink = make_actor(kind, lambda one: None).kernel_id
+
+    async def coroutine(ctx: Any) -> None:
+        while not ctx.should_terminate:
+            await ctx.send(Ask(1), to=sink)
+
+    def thread(ctx: Any) -> None:
+        while not ctx.should_terminate:
+            ctx.send(Ask(1), to=sink)
+
+    async def main() -> None:
+        source = ring_kernel(kernel_id=f"feeder-{kind}")(coroutine if kind == "coroutine" else thread)
+        async with RingKernelRuntime() as runtime:
+            for kernel in (sink, source.kernel_id):
+                await runtime.launch(kernel)
+                await runtime.activate(kernel)
+            await until(lambda: runtime.get_telemetry(sink).processed > 100)
+        figures = runtime.get_all_telemetry()
+        assert figures[sink].processed == figures[sink].received == figures[source.kernel_id].sent
+        assert runtime.dead_letters() == []
+
+    run(main())
+
+
+def test_two_who_terminate_wait_for_the_same_end(kind: str) -> None:
+    async def main() -> None:
+        kernel = make_actor(kind, lambda one: None).kernel_id
+        async with RingKernelRuntime() as runtime:
+            await runtime.launch(kernel)
+            for n in range(2000):
+                await runtime.send(kernel, Ask(n))
+            ending = asyncio.create_task(runtime.terminate(kernel))
+            await asyncio.sleep(0)
+            await runtime.shutdown()
+            assert runtime.get_kernel_state(kernel) is KernelState.TERMINATED
+            assert runtime.get_telemetry(kernel).processed == 2000
+            await ending
+
+    run(main())

@@ -368,17 +368,20 @@ def test_the_compiler_agrees_with_the_layout() -> None:
         d: gp.uint16
         e: gp.float32[2, 3]
         f: gp.int64
+        g: gp.float16
+        h: gp.bfloat16[3]
 
     mixed = message(Mixed)
     source = HEADER_SOURCE + mixed.c_struct()
     source += """
 extern "C" __global__ void fill(Mixed* out) {
     out->a = true; out->b = 0.5; out->d = 40000; out->f = -5;
-    for (int i = 0; i < 3; ++i) out->c[i] = i - 1;
+    out->g = pgk::Narrow<pgk::f16>::from(1.5f);
+    for (int i = 0; i < 3; ++i) { out->c[i] = i - 1; out->h[i] = pgk::Narrow<pgk::bf16>::from(-2.0f * i); }
     for (int i = 0; i < 2; ++i) for (int j = 0; j < 3; ++j) out->e[i][j] = 10.0f * i + j;
 }
 """
     out = gp.zeros(mixed.dtype.itemsize, gp.uint8)
     gp.jit(source, "fill")(out, grid=1, block=1)
     one = mixed.from_bytes(out.to_numpy())
-    assert one == mixed(True, 0.5, [-1, 0, 1], 40000, [[0, 1, 2], [10, 11, 12]], -5)
+    assert one == mixed(True, 0.5, [-1, 0, 1], 40000, [[0, 1, 2], [10, 11, 12]], -5, 1.5, [0, -2, -4])

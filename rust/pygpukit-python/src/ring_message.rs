@@ -56,6 +56,16 @@ impl MessageBase {
         self.deadline.load(Ordering::Relaxed)
     }
 
+    /// Answer `request` unless this answers something already; whether somebody waits for this message.
+    pub fn answers(&self, request: Option<&MessageBase>) -> bool {
+        if let Some(request) = request
+            && self.correlation.load(Ordering::Relaxed) == 0
+        {
+            self.answer(request);
+        }
+        self.flags.load(Ordering::Relaxed) & ANSWER != 0
+    }
+
     fn answer(&self, request: &MessageBase) {
         self.correlation.store(request.id.load(Ordering::Relaxed), Ordering::Relaxed);
         if request.flags.load(Ordering::Relaxed) & CALL != 0 {
@@ -171,16 +181,6 @@ impl MessageBase {
     fn reply<'py>(&self, answer: Bound<'py, MessageBase>) -> Bound<'py, MessageBase> {
         answer.get().answer(self);
         answer
-    }
-
-    /// Answer `request` unless this answers something already; whether somebody waits for this message.
-    fn _answer(&self, request: Option<&Bound<'_, MessageBase>>) -> bool {
-        if let Some(request) = request
-            && self.correlation.load(Ordering::Relaxed) == 0
-        {
-            self.answer(request.get());
-        }
-        self.flags.load(Ordering::Relaxed) & ANSWER != 0
     }
 
     /// Note that the sender waits for an answer; returns the number it will carry.

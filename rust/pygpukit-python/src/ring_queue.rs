@@ -83,6 +83,9 @@ fn code(outcome: Outcome) -> u8 {
     }
 }
 
+/// An answer that somebody waits for.
+const AWAITED: u8 = 5;
+
 fn moment(timeout: Option<f64>) -> PyResult<Option<Instant>> {
     match timeout {
         None => Ok(None),
@@ -208,6 +211,14 @@ impl RingQueue {
     /// Put a message in without waiting: 0 accepted, 1 dropped, 2 rejected, 3 full, 4 closed.
     fn try_put(&self, message: &Bound<'_, PyAny>) -> PyResult<u8> {
         self.put_now(message).map(code)
+    }
+
+    /// Put in what an actor sends while it works on `request`; 5 when somebody waits for this answer, who is to get it.
+    fn try_answer(&self, message: &Bound<'_, MessageBase>, request: Option<&Bound<'_, MessageBase>>) -> PyResult<u8> {
+        if message.get().answers(request.map(|request| request.get())) {
+            return Ok(AWAITED);
+        }
+        self.put_now(message.as_any()).map(code)
     }
 
     /// Put a message in, waiting for room where that is the policy; 3 when the time is over.

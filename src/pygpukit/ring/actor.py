@@ -97,7 +97,7 @@ class Actor(Protocol):
         """Stop delivering, and return when it stands still."""
 
     async def terminate(self, drain: bool, timeout: float | None) -> None:
-        """Accept nothing more, let it work on what was accepted, and end it; its state says what came of it."""
+        """Accept nothing more, let it work on what was accepted, and end it; a second call waits for the same end."""
 
     def telemetry(self) -> KernelTelemetry:
         """What happened so far."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pygpukit.errors import MailboxFullError
-from pygpukit.ring.waiting import ACCEPTED, CLOSED, DROPPED, FULL, next_message, put_message, woken
+from pygpukit.ring.waiting import ACCEPTED, AWAITED, CLOSED, DROPPED, FULL, next_message, put_message, woken
 
 if TYPE_CHECKING:
     from pygpukit.ring.host import HostActor
@@ -28,7 +28,7 @@ class KernelContext:
         self._actor = actor
         self._inbox = actor.inbox
         self._try_get: Callable[[], Any] = actor.inbox.try_get
-        self._try_put: Callable[[Any], int] = actor.outbox.try_put
+        self._try_answer: Callable[[Any, Any], int] = actor.outbox.try_answer
         self._output_type = actor.kernel.output_type
         self.current: Any = None
         """The message received last; what is sent answers it, unless ``message.reply(answer)`` said otherwise."""
@@ -71,8 +71,10 @@ class KernelContext:
             actor.post.dead(to, message, reason, f"sent by {self.kernel_id!r}")
         return False
 
-    def _went(self, outcome: int) -> bool:
-        """What became of a message for the own output mailbox."""
+    def _went(self, message: Any, outcome: int) -> bool:
+        """What became of a message for the own output mailbox, or for who waits for it."""
+        if outcome == AWAITED:
+            return self._actor.answer(message)
         if outcome in (ACCEPTED, DROPPED):
             return outcome == ACCEPTED
         if outcome == CLOSED:
@@ -126,12 +128,12 @@ class CoroutineContext(KernelContext):
             return mailbox is not None and self._forwarded(message, to, await put_message(mailbox, message))
         if type(message) is not self._output_type:
             self._actor.check_output(message)
-        if message._answer(self.current):
-            return self._actor.answer(message)
-        outcome = self._try_put(message)
+        outcome = self._try_answer(message, self.current)
         if outcome == ACCEPTED:
             return True
-        return self._went(await put_message(self._actor.outbox, message) if outcome == FULL else outcome)
+        if outcome == FULL:
+            outcome = await put_message(self._actor.outbox, message)
+        return self._went(message, outcome)
 
     async def wait_active(self) -> None:
         """Wait until the actor is active."""
@@ -159,9 +161,8 @@ class ThreadContext(KernelContext):
             return mailbox is not None and self._forwarded(message, to, mailbox.put(message))
         if type(message) is not self._output_type:
             self._actor.check_output(message)
-        if message._answer(self.current):
-            return self._actor.answer(message)
-        return self._went(self._actor.outbox.put(message))
+        outcome = self._try_answer(message, self.current)
+        return self._went(message, self._actor.outbox.put(message) if outcome == FULL else outcome)
 
     def wait_active(self) -> None:
         """Wait until the actor is active."""

@@ -99,11 +99,12 @@ class HostActor:
 
     async def terminate(self, drain: bool, timeout: float | None) -> None:
         """Accept nothing more, let it finish, and wait for its end."""
-        if not self._move(KernelState.TERMINATING):
+        if self._move(KernelState.TERMINATING):
+            # Whoever would make room in the output mailbox may be who waits here.
+            self.outbox.set_capacity(_UNBOUNDED)
+            self.inbox.close()
+        elif self.state is not KernelState.TERMINATING:
             return
-        # Whoever would make room in the output mailbox may be who waits here.
-        self.outbox.set_capacity(_UNBOUNDED)
-        self.inbox.close()
         if not drain:
             self._discard("terminated")
         done, _ = await asyncio.wait([self._ended], timeout=timeout)
@@ -230,6 +231,11 @@ class CoroutineActor(HostActor):
             except Exception as error:
                 again = self._crashed(error, context)
                 state = KernelState.TERMINATED if again else KernelState.FAILED
+            except BaseException as error:
+                # The end of the process, or Ctrl-C: the actor is over, and the loop is told as always.
+                self._crashed(error, context)
+                self._end(KernelState.FAILED)
+                raise
         self._end(state)
 
     async def _stop(self, timeout: float | None) -> None:
@@ -256,8 +262,8 @@ class ThreadActor(HostActor):
                 self.kernel.function(context)
             except ActorExit:
                 break
-            except Exception as error:
-                again = self._crashed(error, context)
+            except BaseException as error:
+                again = self._crashed(error, context) and isinstance(error, Exception)
                 state = KernelState.TERMINATED if again else KernelState.FAILED
         self._end(state)
 

@@ -6,7 +6,7 @@ import inspect
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, overload
 
 from pygpukit.errors import RingError
 from pygpukit.ring.message import Message
@@ -20,7 +20,7 @@ _kernels: dict[str, RingKernel] = {}
 _LARGEST_QUEUE = 1 << 24
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class RingKernel:
     """An actor's function and options; `ring_kernel` makes it. Calling it calls the function.
 
@@ -86,6 +86,9 @@ class RingKernel:
         return self.function(*args, **kwargs)
 
 
+@overload
+def ring_kernel(function: Callable[..., Any], /) -> RingKernel: ...
+@overload
 def ring_kernel(
     kernel_id: str | None = None,
     *,
@@ -103,7 +106,25 @@ def ring_kernel(
     max_restarts: int = 3,
     restart_window: float = 60.0,
     escalate: bool = False,
-) -> Callable[[Callable[..., Any]], RingKernel]:
+) -> Callable[[Callable[..., Any]], RingKernel]: ...
+def ring_kernel(
+    kernel_id: Any = None,
+    *,
+    input_type: type[Any] | None = None,
+    output_type: type[Any] | None = None,
+    queue_size: int = 4096,
+    input_queue_size: int | None = None,
+    output_queue_size: int | None = None,
+    grid_size: int = 1,
+    block_size: int = 128,
+    backpressure: Backpressure | str = Backpressure.BLOCK,
+    device: str | None = None,
+    state: dict[str, Any] | None = None,
+    restart: str = "never",
+    max_restarts: int = 3,
+    restart_window: float = 60.0,
+    escalate: bool = False,
+) -> RingKernel | Callable[[Callable[..., Any]], RingKernel]:
     """Make a function a ring kernel: an actor with a typed mailbox.
 
     A coroutine function runs in the runtime's event loop, a plain function in a thread of its own; both are given a
@@ -149,6 +170,8 @@ def ring_kernel(
     >>> echo.kind, echo.input_queue_size
     ('coroutine', 16)
     """
+    if callable(kernel_id):
+        return ring_kernel()(kernel_id)
     try:
         policy = Backpressure(backpressure)
     except ValueError:

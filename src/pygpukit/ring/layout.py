@@ -17,7 +17,7 @@ __all__ = ["FixedField", "Layout"]
 ALIGNMENT = 16
 """Sizes of messages are multiples of this, so that arrays of them can be copied in the widest words."""
 
-# struct's code and CUDA's type by name. bfloat16 is packed by its bits.
+# struct's code and CUDA's type by name. bfloat16 is packed by its bits; headers of ours have the 16-bit types.
 _CODES = {
     "bool": ("?", "bool"),
     "int8": ("b", "signed char"),
@@ -28,11 +28,14 @@ _CODES = {
     "uint16": ("H", "unsigned short"),
     "uint32": ("I", "unsigned int"),
     "uint64": ("Q", "unsigned long long"),
-    "float16": ("e", "__half"),
-    "bfloat16": ("H", "__nv_bfloat16"),
+    "float16": ("e", "pgk::f16"),
+    "bfloat16": ("H", "pgk::bf16"),
     "float32": ("f", "float"),
     "float64": ("d", "double"),
 }
+
+
+_HEADERS = {"float16": "f16.cuh", "bfloat16": "bf16.cuh"}
 
 
 def bfloat16_bits(value: float) -> int:
@@ -108,7 +111,9 @@ class Layout:
 
     def source(self) -> str:
         """The layout as CUDA C++, with assertions that the compiler arranges it in the same way."""
-        lines = [f"struct __align__({ALIGNMENT}) {self.name} {{"]
+        used = {field.kind.dtype.name for field in self.fields if field.kind.dtype is not None}
+        lines = [f'#include "pygpukit/{header}"' for name, header in _HEADERS.items() if name in used]
+        lines.append(f"struct __align__({ALIGNMENT}) {self.name} {{")
         for field in self.fields:
             assert field.kind.dtype is not None
             sizes = "".join(f"[{size}]" for size in field.kind.shape)

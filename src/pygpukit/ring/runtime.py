@@ -26,6 +26,9 @@ __all__ = ["RingKernelRuntime"]
 
 T = TypeVar("T")
 
+# Seconds that actors have to end even when the time for draining is over.
+_GRACE = 0.1
+
 _live: weakref.WeakSet[RingKernelRuntime] = weakref.WeakSet()
 
 
@@ -58,6 +61,9 @@ class RingKernelRuntime:
     def __init__(self, *, dead_letters: int = 10_000) -> None:
         self._post = Post(dead_letters)
         self._actors: dict[str, Actor] = {}
+        # What every message needs to know of its kernel, in one look.
+        self._senders: dict[str, tuple[type[Any] | None, Callable[[Any], int], Actor]] = {}
+        self._receivers: dict[str, tuple[Callable[[], Any], Actor]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._started_at = 0.0
@@ -86,11 +92,27 @@ class RingKernelRuntime:
         """
         if self._loop is None:
             return
-        await self._in_loop(lambda: self._shutdown(drain, timeout))
-        self._loop = None
-        _live.discard(self)
+        try:
+            await self._in_loop(lambda: self._shutdown(drain, timeout))
+        finally:
+            loop, self._loop = self._loop, None
+            _live.discard(self)
+            if self._thread is not None and loop is not None:
+                loop.call_soon_threadsafe(loop.stop)
         if self._failure is not None:
             raise self._escalated()
+
+    def close(self, timeout: float | None = 30.0) -> None:
+        """Shut down a runtime that has a loop in a thread of its own, and wait for it here."""
+        thread = self._thread
+        if thread is None or threading.current_thread() is thread:
+            raise RingError("close() is for a runtime with a loop of its own, from another thread; await shutdown()")
+        try:
+            if self._loop is not None:
+                asyncio.run_coroutine_threadsafe(self.shutdown(timeout=timeout), self._loop).result()
+        finally:
+            thread.join()
+            self._thread = None
 
     async def launch(self, kernel: str | RingKernel) -> None:
         """Start a kernel: it runs and accepts messages, and is given none before `activate`.
@@ -171,16 +193,14 @@ class RingKernelRuntime:
         bool
             True when it was accepted; False when it was dropped, as the policy says.
         """
-        actor = self._actors.get(kernel_id) or self._launched(kernel_id)
-        if type(message) is not actor.kernel.input_type:
+        input_type, try_put, actor = self._senders.get(kernel_id) or self._sender(kernel_id)
+        if type(message) is not input_type:
             check_input(actor, message)
         if priority is not None:
             message.priority = priority
         if deadline is not None:
             message.deadline = deadline
-        if self._is_closing:
-            raise RingError(f"the runtime is shutting down, and {kernel_id!r} takes no more messages")
-        outcome = actor.inbox.try_put(message)
+        outcome = try_put(message)
         if outcome == ACCEPTED:
             return True
         if outcome == FULL:
@@ -197,8 +217,8 @@ class RingKernelRuntime:
         RingError
             If the kernel has ended and nothing is left; `ActorFailedError` if it failed.
         """
-        actor = self._actors.get(kernel_id) or self._launched(kernel_id)
-        message = actor.outbox.try_get()
+        try_get, actor = self._receivers.get(kernel_id) or self._receiver(kernel_id)
+        message = try_get()
         if message is None:
             message = await next_message(actor.outbox, timeout)
             if message is None:
@@ -331,18 +351,11 @@ class RingKernelRuntime:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
-        loop, thread = self._loop, self._thread
-        if loop is None or thread is None:
-            return
         try:
-            asyncio.run_coroutine_threadsafe(self.shutdown(), loop).result()
+            self.close()
         except ActorFailedError:
             if kind is None:
                 raise
-        finally:
-            loop.call_soon_threadsafe(loop.stop)
-            thread.join()
-            self._thread = None
 
     def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._loop is not None:
@@ -378,6 +391,16 @@ class RingKernelRuntime:
             raise RingError(f"{kernel_id!r} is CREATED; launch it first")
         return actor
 
+    def _sender(self, kernel_id: str) -> tuple[type[Any] | None, Callable[[Any], int], Actor]:
+        actor = self._launched(kernel_id)
+        if self._is_closing and actor.state.is_open:
+            raise RingError(f"the runtime is shutting down, and {kernel_id!r} takes no more messages")
+        return actor.kernel.input_type, actor.inbox.try_put, actor
+
+    def _receiver(self, kernel_id: str) -> tuple[Callable[[], Any], Actor]:
+        actor = self._launched(kernel_id)
+        return actor.outbox.try_get, actor
+
     def _checked(self, kernel_id: str, verb: str) -> Actor:
         self._running_loop()
         if self._failure is not None:
@@ -394,9 +417,13 @@ class RingKernelRuntime:
         known = self._actors.get(spec.kernel_id)
         check_transition(spec.kernel_id, "launch", KernelState.CREATED if known is None else known.state)
         actor = self._make(spec)
+        self._senders.pop(spec.kernel_id, None)
+        self._receivers.pop(spec.kernel_id, None)
         # The id is taken before anything is awaited, so that a second launch finds it.
         self._actors[spec.kernel_id] = actor
         await actor.launch()
+        self._senders[spec.kernel_id] = self._sender(spec.kernel_id)
+        self._receivers[spec.kernel_id] = self._receiver(spec.kernel_id)
 
     def _make(self, spec: RingKernel) -> Actor:
         if spec.kind == "coroutine":
@@ -412,7 +439,7 @@ class RingKernelRuntime:
         """A kernel failed for good, and the runtime goes with it."""
         self._failure = (kernel_id, error)
         loop = self._loop
-        if loop is not None:
+        if loop is not None and not loop.is_closed():
             loop.call_soon_threadsafe(self._give_up)
 
     def _give_up(self) -> None:
@@ -429,28 +456,33 @@ class RingKernelRuntime:
 
     async def _shutdown(self, drain: bool, timeout: float | None) -> None:
         self._is_closing = True
+        self._senders.clear()
+        others = [task for task in self._tasks if task is not asyncio.current_task()]
+        await asyncio.gather(*others, return_exceptions=True)
         until = None if timeout is None else time.monotonic() + timeout
-        if drain:
+        if drain and len(self._actors) > 1:
+            # Those that only make messages end first; else the others would never be done.
+            await self._end_actors([a for a in self._actors.values() if a.telemetry().received == 0], drain, until)
             await self._settle(until)
-        open_actors = [actor for actor in self._actors.values() if actor.state.is_open]
-        left = None if until is None else max(0.0, until - time.monotonic())
-        ends = await asyncio.gather(*(actor.terminate(drain, left) for actor in open_actors), return_exceptions=True)
-        for end in ends:
+        await self._end_actors(list(self._actors.values()), drain, until)
+
+    async def _end_actors(self, actors: list[Actor], drain: bool, until: float | None) -> None:
+        left = None if until is None else max(_GRACE, until - time.monotonic())
+        ends = (actor.terminate(drain, left) for actor in actors if not actor.state.is_over)
+        for end in await asyncio.gather(*ends, return_exceptions=True):
             if isinstance(end, BaseException):
                 raise end
 
     async def _settle(self, until: float | None) -> None:
         """Wait until no actor has anything left that it may send to another; then they can end in any order."""
         pause = 0.001
-        while any(actor.telemetry().sent > 0 for actor in self._actors.values()) and len(self._actors) > 1:
+        while until is None or time.monotonic() < until:
             open_actors = [actor for actor in self._actors.values() if actor.state.is_open]
             for actor in open_actors:
                 if actor.state is not KernelState.ACTIVE:
                     await actor.activate()
             figures = [actor.telemetry() for actor in open_actors]
             if not any(one.input_depth + one.in_progress for one in figures):
-                return
-            if until is not None and time.monotonic() >= until:
                 return
             await asyncio.sleep(pause)
             pause = min(2 * pause, 0.05)

@@ -8,10 +8,10 @@ from typing import Any
 
 from pygpukit.ring.actor import Mailbox
 
-__all__ = ["ACCEPTED", "CLOSED", "DROPPED", "FULL", "REJECTED", "next_message", "put_message", "woken"]
+__all__ = ["ACCEPTED", "AWAITED", "CLOSED", "DROPPED", "FULL", "REJECTED", "next_message", "put_message", "woken"]
 
-# What a mailbox says became of a message.
-ACCEPTED, DROPPED, REJECTED, FULL, CLOSED = range(5)
+# What a mailbox says became of a message. An answer that is awaited was not put in: its caller is to get it.
+ACCEPTED, DROPPED, REJECTED, FULL, CLOSED, AWAITED = range(6)
 
 
 def _expire(future: asyncio.Future[Any]) -> None:
