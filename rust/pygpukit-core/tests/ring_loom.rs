@@ -86,7 +86,7 @@ fn give(queue: &Mailbox, value: u32) -> bool {
 /// A lost wake-up is a deadlock here, which the checker reports.
 fn check(scenario: impl Fn() + Sync + Send + 'static) {
     let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(3);
+    model.preemption_bound = Some(2);
     model.check(scenario);
 }
 
@@ -144,6 +144,21 @@ fn closing_ends_every_wait() {
         let (taken, given) = (consumer.join().expect("it ends"), producer.join().expect("it ends"));
         assert_eq!(taken, given, "what was accepted before the end is delivered after it");
         assert_eq!(queue.counts().accepted, taken);
+    });
+}
+
+#[test]
+fn closing_ends_the_wait_of_a_producer_that_nobody_makes_room_for() {
+    check(|| {
+        let queue = Arc::new(Mailbox::new(1, Policy::Block, false));
+        assert!(give(&queue, 1));
+        let producer = {
+            let queue = queue.clone();
+            thread::spawn(move || give(&queue, 2))
+        };
+        queue.close();
+        assert!(!producer.join().expect("it ends"));
+        assert_eq!(queue.discard(), [1]);
     });
 }
 
