@@ -19,6 +19,8 @@ import pygpukit as gp
 from pygpukit.errors import MessageError, ShapeError
 from pygpukit.ring import Message, message
 from pygpukit.ring.header import (
+    FLAG_ANSWER,
+    FLAG_CALL,
     HEADER_BYTES,
     HEADER_DTYPE,
     HEADER_SOURCE,
@@ -324,6 +326,9 @@ def test_the_header() -> None:
     answer = Sample(1, np.zeros(64))
     assert first.reply(answer) is answer
     assert answer.correlation_id == first.message_id
+    assert (first._flags, answer._flags) == (0, 0)
+    assert second._call() == second.message_id
+    assert (second._flags, second.reply(Request([]))._flags) == (FLAG_CALL, FLAG_ANSWER)
     late = time.monotonic() + 5
     first.deadline = late
     assert first.deadline == pytest.approx(late, abs=1e-6)

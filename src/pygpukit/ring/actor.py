@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+import numpy as np
+
 from pygpukit.ring.kernel import RingKernel
 from pygpukit.ring.states import KernelState
 from pygpukit.ring.telemetry import KernelTelemetry
@@ -86,6 +88,15 @@ class Actor(Protocol):
     @property
     def outbox(self) -> Mailbox:
         """What it sends without another receiver. Answers to calls go to `Post.answer` instead."""
+
+    def call(self, message: Any, timeout: float | None) -> Any:
+        """Send a message and wait for its answer in this thread, which is none of an event loop's."""
+
+    def send_array(self, array: np.ndarray[Any, Any], timeout: float | None) -> int:
+        """Send the messages of a structured array in this thread; how many were accepted."""
+
+    def receive_array(self, n: int, timeout: float | None) -> np.ndarray[Any, Any]:
+        """Up to `n` messages of the output mailbox as a structured array, waiting for them in this thread."""
 
     async def launch(self) -> None:
         """Start it, with its inbox paused."""

@@ -8,12 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from pygpukit.errors import MessageError, RingError
+from pygpukit.errors import RingError
 from pygpukit.ring.actor import Actor
-from pygpukit.ring.delivery import check_input, check_outcome
-from pygpukit.ring.host import ended_error
-from pygpukit.ring.message import require_fixed
-from pygpukit.ring.post import Post
+from pygpukit.ring.delivery import check_input, check_outcome, ended_error
 from pygpukit.ring.waiting import ACCEPTED
 
 __all__ = ["RingClient"]
@@ -22,13 +19,12 @@ __all__ = ["RingClient"]
 class RingClient:
     """Send and receive from any thread; made by `RingKernelRuntime.client`.
 
-    Waiting is done without the interpreter's lock. In the runtime's own event loop it is refused, because the loop
+    It belongs to one launch of the kernel. Waiting is done without the interpreter's lock. In the runtime's own event loop it is refused, because the loop
     would wait for itself: await the runtime's methods there.
     """
 
-    def __init__(self, actor: Actor, post: Post, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, actor: Actor, loop: asyncio.AbstractEventLoop) -> None:
         self._actor = actor
-        self._post = post
         self._loop = loop
         self._input_type = actor.kernel.input_type
 
@@ -79,11 +75,9 @@ class RingClient:
         outbox = self._actor.outbox
         message = outbox.get(timeout)
         if message is None:
-            raise (
-                ended_error(self._actor)
-                if outbox.is_finished
-                else TimeoutError(f"{self.kernel_id!r} sent nothing within {timeout} s")
-            )
+            if outbox.is_finished:
+                raise ended_error(self._actor)
+            raise TimeoutError(f"{self.kernel_id!r} sent nothing within {timeout} s")
         return message
 
     def call(self, message: Any, timeout: float | None = None) -> Any:
@@ -96,18 +90,10 @@ class RingClient:
         UndeliveredError
             If the message went to the dead letters.
         """
-        number = message._call() if hasattr(message, "_call") else 0
-        slot = self._post.expect_here(self.kernel_id, number)
-        try:
-            self.send(message, timeout)
-            answer = slot.get(timeout)
-        finally:
-            self._post.forget(number)
-        if answer is None:
-            raise TimeoutError(f"{self.kernel_id!r} did not answer within {timeout} s")
-        if isinstance(answer, BaseException):
-            raise answer
-        return answer
+        self._check_thread()
+        if type(message) is not self._input_type:
+            check_input(self._actor, message)
+        return self._actor.call(message, timeout)
 
     def send_batch(self, messages: Sequence[Any] | np.ndarray[Any, Any], timeout: float | None = None) -> int:
         """Send many messages, a list or a structured array of the input type's dtype.
@@ -119,13 +105,12 @@ class RingClient:
         """
         self._check_thread()
         if isinstance(messages, np.ndarray):
-            if self._input_type is None:
-                raise MessageError(f"{self.kernel_id!r} has no input_type, so an array says nothing; send messages")
-            messages = self._input_type.from_array(messages)
-        for message in messages:
-            if type(message) is not self._input_type:
-                check_input(self._actor, message)
-        sent, _ = self._actor.inbox.put_many(list(messages), timeout)
+            sent = self._actor.send_array(messages, timeout)
+        else:
+            for message in messages:
+                if type(message) is not self._input_type:
+                    check_input(self._actor, message)
+            sent, _ = self._actor.inbox.put_many(messages, timeout)
         if sent < len(messages) and not self._actor.state.is_open:
             raise ended_error(self._actor)
         return sent
@@ -139,12 +124,10 @@ class RingClient:
             A structured array when the output type has a fixed layout, else a list.
         """
         self._check_thread()
-        messages = self._actor.outbox.get_many(n, timeout)
         output_type = self._actor.kernel.output_type
         if output_type is not None and output_type.is_fixed:
-            require_fixed(output_type, "an array")
-            return output_type.to_array(messages)
-        return messages
+            return self._actor.receive_array(n, timeout)
+        return self._actor.outbox.get_many(n, timeout)
 
     def _check_thread(self) -> None:
         if asyncio._get_running_loop() is self._loop:

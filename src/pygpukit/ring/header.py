@@ -9,7 +9,17 @@ import numpy as np
 
 from pygpukit._pygpukit_rust import MessageBase
 
-__all__ = ["HEADER_BYTES", "HEADER_DTYPE", "HEADER_SOURCE", "NO_DEADLINE", "Header", "pack_header", "unpack_header"]
+__all__ = [
+    "FLAG_ANSWER",
+    "FLAG_CALL",
+    "HEADER_BYTES",
+    "HEADER_DTYPE",
+    "HEADER_SOURCE",
+    "NO_DEADLINE",
+    "Header",
+    "pack_header",
+    "unpack_header",
+]
 
 HEADER_BYTES = 48
 
@@ -26,6 +36,9 @@ _FIELDS = (
     ("destination", "<u4", "unsigned int"),
 )
 _PACKED = struct.Struct("<IHBBQQQII8x")
+
+FLAG_CALL, FLAG_ANSWER = 1, 2
+"""Bits of `flags`: the sender waits for an answer; this is the answer to such a message."""
 
 NO_DEADLINE = (1 << 64) - 1
 """`deadline_ns` of a message that has none; else it is in nanoseconds of ``time.monotonic_ns()``."""

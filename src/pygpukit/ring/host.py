@@ -11,15 +11,19 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from pygpukit._pygpukit_rust import MessageBase, RingQueue
-from pygpukit.errors import ActorFailedError, MessageError, RingError
+from pygpukit.errors import MessageError, RingError
 from pygpukit.ring.actor import Actor
 from pygpukit.ring.context import ActorExit, CoroutineContext, KernelContext, ThreadContext
+from pygpukit.ring.delivery import check_outcome, ended_error
 from pygpukit.ring.kernel import RingKernel
+from pygpukit.ring.message import require_fixed
 from pygpukit.ring.post import Post
 from pygpukit.ring.states import KernelState
 from pygpukit.ring.telemetry import KernelTelemetry, Latency
-from pygpukit.ring.waiting import woken
+from pygpukit.ring.waiting import ACCEPTED, woken
 
 __all__ = ["CoroutineActor", "HostActor", "ThreadActor"]
 
@@ -110,6 +114,38 @@ class HostActor:
         done, _ = await asyncio.wait([self._ended], timeout=timeout)
         if not done:
             await self._stop(timeout)
+
+    def call(self, message: Any, timeout: float | None) -> Any:
+        """Send a message and wait for its answer, in this thread."""
+        kernel_id = self.kernel.kernel_id
+        until = None if timeout is None else time.monotonic() + timeout
+        number = message._call()
+        slot = self.post.expect_here(kernel_id, number)
+        try:
+            outcome = self.inbox.put(message, timeout)
+            if outcome != ACCEPTED:
+                check_outcome(self, outcome, timeout)
+            answer = slot.get(None if until is None else max(0.0, until - time.monotonic()))
+        finally:
+            self.post.forget(number)
+        if answer is None:
+            raise TimeoutError(f"{kernel_id!r} did not answer within {timeout} s")
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    def send_array(self, array: np.ndarray[Any, Any], timeout: float | None) -> int:
+        """Send the messages of a structured array."""
+        if self.kernel.input_type is None:
+            raise MessageError(f"{self.kernel.kernel_id!r} has no input_type, so an array says nothing; send messages")
+        return self.inbox.put_many(self.kernel.input_type.from_array(array), timeout)[0]
+
+    def receive_array(self, n: int, timeout: float | None) -> np.ndarray[Any, Any]:
+        """Messages of the output mailbox as a structured array."""
+        output_type = self.kernel.output_type
+        require_fixed(output_type, f"an array of what {self.kernel.kernel_id!r} sends")
+        assert output_type is not None
+        return output_type.to_array(self.outbox.get_many(n, timeout))
 
     def check_output(self, message: Any) -> None:
         """Refuse what is not of the output type."""
@@ -272,13 +308,3 @@ class ThreadActor(HostActor):
             f"{self.kernel.kernel_id!r} has not finished within {timeout} s, and a thread cannot be stopped; it stays "
             f"TERMINATING with {self.inbox.depth} messages left"
         )
-
-
-def ended_error(actor: Actor) -> RingError:
-    """Why an actor that has ended, or ends, does not do what was asked."""
-    kernel_id = actor.kernel.kernel_id
-    if actor.state is KernelState.FAILED and actor.error is not None:
-        error: RingError = ActorFailedError(f"{kernel_id!r} failed: {type(actor.error).__name__}: {actor.error}")
-        error.__cause__ = actor.error
-        return error
-    return RingError(f"{kernel_id!r} is {actor.state.name}, and takes and gives no more messages; launch it again")

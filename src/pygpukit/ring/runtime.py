@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 from pygpukit.errors import ActorFailedError, RingError
 from pygpukit.ring.actor import Actor
 from pygpukit.ring.client import RingClient
-from pygpukit.ring.delivery import check_input, check_outcome
-from pygpukit.ring.host import CoroutineActor, ThreadActor, ended_error
+from pygpukit.ring.delivery import check_input, check_outcome, ended_error
+from pygpukit.ring.host import CoroutineActor, ThreadActor
 from pygpukit.ring.kernel import RingKernel, find_kernel
 from pygpukit.ring.post import DeadLetter, Post
 from pygpukit.ring.states import KernelState, check_transition
@@ -283,7 +283,7 @@ class RingKernelRuntime:
             self.run(self.launch(kernel_id))
             self.run(self.activate(kernel_id))
         actor = self._launched(kernel_id)
-        return RingClient(actor, self._post, self._running_loop())
+        return RingClient(actor, self._running_loop())
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine, such as ``runtime.deactivate(id)``, in the runtime's loop, and wait for it here."""
