@@ -1,4 +1,16 @@
-//! Ring kernels, the host's side.
+//! Ring kernels, as far as the host sees them: mailboxes, waiting for them, and what they measure; and the host's end of
+//! the rings that a device reads and writes.
 
+pub mod histogram;
 pub mod link;
 pub mod mapped;
+pub mod park;
+pub mod queue;
+
+/// What the queue locks with. A model checker's test compiles the queue against its own.
+mod sync {
+    pub use parking_lot::{Mutex, MutexGuard};
+}
+
+#[cfg(test)]
+mod tests;
