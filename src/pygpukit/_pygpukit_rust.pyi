@@ -361,6 +361,7 @@ class TaskLease:
 
 class TurnOrders:
     def obey(self) -> None: ...
+    def report(self) -> None: ...
 
 class QosTaskMeta:
     id: Final[str]

@@ -10,6 +10,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pygpukit.errors import AdmissionError, TaskCancelledError
+from pygpukit.scheduler.figures import row_of
 
 if TYPE_CHECKING:
     from pygpukit import _pygpukit_rust as _native
@@ -186,11 +187,11 @@ class Task(Generic[_T]):
         bool
             False if it had ended already.
         """
-        return self._scheduler._cancel_task(self)
+        return self._scheduler._roster.cancel(self)
 
     def stats(self) -> dict[str, Any]:
         """What the task has used and waited for; see `Scheduler.stats`."""
-        return self._scheduler._row(self)
+        return row_of(self)
 
 
 def current_task() -> Task[Any] | None:

@@ -1,0 +1,115 @@
+"""The life of a task, from its start to its end: in a thread, in an event loop, or around a block."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pygpukit import _pygpukit_rust as _native
+from pygpukit.core.context import drive
+from pygpukit.errors import TaskCancelledError
+from pygpukit.scheduler.task import Task, _current
+
+if TYPE_CHECKING:
+    from pygpukit.scheduler.roster import Roster
+
+__all__ = ["coroutine_starter", "tenancy", "thread_starter"]
+
+_T = TypeVar("_T")
+
+
+@contextmanager
+def tenancy(roster: Roster, task: Task[Any]) -> Iterator[None]:
+    """Start the task, be it in this thread, and wait for its work."""
+    lease = roster.start(task)
+    token = _current.set(task)
+    lease._enter()
+    try:
+        yield
+        lease.stream.synchronize()
+    finally:
+        _current.reset(token)
+        lease._leave()
+
+
+def thread_starter(roster: Roster, task: Task[_T], call: Callable[[Task[_T]], _T]) -> Callable[[], None]:
+    """What starts a task that runs in a thread of its own."""
+    return lambda: roster.workers.run(lambda: _run(roster, task, call))
+
+
+def _run(roster: Roster, task: Task[_T], call: Callable[[Task[_T]], _T]) -> None:
+    """The life of a task in its thread."""
+    outcome: _T | None = None
+    failure: BaseException | None = None
+    try:
+        with tenancy(roster, task):
+            outcome = call(task)
+    except BaseException as error:
+        failure = error
+    # What the function entered and did not leave must not reach the next task of this thread.
+    _native.swap_context(None)
+    roster.conclude(task, outcome, failure)
+    # Its traceback has this frame: the arrays of the function would stay until the collector comes by.
+    failure = None
+
+
+def coroutine_starter(roster: Roster, task: Task[_T], call: Callable[[Task[_T]], Any]) -> Callable[[], None]:
+    """What starts a coroutine: in the event loop that runs here, or in a loop of its own."""
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        return thread_starter(roster, task, lambda own: asyncio.run(_step_alone(own, call)))
+
+    def start() -> None:
+        try:
+            loop.call_soon_threadsafe(begin)
+        except RuntimeError as closed:
+            failure = closed
+            roster.workers.run(lambda: roster.conclude(task, None, failure))
+
+    def begin() -> None:
+        running = loop.create_task(_run_coroutine(roster, task, call), name=task.name)
+
+        task._interrupt = lambda: loop.call_soon_threadsafe(running.cancel)
+
+    return start
+
+
+async def _step(task: Task[_T], call: Callable[[Task[_T]], Any]) -> Any:
+    assert task._lease is not None
+    return await drive(call(task), task._lease.exec_context())
+
+
+async def _step_alone(task: Task[_T], call: Callable[[Task[_T]], Any]) -> Any:
+    """The same in a loop of its own, which others can wake to cancel it."""
+    loop, running = asyncio.get_running_loop(), asyncio.current_task()
+    assert running is not None
+    task._interrupt = lambda: loop.call_soon_threadsafe(running.cancel)
+    try:
+        if task._cancel.is_set():
+            raise asyncio.CancelledError
+        return await _step(task, call)
+    except asyncio.CancelledError:
+        raise TaskCancelledError(f"task '{task.name}' was cancelled") from None
+
+
+async def _run_coroutine(roster: Roster, task: Task[Any], call: Callable[[Task[Any]], Any]) -> None:
+    """The life of a task in an event loop. Starting and ending wait for the device, and do so elsewhere."""
+    outcome: Any = None
+    failure: BaseException | None = None
+    try:
+        lease = await asyncio.to_thread(roster.start, task)
+        token = _current.set(task)
+        try:
+            outcome = await _step(task, call)
+            await asyncio.to_thread(lease.stream.synchronize)
+        finally:
+            _current.reset(token)
+    except asyncio.CancelledError as error:
+        task._cancel.set()
+        failure = TaskCancelledError(str(error) or f"task '{task.name}' was cancelled")
+    except BaseException as error:
+        failure = error
+    await asyncio.shield(asyncio.to_thread(roster.conclude, task, outcome, failure))
