@@ -7,7 +7,7 @@ import threading
 from typing import Any
 
 import pytest
-from checks import PATIENCE, await_state, use_device
+from checks import PATIENCE, await_state, until_cancelled, use_device
 
 import pygpukit as gp
 from pygpukit.errors import AdmissionError, TaskCancelledError
@@ -209,6 +209,72 @@ def test_a_coroutine_admitted_after_its_loop_has_ended(scheduler: Scheduler) -> 
     go_on.set()
     assert isinstance(task.exception(PATIENCE), RuntimeError)
     assert task.state == "failed"
+
+
+def test_a_coroutine_that_its_loop_does_not_begin(scheduler: Scheduler) -> None:
+    async def forever() -> None:
+        await asyncio.sleep(PATIENCE)
+
+    async def main() -> Task[None]:
+        return scheduler.submit(forever, memory="1MiB")
+
+    # The loop cancels it before its first step.
+    task = asyncio.run(main())
+    assert isinstance(task.exception(PATIENCE), TaskCancelledError)
+    assert task.state == "cancelled"
+
+
+def test_a_coroutine_admitted_while_its_loop_closes(scheduler: Scheduler) -> None:
+    closing = threading.Event()
+
+    def hold_the_loop() -> None:
+        # What the loop waits for after it takes no more work for threads.
+        closing.wait(PATIENCE)
+        holder.cancel()
+        task.wait(PATIENCE)
+
+    async def answer() -> int:
+        return 42
+
+    async def main() -> None:
+        nonlocal task
+        task = scheduler.submit(answer, memory="64MiB")
+        loop = asyncio.get_running_loop()
+        loop.run_in_executor(None, hold_the_loop)
+        shutdown = loop.shutdown_default_executor
+
+        async def tell() -> None:
+            loop.call_later(0.01, closing.set)
+            await shutdown()
+
+        loop.shutdown_default_executor = tell  # type: ignore[method-assign]
+
+    task: Task[int]
+    holder = scheduler.submit(until_cancelled, memory="64MiB")
+    asyncio.run(main())
+    assert task.result(PATIENCE) == 42
+
+
+def test_a_loop_that_is_closed_with_a_task_in_it(scheduler: Scheduler) -> None:
+    async def forever() -> None:
+        await asyncio.sleep(PATIENCE)
+
+    async def main() -> Task[None]:
+        task = scheduler.submit(forever, memory="1MiB")
+        while task.state != "running":
+            await asyncio.sleep(0)
+        return task
+
+    loop = asyncio.new_event_loop()
+    task = loop.run_until_complete(main())
+    left = asyncio.all_tasks(loop)
+    loop.close()
+    assert task.state == "running"
+    # Nobody but who cancels it can know that it will never end.
+    assert task.cancel()
+    assert isinstance(task.exception(PATIENCE), TaskCancelledError)
+    for pending in left:
+        pending._log_destroy_pending = False  # type: ignore[attr-defined]
 
 
 def test_coroutines_wait_in_the_queue_too(scheduler: Scheduler) -> None:

@@ -109,6 +109,8 @@ class Roster:
     def conclude(self, task: Task[Any], outcome: Any, failure: BaseException | None) -> None:
         """Give back what the task had, start those admitted in its place, and tell those who wait for it."""
         with task._starting:
+            if task.done():
+                return
             lease = task._lease
             if lease is not None:
                 lease.end()
@@ -161,9 +163,13 @@ class Roster:
         lease = task._lease
         if lease is not None:
             lease.end()
-        if task._interrupt is not None:
-            with suppress(RuntimeError):
-                task._interrupt()
+        interrupt = task._interrupt
+        if interrupt is not None:
+            try:
+                interrupt()
+            except RuntimeError:
+                # Its event loop was closed before it had ended: nobody else will end it.
+                self.conclude(task, None, TaskCancelledError(f"task '{task.name}' was cancelled"))
         return True
 
     def find(self, number: int) -> Task[Any] | dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -71,8 +72,20 @@ def coroutine_starter(roster: Roster, task: Task[_T], call: Callable[[Task[_T]],
 
     def begin() -> None:
         running = loop.create_task(_run_coroutine(roster, task, call), name=task.name)
-
         task._interrupt = lambda: loop.call_soon_threadsafe(running.cancel)
+        # Not by the coroutine: one that is cancelled before its first step never runs.
+        running.add_done_callback(end)
+
+    def end(running: asyncio.Task[tuple[Any, BaseException | None]]) -> None:
+        # It keeps what the function returned.
+        task._interrupt = None
+        outcome: Any = None
+        failure: BaseException | None = TaskCancelledError(f"task '{task.name}' was cancelled")
+        if running.cancelled():
+            task._cancel.set()
+        else:
+            outcome, failure = running.result()
+        roster.workers.run(lambda: roster.conclude(task, outcome, failure))
 
     return start
 
@@ -95,21 +108,37 @@ async def _step_alone(task: Task[_T], call: Callable[[Task[_T]], Any]) -> Any:
         raise TaskCancelledError(f"task '{task.name}' was cancelled") from None
 
 
-async def _run_coroutine(roster: Roster, task: Task[Any], call: Callable[[Task[Any]], Any]) -> None:
-    """The life of a task in an event loop. Starting and ending wait for the device, and do so elsewhere."""
-    outcome: Any = None
-    failure: BaseException | None = None
+async def _run_coroutine(
+    roster: Roster, task: Task[Any], call: Callable[[Task[Any]], Any]
+) -> tuple[Any, BaseException | None]:
+    """The life of a task in an event loop, and how it ended. It waits for the device elsewhere."""
     try:
-        lease = await asyncio.to_thread(roster.start, task)
+        lease = await _elsewhere(roster, lambda: roster.start(task))
         token = _current.set(task)
         try:
             outcome = await _step(task, call)
-            await asyncio.to_thread(lease.stream.synchronize)
+            await _elsewhere(roster, lease.stream.synchronize)
         finally:
             _current.reset(token)
     except asyncio.CancelledError as error:
         task._cancel.set()
-        failure = TaskCancelledError(str(error) or f"task '{task.name}' was cancelled")
+        return None, TaskCancelledError(str(error) or f"task '{task.name}' was cancelled")
     except BaseException as error:
-        failure = error
-    await asyncio.shield(asyncio.to_thread(roster.conclude, task, outcome, failure))
+        return None, error
+    return outcome, None
+
+
+async def _elsewhere(roster: Roster, function: Callable[[], _T]) -> _T:
+    """Await a function that runs in a thread of the scheduler's: a loop that closes has none left."""
+    future: Future[_T] = Future()
+    # Whoever stops waiting does not stop it.
+    future.set_running_or_notify_cancel()
+
+    def run() -> None:
+        try:
+            future.set_result(function())
+        except BaseException as error:
+            future.set_exception(error)
+
+    roster.workers.run(run)
+    return await asyncio.wrap_future(future)
