@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import threading
 from typing import Any
 
@@ -284,6 +285,29 @@ def test_coroutines_wait_in_the_queue_too(scheduler: Scheduler) -> None:
         return [value for _, value in await asyncio.gather(*tasks)]
 
     assert asyncio.run(main()) == [3.0] * 5
+
+
+def test_a_coroutine_that_waited_has_the_context_it_was_submitted_with(scheduler: Scheduler) -> None:
+    variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="nobody's")
+
+    async def read() -> str:
+        return variable.get()
+
+    def end_holder() -> None:
+        variable.set("the holder's")
+        block.__exit__(None, None, None)
+
+    async def main() -> str:
+        variable.set("mine")
+        task = scheduler.submit(read, memory="64MiB")
+        assert task.decision == "queued"
+        end_holder_in.run(end_holder)
+        return await task
+
+    end_holder_in = contextvars.copy_context()
+    block = scheduler.task(memory="64MiB")
+    end_holder_in.run(block.__enter__)
+    assert asyncio.run(main()) == "mine"
 
 
 def test_yielding_in_a_coroutine(scheduler: Scheduler) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -62,10 +63,12 @@ def coroutine_starter(roster: Roster, task: Task[_T], call: Callable[[Task[_T]],
         loop = asyncio.get_running_loop()
     except RuntimeError:
         return thread_starter(roster, task, lambda own: asyncio.run(_step_alone(own, call)))
+    # Of whoever submitted it, as for any coroutine, and not of who happens to make room for it.
+    context = contextvars.copy_context()
 
     def start() -> None:
         try:
-            loop.call_soon_threadsafe(begin)
+            loop.call_soon_threadsafe(begin, context=context)
         except RuntimeError as closed:
             failure = closed
             roster.workers.run(lambda: roster.conclude(task, None, failure))
