@@ -374,3 +374,20 @@ def test_figures_of_many_tasks(scheduler: Scheduler) -> None:
     # Whoever has the task has its figures.
     assert first.stats()["submissions"] >= 20
     assert scheduler.stats(tasks[-1].id)["state"] == "done"
+
+
+def test_tasks_for_which_there_is_no_thread(
+    scheduler: Scheduler, full: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting = [scheduler.submit(use_device, memory="64MiB") for _ in range(3)]
+
+    def refuse(function: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(scheduler._roster.workers, "run", refuse)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            scheduler.submit(use_device)
+        full.set()
+        assert [str(task.exception(PATIENCE)) for task in waiting] == ["can't start new thread"] * 3
+    assert scheduler.submit(use_device, memory="64MiB").result(PATIENCE) == 1000

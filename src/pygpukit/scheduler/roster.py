@@ -89,7 +89,11 @@ class Roster:
         if late:
             self.conclude(task, None, TaskCancelledError(SHUT_DOWN))
             raise RuntimeError(SHUT_DOWN)
-        start()
+        try:
+            start()
+        except BaseException as error:
+            self.conclude(task, None, error)
+            raise
 
     def start(self, task: Task[Any]) -> _native.TaskLease:
         """Give a task its place on the device."""
@@ -107,10 +111,14 @@ class Roster:
         return lease
 
     def conclude(self, task: Task[Any], outcome: Any, failure: BaseException | None) -> None:
-        """Give back what the task had, start those admitted in its place, and tell those who wait for it."""
+        """Give back what the task had, tell those who wait for it, and start those admitted in its place."""
+        self.start_all(self._end(task, outcome, failure))
+
+    def _end(self, task: Task[Any], outcome: Any, failure: BaseException | None) -> list[int]:
+        """End a task; returns the numbers of those admitted in its place."""
         with task._starting:
             if task.done():
-                return
+                return []
             lease = task._lease
             if lease is not None:
                 lease.end()
@@ -132,7 +140,6 @@ class Roster:
             self._ended[task.id] = row_of(task)
             while len(self._ended) > _KEPT_TASKS:
                 del self._ended[next(iter(self._ended))]
-        self.start_all(admitted)
         future = task._future
         if cancelled:
             future.cancel()
@@ -141,14 +148,21 @@ class Roster:
             future.set_exception(failure)
         else:
             future.set_result(outcome)
+        return admitted
 
     def start_all(self, numbers: Sequence[int]) -> None:
         """Start tasks that were admitted in place of others."""
-        for number in numbers:
+        admitted = list(numbers)
+        for number in admitted:
             with self._lock:
-                start = self._starts.pop(number, None)
-            if start is not None:
+                task, start = self._tasks.get(number), self._starts.pop(number, None)
+            if task is None or start is None:
+                continue
+            try:
                 start()
+            except Exception as error:
+                # The system has no thread for it, and its place is the next one's.
+                admitted += self._end(task, None, error)
 
     def cancel(self, task: Task[Any]) -> bool:
         """Take a task out of the queue, or make it stop; False if it had ended already."""
