@@ -391,3 +391,24 @@ def test_tasks_for_which_there_is_no_thread(
         full.set()
         assert [str(task.exception(PATIENCE)) for task in waiting] == ["can't start new thread"] * 3
     assert scheduler.submit(use_device, memory="64MiB").result(PATIENCE) == 1000
+
+
+def test_a_block_whose_end_is_interrupted(scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch) -> None:
+    core = scheduler._core
+    interrupts = [KeyboardInterrupt]
+
+    class Interrupted:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(core, name)
+
+        def finish(self, number: int) -> list[int]:
+            if interrupts:
+                raise interrupts.pop()
+            return core.finish(number)
+
+    monkeypatch.setattr(scheduler._roster, "_core", Interrupted())
+    with scheduler.task(memory="64MiB") as block:
+        waiting = scheduler.submit(use_device, memory="64MiB")
+        assert waiting.decision == "queued"
+    assert isinstance(block.exception(PATIENCE), KeyboardInterrupt)
+    assert waiting.result(PATIENCE) == 1000

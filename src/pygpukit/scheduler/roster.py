@@ -127,7 +127,9 @@ class Roster:
             try:
                 admitted = self._core.finish(task.id)
             except BaseException as error:
+                # Ctrl-C, while the device was waited for. Other threads hear no signals: its place must not be lost.
                 admitted, failure = [], failure or error
+                self.workers.run(lambda: self._finish(task.id))
             if lease is not None:
                 task._lease = None
                 if task.policy == "guaranteed":
@@ -149,6 +151,11 @@ class Roster:
         else:
             future.set_result(outcome)
         return admitted
+
+    def _finish(self, number: int) -> None:
+        # A device that is lost has no places to give back.
+        with suppress(Exception):
+            self.start_all(self._core.finish(number))
 
     def start_all(self, numbers: Sequence[int]) -> None:
         """Start tasks that were admitted in place of others."""
