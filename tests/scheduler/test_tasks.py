@@ -7,6 +7,7 @@ import threading
 import traceback
 import weakref
 from collections.abc import Iterator
+from concurrent.futures import CancelledError
 from typing import Any
 
 import pytest
@@ -60,7 +61,9 @@ def test_exceptions_arrive_with_their_traceback(scheduler: Scheduler) -> None:
     assert task.wait(0)
 
 
-@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, GeneratorExit, TimeoutError, StopIteration])
+@pytest.mark.parametrize(
+    "kind", [SystemExit, KeyboardInterrupt, GeneratorExit, TimeoutError, StopIteration, CancelledError]
+)
 def test_unusual_exceptions_are_failures_too(scheduler: Scheduler, kind: type[BaseException]) -> None:
     def fail() -> None:
         raise kind("odd")

@@ -135,6 +135,9 @@ class Task(Generic[_T]):
         try:
             return self._future.result(timeout)
         except CancelledError:
+            if not self._future.cancelled():
+                # The function's own, of something that it waited for.
+                raise
             raise TaskCancelledError(f"task '{self.name}' was cancelled") from None
         except TimeoutError:
             if self._future.done():
