@@ -415,3 +415,13 @@ def test_a_block_whose_end_is_interrupted(scheduler: Scheduler, monkeypatch: pyt
         assert waiting.decision == "queued"
     assert isinstance(block.exception(PATIENCE), KeyboardInterrupt)
     assert waiting.result(PATIENCE) == 1000
+
+
+def test_a_task_does_not_wait_for_its_own_end(scheduler: Scheduler) -> None:
+    for options in ({}, {"cancel": True}):
+        with pytest.raises(RuntimeError, match="inside of one, 'suicide', which it would wait for"):
+            scheduler.submit(scheduler.shutdown, kwargs=options, name="suicide").result(PATIENCE)
+    # It has not been done by halves.
+    assert scheduler.submit(use_device).result(PATIENCE) == 1000
+    assert scheduler.submit(scheduler.shutdown, kwargs={"wait": False}).result(PATIENCE) is False
+    assert scheduler.shutdown()

@@ -21,7 +21,7 @@ from pygpukit.scheduler.periodic import run_jobs
 from pygpukit.scheduler.publish import publish, unpublished_because
 from pygpukit.scheduler.roster import SHUT_DOWN, Roster
 from pygpukit.scheduler.running import coroutine_starter, tenancy, thread_starter
-from pygpukit.scheduler.task import Decision, Task
+from pygpukit.scheduler.task import Decision, Task, current_task
 from pygpukit.scheduler.trace import Trace
 
 if TYPE_CHECKING:
@@ -417,11 +417,22 @@ class Scheduler:
         -------
         bool
             Whether every task has ended.
+
+        Raises
+        ------
+        RuntimeError
+            If a task of this scheduler would wait for itself.
         """
         if os.getpid() != self._pid:
             # The threads of the tasks did not follow into this fork: nobody would end the wait.
             self._roster.is_closed = True
             return not self._roster
+        here = current_task()
+        if wait and timeout is None and here is not None and here._scheduler is self:
+            raise RuntimeError(
+                f"shutdown() waits for every task, and was called inside of one, '{here.name}', which it would wait for"
+                " without end: give it wait=False or a timeout, or call it outside"
+            )
         tasks = self._roster.close()
         if cancel:
             for task in reversed(tasks):
