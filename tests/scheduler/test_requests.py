@@ -58,6 +58,7 @@ BAD_VALUES: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"jobs": 1.5, "period": 0.1, "cost": 0.01}, TypeError, "float"),
     ({"args": 3}, TypeError, "int"),
     ({"kwargs": 3}, TypeError, "int"),
+    ({"name": 3}, TypeError, "submit(): 'name': 3 is not a str"),
     ({"colour": "red"}, TypeError, "submit(): got an unexpected keyword argument 'colour'"),
     ({"timeout": 1.0}, TypeError, "'timeout'"),
 ]
@@ -115,6 +116,7 @@ def test_bad_schedulers(asked: dict[str, Any], kind: type[Exception], text: str)
         ({"compute": -0.5}, ValueError, "compute=-0.5"),
         ({"compute": 1.5}, ValueError, "compute=1.5"),
         ({"compute": 0.5, "compute_limit": 0.1}, ValueError, "compute_limit=10% of partition 'part' is below"),
+        ({"compute_limit": 0}, ValueError, "compute_limit=0 of partition 'part' would never let a task run"),
         ({"isolation": "wall"}, ValueError, "auto, sm, time, process"),
         ({"priority_band": (3, 1)}, ValueError, "(3, 1)"),
         ({"priority_band": 3}, TypeError, "'priority_band'"),
@@ -172,6 +174,14 @@ def test_a_partition_in_use_is_not_removed(scheduler: Scheduler) -> None:
         with pytest.raises(DeviceError, match=r"in use \(tasks: 1, waiting: 0\)"):
             part.remove()
         assert part.usage()["tasks"] == 1
+    part.remove()
+
+
+def test_a_partition_submits_to_itself(scheduler: Scheduler) -> None:
+    part = scheduler.create_partition("part")
+    for ask in (lambda: part.submit(nothing, partition="default"), lambda: part.task(partition="default")):
+        with pytest.raises(TypeError, match="multiple values for keyword argument 'partition'"):
+            ask()
     part.remove()
 
 

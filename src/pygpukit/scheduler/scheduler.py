@@ -152,6 +152,7 @@ class Scheduler:
         TypeError
             If the function is to run in a process of its own, and it or its arguments cannot be pickled.
         """
+        self._refuse_in_forks()
         if not callable(fn):
             raise TypeError(f"submit() runs a function, not {type(fn).__name__}")
         if jobs is not None and request.get("period") is None:
@@ -182,6 +183,14 @@ class Scheduler:
             self._roster.begin(task, starter(self._roster, task, call))
         return task
 
+    def _refuse_in_forks(self) -> None:
+        # Before anything is asked of the core: the threads that are not here may have left its locks locked.
+        if os.getpid() != self._pid:
+            raise ForkError(
+                f"this scheduler belongs to process {self._pid}, and its threads did not follow into this fork of it: "
+                "make a new scheduler here"
+            )
+
     def _is_apart(self, partition: str | Partition, request: Mapping[str, Any]) -> bool:
         """Does a task run in a process of its own?"""
         asked = request.get("isolation")
@@ -193,11 +202,8 @@ class Scheduler:
     def _admit(self, name: str, partition: str | Partition, request: dict[str, Any]) -> Task[Any]:
         sandbox = bool(request.pop("sandbox", False))
         where = partition.name if isinstance(partition, Partition) else partition
-        if os.getpid() != self._pid:
-            raise ForkError(
-                f"this scheduler belongs to process {self._pid}, and its threads did not follow into this fork of it: "
-                "make a new scheduler here"
-            )
+        if not isinstance(name, str):
+            raise TypeError(f"submit(): 'name': {name!r} is not a str")
         if self._roster.is_closed:
             raise RuntimeError(SHUT_DOWN)
         try:
@@ -248,6 +254,7 @@ class Scheduler:
         ...     task.state
         'running'
         """
+        self._refuse_in_forks()
         if self._is_apart(partition, request):
             raise ValueError("a block runs where it stands: for isolation='process' submit() a function")
         task: Task[None] = self._admit(name, partition, request)
