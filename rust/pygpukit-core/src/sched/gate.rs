@@ -273,7 +273,7 @@ impl Gate {
     /// A tenant goes. What it submitted is measured when it ends.
     pub(super) fn leave(&self, lease: &Arc<Lease>) {
         let mut inner = self.inner.lock();
-        if inner.seats.get(lease.seat()).and_then(Option::as_ref).is_none_or(|known| !Arc::ptr_eq(known, lease)) {
+        if !inner.is_seated(lease) {
             return;
         }
         inner.turns.withdraw(lease.seat());
@@ -451,6 +451,11 @@ impl Inner {
         }
     }
 
+    /// Is the tenant still here? Its seat may be another's by now.
+    pub(super) fn is_seated(&self, lease: &Arc<Lease>) -> bool {
+        self.seats.get(lease.seat()).and_then(Option::as_ref).is_some_and(|known| Arc::ptr_eq(known, lease))
+    }
+
     fn free(&mut self, seat: Seat) {
         self.turns.quit(seat);
         if let Some(place) = self.seats.get_mut(seat) {
@@ -599,7 +604,8 @@ impl Inner {
             for mark in &span.ends {
                 measured = measured.max(span.start.until(mark)?);
             }
-            self.turns.measured(span.lease.seat(), span.tier, span.predicted, measured);
+            let seat = self.is_seated(&span.lease).then(|| span.lease.seat());
+            self.turns.measured(seat, span.tier, span.predicted, measured);
             self.report(span.predicted, measured);
             self.costs.learn(&span.batch, measured);
             span.lease.learned(&span.batch, measured);

@@ -394,16 +394,17 @@ impl Lease {
 
     fn account(self: &Arc<Self>, inner: &mut Inner, tier: Tier, report: Report) {
         let now = self.gate().now();
-        if inner.turns.holds(self.seat()) {
+        let seated = inner.is_seated(self);
+        if seated && inner.turns.holds(self.seat()) {
             {
                 let mut own = self.own();
                 own.spent += report.spent;
                 own.busy_until = now.saturating_add_signed(report.ahead);
             }
             inner.absorb();
-            inner.turns.measured(self.seat(), tier, report.covered, report.measured);
+            inner.turns.measured(Some(self.seat()), tier, report.covered, report.measured);
             inner.turns.expect_idle_by(now.saturating_add_signed(report.ahead));
-        } else {
+        } else if seated {
             inner.turns.charge(self.seat(), tier, report.spent + report.measured - report.covered);
         }
         if report.measured > 0 {

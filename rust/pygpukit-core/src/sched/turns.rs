@@ -429,11 +429,11 @@ impl Turns {
         self.holder = None;
     }
 
-    /// Work charged as predicted, in a turn of this tier, took that long.
-    pub fn measured(&mut self, seat: Seat, tier: Tier, predicted_ns: i64, measured_ns: i64) {
+    /// Work charged as predicted, in a turn of this tier, took that long. None: whoever submitted it has gone.
+    pub fn measured(&mut self, seat: Option<Seat>, tier: Tier, predicted_ns: i64, measured_ns: i64) {
         let difference = measured_ns - predicted_ns;
         self.busy_until = self.busy_until.saturating_add_signed(difference);
-        if let Some(tenant) = self.tenant(seat) {
+        if let Some(tenant) = seat.and_then(|seat| self.tenant(seat)) {
             tenant.charge(tier, difference);
         }
     }

@@ -2,6 +2,7 @@
 
 mod cases;
 mod deadlines;
+mod gates;
 mod model;
 mod random;
 mod turns;

@@ -137,7 +137,7 @@ fn simulate(clients: &[Client], duration: u64, window: u64) -> Outcome {
         batches.retain(|b| {
             let seen = b.end <= now;
             if seen {
-                turns.measured(b.seat, b.tier, b.predicted, (b.end - b.start) as i64);
+                turns.measured(Some(b.seat), b.tier, b.predicted, (b.end - b.start) as i64);
                 let client = seats.iter().position(|s| *s == b.seat).map(|i| &mut clients[i]).unwrap();
                 if client.learns {
                     client.predicted_ns += ((b.end - b.start) as i64 / b.kernels - client.predicted_ns) / 4;

@@ -1,0 +1,62 @@
+//! Gates, with work that the device has not done yet.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use smallvec::SmallVec;
+
+use super::*;
+use crate::command::{Command, HostFn, Work};
+use crate::cpu::{CpuConfig, CpuDevice};
+use crate::exec::ExecCtx;
+use crate::launch::submit;
+use crate::memory::ArenaMode;
+use crate::runtime::DeviceState;
+use crate::sched::clock::Monotonic;
+use crate::sched::turns::{Terms, WHOLE};
+
+const EQUAL: Terms = Terms {
+    class: Class::Burstable,
+    request: 0,
+    limit: WHOLE,
+    weight: 1,
+    priority: 0,
+    quantum_ns: 1_000_000,
+    lead_ns: 500_000,
+};
+
+fn busy(time: Duration) -> Command {
+    let function: HostFn = Arc::new(move || {
+        let start = Instant::now();
+        while start.elapsed() < time {
+            std::thread::yield_now();
+        }
+        Ok(())
+    });
+    Command { work: Work::Host(function), uses: SmallVec::new(), cost_key: 0 }
+}
+
+#[test]
+fn who_takes_a_seat_does_not_pay_for_who_had_it() {
+    let config = CpuConfig { total_memory: Some(1 << 30), deferred: Some(1), ..CpuConfig::default() };
+    let state = DeviceState::new(CpuDevice::new(config), ArenaMode::Vmm, false).unwrap();
+    let gate = Gate::new(&state.lane, Arc::new(Monotonic));
+    let stream = state.stream(0).unwrap();
+    let first = gate.join("first", EQUAL);
+    let mut ctx = ExecCtx::default_for(state).on_stream(&stream);
+    ctx.lease = Some(first.clone());
+    submit(&ctx, busy(Duration::from_millis(20))).unwrap();
+    // It is cancelled while its work, which takes far longer than was supposed, is on its way.
+    first.end();
+    let (second, third) = (gate.join("second", EQUAL), gate.join("third", EQUAL));
+    assert_eq!(second.seat(), first.seat());
+    stream.synchronize(&mut || Ok(())).unwrap();
+    gate.look();
+    assert!(first.used().measured_ns > 10_000_000, "{:?}", first.used());
+    let mut inner = gate.lock();
+    let now = gate.now();
+    for lease in [&third, &second] {
+        inner.turns.arrive(lease.seat(), now);
+    }
+    assert_eq!(inner.turns.next_seat(), Some(second.seat()));
+}
