@@ -296,9 +296,7 @@ impl Turns {
 
     /// Would the holder go first, if it wanted another turn?
     pub fn is_holder_ahead_of(&self, seat: Seat) -> bool {
-        let rank = |seat: Seat| self.tenants.get(seat).and_then(Option::as_ref).map(|tenant| tenant.rank(seat));
-        let holder = self.holder.and_then(|hold| rank(hold.seat));
-        holder.zip(rank(seat)).is_some_and(|(holder, other)| holder < other)
+        self.holder.is_some_and(|hold| self.outranks(hold.seat, seat))
     }
 
     /// Who has the next turn, of those who want one.
