@@ -294,6 +294,20 @@ fn turns_that_end_without_a_word_keep_nobody_waiting() {
 }
 
 #[test]
+fn a_scheduler_leaves_the_turns_of_another_alone() {
+    let one = scheduler();
+    let two = Arc::new(Scheduler::new(one.state(), Options::default(), Arc::new(Monotonic)).unwrap());
+    let first = start(&one, "first", Request::new(Class::BestEffort));
+    let second = start(&two, "second", Request::new(Class::BestEffort));
+    two.finish(second.id, &mut || Ok(())).unwrap();
+    // Work of nobody still takes turns with the first task.
+    let unscheduled = one.state().unscheduled().unwrap();
+    assert!(!unscheduled.is_ended() && Arc::ptr_eq(unscheduled.gate(), first.lease.gate()));
+    one.finish(first.id, &mut || Ok(())).unwrap();
+    assert!(one.state().unscheduled().is_none());
+}
+
+#[test]
 fn turns_are_traced_without_overlap() {
     let scheduler = scheduler();
     scheduler.set_trace(true);

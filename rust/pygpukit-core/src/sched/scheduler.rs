@@ -403,11 +403,10 @@ impl Scheduler {
     /// Work of nobody takes turns with the tasks while there are any.
     fn set_unscheduled(&self, book: &Book) {
         let now = self.state.unscheduled();
-        let wanted = !book.tenants.is_empty();
-        if wanted == now.is_some() {
-            return;
-        }
-        if wanted {
+        if !book.tenants.is_empty() {
+            if now.is_some() {
+                return;
+            }
             let terms = Terms {
                 class: Class::Burstable,
                 request: 0,
@@ -418,7 +417,10 @@ impl Scheduler {
                 lead_ns: LEAD_NS,
             };
             self.state.set_unscheduled(Some(book.device.gate.join("(unscheduled)", terms)));
-        } else if let Some(lease) = self.state.set_unscheduled(None) {
+        } else if now.is_some_and(|lease| Arc::ptr_eq(lease.gate(), &book.device.gate))
+            && let Some(lease) = self.state.set_unscheduled(None)
+        {
+            // Not that of another scheduler, whose tasks go on.
             lease.end();
             self.state.go_home();
         }
