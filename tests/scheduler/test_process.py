@@ -119,6 +119,8 @@ def test_result(scheduler: Scheduler, programs: Any) -> None:
     stats = task.stats()
     assert (stats["mode"], stats["state"]) == ("process", "done")
     assert stats["submissions"] > 0
+    # However short it was: what it used was told before its result.
+    assert 0 < stats["gpu_seconds"] < 60
     assert stats["memory_peak"] >= 2 * x.nbytes
     assert stats["process"] == {"pid": found["pid"], "state": "ended", "exit_code": 0, "mps": False}
     assert is_gone(found["pid"])
