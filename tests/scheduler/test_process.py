@@ -27,7 +27,7 @@ pytestmark = [
 ]
 
 HERE = Path(__file__).resolve().parent
-PATIENCE = 30.0
+PATIENCE = 60.0
 
 few_processors = pytest.mark.skipif(
     (os.cpu_count() or 1) < 4, reason="two processes and the scheduler's own need processors of their own"
