@@ -7,15 +7,13 @@ import contextvars
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from pygpukit import _pygpukit_rust as _native
 from pygpukit.core.context import drive
 from pygpukit.errors import TaskCancelledError
+from pygpukit.scheduler.roster import AGAIN_SECONDS, Roster
 from pygpukit.scheduler.task import Task, _current
-
-if TYPE_CHECKING:
-    from pygpukit.scheduler.roster import Roster
 
 __all__ = ["coroutine_starter", "tenancy", "thread_starter"]
 
@@ -116,7 +114,9 @@ async def _run_coroutine(
 ) -> tuple[Any, BaseException | None]:
     """The life of a task in an event loop, and how it ended. It waits for the device elsewhere."""
     try:
-        lease = await _elsewhere(roster, lambda: roster.start(task))
+        # Not in a thread that waits: whoever has the memory may need the loop to end.
+        while (lease := await _elsewhere(roster, lambda: roster.try_start(task))) is None:
+            await asyncio.sleep(AGAIN_SECONDS)
         token = _current.set(task)
         try:
             outcome = await _step(task, call)
