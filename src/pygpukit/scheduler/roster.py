@@ -111,6 +111,7 @@ class Roster:
         with task._starting:
             lease = task._lease
             if lease is not None:
+                lease.end_all_external()
                 lease.end()
                 with suppress(Exception):
                     task._final = figures_of(task, lease)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pygpukit import _pygpukit_rust as _native
 from pygpukit.core.context import drive
 from pygpukit.errors import TaskCancelledError
+from pygpukit.scheduler.external import following
 from pygpukit.scheduler.task import Task, _current
 
 if TYPE_CHECKING:
@@ -27,8 +28,9 @@ def tenancy(roster: Roster, task: Task[Any]) -> Iterator[None]:
     token = _current.set(task)
     lease._enter()
     try:
-        yield
-        lease.stream.synchronize()
+        with following(task, lease):
+            yield
+            lease.stream.synchronize()
     finally:
         _current.reset(token)
         lease._leave()

@@ -26,6 +26,7 @@ mod account;
 mod arena;
 mod cache;
 mod evict;
+pub mod external;
 mod ferry;
 mod grow;
 mod host_copy;

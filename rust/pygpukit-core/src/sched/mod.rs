@@ -5,6 +5,7 @@ pub mod clock;
 pub mod cost;
 pub mod decision;
 mod edf;
+mod external;
 mod gate;
 mod lease;
 mod ledger;

@@ -1,0 +1,265 @@
+"""torch inside a task: its operators take the task's turns, on its lane's stream and in its memory.
+
+Nothing here imports torch: whoever has imported it gets it.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+from pygpukit import _pygpukit_rust as _native
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+__all__ = ["OperatorTurns", "Torch", "loaded_torch"]
+
+# Of torch's default stream.
+_DEFAULT = 0
+
+
+def loaded_torch() -> ModuleType | None:
+    """The torch module, if it is loaded and made for CUDA."""
+    torch = sys.modules.get("torch")
+    cuda = getattr(getattr(torch, "version", None), "cuda", None)
+    return torch if cuda is not None and hasattr(torch, "cuda") else None
+
+
+class Torch:
+    """torch's current stream and memory in this thread, for a device.
+
+    Parameters
+    ----------
+    torch : module
+        torch.
+    index : int
+        Number of the device.
+    """
+
+    def __init__(self, torch: Any, index: int) -> None:
+        self.module = torch
+        self.index = index
+        self._streams: dict[int, Any] = {}
+        self._pool: Any = None
+
+    @property
+    def is_ready(self) -> bool:
+        """Does torch use the GPU already?"""
+        return bool(self.module.cuda.is_initialized())
+
+    def current(self) -> int:
+        """Handle of the current stream."""
+        return int(self.module._C._cuda_getCurrentRawStream(self.index))
+
+    def set(self, handle: int) -> None:
+        """Make the stream with this handle the current one."""
+        stream = self._streams.get(handle)
+        if stream is None:
+            stream = self._streams[handle] = self.module.cuda.ExternalStream(handle, device=self.index)
+        self.module.cuda.set_stream(stream)
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Put stream and device back at the end."""
+        cuda = self.module.cuda
+        cuda.init()
+        device, stream = cuda.current_device(), cuda.current_stream(self.index)
+        try:
+            yield
+        finally:
+            cuda.set_stream(stream)
+            cuda.set_device(device)
+
+    @contextmanager
+    def memory(self) -> Iterator[None]:
+        """Have torch take memory from the pool that is current in this thread."""
+        cuda = self.module.cuda
+        if not hasattr(cuda, "MemPool"):
+            # Before torch 2.5 there is no way to do it for one thread.
+            yield
+            return
+        if self._pool is None:
+            self._pool = cuda.MemPool(_allocator(self.module).allocator())
+        with cuda.use_mem_pool(self._pool, device=self.index):
+            yield
+
+    def drop_memory(self) -> None:
+        """Give back what torch keeps for later; tensors that live on keep theirs."""
+        self._pool = None
+
+
+@functools.cache
+def _allocator(torch: Any) -> Any:
+    # Kept for good: tensors that outlive their task are freed through it.
+    return torch.cuda.memory.CUDAPluggableAllocator(
+        _native.__file__, "pygpukit_external_alloc", "pygpukit_external_free"
+    )
+
+
+class OperatorTurns:
+    """Gives each operator on the device its turn; a dispatch mode when mixed with torch's.
+
+    Work on a stream that the task's own code has chosen is left there.
+
+    Parameters
+    ----------
+    lease : TaskLease
+        The task's.
+    torch : Torch
+        Its current stream.
+    begin : callable
+        Runs before the first operator.
+    """
+
+    def __init__(self, lease: _native.TaskLease, torch: Torch, begin: Callable[[], object]) -> None:
+        super().__init__()
+        self.has_strayed = False
+        self.is_paused = False
+        self._lease = lease
+        self._torch = torch
+        self._tensor = torch.module.Tensor
+        self._begin: Callable[[], object] | None = begin
+        # Streams that are not the choice of the task's code.
+        self._ours = {_DEFAULT}
+        self._seeds: dict[Any, int] = {}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        kind = None if self.is_paused else self._kind(func, args, kwargs)
+        if kind is None:
+            return func(*args, **kwargs)
+        if self._begin is not None:
+            begin, self._begin = self._begin, None
+            self._ours.add(self._torch.current())
+            begin()
+        current = self._torch.current()
+        if current not in self._ours:
+            self.has_strayed = True
+            return func(*args, **kwargs)
+        handle = self._lease.begin_external(kind)
+        try:
+            if handle != current:
+                self._torch.set(handle)
+                self._ours.add(handle)
+            return func(*args, **kwargs)
+        finally:
+            self._lease.end_external(False)
+
+    def _kind(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int | None:
+        """Which operators cost the same as this; None for one without work on the device."""
+        seed = self._seeds.get(func)
+        if seed is None:
+            seed = self._seeds[func] = 0 if _is_view(func) else hash(func) or 1
+        if seed == 0:
+            return None
+        words: list[Any] = [seed]
+        here = self._look(args, words)
+        if kwargs:
+            here = self._look(kwargs.values(), words) or here or self._is_named(kwargs.get("device"))
+        return hash(tuple(words)) if here else None
+
+    def _look(self, values: Iterable[Any], words: list[Any]) -> bool:
+        """Note what the cost depends on; is a tensor among it that is on the device?"""
+        here = False
+        for value in values:
+            if isinstance(value, self._tensor):
+                here = here or value.get_device() == self._torch.index
+                words += (value.shape, value.dtype)
+            elif isinstance(value, (list, tuple)):
+                here = self._look(value, words) or here
+            elif isinstance(value, int):
+                words.append(value)
+        return here
+
+    def _is_named(self, device: Any) -> bool:
+        if device is None:
+            return False
+        named = self._torch.module.device(device)
+        return bool(named.type == "cuda" and named.index in (None, self._torch.index))
+
+    def push(self) -> None:
+        """Be the mode of this thread."""
+        # Not by `with`: that keeps a flag for all threads, which tasks that end in any order would leave set.
+        _modes()._push_mode(self)
+
+    def pop(self) -> None:
+        """Be it no more, nor whatever was put on top and left there."""
+        modes = _modes()
+        if any(mode is self for mode in modes._get_current_dispatch_mode_stack()):
+            while modes._pop_mode() is not self:
+                pass
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Let operators through: the turn is held by somebody else."""
+        modes = _modes()
+        on_top = modes._get_current_dispatch_mode() is self
+        if on_top:
+            modes._pop_mode()
+        self.is_paused = True
+        try:
+            yield
+        finally:
+            self.is_paused = False
+            if on_top:
+                modes._push_mode(self)
+
+
+def _modes() -> Any:
+    return sys.modules["torch.utils._python_dispatch"]
+
+
+def _is_view(func: Any) -> bool:
+    """Does an operator return its arguments' memory, without writing to it?"""
+    returns = getattr(getattr(func, "_schema", None), "returns", ())
+    return any(value.alias_info is not None and not value.alias_info.is_write for value in returns)
+
+
+def turns_of(lease: _native.TaskLease, torch: Torch, begin: Callable[[], object]) -> OperatorTurns:
+    """A dispatch mode of torch for a task."""
+    return _mode_class(_modes().TorchDispatchMode)(lease, torch, begin)
+
+
+@functools.cache
+def _mode_class(base: type) -> Callable[..., OperatorTurns]:
+    return type("TaskTurns", (OperatorTurns, base), {})
+
+
+@contextmanager
+def operators_in_turns(lease: _native.TaskLease, torch: Torch, memory: bool) -> Iterator[OperatorTurns]:
+    """Let torch's operators in this thread take turns.
+
+    Parameters
+    ----------
+    lease : TaskLease
+        The task's.
+    torch : Torch
+        What to set.
+    memory : bool
+        Whether torch's memory comes from the task's.
+
+    Yields
+    ------
+    OperatorTurns
+        The mode.
+    """
+    with ExitStack() as stack:
+        stack.callback(torch.drop_memory)
+
+        def begin() -> None:
+            stack.enter_context(torch.kept())
+            if memory:
+                stack.enter_context(torch.memory())
+
+        # Backward passes stay in this thread, where its mode, stream and memory are.
+        stack.enter_context(torch.module.autograd.grad_mode.set_multithreading_enabled(False))
+        turns = turns_of(lease, torch, begin)
+        turns.push()
+        stack.callback(turns.pop)
+        yield turns
