@@ -130,8 +130,8 @@ class Region:
         index = self._lease.stream.device.index
         followed = self._task._libraries
         module, cupy = loaded_torch(), _loaded_cupy()
-        if module is not None:
-            torch = Torch(module, index)
+        torch = None if module is None else Torch(module, index)
+        if torch is not None and torch.prepare():
             self._sides.append(torch)
             stack.enter_context(torch.kept())
             if followed is not None and followed.turns is not None:

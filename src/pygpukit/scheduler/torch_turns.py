@@ -62,17 +62,25 @@ class Torch:
             stream = self._streams[handle] = self.module.cuda.ExternalStream(handle, device=self.index)
         self.module.cuda.set_stream(stream)
 
+    def prepare(self) -> bool:
+        """Have torch use the GPU; False where it cannot."""
+        cuda = self.module.cuda
+        if not self.is_ready and cuda.is_available():
+            cuda.init()
+        return self.is_ready
+
     @contextmanager
     def kept(self) -> Iterator[None]:
         """Put stream and device back at the end."""
         cuda = self.module.cuda
-        cuda.init()
-        device, stream = cuda.current_device(), cuda.current_stream(self.index)
+        before = (cuda.current_stream(self.index), cuda.current_device()) if self.is_ready else None
         try:
             yield
         finally:
-            cuda.set_stream(stream)
-            cuda.set_device(device)
+            if self.is_ready:
+                stream, device = before or (cuda.default_stream(self.index), cuda.current_device())
+                cuda.set_stream(stream)
+                cuda.set_device(device)
 
     @contextmanager
     def memory(self) -> Iterator[None]:
@@ -83,7 +91,8 @@ class Torch:
             yield
             return
         if self._pool is None:
-            self._pool = cuda.MemPool(_allocator(self.module).allocator())
+            with cuda.device(self.index):
+                self._pool = cuda.MemPool(_allocator(self.module).allocator())
         with cuda.use_mem_pool(self._pool, device=self.index):
             yield
 
@@ -124,8 +133,13 @@ class OperatorTurns:
         self._tensor = torch.module.Tensor
         self._begin: Callable[[], object] | None = begin
         # Streams that are not the choice of the task's code.
-        self._ours = {_DEFAULT}
+        self._ours = {_DEFAULT, torch.current()} if torch.is_ready else {_DEFAULT}
         self._seeds: dict[Any, int] = {}
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Whether compiled code is compiled as if this were not there; what it calls comes here all the same."""
+        return True
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -136,7 +150,6 @@ class OperatorTurns:
             return func(*args, **kwargs)
         if self._begin is not None:
             begin, self._begin = self._begin, None
-            self._ours.add(self._torch.current())
             begin()
         current = self._torch.current()
         if current not in self._ours:
@@ -252,8 +265,9 @@ def operators_in_turns(lease: _native.TaskLease, torch: Torch, memory: bool) -> 
     with ExitStack() as stack:
         stack.callback(torch.drop_memory)
 
+        stack.enter_context(torch.kept())
+
         def begin() -> None:
-            stack.enter_context(torch.kept())
             if memory:
                 stack.enter_context(torch.memory())
 
