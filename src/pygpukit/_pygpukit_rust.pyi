@@ -367,6 +367,7 @@ class TaskLease:
 
 class TurnOrders:
     def obey(self) -> None: ...
+    def report(self) -> None: ...
 
 class QosTaskMeta:
     id: Final[str]

@@ -416,6 +416,11 @@ impl TurnOrders {
         let Some(orders) = orders else { return Err(PyValueError::new_err("these orders are obeyed already")) };
         detached(py, || self.gate.obey(orders))
     }
+
+    /// Tell it what those have used that have ended here.
+    fn report(&self, py: Python<'_>) -> PyResult<()> {
+        detached(py, || self.gate.report())
+    }
 }
 
 /// The socket, under a descriptor of our own.

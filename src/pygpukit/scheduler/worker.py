@@ -7,6 +7,7 @@ import signal
 import socket
 import sys
 import threading
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -105,6 +106,9 @@ def _begin(turns: socket.socket, order: Order, say: Any) -> Task[Any]:
 
     def tell(_future: Any) -> None:
         error = task.exception()
+        # Over there nobody listens to turns any more when the result has come.
+        with suppress(Exception):
+            orders.report()
         say("figures", _figures(task))
         if error is not None:
             say("error", pack_error(error))

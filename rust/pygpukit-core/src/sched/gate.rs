@@ -32,6 +32,10 @@ const UNREAD: usize = 4;
 const LEND_AFTER_NS: u64 = 1_000_000;
 const LENT_NS: i64 = 250_000;
 
+/// The longest nap of who waits for a turn, where a device runs by itself and where waits are what lets it run.
+const NAP_NS: u64 = 20_000_000;
+const DEFERRED_NAP_NS: u64 = 20_000;
+
 /// Rows of the trace kept.
 const TRACE: usize = 100_000;
 
@@ -121,16 +125,19 @@ pub struct Gate {
     borrower: Mutex<Weak<Gate>>,
     device: SharedDevice,
     clock: Arc<dyn Clock>,
+    pub(super) longest_nap_ns: u64,
     spare: Arc<Mutex<Vec<RawEvent>>>,
     inner: Mutex<Inner>,
 }
 
 impl Gate {
     pub fn new(lane: &Arc<Lane>, clock: Arc<dyn Clock>) -> Arc<Gate> {
+        let deferred = lane.device().props().features.contains(&"deferred");
         Arc::new(Gate {
             borrower: Mutex::default(),
             device: lane.device().clone(),
             clock,
+            longest_nap_ns: if deferred { DEFERRED_NAP_NS } else { NAP_NS },
             spare: Arc::default(),
             inner: Mutex::new(Inner {
                 lane: lane.clone(),
@@ -656,6 +663,11 @@ impl Inner {
 /// For turns of other processes.
 #[cfg(unix)]
 impl Inner {
+    /// Has work of somebody who has ended not been measured yet?
+    pub(super) fn awaits_ended(&self) -> bool {
+        self.spans.iter().any(|span| span.lease.is_ended())
+    }
+
     /// What is in flight will never be measured.
     pub(super) fn forget_spans(&mut self) {
         while let Some(span) = self.spans.pop_front() {

@@ -319,7 +319,7 @@ impl Lease {
             }
             let mut woken = self.woken.lock();
             if !*woken && until > now {
-                self.bell.wait_for(&mut woken, Duration::from_nanos((until - now).min(20_000_000)));
+                self.bell.wait_for(&mut woken, Duration::from_nanos((until - now).min(self.gate.longest_nap_ns)));
             }
         }
         let ns = self.gate.now().saturating_sub(began);

@@ -501,9 +501,17 @@ impl Inner {
         Ok(passed && self.spans.is_empty())
     }
 
+    /// End a turn that was closed; has everything of it ended?
+    fn try_end(&mut self, gate: &Gate) -> Result<bool> {
+        if !self.settle(gate)? {
+            return Ok(false);
+        }
+        self.harvest(gate)?;
+        self.is_over()
+    }
+
     /// Is the holder's work done, all of it?
     pub(super) fn is_at_rest(&mut self, gate: &Gate) -> Result<bool> {
-        gate.poll()?;
         let holder = self.turns.holder().and_then(|seat| self.seats.get(seat)?.clone());
         if let Some(lease) = holder.filter(|_| !self.closing) {
             let mut own = lease.own();
@@ -547,6 +555,28 @@ impl Gate {
         Ok(())
     }
 
+    /// Say what those have used that have ended here: before anybody over there hears of their end.
+    pub fn report(&self) -> Result<()> {
+        while !runtime::exiting() {
+            self.poll()?;
+            let mut inner = self.lock();
+            inner.settle(self)?;
+            inner.harvest(self)?;
+            if !inner.awaits_ended() {
+                let now = self.now();
+                let at_rest = inner.is_at_rest(self)?;
+                inner.tell(now, Message::Idle);
+                if let Some(allowance) = &mut inner.allowance {
+                    allowance.idle = at_rest;
+                }
+                break;
+            }
+            drop(inner);
+            std::thread::sleep(Duration::from_nanos(AGAIN_NS));
+        }
+        Ok(())
+    }
+
     /// How long to listen before it is worth looking whether the device is idle.
     fn until_idle(&self) -> Duration {
         let mut inner = self.lock();
@@ -562,10 +592,10 @@ impl Gate {
     }
 
     fn tell_if_idle(&self) {
-        let mut inner = self.lock();
-        if !inner.is_idle_news() {
+        if !self.lock().is_idle_news() || self.poll().is_err() {
             return;
         }
+        let mut inner = self.lock();
         inner.absorb();
         let now = self.now();
         if now >= inner.turns.busy_until() + IDLE_NS && inner.is_at_rest(self).unwrap_or(false) {
@@ -585,8 +615,10 @@ impl Gate {
             inner.close();
         }
         while !runtime::exiting() {
+            // Not under the lock: what runs may want it, or the interpreter, whose holder waits for the lock.
+            let polled = self.poll();
             let mut inner = self.lock();
-            let over = self.try_end(&mut inner);
+            let over = polled.and_then(|()| inner.try_end(self));
             let now = self.now();
             match over {
                 Ok(false) => {
@@ -606,15 +638,6 @@ impl Gate {
                 }
             }
         }
-    }
-
-    fn try_end(&self, inner: &mut Inner) -> Result<bool> {
-        self.poll()?;
-        if !inner.settle(self)? {
-            return Ok(false);
-        }
-        inner.harvest(self)?;
-        inner.is_over()
     }
 }
 
