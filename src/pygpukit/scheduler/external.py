@@ -135,6 +135,7 @@ class Region:
             self._sides.append(torch)
             stack.enter_context(torch.kept())
             if followed is not None and followed.turns is not None:
+                followed.turns.start()
                 stack.enter_context(followed.turns.paused())
             elif self._lease.bounds_memory:
                 stack.callback(torch.drop_memory)

@@ -148,9 +148,7 @@ class OperatorTurns:
         kind = None if self.is_paused else self._kind(func, args, kwargs)
         if kind is None:
             return func(*args, **kwargs)
-        if self._begin is not None:
-            begin, self._begin = self._begin, None
-            begin()
+        self.start()
         current = self._torch.current()
         if current not in self._ours:
             self.has_strayed = True
@@ -163,6 +161,12 @@ class OperatorTurns:
             return func(*args, **kwargs)
         finally:
             self._lease.end_external(False)
+
+    def start(self) -> None:
+        """Get ready for the first operator."""
+        if self._begin is not None:
+            begin, self._begin = self._begin, None
+            begin()
 
     def _kind(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int | None:
         """Which operators cost the same as this; None for one without work on the device."""

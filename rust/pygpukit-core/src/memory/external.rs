@@ -58,11 +58,6 @@ pub fn give_back(address: DevPtr, stream: RawStream) -> Result<bool> {
     ended.map(|()| true)
 }
 
-/// Bytes that other libraries have.
-pub fn lent() -> usize {
-    OUTSIDE.lock().values().map(|storage| storage.bytes()).sum()
-}
-
 fn known(state: &DeviceState, stream: RawStream) -> Option<Arc<Stream>> {
     state.streams().into_iter().find(|ours| ours.has_handle(stream))
 }
