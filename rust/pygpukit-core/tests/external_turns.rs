@@ -153,7 +153,7 @@ fn held_turns_share_by_weight() {
     }
     let used = tenants.map(|tenant| measured(&tenant).as_secs_f64());
     let part = used[0] / (used[0] + used[1]);
-    assert!((part - 0.3).abs() < 0.08, "{used:?}");
+    assert!((part - 0.3).abs() < 0.1, "{used:?}");
 }
 
 #[test]
@@ -192,6 +192,24 @@ fn the_end_of_a_task_does_not_wait_for_a_turn_it_holds() {
     scheduler.finish(one.id, &mut || Ok(())).unwrap();
     let error = one.lease.begin_external(&one.stream, 8).unwrap_err();
     assert!(matches!(error, Error::TaskEnded(_)), "{error}");
+}
+
+#[test]
+fn a_task_ends_while_another_holds_the_turn() {
+    let scheduler = scheduler();
+    let (one, two) = (start(&scheduler, "one", besteffort(1)), start(&scheduler, "two", besteffort(1)));
+    begin(&one);
+    let ctx = context(&scheduler, &two);
+    let other = aside(move || submit(&ctx, quick()));
+    while two.lease.waiting() == 0 {
+        std::thread::yield_now();
+    }
+    two.lease.end();
+    assert!(matches!(other.recv_timeout(PATIENCE).unwrap(), Err(Error::TaskEnded(_))));
+    let ender = scheduler.clone();
+    aside(move || ender.finish(two.id, &mut || Ok(()))).recv_timeout(PATIENCE).unwrap().unwrap();
+    assert!(one.lease.holds_external());
+    one.lease.end_external(true);
 }
 
 #[test]

@@ -198,8 +198,8 @@ def external() -> Iterator[_native.Stream]:
         return
     region = Region(task, lease)
     with region.entered():
-        token = _region.set(region)
+        _region.set(region)
         try:
             yield lease.stream
         finally:
-            _region.reset(token)
+            _region.set(around)

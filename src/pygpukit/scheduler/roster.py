@@ -120,7 +120,7 @@ class Roster:
             except BaseException as error:
                 admitted, failure = [], failure or error
             if lease is not None:
-                task._lease = None
+                task._lease = task._libraries = None
                 if task.policy == "guaranteed":
                     _switch_interval.restore()
             cancelled = task._cancel.is_set() and (failure is None or isinstance(failure, TaskCancelledError))

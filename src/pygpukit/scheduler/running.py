@@ -11,7 +11,7 @@ from pygpukit import _pygpukit_rust as _native
 from pygpukit.core.context import drive
 from pygpukit.errors import TaskCancelledError
 from pygpukit.scheduler.external import following
-from pygpukit.scheduler.task import Task, _current
+from pygpukit.scheduler.task import Task, _current, _region
 
 if TYPE_CHECKING:
     from pygpukit.scheduler.roster import Roster
@@ -25,7 +25,7 @@ _T = TypeVar("_T")
 def tenancy(roster: Roster, task: Task[Any]) -> Iterator[None]:
     """Start the task, be it in this thread, and wait for its work."""
     lease = roster.start(task)
-    token = _current.set(task)
+    token, region = _current.set(task), _region.get()
     lease._enter()
     try:
         with following(task, lease):
@@ -33,6 +33,8 @@ def tenancy(roster: Roster, task: Task[Any]) -> Iterator[None]:
             lease.stream.synchronize()
     finally:
         _current.reset(token)
+        # A block that was not left would keep the task, and its memory.
+        _region.set(region)
         lease._leave()
 
 

@@ -13,7 +13,7 @@ use crate::device::{RawEvent, SharedDevice};
 use crate::error::Result;
 use crate::lane::Lane;
 use crate::runtime;
-use crate::stream::{Stream, wait_until};
+use crate::stream::Stream;
 
 use super::clock::Clock;
 use super::cost::{Batch, Costs};
@@ -237,23 +237,6 @@ impl Gate {
         Ok(Some(inner.last.clone()))
     }
 
-    /// Wait until nothing that was submitted before a `set_lane` runs on the lane it left.
-    pub fn drain(&self, check: &mut dyn FnMut() -> Result<()>) -> Result<()> {
-        wait_until(check, || {
-            self.device.poll()?;
-            let mut inner = self.inner.lock();
-            let settled = inner.settle(self)?;
-            if !settled {
-                inner.refuse_own_wait()?;
-            }
-            inner.harvest(self)?;
-            let moved = inner.lane.id() == inner.base.id() || !inner.turns.holds_any();
-            let passed =
-                inner.last.iter().try_fold(true, |all, mark| Ok::<_, crate::error::Error>(all && mark.is_passed()?))?;
-            Ok(settled && moved && passed)
-        })
-    }
-
     pub(super) fn set_terms(&self, seat: Seat, terms: Terms) {
         self.inner.lock().turns.set_terms(seat, terms);
     }
@@ -351,6 +334,11 @@ impl Drop for Gate {
 }
 
 impl Inner {
+    /// Is nobody on the lane before the last `set_lane` any more?
+    pub(super) fn has_moved(&self) -> bool {
+        self.lane.id() == self.base.id() || !self.turns.holds_any()
+    }
+
     pub(super) fn is_wide(&self) -> bool {
         self.lane.id() != self.base.id()
     }

@@ -4,6 +4,7 @@ pub mod admission;
 pub mod clock;
 pub mod cost;
 pub mod decision;
+mod drain;
 mod edf;
 mod external;
 mod gate;
