@@ -1,0 +1,331 @@
+"""Turns of torch's operators: with stand-ins for torch everywhere, and with torch itself where it is installed."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from checks import PATIENCE
+
+from pygpukit.errors import TaskCancelledError
+from pygpukit.scheduler import Scheduler, Task, current_task, torch_turns
+from pygpukit.scheduler.torch_turns import OperatorTurns, Torch, operators_in_turns
+
+HERE, ELSEWHERE, ON_CPU = 0, 1, -1
+
+
+class Tensor:
+    def __init__(self, device: int = HERE, shape: tuple[int, ...] = (2, 3), dtype: str = "float32") -> None:
+        self.device, self.shape, self.dtype = device, shape, dtype
+
+    def get_device(self) -> int:
+        return self.device
+
+
+class Operator:
+    """Remembers on which streams it ran."""
+
+    def __init__(self, side: Side, *, alias: str | None = None) -> None:
+        self.side = side
+        self.ran: list[int] = []
+        info = None if alias is None else SimpleNamespace(is_write=alias == "write")
+        self._schema = SimpleNamespace(returns=[SimpleNamespace(alias_info=info)])
+
+    def __call__(self, *args: Any, **kwargs: Any) -> str:
+        self.ran.append(self.side.current())
+        return "result"
+
+
+class Stream:
+    def __init__(self, handle: int, device: int | None = None) -> None:
+        self.handle, self.device = handle, device
+
+
+class Cuda:
+    """torch.cuda, as far as it is used."""
+
+    ExternalStream = Stream
+
+    def __init__(self) -> None:
+        self.stream, self.number = Stream(0), 3
+        self.pools: list[str] = []
+        self.memory = SimpleNamespace(CUDAPluggableAllocator=self.allocator_from)
+
+    def is_initialized(self) -> bool:
+        return True
+
+    def current_stream(self, _device: int) -> Stream:
+        return self.stream
+
+    def set_stream(self, stream: Stream) -> None:
+        self.stream = stream
+        self.number = HERE
+
+    def current_device(self) -> int:
+        return self.number
+
+    def set_device(self, number: int) -> None:
+        self.number = number
+
+    def allocator_from(self, *names: str) -> Any:
+        assert [hasattr(ctypes.CDLL(names[0]), name) for name in names[1:]] == [True, True]
+        return SimpleNamespace(allocator=lambda: "ours")
+
+    def MemPool(self, allocator: str) -> str:  # noqa: N802 (torch's name)
+        return f"pool of {allocator}"
+
+    @contextmanager
+    def use_mem_pool(self, pool: str, device: int) -> Iterator[None]:
+        assert device == HERE
+        self.pools.append(pool)
+        yield
+        self.pools.remove(pool)
+
+    @contextmanager
+    def device(self, number: int) -> Iterator[None]:
+        assert number == HERE
+        yield
+
+
+class Side(Torch):
+    """A stand-in for torch."""
+
+    def __init__(self) -> None:
+        self.cuda = Cuda()
+        module = SimpleNamespace(Tensor=Tensor, device=lambda name: SimpleNamespace(type=name, index=None))
+        module.cuda = self.cuda
+        module.autograd = SimpleNamespace(grad_mode=SimpleNamespace(set_multithreading_enabled=nullcontext))
+        module._C = SimpleNamespace(_cuda_getCurrentRawStream=lambda _index: self.cuda.stream.handle)
+        # As what a cache keeps.
+        super().__init__(_Hashed(module), HERE)
+
+
+class _Hashed:
+    def __init__(self, module: SimpleNamespace) -> None:
+        self.__dict__.update(vars(module))
+
+
+class Lease:
+    """A task's, whose lane may change."""
+
+    def __init__(self) -> None:
+        self.handle = 77
+        self.kinds: list[int] = []
+        self.depth = 0
+
+    def begin_external(self, kind: int) -> int:
+        self.kinds.append(kind)
+        self.depth += 1
+        return self.handle
+
+    def end_external(self, measured: bool) -> None:
+        assert not measured
+        self.depth -= 1
+
+
+@pytest.fixture
+def lease() -> Iterator[Lease]:
+    made = Lease()
+    yield made
+    assert made.depth == 0
+
+
+def turns_of(lease: Any, side: Side) -> OperatorTurns:
+    return OperatorTurns(lease, side, lambda: None)
+
+
+def run(turns: OperatorTurns, operator: Operator, *args: Any, **kwargs: Any) -> None:
+    assert turns.__torch_dispatch__(operator, (), args, kwargs) == "result"
+
+
+def test_an_operator_runs_on_the_lane_in_a_turn(lease: Lease) -> None:
+    side = Side()
+    turns, add = turns_of(lease, side), Operator(side)
+    run(turns, add, Tensor(), Tensor())
+    lease.handle = 78
+    run(turns, add, Tensor(), Tensor())
+    assert add.ran == [77, 78]
+    assert len(lease.kinds) == 2
+    assert not turns.has_strayed
+
+
+def test_operators_of_one_kind_cost_the_same(lease: Lease) -> None:
+    side = Side()
+    turns, add, multiply = turns_of(lease, side), Operator(side), Operator(side)
+    for _ in range(2):
+        run(turns, add, Tensor(), 2)
+    run(turns, add, Tensor(shape=(4, 3)), 2)
+    run(turns, add, Tensor(dtype="float16"), 2)
+    run(turns, add, Tensor(), 3)
+    run(turns, multiply, Tensor(), 2)
+    assert lease.kinds[0] == lease.kinds[1]
+    assert len(set(lease.kinds)) == 5
+
+
+def test_what_needs_no_part_of_the_lane_takes_no_turn(lease: Lease) -> None:
+    side = Side()
+    turns = turns_of(lease, side)
+    run(turns, Operator(side, alias="read"), Tensor())
+    for device in (ELSEWHERE, ON_CPU):
+        run(turns, Operator(side), Tensor(device), 1.0)
+    run(turns, Operator(side), [2, 3], device="cpu")
+    assert lease.kinds == []
+    assert side.current() == 0
+
+
+def test_tensors_are_found_wherever_they_are(lease: Lease) -> None:
+    side = Side()
+    turns = turns_of(lease, side)
+    run(turns, Operator(side, alias="write"), Tensor())
+    run(turns, Operator(side), Tensor(ON_CPU), Tensor())
+    run(turns, Operator(side), [Tensor(ON_CPU), Tensor()])
+    run(turns, Operator(side), 3, out=Tensor())
+    run(turns, Operator(side), [2, 3], device="cuda")
+    assert len(lease.kinds) == 5
+
+
+def test_a_stream_of_the_task_s_own_choice_is_left_alone(lease: Lease) -> None:
+    side = Side()
+    turns, add = turns_of(lease, side), Operator(side)
+    run(turns, add, Tensor())
+    side.set(5)
+    run(turns, add, Tensor())
+    side.set(0)
+    run(turns, add, Tensor())
+    assert add.ran == [77, 5, 77]
+    assert turns.has_strayed
+    assert len(lease.kinds) == 2
+
+
+def test_an_operator_that_fails_has_had_its_turn(lease: Lease) -> None:
+    side = Side()
+
+    def fails(*_args: Any) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        turns_of(lease, side).__torch_dispatch__(fails, (), (Tensor(),))
+    assert len(lease.kinds) == 1
+
+
+class Modes:
+    """torch's stack of dispatch modes."""
+
+    TorchDispatchMode = object
+
+    def __init__(self) -> None:
+        self.stack: list[Any] = []
+
+    def _push_mode(self, mode: Any) -> None:
+        self.stack.append(mode)
+
+    def _pop_mode(self) -> Any:
+        return self.stack.pop()
+
+    def _get_current_dispatch_mode(self) -> Any:
+        return self.stack[-1] if self.stack else None
+
+    def _get_current_dispatch_mode_stack(self) -> list[Any]:
+        return list(self.stack)
+
+
+@pytest.fixture
+def modes(monkeypatch: pytest.MonkeyPatch) -> Modes:
+    made = Modes()
+    monkeypatch.setitem(sys.modules, "torch.utils._python_dispatch", made)
+    torch_turns._mode_class.cache_clear()
+    monkeypatch.setattr(torch_turns, "_mode_class", torch_turns._mode_class.__wrapped__)
+    return made
+
+
+def test_the_mode_is_there_for_the_task_alone(lease: Any, modes: Modes) -> None:
+    modes.stack.append("before")
+    with operators_in_turns(lease, Side(), False) as turns:
+        assert modes.stack == ["before", turns]
+        with turns.paused():
+            assert modes.stack == ["before"]
+            assert turns.is_paused
+        assert modes.stack == ["before", turns]
+        modes.stack.append("left behind")
+        with turns.paused():
+            assert modes.stack == ["before", turns, "left behind"]
+            add = Operator(Side())
+            run(turns, add, Tensor())
+            assert lease.kinds == []
+    assert modes.stack == ["before"]
+
+
+def test_stream_device_and_memory_are_the_task_s_and_then_as_before(lease: Any, modes: Modes) -> None:
+    side = Side()
+    side.set(4)
+    side.cuda.set_device(2)
+    with operators_in_turns(lease, side, True) as turns:
+        assert side.cuda.pools == []
+        add = Operator(side)
+        run(turns, add, Tensor())
+        assert add.ran == [77], "the stream the thread had before is not the task's choice"
+        assert side.cuda.pools == ["pool of ours"]
+    assert modes.stack == []
+    assert (side.current(), side.cuda.current_device(), side.cuda.pools) == (4, 2, [])
+
+
+def test_turns_are_those_of_the_scheduler(scheduler: Scheduler, modes: Modes) -> None:
+    side = Side()
+    add = Operator(side)
+
+    def work() -> None:
+        task = torch_task()
+        assert task._lease is not None
+        with operators_in_turns(task._lease, side, False) as turns:
+            for _ in range(20):
+                run(turns, add, Tensor())
+            task.cancel()
+            run(turns, add, Tensor())
+
+    task = scheduler.submit(work)
+    assert isinstance(task.exception(PATIENCE), TaskCancelledError)
+    assert len(add.ran) == 20
+    assert task.stats()["submissions"] == 20
+
+
+def torch_task() -> Task[Any]:
+    task = current_task()
+    assert task is not None
+    return task
+
+
+def test_with_torch_itself(scheduler: Scheduler) -> None:
+    torch = pytest.importorskip("torch")
+
+    class OnCpu(Torch):
+        """Tensors of the CPU are those of the device."""
+
+        is_ready = False
+        handle = 0
+
+        def current(self) -> int:
+            return self.handle
+
+        def set(self, handle: int) -> None:
+            self.handle = handle
+
+    def work() -> float:
+        lease = torch_task()._lease
+        assert lease is not None
+        with operators_in_turns(lease, OnCpu(torch, ON_CPU), False) as turns:
+            x = torch.ones(4, 4, requires_grad=True)
+            (x @ x).relu().sum().backward()
+            count = lease.stats()["submissions"]
+            assert count >= 6
+            x.view(16)
+            with turns.paused():
+                torch.ones(3) + 1
+            assert lease.stats()["submissions"] == count
+            return float(x.grad.sum())
+
+    assert scheduler.submit(work).result(PATIENCE) == 128.0
