@@ -56,7 +56,7 @@ def work():
     return first, first == add(Tensor()) == stream.handle == stream.__cuda_stream__()[1]
 print([*result_of(work), *result_of(work, **own), torch.cuda.stream.handle])
 """)
-    assert again and after
+    assert (again, after) == (True, True)
     assert len({0, shared, owned}) == 3
     assert same == 0
 

@@ -15,6 +15,7 @@ from pygpukit.errors import TaskCancelledError
 from pygpukit.scheduler import Scheduler, Task, current_task, torch_turns
 from pygpukit.scheduler.torch_turns import OperatorTurns, Torch, operators_in_turns
 
+
 class Operator:
     """Remembers on which streams it ran."""
 

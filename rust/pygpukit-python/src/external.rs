@@ -18,7 +18,8 @@ const CPU: i32 = -1;
 
 /// Where memory of a device comes from in this thread: the pool of its task, or the device's own.
 fn source(device: i32) -> Option<ExecCtx> {
-    let is_it = |state: &DeviceState| if state.is_cuda() { state.device.props().ordinal == device } else { device == CPU };
+    let is_it =
+        |state: &DeviceState| if state.is_cuda() { state.device.props().ordinal == device } else { device == CPU };
     let here = exec::current().filter(|ctx| is_it(ctx.state));
     let there = || runtime::devices().into_iter().find(|state| is_it(state));
     here.map(|ctx| (*ctx).clone()).or_else(|| there().map(ExecCtx::default_for))

@@ -160,9 +160,9 @@ class Region:
 def external() -> Iterator[_native.Stream]:
     """Let other libraries use the task's turn, on the stream of its lane.
 
-    Waits for a turn and keeps it until the block is left: nobody else uses the lane meanwhile, and all of the time counts
-    as the task's. On a GPU the current streams of torch and CuPy, where they are loaded, are the lane's; other libraries
-    are given the handle of the stream. Long blocks call `yield_` between their steps.
+    Waits for a turn and keeps it until the block is left: nobody else uses the lane meanwhile, and all of the time
+    counts as the task's. On a GPU the current streams of torch and CuPy, where they are loaded, are the lane's; other
+    libraries are given the handle of the stream. Long blocks call `yield_` between their steps.
 
     Inside of the block do not await, and do not wait for other tasks: they may be waiting for its end. A block inside
     of another changes nothing.
@@ -191,7 +191,7 @@ def external() -> Iterator[_native.Stream]:
     task = _current.get()
     lease = None if task is None else task._lease
     if task is None or lease is None:
-        raise RuntimeError("external() gives other libraries a task's turn, and no task runs here: call it inside of one")
+        raise RuntimeError("external() gives other libraries a task's turn, and no task runs here: call it inside one")
     around = _region.get()
     if around is not None and around.is_here(task):
         yield lease.stream
