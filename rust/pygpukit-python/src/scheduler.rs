@@ -145,7 +145,7 @@ impl SchedulerCore {
 
     /// Why a task waits now.
     fn reason(&self, id: TaskId) -> Option<String> {
-        self.core.reason(id).map(|shortage| shortage.to_string())
+        self.core.reason(id).map(|shortage| shortage.to_string()).or_else(|| self.core.delay(id))
     }
 
     /// Make a partition; refused with the inequality that failed.

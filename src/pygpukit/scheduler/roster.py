@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from pygpukit.errors import TaskCancelledError
+from pygpukit.errors import OutOfMemoryError, TaskCancelledError
 from pygpukit.scheduler.figures import figures_of, row_of
 from pygpukit.scheduler.task import Task
 from pygpukit.scheduler.workers import Workers
@@ -22,6 +22,9 @@ SHUT_DOWN = "the scheduler was shut down and takes no more tasks; make a new one
 
 # While a guarantee exists Python threads hand the interpreter over after this time at most.
 _SWITCH_SECONDS = 100e-6
+
+# How soon a task tries again whose memory others have.
+_AGAIN_SECONDS = 0.005
 
 # Ended tasks whose figures are kept.
 _KEPT_TASKS = 1000
@@ -92,18 +95,29 @@ class Roster:
         start()
 
     def start(self, task: Task[Any]) -> _native.TaskLease:
-        """Give a task its place on the device."""
+        """Give a task its place on the device, when its memory is there."""
+        while (lease := self._try_start(task)) is None:
+            task._cancel.wait(_AGAIN_SECONDS)
+        if task._cancel.is_set():
+            lease.end()
+        return lease
+
+    def _try_start(self, task: Task[Any]) -> _native.TaskLease | None:
+        """None: what others hold is in the way, and cannot be moved now."""
         # Whoever ends the task meanwhile waits for this, or comes first.
         with task._starting:
             if task._cancel.is_set() or task.done():
                 raise TaskCancelledError(f"task '{task.name}' was cancelled before it started")
-            lease = self._core.start(task.id, task.name, task._sandbox)
+            try:
+                lease = self._core.start(task.id, task.name, task._sandbox)
+            except OutOfMemoryError:
+                if task.reason is None:
+                    raise
+                return None
             task._lease = lease
             task._state = "running"
             if task.policy == "guaranteed":
                 _switch_interval.lower()
-        if task._cancel.is_set():
-            lease.end()
         return lease
 
     def conclude(self, task: Task[Any], outcome: Any, failure: BaseException | None) -> None:

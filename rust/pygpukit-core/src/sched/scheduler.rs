@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 
 use crate::error::{Error, Result};
 use crate::lane::Lane;
-use crate::memory::{ArenaMode, Pool, PoolOptions};
+use crate::memory::{ArenaMode, Claim, Pool, PoolOptions};
 use crate::runtime::DeviceState;
 use crate::stream::Stream;
 
@@ -83,6 +83,8 @@ struct Book {
     tenants: HashMap<TaskId, Arc<Tenant>>,
     /// Groups of tasks with a lane of their own.
     own: HashMap<TaskId, Vec<usize>>,
+    /// Admitted tasks that cannot start because memory in their way cannot move now, and why.
+    delayed: HashMap<TaskId, (Claim, String)>,
     tracing: bool,
     /// Rows of lanes that are no more, until they are taken.
     traced: Vec<Row>,
@@ -131,6 +133,7 @@ impl Scheduler {
             partitions: HashMap::new(),
             tenants: HashMap::new(),
             own: HashMap::new(),
+            delayed: HashMap::new(),
             tracing: false,
             traced: Vec::new(),
         };
@@ -218,6 +221,11 @@ impl Scheduler {
         self.book.lock().room(partition).map(|room| room.pool.clone())
     }
 
+    /// Why an admitted task could not start, and should try again: others had filled the device, and the host too.
+    pub fn delay(&self, id: TaskId) -> Option<String> {
+        self.book.lock().delayed.get(&id).map(|(_, why)| why.clone())
+    }
+
     /// Give an admitted task its lane and its memory. `check` runs while the device is waited for.
     pub fn start(
         &self,
@@ -232,7 +240,17 @@ impl Scheduler {
         };
         let parent = self.pool(placement.partition).ok_or_else(|| gone(placement.partition))?;
         let options = PoolOptions { sandbox, ..memory_of(&placement, &request, &parent) };
-        let pool = parent.child_with(name, options, check)?;
+        let pool = match parent.child_with(name, options, check) {
+            Err(Error::HostMemory(why)) => {
+                let mut book = self.book.lock();
+                // A later try has a new reason, and the same claim.
+                let claim = book.delayed.remove(&id).map_or_else(|| Claim::new(parent.arena()), |(claim, _)| claim);
+                book.delayed.insert(id, (claim, why.clone()));
+                return Err(Error::HostMemory(why));
+            }
+            made => made?,
+        };
+        self.book.lock().delayed.remove(&id);
         let gate = match placement.mode {
             Mode::OwnLane(width) => self.give_lane(id, placement.partition, width, check)?,
             Mode::TimeShare | Mode::Process => {
@@ -274,12 +292,14 @@ impl Scheduler {
         }
         let mut book = self.book.lock();
         book.tenants.remove(&id);
+        book.delayed.remove(&id);
         if let Some(tenant) = tenant {
             book.keep_trace(tenant.lease.gate());
             self.set_unscheduled(&book);
             // What is left of its arrays is nobody's: not held, and the first to go.
             tenant.pool.set_floor(0);
             tenant.pool.set_rank(0);
+            tenant.pool.loosen();
             tenant.pool.open_sandbox();
             tenant.pool.close()?;
         }
@@ -571,7 +591,8 @@ fn memory_of(placement: &Placement, request: &Request, parent: &Pool) -> PoolOpt
     let held = whole_pieces(placement.memory_hard, parent);
     PoolOptions {
         quota: placement.memory_quota.map(|bytes| (bytes as usize).max(held)),
-        evicting: request.class != Class::Guaranteed && parent.arena().mode() == ArenaMode::Vmm,
+        evicting: parent.arena().mode() == ArenaMode::Vmm,
+        fixed: request.class == Class::Guaranteed,
         floor: placement.memory_floor as usize,
         rank,
         guarantee: placement.memory_hard as usize,
