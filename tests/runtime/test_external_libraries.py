@@ -103,6 +103,23 @@ with scheduler.task(**own):
     assert current == [second, second]
 
 
+def test_a_task_inside_of_another_has_turns_of_its_own(on_gpu: Callable[[str], Any]) -> None:
+    outer, inner, again, counts = on_gpu("""
+torch = load("torch")
+with scheduler.task() as first:
+    outer = add(Tensor())
+    with scheduler.task(**own) as second:
+        inner = add(Tensor())
+        counts = [task.stats()["submissions"] for task in (first, second)]
+    again = add(Tensor()) == first._lease.stream.handle
+print([outer, inner, again, counts])
+""")
+    assert outer != inner
+    assert again
+    # On a lane of its own the stream was set in a turn before.
+    assert counts == [1, 2]
+
+
 def test_cupy_has_the_lane_of_a_task_that_is_alone_on_it(on_gpu: Callable[[str], Any]) -> None:
     owned, shared, after = on_gpu("""
 torch = load("cupy")

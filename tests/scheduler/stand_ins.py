@@ -110,7 +110,10 @@ def torch_module() -> Any:
     torch.device = lambda name: SimpleNamespace(type=name, index=None)
     torch.cuda = Cuda()
     torch.autograd = SimpleNamespace(grad_mode=SimpleNamespace(set_multithreading_enabled=nullcontext))
-    torch._C = SimpleNamespace(_cuda_getCurrentRawStream=lambda _index: torch.cuda.stream.handle)
+    torch._C = SimpleNamespace(
+        _cuda_getCurrentRawStream=lambda _index: torch.cuda.stream.handle,
+        _cuda_beginAllocateCurrentThreadToPool=None,
+    )
     return torch
 
 

@@ -93,9 +93,18 @@ def test_operators_of_one_kind_cost_the_same(lease: Lease) -> None:
     run(turns, add, Tensor(shape=(4, 3)), 2)
     run(turns, add, Tensor(dtype="float16"), 2)
     run(turns, add, Tensor(), 3)
+    run(turns, add, Tensor(), [4, 4])
     run(turns, multiply, Tensor(), 2)
-    assert lease.kinds[0] == lease.kinds[1]
+    assert lease.kinds[0] == lease.kinds[1] == lease.kinds[4], "a number is a value, not a size"
     assert len(set(lease.kinds)) == 5
+
+
+def test_shapes_that_are_symbols_have_the_operator_s_kind(lease: Lease) -> None:
+    side = Side()
+    turns, add = turns_of(lease, side), Operator(side)
+    for size in ([1], [2]):
+        run(turns, add, Tensor(shape=(size,)))  # type: ignore[arg-type]
+    assert lease.kinds[0] == lease.kinds[1]
 
 
 def test_what_needs_no_part_of_the_lane_takes_no_turn(lease: Lease) -> None:

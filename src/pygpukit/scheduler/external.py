@@ -76,28 +76,37 @@ class Libraries:
 
     def look(self) -> None:
         """Take in what has been loaded by now."""
-        index = self._lease.stream.device.index
-        module = loaded_torch()
+        lease = self._lease
+        index = lease.stream.device.index
+        # Nobody else is on the SMs of such a lane and they stay the same, so streams can be set once.
+        is_alone = lease.mode == "own lane"
+        module, cupy = loaded_torch(), _loaded_cupy()
         if module is not None and self.turns is None:
             torch = Torch(module, index)
-            self.turns = self._stack.enter_context(operators_in_turns(self._lease, torch, self._lease.bounds_memory))
-        cupy = _loaded_cupy()
-        if cupy is not None and self._cupy is None and self._lease.mode == "own lane":
-            # Nobody else is on its SMs and they stay the same, so the stream can be set once.
+            self.turns = self._stack.enter_context(operators_in_turns(lease, torch, lease.bounds_memory))
+            if is_alone and torch.is_ready:
+                self.turns.adopt(self._bind())
+        if cupy is not None and self._cupy is None and is_alone:
             self._cupy = CuPy(cupy, index)
-            handle = self._lease.begin_external(_UNKNOWN_WORK)
-            self._lease.end_external(False)
             self._stack.enter_context(self._cupy.kept())
-            self._cupy.set(handle)
+            self._cupy.set(self._bind())
+
+    def _bind(self) -> int:
+        """Have the stream on the lane: a turn does it."""
+        handle = self._lease.begin_external(_UNKNOWN_WORK)
+        self._lease.end_external(False)
+        return handle
 
 
 @contextmanager
-def following(task: Task[Any], lease: _native.TaskLease) -> Iterator[None]:
-    """Have the libraries that are loaded follow the task, which runs in this thread."""
+def following(task: Task[Any], lease: _native.TaskLease, outer: Task[Any] | None) -> Iterator[None]:
+    """Have the libraries that are loaded follow the task, which runs in this thread, perhaps inside of another."""
     if lease.stream.device.kind != "cuda":
         yield
         return
     with ExitStack() as stack:
+        if outer is not None and outer._libraries is not None and outer._libraries.turns is not None:
+            stack.enter_context(outer._libraries.turns.paused())
         task._libraries = Libraries(lease, stack)
         task._libraries.look()
         yield

@@ -25,10 +25,11 @@ _T = TypeVar("_T")
 def tenancy(roster: Roster, task: Task[Any]) -> Iterator[None]:
     """Start the task, be it in this thread, and wait for its work."""
     lease = roster.start(task)
-    token, region = _current.set(task), _region.get()
+    outer, region = _current.get(), _region.get()
+    token = _current.set(task)
     lease._enter()
     try:
-        with following(task, lease):
+        with following(task, lease, outer):
             yield
             lease.stream.synchronize()
     finally:

@@ -21,6 +21,9 @@ __all__ = ["OperatorTurns", "Torch", "loaded_torch"]
 # Of torch's default stream.
 _DEFAULT = 0
 
+# A number for each operator, 0 for those without work on the device.
+_seeds: dict[Any, int] = {}
+
 
 def loaded_torch() -> ModuleType | None:
     """The torch module, if it is loaded and made for CUDA."""
@@ -86,8 +89,8 @@ class Torch:
     def memory(self) -> Iterator[None]:
         """Have torch take memory from the pool that is current in this thread."""
         cuda = self.module.cuda
-        if not hasattr(cuda, "MemPool"):
-            # Before torch 2.5 there is no way to do it for one thread.
+        if not hasattr(self.module._C, "_cuda_beginAllocateCurrentThreadToPool"):
+            # Before torch 2.8 there is no way to do it for one thread.
             yield
             return
         if self._pool is None:
@@ -134,7 +137,6 @@ class OperatorTurns:
         self._begin: Callable[[], object] | None = begin
         # Streams that are not the choice of the task's code.
         self._ours = {_DEFAULT, torch.current()} if torch.is_ready else {_DEFAULT}
-        self._seeds: dict[Any, int] = {}
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -156,8 +158,7 @@ class OperatorTurns:
         handle = self._lease.begin_external(kind)
         try:
             if handle != current:
-                self._torch.set(handle)
-                self._ours.add(handle)
+                self.adopt(handle)
             return func(*args, **kwargs)
         finally:
             self._lease.end_external(False)
@@ -170,16 +171,22 @@ class OperatorTurns:
 
     def _kind(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int | None:
         """Which operators cost the same as this; None for one without work on the device."""
-        seed = self._seeds.get(func)
+        seed = _seeds.get(func)
         if seed is None:
-            seed = self._seeds[func] = 0 if _is_view(func) else hash(func) or 1
+            seed = _seeds[func] = 0 if _is_view(func) else hash(func) or 1
         if seed == 0:
             return None
         words: list[Any] = [seed]
         here = self._look(args, words)
         if kwargs:
             here = self._look(kwargs.values(), words) or here or self._is_named(kwargs.get("device"))
-        return hash(tuple(words)) if here else None
+        if not here:
+            return None
+        try:
+            return hash(tuple(words))
+        except TypeError:
+            # Of symbols, where torch only pretends to compute.
+            return seed
 
     def _look(self, values: Iterable[Any], words: list[Any]) -> bool:
         """Note what the cost depends on; is a tensor among it that is on the device?"""
@@ -189,9 +196,11 @@ class OperatorTurns:
                 here = here or value.get_device() == self._torch.index
                 words += (value.shape, value.dtype)
             elif isinstance(value, (list, tuple)):
-                here = self._look(value, words) or here
-            elif isinstance(value, int):
-                words.append(value)
+                if value and isinstance(value[0], int):
+                    # A shape. A number alone is rather a value, of which there are many.
+                    words.append(tuple(value))
+                else:
+                    here = self._look(value, words) or here
         return here
 
     def _is_named(self, device: Any) -> bool:
@@ -199,6 +208,11 @@ class OperatorTurns:
             return False
         named = self._torch.module.device(device)
         return bool(named.type == "cuda" and named.index in (None, self._torch.index))
+
+    def adopt(self, handle: int) -> None:
+        """Begin on this stream, which is the lane's."""
+        self._torch.set(handle)
+        self._ours.add(handle)
 
     def push(self) -> None:
         """Be the mode of this thread."""
@@ -214,16 +228,19 @@ class OperatorTurns:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Let operators through: the turn is held by somebody else."""
+        """Let operators of this thread through: a block, or a task inside of this one, has the turn."""
         modes = _modes()
+        if not any(mode is self for mode in modes._get_current_dispatch_mode_stack()):
+            yield
+            return
         on_top = modes._get_current_dispatch_mode() is self
         if on_top:
             modes._pop_mode()
-        self.is_paused = True
+        before, self.is_paused = self.is_paused, True
         try:
             yield
         finally:
-            self.is_paused = False
+            self.is_paused = before
             if on_top:
                 modes._push_mode(self)
 
