@@ -23,6 +23,7 @@ def result_of(work, **request):
 
 class Operator:
     def __call__(self, *args):
+        self.used = list(torch.cuda.used)
         return torch.cuda.stream.handle
 
 def add(*args):
@@ -148,17 +149,17 @@ print([task.result(60), task.stats()["enforcement"], torch.cuda.stream.handle])
 
 @pytest.mark.parametrize("block", [False, True])
 def test_memory_of_torch_is_the_tasks(on_gpu: Callable[[str], Any], block: bool) -> None:
-    with_limit, without, left = on_gpu(f"""
+    with_limit, without, used, gone = on_gpu(f"""
 from contextlib import nullcontext
 torch = load("torch")
 kept = []
 def work():
     task = current_task()
     with external() if {block} else nullcontext():
-        add(Tensor())
-        if not torch.cuda.pools:
+        handle = add(Tensor())
+        if not operator.used:
             return False
-        pool, handle = torch.cuda.pools[0], torch.cuda.stream.handle
+        pool = torch.cuda.allocator
         first = pool.allocate(4 << 20, 0, handle)
         used = task.stats()["memory"]
         refused = pool.allocate(8 << 20, 0, handle)
@@ -170,11 +171,12 @@ limited = result_of(work, memory_limit="8MiB")
 free = result_of(work)
 for pool, address, handle in kept:
     pool.free(address, 2 << 20, 0, handle)
-print([limited, free, len(torch.cuda.pools)])
+print([limited, free, torch.cuda.used, torch.cuda.gone])
 """)
     assert with_limit == (True, 4 << 20, None, 2 << 20)
     assert without is False
-    assert left == 0
+    assert used == []
+    assert gone == [(0, 1)]
 
 
 def test_coroutines_have_it_in_blocks(on_gpu: Callable[[str], Any]) -> None:
@@ -183,7 +185,7 @@ torch = load("torch")
 async def work():
     with external() as stream:
         inside = add(Tensor()) == stream.handle != 0
-        pools = len(torch.cuda.pools)
+        pools = len(operator.used)
     await asyncio.sleep(0)
     return inside, pools, torch.cuda.stream.handle
 async def main():

@@ -39,6 +39,20 @@ class Memory:
         return self
 
 
+class Pool:
+    """A pool of torch's, which must not go while any is used."""
+
+    def __init__(self, cuda: Cuda, allocator: Memory) -> None:
+        self.cuda, self.allocator = cuda, allocator
+        cuda.made += 1
+        self.id = (0, cuda.made)
+
+    def __del__(self) -> None:
+        self.cuda.gone.append(self.id)
+        if self.cuda.used:
+            self.cuda.gone.append("while one is used")
+
+
 class Cuda:
     """torch.cuda, for one thread."""
 
@@ -46,7 +60,9 @@ class Cuda:
 
     def __init__(self) -> None:
         self.stream, self.number = Stream(0), 3
-        self.pools: list[Memory] = []
+        self.made = 0
+        self.used: list[tuple[int, int]] = []
+        self.gone: list[object] = []
         self.memory = SimpleNamespace(CUDAPluggableAllocator=Memory)
 
     def is_initialized(self) -> bool:
@@ -65,15 +81,9 @@ class Cuda:
     def set_device(self, number: int) -> None:
         self.number = number
 
-    def MemPool(self, allocator: Memory) -> Memory:  # noqa: N802 (torch's name)
-        return allocator
-
-    @contextmanager
-    def use_mem_pool(self, pool: Memory, device: int) -> Iterator[None]:
-        assert device == HERE
-        self.pools.append(pool)
-        yield
-        self.pools.remove(pool)
+    def MemPool(self, allocator: Memory) -> Pool:  # noqa: N802 (torch's name)
+        self.allocator = allocator
+        return Pool(self, allocator)
 
     @contextmanager
     def device(self, number: int) -> Iterator[None]:
@@ -110,9 +120,12 @@ def torch_module() -> Any:
     torch.device = lambda name: SimpleNamespace(type=name, index=None)
     torch.cuda = Cuda()
     torch.autograd = SimpleNamespace(grad_mode=SimpleNamespace(set_multithreading_enabled=nullcontext))
+    torch.OutOfMemoryError = type("OutOfMemoryError", (RuntimeError,), {})
     torch._C = SimpleNamespace(
         _cuda_getCurrentRawStream=lambda _index: torch.cuda.stream.handle,
-        _cuda_beginAllocateCurrentThreadToPool=None,
+        _cuda_beginAllocateCurrentThreadToPool=lambda _index, number: torch.cuda.used.append(number),
+        _cuda_endAllocateToPool=lambda _index, number: torch.cuda.used.remove(number),
+        _cuda_releasePool=lambda _index, _number: None,
     )
     return torch
 

@@ -196,6 +196,40 @@ def test_a_limit_refuses_torch_and_the_task_goes_on(scheduler: Scheduler, torch:
     assert outside.numel() == 512 * MIB
 
 
+def test_torch_gives_back_its_cache_before_a_task_is_refused(scheduler: Scheduler, torch: Any) -> None:
+    def work() -> int:
+        total = 0
+        # Each fits, and needs what the others have left in torch's cache.
+        for size in (100, 140, 180, 220):
+            x = torch.full((size * MIB,), 1, dtype=torch.uint8, device="cuda")
+            total += int(x.sum()) // MIB
+            del x
+        return total
+
+    assert scheduler.submit(work, memory_limit="256MiB").result(LIMIT) == 640
+
+
+def test_tenants_with_limits_end_while_others_run(scheduler: Scheduler, torch: Any) -> None:
+    stop = threading.Event()
+
+    def steady() -> int:
+        count = 0
+        while not stop.is_set():
+            count += int(torch.ones(1000, device="cuda").sum())
+        return count
+
+    def short() -> int:
+        return int(torch.ones(1 << 20, device="cuda").sum())
+
+    runner = scheduler.submit(steady, memory_limit="64MiB")
+    for _ in range(20):
+        assert scheduler.submit(short, memory_limit="64MiB").result(LIMIT) == 1 << 20
+    with scheduler.task(policy="guaranteed", bandwidth=0.25, memory="64MiB"):
+        assert short() == 1 << 20
+    stop.set()
+    assert runner.result(LIMIT) > 0
+
+
 def test_a_backward_pass_is_the_task_s_too(scheduler: Scheduler, torch: Any) -> None:
     def step() -> tuple[list[Any], int]:
         torch.manual_seed(1)

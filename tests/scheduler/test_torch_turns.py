@@ -13,6 +13,7 @@ from stand_ins import ELSEWHERE, HERE, ON_CPU, Cuda, Modes, Tensor, torch_module
 
 from pygpukit.errors import TaskCancelledError
 from pygpukit.scheduler import Scheduler, Task, current_task, torch_turns
+from pygpukit.scheduler.torch_memory import TorchMemory
 from pygpukit.scheduler.torch_turns import OperatorTurns, Torch, operators_in_turns
 
 
@@ -22,11 +23,13 @@ class Operator:
     def __init__(self, side: Side, *, alias: str | None = None) -> None:
         self.side = side
         self.ran: list[int] = []
+        self.pools: list[list[tuple[int, int]]] = []
         info = None if alias is None else SimpleNamespace(is_write=alias == "write")
         self._schema = SimpleNamespace(returns=[SimpleNamespace(alias_info=info)])
 
     def __call__(self, *args: Any, **kwargs: Any) -> str:
         self.ran.append(self.side.current())
+        self.pools.append(list(self.side.cuda.used))
         return "result"
 
 
@@ -43,6 +46,8 @@ class Side(Torch):
 
 class Lease:
     """A task's, whose lane may change."""
+
+    bounds_memory = False
 
     def __init__(self) -> None:
         self.handle = 77
@@ -67,7 +72,7 @@ def lease() -> Iterator[Lease]:
 
 
 def turns_of(lease: Any, side: Side) -> OperatorTurns:
-    return OperatorTurns(lease, side, lambda: None)
+    return OperatorTurns(lease, side, None)
 
 
 def run(turns: OperatorTurns, operator: Operator, *args: Any, **kwargs: Any) -> None:
@@ -164,7 +169,7 @@ def modes(monkeypatch: pytest.MonkeyPatch) -> Modes:
 
 def test_the_mode_is_there_for_the_task_alone(lease: Any, modes: Modes) -> None:
     modes.stack.append("before")
-    with operators_in_turns(lease, Side(), False) as turns:
+    with operators_in_turns(lease, Side()) as turns:
         assert modes.stack == ["before", turns]
         with turns.paused():
             assert modes.stack == ["before"]
@@ -183,14 +188,67 @@ def test_stream_device_and_memory_are_the_task_s_and_then_as_before(lease: Any, 
     side = Side()
     side.set(4)
     side.cuda.set_device(2)
-    with operators_in_turns(lease, side, True) as turns:
-        assert side.cuda.pools == []
+    lease.bounds_memory = True
+    with operators_in_turns(lease, side) as turns:
         add = Operator(side)
-        run(turns, add, Tensor())
-        assert add.ran == [77], "the stream the thread had before is not the task's choice"
-        assert len(side.cuda.pools) == 1
+        for _ in range(2):
+            run(turns, add, Tensor())
+        assert add.ran == [77, 77], "the stream the thread had before is not the task's choice"
+        assert add.pools == [[(0, 1)]] * 2
+        assert side.cuda.used == side.cuda.gone == []
     assert modes.stack == []
-    assert (side.current(), side.cuda.current_device(), side.cuda.pools) == (4, 2, [])
+    assert (side.current(), side.cuda.current_device()) == (4, 2)
+    assert side.cuda.gone == [(0, 1)]
+
+
+def test_pools_of_torch_go_when_nobody_uses_one() -> None:
+    side = Side()
+    memories = [TorchMemory(side.module, HERE) for _ in range(2)]
+    with memories[0].used():
+        with memories[1].used():
+            pass
+        assert not memories[1].drop()
+        assert side.cuda.gone == []
+    assert side.cuda.gone == [(0, 2)]
+    assert memories[0].drop()
+    assert side.cuda.gone == [(0, 2), (0, 1)]
+
+
+def test_what_torch_has_cached_goes_before_the_task_is_refused() -> None:
+    side = Side()
+    memory = TorchMemory(side.module, HERE)
+    tries: list[list[Any]] = []
+
+    def full(times: int) -> str:
+        tries.append(list(side.cuda.used))
+        if len(tries) <= times:
+            raise side.module.OutOfMemoryError
+        return "result"
+
+    assert memory.run(full, (1,), {}) == "result"
+    assert tries == [[(0, 1)], [(0, 2)]]
+    assert side.cuda.gone == [(0, 1)]
+    with pytest.raises(side.module.OutOfMemoryError):
+        memory.run(full, (9,), {})
+    assert len(tries) == 4, "once more, and then never again"
+    assert side.cuda.used == []
+
+
+def test_what_an_operator_has_half_written_is_not_written_again() -> None:
+    side = Side()
+    memory = TorchMemory(side.module, HERE)
+
+    class Adds(Operator):
+        def __call__(self, *args: Any, **kwargs: Any) -> str:
+            super().__call__(*args)
+            raise side.module.OutOfMemoryError
+
+    add = Adds(side)
+    add._schema.arguments = [SimpleNamespace(alias_info=SimpleNamespace(is_write=True))]
+    with pytest.raises(side.module.OutOfMemoryError):
+        memory.run(add, (Tensor(),), {})
+    assert len(add.ran) == 1
+    assert side.cuda.gone == [(0, 1)]
 
 
 def test_turns_are_those_of_the_scheduler(scheduler: Scheduler, modes: Modes) -> None:
@@ -200,7 +258,7 @@ def test_turns_are_those_of_the_scheduler(scheduler: Scheduler, modes: Modes) ->
     def work() -> None:
         task = torch_task()
         assert task._lease is not None
-        with operators_in_turns(task._lease, side, False) as turns:
+        with operators_in_turns(task._lease, side) as turns:
             for _ in range(20):
                 run(turns, add, Tensor())
             task.cancel()
@@ -236,7 +294,7 @@ def test_with_torch_itself(scheduler: Scheduler) -> None:
     def work() -> float:
         lease = torch_task()._lease
         assert lease is not None
-        with operators_in_turns(lease, OnCpu(torch, ON_CPU), False) as turns:
+        with operators_in_turns(lease, OnCpu(torch, ON_CPU)) as turns:
             x = torch.ones(4, 4, requires_grad=True)
             (x @ x).relu().sum().backward()
             count = lease.stats()["submissions"]

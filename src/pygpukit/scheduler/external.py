@@ -9,7 +9,8 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from pygpukit.scheduler.task import _current, _region
-from pygpukit.scheduler.torch_turns import OperatorTurns, Torch, loaded_torch, operators_in_turns
+from pygpukit.scheduler.torch_memory import pools_kept
+from pygpukit.scheduler.torch_turns import OperatorTurns, Torch, loaded_torch, memory_of, operators_in_turns
 
 if TYPE_CHECKING:
     from pygpukit import _pygpukit_rust as _native
@@ -83,7 +84,7 @@ class Libraries:
         module, cupy = loaded_torch(), _loaded_cupy()
         if module is not None and self.turns is None:
             torch = Torch(module, index)
-            self.turns = self._stack.enter_context(operators_in_turns(lease, torch, lease.bounds_memory))
+            self.turns = self._stack.enter_context(operators_in_turns(lease, torch))
             if is_alone and torch.is_ready:
                 self.turns.adopt(self._bind())
         if cupy is not None and self._cupy is None and is_alone:
@@ -144,11 +145,14 @@ class Region:
             self._sides.append(torch)
             stack.enter_context(torch.kept())
             if followed is not None and followed.turns is not None:
-                followed.turns.start()
+                memory = followed.turns.memory
                 stack.enter_context(followed.turns.paused())
-            elif self._lease.bounds_memory:
-                stack.callback(torch.drop_memory)
-                stack.enter_context(torch.memory())
+            else:
+                memory = memory_of(self._lease, torch)
+                if memory is not None:
+                    stack.callback(memory.drop)
+            # Without a limit too: a graph may be captured in the block.
+            stack.enter_context(pools_kept() if memory is None else memory.used())
         if cupy is not None:
             self._sides.append(CuPy(cupy, index))
             stack.enter_context(self._sides[-1].kept())

@@ -1,4 +1,4 @@
-"""torch inside a task: its operators take the task's turns, on its lane's stream and in its memory.
+"""torch inside a task: its operators take the task's turns, on its lane's stream.
 
 Nothing here imports torch: whoever has imported it gets it.
 """
@@ -11,12 +11,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from pygpukit import _pygpukit_rust as _native
+from pygpukit.scheduler.torch_memory import TorchMemory
 
 if TYPE_CHECKING:
     from types import ModuleType
 
-__all__ = ["OperatorTurns", "Torch", "loaded_torch"]
+    from pygpukit import _pygpukit_rust as _native
+
+__all__ = ["OperatorTurns", "Torch", "loaded_torch", "memory_of", "operators_in_turns"]
 
 # Of torch's default stream.
 _DEFAULT = 0
@@ -33,7 +35,7 @@ def loaded_torch() -> ModuleType | None:
 
 
 class Torch:
-    """torch's current stream and memory in this thread, for a device.
+    """torch's current stream in this thread, for a device.
 
     Parameters
     ----------
@@ -47,7 +49,6 @@ class Torch:
         self.module = torch
         self.index = index
         self._streams: dict[int, Any] = {}
-        self._pool: Any = None
 
     @property
     def is_ready(self) -> bool:
@@ -85,32 +86,6 @@ class Torch:
                 cuda.set_stream(stream)
                 cuda.set_device(device)
 
-    @contextmanager
-    def memory(self) -> Iterator[None]:
-        """Have torch take memory from the pool that is current in this thread."""
-        cuda = self.module.cuda
-        if not hasattr(self.module._C, "_cuda_beginAllocateCurrentThreadToPool"):
-            # Before torch 2.8 there is no way to do it for one thread.
-            yield
-            return
-        if self._pool is None:
-            with cuda.device(self.index):
-                self._pool = cuda.MemPool(_allocator(self.module).allocator())
-        with cuda.use_mem_pool(self._pool, device=self.index):
-            yield
-
-    def drop_memory(self) -> None:
-        """Give back what torch keeps for later; tensors that live on keep theirs."""
-        self._pool = None
-
-
-@functools.cache
-def _allocator(torch: Any) -> Any:
-    # Kept for good: tensors that outlive their task are freed through it.
-    return torch.cuda.memory.CUDAPluggableAllocator(
-        _native.__file__, "pygpukit_external_alloc", "pygpukit_external_free"
-    )
-
 
 class OperatorTurns:
     """Gives each operator on the device its turn; a dispatch mode when mixed with torch's.
@@ -123,18 +98,18 @@ class OperatorTurns:
         The task's.
     torch : Torch
         Its current stream.
-    begin : callable
-        Runs before the first operator.
+    memory : TorchMemory, optional
+        Where the operators' memory comes from; from torch's own by default.
     """
 
-    def __init__(self, lease: _native.TaskLease, torch: Torch, begin: Callable[[], object]) -> None:
+    def __init__(self, lease: _native.TaskLease, torch: Torch, memory: TorchMemory | None) -> None:
         super().__init__()
+        self.memory = memory
         self.has_strayed = False
         self.is_paused = False
         self._lease = lease
         self._torch = torch
         self._tensor = torch.module.Tensor
-        self._begin: Callable[[], object] | None = begin
         # Streams that are not the choice of the task's code.
         self._ours = {_DEFAULT, torch.current()} if torch.is_ready else {_DEFAULT}
 
@@ -150,7 +125,6 @@ class OperatorTurns:
         kind = None if self.is_paused else self._kind(func, args, kwargs)
         if kind is None:
             return func(*args, **kwargs)
-        self.start()
         current = self._torch.current()
         if current not in self._ours:
             self.has_strayed = True
@@ -159,15 +133,9 @@ class OperatorTurns:
         try:
             if handle != current:
                 self.adopt(handle)
-            return func(*args, **kwargs)
+            return func(*args, **kwargs) if self.memory is None else self.memory.run(func, args, kwargs)
         finally:
             self._lease.end_external(False)
-
-    def start(self) -> None:
-        """Get ready for the first operator."""
-        if self._begin is not None:
-            begin, self._begin = self._begin, None
-            begin()
 
     def _kind(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int | None:
         """Which operators cost the same as this; None for one without work on the device."""
@@ -255,18 +223,20 @@ def _is_view(func: Any) -> bool:
     return any(value.alias_info is not None and not value.alias_info.is_write for value in returns)
 
 
-def turns_of(lease: _native.TaskLease, torch: Torch, begin: Callable[[], object]) -> OperatorTurns:
-    """A dispatch mode of torch for a task."""
-    return _mode_class(_modes().TorchDispatchMode)(lease, torch, begin)
-
-
 @functools.cache
 def _mode_class(base: type) -> Callable[..., OperatorTurns]:
     return type("TaskTurns", (OperatorTurns, base), {})
 
 
+def memory_of(lease: _native.TaskLease, torch: Torch) -> TorchMemory | None:
+    """The task's memory for torch, if anything limits it or is kept for it."""
+    if lease.bounds_memory and TorchMemory.is_possible(torch.module):
+        return TorchMemory(torch.module, torch.index)
+    return None
+
+
 @contextmanager
-def operators_in_turns(lease: _native.TaskLease, torch: Torch, memory: bool) -> Iterator[OperatorTurns]:
+def operators_in_turns(lease: _native.TaskLease, torch: Torch) -> Iterator[OperatorTurns]:
     """Let torch's operators in this thread take turns.
 
     Parameters
@@ -275,8 +245,6 @@ def operators_in_turns(lease: _native.TaskLease, torch: Torch, memory: bool) -> 
         The task's.
     torch : Torch
         What to set.
-    memory : bool
-        Whether torch's memory comes from the task's.
 
     Yields
     ------
@@ -284,17 +252,13 @@ def operators_in_turns(lease: _native.TaskLease, torch: Torch, memory: bool) -> 
         The mode.
     """
     with ExitStack() as stack:
-        stack.callback(torch.drop_memory)
-
+        memory = memory_of(lease, torch)
+        if memory is not None:
+            stack.callback(memory.drop)
         stack.enter_context(torch.kept())
-
-        def begin() -> None:
-            if memory:
-                stack.enter_context(torch.memory())
-
         # Backward passes stay in this thread, where its mode, stream and memory are.
         stack.enter_context(torch.module.autograd.grad_mode.set_multithreading_enabled(False))
-        turns = turns_of(lease, torch, begin)
+        turns = _mode_class(_modes().TorchDispatchMode)(lease, torch, memory)
         turns.push()
         stack.callback(turns.pop)
         yield turns
