@@ -309,6 +309,30 @@ impl TaskLease {
         py.detach(|| self.tenant.lease.give_way());
     }
 
+    /// Wait for a turn, and hold it while another library submits work of this kind. Returns the handle of the stream.
+    fn begin_external(&self, kind: i64) -> PyResult<usize> {
+        let tenant = &self.tenant;
+        self.core.state().check().py()?;
+        tenant.lease.begin_external(&tenant.stream, kind as u64).map(|raw| raw.0).py()
+    }
+
+    /// Let go of the turn; with `measured` its device time is measured apart from what follows.
+    fn end_external(&self, measured: bool) {
+        self.tenant.lease.end_external(measured);
+    }
+
+    /// Does anything limit its memory, or keep some for it?
+    #[getter]
+    fn bounds_memory(&self) -> bool {
+        let mut pools = std::iter::successors(Some(&self.tenant.pool), |pool| pool.parent());
+        pools.any(|pool| pool.quota().is_some() || pool.guarantee() > 0)
+    }
+
+    /// Whoever holds a turn does not any more.
+    fn end_all_external(&self) {
+        self.tenant.lease.end_all_external();
+    }
+
     /// A job is due in so many seconds and may use this much device time first.
     fn begin_job(&self, deadline: f64, budget: f64) {
         let ns = |seconds: f64| (seconds.max(0.0) * 1e9) as u64;

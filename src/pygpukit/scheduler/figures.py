@@ -17,6 +17,7 @@ def figures_of(task: Task[Any], lease: _native.TaskLease) -> dict[str, Any]:
     memory = lease.pool.stats()
     figures["memory"] = memory["used"]
     figures["memory_peak"] = memory["peak"]
+    figures["enforcement"] = "full" if task._libraries is None else task._libraries.enforcement
     if task._process is not None:
         figures.update(task._process.figures(lease))
     return figures

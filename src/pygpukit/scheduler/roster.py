@@ -135,6 +135,7 @@ class Roster:
                 return []
             lease = task._lease
             if lease is not None:
+                lease.end_all_external()
                 lease.end()
                 with suppress(Exception):
                     task._final = figures_of(task, lease)
@@ -145,7 +146,7 @@ class Roster:
                 admitted, failure = [], failure or error
                 self.workers.run(lambda: self._finish(task.id))
             if lease is not None:
-                task._lease = None
+                task._lease = task._libraries = None
                 if task.policy == "guaranteed":
                     _switch_interval.restore()
             cancelled = task._cancel.is_set() and (failure is None or isinstance(failure, TaskCancelledError))

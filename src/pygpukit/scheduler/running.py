@@ -12,8 +12,9 @@ from typing import Any, TypeVar
 from pygpukit import _pygpukit_rust as _native
 from pygpukit.core.context import drive
 from pygpukit.errors import TaskCancelledError
+from pygpukit.scheduler.external import following
 from pygpukit.scheduler.roster import AGAIN_SECONDS, Roster
-from pygpukit.scheduler.task import Task, _current
+from pygpukit.scheduler.task import Task, _current, _region
 
 __all__ = ["coroutine_starter", "tenancy", "thread_starter"]
 
@@ -24,13 +25,17 @@ _T = TypeVar("_T")
 def tenancy(roster: Roster, task: Task[Any]) -> Iterator[None]:
     """Start the task, be it in this thread, and wait for its work."""
     lease = roster.start(task)
+    outer, region = _current.get(), _region.get()
     token = _current.set(task)
     lease._enter()
     try:
-        yield
-        lease.stream.synchronize()
+        with following(task, lease, outer):
+            yield
+            lease.stream.synchronize()
     finally:
         _current.reset(token)
+        # A block that was not left would keep the task, and its memory.
+        _region.set(region)
         lease._leave()
 
 

@@ -361,8 +361,8 @@ class Scheduler:
             ``state``, ``decision``, ``reason``, ``position``, ``policy``, ``partition``; device time as
             ``gpu_seconds`` on its lane and ``device_seconds`` of the whole device, ``share`` in the last second;
             ``sm_count``, ``mode``, ``submissions``, ``slices`` among them, ``throttled`` and ``throttle_log``;
-            ``memory``, ``memory_peak``, ``evictions``, ``restores``; ``jobs`` of a task with a deadline; ``process`` of
-            a task in a process of its own.
+            ``memory``, ``memory_peak``, ``evictions``, ``restores``; ``enforcement`` of other libraries' work; ``jobs``
+            of a task with a deadline; ``process`` of a task in a process of its own.
         """
         found = self._roster.find(number)
         return row_of(found) if isinstance(found, Task) else dict(found)

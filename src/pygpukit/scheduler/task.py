@@ -14,6 +14,7 @@ from pygpukit.scheduler.figures import row_of
 
 if TYPE_CHECKING:
     from pygpukit import _pygpukit_rust as _native
+    from pygpukit.scheduler.external import Libraries, Region
     from pygpukit.scheduler.process import TaskProcess
     from pygpukit.scheduler.scheduler import Scheduler
 
@@ -22,6 +23,9 @@ __all__ = ["Decision", "Task", "current_task", "yield_"]
 _T = TypeVar("_T")
 
 _current: ContextVar[Task[Any] | None] = ContextVar("pygpukit_task", default=None)
+
+# The innermost block of `external`.
+_region: ContextVar[Region | None] = ContextVar("pygpukit_region", default=None)
 
 
 class Decision(str):
@@ -77,6 +81,7 @@ class Task(Generic[_T]):
         self._jobs: dict[str, Any] = {}
         self._sandbox = False
         self._process: TaskProcess | None = None
+        self._libraries: Libraries | None = None
 
     def __repr__(self) -> str:
         return f"<Task {self.id} '{self.name}' {self.state}>"
@@ -227,4 +232,8 @@ def yield_() -> None:
         return
     if task._cancel.is_set():
         raise TaskCancelledError(f"task '{task.name}' was cancelled")
-    task._lease.give_way()
+    region = _region.get()
+    if region is not None and region.is_here(task):
+        region.give_way()
+    else:
+        task._lease.give_way()

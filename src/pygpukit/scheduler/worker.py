@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pygpukit.scheduler import default
 from pygpukit.scheduler.parcel import pack_error, pack_result, unpack
 from pygpukit.scheduler.scheduler import Scheduler
+from pygpukit.scheduler.task import current_task
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -89,6 +90,10 @@ def _begin(turns: socket.socket, order: Order, say: Any) -> Task[Any]:
     def call() -> bytes:
         # Inside the task, so that arrays among the arguments are in its memory.
         fn, args, kwargs = unpack(order.call)
+        inside = current_task()
+        if inside is not None and inside._libraries is not None:
+            # Its modules are loaded by now.
+            inside._libraries.look()
         outcome = fn(*args, **kwargs)
         if hasattr(outcome, "__await__"):
             import asyncio

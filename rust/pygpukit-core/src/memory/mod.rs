@@ -27,6 +27,7 @@ mod arena;
 mod cache;
 mod claim;
 mod evict;
+pub mod external;
 mod ferry;
 mod grow;
 mod host_copy;

@@ -13,7 +13,7 @@ use crate::device::{RawEvent, SharedDevice};
 use crate::error::Result;
 use crate::lane::Lane;
 use crate::runtime;
-use crate::stream::{Stream, wait_until};
+use crate::stream::Stream;
 
 use super::clock::Clock;
 use super::cost::{Batch, Costs};
@@ -216,7 +216,7 @@ impl Gate {
         let Some(inner) = self.inner.try_lock() else { return false };
         let lent = inner.seats.iter().flatten().all(|lease| {
             let mut own = lease.own();
-            let idle = now > own.busy_until + LEND_AFTER_NS;
+            let idle = now > own.busy_until + LEND_AFTER_NS && !own.held.any();
             own.lent |= idle;
             idle
         });
@@ -235,20 +235,6 @@ impl Gate {
             inner.wake_next();
         }
         Ok(Some(inner.last.clone()))
-    }
-
-    /// Wait until nothing that was submitted before a `set_lane` runs on the lane it left.
-    pub fn drain(&self, check: &mut dyn FnMut() -> Result<()>) -> Result<()> {
-        wait_until(check, || {
-            self.device.poll()?;
-            let mut inner = self.inner.lock();
-            let settled = inner.settle(self)?;
-            inner.harvest(self)?;
-            let moved = inner.lane.id() == inner.base.id() || !inner.turns.holds_any();
-            let passed =
-                inner.last.iter().try_fold(true, |all, mark| Ok::<_, crate::error::Error>(all && mark.is_passed()?))?;
-            Ok(settled && moved && passed)
-        })
     }
 
     pub(super) fn set_terms(&self, seat: Seat, terms: Terms) {
@@ -348,25 +334,31 @@ impl Drop for Gate {
 }
 
 impl Inner {
-    fn is_wide(&self) -> bool {
+    /// Is nobody on the lane before the last `set_lane` any more?
+    pub(super) fn has_moved(&self) -> bool {
+        self.lane.id() == self.base.id() || !self.turns.holds_any()
+    }
+
+    pub(super) fn is_wide(&self) -> bool {
         self.lane.id() != self.base.id()
     }
 
-    /// The lane a turn that begins now is on.
-    fn lane_now(&self, now: u64) -> Arc<Lane> {
+    /// The lane a tenant's turn that begins now is on.
+    fn lane_now(&self, lease: &Lease, now: u64) -> Arc<Lane> {
         match &self.wide {
+            Some(_) if lease.own().is_slow_to_leave() => self.base.clone(),
             Some(wide) if wide.owners.iter().all(|owner| owner.lend(now)) => wide.lane.clone(),
             _ => self.base.clone(),
         }
     }
 
     /// A further quantum of the open turn; None when it has to begin anew, on another lane.
-    pub(super) fn renew(&mut self, seat: Seat, now: u64) -> Option<i64> {
-        if self.wide.is_some() && self.lane_now(now).id() != self.lane.id() {
+    pub(super) fn renew(&mut self, lease: &Lease, now: u64) -> Option<i64> {
+        if self.wide.is_some() && self.lane_now(lease, now).id() != self.lane.id() {
             self.close();
             return None;
         }
-        let left = self.turns.open(seat, now);
+        let left = self.turns.open(lease.seat(), now);
         Some(self.allowed(if self.is_wide() { left.min(LENT_NS) } else { left }))
     }
 
@@ -395,7 +387,11 @@ impl Inner {
         }
         let Some(lease) = self.turns.holder().and_then(|seat| self.seats.get(seat)?.clone()) else { return Ok(()) };
         let mut own = lease.own();
-        if own.streams.iter().any(|stream| stream.is_entered()) || !self.is_idle(gate, &own)? {
+        if own.held.is_long(now) {
+            // It is waited for anyway, when the turn is closed, and wakes whoever waits.
+            return Ok(());
+        }
+        if own.is_entered() || !self.is_idle(gate, &own)? {
             own.busy_until = own.busy_until.max(now + AGAIN_NS);
             self.turns.expect_busy_until(own.busy_until);
         }
@@ -432,10 +428,13 @@ impl Inner {
         cut.map(|()| true)
     }
 
-    /// Is the turn in another process?
-    pub(super) fn is_away(&self) -> bool {
+    /// Has another process the turn, or another library?
+    pub(super) fn is_slow(&self) -> bool {
         let holder = self.turns.holder().and_then(|seat| self.seats.get(seat)?.as_ref());
-        holder.is_some_and(|lease| lease.own().is_away())
+        holder.is_some_and(|lease| {
+            let own = lease.own();
+            own.is_away() || own.held.any()
+        })
     }
 
     /// End the holder's turn: nothing more joins it.
@@ -465,8 +464,7 @@ impl Inner {
 
     /// Begin a tenant's turn.
     pub(super) fn open(&mut self, lease: &Arc<Lease>, now: u64) {
-        // A process cannot give lent SMs back at once.
-        self.lane = if lease.own().is_apart() { self.base.clone() } else { self.lane_now(now) };
+        self.lane = self.lane_now(lease, now);
         let mut left = self.turns.open(lease.seat(), now);
         if self.is_wide() {
             left = left.min(LENT_NS);

@@ -29,6 +29,9 @@ const IDLE_NS: u64 = 250_000;
 /// How soon something is looked at again that nobody tells about.
 const AGAIN_NS: u64 = 20_000;
 
+/// And something that wakes whoever waits for it.
+const SLOW: Duration = Duration::from_millis(1);
+
 /// Work that is on its way out is looked for this often when it takes longer than predicted.
 const LATE_NS: u64 = 500_000;
 
@@ -297,10 +300,12 @@ impl Lease {
             if self.is_ended() {
                 return Ok(Duration::ZERO);
             }
-            if !inner.settle(gate)? {
-                return Ok(if self.own().away.is_some() { LOOK } else { Duration::from_nanos(AGAIN_NS) });
-            }
+            let settled = inner.settle(gate)?;
             inner.turns.arrive(self.seat(), now);
+            if !settled {
+                // A turn that another process or library has comes back with a word.
+                return Ok(if inner.is_slow() { SLOW } else { Duration::from_nanos(AGAIN_NS) });
+            }
             let step = inner.turns.step(self.seat(), now);
             match step {
                 // It runs beside what is on the device, so that has to be over.

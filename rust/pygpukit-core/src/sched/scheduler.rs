@@ -287,7 +287,7 @@ impl Scheduler {
             tenant.lease.end();
             self.stop_lending(tenant);
             // Its SMs and its memory are others' when nothing of it runs any more.
-            tenant.lease.gate().drain(check)?;
+            tenant.lease.gate().drain_of(&tenant.lease, check)?;
             self.take_lane_back(id, tenant.placement.partition, check)?;
         }
         let mut book = self.book.lock();
