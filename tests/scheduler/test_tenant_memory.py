@@ -132,6 +132,17 @@ assert second.cancel()
 assert isinstance(second.exception(PATIENCE), TaskCancelledError)
 assert second.reason is None
 
+async def wait_in_a_loop():
+    async def critical():
+        return array(1)
+    tasks = [scheduler.submit(critical, policy="guaranteed", memory="1MiB") for _ in range(12)]
+    for task in tasks:
+        while task.reason is None:
+            await asyncio.sleep(0.001)
+        assert task.cancel()
+    return await asyncio.gather(*tasks, return_exceptions=True)
+assert {type(error) for error in asyncio.run(wait_in_a_loop())} == {TaskCancelledError}
+
 go_on.set()
 result = first.result(PATIENCE)
 assert "was promised memory" in refusals[0], refusals

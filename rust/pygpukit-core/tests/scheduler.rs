@@ -1,10 +1,11 @@
 //! The scheduler on the CPU device: threads that take turns, lanes that are given and taken back.
 
+mod tenants;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use pygpukit_core::command::{Command, HostFn, Work};
 use pygpukit_core::cpu::{CpuConfig, CpuDevice};
 use pygpukit_core::error::Error;
 use pygpukit_core::exec::ExecCtx;
@@ -12,8 +13,8 @@ use pygpukit_core::launch::submit;
 use pygpukit_core::memory::ArenaMode;
 use pygpukit_core::runtime::DeviceState;
 use pygpukit_core::sched::clock::Monotonic;
-use pygpukit_core::sched::{Class, Mode, Options, Request, Scheduler, Share, Tenant, Verdict};
-use smallvec::SmallVec;
+use pygpukit_core::sched::{Class, Mode, Options, Request, Scheduler, Share, Tenant};
+use tenants::{busy, context, start};
 
 fn scheduler() -> Arc<Scheduler> {
     scheduler_with(Options::default())
@@ -27,32 +28,6 @@ fn scheduler_on(config: CpuConfig, options: Options) -> Arc<Scheduler> {
     let config = CpuConfig { total_memory: Some(1 << 30), sm_count: Some(8), ..config };
     let state = DeviceState::new(CpuDevice::new(config), ArenaMode::Vmm, false).unwrap();
     Arc::new(Scheduler::new(state, options, Arc::new(Monotonic)).unwrap())
-}
-
-fn start(scheduler: &Scheduler, name: &str, request: Request) -> Arc<Tenant> {
-    let (id, decision) = scheduler.submit(request).unwrap();
-    assert_eq!(decision.verdict, Verdict::Admitted, "{:?}", decision.shortage.map(|s| s.to_string()));
-    scheduler.start(id, name, request, false, &mut || Ok(())).unwrap()
-}
-
-fn context(scheduler: &Scheduler, tenant: &Tenant) -> ExecCtx {
-    let mut ctx = ExecCtx::default_for(scheduler.state()).on_stream(&tenant.stream);
-    ctx.pool = tenant.pool.clone();
-    ctx.lease = Some(tenant.lease.clone());
-    ctx.task = Some(tenant.name.clone());
-    ctx
-}
-
-/// Work that keeps the lane for a time.
-fn busy(time: Duration) -> Command {
-    let function: HostFn = Arc::new(move || {
-        let start = Instant::now();
-        while start.elapsed() < time {
-            std::thread::yield_now();
-        }
-        Ok(())
-    });
-    Command { work: Work::Host(function), uses: SmallVec::new(), cost_key: 0 }
 }
 
 fn share(value: f64) -> Share {

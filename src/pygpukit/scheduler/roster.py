@@ -16,7 +16,7 @@ from pygpukit.scheduler.workers import Workers
 if TYPE_CHECKING:
     from pygpukit import _pygpukit_rust as _native
 
-__all__ = ["SHUT_DOWN", "Roster"]
+__all__ = ["AGAIN_SECONDS", "SHUT_DOWN", "Roster"]
 
 SHUT_DOWN = "the scheduler was shut down and takes no more tasks; make a new one"
 
@@ -24,7 +24,7 @@ SHUT_DOWN = "the scheduler was shut down and takes no more tasks; make a new one
 _SWITCH_SECONDS = 100e-6
 
 # How soon a task tries again whose memory others have.
-_AGAIN_SECONDS = 0.005
+AGAIN_SECONDS = 0.005
 
 # Ended tasks whose figures are kept.
 _KEPT_TASKS = 1000
@@ -96,13 +96,11 @@ class Roster:
 
     def start(self, task: Task[Any]) -> _native.TaskLease:
         """Give a task its place on the device, when its memory is there."""
-        while (lease := self._try_start(task)) is None:
-            task._cancel.wait(_AGAIN_SECONDS)
-        if task._cancel.is_set():
-            lease.end()
+        while (lease := self.try_start(task)) is None:
+            task._cancel.wait(AGAIN_SECONDS)
         return lease
 
-    def _try_start(self, task: Task[Any]) -> _native.TaskLease | None:
+    def try_start(self, task: Task[Any]) -> _native.TaskLease | None:
         """None: what others hold is in the way, and cannot be moved now."""
         # Whoever ends the task meanwhile waits for this, or comes first.
         with task._starting:
@@ -118,6 +116,8 @@ class Roster:
             task._state = "running"
             if task.policy == "guaranteed":
                 _switch_interval.lower()
+        if task._cancel.is_set():
+            lease.end()
         return lease
 
     def conclude(self, task: Task[Any], outcome: Any, failure: BaseException | None) -> None:

@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from pygpukit import _pygpukit_rust as _native
 from pygpukit.core.context import drive
 from pygpukit.errors import TaskCancelledError
 from pygpukit.scheduler.external import following
+from pygpukit.scheduler.roster import AGAIN_SECONDS, Roster
 from pygpukit.scheduler.task import Task, _current, _region
-
-if TYPE_CHECKING:
-    from pygpukit.scheduler.roster import Roster
 
 __all__ = ["coroutine_starter", "tenancy", "thread_starter"]
 
@@ -105,7 +103,9 @@ async def _run_coroutine(roster: Roster, task: Task[Any], call: Callable[[Task[A
     outcome: Any = None
     failure: BaseException | None = None
     try:
-        lease = await asyncio.to_thread(roster.start, task)
+        # Not in a thread of the loop's few: whoever has the memory may need one to end.
+        while (lease := await asyncio.to_thread(roster.try_start, task)) is None:
+            await asyncio.sleep(AGAIN_SECONDS)
         token = _current.set(task)
         try:
             outcome = await _step(task, call)

@@ -240,17 +240,17 @@ impl Scheduler {
         };
         let parent = self.pool(placement.partition).ok_or_else(|| gone(placement.partition))?;
         let options = PoolOptions { sandbox, ..memory_of(&placement, &request, &parent) };
-        let pool = match parent.child_with(name, options, check) {
-            Err(Error::HostMemory(why)) => {
-                let mut book = self.book.lock();
+        let made = parent.child_with(name, options, check);
+        {
+            let mut book = self.book.lock();
+            let before = book.delayed.remove(&id);
+            if let Err(Error::HostMemory(why)) = &made {
                 // A later try has a new reason, and the same claim.
-                let claim = book.delayed.remove(&id).map_or_else(|| Claim::new(parent.arena()), |(claim, _)| claim);
+                let claim = before.map_or_else(|| Claim::new(parent.arena()), |(claim, _)| claim);
                 book.delayed.insert(id, (claim, why.clone()));
-                return Err(Error::HostMemory(why));
             }
-            made => made?,
-        };
-        self.book.lock().delayed.remove(&id);
+        }
+        let pool = made?;
         let gate = match placement.mode {
             Mode::OwnLane(width) => self.give_lane(id, placement.partition, width, check)?,
             Mode::TimeShare | Mode::Process => {
