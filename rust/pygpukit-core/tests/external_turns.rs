@@ -113,6 +113,25 @@ fn another_stream_of_the_task_joins_the_held_turn() {
 }
 
 #[test]
+fn other_threads_of_the_task_submit_in_the_held_turn() {
+    let scheduler = scheduler();
+    let own = start(&scheduler, "own", besteffort(1));
+    begin(&own);
+    let (ctx, tenant) = (context(&scheduler, &own), own.clone());
+    let done = aside(move || {
+        for kind in 0..20 {
+            submit(&ctx, busy(Duration::from_micros(200))).unwrap();
+            tenant.lease.begin_external(&tenant.stream, kind).unwrap();
+            tenant.lease.end_external(true);
+        }
+    });
+    done.recv_timeout(PATIENCE).unwrap();
+    assert!(own.lease.holds_external());
+    own.lease.end_external(true);
+    assert_eq!(own.lease.used().submissions, 41);
+}
+
+#[test]
 fn held_turns_share_by_weight() {
     let scheduler = scheduler();
     let tenants = [start(&scheduler, "one", besteffort(3)), start(&scheduler, "two", besteffort(7))];
