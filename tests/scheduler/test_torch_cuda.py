@@ -120,12 +120,12 @@ def test_torch_tenants_share_by_weight(scheduler: Scheduler, torch: Any, blocks:
     stop = threading.Event()
 
     def work() -> int:
-        a = torch.randn(2048, 2048, device="cuda", dtype=torch.float16)
+        a = torch.randn(4096, 4096, device="cuda", dtype=torch.float16)
         count = 0
         while not stop.is_set():
             if blocks:
                 with external():
-                    for _ in range(8):
+                    for _ in range(4):
                         a @ a
             else:
                 a @ a
@@ -141,11 +141,11 @@ def test_a_long_block_shares_where_it_gives_way(scheduler: Scheduler, torch: Any
     stop = threading.Event()
 
     def work() -> int:
-        a = torch.randn(2048, 2048, device="cuda", dtype=torch.float16)
+        a = torch.randn(4096, 4096, device="cuda", dtype=torch.float16)
         count = 0
         with external():
             while not stop.is_set():
-                for _ in range(8):
+                for _ in range(4):
                     a @ a
                 yield_()
                 count += 1

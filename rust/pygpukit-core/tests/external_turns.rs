@@ -1,21 +1,22 @@
 //! Turns that another library has: held until they are let go of, on streams that keep their handles meanwhile.
 
+mod tenants;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use pygpukit_core::command::{Command, HostFn, Work};
+use pygpukit_core::command::Command;
 use pygpukit_core::cpu::{CpuConfig, CpuDevice};
 use pygpukit_core::device::RawStream;
 use pygpukit_core::error::Error;
-use pygpukit_core::exec::ExecCtx;
 use pygpukit_core::launch::submit;
 use pygpukit_core::memory::{ArenaMode, external};
 use pygpukit_core::runtime::DeviceState;
 use pygpukit_core::sched::clock::Monotonic;
-use pygpukit_core::sched::{Class, Mode, Options, Request, Scheduler, Share, Tenant, Verdict};
-use smallvec::SmallVec;
+use pygpukit_core::sched::{Class, Mode, Options, Request, Scheduler, Share, Tenant};
+use tenants::{busy, context, start};
 
 /// Longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -32,12 +33,6 @@ fn scheduler() -> Arc<Scheduler> {
     scheduler_with(CpuConfig::default(), Options::default())
 }
 
-fn start(scheduler: &Scheduler, name: &str, request: Request) -> Arc<Tenant> {
-    let (id, decision) = scheduler.submit(request).unwrap();
-    assert_eq!(decision.verdict, Verdict::Admitted, "{:?}", decision.shortage.map(|s| s.to_string()));
-    scheduler.start(id, name, request, false, &mut || Ok(())).unwrap()
-}
-
 fn besteffort(weight: u32) -> Request {
     Request { weight, ..Request::new(Class::BestEffort) }
 }
@@ -47,16 +42,8 @@ fn guaranteed() -> Request {
     Request { bandwidth, ..Request::new(Class::Guaranteed) }
 }
 
-fn context(scheduler: &Scheduler, tenant: &Tenant) -> ExecCtx {
-    let mut ctx = ExecCtx::default_for(scheduler.state()).on_stream(&tenant.stream);
-    ctx.pool = tenant.pool.clone();
-    ctx.lease = Some(tenant.lease.clone());
-    ctx
-}
-
 fn quick() -> Command {
-    let function: HostFn = Arc::new(|| Ok(()));
-    Command { work: Work::Host(function), uses: SmallVec::new(), cost_key: 0 }
+    busy(Duration::ZERO)
 }
 
 fn begin(tenant: &Tenant) -> RawStream {
@@ -123,6 +110,25 @@ fn another_stream_of_the_task_joins_the_held_turn() {
     submit(&context(&scheduler, &own).on_stream(&stream), quick()).unwrap();
     assert_eq!(stream.lane().id(), own.stream.lane().id());
     own.lease.end_external(true);
+}
+
+#[test]
+fn other_threads_of_the_task_submit_in_the_held_turn() {
+    let scheduler = scheduler();
+    let own = start(&scheduler, "own", besteffort(1));
+    begin(&own);
+    let (ctx, tenant) = (context(&scheduler, &own), own.clone());
+    let done = aside(move || {
+        for kind in 0..20 {
+            submit(&ctx, busy(Duration::from_micros(200))).unwrap();
+            tenant.lease.begin_external(&tenant.stream, kind).unwrap();
+            tenant.lease.end_external(true);
+        }
+    });
+    done.recv_timeout(PATIENCE).unwrap();
+    assert!(own.lease.holds_external());
+    own.lease.end_external(true);
+    assert_eq!(own.lease.used().submissions, 41);
 }
 
 #[test]

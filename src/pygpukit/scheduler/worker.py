@@ -29,7 +29,7 @@ _TELL_SECONDS = 0.2
 # Python threads hand the interpreter over after this time at most: the one that listens must not wait for the function.
 _SWITCH_SECONDS = 500e-6
 
-_TOLD = ("submissions", "throttled", "throttled_seconds", "throttle_log", "waiting")
+_TOLD = ("submissions", "enforcement", "throttled", "throttled_seconds", "throttle_log", "waiting")
 _MEMORY = ("memory", "memory_peak", "evictions", "restores")
 
 

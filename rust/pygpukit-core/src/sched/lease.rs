@@ -262,12 +262,14 @@ impl Lease {
     #[inline]
     pub(super) fn reserve(&self, own: &mut Own, stream: &Stream, kind: u64, now: u64) -> Option<()> {
         let kind = on_lane(kind, own.lane);
-        if !own.holds || own.lent || own.left <= 0 || own.cut || !own.has(stream) {
+        // A batch that another thread's library submits to goes on until that has ended, whatever else joins it.
+        let held = own.held.any();
+        if !own.holds || own.lent || own.left <= 0 || (own.cut && !held) || !own.has(stream) {
             return None;
         }
         let open = own.open.as_mut()?;
         let gap = open.start.is_some() && open.predicted > 0 && now > own.busy_until + GAP_NS;
-        if gap || open.predicted >= BATCH_NS {
+        if (gap || open.predicted >= BATCH_NS) && !held {
             return None;
         }
         let cost = match own.costs.predict(kind) {
@@ -277,6 +279,7 @@ impl Lease {
                 own.cut = true;
                 UNKNOWN_NS
             }
+            None if held => UNKNOWN_NS,
             None => return None,
         };
         open.predicted += cost;
