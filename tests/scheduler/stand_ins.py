@@ -147,7 +147,9 @@ def cupy_module() -> Any:
     """CuPy."""
     cupy: Any = ModuleType("cupy")
     cupy.cuda = SimpleNamespace(
-        Device=nullcontext, ExternalStream=CupyStream, get_current_stream=lambda: CupyStream.current
+        Device=nullcontext,
+        Stream=SimpleNamespace(from_external=lambda source: CupyStream(source.__cuda_stream__()[1])),
+        get_current_stream=lambda: CupyStream.current,
     )
     return cupy
 

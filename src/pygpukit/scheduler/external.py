@@ -22,6 +22,16 @@ __all__ = ["Libraries", "Region", "external", "following"]
 _UNKNOWN_WORK = 7
 
 
+class _Handle:
+    """A stream by its number, as other libraries take it."""
+
+    def __init__(self, handle: int) -> None:
+        self._handle = handle
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self._handle
+
+
 class CuPy:
     """CuPy's current stream in this thread, for a device."""
 
@@ -31,8 +41,11 @@ class CuPy:
 
     def set(self, handle: int) -> None:
         """Make the stream with this handle the current one."""
-        with self._cupy.cuda.Device(self._index):
-            self._cupy.cuda.ExternalStream(handle, self._index).use()
+        cuda = self._cupy.cuda
+        with cuda.Device(self._index):
+            # Older ones have no such function, newer ones warn about the class.
+            adopt = getattr(cuda.Stream, "from_external", None)
+            (cuda.ExternalStream(handle, self._index) if adopt is None else adopt(_Handle(handle))).use()
 
     @contextmanager
     def kept(self) -> Iterator[None]:
