@@ -203,7 +203,7 @@ def test_torch_gives_back_its_cache_before_a_task_is_refused(scheduler: Schedule
         # Each fits, and needs what the others have left in torch's cache.
         for size in (100, 140, 180, 220):
             x = torch.full((size * MIB,), 1, dtype=torch.uint8, device="cuda")
-            total += int(x.sum()) // MIB
+            total += int(x.max()) * size
             del x
         return total
 
@@ -270,18 +270,6 @@ def test_a_tensor_outlives_its_task_and_its_memory_comes_back(scheduler: Schedul
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
     assert _soon(lambda: not maker_is_there())
-
-
-def test_torch_and_we_take_turns_on_one_array(scheduler: Scheduler, torch: Any) -> None:
-    def work() -> float:
-        x = gp.ones(1 << 20)
-        shared = torch.from_dlpack(x)
-        for _ in range(50):
-            shared.add_(1.0)
-            x = gp.add(x, gp.ones(1 << 20), out=x)
-        return float(gp.sum(x).item())
-
-    assert scheduler.submit(work).result(LIMIT) == 101.0 * (1 << 20)
 
 
 def test_a_cancelled_task_stops_at_its_next_operator(scheduler: Scheduler, torch: Any) -> None:
