@@ -18,6 +18,7 @@ use crate::stream::Stream;
 use super::clock::Clock;
 use super::cost::{Batch, Costs};
 use super::lease::{Lease, Open, Own};
+use super::lending::{LENT_NS, Wide};
 #[cfg(unix)]
 use super::remote::Allowance;
 use super::turns::{Seat, Terms, Tier, Turns};
@@ -27,10 +28,6 @@ const AGAIN_NS: u64 = 30_000;
 
 /// A lone tenant's batches are read when there are so many.
 const UNREAD: usize = 4;
-
-/// A lane is lent when its tenant has been idle for this long, and a turn on it is this short.
-const LEND_AFTER_NS: u64 = 1_000_000;
-const LENT_NS: i64 = 250_000;
 
 /// The longest nap of who waits for a turn, where a device runs by itself and where waits are what lets it run.
 const NAP_NS: u64 = 20_000_000;
@@ -92,18 +89,12 @@ pub struct Row {
     pub submissions: u32,
 }
 
-/// A wider lane for turns that begin while its owners are idle.
-struct Wide {
-    lane: Arc<Lane>,
-    owners: Vec<Arc<Gate>>,
-}
-
 pub(super) struct Inner {
     /// The lane of the open turn.
-    lane: Arc<Lane>,
+    pub(super) lane: Arc<Lane>,
     /// The lane of later turns.
-    base: Arc<Lane>,
-    wide: Option<Wide>,
+    pub(super) base: Arc<Lane>,
+    pub(super) wide: Option<Wide>,
     pub turns: Turns,
     pub costs: Costs,
     pub(super) seats: Vec<Option<Arc<Lease>>>,
@@ -111,6 +102,8 @@ pub(super) struct Inner {
     pub(super) closing: bool,
     /// Ends of the last batch on the lane.
     pub(super) last: Marks,
+    /// Ends of the last batch on a wider lane: owners of its parts wait for these, and for no later ones.
+    pub(super) last_wide: Marks,
     pub(super) spans: VecDeque<Span>,
     /// A mark that was passed, and when on the scheduler's clock.
     anchor: Option<(Arc<Mark>, u64)>,
@@ -122,12 +115,12 @@ pub(super) struct Inner {
 
 pub struct Gate {
     /// Who may use this lane while its tenant is idle.
-    borrower: Mutex<Weak<Gate>>,
+    pub(super) borrower: Mutex<Weak<Gate>>,
     device: SharedDevice,
     clock: Arc<dyn Clock>,
     pub(super) longest_nap_ns: u64,
     spare: Arc<Mutex<Vec<RawEvent>>>,
-    inner: Mutex<Inner>,
+    pub(super) inner: Mutex<Inner>,
 }
 
 impl Gate {
@@ -148,6 +141,7 @@ impl Gate {
                 seats: Vec::new(),
                 closing: false,
                 last: Marks::new(),
+                last_wide: Marks::new(),
                 spans: VecDeque::new(),
                 anchor: None,
                 trace: None,
@@ -196,45 +190,6 @@ impl Gate {
         if inner.lane.id() != lane.id() {
             inner.close();
         }
-    }
-
-    /// Let turns use a wider lane while the tenants of these gates, whose lanes it covers, are idle.
-    pub fn set_wide(self: &Arc<Self>, lane: &Arc<Lane>, owners: Vec<Arc<Gate>>) {
-        for owner in &owners {
-            *owner.borrower.lock() = Arc::downgrade(self);
-        }
-        let mut inner = self.inner.lock();
-        if inner.is_wide() {
-            inner.close();
-        }
-        inner.wide = (!owners.is_empty()).then(|| Wide { lane: lane.clone(), owners });
-    }
-
-    /// Lend this gate's lane, if its tenant has been idle for a while: its next submission takes it back.
-    fn lend(&self, now: u64) -> bool {
-        // Its tenant may be taking the lane back, and wait for us: then it is not idle.
-        let Some(inner) = self.inner.try_lock() else { return false };
-        let lent = inner.seats.iter().flatten().all(|lease| {
-            let mut own = lease.own();
-            let idle = now > own.busy_until + LEND_AFTER_NS && !own.held.any();
-            own.lent |= idle;
-            idle
-        });
-        lent && !inner.closing
-    }
-
-    /// Take a lent lane back: the borrower's turn ends. None: somebody is still inside of it.
-    pub(super) fn take_back(&self) -> Result<Option<Marks>> {
-        let Some(borrower) = self.borrower.lock().upgrade() else { return Ok(Some(Marks::new())) };
-        let mut inner = borrower.inner.lock();
-        if inner.is_wide() {
-            inner.close();
-            if !inner.settle(&borrower)? {
-                return Ok(None);
-            }
-            inner.wake_next();
-        }
-        Ok(Some(inner.last.clone()))
     }
 
     pub(super) fn set_terms(&self, seat: Seat, terms: Terms) {
@@ -337,19 +292,6 @@ impl Inner {
     /// Is nobody on the lane before the last `set_lane` any more?
     pub(super) fn has_moved(&self) -> bool {
         self.lane.id() == self.base.id() || !self.turns.holds_any()
-    }
-
-    pub(super) fn is_wide(&self) -> bool {
-        self.lane.id() != self.base.id()
-    }
-
-    /// The lane a tenant's turn that begins now is on.
-    fn lane_now(&self, lease: &Lease, now: u64) -> Arc<Lane> {
-        match &self.wide {
-            Some(_) if lease.own().is_slow_to_leave() => self.base.clone(),
-            Some(wide) if wide.owners.iter().all(|owner| owner.lend(now)) => wide.lane.clone(),
-            _ => self.base.clone(),
-        }
     }
 
     /// A further quantum of the open turn; None when it has to begin anew, on another lane.
@@ -551,6 +493,9 @@ impl Inner {
         };
         let tier = self.turns.tier().unwrap_or(Tier::Excess);
         self.last.clone_from(&ends);
+        if self.is_wide() {
+            self.last_wide.clone_from(&ends);
+        }
         let (sms, lane) = (self.lane.sm_count(), self.lane.id());
         let (predicted, batch) = (open.predicted, open.batch);
         let submitted = (open.begun, gate.now());

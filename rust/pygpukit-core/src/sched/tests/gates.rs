@@ -15,7 +15,7 @@ use crate::runtime::DeviceState;
 use crate::sched::clock::Monotonic;
 use crate::sched::turns::{Terms, WHOLE};
 
-const EQUAL: Terms = Terms {
+pub(super) const EQUAL: Terms = Terms {
     class: Class::Burstable,
     request: 0,
     limit: WHOLE,
@@ -24,6 +24,10 @@ const EQUAL: Terms = Terms {
     quantum_ns: 1_000_000,
     lead_ns: 500_000,
 };
+
+pub(super) fn noop() -> Command {
+    busy(Duration::ZERO)
+}
 
 fn busy(time: Duration) -> Command {
     let function: HostFn = Arc::new(move || {
