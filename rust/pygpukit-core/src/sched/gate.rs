@@ -205,9 +205,11 @@ impl Gate {
     }
 
     /// A tenant that waited does not any more.
-    pub(super) fn withdraw(&self, seat: Seat) {
+    pub(super) fn withdraw(&self, lease: &Arc<Lease>) {
         let mut inner = self.inner.lock();
-        inner.turns.withdraw(seat);
+        if inner.is_seated(lease) {
+            inner.turns.withdraw(lease.seat());
+        }
         inner.wake_next();
     }
 

@@ -290,14 +290,18 @@ impl Lease {
 
     /// Wait until `try_enter` has a chance.
     pub(crate) fn await_turn(self: &Arc<Self>, stream: &Arc<Stream>, kind: u64) -> Result<()> {
-        if self.advance(stream, kind)?.is_none() {
-            return Ok(());
-        }
-        self.waiting.fetch_add(1, Ordering::AcqRel);
-        let waited = runtime::blocking(&mut || self.wait(stream, kind));
-        self.waiting.fetch_sub(1, Ordering::AcqRel);
+        let waited = match self.advance(stream, kind) {
+            Ok(Some(_)) => {
+                self.waiting.fetch_add(1, Ordering::AcqRel);
+                let waited = runtime::blocking(&mut || self.wait(stream, kind));
+                self.waiting.fetch_sub(1, Ordering::AcqRel);
+                waited
+            }
+            done => done.map(drop),
+        };
         if waited.is_err() {
-            self.gate.withdraw(self.seat);
+            // Others would leave the next turn to one that never comes.
+            self.gate.withdraw(self);
         }
         waited
     }
@@ -396,8 +400,8 @@ impl Lease {
                     // The batch ends before the pause, or the pause would be in it.
                     inner.pause(gate, self)?;
                     let why = match wake {
+                        _ if inner.turns.is_limited(self.seat) => Waited::Limit,
                         Some(_) => Waited::Turn,
-                        None if inner.turns.is_limited(self.seat) => Waited::Limit,
                         None if inner.turns.holder().is_none_or(|seat| seat == self.seat) => Waited::InFlight,
                         None => Waited::Turn,
                     };

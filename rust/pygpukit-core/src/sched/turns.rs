@@ -344,7 +344,10 @@ impl Turns {
             // Everybody who wants the lane, and so `me`, has reached a limit.
             return Step::Wait { until: self.allowed_at(me, now), wake: None };
         };
-        let elsewhere = Step::Wait { until: now + 20_000_000, wake: Some(next) };
+        let elsewhere = Step::Wait {
+            until: if self.is_limited(me) { self.allowed_at(me, now) } else { now + 20_000_000 },
+            wake: Some(next),
+        };
         match self.holder {
             Some(hold) if hold.seat == me && next == me => self.when_near_end(me, tier, now, Step::Renew),
             Some(hold) if hold.seat == me => Step::Close,
