@@ -357,10 +357,14 @@ impl Inner {
         }
         self.absorb();
         let mut own = lease.own();
-        let cut = self.cut(gate, &lease, &mut own);
+        let mut cut = self.cut(gate, &lease, &mut own);
         if cut.is_err() {
             self.give_up(gate, &lease, &mut own);
+        } else if own.unmarked {
+            // Nobody else was there when the work began. Whoever is now follows it all the same.
+            cut = self.mark_end(gate, &own).map(drop);
         }
+        own.unmarked = false;
         own.streams.clear();
         own.left = 0;
         drop(own);
@@ -485,8 +489,7 @@ impl Inner {
             self.give_up(gate, lease, own);
             return Ok(());
         };
-        let ends: Result<Marks> = own.streams.iter().map(|stream| gate.mark(stream)).collect();
-        let ends = match ends {
+        let ends = match self.mark_end(gate, own) {
             Ok(ends) => ends,
             Err(error) => {
                 own.open = Some(Open { start: Some(start), ..open });
@@ -494,15 +497,23 @@ impl Inner {
             }
         };
         let tier = self.turns.tier().unwrap_or(Tier::Excess);
-        self.last.clone_from(&ends);
-        if self.is_wide() {
-            self.last_wide.clone_from(&ends);
-        }
         let (sms, lane) = (self.lane.sm_count(), self.lane.id());
         let (predicted, batch) = (open.predicted, open.batch);
         let submitted = (open.begun, gate.now());
         self.spans.push_back(Span { lease: lease.clone(), tier, predicted, batch, start, ends, sms, lane, submitted });
         Ok(())
+    }
+
+    /// Whoever is next follows what is on the tenant's streams now.
+    fn mark_end(&mut self, gate: &Gate, own: &Own) -> Result<Marks> {
+        let ends = own.streams.iter().map(|stream| gate.mark(stream)).collect::<Result<Marks>>()?;
+        if !ends.is_empty() {
+            self.last.clone_from(&ends);
+            if self.is_wide() {
+                self.last_wide.clone_from(&ends);
+            }
+        }
+        Ok(ends)
     }
 
     /// The open batch cannot be measured: it is charged as predicted.

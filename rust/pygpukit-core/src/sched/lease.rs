@@ -70,6 +70,8 @@ pub(super) struct Own {
     pub busy_until: u64,
     pub streams: SmallVec<[Arc<Stream>; 2]>,
     pub open: Option<Open>,
+    /// Work of the turn ended without a mark.
+    pub unmarked: bool,
     /// The next submission is of a kind that was never measured, and is measured alone.
     probe: Option<u64>,
     /// Nothing joins the open batch any more.
@@ -362,6 +364,8 @@ impl Lease {
                 own.lent = false;
                 own.streams.clear();
                 own.open = None;
+                // It was idle when the lane was lent.
+                own.unmarked = false;
             }
             if inner.leave_lent(self) {
                 continue;
@@ -477,6 +481,7 @@ impl Lease {
         if inner.turns.is_alone(self.seat) && !own.rests.is_multiple_of(RARE_SAMPLE) {
             // Marks around a short request would take as long as the request; on a lane of its own nobody needs them.
             own.open = Some(Open { start: None, predicted: 0, batch: Batch::new(), begun: gate.now() });
+            own.unmarked = true;
             own.cut = false;
         }
     }

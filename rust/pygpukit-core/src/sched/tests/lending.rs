@@ -89,8 +89,8 @@ fn an_owner_waits_for_work_on_its_own_sms_only() {
     hog.submit();
     assert_eq!(hog.stream.lane().sm_count(), 8);
     // One owner takes its lane back, and so the borrower is on its own lane when the other comes.
-    hog.finish();
     one.submit();
+    hog.finish();
     assert!(two.lease.own().lent);
     hog.submit();
     assert_eq!(hog.stream.lane().sm_count(), 4);
