@@ -188,7 +188,7 @@ impl SchedulerCore {
     /// Remove an empty partition; returns the numbers of tasks admitted in its place.
     fn remove_partition(&self, py: Python<'_>, name: &str) -> PyResult<Vec<TaskId>> {
         let id = self.partition(name)?;
-        detached(py, || self.core.remove_partition(id, &mut check_signals))
+        detached(py, || self.core.remove_partition(id))
     }
 
     /// What is reserved and in use, by partition.
