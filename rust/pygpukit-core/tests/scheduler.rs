@@ -3,7 +3,7 @@
 mod tenants;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use pygpukit_core::command::{Command, HostFn, Work};
@@ -13,7 +13,7 @@ use pygpukit_core::exec::ExecCtx;
 use pygpukit_core::launch::submit;
 use pygpukit_core::memory::ArenaMode;
 use pygpukit_core::runtime::DeviceState;
-use pygpukit_core::sched::clock::Monotonic;
+use pygpukit_core::sched::clock::{Clock, Monotonic};
 use pygpukit_core::sched::{
     Class, Isolation, Mode, Options, PartitionSpec, Request, Scheduler, Share, Tenant, Verdict,
 };
@@ -366,4 +366,39 @@ fn a_partition_gives_its_sms_back_whatever_happens() {
     thread.join().unwrap();
     let wide = scheduler.start(waits, "wide", wide, false, &mut || Ok(())).unwrap();
     assert_eq!((scheduler.common().lane().sm_count(), wide.lease.lane().sm_count()), (2, 6));
+}
+
+struct Counting(AtomicU64);
+
+impl Clock for Counting {
+    fn now(&self) -> u64 {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Monotonic.now()
+    }
+}
+
+#[test]
+fn who_waits_for_a_long_operator_sleeps() {
+    // Both by turns, and when a turn is taken away.
+    for class in [Class::BestEffort, Class::Guaranteed] {
+        let config = CpuConfig { total_memory: Some(1 << 30), sm_count: Some(1), ..CpuConfig::default() };
+        let state = DeviceState::new(CpuDevice::new(config), ArenaMode::Vmm, false).unwrap();
+        let clock = Arc::new(Counting(AtomicU64::new(0)));
+        let scheduler = Arc::new(Scheduler::new(state, Options::default(), clock.clone()).unwrap());
+        let holder = start(&scheduler, "holder", Request::new(Class::BestEffort));
+        let (stop, thread) = occupy(context(&scheduler, &holder));
+        let request = Request { bandwidth: share(0.5), ..Request::new(class) };
+        let request = if class == Class::BestEffort { Request::new(class) } else { request };
+        let waiter = start(&scheduler, "waiter", request);
+        let ctx = context(&scheduler, &waiter);
+        let waiting = std::thread::spawn(move || submit(&ctx, busy(Duration::ZERO)).unwrap());
+        let before = clock.0.load(Ordering::Relaxed);
+        std::thread::sleep(Duration::from_millis(200));
+        let asked = clock.0.load(Ordering::Relaxed) - before;
+        stop.store(true, Ordering::Release);
+        thread.join().unwrap();
+        waiting.join().unwrap();
+        // About 200 times, each with a few looks at the clock.
+        assert!(asked < 3000, "{class:?}: {asked}");
+    }
 }

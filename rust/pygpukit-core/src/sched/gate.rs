@@ -33,6 +33,9 @@ const UNREAD: usize = 4;
 const NAP_NS: u64 = 20_000_000;
 const DEFERRED_NAP_NS: u64 = 20_000;
 
+/// The longest nap where the end of an operator wakes whoever waits for it.
+pub(super) const INSIDE_NS: u64 = 1_000_000;
+
 /// Rows of the trace kept.
 const TRACE: usize = 100_000;
 
@@ -119,6 +122,8 @@ pub struct Gate {
     device: SharedDevice,
     clock: Arc<dyn Clock>,
     pub(super) longest_nap_ns: u64,
+    /// Submissions end with their work: whoever is inside says when it is not any more.
+    pub(super) runs_at_once: bool,
     spare: Arc<Mutex<Vec<RawEvent>>>,
     pub(super) inner: Mutex<Inner>,
 }
@@ -131,6 +136,7 @@ impl Gate {
             device: lane.device().clone(),
             clock,
             longest_nap_ns: if deferred { DEFERRED_NAP_NS } else { NAP_NS },
+            runs_at_once: lane.device().runs_at_once(),
             spare: Arc::default(),
             inner: Mutex::new(Inner {
                 lane: lane.clone(),
@@ -335,8 +341,10 @@ impl Inner {
             // It is waited for anyway, when the turn is closed, and wakes whoever waits.
             return Ok(());
         }
-        if own.is_entered() || !self.is_idle(gate, &own)? {
-            own.busy_until = own.busy_until.max(now + AGAIN_NS);
+        let inside = own.is_entered();
+        if inside || !self.is_idle(gate, &own)? {
+            own.awaited = inside && gate.runs_at_once;
+            own.busy_until = own.busy_until.max(now + if own.awaited { INSIDE_NS } else { AGAIN_NS });
             self.turns.expect_busy_until(own.busy_until);
         }
         Ok(())

@@ -20,7 +20,7 @@ use crate::stream::{Entered, Stream};
 
 use super::cost::{Batch, Costs, count};
 use super::external::Held;
-use super::gate::{Gate, Inner, Mark};
+use super::gate::{Gate, INSIDE_NS, Inner, Mark};
 #[cfg(unix)]
 use super::remote::{Away, Health};
 use super::turns::{Seat, Step, Terms};
@@ -70,6 +70,8 @@ pub(super) struct Own {
     pub busy_until: u64,
     pub streams: SmallVec<[Arc<Stream>; 2]>,
     pub open: Option<Open>,
+    /// Somebody wants to be woken when the operator that runs has ended.
+    pub awaited: bool,
     /// Work of the turn ended without a mark.
     pub unmarked: bool,
     /// The next submission is of a kind that was never measured, and is measured alone.
@@ -350,10 +352,11 @@ impl Lease {
             if !inner.settle(gate)? {
                 // Somebody is inside a stream of a turn that has ended: a moment on CUDA, an operator on the CPU device.
                 inner.refuse_own_wait()?;
-                if inner.is_slow() {
-                    // A turn that another process or library has takes longer to come back, which wakes whoever is next.
+                if gate.runs_at_once || inner.is_slow() {
+                    // An operator, or a turn that another process or library has, takes longer. Its end wakes whoever is
+                    // next.
                     inner.turns.arrive(self.seat, now);
-                    return Ok(Some((now + 1_000_000, Waited::Turn)));
+                    return Ok(Some((now + INSIDE_NS, Waited::Turn)));
                 }
                 return Ok(Some((now + 20_000, Waited::Turn)));
             }
@@ -512,6 +515,16 @@ impl Lease {
         if own.holds && own.open.as_ref().is_some_and(|open| open.start.is_some()) {
             // What cannot be marked now is charged as predicted.
             let _ = inner.cut(gate, self, &mut own);
+        }
+        let (awaited, now) = (std::mem::take(&mut own.awaited), own.busy_until);
+        drop(own);
+        if awaited {
+            inner.turns.expect_idle_by(now);
+        }
+        if awaited || inner.closing {
+            // Should the end not be marked now, whoever is next does it.
+            let _ = inner.settle(gate);
+            inner.wake_next();
         }
     }
 
