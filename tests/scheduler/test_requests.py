@@ -55,7 +55,14 @@ BAD_VALUES: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"jobs": 3}, ValueError, "jobs=3 needs a period"),
     ({"jobs": 0, "period": 0.1, "cost": 0.01}, ValueError, "jobs=0"),
     ({"jobs": -2, "period": 0.1, "cost": 0.01}, ValueError, "jobs=-2"),
-    ({"jobs": 1.5, "period": 0.1, "cost": 0.01}, TypeError, "float"),
+    ({"jobs": 1.5, "period": 0.1, "cost": 0.01}, TypeError, "submit(): 'jobs': 1.5 is not an int"),
+    ({"jobs": "3", "period": 0.1, "cost": 0.01}, TypeError, "submit(): 'jobs': '3' is not an int"),
+    ({"jobs": True, "period": 0.1, "cost": 0.01}, TypeError, "submit(): 'jobs': True is not an int"),
+    ({"sandbox": "no"}, TypeError, "submit(): 'sandbox': 'no' is not a bool"),
+    *(
+        ({name: True}, TypeError, f"submit(): '{name}': True is a bool, not a number")
+        for name in ("bandwidth", "bandwidth_limit", "weight", "priority", "deadline", "period", "cost")
+    ),
     ({"args": 3}, TypeError, "int"),
     ({"kwargs": 3}, TypeError, "int"),
     ({"name": 3}, TypeError, "submit(): 'name': 3 is not a str"),
@@ -98,6 +105,10 @@ def test_a_coroutine_has_no_deadline(scheduler: Scheduler) -> None:
         ({"max_queue": -1}, ValueError, "max_queue=-1"),
         ({"device": "toaster"}, DeviceError, "'toaster' is not a device"),
         ({"speed": 3}, TypeError, "'speed'"),
+        ({"max_queue": 1.5}, TypeError, "Scheduler(): 'max_queue': 1.5 is not an int"),
+        ({"max_queue": True}, TypeError, "Scheduler(): 'max_queue': True is not an int"),
+        ({"lending": "no"}, TypeError, "Scheduler(): 'lending': 'no' is not a bool"),
+        ({"clusters": None}, TypeError, "Scheduler(): 'clusters': None is not a bool"),
     ],
 )
 def test_bad_schedulers(asked: dict[str, Any], kind: type[Exception], text: str) -> None:
@@ -122,6 +133,10 @@ def test_bad_schedulers(asked: dict[str, Any], kind: type[Exception], text: str)
         ({"priority_band": 3}, TypeError, "'priority_band'"),
         ({"classes": ["fast"]}, ValueError, "class='fast' is not known"),
         ({"queue_limit": -1}, OverflowError, "'queue_limit'"),
+        ({"priority_band": (1, 2, 3)}, ValueError, "create_partition(): 'priority_band': expected tuple of length 2"),
+        ({"priority_band": (False, True)}, TypeError, "create_partition(): 'priority_band'"),
+        ({"compute": True}, TypeError, "create_partition(): 'compute': True is a bool"),
+        ({"queue_limit": True}, TypeError, "create_partition(): 'queue_limit': True is a bool"),
         ({"colour": "red"}, TypeError, "create_partition(): got an unexpected keyword argument 'colour'"),
     ],
     ids=lambda value: str(value)[:40],

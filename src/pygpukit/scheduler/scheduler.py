@@ -32,10 +32,25 @@ if TYPE_CHECKING:
 __all__ = ["Scheduler"]
 
 
-def _named(call: str, error: TypeError | OverflowError) -> Exception:
+def _named(call: str, error: Exception) -> Exception:
     """A native function's complaint about an argument, as one of the call that was made, with the argument's name."""
+    if isinstance(error, ValueError) and not about:
+        # Of the values themselves, which it names.
+        return error
     about = [note.removeprefix("while processing ") for note in getattr(error, "__notes__", ())]
     return type(error)(": ".join([call, *about, str(error).split("() ")[-1]]))
+
+def _check_count(call: str, name: str, value: object, least: int) -> None:
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"{call}: '{name}': {value!r} is not an int")
+    if operator.index(value) < least:
+        raise ValueError(f"{name}={value} is out of range: give {least} or more")
+
+
+def _check_flag(call: str, name: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise TypeError(f"{call}: '{name}': {value!r} is not a bool")
+
 
 
 class Scheduler:
@@ -75,8 +90,10 @@ class Scheduler:
         lending: bool = False,
         max_queue: int | None = None,
     ) -> None:
-        if max_queue is not None and max_queue < 0:
-            raise ValueError(f"max_queue={max_queue} is not a number of tasks: give 0 or more")
+        if max_queue is not None:
+            _check_count("Scheduler()", "max_queue", max_queue, 0)
+        for name, flag in (("clusters", clusters), ("lending", lending)):
+            _check_flag("Scheduler()", name, flag)
         self.device = resolve_device(device)
         self._core = _native.SchedulerCore(self.device, total_memory, not clusters, max_queue, lending)
         self._roster = Roster(self._core)
@@ -155,10 +172,10 @@ class Scheduler:
         self._refuse_in_forks()
         if not callable(fn):
             raise TypeError(f"submit() runs a function, not {type(fn).__name__}")
-        if jobs is not None and request.get("period") is None:
-            raise ValueError(f"jobs={jobs} needs a period: without one the function runs once")
-        if jobs is not None and operator.index(jobs) < 1:
-            raise ValueError(f"jobs={jobs} is not how often a function can run: give 1 or more")
+        if jobs is not None:
+            _check_count("submit()", "jobs", jobs, 1)
+            if request.get("period") is None:
+                raise ValueError(f"jobs={jobs} needs a period: without one the function runs once")
         label = name or str(getattr(fn, "__name__", type(fn).__name__))
         args, bound = tuple(args), dict(kwargs or {})
         if self._is_apart(partition, request):
@@ -200,7 +217,8 @@ class Scheduler:
         return any(row["name"] == where and row["isolation"] == "process" for row in self._core.partitions())
 
     def _admit(self, name: str, partition: str | Partition, request: dict[str, Any]) -> Task[Any]:
-        sandbox = bool(request.pop("sandbox", False))
+        sandbox = request.pop("sandbox", False)
+        _check_flag("submit()", "sandbox", sandbox)
         where = partition.name if isinstance(partition, Partition) else partition
         if not isinstance(name, str):
             raise TypeError(f"submit(): 'name': {name!r} is not a str")
@@ -208,7 +226,7 @@ class Scheduler:
             raise RuntimeError(SHUT_DOWN)
         try:
             number, verdict, reason, policy = self._core.submit(partition=where, **request)
-        except (TypeError, OverflowError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise _named("submit()", error) from None
         task: Task[Any] = Task(self, number, name, Decision(verdict, reason), policy, where)
         task._sandbox = sandbox
@@ -333,7 +351,7 @@ class Scheduler:
         """
         try:
             self._core.create_partition(name, memory, compute, **limits)
-        except (TypeError, OverflowError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise _named("create_partition()", error) from None
         return Partition(self, name)
 
