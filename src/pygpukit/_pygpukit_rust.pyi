@@ -327,7 +327,7 @@ class SchedulerCore:
         self,
         name: str,
         memory: int | str | None = None,
-        compute: float = 0.0,
+        compute: float | None = None,
         *,
         memory_limit: int | str | None = None,
         compute_limit: float | None = None,

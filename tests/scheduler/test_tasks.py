@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 import traceback
 import weakref
@@ -311,6 +312,64 @@ def test_a_stream_left_open_does_not_reach_the_next_task(scheduler: Scheduler) -
         assert isinstance(scheduler.submit(careless).exception(PATIENCE), gp.GraphError)
         scheduler.submit(next_task).result(PATIENCE)
     assert len(used) == 5
+
+
+def test_admitted_tasks_are_starting_until_they_run(
+    scheduler: Scheduler, full: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[Any] = []
+    monkeypatch.setattr(scheduler._roster.workers, "run", started.append)
+    waits = scheduler.submit(use_device, memory="1MiB")
+    now = scheduler.submit(use_device)
+    assert (waits.state, waits.stats()["state"]) == ("queued", "queued")
+    assert (now.state, now.stats()["state"], now.done(), now.reason) == ("starting", "starting", False, None)
+    full.set()
+    await_state(waits, "starting")
+    monkeypatch.undo()
+    for start in started:
+        scheduler._roster.workers.run(start)
+    assert [task.result(PATIENCE) for task in (waits, now)] == [1000, 1000]
+
+
+def test_a_task_does_not_wait_for_itself(scheduler: Scheduler) -> None:
+    def wait() -> None:
+        here = current_task()
+        assert here is not None
+        assert not here.wait(0.0)
+        for waiting in (here.wait, here.result, here.exception):
+            with pytest.raises(RuntimeError, match="'wait' cannot wait for its own end"):
+                waiting()
+        with scheduler.task(), pytest.raises(RuntimeError, match="cannot wait for its own end"):
+            here.result()
+
+    scheduler.submit(wait).result(PATIENCE)
+
+
+def test_blocks_left_in_the_wrong_order(scheduler: Scheduler) -> None:
+    first, second = scheduler.task(name="first"), scheduler.task(name="second")
+    one, two = first.__enter__(), second.__enter__()
+    with pytest.raises(RuntimeError, match="reverse order"):
+        first.__exit__(None, None, None)
+    assert one.state == "failed"
+    assert current_task() is two
+    assert use_device() == 1000
+    second.__exit__(None, None, None)
+    assert (two.state, current_task()) == ("done", None)
+    # Its pool is closed: nothing could be allocated in it.
+    assert use_device() == 1000
+
+
+def test_the_switch_interval_of_somebody_else_stays(scheduler: Scheduler) -> None:
+    before = sys.getswitchinterval()
+    try:
+        with scheduler.task(policy="guaranteed", memory="1MiB"):
+            assert sys.getswitchinterval() < before
+        assert sys.getswitchinterval() == before
+        with scheduler.task(policy="guaranteed", memory="1MiB"):
+            sys.setswitchinterval(0.25)
+        assert sys.getswitchinterval() == pytest.approx(0.25)
+    finally:
+        sys.setswitchinterval(before)
 
 
 def test_yielding(scheduler: Scheduler) -> None:

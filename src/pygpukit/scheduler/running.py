@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import inspect
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -16,9 +18,15 @@ from pygpukit.scheduler.external import following
 from pygpukit.scheduler.roster import AGAIN_SECONDS, Roster
 from pygpukit.scheduler.task import Task, _current, _region
 
-__all__ = ["coroutine_starter", "tenancy", "thread_starter"]
+__all__ = ["coroutine_starter", "returns_coroutine", "tenancy", "thread_starter"]
 
 _T = TypeVar("_T")
+
+
+def returns_coroutine(fn: Callable[..., Any]) -> bool:
+    """Is it a coroutine function, a partial one, or an object with an async ``__call__``?"""
+    # Partial functions are looked through by the first.
+    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(type(fn), "__call__", None))
 
 
 @contextmanager
@@ -26,14 +34,21 @@ def tenancy(roster: Roster, task: Task[Any]) -> Iterator[None]:
     """Start the task, be it in this thread, and wait for its work."""
     lease = roster.start(task)
     outer, region = _current.get(), _region.get()
-    token = _current.set(task)
+    _current.set(task)
+    task._outer, task._thread = outer, threading.get_ident()
     lease._enter()
     try:
         with following(task, lease, outer):
             yield
             lease.stream.synchronize()
     finally:
-        _current.reset(token)
+        task._thread = None
+        if _current.get() is task:
+            # Blocks that were left in the wrong order are not there to come back to.
+            while outer is not None and outer.done():
+                outer = outer._outer
+            _current.set(outer)
+            task._outer = None
         # A block that was not left would keep the task, and its memory.
         _region.set(region)
         lease._leave()
@@ -51,6 +66,10 @@ def _run(roster: Roster, task: Task[_T], call: Callable[[Task[_T]], _T]) -> None
     try:
         with tenancy(roster, task):
             outcome = call(task)
+            if inspect.iscoroutine(outcome):
+                # It could not be told before: a lambda, perhaps.
+                coroutine = outcome
+                outcome = asyncio.run(_step_alone(task, lambda _: coroutine))
     except BaseException as error:
         failure = error
     # What the function entered and did not leave must not reach the next task of this thread.

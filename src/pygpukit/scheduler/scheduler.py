@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import operator
 import os
 import threading
@@ -20,7 +19,7 @@ from pygpukit.scheduler.partition import Partition, with_use
 from pygpukit.scheduler.periodic import run_jobs
 from pygpukit.scheduler.publish import publish, unpublished_because
 from pygpukit.scheduler.roster import SHUT_DOWN, Roster
-from pygpukit.scheduler.running import coroutine_starter, tenancy, thread_starter
+from pygpukit.scheduler.running import coroutine_starter, returns_coroutine, tenancy, thread_starter
 from pygpukit.scheduler.task import Decision, Task, current_task
 from pygpukit.scheduler.trace import Trace
 
@@ -32,10 +31,25 @@ if TYPE_CHECKING:
 __all__ = ["Scheduler"]
 
 
-def _named(call: str, error: TypeError | OverflowError) -> Exception:
+def _named(call: str, error: Exception) -> Exception:
     """A native function's complaint about an argument, as one of the call that was made, with the argument's name."""
     about = [note.removeprefix("while processing ") for note in getattr(error, "__notes__", ())]
+    if isinstance(error, ValueError) and not about:
+        # Of the values themselves, which it names.
+        return error
     return type(error)(": ".join([call, *about, str(error).split("() ")[-1]]))
+
+
+def _check_count(call: str, name: str, value: object, least: int) -> None:
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"{call}: '{name}': {value!r} is not an int")
+    if operator.index(value) < least:
+        raise ValueError(f"{name}={value} is out of range: give {least} or more")
+
+
+def _check_flag(call: str, name: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise TypeError(f"{call}: '{name}': {value!r} is not a bool")
 
 
 class Scheduler:
@@ -75,8 +89,10 @@ class Scheduler:
         lending: bool = False,
         max_queue: int | None = None,
     ) -> None:
-        if max_queue is not None and max_queue < 0:
-            raise ValueError(f"max_queue={max_queue} is not a number of tasks: give 0 or more")
+        if max_queue is not None:
+            _check_count("Scheduler()", "max_queue", max_queue, 0)
+        for name, flag in (("clusters", clusters), ("lending", lending)):
+            _check_flag("Scheduler()", name, flag)
         self.device = resolve_device(device)
         self._core = _native.SchedulerCore(self.device, total_memory, not clusters, max_queue, lending)
         self._roster = Roster(self._core)
@@ -106,7 +122,8 @@ class Scheduler:
         ----------
         fn : callable
             Runs in a thread of its own, with its operators on the task's lane and its arrays in the task's memory. A
-            coroutine function runs in the event loop it was submitted from, or in a loop of its own.
+            coroutine function, or an object whose ``__call__`` is one, runs in the event loop it was submitted from, or
+            in a loop of its own, as does a coroutine that another function returns.
         args, kwargs : optional
             Arguments of the function.
         name : str, optional
@@ -155,10 +172,10 @@ class Scheduler:
         self._refuse_in_forks()
         if not callable(fn):
             raise TypeError(f"submit() runs a function, not {type(fn).__name__}")
-        if jobs is not None and request.get("period") is None:
-            raise ValueError(f"jobs={jobs} needs a period: without one the function runs once")
-        if jobs is not None and operator.index(jobs) < 1:
-            raise ValueError(f"jobs={jobs} is not how often a function can run: give 1 or more")
+        if jobs is not None:
+            _check_count("submit()", "jobs", jobs, 1)
+            if request.get("period") is None:
+                raise ValueError(f"jobs={jobs} needs a period: without one the function runs once")
         label = name or str(getattr(fn, "__name__", type(fn).__name__))
         args, bound = tuple(args), dict(kwargs or {})
         if self._is_apart(partition, request):
@@ -167,7 +184,7 @@ class Scheduler:
 
             return submit_apart(self, label, partition, request, fn, args, bound)
         if request.get("period") is not None or request.get("deadline") is not None:
-            if inspect.iscoroutinefunction(fn):
+            if returns_coroutine(fn):
                 raise ValueError("a coroutine cannot have a deadline: the event loop decides when it runs")
 
             def call(task: Task[Any]) -> Any:
@@ -177,7 +194,7 @@ class Scheduler:
             def call(task: Task[Any]) -> Any:
                 return fn(*args, **bound)
 
-        starter = coroutine_starter if inspect.iscoroutinefunction(fn) else thread_starter
+        starter = coroutine_starter if returns_coroutine(fn) else thread_starter
         task: Task[Any] = self._admit(label, partition, request)
         if task.decision != "rejected":
             self._roster.begin(task, starter(self._roster, task, call))
@@ -200,7 +217,8 @@ class Scheduler:
         return any(row["name"] == where and row["isolation"] == "process" for row in self._core.partitions())
 
     def _admit(self, name: str, partition: str | Partition, request: dict[str, Any]) -> Task[Any]:
-        sandbox = bool(request.pop("sandbox", False))
+        sandbox = request.pop("sandbox", False)
+        _check_flag("submit()", "sandbox", sandbox)
         where = partition.name if isinstance(partition, Partition) else partition
         if not isinstance(name, str):
             raise TypeError(f"submit(): 'name': {name!r} is not a str")
@@ -208,7 +226,7 @@ class Scheduler:
             raise RuntimeError(SHUT_DOWN)
         try:
             number, verdict, reason, policy = self._core.submit(partition=where, **request)
-        except (TypeError, OverflowError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise _named("submit()", error) from None
         task: Task[Any] = Task(self, number, name, Decision(verdict, reason), policy, where)
         task._sandbox = sandbox
@@ -333,7 +351,7 @@ class Scheduler:
         """
         try:
             self._core.create_partition(name, memory, compute, **limits)
-        except (TypeError, OverflowError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise _named("create_partition()", error) from None
         return Partition(self, name)
 

@@ -18,6 +18,7 @@ use crate::stream::Stream;
 use super::clock::Clock;
 use super::cost::{Batch, Costs};
 use super::lease::{Lease, Open, Own};
+use super::lending::{LENT_NS, Wide};
 #[cfg(unix)]
 use super::remote::Allowance;
 use super::turns::{Seat, Terms, Tier, Turns};
@@ -28,13 +29,12 @@ const AGAIN_NS: u64 = 30_000;
 /// A lone tenant's batches are read when there are so many.
 const UNREAD: usize = 4;
 
-/// A lane is lent when its tenant has been idle for this long, and a turn on it is this short.
-const LEND_AFTER_NS: u64 = 1_000_000;
-const LENT_NS: i64 = 250_000;
-
 /// The longest nap of who waits for a turn, where a device runs by itself and where waits are what lets it run.
 const NAP_NS: u64 = 20_000_000;
 const DEFERRED_NAP_NS: u64 = 20_000;
+
+/// The longest nap where the end of an operator wakes whoever waits for it.
+pub(super) const INSIDE_NS: u64 = 1_000_000;
 
 /// Rows of the trace kept.
 const TRACE: usize = 100_000;
@@ -92,18 +92,12 @@ pub struct Row {
     pub submissions: u32,
 }
 
-/// A wider lane for turns that begin while its owners are idle.
-struct Wide {
-    lane: Arc<Lane>,
-    owners: Vec<Arc<Gate>>,
-}
-
 pub(super) struct Inner {
     /// The lane of the open turn.
-    lane: Arc<Lane>,
+    pub(super) lane: Arc<Lane>,
     /// The lane of later turns.
-    base: Arc<Lane>,
-    wide: Option<Wide>,
+    pub(super) base: Arc<Lane>,
+    pub(super) wide: Option<Wide>,
     pub turns: Turns,
     pub costs: Costs,
     pub(super) seats: Vec<Option<Arc<Lease>>>,
@@ -111,6 +105,8 @@ pub(super) struct Inner {
     pub(super) closing: bool,
     /// Ends of the last batch on the lane.
     pub(super) last: Marks,
+    /// Ends of the last batch on a wider lane: owners of its parts wait for these, and for no later ones.
+    pub(super) last_wide: Marks,
     pub(super) spans: VecDeque<Span>,
     /// A mark that was passed, and when on the scheduler's clock.
     anchor: Option<(Arc<Mark>, u64)>,
@@ -122,12 +118,14 @@ pub(super) struct Inner {
 
 pub struct Gate {
     /// Who may use this lane while its tenant is idle.
-    borrower: Mutex<Weak<Gate>>,
+    pub(super) borrower: Mutex<Weak<Gate>>,
     device: SharedDevice,
     clock: Arc<dyn Clock>,
     pub(super) longest_nap_ns: u64,
+    /// Submissions end with their work: whoever is inside says when it is not any more.
+    pub(super) runs_at_once: bool,
     spare: Arc<Mutex<Vec<RawEvent>>>,
-    inner: Mutex<Inner>,
+    pub(super) inner: Mutex<Inner>,
 }
 
 impl Gate {
@@ -138,6 +136,7 @@ impl Gate {
             device: lane.device().clone(),
             clock,
             longest_nap_ns: if deferred { DEFERRED_NAP_NS } else { NAP_NS },
+            runs_at_once: lane.device().runs_at_once(),
             spare: Arc::default(),
             inner: Mutex::new(Inner {
                 lane: lane.clone(),
@@ -148,6 +147,7 @@ impl Gate {
                 seats: Vec::new(),
                 closing: false,
                 last: Marks::new(),
+                last_wide: Marks::new(),
                 spans: VecDeque::new(),
                 anchor: None,
                 trace: None,
@@ -198,45 +198,6 @@ impl Gate {
         }
     }
 
-    /// Let turns use a wider lane while the tenants of these gates, whose lanes it covers, are idle.
-    pub fn set_wide(self: &Arc<Self>, lane: &Arc<Lane>, owners: Vec<Arc<Gate>>) {
-        for owner in &owners {
-            *owner.borrower.lock() = Arc::downgrade(self);
-        }
-        let mut inner = self.inner.lock();
-        if inner.is_wide() {
-            inner.close();
-        }
-        inner.wide = (!owners.is_empty()).then(|| Wide { lane: lane.clone(), owners });
-    }
-
-    /// Lend this gate's lane, if its tenant has been idle for a while: its next submission takes it back.
-    fn lend(&self, now: u64) -> bool {
-        // Its tenant may be taking the lane back, and wait for us: then it is not idle.
-        let Some(inner) = self.inner.try_lock() else { return false };
-        let lent = inner.seats.iter().flatten().all(|lease| {
-            let mut own = lease.own();
-            let idle = now > own.busy_until + LEND_AFTER_NS && !own.held.any();
-            own.lent |= idle;
-            idle
-        });
-        lent && !inner.closing
-    }
-
-    /// Take a lent lane back: the borrower's turn ends. None: somebody is still inside of it.
-    pub(super) fn take_back(&self) -> Result<Option<Marks>> {
-        let Some(borrower) = self.borrower.lock().upgrade() else { return Ok(Some(Marks::new())) };
-        let mut inner = borrower.inner.lock();
-        if inner.is_wide() {
-            inner.close();
-            if !inner.settle(&borrower)? {
-                return Ok(None);
-            }
-            inner.wake_next();
-        }
-        Ok(Some(inner.last.clone()))
-    }
-
     pub(super) fn set_terms(&self, seat: Seat, terms: Terms) {
         self.inner.lock().turns.set_terms(seat, terms);
     }
@@ -250,9 +211,11 @@ impl Gate {
     }
 
     /// A tenant that waited does not any more.
-    pub(super) fn withdraw(&self, seat: Seat) {
+    pub(super) fn withdraw(&self, lease: &Arc<Lease>) {
         let mut inner = self.inner.lock();
-        inner.turns.withdraw(seat);
+        if inner.is_seated(lease) {
+            inner.turns.withdraw(lease.seat());
+        }
         inner.wake_next();
     }
 
@@ -339,19 +302,6 @@ impl Inner {
         self.lane.id() == self.base.id() || !self.turns.holds_any()
     }
 
-    pub(super) fn is_wide(&self) -> bool {
-        self.lane.id() != self.base.id()
-    }
-
-    /// The lane a tenant's turn that begins now is on.
-    fn lane_now(&self, lease: &Lease, now: u64) -> Arc<Lane> {
-        match &self.wide {
-            Some(_) if lease.own().is_slow_to_leave() => self.base.clone(),
-            Some(wide) if wide.owners.iter().all(|owner| owner.lend(now)) => wide.lane.clone(),
-            _ => self.base.clone(),
-        }
-    }
-
     /// A further quantum of the open turn; None when it has to begin anew, on another lane.
     pub(super) fn renew(&mut self, lease: &Lease, now: u64) -> Option<i64> {
         if self.wide.is_some() && self.lane_now(lease, now).id() != self.lane.id() {
@@ -391,8 +341,10 @@ impl Inner {
             // It is waited for anyway, when the turn is closed, and wakes whoever waits.
             return Ok(());
         }
-        if own.is_entered() || !self.is_idle(gate, &own)? {
-            own.busy_until = own.busy_until.max(now + AGAIN_NS);
+        let inside = own.is_entered();
+        if inside || !self.is_idle(gate, &own)? {
+            own.awaited = inside && gate.runs_at_once;
+            own.busy_until = own.busy_until.max(now + if own.awaited { INSIDE_NS } else { AGAIN_NS });
             self.turns.expect_busy_until(own.busy_until);
         }
         Ok(())
@@ -413,10 +365,14 @@ impl Inner {
         }
         self.absorb();
         let mut own = lease.own();
-        let cut = self.cut(gate, &lease, &mut own);
+        let mut cut = self.cut(gate, &lease, &mut own);
         if cut.is_err() {
             self.give_up(gate, &lease, &mut own);
+        } else if own.unmarked {
+            // Nobody else was there when the work began. Whoever is now follows it all the same.
+            cut = self.mark_end(gate, &own).map(drop);
         }
+        own.unmarked = false;
         own.streams.clear();
         own.left = 0;
         drop(own);
@@ -541,8 +497,7 @@ impl Inner {
             self.give_up(gate, lease, own);
             return Ok(());
         };
-        let ends: Result<Marks> = own.streams.iter().map(|stream| gate.mark(stream)).collect();
-        let ends = match ends {
+        let ends = match self.mark_end(gate, own) {
             Ok(ends) => ends,
             Err(error) => {
                 own.open = Some(Open { start: Some(start), ..open });
@@ -550,12 +505,23 @@ impl Inner {
             }
         };
         let tier = self.turns.tier().unwrap_or(Tier::Excess);
-        self.last.clone_from(&ends);
         let (sms, lane) = (self.lane.sm_count(), self.lane.id());
         let (predicted, batch) = (open.predicted, open.batch);
         let submitted = (open.begun, gate.now());
         self.spans.push_back(Span { lease: lease.clone(), tier, predicted, batch, start, ends, sms, lane, submitted });
         Ok(())
+    }
+
+    /// Whoever is next follows what is on the tenant's streams now.
+    fn mark_end(&mut self, gate: &Gate, own: &Own) -> Result<Marks> {
+        let ends = own.streams.iter().map(|stream| gate.mark(stream)).collect::<Result<Marks>>()?;
+        if !ends.is_empty() {
+            self.last.clone_from(&ends);
+            if self.is_wide() {
+                self.last_wide.clone_from(&ends);
+            }
+        }
+        Ok(ends)
     }
 
     /// The open batch cannot be measured: it is charged as predicted.

@@ -20,7 +20,7 @@ use crate::stream::{Entered, Stream};
 
 use super::cost::{Batch, Costs, count};
 use super::external::Held;
-use super::gate::{Gate, Inner, Mark};
+use super::gate::{Gate, INSIDE_NS, Inner, Mark};
 #[cfg(unix)]
 use super::remote::{Away, Health};
 use super::turns::{Seat, Step, Terms};
@@ -70,6 +70,10 @@ pub(super) struct Own {
     pub busy_until: u64,
     pub streams: SmallVec<[Arc<Stream>; 2]>,
     pub open: Option<Open>,
+    /// Somebody wants to be woken when the operator that runs has ended.
+    pub awaited: bool,
+    /// Work of the turn ended without a mark.
+    pub unmarked: bool,
     /// The next submission is of a kind that was never measured, and is measured alone.
     probe: Option<u64>,
     /// Nothing joins the open batch any more.
@@ -293,14 +297,18 @@ impl Lease {
 
     /// Wait until `try_enter` has a chance.
     pub(crate) fn await_turn(self: &Arc<Self>, stream: &Arc<Stream>, kind: u64) -> Result<()> {
-        if self.advance(stream, kind)?.is_none() {
-            return Ok(());
-        }
-        self.waiting.fetch_add(1, Ordering::AcqRel);
-        let waited = runtime::blocking(&mut || self.wait(stream, kind));
-        self.waiting.fetch_sub(1, Ordering::AcqRel);
+        let waited = match self.advance(stream, kind) {
+            Ok(Some(_)) => {
+                self.waiting.fetch_add(1, Ordering::AcqRel);
+                let waited = runtime::blocking(&mut || self.wait(stream, kind));
+                self.waiting.fetch_sub(1, Ordering::AcqRel);
+                waited
+            }
+            done => done.map(drop),
+        };
         if waited.is_err() {
-            self.gate.withdraw(self.seat);
+            // Others would leave the next turn to one that never comes.
+            self.gate.withdraw(self);
         }
         waited
     }
@@ -347,10 +355,11 @@ impl Lease {
             if !inner.settle(gate)? {
                 // Somebody is inside a stream of a turn that has ended: a moment on CUDA, an operator on the CPU device.
                 inner.refuse_own_wait()?;
-                if inner.is_slow() {
-                    // A turn that another process or library has takes longer to come back, which wakes whoever is next.
+                if gate.runs_at_once || inner.is_slow() {
+                    // An operator, or a turn that another process or library has, takes longer. Its end wakes whoever is
+                    // next.
                     inner.turns.arrive(self.seat, now);
-                    return Ok(Some((now + 1_000_000, Waited::Turn)));
+                    return Ok(Some((now + INSIDE_NS, Waited::Turn)));
                 }
                 return Ok(Some((now + 20_000, Waited::Turn)));
             }
@@ -361,6 +370,8 @@ impl Lease {
                 own.lent = false;
                 own.streams.clear();
                 own.open = None;
+                // It was idle when the lane was lent.
+                own.unmarked = false;
             }
             if inner.leave_lent(self) {
                 continue;
@@ -399,8 +410,8 @@ impl Lease {
                     // The batch ends before the pause, or the pause would be in it.
                     inner.pause(gate, self)?;
                     let why = match wake {
+                        _ if inner.turns.is_limited(self.seat) => Waited::Limit,
                         Some(_) => Waited::Turn,
-                        None if inner.turns.is_limited(self.seat) => Waited::Limit,
                         None if inner.turns.holder().is_none_or(|seat| seat == self.seat) => Waited::InFlight,
                         None => Waited::Turn,
                     };
@@ -476,6 +487,7 @@ impl Lease {
         if inner.turns.is_alone(self.seat) && !own.rests.is_multiple_of(RARE_SAMPLE) {
             // Marks around a short request would take as long as the request; on a lane of its own nobody needs them.
             own.open = Some(Open { start: None, predicted: 0, batch: Batch::new(), begun: gate.now() });
+            own.unmarked = true;
             own.cut = false;
         }
     }
@@ -506,6 +518,16 @@ impl Lease {
         if own.holds && own.open.as_ref().is_some_and(|open| open.start.is_some()) {
             // What cannot be marked now is charged as predicted.
             let _ = inner.cut(gate, self, &mut own);
+        }
+        let (awaited, now) = (std::mem::take(&mut own.awaited), own.busy_until);
+        drop(own);
+        if awaited {
+            inner.turns.expect_idle_by(now);
+        }
+        if awaited || inner.closing {
+            // Should the end not be marked now, whoever is next does it.
+            let _ = inner.settle(gate);
+            inner.wake_next();
         }
     }
 

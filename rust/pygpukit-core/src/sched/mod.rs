@@ -10,6 +10,7 @@ mod external;
 mod gate;
 mod lease;
 mod ledger;
+mod lending;
 pub mod partition;
 #[cfg(unix)]
 mod remote;

@@ -170,7 +170,9 @@ impl Scheduler {
     }
 
     pub fn submit(&self, request: Request) -> Result<(TaskId, Decision)> {
-        Ok(self.book.lock().admission.submit(request)?)
+        let mut book = self.book.lock();
+        book.room(request.partition).ok_or_else(|| gone(request.partition))?;
+        Ok(book.admission.submit(request)?)
     }
 
     pub fn evaluate(&self, request: &Request) -> Result<Decision> {
@@ -193,8 +195,10 @@ impl Scheduler {
         self.book.lock().admission.usage()
     }
 
+    /// One that tasks can run in: not while it is made or removed.
     pub fn find_partition(&self, name: &str) -> Option<PartitionId> {
-        self.book.lock().admission.find_partition(name)
+        let book = self.book.lock();
+        book.admission.find_partition(name).filter(|id| book.room(*id).is_some())
     }
 
     pub fn partition_spec(&self, id: PartitionId) -> Option<PartitionSpec> {
@@ -274,7 +278,7 @@ impl Scheduler {
                 Ok(tenant)
             }
             Err(error) => {
-                self.take_lane_back(id, placement.partition, check)?;
+                self.take_lane_back(id, placement.partition);
                 Err(error)
             }
         }
@@ -288,7 +292,7 @@ impl Scheduler {
             self.stop_lending(tenant);
             // Its SMs and its memory are others' when nothing of it runs any more.
             tenant.lease.gate().drain_of(&tenant.lease, check)?;
-            self.take_lane_back(id, tenant.placement.partition, check)?;
+            self.take_lane_back(id, tenant.placement.partition);
         }
         let mut book = self.book.lock();
         book.tenants.remove(&id);
@@ -306,16 +310,18 @@ impl Scheduler {
         Ok(book.admission.release(id))
     }
 
+    /// Set a part of the device aside. Tasks find it when there is room for them.
     pub fn create_partition(&self, spec: PartitionSpec, check: &mut Check<'_>) -> Result<PartitionId> {
         let id = self.book.lock().admission.create_partition(spec.clone())?;
         let made = self.make_room(id, &spec, check);
+        let mut book = self.book.lock();
         match made {
             Ok(room) => {
-                self.book.lock().partitions.insert(id, room);
+                book.partitions.insert(id, room);
                 Ok(id)
             }
             Err(error) => {
-                let _ = self.book.lock().admission.remove_partition(id);
+                let _ = book.admission.remove_partition(id);
                 Err(error)
             }
         }
@@ -335,30 +341,30 @@ impl Scheduler {
             return Ok(Room { gate, pool, groups: Vec::new() });
         }
         let groups = self.take_groups(PartitionId::DEFAULT, sms, check)?;
-        let lane = self.state.lanes.get(self.fine, &groups)?;
+        let lane = self.lane_of(PartitionId::DEFAULT, &groups)?;
         let gate = Gate::new(&lane, self.clock.clone());
         gate.set_trace(self.book.lock().tracing);
         Ok(Room { gate, pool, groups })
     }
 
     /// Returns the tasks admitted in its place.
-    pub fn remove_partition(&self, id: PartitionId, check: &mut Check<'_>) -> Result<Vec<TaskId>> {
-        let (admitted, room) = {
+    pub fn remove_partition(&self, id: PartitionId) -> Result<Vec<TaskId>> {
+        let room = {
             let mut book = self.book.lock();
-            let admitted = book.admission.remove_partition(id)?;
-            let room = book.partitions.remove(&id);
-            if let Some(room) = &room {
-                book.keep_trace(&room.gate);
-            }
-            (admitted, room)
+            book.admission.check_removable(id)?;
+            // Nobody finds it any more, and so nobody is admitted to it.
+            book.partitions.remove(&id).ok_or_else(|| gone(id))?
         };
-        if let Some(room) = room {
-            room.pool.close()?;
-            if !room.groups.is_empty() {
-                self.give_groups_back(PartitionId::DEFAULT, room.groups, check)?;
-            }
+        if let Err(error) = room.pool.close() {
+            self.book.lock().partitions.insert(id, room);
+            return Err(error);
         }
-        Ok(admitted)
+        if !room.groups.is_empty() {
+            self.give_groups_back(PartitionId::DEFAULT, room.groups);
+        }
+        let mut book = self.book.lock();
+        book.keep_trace(&room.gate);
+        Ok(book.admission.remove_partition(id)?)
     }
 
     /// Begin or end keeping a trace of turns.
@@ -448,13 +454,7 @@ impl Scheduler {
 
     fn give_lane(&self, id: TaskId, partition: PartitionId, width: u32, check: &mut Check<'_>) -> Result<Arc<Gate>> {
         let groups = self.take_groups(partition, width, check)?;
-        let lane = match self.state.lanes.get(self.fine, &groups) {
-            Ok(lane) => lane,
-            Err(error) => {
-                self.give_groups_back(partition, groups, check)?;
-                return Err(error);
-            }
-        };
+        let lane = self.lane_of(partition, &groups)?;
         let mut book = self.book.lock();
         book.own.insert(id, groups);
         let gate = Gate::new(&lane, self.clock.clone());
@@ -462,9 +462,20 @@ impl Scheduler {
         Ok(gate)
     }
 
-    fn take_lane_back(&self, id: TaskId, partition: PartitionId, check: &mut Check<'_>) -> Result<()> {
+    /// The lane of groups that were taken from a room, which gets them back if there can be none.
+    fn lane_of(&self, partition: PartitionId, groups: &[usize]) -> Result<Arc<Lane>> {
+        let made = self.state.lanes.get(self.fine, groups);
+        if made.is_err() {
+            self.give_groups_back(partition, groups.to_vec());
+        }
+        made
+    }
+
+    fn take_lane_back(&self, id: TaskId, partition: PartitionId) {
         let groups = self.book.lock().own.remove(&id);
-        groups.map_or(Ok(()), |groups| self.give_groups_back(partition, groups, check))
+        if let Some(groups) = groups {
+            self.give_groups_back(partition, groups);
+        }
     }
 
     /// Take SMs from a room's shared lane; returns when nothing runs on them any more.
@@ -489,32 +500,31 @@ impl Scheduler {
             }
             room.groups = left;
         }
-        match self.relane(partition, check) {
-            Ok(()) => Ok(taken),
-            Err(error) => {
-                let mut book = self.book.lock();
-                if let Some(room) = book.room_mut(partition) {
-                    room.groups.extend(taken);
-                    room.groups.sort_unstable();
-                }
-                Err(error)
-            }
+        let left = self.relane(partition).and_then(|gate| gate.drain(check));
+        if let Err(error) = left {
+            self.add_groups(partition, taken);
+            return Err(error);
         }
+        Ok(taken)
     }
 
-    fn give_groups_back(&self, partition: PartitionId, groups: Vec<usize>, check: &mut Check<'_>) -> Result<()> {
+    fn give_groups_back(&self, partition: PartitionId, groups: Vec<usize>) {
         let _one_at_a_time = self.dividing.lock();
-        {
-            let mut book = self.book.lock();
-            let Some(room) = book.room_mut(partition) else { return Ok(()) };
+        self.add_groups(partition, groups);
+    }
+
+    /// Widen a room's shared lane. What still runs on the old one runs on SMs of the new one: nobody waits for it.
+    fn add_groups(&self, partition: PartitionId, groups: Vec<usize>) {
+        if let Some(room) = self.book.lock().room_mut(partition) {
             room.groups.extend(groups);
             room.groups.sort_unstable();
         }
-        self.relane(partition, check)
+        // A lane that cannot be made now is made with the next change; until then these SMs are idle.
+        let _ = self.relane(partition);
     }
 
-    /// Move a room's shared turns to the lane of the groups it has now, and wait until the old one is empty.
-    fn relane(&self, partition: PartitionId, check: &mut Check<'_>) -> Result<()> {
+    /// Move a room's shared turns to the lane of the groups it has now.
+    fn relane(&self, partition: PartitionId) -> Result<Arc<Gate>> {
         let (gate, groups) = {
             let book = self.book.lock();
             let room = book.room(partition).ok_or_else(|| gone(partition))?;
@@ -529,7 +539,7 @@ impl Scheduler {
         for tenant in self.tenants().iter().filter(|tenant| Arc::ptr_eq(tenant.lease.gate(), &gate)) {
             tenant.lease.set_terms(self.terms(&tenant.request, &tenant.placement, &lane));
         }
-        gate.drain(check)
+        Ok(gate)
     }
 }
 
@@ -571,7 +581,7 @@ fn is_owner(tenant: &Tenant) -> bool {
 }
 
 fn gone(partition: PartitionId) -> Error {
-    Error::Value(format!("partition {} was removed", partition.0))
+    Error::Value(format!("partition {} is not there: it is being made, or was removed", partition.0))
 }
 
 /// Memory is held in whole pieces, so a limit of as much allows the last of them too.

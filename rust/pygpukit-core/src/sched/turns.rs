@@ -35,11 +35,6 @@ pub struct Terms {
 const SHORT_NS: u64 = 150_000;
 
 impl Terms {
-    /// Is it promised something that others' work in flight delays?
-    fn is_promised(&self) -> bool {
-        self.class == Class::Guaranteed || self.request > 0
-    }
-
     /// What the request may save up: two turns, and five milliseconds' worth.
     fn burst_ns(&self) -> i64 {
         2 * self.quantum_ns as i64 + share_of(5_000_000, self.request)
@@ -128,6 +123,11 @@ impl Tenant {
         if terms.limit < WHOLE {
             self.allowance = (self.allowance + share_of(passed, terms.limit)).min(2 * terms.quantum_ns as i64);
         }
+    }
+
+    /// Is it promised something that others' work in flight delays?
+    fn is_promised(&self) -> bool {
+        self.terms.class == Class::Guaranteed || self.terms.request > 0 || self.job.is_some()
     }
 
     fn is_limited(&self) -> bool {
@@ -344,7 +344,10 @@ impl Turns {
             // Everybody who wants the lane, and so `me`, has reached a limit.
             return Step::Wait { until: self.allowed_at(me, now), wake: None };
         };
-        let elsewhere = Step::Wait { until: now + 20_000_000, wake: Some(next) };
+        let elsewhere = Step::Wait {
+            until: if self.is_limited(me) { self.allowed_at(me, now) } else { now + 20_000_000 },
+            wake: Some(next),
+        };
         match self.holder {
             Some(hold) if hold.seat == me && next == me => self.when_near_end(me, tier, now, Step::Renew),
             Some(hold) if hold.seat == me => Step::Close,
@@ -373,9 +376,8 @@ impl Turns {
     /// A besteffort tenant keeps little in flight beside those who are promised something.
     fn quantum_and_lead(&self, seat: Seat) -> (u64, u64) {
         let Some(own) = self.tenants.get(seat).and_then(Option::as_ref) else { return (0, 0) };
-        let promised = |tenant: &Tenant| tenant.terms.is_promised() || tenant.job.is_some();
         let (quantum, lead) = (own.terms.quantum_ns, own.terms.lead_ns);
-        if own.terms.class == Class::BestEffort && self.tenants.iter().flatten().any(promised) {
+        if own.terms.class == Class::BestEffort && self.tenants.iter().flatten().any(Tenant::is_promised) {
             return (quantum.min(SHORT_NS), lead.min(SHORT_NS));
         }
         (quantum, lead)
@@ -383,12 +385,11 @@ impl Turns {
 
     /// Is long work of this tenant launched in parts, so that others need not wait for its end?
     pub fn gives_way(&self, seat: Seat) -> bool {
-        let promised = |tenant: &Tenant| tenant.terms.is_promised() || tenant.job.is_some();
         match self.tenants.get(seat).and_then(Option::as_ref).map(|own| own.terms.class) {
             Some(Class::BestEffort) => true,
             Some(Class::Burstable) => {
                 let others = self.tenants.iter().enumerate().filter(|(other, _)| *other != seat);
-                others.filter_map(|(_, tenant)| tenant.as_ref()).any(promised)
+                others.filter_map(|(_, tenant)| tenant.as_ref()).any(Tenant::is_promised)
             }
             Some(Class::Guaranteed) | None => false,
         }

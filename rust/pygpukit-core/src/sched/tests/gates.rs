@@ -15,7 +15,7 @@ use crate::runtime::DeviceState;
 use crate::sched::clock::Monotonic;
 use crate::sched::turns::{Terms, WHOLE};
 
-const EQUAL: Terms = Terms {
+pub(super) const EQUAL: Terms = Terms {
     class: Class::Burstable,
     request: 0,
     limit: WHOLE,
@@ -24,6 +24,10 @@ const EQUAL: Terms = Terms {
     quantum_ns: 1_000_000,
     lead_ns: 500_000,
 };
+
+pub(super) fn noop() -> Command {
+    busy(Duration::ZERO)
+}
 
 fn busy(time: Duration) -> Command {
     let function: HostFn = Arc::new(move || {
@@ -36,10 +40,37 @@ fn busy(time: Duration) -> Command {
     Command { work: Work::Host(function), uses: SmallVec::new(), cost_key: 0 }
 }
 
+fn deferred() -> &'static DeviceState {
+    let config = CpuConfig { total_memory: Some(1 << 30), deferred: Some(1), ..CpuConfig::default() };
+    DeviceState::new(CpuDevice::new(config), ArenaMode::Vmm, false).unwrap()
+}
+
+#[test]
+fn who_joins_follows_work_that_was_not_marked_while_nobody_else_was_there() {
+    let state = deferred();
+    let gate = Gate::new(&state.lane, Arc::new(Monotonic));
+    let tenant = |name: &str, terms: Terms| {
+        let (lease, stream) = (gate.join(name, terms), state.stream(0).unwrap());
+        let mut ctx = ExecCtx::default_for(state).on_stream(&stream);
+        ctx.lease = Some(lease);
+        (ctx, stream)
+    };
+    let (first, stream) = tenant("first", EQUAL);
+    // Once to know what it costs, and once more after a rest, when it is alone and needs no marks.
+    submit(&first, noop()).unwrap();
+    stream.synchronize(&mut || Ok(())).unwrap();
+    submit(&first, noop()).unwrap();
+    let (second, _) = tenant("second", Terms { class: Class::Guaranteed, request: WHOLE, ..EQUAL });
+    submit(&second, noop()).unwrap();
+    assert!(!stream.passed(stream.seq()).unwrap());
+    let inner = gate.lock();
+    assert_eq!(inner.turns.holder(), second.lease.as_ref().map(|lease| lease.seat()));
+    assert!(inner.last.iter().any(|mark| !mark.is_passed().unwrap()), "the second task's work runs beside the first's");
+}
+
 #[test]
 fn who_takes_a_seat_does_not_pay_for_who_had_it() {
-    let config = CpuConfig { total_memory: Some(1 << 30), deferred: Some(1), ..CpuConfig::default() };
-    let state = DeviceState::new(CpuDevice::new(config), ArenaMode::Vmm, false).unwrap();
+    let state = deferred();
     let gate = Gate::new(&state.lane, Arc::new(Monotonic));
     let stream = state.stream(0).unwrap();
     let first = gate.join("first", EQUAL);

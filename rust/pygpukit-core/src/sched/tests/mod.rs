@@ -3,6 +3,7 @@
 mod cases;
 mod deadlines;
 mod gates;
+mod lending;
 mod model;
 mod random;
 mod turns;

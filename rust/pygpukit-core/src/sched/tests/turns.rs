@@ -306,6 +306,23 @@ fn a_limit_holds_for_a_lone_tenant_too() {
 }
 
 #[test]
+fn one_at_its_limit_waits_until_it_may_go_on_whoever_else_wants_the_lane() {
+    let mut turns = Turns::default();
+    let limited = turns.join(Client::new(Class::Burstable, MS).limit(0.5).terms, 0);
+    let other = turns.join(Client::new(Class::Burstable, MS).terms, 0);
+    turns.arrive(limited, 0);
+    assert_eq!(turns.step(limited, 0), Step::Open);
+    turns.open(limited, 0);
+    turns.submitted(3 * MS as i64, 3 * MS);
+    turns.close();
+    turns.arrive(limited, 0);
+    turns.arrive(other, 0);
+    // Two milliseconds too many, at half of the lane's time.
+    assert_eq!(turns.step(limited, 0), Step::Wait { until: 4 * MS + 2, wake: Some(other) });
+    assert!(turns.is_limited(limited));
+}
+
+#[test]
 fn requests_come_before_leftovers_and_higher_priority_before_lower() {
     let clients = [
         Client::new(Class::Burstable, 100_000).request(0.25).limit(0.25),
