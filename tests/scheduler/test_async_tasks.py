@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import functools
 import threading
 from typing import Any
 
@@ -67,6 +68,36 @@ def test_a_coroutine_without_a_loop_gets_one(scheduler: Scheduler) -> None:
     places, value = scheduler.submit(steps, args=[3], name="alone").result(PATIENCE)
     assert value == 4.0
     assert {name for _, name in places} == {"alone"}
+
+
+class Doubling:
+    async def __call__(self, x: int) -> int:
+        await asyncio.sleep(0)
+        assert current_task() is not None
+        return 2 * x
+
+
+@pytest.mark.parametrize(
+    "function",
+    [Doubling(), functools.partial(Doubling().__call__), functools.partial(Doubling()), lambda x: Doubling()(x)],
+    ids=["object", "partial", "partial object", "lambda"],
+)
+def test_coroutine_functions_in_disguise(scheduler: Scheduler, function: Any) -> None:
+    assert scheduler.submit(function, args=[21]).result(PATIENCE) == 42
+
+    async def main() -> int:
+        return await scheduler.submit(function, args=[21])
+
+    assert asyncio.run(main()) == 42
+    with pytest.raises(ValueError, match="a coroutine cannot have a deadline"):
+        scheduler.submit(function, args=[21], deadline=1.0, cost=0.1).result(PATIENCE)
+
+
+def test_a_coroutine_that_was_returned_is_cancelled(scheduler: Scheduler) -> None:
+    task = scheduler.submit(lambda: asyncio.sleep(10 * PATIENCE))
+    await_state(task, "running")
+    assert task.cancel()
+    assert isinstance(task.exception(PATIENCE), TaskCancelledError)
 
 
 def test_exceptions_of_coroutines(scheduler: Scheduler) -> None:

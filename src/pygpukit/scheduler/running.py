@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import inspect
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -16,9 +18,15 @@ from pygpukit.scheduler.external import following
 from pygpukit.scheduler.roster import AGAIN_SECONDS, Roster
 from pygpukit.scheduler.task import Task, _current, _region
 
-__all__ = ["coroutine_starter", "tenancy", "thread_starter"]
+__all__ = ["coroutine_starter", "returns_coroutine", "tenancy", "thread_starter"]
 
 _T = TypeVar("_T")
+
+
+def returns_coroutine(fn: Callable[..., Any]) -> bool:
+    """Is it a coroutine function, a partial one, or an object with an async ``__call__``?"""
+    # Partial functions are looked through by the first.
+    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(type(fn).__call__)
 
 
 @contextmanager
@@ -58,6 +66,10 @@ def _run(roster: Roster, task: Task[_T], call: Callable[[Task[_T]], _T]) -> None
     roster.conclude(task, outcome, failure)
     # Its traceback has this frame: the arrays of the function would stay until the collector comes by.
     failure = None
+            if inspect.iscoroutine(outcome):
+                # It could not be told before: a lambda, perhaps.
+                coroutine = outcome
+                outcome = asyncio.run(_step_alone(task, lambda _: coroutine))
 
 
 def coroutine_starter(roster: Roster, task: Task[_T], call: Callable[[Task[_T]], Any]) -> Callable[[], None]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import operator
 import os
 import threading
@@ -20,7 +19,7 @@ from pygpukit.scheduler.partition import Partition, with_use
 from pygpukit.scheduler.periodic import run_jobs
 from pygpukit.scheduler.publish import publish, unpublished_because
 from pygpukit.scheduler.roster import SHUT_DOWN, Roster
-from pygpukit.scheduler.running import coroutine_starter, tenancy, thread_starter
+from pygpukit.scheduler.running import coroutine_starter, returns_coroutine, tenancy, thread_starter
 from pygpukit.scheduler.task import Decision, Task, current_task
 from pygpukit.scheduler.trace import Trace
 
@@ -34,11 +33,12 @@ __all__ = ["Scheduler"]
 
 def _named(call: str, error: Exception) -> Exception:
     """A native function's complaint about an argument, as one of the call that was made, with the argument's name."""
+    about = [note.removeprefix("while processing ") for note in getattr(error, "__notes__", ())]
     if isinstance(error, ValueError) and not about:
         # Of the values themselves, which it names.
         return error
-    about = [note.removeprefix("while processing ") for note in getattr(error, "__notes__", ())]
     return type(error)(": ".join([call, *about, str(error).split("() ")[-1]]))
+
 
 def _check_count(call: str, name: str, value: object, least: int) -> None:
     if isinstance(value, bool) or not hasattr(value, "__index__"):
@@ -50,7 +50,6 @@ def _check_count(call: str, name: str, value: object, least: int) -> None:
 def _check_flag(call: str, name: str, value: object) -> None:
     if not isinstance(value, bool):
         raise TypeError(f"{call}: '{name}': {value!r} is not a bool")
-
 
 
 class Scheduler:
@@ -123,7 +122,8 @@ class Scheduler:
         ----------
         fn : callable
             Runs in a thread of its own, with its operators on the task's lane and its arrays in the task's memory. A
-            coroutine function runs in the event loop it was submitted from, or in a loop of its own.
+            coroutine function, or an object whose ``__call__`` is one, runs in the event loop it was submitted from, or
+            in a loop of its own, as does a coroutine that another function returns.
         args, kwargs : optional
             Arguments of the function.
         name : str, optional
@@ -184,7 +184,7 @@ class Scheduler:
 
             return submit_apart(self, label, partition, request, fn, args, bound)
         if request.get("period") is not None or request.get("deadline") is not None:
-            if inspect.iscoroutinefunction(fn):
+            if returns_coroutine(fn):
                 raise ValueError("a coroutine cannot have a deadline: the event loop decides when it runs")
 
             def call(task: Task[Any]) -> Any:
@@ -194,7 +194,7 @@ class Scheduler:
             def call(task: Task[Any]) -> Any:
                 return fn(*args, **bound)
 
-        starter = coroutine_starter if inspect.iscoroutinefunction(fn) else thread_starter
+        starter = coroutine_starter if returns_coroutine(fn) else thread_starter
         task: Task[Any] = self._admit(label, partition, request)
         if task.decision != "rejected":
             self._roster.begin(task, starter(self._roster, task, call))
