@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
+import pickle
 import re
 from typing import Any
 
@@ -103,12 +105,12 @@ def test_a_coroutine_has_no_deadline(scheduler: Scheduler) -> None:
         ({"total_memory": "heaps"}, ValueError, "'heaps' is not a memory size"),
         ({"total_memory": -1}, ValueError, "-1 is out of range"),
         ({"max_queue": -1}, ValueError, "max_queue=-1"),
-        ({"device": "toaster"}, DeviceError, "'toaster' is not a device"),
-        ({"speed": 3}, TypeError, "'speed'"),
         ({"max_queue": 1.5}, TypeError, "Scheduler(): 'max_queue': 1.5 is not an int"),
         ({"max_queue": True}, TypeError, "Scheduler(): 'max_queue': True is not an int"),
         ({"lending": "no"}, TypeError, "Scheduler(): 'lending': 'no' is not a bool"),
         ({"clusters": None}, TypeError, "Scheduler(): 'clusters': None is not a bool"),
+        ({"device": "toaster"}, DeviceError, "'toaster' is not a device"),
+        ({"speed": 3}, TypeError, "'speed'"),
     ],
 )
 def test_bad_schedulers(asked: dict[str, Any], kind: type[Exception], text: str) -> None:
@@ -131,12 +133,12 @@ def test_bad_schedulers(asked: dict[str, Any], kind: type[Exception], text: str)
         ({"isolation": "wall"}, ValueError, "auto, sm, time, process"),
         ({"priority_band": (3, 1)}, ValueError, "(3, 1)"),
         ({"priority_band": 3}, TypeError, "'priority_band'"),
-        ({"classes": ["fast"]}, ValueError, "class='fast' is not known"),
-        ({"queue_limit": -1}, OverflowError, "'queue_limit'"),
         ({"priority_band": (1, 2, 3)}, ValueError, "create_partition(): 'priority_band': expected tuple of length 2"),
         ({"priority_band": (False, True)}, TypeError, "create_partition(): 'priority_band'"),
         ({"compute": True}, TypeError, "create_partition(): 'compute': True is a bool"),
         ({"queue_limit": True}, TypeError, "create_partition(): 'queue_limit': True is a bool"),
+        ({"classes": ["fast"]}, ValueError, "class='fast' is not known"),
+        ({"queue_limit": -1}, OverflowError, "'queue_limit'"),
         ({"colour": "red"}, TypeError, "create_partition(): got an unexpected keyword argument 'colour'"),
     ],
     ids=lambda value: str(value)[:40],
@@ -262,3 +264,50 @@ def test_decorated_functions(scheduler: Scheduler) -> None:
 
     with pytest.raises(KeyError, match="x"):
         faulty()
+
+
+class Scaled:
+    """With methods that are tasks."""
+
+    def __init__(self, factor: int) -> None:
+        self.factor = factor
+
+    @scheduled()
+    def times(self, x: int, plus: int = 0) -> int:
+        assert current_task() is not None
+        return self.factor * x + plus
+
+    @scheduled()
+    async def soon(self, x: int) -> int:
+        assert current_task() is not None
+        return self.factor * x
+
+    @staticmethod
+    @scheduled(name="static")
+    def static(x: int) -> int:
+        assert current_task() is not None
+        return x
+
+
+def test_decorated_methods() -> None:
+    scaled: Any = Scaled(3)
+    assert scaled.times(4) == 12
+    assert scaled.times.submit(4, plus=1).result() == 13
+    assert Scaled.times(scaled, 5) == 15
+    assert asyncio.iscoroutinefunction(scaled.soon)
+    assert not asyncio.iscoroutinefunction(scaled.times)
+    assert asyncio.run(scaled.soon(2)) == 6
+    assert scaled.soon.submit(2).result() == 6
+    assert (scaled.static(7), scaled.static.submit(8).result()) == (7, 8)
+    assert pickle.loads(pickle.dumps(Scaled.times)) is Scaled.times
+    assert pickle.loads(pickle.dumps(scaled.times))(4) == 12
+    shutdown()
+
+
+def test_bad_options_are_noticed_when_a_function_is_decorated() -> None:
+    with pytest.raises(TypeError, match=re.escape("scheduled(): got an unexpected keyword argument 'memori'")):
+        scheduled(memori="1MiB")
+    with pytest.raises(ValueError, match=re.escape("bandwidth=2 is not a share")):
+        scheduled(bandwidth=2)
+    with pytest.raises(TypeError, match=re.escape("put @scheduled(...) below @staticmethod")):
+        scheduled()(staticmethod(nothing))
