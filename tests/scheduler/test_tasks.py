@@ -313,6 +313,23 @@ def test_a_stream_left_open_does_not_reach_the_next_task(scheduler: Scheduler) -
     assert len(used) == 5
 
 
+def test_admitted_tasks_are_starting_until_they_run(
+    scheduler: Scheduler, full: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[Any] = []
+    monkeypatch.setattr(scheduler._roster.workers, "run", started.append)
+    waits = scheduler.submit(use_device, memory="1MiB")
+    now = scheduler.submit(use_device)
+    assert (waits.state, waits.stats()["state"]) == ("queued", "queued")
+    assert (now.state, now.stats()["state"], now.done(), now.reason) == ("starting", "starting", False, None)
+    full.set()
+    await_state(waits, "starting")
+    monkeypatch.undo()
+    for start in started:
+        scheduler._roster.workers.run(start)
+    assert [task.result(PATIENCE) for task in (waits, now)] == [1000, 1000]
+
+
 def test_yielding(scheduler: Scheduler) -> None:
     yield_()
 

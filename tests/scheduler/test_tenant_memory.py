@@ -124,7 +124,7 @@ for task in (first, second):
     while task.reason is None:
         assert not task.done(), task.exception()
         time.sleep(0.001)
-    assert (task.state, task.position) == ("queued", None)
+    assert (task.state, task.position) == ("starting", None)
     assert "PYGPUKIT_SPILL_LIMIT" in task.reason, task.reason
 
 # Whoever waits so can be cancelled, and claims nothing any more.

@@ -92,6 +92,7 @@ class Roster:
         if late:
             self.conclude(task, None, TaskCancelledError(SHUT_DOWN))
             raise RuntimeError(SHUT_DOWN)
+            task._state = "starting"
         try:
             start()
         except BaseException as error:
@@ -178,8 +179,9 @@ class Roster:
         for number in admitted:
             with self._lock:
                 task, start = self._tasks.get(number), self._starts.pop(number, None)
-            if task is None or start is None:
-                continue
+                if task is None or start is None:
+                    continue
+                task._state = "starting"
             try:
                 start()
             except Exception as error:

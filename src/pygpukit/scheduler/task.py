@@ -88,13 +88,17 @@ class Task(Generic[_T]):
 
     @property
     def state(self) -> str:
-        """``queued``, ``running``, ``done``, ``failed``, ``cancelled`` or ``rejected``."""
+        """``queued``, ``starting``, ``running``, ``done``, ``failed``, ``cancelled`` or ``rejected``.
+
+        A task is ``starting`` when it was admitted and its function does not run yet. This takes a moment, or longer
+        when its memory is in the hands of others; then `reason` says so.
+        """
         return self._state
 
     @property
     def reason(self) -> str | None:
         """Why the task waits now, or was rejected."""
-        if self._state == "queued":
+        if self._state in ("queued", "starting"):
             return self._scheduler._core.reason(self.id)
         return self.decision.reason if self._state == "rejected" else None
 
