@@ -330,6 +330,34 @@ def test_admitted_tasks_are_starting_until_they_run(
     assert [task.result(PATIENCE) for task in (waits, now)] == [1000, 1000]
 
 
+def test_a_task_does_not_wait_for_itself(scheduler: Scheduler) -> None:
+    def wait() -> None:
+        here = current_task()
+        assert here is not None
+        assert not here.wait(0.0)
+        for waiting in (here.wait, here.result, here.exception):
+            with pytest.raises(RuntimeError, match="'wait' cannot wait for its own end"):
+                waiting()
+        with scheduler.task(), pytest.raises(RuntimeError, match="cannot wait for its own end"):
+            here.result()
+
+    scheduler.submit(wait).result(PATIENCE)
+
+
+def test_blocks_left_in_the_wrong_order(scheduler: Scheduler) -> None:
+    first, second = scheduler.task(name="first"), scheduler.task(name="second")
+    one, two = first.__enter__(), second.__enter__()
+    with pytest.raises(RuntimeError, match="reverse order"):
+        first.__exit__(None, None, None)
+    assert one.state == "failed"
+    assert current_task() is two
+    assert use_device() == 1000
+    second.__exit__(None, None, None)
+    assert (two.state, current_task()) == ("done", None)
+    # Its pool is closed: nothing could be allocated in it.
+    assert use_device() == 1000
+
+
 def test_yielding(scheduler: Scheduler) -> None:
     yield_()
 

@@ -287,7 +287,9 @@ impl TaskLease {
     }
 
     fn _leave(slf: &Bound<'_, Self>) -> PyResult<()> {
-        exec::leave(slf.as_ptr() as usize).py()
+        let by = slf.as_ptr() as usize;
+        // In the wrong order too: the thread must not stay in memory that is not the task's any more.
+        exec::leave(by).inspect_err(|_| exec::remove(by)).py()
     }
 
     /// The context of the task's work, for coroutines.

@@ -34,14 +34,21 @@ def tenancy(roster: Roster, task: Task[Any]) -> Iterator[None]:
     """Start the task, be it in this thread, and wait for its work."""
     lease = roster.start(task)
     outer, region = _current.get(), _region.get()
-    token = _current.set(task)
+    _current.set(task)
+    task._outer, task._thread = outer, threading.get_ident()
     lease._enter()
     try:
         with following(task, lease, outer):
             yield
             lease.stream.synchronize()
     finally:
-        _current.reset(token)
+        task._thread = None
+        if _current.get() is task:
+            # Blocks that were left in the wrong order are not there to come back to.
+            while outer is not None and outer.done():
+                outer = outer._outer
+            _current.set(outer)
+            task._outer = None
         # A block that was not left would keep the task, and its memory.
         _region.set(region)
         lease._leave()
@@ -59,6 +66,10 @@ def _run(roster: Roster, task: Task[_T], call: Callable[[Task[_T]], _T]) -> None
     try:
         with tenancy(roster, task):
             outcome = call(task)
+            if inspect.iscoroutine(outcome):
+                # It could not be told before: a lambda, perhaps.
+                coroutine = outcome
+                outcome = asyncio.run(_step_alone(task, lambda _: coroutine))
     except BaseException as error:
         failure = error
     # What the function entered and did not leave must not reach the next task of this thread.
@@ -66,10 +77,6 @@ def _run(roster: Roster, task: Task[_T], call: Callable[[Task[_T]], _T]) -> None
     roster.conclude(task, outcome, failure)
     # Its traceback has this frame: the arrays of the function would stay until the collector comes by.
     failure = None
-            if inspect.iscoroutine(outcome):
-                # It could not be told before: a lambda, perhaps.
-                coroutine = outcome
-                outcome = asyncio.run(_step_alone(task, lambda _: coroutine))
 
 
 def coroutine_starter(roster: Roster, task: Task[_T], call: Callable[[Task[_T]], Any]) -> Callable[[], None]:

@@ -74,6 +74,9 @@ class Task(Generic[_T]):
         self._future: Future[_T] = Future()
         self._state = "rejected" if decision == "rejected" else "queued"
         self._lease: _native.TaskLease | None = None
+        # The thread that is inside of it, and the task it is inside of.
+        self._thread: int | None = None
+        self._outer: Task[Any] | None = None
         self._final: dict[str, Any] = {}
         self._starting = threading.Lock()
         self._cancel = threading.Event()
@@ -136,11 +139,14 @@ class Task(Generic[_T]):
             If it was cancelled.
         TimeoutError
             If it has not ended in time; it goes on.
+        RuntimeError
+            If the task would wait for itself, without end.
         Exception
             What the function raised.
         """
         if self._state == "rejected":
             raise AdmissionError(f"task '{self.name}' was rejected: {self.decision.reason}")
+        self._refuse_own_wait(timeout)
         try:
             return self._future.result(timeout)
         except CancelledError:
@@ -164,8 +170,9 @@ class Task(Generic[_T]):
         return None
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until it has ended; False if it has not in time."""
+        """Wait until it has ended; False if it has not in time. It cannot wait for itself: RuntimeError."""
         if self._state != "rejected":
+            self._refuse_own_wait(timeout)
             try:
                 self._future.exception(timeout)
             except CancelledError:
@@ -173,6 +180,11 @@ class Task(Generic[_T]):
             except TimeoutError:
                 return False
         return True
+
+    def _refuse_own_wait(self, timeout: float | None) -> None:
+        inside = self._thread == threading.get_ident() or _current.get() is self
+        if inside and timeout is None and not self.done():
+            raise RuntimeError(f"task '{self.name}' cannot wait for its own end: it would wait without end")
 
     def __await__(self) -> Generator[Any, None, _T]:
         return self._awaited().__await__()
