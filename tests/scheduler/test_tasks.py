@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 import traceback
 import weakref
@@ -356,6 +357,19 @@ def test_blocks_left_in_the_wrong_order(scheduler: Scheduler) -> None:
     assert (two.state, current_task()) == ("done", None)
     # Its pool is closed: nothing could be allocated in it.
     assert use_device() == 1000
+
+
+def test_the_switch_interval_of_somebody_else_stays(scheduler: Scheduler) -> None:
+    before = sys.getswitchinterval()
+    try:
+        with scheduler.task(policy="guaranteed", memory="1MiB"):
+            assert sys.getswitchinterval() < before
+        assert sys.getswitchinterval() == before
+        with scheduler.task(policy="guaranteed", memory="1MiB"):
+            sys.setswitchinterval(0.25)
+        assert sys.getswitchinterval() == pytest.approx(0.25)
+    finally:
+        sys.setswitchinterval(before)
 
 
 def test_yielding(scheduler: Scheduler) -> None:

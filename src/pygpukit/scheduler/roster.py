@@ -37,6 +37,7 @@ class _SwitchInterval:
         self._lock = threading.Lock()
         self._users = 0
         self._before = 0.0
+        self._lowered = 0.0
 
     def lower(self) -> None:
         with self._lock:
@@ -44,11 +45,13 @@ class _SwitchInterval:
             if self._users == 1:
                 self._before = sys.getswitchinterval()
                 sys.setswitchinterval(min(self._before, _SWITCH_SECONDS))
+                self._lowered = sys.getswitchinterval()
 
     def restore(self) -> None:
         with self._lock:
             self._users -= 1
-            if self._users == 0:
+            # What somebody else has set meanwhile stays.
+            if self._users == 0 and sys.getswitchinterval() == self._lowered:
                 sys.setswitchinterval(self._before)
 
 
@@ -89,10 +92,10 @@ class Roster:
             if not admitted and not late:
                 self._starts[task.id] = start
                 return
+            task._state = "starting"
         if late:
             self.conclude(task, None, TaskCancelledError(SHUT_DOWN))
             raise RuntimeError(SHUT_DOWN)
-            task._state = "starting"
         try:
             start()
         except BaseException as error:
