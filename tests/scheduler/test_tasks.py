@@ -484,3 +484,10 @@ def test_a_task_does_not_wait_for_its_own_end(scheduler: Scheduler) -> None:
     assert scheduler.submit(use_device).result(PATIENCE) == 1000
     assert scheduler.submit(scheduler.shutdown, kwargs={"wait": False}).result(PATIENCE) is False
     assert scheduler.shutdown()
+
+
+def test_the_interpreter_changes_hands_quickly_while_there_are_deadlines(scheduler: Scheduler) -> None:
+    before = sys.getswitchinterval()
+    task = scheduler.submit(sys.getswitchinterval, deadline=0.5, cost=0.001)
+    assert task.result(30) <= 200e-6
+    assert sys.getswitchinterval() == before

@@ -26,7 +26,8 @@ _default: Scheduler | None = None
 
 
 def _begin_anew() -> None:
-    """In a forked child the scheduler, and perhaps a locked lock, are the parent's."""
+    """In a forked child the tasks and the scheduler, and perhaps a locked lock, are the parent's."""
+    _native.forget_tasks()
     global _lock, _default
     if _default is not None:
         atexit.unregister(_default.shutdown)

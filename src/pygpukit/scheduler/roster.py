@@ -20,7 +20,7 @@ __all__ = ["AGAIN_SECONDS", "SHUT_DOWN", "Roster"]
 
 SHUT_DOWN = "the scheduler was shut down and takes no more tasks; make a new one"
 
-# While a guarantee exists Python threads hand the interpreter over after this time at most.
+# While a guarantee or a deadline exists Python threads hand the interpreter over after this time at most.
 _SWITCH_SECONDS = 100e-6
 
 # How soon a task tries again whose memory others have.
@@ -122,7 +122,7 @@ class Roster:
                 return None
             task._lease = lease
             task._state = "running"
-            if task.policy == "guaranteed":
+            if task._is_prompt:
                 _switch_interval.lower()
         if task._cancel.is_set():
             lease.end()
@@ -151,7 +151,7 @@ class Roster:
                 self.workers.run(lambda: self._finish(task.id))
             if lease is not None:
                 task._lease = task._libraries = None
-                if task.policy == "guaranteed":
+                if task._is_prompt:
                     _switch_interval.restore()
             cancelled = task._cancel.is_set() and (failure is None or isinstance(failure, TaskCancelledError))
             task._state = "cancelled" if cancelled else "failed" if failure is not None else "done"

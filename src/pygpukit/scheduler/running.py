@@ -26,7 +26,7 @@ _T = TypeVar("_T")
 def returns_coroutine(fn: Callable[..., Any]) -> bool:
     """Is it a coroutine function, a partial one, or an object with an async ``__call__``?"""
     # Partial functions are looked through by the first.
-    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(type(fn), "__call__", None))
+    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(type(fn).__call__)
 
 
 @contextmanager

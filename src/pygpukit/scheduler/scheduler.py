@@ -230,6 +230,7 @@ class Scheduler:
             raise _named("submit()", error) from None
         task: Task[Any] = Task(self, number, name, Decision(verdict, reason), policy, where)
         task._sandbox = sandbox
+        task._is_prompt |= request.get("deadline") is not None or request.get("period") is not None
         return task
 
     @contextmanager

@@ -83,6 +83,8 @@ class Task(Generic[_T]):
         self._interrupt: Callable[[], object] | None = None
         self._jobs: dict[str, Any] = {}
         self._sandbox = False
+        # Its thread must not wait for the interpreter.
+        self._is_prompt = policy == "guaranteed"
         self._process: TaskProcess | None = None
         self._libraries: Libraries | None = None
 
@@ -170,7 +172,7 @@ class Task(Generic[_T]):
         return None
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until it has ended; False if it has not in time. RuntimeError if it would wait for itself without end."""
+        """Wait until it has ended; False if it has not in time. It cannot wait for itself: RuntimeError."""
         if self._state != "rejected":
             self._refuse_own_wait(timeout)
             try:
