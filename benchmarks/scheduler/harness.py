@@ -1,6 +1,7 @@
 """The scheduler's bars: shares, isolation, latency, cost, and what is charged.
 
-python benchmarks/scheduler/harness.py --minutes 8 --json benchmarks/results/h200-scheduler.json
+python benchmarks/scheduler/harness.py --minutes 10 --json scheduler.json
+python benchmarks/scheduler/harness.py --minutes 5 --rows where,share,weights,graphs,audit,lane,lending
 python benchmarks/scheduler/harness.py --minutes 0.5 --rows share,where
 """
 
@@ -41,7 +42,7 @@ ROWS: dict[str, Callable[[Bench], None]] = {
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=8.0, help="about how long all rows take")
+    parser.add_argument("--minutes", type=float, default=10.0, help="about how long all rows take; ten are 10 s and three times per row")
     parser.add_argument("--rows", default=",".join(ROWS), help="which, by name, with commas")
     parser.add_argument("--json", type=Path, default=None, help="write the rows here")
     options = parser.parse_args()
