@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pygpukit.errors import MailboxFullError
-from pygpukit.ring.waiting import ACCEPTED, AWAITED, CLOSED, DROPPED, FULL, next_message, put_message, woken
+from pygpukit.ring.waiting import ACCEPTED, AWAITED, BURST, CLOSED, DROPPED, FULL, next_message, put_message, woken
 
 if TYPE_CHECKING:
     from pygpukit.ring.host import HostActor
 
 __all__ = ["ActorExit", "CoroutineContext", "KernelContext", "ThreadContext"]
+
+
+_LAST_OF_BURST = BURST - 1
 
 
 class ActorExit(BaseException):
@@ -87,6 +91,10 @@ class KernelContext:
 class CoroutineContext(KernelContext):
     """The context of a coroutine."""
 
+    def __init__(self, actor: HostActor) -> None:
+        super().__init__(actor)
+        self._turn = 0
+
     async def receive(self, timeout: float | None = None) -> Any:
         """The next message.
 
@@ -100,6 +108,9 @@ class CoroutineContext(KernelContext):
         TimeoutError
             If none came in time.
         """
+        self._turn += 1
+        if not self._turn & _LAST_OF_BURST:
+            await asyncio.sleep(0)
         message = self._try_get()
         if message is None:
             message = await next_message(self._inbox, timeout)
@@ -123,6 +134,9 @@ class CoroutineContext(KernelContext):
         bool
             Whether it was accepted.
         """
+        self._turn += 1
+        if not self._turn & _LAST_OF_BURST:
+            await asyncio.sleep(0)
         if to is not None:
             mailbox = self._addressed(message, to)
             return mailbox is not None and self._forwarded(message, to, await put_message(mailbox, message))

@@ -20,11 +20,13 @@ from pygpukit.ring.kernel import RingKernel, find_kernel
 from pygpukit.ring.post import DeadLetter, Post
 from pygpukit.ring.states import KernelState, check_transition
 from pygpukit.ring.telemetry import KernelTelemetry
-from pygpukit.ring.waiting import ACCEPTED, FULL, next_message, put_message
+from pygpukit.ring.waiting import ACCEPTED, BURST, FULL, next_message, put_message
 
 __all__ = ["RingKernelRuntime"]
 
 T = TypeVar("T")
+
+_LAST_OF_BURST = BURST - 1
 
 # Seconds that actors have to end even when the time for draining is over.
 _GRACE = 0.1
@@ -67,6 +69,7 @@ class RingKernelRuntime:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._started_at = 0.0
+        self._turn = 0
         self._is_closing = False
         self._failure: tuple[str, BaseException] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -193,6 +196,10 @@ class RingKernelRuntime:
         bool
             True when it was accepted; False when it was dropped, as the policy says.
         """
+        # Before it is accepted: a sender that is cancelled here has sent nothing.
+        self._turn += 1
+        if not self._turn & _LAST_OF_BURST:
+            await asyncio.sleep(0)
         input_type, try_put, actor = self._senders.get(kernel_id) or self._sender(kernel_id)
         if type(message) is not input_type:
             check_input(actor, message)

@@ -8,10 +8,25 @@ from typing import Any
 
 from pygpukit.ring.actor import Mailbox
 
-__all__ = ["ACCEPTED", "AWAITED", "CLOSED", "DROPPED", "FULL", "REJECTED", "next_message", "put_message", "woken"]
+__all__ = [
+    "ACCEPTED",
+    "AWAITED",
+    "BURST",
+    "CLOSED",
+    "DROPPED",
+    "FULL",
+    "REJECTED",
+    "next_message",
+    "put_message",
+    "woken",
+]
 
 # What a mailbox says became of a message. An answer that is awaited was not put in: its caller is to get it.
 ACCEPTED, DROPPED, REJECTED, FULL, CLOSED, AWAITED = range(6)
+
+
+BURST = 128
+"""A coroutine that never has to wait lets others run after so many messages; a power of two."""
 
 
 def _expire(future: asyncio.Future[Any]) -> None:
