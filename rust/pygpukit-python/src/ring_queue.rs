@@ -48,6 +48,16 @@ fn _resolve(future: &Bound<'_, PyAny>) -> PyResult<()> {
     resolve(future).map(drop)
 }
 
+/// A future of an event loop.
+fn new_future<'py>(event_loop: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    static FUTURE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let py = event_loop.py();
+    let class = FUTURE.get_or_try_init(py, || py.import("asyncio")?.getattr("Future").map(Bound::unbind))?;
+    let kwargs = PyDict::new(py);
+    kwargs.set_item(intern!(py, "loop"), event_loop)?;
+    class.bind(py).call((), Some(&kwargs))
+}
+
 fn resolver(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
     static RESOLVE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let function = RESOLVE.get_or_try_init(py, || wrap_pyfunction!(_resolve, py).map(|f| f.into_any().unbind()))?;
@@ -160,6 +170,9 @@ impl RingQueue {
         let parker = Arc::new(Parker::default());
         let Some(ticket) = register(Waiter::Thread(parker.clone())) else { return Ok(true) };
         let slept = detached(py, || {
+            if parker.look() {
+                return Ok(true);
+            }
             loop {
                 let slice = Instant::now() + SLICE;
                 if parker.sleep_until(until.map_or(slice, |until| until.min(slice))) {
@@ -260,6 +273,23 @@ impl RingQueue {
         })
     }
 
+    /// The next message, None when none will come, or a future of this thread's event loop that is set when it is time
+    /// to ask again. A wait that ends otherwise is given up with `forget_future`.
+    fn get_or_wait<'py>(&self, event_loop: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let py = event_loop.py();
+        loop {
+            match self.get_now(py)? {
+                Get::Item(message) => return Ok(Some(message.into_bound(py))),
+                Get::Finished => return Ok(None),
+                Get::Empty => {}
+            }
+            let future = new_future(event_loop)?;
+            if self.queue.await_item(Self::future(&future, event_loop)).is_some() {
+                return Ok(Some(future));
+            }
+        }
+    }
+
     /// Wait for the next message; None when the time is over or nothing will come. No time passes while it is paused.
     #[pyo3(signature = (timeout=None))]
     fn get(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Py<PyAny>>> {
@@ -334,6 +364,12 @@ impl RingQueue {
     /// Give up a wait.
     fn forget(&self, ticket: u64) {
         self.queue.forget(ticket);
+    }
+
+    /// Give up a wait of `get_or_wait`.
+    fn forget_future(&self, future: &Bound<'_, PyAny>) {
+        let is_it = |waiter: &Waiter| matches!(waiter, Waiter::Future { future: known, .. } if known.is(future));
+        self.queue.forget_where(|_, waiter| is_it(waiter));
     }
 
     /// Deliver nothing until `resume`.

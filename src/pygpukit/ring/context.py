@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from asyncio import Future
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +32,6 @@ class KernelContext:
     def __init__(self, actor: HostActor) -> None:
         self._actor = actor
         self._inbox = actor.inbox
-        self._try_get: Callable[[], Any] = actor.inbox.try_get
         self._try_answer: Callable[[Any, Any], int] = actor.outbox.try_answer
         self._output_type = actor.kernel.output_type
         self.current: Any = None
@@ -94,6 +94,8 @@ class CoroutineContext(KernelContext):
     def __init__(self, actor: HostActor) -> None:
         super().__init__(actor)
         self._turn = 0
+        self._loop = asyncio.get_running_loop()
+        self._get_or_wait: Callable[[Any], Any] = actor.inbox.get_or_wait
 
     async def receive(self, timeout: float | None = None) -> Any:
         """The next message.
@@ -111,11 +113,20 @@ class CoroutineContext(KernelContext):
         self._turn += 1
         if not self._turn & _LAST_OF_BURST:
             await asyncio.sleep(0)
-        message = self._try_get()
-        if message is None:
+        if timeout is None:
+            # The way of every round trip: as `next_message`, without its frame.
+            message = self._get_or_wait(self._loop)
+            while type(message) is Future:
+                try:
+                    await message
+                except BaseException:
+                    self._inbox.forget_future(message)
+                    raise
+                message = self._get_or_wait(self._loop)
+        else:
             message = await next_message(self._inbox, timeout)
-            if message is None:
-                raise ActorExit
+        if message is None:
+            raise ActorExit
         self.current = message
         return message
 

@@ -7,6 +7,7 @@ import atexit
 import threading
 import time
 import weakref
+from asyncio import Future
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
@@ -227,7 +228,19 @@ class RingKernelRuntime:
         try_get, actor = self._receivers.get(kernel_id) or self._receiver(kernel_id)
         message = try_get()
         if message is None:
-            message = await next_message(actor.outbox, timeout)
+            if timeout is None:
+                # The way of every round trip: as `next_message`, without its frame.
+                outbox, loop = actor.outbox, asyncio.get_running_loop()
+                message = outbox.get_or_wait(loop)
+                while type(message) is Future:
+                    try:
+                        await message
+                    except BaseException:
+                        outbox.forget_future(message)
+                        raise
+                    message = outbox.get_or_wait(loop)
+            else:
+                message = await next_message(actor.outbox, timeout)
             if message is None:
                 raise ended_error(actor)
         return message
