@@ -378,7 +378,7 @@ class RingKernelRuntime:
                 raise
 
     def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
-        if self._loop is not None:
+        if self._loop is not None and not self._loop.is_closed():
             raise RingError("the runtime runs already")
         self._loop = loop
         self._is_closing = False
