@@ -9,7 +9,7 @@ import time
 import weakref
 from asyncio import Future
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from typing import Any, TypeVar
 
 from pygpukit.errors import ActorFailedError, RingError
@@ -18,6 +18,7 @@ from pygpukit.ring.client import RingClient
 from pygpukit.ring.delivery import check_input, check_outcome, ended_error
 from pygpukit.ring.host import CoroutineActor, ThreadActor
 from pygpukit.ring.kernel import RingKernel, find_kernel
+from pygpukit.ring.loops import new_loop, start_loop
 from pygpukit.ring.post import DeadLetter, Post
 from pygpukit.ring.states import KernelState, check_transition
 from pygpukit.ring.telemetry import KernelTelemetry
@@ -265,7 +266,7 @@ class RingKernelRuntime:
         number = message._call()
         self._post.expect(kernel_id, number, future, loop)
         try:
-            async with asyncio.timeout(timeout) if timeout is not None else _no_timeout:
+            async with asyncio.timeout(timeout) if timeout is not None else nullcontext():
                 await self.send(kernel_id, message)
                 return await future
         except TimeoutError:
@@ -387,10 +388,9 @@ class RingKernelRuntime:
         _live.add(self)
 
     def _begin_thread(self) -> None:
-        loop = _new_loop()
+        loop = new_loop()
         self._begin(loop)
-        self._thread = threading.Thread(target=_run_loop, args=(loop,), name="pygpukit-ring", daemon=True)
-        self._thread.start()
+        self._thread = start_loop(loop)
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:
@@ -506,35 +506,6 @@ class RingKernelRuntime:
                 return
             await asyncio.sleep(pause)
             pause = min(2 * pause, 0.05)
-
-
-class _NoTimeout:
-    async def __aenter__(self) -> None:
-        return None
-
-    async def __aexit__(self, *exc: object) -> None:
-        return None
-
-
-_no_timeout = _NoTimeout()
-
-
-def _new_loop() -> asyncio.AbstractEventLoop:
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop()
-    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
-    return loop
-
-
-def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
-    asyncio.set_event_loop(loop)
-    try:
-        loop.run_forever()
-    finally:
-        loop.run_until_complete(loop.shutdown_asyncgens())
-        loop.close()
 
 
 @atexit.register
