@@ -593,6 +593,13 @@ class MessageBase:
     def reply(self, answer: _Answer) -> _Answer: ...
     def _call(self) -> int: ...
 
+class ContextBase:
+    """What an actor's context asks its mailbox all the time."""
+
+    should_terminate: Final[bool]
+    is_active: Final[bool]
+    def __new__(cls, actor: Any) -> Self: ...
+
 class RingQueue:
     """A bounded mailbox of messages, most urgent first."""
 

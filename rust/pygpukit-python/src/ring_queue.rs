@@ -1,6 +1,7 @@
 //! `RingQueue`: a mailbox of Python objects, for threads and event loops.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
@@ -95,6 +96,11 @@ fn code(outcome: Outcome) -> u8 {
 
 /// An answer that somebody waits for.
 const AWAITED: u8 = 5;
+/// Nothing was done: it is time to let others run.
+const TURN: u8 = 6;
+
+/// A coroutine that never has to wait lets others run after so many messages.
+const BURST: u32 = 128;
 
 fn moment(timeout: Option<f64>) -> PyResult<Option<Instant>> {
     match timeout {
@@ -121,6 +127,8 @@ fn moment(timeout: Option<f64>) -> PyResult<Option<Instant>> {
 pub struct RingQueue {
     queue: Queue<Py<PyAny>, Waiter>,
     on_dead: Option<Py<PyAny>>,
+    /// Messages since somebody else could run, at the end of it that a coroutine is at.
+    burst: AtomicU32,
 }
 
 impl RingQueue {
@@ -144,6 +152,10 @@ impl RingQueue {
             _ => {}
         }
         Ok(put.outcome)
+    }
+
+    fn is_burst_over(&self) -> bool {
+        self.burst.fetch_add(1, Ordering::Relaxed) % BURST == BURST - 1
     }
 
     fn bury(&self, py: Python<'_>, late: Vec<Py<PyAny>>) -> PyResult<()> {
@@ -218,7 +230,7 @@ impl RingQueue {
         if capacity == 0 {
             return Err(PyValueError::new_err("capacity must be 1 at least, not 0"));
         }
-        Ok(RingQueue { queue: Queue::new(capacity, policy, measured), on_dead })
+        Ok(RingQueue { queue: Queue::new(capacity, policy, measured), on_dead, burst: AtomicU32::new(0) })
     }
 
     /// Put a message in without waiting: 0 accepted, 1 dropped, 2 rejected, 3 full, 4 closed.
@@ -226,8 +238,12 @@ impl RingQueue {
         self.put_now(message).map(code)
     }
 
-    /// Put in what an actor sends while it works on `request`; 5 when somebody waits for this answer, who is to get it.
+    /// Put in what an actor sends while it works on `request`; 5 when somebody waits for this answer, who is to get it,
+    /// and 6 when others are to run first.
     fn try_answer(&self, message: &Bound<'_, MessageBase>, request: Option<&Bound<'_, MessageBase>>) -> PyResult<u8> {
+        if self.is_burst_over() {
+            return Ok(TURN);
+        }
         if message.get().answers(request.map(|request| request.get())) {
             return Ok(AWAITED);
         }
@@ -277,6 +293,11 @@ impl RingQueue {
     /// to ask again. A wait that ends otherwise is given up with `forget_future`.
     fn get_or_wait<'py>(&self, event_loop: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let py = event_loop.py();
+        if self.is_burst_over() {
+            let future = new_future(event_loop)?;
+            event_loop.call_method1(intern!(py, "call_soon"), (resolver(py)?, &future))?;
+            return Ok(Some(future));
+        }
         loop {
             match self.get_now(py)? {
                 Get::Item(message) => return Ok(Some(message.into_bound(py))),
@@ -478,6 +499,33 @@ fn percentiles<'py>(py: Python<'py>, histogram: &Histogram) -> PyResult<Bound<'p
     Ok(dict)
 }
 
+/// What an actor's context asks its mailbox all the time.
+#[pyclass(frozen, subclass, weakref, module = "pygpukit.ring", name = "ContextBase")]
+pub struct ContextBase {
+    inbox: Py<RingQueue>,
+}
+
+#[pymethods]
+impl ContextBase {
+    #[new]
+    fn new(actor: &Bound<'_, PyAny>) -> PyResult<ContextBase> {
+        Ok(ContextBase { inbox: actor.getattr("inbox")?.cast::<RingQueue>()?.clone().unbind() })
+    }
+
+    /// Is everything done that was accepted before the end?
+    #[getter]
+    fn should_terminate(&self) -> bool {
+        self.inbox.get().queue.is_finished()
+    }
+
+    /// Are messages delivered?
+    #[getter]
+    fn is_active(&self) -> bool {
+        !self.inbox.get().queue.is_paused()
+    }
+}
+
 pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
-    m.add_class::<RingQueue>()
+    m.add_class::<RingQueue>()?;
+    m.add_class::<ContextBase>()
 }

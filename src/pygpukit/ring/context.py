@@ -7,8 +7,20 @@ from asyncio import Future
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from pygpukit._pygpukit_rust import ContextBase
 from pygpukit.errors import MailboxFullError
-from pygpukit.ring.waiting import ACCEPTED, AWAITED, BURST, CLOSED, DROPPED, FULL, next_message, put_message, woken
+from pygpukit.ring.waiting import (
+    ACCEPTED,
+    AWAITED,
+    BURST,
+    CLOSED,
+    DROPPED,
+    FULL,
+    TURN,
+    next_message,
+    put_message,
+    woken,
+)
 
 if TYPE_CHECKING:
     from pygpukit.ring.host import HostActor
@@ -23,7 +35,7 @@ class ActorExit(BaseException):
     """Raised in an actor by `KernelContext.receive` when no message will come any more; let it pass."""
 
 
-class KernelContext:
+class KernelContext(ContextBase):
     """An actor's side of its mailboxes.
 
     A coroutine awaits `receive`, `send` and `wait_active`; an actor in a thread of its own calls them.
@@ -41,16 +53,6 @@ class KernelContext:
     def kernel_id(self) -> str:
         """Id of the actor."""
         return self._actor.kernel.kernel_id
-
-    @property
-    def should_terminate(self) -> bool:
-        """Is everything done that was accepted before the end?"""
-        return self._inbox.is_finished
-
-    @property
-    def is_active(self) -> bool:
-        """Are messages delivered?"""
-        return not self._inbox.is_paused
 
     def _addressed(self, message: Any, to: str) -> Any:
         """The mailbox of another actor, or None when the message went to the dead letters."""
@@ -110,9 +112,6 @@ class CoroutineContext(KernelContext):
         TimeoutError
             If none came in time.
         """
-        self._turn += 1
-        if not self._turn & _LAST_OF_BURST:
-            await asyncio.sleep(0)
         if timeout is None:
             # The way of every round trip: as `next_message`, without its frame.
             message = self._get_or_wait(self._loop)
@@ -145,10 +144,10 @@ class CoroutineContext(KernelContext):
         bool
             Whether it was accepted.
         """
-        self._turn += 1
-        if not self._turn & _LAST_OF_BURST:
-            await asyncio.sleep(0)
         if to is not None:
+            self._turn += 1
+            if not self._turn & _LAST_OF_BURST:
+                await asyncio.sleep(0)
             mailbox = self._addressed(message, to)
             return mailbox is not None and self._forwarded(message, to, await put_message(mailbox, message))
         if type(message) is not self._output_type:
@@ -156,6 +155,9 @@ class CoroutineContext(KernelContext):
         outcome = self._try_answer(message, self.current)
         if outcome == ACCEPTED:
             return True
+        while outcome == TURN:
+            await asyncio.sleep(0)
+            outcome = self._try_answer(message, self.current)
         if outcome == FULL:
             outcome = await put_message(self._actor.outbox, message)
         return self._went(message, outcome)
@@ -186,7 +188,8 @@ class ThreadContext(KernelContext):
             return mailbox is not None and self._forwarded(message, to, mailbox.put(message))
         if type(message) is not self._output_type:
             self._actor.check_output(message)
-        outcome = self._try_answer(message, self.current)
+        while (outcome := self._try_answer(message, self.current)) == TURN:
+            continue
         return self._went(message, self._actor.outbox.put(message) if outcome == FULL else outcome)
 
     def wait_active(self) -> None:

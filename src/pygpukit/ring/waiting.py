@@ -17,13 +17,15 @@ __all__ = [
     "DROPPED",
     "FULL",
     "REJECTED",
+    "TURN",
     "next_message",
     "put_message",
     "woken",
 ]
 
-# What a mailbox says became of a message. An answer that is awaited was not put in: its caller is to get it.
-ACCEPTED, DROPPED, REJECTED, FULL, CLOSED, AWAITED = range(6)
+# What a mailbox says became of a message. An answer that is awaited was not put in: its caller is to get it. After a
+# burst nothing was done: others are to run first.
+ACCEPTED, DROPPED, REJECTED, FULL, CLOSED, AWAITED, TURN = range(7)
 
 
 BURST = 128
