@@ -11,6 +11,7 @@ driver installed. Without a GPU the same array program runs on the CPU device.
 from __future__ import annotations
 
 import atexit as _atexit
+import importlib as _importlib
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
@@ -79,17 +80,18 @@ from pygpukit.ops.elementwise import *  # noqa: F403
 from pygpukit.ops.linear import matmul, sum, sum_axis, transpose
 
 if _TYPE_CHECKING:
-    from pygpukit import scheduler
+    from pygpukit import ring, scheduler
+    from pygpukit.ring import RingKernelRuntime, UnifiedBuffer, message, ring_kernel
 
 __version__ = _native.__version__
 
 
 def __getattr__(name: str) -> _Any:
-    # Not every program shares its device, and the scheduler's imports take their time.
-    if name == "scheduler":
-        import pygpukit.scheduler as module
-
-        return module
+    # Not every program shares its device or has actors, and their imports take their time.
+    if name in ("ring", "scheduler"):
+        return _importlib.import_module(f"pygpukit.{name}")
+    if name in ("RingKernelRuntime", "UnifiedBuffer", "message", "ring_kernel"):
+        return getattr(_importlib.import_module("pygpukit.ring"), name)
     raise AttributeError(f"module 'pygpukit' has no attribute '{name}'")
 
 
@@ -104,9 +106,11 @@ __all__ = [
     "Event",
     "GPUArray",
     "Kernel",
+    "RingKernelRuntime",
     "Stream",
     "StreamManager",
     "Transfer",
+    "UnifiedBuffer",
     "arange",
     "asarray",
     "bfloat16",
@@ -153,10 +157,13 @@ __all__ = [
     "load_raw",
     "matmul",
     "memory",
-    "pinned",
-    "scheduler",
+    "message",
     "ones",
     "ones_like",
+    "pinned",
+    "ring",
+    "ring_kernel",
+    "scheduler",
     "sum",
     "sum_axis",
     "synchronize",

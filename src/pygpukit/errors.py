@@ -20,6 +20,11 @@ Each class also inherits the builtin a NumPy user would catch, given in brackets
     |-- AdmissionError              [RuntimeError]   a task was rejected; the text is the inequality that failed
     |-- TaskCancelledError          [RuntimeError]   a scheduled task was cancelled, and its work is refused
     |-- TaskProcessError            [RuntimeError]   the process of a task died before its function returned
+    |-- MessageError                [TypeError]      a message class or a value in it is not what it must be
+    |-- RingError                   [RuntimeError]   a ring kernel is unknown, or not in a state for this
+    |   |-- MailboxFullError        [RuntimeError]   a mailbox is full and its policy is to reject
+    |   |-- ActorFailedError        [RuntimeError]   the actor failed; the cause is what it raised
+    |   `-- UndeliveredError        [RuntimeError]   a message will not be answered; the text says why
     |-- LoadError                   [OSError]        a file is too short for what is to be loaded, or cannot be read
     |-- MissingPackageError         [ImportError]    an optional Python package is not there
     `-- CacheError                  [OSError]        the kernel cache or a bundle is unusable
@@ -32,6 +37,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 __all__ = [
+    "ActorFailedError",
     "AdmissionError",
     "CacheError",
     "DTypeError",
@@ -47,13 +53,17 @@ __all__ = [
     "KernelFaultError",
     "KernelLaunchError",
     "LoadError",
+    "MailboxFullError",
+    "MessageError",
     "MissingPackageError",
     "NvrtcNotFoundError",
     "OutOfMemoryError",
+    "RingError",
     "ShapeError",
     "TaskCancelledError",
     "TaskProcessError",
     "TransferCancelledError",
+    "UndeliveredError",
 ]
 
 
@@ -162,6 +172,26 @@ class TaskProcessError(GPUKitError, RuntimeError):
 
 class TransferCancelledError(GPUKitError, RuntimeError):
     """A transfer was cancelled before all of it was on its way; what its target holds is undefined."""
+
+
+class MessageError(GPUKitError, TypeError):
+    """A message class has a field that cannot be sent, or a value is not of its field's type; the text names both."""
+
+
+class RingError(GPUKitError, RuntimeError):
+    """A ring kernel is unknown, or not in a state that allows what was asked; the text names it and its state."""
+
+
+class MailboxFullError(RingError):
+    """A mailbox is full and its policy is to reject; the text names the kernel and the size."""
+
+
+class ActorFailedError(RingError):
+    """An actor raised, and is not restarted any more; what it raised is the cause."""
+
+
+class UndeliveredError(RingError):
+    """The message that somebody waits an answer for was not delivered or not answered; the text has the reason."""
 
 
 class LoadError(GPUKitError, OSError):

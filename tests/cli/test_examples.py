@@ -37,3 +37,16 @@ def test_scheduler_tenants(repository: Path) -> None:
     assert rows["requests"][1] == "guaranteed"
     assert rows["hog"][1] == "besteffort"
     assert "requests: median" in said
+
+
+@pytest.mark.nvrtc
+def test_vector_add(repository: Path) -> None:
+    assert "equal to NumPy: True; out is SYNCHRONIZED" in run(repository, "vector_add.py", "--size", "5000")
+
+
+def test_host_actors(repository: Path) -> None:
+    said = run(repository, "host_actors.py", "--lines", "3000", "--workers", "3")
+    assert "as expected: True" in said
+    rows = {line.split()[0]: line.split() for line in said.splitlines() if line}
+    assert rows["total"][1:] == ["received", "31", "processed", "31", "TERMINATED"]
+    assert sum(int(rows[f"worker-{number}"][4]) for number in range(3)) == 30

@@ -33,6 +33,11 @@ BUILTINS = {
     "TaskCancelledError": RuntimeError,
     "TaskProcessError": RuntimeError,
     "TransferCancelledError": RuntimeError,
+    "MessageError": TypeError,
+    "RingError": RuntimeError,
+    "MailboxFullError": RuntimeError,
+    "ActorFailedError": RuntimeError,
+    "UndeliveredError": RuntimeError,
 }
 
 

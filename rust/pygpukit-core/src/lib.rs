@@ -19,6 +19,7 @@ pub mod layout;
 pub mod memory;
 mod random;
 pub mod residency;
+pub mod ring;
 pub mod runtime;
 pub mod sched;
 pub mod slices;

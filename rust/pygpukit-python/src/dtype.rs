@@ -3,6 +3,7 @@
 use pygpukit_core::dtype::{DType, Kind};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
+use pyo3::types::PyTuple;
 
 use crate::errors::raise;
 
@@ -70,6 +71,29 @@ impl DataType {
         }
     }
 
+    /// An array of this type and a fixed shape, for a field of a message: ``float32[64]``, ``float32[8, 8]``.
+    fn __getitem__(slf: Bound<'_, Self>, shape: &Bound<'_, PyAny>) -> PyResult<FixedArray> {
+        let sizes = match shape.cast::<PyTuple>() {
+            Ok(tuple) => tuple.extract::<Vec<usize>>(),
+            Err(_) => shape.extract::<usize>().map(|size| vec![size]),
+        };
+        let total = |sizes: &[usize]| sizes.iter().try_fold(1usize, |all, &size| all.checked_mul(size));
+        match sizes {
+            Ok(sizes) if !sizes.is_empty() && total(&sizes).is_some_and(|all| (1..=MAX_ELEMENTS).contains(&all)) => {
+                Ok(FixedArray { dtype: slf.get().dtype, shape: sizes })
+            }
+            _ => Err(raise(
+                "ShapeError",
+                format!(
+                    "{0}[{1}] is not a fixed array: its sizes must be ints from 1, of {MAX_ELEMENTS} elements at most, \
+                     as in {0}[64] or {0}[8, 8]",
+                    slf.get().__repr__(),
+                    shape.str()?
+                ),
+            )),
+        }
+    }
+
     fn __repr__(&self) -> String {
         format!("pygpukit.{}", if self.dtype == DType::Bool { "bool_" } else { self.dtype.name() })
     }
@@ -81,5 +105,48 @@ impl DataType {
     fn __reduce__(&self, py: Python<'_>) -> PyResult<(Py<PyAny>, (&'static str,))> {
         let class = py.get_type::<DataType>();
         Ok((class.getattr("from_name")?.unbind(), (self.dtype.name(),)))
+    }
+}
+
+/// A message holds no more elements than this in one field.
+const MAX_ELEMENTS: usize = 1 << 28;
+
+/// Element type and shape of an array inside a message: what ``pygpukit.float32[64]`` is.
+#[pyclass(frozen, eq, hash, module = "pygpukit", name = "FixedArray")]
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct FixedArray {
+    dtype: DType,
+    shape: Vec<usize>,
+}
+
+#[pymethods]
+impl FixedArray {
+    /// Type of the elements.
+    #[getter]
+    fn dtype(&self, py: Python<'_>) -> PyResult<Py<DataType>> {
+        object(py, self.dtype)
+    }
+
+    /// Sizes along the axes.
+    #[getter]
+    fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, &self.shape)
+    }
+
+    /// Number of elements.
+    #[getter]
+    fn size(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// Bytes of all elements.
+    #[getter]
+    fn nbytes(&self) -> usize {
+        self.size() * self.dtype.itemsize()
+    }
+
+    fn __repr__(&self) -> String {
+        let sizes: Vec<String> = self.shape.iter().map(usize::to_string).collect();
+        format!("{}[{}]", DataType { dtype: self.dtype }.__repr__(), sizes.join(", "))
     }
 }

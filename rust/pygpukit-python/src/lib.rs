@@ -18,6 +18,8 @@ mod partition;
 mod pool;
 mod profile;
 mod qos;
+mod ring_message;
+mod ring_queue;
 mod scalar;
 mod scheduler;
 mod stream;
@@ -32,6 +34,7 @@ fn _pygpukit_rust(m: &Bound<'_, PyModule>) -> PyResult<()> {
     pygpukit_core::runtime::set_blocking(inside::blocking);
     m.add("__version__", env!("CARGO_PKG_VERSION"))?;
     m.add_class::<dtype::DataType>()?;
+    m.add_class::<dtype::FixedArray>()?;
     array::register(m)?;
     device::register(m)?;
     graph::register(m)?;
@@ -45,6 +48,8 @@ fn _pygpukit_rust(m: &Bound<'_, PyModule>) -> PyResult<()> {
     pool::register(m)?;
     scheduler::register(m)?;
     qos::register(m)?;
+    ring_message::register(m)?;
+    ring_queue::register(m)?;
     stream::register(m)?;
     transfer::register(m)?;
     Ok(())

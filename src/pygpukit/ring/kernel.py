@@ -1,0 +1,226 @@
+"""`@ring_kernel`: what an actor is, before it runs."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, overload
+
+from pygpukit.errors import RingError
+from pygpukit.ring.message import Message
+from pygpukit.ring.states import Backpressure
+
+__all__ = ["RingKernel", "find_kernel", "ring_kernel"]
+
+_lock = threading.Lock()
+_kernels: dict[str, RingKernel] = {}
+
+_LARGEST_QUEUE = 1 << 24
+
+
+@dataclass(frozen=True, eq=False)
+class RingKernel:
+    """An actor's function and options; `ring_kernel` makes it. Calling it calls the function.
+
+    `kind` says what runs it: ``"coroutine"`` (a coroutine function, in the runtime's event loop), ``"thread"`` (a plain
+    function, in a thread of its own) or ``"device"``.
+    """
+
+    function: Callable[..., Any]
+    kernel_id: str
+    input_type: type[Message] | None = None
+    output_type: type[Message] | None = None
+    input_queue_size: int = 4096
+    output_queue_size: int = 4096
+    grid_size: int = 1
+    block_size: int = 128
+    backpressure: Backpressure = Backpressure.BLOCK
+    device: str = "host"
+    state: dict[str, Any] = field(default_factory=dict)
+    restart: str = "never"
+    max_restarts: int = 3
+    restart_window: float = 60.0
+    escalate: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.kernel_id or type(self.kernel_id) is not str:
+            raise RingError(f"kernel_id must be a name, not {self.kernel_id!r}")
+        for name, most in (("input_queue_size", _LARGEST_QUEUE), ("output_queue_size", _LARGEST_QUEUE)):
+            self._check_range(name, 1, most)
+        self._check_range("grid_size", 1, (1 << 31) - 1)
+        self._check_range("block_size", 1, 1024)
+        self._check_range("max_restarts", 0, 1 << 31)
+        if self.restart not in ("never", "on_failure"):
+            raise RingError(f"restart of {self.kernel_id!r} must be 'never' or 'on_failure', not {self.restart!r}")
+        if not self.restart_window > 0:
+            raise RingError(
+                f"restart_window of {self.kernel_id!r} must be seconds above 0, not {self.restart_window!r}"
+            )
+        for name in ("input_type", "output_type"):
+            given = getattr(self, name)
+            if given is not None and not (isinstance(given, type) and issubclass(given, Message)):
+                raise RingError(f"{name} of {self.kernel_id!r} must be a class made by @message, not {given!r}")
+        if self.device not in ("host", "gpu"):
+            raise RingError(f"device of {self.kernel_id!r} must be 'host' or 'gpu', not {self.device!r}")
+        if self.device == "gpu" and inspect.iscoroutinefunction(self.function):
+            raise RingError(
+                f"{self.kernel_id!r} is a coroutine, and those run on the host; for device='gpu' write a plain "
+                "function whose docstring is the CUDA C++ source of the handler"
+            )
+
+    def _check_range(self, name: str, low: int, high: int) -> None:
+        value = getattr(self, name)
+        if type(value) is not int or not low <= value <= high:
+            raise RingError(f"{name} of {self.kernel_id!r} must be an int from {low} to {high}, not {value!r}")
+
+    @property
+    def kind(self) -> str:
+        """What runs it."""
+        if self.device == "gpu":
+            return "device"
+        return "coroutine" if inspect.iscoroutinefunction(self.function) else "thread"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+
+@overload
+def ring_kernel(function: Callable[..., Any], /) -> RingKernel: ...
+@overload
+def ring_kernel(
+    kernel_id: str | None = None,
+    *,
+    input_type: type[Any] | None = None,
+    output_type: type[Any] | None = None,
+    queue_size: int = 4096,
+    input_queue_size: int | None = None,
+    output_queue_size: int | None = None,
+    grid_size: int = 1,
+    block_size: int = 128,
+    backpressure: Backpressure | str = Backpressure.BLOCK,
+    device: str | None = None,
+    state: dict[str, Any] | None = None,
+    restart: str = "never",
+    max_restarts: int = 3,
+    restart_window: float = 60.0,
+    escalate: bool = False,
+) -> Callable[[Callable[..., Any]], RingKernel]: ...
+def ring_kernel(
+    kernel_id: Any = None,
+    *,
+    input_type: type[Any] | None = None,
+    output_type: type[Any] | None = None,
+    queue_size: int = 4096,
+    input_queue_size: int | None = None,
+    output_queue_size: int | None = None,
+    grid_size: int = 1,
+    block_size: int = 128,
+    backpressure: Backpressure | str = Backpressure.BLOCK,
+    device: str | None = None,
+    state: dict[str, Any] | None = None,
+    restart: str = "never",
+    max_restarts: int = 3,
+    restart_window: float = 60.0,
+    escalate: bool = False,
+) -> RingKernel | Callable[[Callable[..., Any]], RingKernel]:
+    """Make a function a ring kernel: an actor with a typed mailbox.
+
+    A coroutine function runs in the runtime's event loop, a plain function in a thread of its own; both are given a
+    `KernelContext`. The kernel is known by its id to every `RingKernelRuntime` of the process; a later definition of
+    the same id replaces it for kernels launched from then on.
+
+    Parameters
+    ----------
+    kernel_id : str, optional
+        The name; the function's by default.
+    input_type, output_type : type, optional
+        Classes made by `message` that it takes and gives; None for any.
+    queue_size, input_queue_size, output_queue_size : int
+        Most messages in its mailboxes.
+    grid_size, block_size : int
+        Blocks and threads of a device actor.
+    backpressure : {"block", "reject", "drop_oldest", "drop_new"} or Backpressure
+        What happens to a message for a full mailbox.
+    device : {"host", "gpu"}, optional
+        Where it runs; the host by default.
+    state : dict, optional
+        Names and types of a device actor's state.
+    restart : {"never", "on_failure"}
+        What to do when it raises. The message it had goes to the dead letters.
+    max_restarts : int
+        In `restart_window` seconds; at one more it is FAILED.
+    restart_window : float
+        Seconds.
+    escalate : bool
+        When it is FAILED, end the runtime and raise there.
+
+    Returns
+    -------
+    callable
+        The decorator; it returns a `RingKernel`.
+
+    Examples
+    --------
+    >>> @ring_kernel(kernel_id="echo", queue_size=16)
+    ... async def echo(ctx):
+    ...     while not ctx.should_terminate:
+    ...         await ctx.send(await ctx.receive())
+    >>> echo.kind, echo.input_queue_size
+    ('coroutine', 16)
+    """
+    if callable(kernel_id):
+        return ring_kernel()(kernel_id)
+    try:
+        policy = Backpressure(backpressure)
+    except ValueError:
+        names = ", ".join(repr(one.value) for one in Backpressure)
+        raise RingError(f"backpressure must be one of {names}, not {backpressure!r}") from None
+
+    def decorate(function: Callable[..., Any]) -> RingKernel:
+        if not callable(function):
+            raise RingError(f"@ring_kernel(...) decorates a function, not {function!r}")
+        kernel = RingKernel(
+            function=function,
+            kernel_id=function.__name__ if kernel_id is None else kernel_id,
+            input_type=input_type,
+            output_type=output_type,
+            input_queue_size=queue_size if input_queue_size is None else input_queue_size,
+            output_queue_size=queue_size if output_queue_size is None else output_queue_size,
+            grid_size=grid_size,
+            block_size=block_size,
+            backpressure=policy,
+            device="host" if device is None else device,
+            state=dict(state or {}),
+            restart=restart,
+            max_restarts=max_restarts,
+            restart_window=restart_window,
+            escalate=escalate,
+        )
+        for name in ("__module__", "__name__", "__qualname__", "__doc__"):
+            object.__setattr__(kernel, name, getattr(function, name, None))
+        object.__setattr__(kernel, "__wrapped__", function)
+        with _lock:
+            _kernels[kernel.kernel_id] = kernel
+        return kernel
+
+    return decorate
+
+
+def find_kernel(kernel_id: str) -> RingKernel:
+    """The kernel of an id.
+
+    Raises
+    ------
+    RingError
+        If there is none; the text lists those there are.
+    """
+    with _lock:
+        found = _kernels.get(kernel_id)
+        known = sorted(_kernels)
+    if found is None:
+        raise RingError(
+            f"there is no ring kernel {kernel_id!r}; those defined by @ring_kernel are: {', '.join(known) or 'none'}"
+        )
+    return found

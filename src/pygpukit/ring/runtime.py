@@ -1,0 +1,519 @@
+"""`RingKernelRuntime`: launches actors, carries messages to and from them, and says what happened."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import threading
+import time
+import weakref
+from asyncio import Future
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager, nullcontext
+from typing import Any, TypeVar
+
+from pygpukit.errors import ActorFailedError, RingError
+from pygpukit.ring.actor import Actor
+from pygpukit.ring.client import RingClient
+from pygpukit.ring.delivery import check_input, check_outcome, ended_error
+from pygpukit.ring.host import CoroutineActor, ThreadActor
+from pygpukit.ring.kernel import RingKernel, find_kernel
+from pygpukit.ring.loops import new_loop, start_loop
+from pygpukit.ring.post import DeadLetter, Post
+from pygpukit.ring.states import KernelState, check_transition
+from pygpukit.ring.telemetry import KernelTelemetry
+from pygpukit.ring.waiting import ACCEPTED, BURST, FULL, next_message, put_message
+
+__all__ = ["RingKernelRuntime"]
+
+T = TypeVar("T")
+
+_LAST_OF_BURST = BURST - 1
+
+# Seconds that actors have to end even when the time for draining is over.
+_GRACE = 0.1
+
+_live: weakref.WeakSet[RingKernelRuntime] = weakref.WeakSet()
+
+
+class RingKernelRuntime:
+    """Runs ring kernels.
+
+    In ``async with`` its actors run in the event loop that is there; in ``with`` it makes a loop in a thread of its own
+    (with uvloop where that is installed). Mailboxes may be used from any thread and any loop.
+
+    Parameters
+    ----------
+    dead_letters : int
+        How many dead letters are kept; all are counted.
+
+    Examples
+    --------
+    >>> from pygpukit.ring import message, ring_kernel
+    >>> @message
+    ... class Number:
+    ...     value: float
+    >>> @ring_kernel(kernel_id="double", input_type=Number, output_type=Number)
+    ... def double(ctx):
+    ...     while not ctx.should_terminate:
+    ...         ctx.send(Number(2 * ctx.receive().value))
+    >>> with RingKernelRuntime() as runtime:
+    ...     runtime.client("double").call(Number(21.0))
+    Number(value=42.0)
+    """
+
+    def __init__(self, *, dead_letters: int = 10_000) -> None:
+        self._post = Post(dead_letters)
+        self._actors: dict[str, Actor] = {}
+        # What every message needs to know of its kernel, in one look.
+        self._senders: dict[str, tuple[type[Any] | None, Callable[[Any], int], Actor]] = {}
+        self._receivers: dict[str, tuple[Callable[[], Any], Actor]] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._started_at = 0.0
+        self._turn = 0
+        self._is_closing = False
+        self._failure: tuple[str, BaseException] | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    async def start(self) -> None:
+        """Begin, in the event loop that runs."""
+        self._begin(asyncio.get_running_loop())
+
+    async def shutdown(self, drain: bool = True, timeout: float | None = 30.0) -> None:
+        """Terminate all kernels.
+
+        Parameters
+        ----------
+        drain : bool
+            Let them work on what was accepted; else it goes to the dead letters.
+        timeout : float, optional
+            Seconds they have for it. What is left then goes to the dead letters, and coroutines are cancelled.
+
+        Raises
+        ------
+        ActorFailedError
+            If a kernel that escalates has failed.
+        """
+        if self._loop is None:
+            return
+        try:
+            await self._in_loop(lambda: self._shutdown(drain, timeout))
+        finally:
+            loop, self._loop = self._loop, None
+            _live.discard(self)
+            if self._thread is not None and loop is not None:
+                loop.call_soon_threadsafe(loop.stop)
+        if self._failure is not None:
+            raise self._escalated()
+
+    def close(self, timeout: float | None = 30.0) -> None:
+        """Shut down a runtime that has a loop in a thread of its own, and wait for it here."""
+        thread = self._thread
+        if thread is None or threading.current_thread() is thread:
+            raise RingError("close() is for a runtime with a loop of its own, from another thread; await shutdown()")
+        try:
+            if self._loop is not None:
+                asyncio.run_coroutine_threadsafe(self.shutdown(timeout=timeout), self._loop).result()
+        finally:
+            thread.join()
+            self._thread = None
+
+    async def launch(self, kernel: str | RingKernel) -> None:
+        """Start a kernel: it runs and accepts messages, and is given none before `activate`.
+
+        Parameters
+        ----------
+        kernel : str or RingKernel
+            Its id, or what `ring_kernel` returned. One that has ended may be launched again, with empty mailboxes.
+        """
+        await self._in_loop(lambda: self._launch(kernel))
+
+    async def activate(self, kernel_id: str) -> None:
+        """Give a launched kernel its messages."""
+        actor = self._checked(kernel_id, "activate")
+        await self._in_loop(actor.activate)
+
+    async def deactivate(self, kernel_id: str, timeout: float | None = None) -> None:
+        """Hold a kernel's messages back, and return when it stands still.
+
+        It stands still in ``ctx.receive()`` or ``ctx.wait_active()``: what it works on is finished first.
+
+        Raises
+        ------
+        TimeoutError
+            If it did not come there in time; it is active as before.
+        """
+        actor = self._checked(kernel_id, "deactivate")
+        await self._in_loop(lambda: actor.deactivate(timeout))
+
+    async def reactivate(self, kernel_id: str) -> None:
+        """Give a deactivated kernel its messages again."""
+        actor = self._checked(kernel_id, "reactivate")
+        await self._in_loop(actor.activate)
+
+    async def terminate(self, kernel_id: str, drain: bool = True, timeout: float | None = None) -> None:
+        """End a kernel. What was accepted is worked on first, also when it was not active.
+
+        Its output mailbox can be read to the end.
+
+        Parameters
+        ----------
+        kernel_id : str
+            Which.
+        drain : bool
+            With False, accepted messages go to the dead letters.
+        timeout : float, optional
+            Seconds it has. A coroutine is cancelled then; a thread cannot be, and the error says so.
+        """
+        actor = self._checked(kernel_id, "terminate")
+        await self._in_loop(lambda: actor.terminate(drain, timeout))
+
+    async def send(
+        self,
+        kernel_id: str,
+        message: Any,
+        *,
+        priority: int | None = None,
+        deadline: float | None = None,
+        timeout: float | None = None,
+    ) -> bool:
+        """Send a message to a kernel.
+
+        Parameters
+        ----------
+        kernel_id : str
+            To whom.
+        message : message
+            Of the kernel's input type.
+        priority : int, optional
+            0 to 255, in place of the message's own.
+        deadline : float, optional
+            Seconds of ``time.monotonic()``, in place of the message's own.
+        timeout : float, optional
+            Seconds to wait for room, where the policy is to wait.
+
+        Returns
+        -------
+        bool
+            True when it was accepted; False when it was dropped, as the policy says.
+        """
+        # Before it is accepted: a sender that is cancelled here has sent nothing.
+        self._turn += 1
+        if not self._turn & _LAST_OF_BURST:
+            await asyncio.sleep(0)
+        input_type, try_put, actor = self._senders.get(kernel_id) or self._sender(kernel_id)
+        if type(message) is not input_type:
+            check_input(actor, message)
+        if priority is not None:
+            message.priority = priority
+        if deadline is not None:
+            message.deadline = deadline
+        outcome = try_put(message)
+        if outcome == ACCEPTED:
+            return True
+        if outcome == FULL:
+            outcome = await put_message(actor.inbox, message, timeout)
+        return outcome == ACCEPTED or check_outcome(actor, outcome, timeout)
+
+    async def receive(self, kernel_id: str, timeout: float | None = None) -> Any:
+        """The next message of a kernel's output mailbox.
+
+        Raises
+        ------
+        TimeoutError
+            If none came in time.
+        RingError
+            If the kernel has ended and nothing is left; `ActorFailedError` if it failed.
+        """
+        try_get, actor = self._receivers.get(kernel_id) or self._receiver(kernel_id)
+        message = try_get()
+        if message is None:
+            if timeout is None:
+                # The way of every round trip: as `next_message`, without its frame.
+                outbox, loop = actor.outbox, asyncio.get_running_loop()
+                message = outbox.get_or_wait(loop)
+                while type(message) is Future:
+                    try:
+                        await message
+                    except BaseException:
+                        outbox.forget_future(message)
+                        raise
+                    message = outbox.get_or_wait(loop)
+            else:
+                message = await next_message(actor.outbox, timeout)
+            if message is None:
+                raise ended_error(actor)
+        return message
+
+    async def send_and_receive(self, kernel_id: str, message: Any, timeout: float | None = None) -> Any:
+        """Send a message and wait for its answer, whoever else waits for theirs.
+
+        Raises
+        ------
+        TimeoutError
+            If there was no answer in time.
+        UndeliveredError
+            If the message went to the dead letters.
+        ActorFailedError
+            If the kernel failed.
+        """
+        actor = self._actors.get(kernel_id) or self._launched(kernel_id)
+        if type(message) is not actor.kernel.input_type:
+            check_input(actor, message)
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Any] = loop.create_future()
+        number = message._call()
+        self._post.expect(kernel_id, number, future, loop)
+        try:
+            async with asyncio.timeout(timeout) if timeout is not None else nullcontext():
+                await self.send(kernel_id, message)
+                return await future
+        except TimeoutError:
+            raise TimeoutError(f"{kernel_id!r} did not answer within {timeout} s") from None
+        finally:
+            self._post.forget(number)
+
+    @asynccontextmanager
+    async def kernel_scope(self, kernel: str | RingKernel) -> AsyncIterator[str]:
+        """Launch and activate a kernel, and terminate it at the end of the block.
+
+        Yields
+        ------
+        str
+            The kernel's id.
+        """
+        kernel_id = kernel if isinstance(kernel, str) else kernel.kernel_id
+        await self.launch(kernel)
+        await self.activate(kernel_id)
+        try:
+            yield kernel_id
+        finally:
+            if self.get_kernel_state(kernel_id).is_open:
+                await self.terminate(kernel_id)
+
+    def client(self, kernel_id: str) -> RingClient:
+        """A client for threads. Where no event loop runs, the kernel is launched and activated if it is not yet.
+
+        A runtime that was not started gets a loop in a thread of its own.
+        """
+        inside = asyncio._get_running_loop() is not None
+        if self._loop is None and not inside:
+            self._begin_thread()
+        if not inside and self.get_kernel_state(kernel_id) is KernelState.CREATED:
+            self.run(self.launch(kernel_id))
+            self.run(self.activate(kernel_id))
+        actor = self._launched(kernel_id)
+        return RingClient(actor, self._running_loop())
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine, such as ``runtime.deactivate(id)``, in the runtime's loop, and wait for it here."""
+        loop = self._loop
+        if loop is None or asyncio._get_running_loop() is loop:
+            coroutine.close()
+            self._running_loop()
+            raise RingError("run() is for threads; await the coroutine in the runtime's event loop")
+        return asyncio.run_coroutine_threadsafe(coroutine, loop).result()
+
+    @property
+    def kernel_ids(self) -> list[str]:
+        """Ids of the kernels that were launched, in that order."""
+        return list(self._actors)
+
+    def get_kernel_state(self, kernel_id: str) -> KernelState:
+        """Where a kernel is in its life."""
+        actor = self._actors.get(kernel_id)
+        if actor is not None:
+            return actor.state
+        find_kernel(kernel_id)
+        return KernelState.CREATED
+
+    def get_telemetry(self, kernel_id: str) -> KernelTelemetry:
+        """What happened to a kernel's messages."""
+        return self._launched(kernel_id).telemetry()
+
+    def get_all_telemetry(self) -> dict[str, KernelTelemetry]:
+        """The same of all kernels that were launched, by id."""
+        return {kernel_id: actor.telemetry() for kernel_id, actor in self._actors.items()}
+
+    def get_summary(self) -> dict[str, Any]:
+        """Sums over all kernels: states, messages, restarts, dead letters by reason, uptime."""
+        all_telemetry = self.get_all_telemetry().values()
+        states = [one.state.name for one in all_telemetry]
+        summed = ("received", "processed", "failed", "sent", "rejected", "dropped", "displaced", "expired", "discarded")
+        return {
+            "kernels": len(states),
+            "states": {name: states.count(name) for name in dict.fromkeys(states)},
+            **{name: sum(getattr(one, name) for one in all_telemetry) for name in summed},
+            "input_depth": sum(one.input_depth for one in all_telemetry),
+            "output_depth": sum(one.output_depth for one in all_telemetry),
+            "restarts": sum(one.restarts for one in all_telemetry),
+            "dead_letters": self._post.counts(),
+            "uptime": time.monotonic() - self._started_at if self._started_at else 0.0,
+        }
+
+    def dead_letters(self, kernel_id: str | None = None) -> list[DeadLetter]:
+        """Messages that reached nobody, or whose receiver failed with them, oldest first."""
+        return self._post.letters(kernel_id)
+
+    async def __aenter__(self) -> RingKernelRuntime:
+        await self.start()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *exc: object) -> None:
+        try:
+            await self.shutdown()
+        except ActorFailedError:
+            if kind is None:
+                raise
+
+    def __enter__(self) -> RingKernelRuntime:
+        self._begin_thread()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
+        try:
+            self.close()
+        except ActorFailedError:
+            if kind is None:
+                raise
+
+    def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._loop is not None and not self._loop.is_closed():
+            raise RingError("the runtime runs already")
+        self._loop = loop
+        self._is_closing = False
+        self._failure = None
+        self._started_at = time.monotonic()
+        _live.add(self)
+
+    def _begin_thread(self) -> None:
+        loop = new_loop()
+        self._begin(loop)
+        self._thread = start_loop(loop)
+
+    def _running_loop(self) -> asyncio.AbstractEventLoop:
+        if self._loop is None:
+            raise RingError("the runtime does not run: use 'async with RingKernelRuntime()', 'with' or await start()")
+        return self._loop
+
+    async def _in_loop(self, function: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Await something in the runtime's own loop, from whichever loop this is."""
+        loop = self._running_loop()
+        if asyncio.get_running_loop() is loop:
+            return await function()
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(function(), loop))
+
+    def _launched(self, kernel_id: str) -> Actor:
+        actor = self._actors.get(kernel_id)
+        if actor is None:
+            find_kernel(kernel_id)
+            raise RingError(f"{kernel_id!r} is CREATED; launch it first")
+        return actor
+
+    def _sender(self, kernel_id: str) -> tuple[type[Any] | None, Callable[[Any], int], Actor]:
+        actor = self._launched(kernel_id)
+        if self._is_closing and actor.state.is_open:
+            raise RingError(f"the runtime is shutting down, and {kernel_id!r} takes no more messages")
+        return actor.kernel.input_type, actor.inbox.try_put, actor
+
+    def _receiver(self, kernel_id: str) -> tuple[Callable[[], Any], Actor]:
+        actor = self._launched(kernel_id)
+        return actor.outbox.try_get, actor
+
+    def _checked(self, kernel_id: str, verb: str) -> Actor:
+        self._running_loop()
+        if self._failure is not None:
+            raise self._escalated()
+        check_transition(kernel_id, verb, self.get_kernel_state(kernel_id))
+        return self._launched(kernel_id)
+
+    async def _launch(self, kernel: str | RingKernel) -> None:
+        spec = find_kernel(kernel) if isinstance(kernel, str) else kernel
+        if self._failure is not None:
+            raise self._escalated()
+        if self._is_closing:
+            raise RingError(f"cannot launch {spec.kernel_id!r}: the runtime is shutting down")
+        known = self._actors.get(spec.kernel_id)
+        check_transition(spec.kernel_id, "launch", KernelState.CREATED if known is None else known.state)
+        actor = self._make(spec)
+        self._senders.pop(spec.kernel_id, None)
+        self._receivers.pop(spec.kernel_id, None)
+        # The id is taken before anything is awaited, so that a second launch finds it.
+        self._actors[spec.kernel_id] = actor
+        await actor.launch()
+        self._senders[spec.kernel_id] = self._sender(spec.kernel_id)
+        self._receivers[spec.kernel_id] = self._receiver(spec.kernel_id)
+
+    def _make(self, spec: RingKernel) -> Actor:
+        if spec.kind == "coroutine":
+            return CoroutineActor(spec, self._post, self._actors.get, self._escalate)
+        if spec.kind == "thread":
+            return ThreadActor(spec, self._post, self._actors.get, self._escalate)
+        raise RingError(
+            f"{spec.kernel_id!r} asks for device='gpu': device handlers are CUDA source, and this runtime runs host "
+            "actors only; leave device out and write a coroutine or a function"
+        )
+
+    def _escalate(self, kernel_id: str, error: BaseException) -> None:
+        """A kernel failed for good, and the runtime goes with it."""
+        self._failure = (kernel_id, error)
+        loop = self._loop
+        if loop is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(self._give_up)
+
+    def _give_up(self) -> None:
+        if self._loop is not None and not self._is_closing:
+            task = self._loop.create_task(self._shutdown(drain=True, timeout=30.0))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    def _escalated(self) -> ActorFailedError:
+        kernel_id, cause = self._failure or ("", RuntimeError())
+        error = ActorFailedError(f"{kernel_id!r} failed, and the runtime with it: {type(cause).__name__}: {cause}")
+        error.__cause__ = cause
+        return error
+
+    async def _shutdown(self, drain: bool, timeout: float | None) -> None:
+        self._is_closing = True
+        self._senders.clear()
+        others = [task for task in self._tasks if task is not asyncio.current_task()]
+        await asyncio.gather(*others, return_exceptions=True)
+        until = None if timeout is None else time.monotonic() + timeout
+        if drain and len(self._actors) > 1:
+            # Those that only make messages end first; else the others would never be done.
+            await self._end_actors([a for a in self._actors.values() if a.telemetry().received == 0], drain, until)
+            await self._settle(until)
+        await self._end_actors(list(self._actors.values()), drain, until)
+
+    async def _end_actors(self, actors: list[Actor], drain: bool, until: float | None) -> None:
+        left = None if until is None else max(_GRACE, until - time.monotonic())
+        ends = (actor.terminate(drain, left) for actor in actors if not actor.state.is_over)
+        for end in await asyncio.gather(*ends, return_exceptions=True):
+            if isinstance(end, BaseException):
+                raise end
+
+    async def _settle(self, until: float | None) -> None:
+        """Wait until no actor has anything left that it may send to another; then they can end in any order."""
+        pause = 0.001
+        while until is None or time.monotonic() < until:
+            open_actors = [actor for actor in self._actors.values() if actor.state.is_open]
+            for actor in open_actors:
+                if actor.state is not KernelState.ACTIVE:
+                    await actor.activate()
+            figures = [actor.telemetry() for actor in open_actors]
+            if not any(one.input_depth + one.in_progress for one in figures):
+                return
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, 0.05)
+
+
+@atexit.register
+def _close_mailboxes() -> None:
+    """Threads that wait for messages at the end of the process are let go."""
+    for runtime in list(_live):
+        for actor in list(runtime._actors.values()):
+            if isinstance(actor, ThreadActor):
+                actor.inbox.close()
+                actor.inbox.discard()
+                actor.outbox.close()

@@ -1,0 +1,89 @@
+"""Waiting for a mailbox in an event loop: one future per wait, set by whoever ends it."""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import Future
+from collections.abc import Callable
+from typing import Any
+
+from pygpukit.ring.actor import Mailbox
+
+__all__ = [
+    "ACCEPTED",
+    "AWAITED",
+    "BURST",
+    "CLOSED",
+    "DROPPED",
+    "FULL",
+    "REJECTED",
+    "TURN",
+    "next_message",
+    "put_message",
+    "woken",
+]
+
+# What a mailbox says became of a message. An answer that is awaited was not put in: its caller is to get it. After a
+# burst nothing was done: others are to run first.
+ACCEPTED, DROPPED, REJECTED, FULL, CLOSED, AWAITED, TURN = range(7)
+
+
+BURST = 128
+"""A coroutine that never has to wait lets others run after so many messages; a power of two."""
+
+
+def _expire(future: asyncio.Future[Any]) -> None:
+    if not future.done():
+        future.set_result(False)
+
+
+async def woken(mailbox: Mailbox, register: Callable[[Any, Any], int], until: float | None = None) -> bool:
+    """Wait as `register` says; False when the loop's clock reached `until`."""
+    loop = asyncio.get_running_loop()
+    future = loop.create_future()
+    ticket = register(future, loop)
+    if not ticket:
+        return True
+    timer = None if until is None else loop.call_at(until, _expire, future)
+    try:
+        if await future is not False:
+            return True
+    except BaseException:
+        mailbox.forget(ticket)
+        raise
+    finally:
+        if timer is not None:
+            timer.cancel()
+    mailbox.forget(ticket)
+    return False
+
+
+async def next_message(mailbox: Mailbox, timeout: float | None = None) -> Any:
+    """The next message; None when none will come. No time passes while the mailbox is paused."""
+    loop = asyncio.get_running_loop()
+    if timeout is None:
+        message = mailbox.get_or_wait(loop)
+        while type(message) is Future:
+            try:
+                await message
+            except BaseException:
+                mailbox.forget_future(message)
+                raise
+            message = mailbox.get_or_wait(loop)
+        return message
+    until = loop.time() + timeout
+    while (message := mailbox.try_get()) is None and not mailbox.is_finished:
+        if not await woken(mailbox, mailbox.await_item, until):
+            if not mailbox.is_paused:
+                raise TimeoutError(f"no message came within {timeout} s")
+            await woken(mailbox, mailbox.await_active)
+    return message
+
+
+async def put_message(mailbox: Mailbox, message: Any, timeout: float | None = None) -> int:
+    """Put a message in, waiting for room where that is the policy; FULL when the time is over."""
+    until = None if timeout is None else asyncio.get_running_loop().time() + timeout
+    while (outcome := mailbox.try_put(message)) == FULL:
+        if not await woken(mailbox, mailbox.await_space, until):
+            break
+    return outcome
