@@ -42,7 +42,7 @@ ROWS: dict[str, Callable[[Bench], None]] = {
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=10.0, help="about how long all rows take; ten are 10 s and three times per row")
+    parser.add_argument("--minutes", type=float, default=10.0, help="for all rows; ten give each 10 s, three times")
     parser.add_argument("--rows", default=",".join(ROWS), help="which, by name, with commas")
     parser.add_argument("--json", type=Path, default=None, help="write the rows here")
     options = parser.parse_args()
