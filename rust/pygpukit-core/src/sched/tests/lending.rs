@@ -94,5 +94,8 @@ fn an_owner_waits_for_work_on_its_own_sms_only() {
     assert!(two.lease.own().lent);
     hog.submit();
     assert_eq!(hog.stream.lane().sm_count(), 4);
+    // The end of the batch is marked.
+    hog.lease.rest();
+    assert!(hog.gate.lock().last.iter().any(|mark| !mark.is_passed().unwrap()));
     assert!(!waits_for_others(&two), "it would wait for work on other SMs");
 }
