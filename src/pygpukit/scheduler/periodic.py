@@ -52,6 +52,8 @@ def run_jobs(
             if inspect.iscoroutine(outcome):
                 outcome.close()
                 raise ValueError("a coroutine cannot have a deadline: the event loop decides when it runs")
+            # All of it is submitted: the next job follows it on the device, with no gap.
+            lease.give_way()
             stream.synchronize()
         finally:
             lease.end_job()

@@ -203,7 +203,8 @@ impl Gate {
     }
 
     pub(super) fn begin_job(&self, seat: Seat, deadline: u64, budget_ns: u64) {
-        self.inner.lock().turns.begin_job(seat, deadline, budget_ns);
+        let now = self.now();
+        self.inner.lock().turns.begin_job(seat, now, deadline, budget_ns);
     }
 
     pub(super) fn end_job(&self, seat: Seat) {
@@ -569,7 +570,7 @@ impl Inner {
                 measured = measured.max(span.start.until(mark)?);
             }
             let seat = self.is_seated(&span.lease).then(|| span.lease.seat());
-            self.turns.measured(seat, span.tier, span.predicted, measured);
+            self.turns.measured(seat, span.tier, span.submitted.0, span.predicted, measured);
             self.report(span.predicted, measured);
             self.costs.learn(&span.batch, measured);
             span.lease.learned(&span.batch, measured);

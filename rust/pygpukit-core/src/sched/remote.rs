@@ -407,7 +407,7 @@ impl Lease {
                 own.busy_until = now.saturating_add_signed(report.ahead);
             }
             inner.absorb();
-            inner.turns.measured(Some(self.seat()), tier, report.covered, report.measured);
+            inner.turns.measured(Some(self.seat()), tier, now, report.covered, report.measured);
             inner.turns.expect_idle_by(now.saturating_add_signed(report.ahead));
         } else if seated {
             inner.turns.charge(self.seat(), tier, report.spent + report.measured - report.covered);

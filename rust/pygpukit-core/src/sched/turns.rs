@@ -94,6 +94,7 @@ type Rank = (Tier, i64, u128, Seat);
 
 #[derive(Clone, Copy, Debug)]
 struct Job {
+    begun: u64,
     deadline: u64,
     budget_ns: i64,
 }
@@ -241,9 +242,9 @@ impl Turns {
     }
 
     /// A job of the tenant is due at `deadline` and may use this much device time before it.
-    pub fn begin_job(&mut self, seat: Seat, deadline: u64, budget_ns: u64) {
+    pub fn begin_job(&mut self, seat: Seat, now: u64, deadline: u64, budget_ns: u64) {
         if let Some(tenant) = self.tenant(seat) {
-            tenant.job = Some(Job { deadline, budget_ns: budget_ns.min(i64::MAX as u64) as i64 });
+            tenant.job = Some(Job { begun: now, deadline, budget_ns: budget_ns.min(i64::MAX as u64) as i64 });
         }
     }
 
@@ -366,11 +367,13 @@ impl Turns {
         }
     }
 
-    /// Those with a promise queue up at once; others wait until what runs is about to end.
+    /// Those with a promise queue up at once; others wait until what runs is about to end. So does a job before its
+    /// turn: whoever comes with an earlier deadline meanwhile goes first.
     fn when_near_end(&self, me: Seat, tier: Tier, now: u64, then: Step) -> Step {
         let (_, lead) = self.quantum_and_lead(me);
         let ready_at = self.busy_until.saturating_sub(lead);
-        if tier <= Tier::Guaranteed || now >= ready_at { then } else { Step::Wait { until: ready_at, wake: None } }
+        let at_once = tier == Tier::Guaranteed || (tier == Tier::Deadline && then == Step::Renew);
+        if at_once || now >= ready_at { then } else { Step::Wait { until: ready_at, wake: None } }
     }
 
     /// A besteffort tenant keeps little in flight beside those who are promised something.
@@ -428,12 +431,17 @@ impl Turns {
         self.holder = None;
     }
 
-    /// Work charged as predicted, in a turn of this tier, took that long. None: whoever submitted it has gone.
-    pub fn measured(&mut self, seat: Option<Seat>, tier: Tier, predicted_ns: i64, measured_ns: i64) {
+    /// Work submitted at that time and charged as predicted, in a turn of this tier, took that long. None: whoever
+    /// submitted it has gone.
+    pub fn measured(&mut self, seat: Option<Seat>, tier: Tier, submitted: u64, predicted_ns: i64, measured_ns: i64) {
         let difference = measured_ns - predicted_ns;
         self.busy_until = self.busy_until.saturating_add_signed(difference);
         if let Some(tenant) = seat.and_then(|seat| self.tenant(seat)) {
-            tenant.charge(tier, difference);
+            // What an earlier job took is not taken from the budget of this one.
+            let earlier = tier == Tier::Deadline && tenant.job.is_none_or(|job| submitted < job.begun);
+            if !earlier {
+                tenant.charge(tier, difference);
+            }
         }
     }
 
