@@ -7,7 +7,7 @@ BUNDLES := src/pygpukit/kernels/bundles
 WHEEL_LIMIT := 5000000
 PYTEST_ARGS ?= -n auto
 # Tests of what runs on streams; they run a second time with the CPU device's work put off as long as is legal.
-DEFERRED := $(wildcard tests/runtime tests/array tests/gpu)
+DEFERRED := $(wildcard tests/runtime tests/array tests/gpu tests/scheduler)
 
 RUST_SOURCES := Cargo.toml Cargo.lock $(shell find rust -name '*.rs' -o -name 'Cargo.toml')
 EXTENSION := $(wildcard src/pygpukit/_pygpukit_rust*.so src/pygpukit/_pygpukit_rust*.pyd)

@@ -64,11 +64,11 @@ class Peer:
         async with self.package.RingKernelRuntime() as runtime:
             await runtime.launch("compute")
             await runtime.activate("compute")
-            values = [1.0, 2.0, 3.0]
+            request, values = self.request, [1.0, 2.0, 3.0]
 
             async def trip() -> float:
                 start = time.perf_counter()
-                await runtime.send("compute", self.request(values=values))
+                await runtime.send("compute", request(values=values))
                 await runtime.receive("compute")
                 return time.perf_counter() - start
 
@@ -78,7 +78,7 @@ class Peer:
 
             async def feed() -> None:
                 for _ in range(burst):
-                    await runtime.send("compute", self.request(values=values))
+                    await runtime.send("compute", request(values=values))
 
             start = time.perf_counter()
             feeding = asyncio.create_task(feed())

@@ -270,7 +270,7 @@ def revoke(bench: Bench) -> None:
 def deadlines(bench: Bench) -> None:
     """Four periodic tasks that use 0.9 of the device, beside a besteffort load."""
     kernels = bench.kernels
-    jobs = max(50, int(bench.seconds * 50 * (4 if bench.repeats > 1 else 1)))
+    jobs = max(50, int(bench.seconds * 50 * (2 if bench.repeats > 1 else 1)))
     step = kernels.calibrate(500e-6)
     with bench.scheduler() as scheduler:
         hog = GraphLoop(scheduler, lambda: kernels.launcher(kernels.calibrate(200e-6)), name="hog")

@@ -1,6 +1,6 @@
 """Long kernels launched in ranges of blocks: what that costs, and how long others wait beside them.
 
-python benchmarks/scheduler/slicing.py --seconds 10 --json benchmarks/results/h200-slicing.json
+python benchmarks/scheduler/slicing.py --seconds 10 --repeats 3 --json benchmarks/results/h200-slicing.json
 """
 
 from __future__ import annotations
@@ -104,12 +104,15 @@ def main() -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--seconds", type=float, default=10.0, help="length of each row")
+    parser.add_argument("--repeats", type=int, default=3, help="how often each row runs; each run has to hold")
     parser.add_argument("--json", type=Path, help="write the rows here")
     arguments = parser.parse_args()
     report, hog = Report(), Hog(Kernels())
-    cost(report, hog, arguments.seconds)
-    waits(report, hog, arguments.seconds)
-    return report.finish(arguments.json, f"python benchmarks/scheduler/slicing.py --seconds {arguments.seconds:g}")
+    for _ in range(arguments.repeats):
+        cost(report, hog, arguments.seconds)
+        waits(report, hog, arguments.seconds)
+    command = f"--seconds {arguments.seconds:g} --repeats {arguments.repeats}"
+    return report.finish(arguments.json, f"python benchmarks/scheduler/slicing.py {command}")
 
 
 if __name__ == "__main__":

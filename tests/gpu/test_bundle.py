@@ -119,8 +119,12 @@ np.savez({str(tmp_path / "results.npz")!r}, **test_bundle.work())
 def test_what_is_not_in_the_bundle_is_named(
     bundles: Path, run_cuda: Callable[..., str], call: str, kernel: str
 ) -> None:
+    # Without the bundles that may lie in the package.
     program = f"""
+import pathlib
 import pygpukit as gp
+from pygpukit.jit import bundle
+bundle._PACKAGE_BUNDLES = pathlib.Path("/nonexistent")
 x = gp.zeros(3)
 try:
     {call}

@@ -266,3 +266,19 @@ def test_the_end_of_a_thread_by_exit_is_a_failure_too() -> None:
             assert runtime.get_kernel_state(kernel) is KernelState.FAILED
 
     run(main())
+
+
+def test_a_runtime_outlives_its_loop() -> None:
+    kernel = make_actor("coroutine").kernel_id
+    runtime = RingKernelRuntime()
+
+    async def main() -> None:
+        await runtime.start()
+        await runtime.launch(kernel)
+        await runtime.activate(kernel)
+        assert (await runtime.send_and_receive(kernel, Ask(1), timeout=60)).n == 1
+
+    # Each time the loop is closed under the runtime, and the actor with it.
+    run(main())
+    assert runtime.get_kernel_state(kernel) is KernelState.TERMINATED
+    run(main())

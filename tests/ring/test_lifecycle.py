@@ -376,3 +376,21 @@ def test_two_who_terminate_wait_for_the_same_end(kind: str) -> None:
             await ending
 
     run(main())
+
+
+def test_who_never_waits_lets_others_run(kind: str) -> None:
+    async def greedy(ctx: Any) -> None:
+        while not ctx.should_terminate:
+            await ctx.send(Answer(1))
+
+    async def main() -> None:
+        source = ring_kernel(kernel_id="greedy", output_type=Answer, backpressure="drop_new", queue_size=4)(greedy)
+        async with (
+            RingKernelRuntime() as runtime,
+            runtime.kernel_scope(source),
+            runtime.kernel_scope(make_actor(kind)) as other,
+        ):
+            for n in range(3):
+                assert (await runtime.send_and_receive(other, Ask(n), timeout=60)).n == n
+
+    run(main())

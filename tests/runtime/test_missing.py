@@ -114,13 +114,17 @@ assert report["current_device"] == "<Device cpu>"
 @pytest.mark.parametrize("withheld", ["cuMemCreate", "cuMemAddressReserve,cuMemMap", "cuMemGetAllocationGranularity"])
 def test_without_virtual_memory_arrays_get_whole_allocations(run_fake: Run, withheld: str) -> None:
     program = """
+import time
 x = gp.from_numpy(np.arange(1000, dtype=np.float32))
 y = x.copy()
 z = [gp.zeros(n) for n in (1, 1000, 1 << 20)]
 assert y.tolist() == list(range(1000)) and z[2].to_numpy().sum() == 0
 del x, y, z
-gp.synchronize(); gp.memory.trim()
-assert gp.memory.get_default_pool().stats()["reserved"] == 0
+# A thread that copied may let go of the array a moment after the copy was told to be done.
+end = time.monotonic() + 60
+while gp.memory.get_default_pool().stats()["reserved"] > 0:
+    assert time.monotonic() < end
+    gp.synchronize(); gp.memory.trim()
 print(count("cuMemAllocAsync") > 0, count("cuMemAllocAsync") == count("cuMemFreeAsync"))
 print(gp.get_device_capabilities()["vmm"])
 """

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
+import functools
 import threading
 from typing import Any
 
 import pytest
-from checks import PATIENCE, await_state, use_device
+from checks import PATIENCE, await_state, until_cancelled, use_device
 
 import pygpukit as gp
 from pygpukit.errors import AdmissionError, TaskCancelledError
@@ -66,6 +68,36 @@ def test_a_coroutine_without_a_loop_gets_one(scheduler: Scheduler) -> None:
     places, value = scheduler.submit(steps, args=[3], name="alone").result(PATIENCE)
     assert value == 4.0
     assert {name for _, name in places} == {"alone"}
+
+
+class Doubling:
+    async def __call__(self, x: int) -> int:
+        await asyncio.sleep(0)
+        assert current_task() is not None
+        return 2 * x
+
+
+@pytest.mark.parametrize(
+    "function",
+    [Doubling(), functools.partial(Doubling().__call__), functools.partial(Doubling()), lambda x: Doubling()(x)],
+    ids=["object", "partial", "partial object", "lambda"],
+)
+def test_coroutine_functions_in_disguise(scheduler: Scheduler, function: Any) -> None:
+    assert scheduler.submit(function, args=[21]).result(PATIENCE) == 42
+
+    async def main() -> int:
+        return await scheduler.submit(function, args=[21])
+
+    assert asyncio.run(main()) == 42
+    with pytest.raises(ValueError, match="a coroutine cannot have a deadline"):
+        scheduler.submit(function, args=[21], deadline=1.0, cost=0.1).result(PATIENCE)
+
+
+def test_a_coroutine_that_was_returned_is_cancelled(scheduler: Scheduler) -> None:
+    task = scheduler.submit(lambda: asyncio.sleep(10 * PATIENCE))
+    await_state(task, "running")
+    assert task.cancel()
+    assert isinstance(task.exception(PATIENCE), TaskCancelledError)
 
 
 def test_exceptions_of_coroutines(scheduler: Scheduler) -> None:
@@ -211,6 +243,72 @@ def test_a_coroutine_admitted_after_its_loop_has_ended(scheduler: Scheduler) -> 
     assert task.state == "failed"
 
 
+def test_a_coroutine_that_its_loop_does_not_begin(scheduler: Scheduler) -> None:
+    async def forever() -> None:
+        await asyncio.sleep(PATIENCE)
+
+    async def main() -> Task[None]:
+        return scheduler.submit(forever, memory="1MiB")
+
+    # The loop cancels it before its first step.
+    task = asyncio.run(main())
+    assert isinstance(task.exception(PATIENCE), TaskCancelledError)
+    assert task.state == "cancelled"
+
+
+def test_a_coroutine_admitted_while_its_loop_closes(scheduler: Scheduler) -> None:
+    closing = threading.Event()
+
+    def hold_the_loop() -> None:
+        # What the loop waits for after it takes no more work for threads.
+        closing.wait(PATIENCE)
+        holder.cancel()
+        task.wait(PATIENCE)
+
+    async def answer() -> int:
+        return 42
+
+    async def main() -> None:
+        nonlocal task
+        task = scheduler.submit(answer, memory="64MiB")
+        loop = asyncio.get_running_loop()
+        loop.run_in_executor(None, hold_the_loop)
+        shutdown = loop.shutdown_default_executor
+
+        async def tell() -> None:
+            loop.call_later(0.01, closing.set)
+            await shutdown()
+
+        loop.shutdown_default_executor = tell  # type: ignore[method-assign]
+
+    task: Task[int]
+    holder = scheduler.submit(until_cancelled, memory="64MiB")
+    asyncio.run(main())
+    assert task.result(PATIENCE) == 42
+
+
+def test_a_loop_that_is_closed_with_a_task_in_it(scheduler: Scheduler) -> None:
+    async def forever() -> None:
+        await asyncio.sleep(PATIENCE)
+
+    async def main() -> Task[None]:
+        task = scheduler.submit(forever, memory="1MiB")
+        while task.state != "running":
+            await asyncio.sleep(0)
+        return task
+
+    loop = asyncio.new_event_loop()
+    task = loop.run_until_complete(main())
+    left = asyncio.all_tasks(loop)
+    loop.close()
+    assert task.state == "running"
+    # Nobody but who cancels it can know that it will never end.
+    assert task.cancel()
+    assert isinstance(task.exception(PATIENCE), TaskCancelledError)
+    for pending in left:
+        pending._log_destroy_pending = False  # type: ignore[attr-defined]
+
+
 def test_coroutines_wait_in_the_queue_too(scheduler: Scheduler) -> None:
     async def main() -> list[float]:
         tasks = [scheduler.submit(steps, args=[2], memory="40MiB") for _ in range(5)]
@@ -218,6 +316,29 @@ def test_coroutines_wait_in_the_queue_too(scheduler: Scheduler) -> None:
         return [value for _, value in await asyncio.gather(*tasks)]
 
     assert asyncio.run(main()) == [3.0] * 5
+
+
+def test_a_coroutine_that_waited_has_the_context_it_was_submitted_with(scheduler: Scheduler) -> None:
+    variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="nobody's")
+
+    async def read() -> str:
+        return variable.get()
+
+    def end_holder() -> None:
+        variable.set("the holder's")
+        block.__exit__(None, None, None)
+
+    async def main() -> str:
+        variable.set("mine")
+        task = scheduler.submit(read, memory="64MiB")
+        assert task.decision == "queued"
+        end_holder_in.run(end_holder)
+        return await task
+
+    end_holder_in = contextvars.copy_context()
+    block = scheduler.task(memory="64MiB")
+    end_holder_in.run(block.__enter__)
+    assert asyncio.run(main()) == "mine"
 
 
 def test_yielding_in_a_coroutine(scheduler: Scheduler) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
+import pickle
 import re
 from typing import Any
 
@@ -55,9 +57,17 @@ BAD_VALUES: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"jobs": 3}, ValueError, "jobs=3 needs a period"),
     ({"jobs": 0, "period": 0.1, "cost": 0.01}, ValueError, "jobs=0"),
     ({"jobs": -2, "period": 0.1, "cost": 0.01}, ValueError, "jobs=-2"),
-    ({"jobs": 1.5, "period": 0.1, "cost": 0.01}, TypeError, "float"),
+    ({"jobs": 1.5, "period": 0.1, "cost": 0.01}, TypeError, "submit(): 'jobs': 1.5 is not an int"),
+    ({"jobs": "3", "period": 0.1, "cost": 0.01}, TypeError, "submit(): 'jobs': '3' is not an int"),
+    ({"jobs": True, "period": 0.1, "cost": 0.01}, TypeError, "submit(): 'jobs': True is not an int"),
+    ({"sandbox": "no"}, TypeError, "submit(): 'sandbox': 'no' is not a bool"),
+    *(
+        ({name: True}, TypeError, f"submit(): '{name}': True is a bool, not a number")
+        for name in ("bandwidth", "bandwidth_limit", "weight", "priority", "deadline", "period", "cost")
+    ),
     ({"args": 3}, TypeError, "int"),
     ({"kwargs": 3}, TypeError, "int"),
+    ({"name": 3}, TypeError, "submit(): 'name': 3 is not a str"),
     ({"colour": "red"}, TypeError, "submit(): got an unexpected keyword argument 'colour'"),
     ({"timeout": 1.0}, TypeError, "'timeout'"),
 ]
@@ -95,6 +105,10 @@ def test_a_coroutine_has_no_deadline(scheduler: Scheduler) -> None:
         ({"total_memory": "heaps"}, ValueError, "'heaps' is not a memory size"),
         ({"total_memory": -1}, ValueError, "-1 is out of range"),
         ({"max_queue": -1}, ValueError, "max_queue=-1"),
+        ({"max_queue": 1.5}, TypeError, "Scheduler(): 'max_queue': 1.5 is not an int"),
+        ({"max_queue": True}, TypeError, "Scheduler(): 'max_queue': True is not an int"),
+        ({"lending": "no"}, TypeError, "Scheduler(): 'lending': 'no' is not a bool"),
+        ({"clusters": None}, TypeError, "Scheduler(): 'clusters': None is not a bool"),
         ({"device": "toaster"}, DeviceError, "'toaster' is not a device"),
         ({"speed": 3}, TypeError, "'speed'"),
     ],
@@ -115,9 +129,14 @@ def test_bad_schedulers(asked: dict[str, Any], kind: type[Exception], text: str)
         ({"compute": -0.5}, ValueError, "compute=-0.5"),
         ({"compute": 1.5}, ValueError, "compute=1.5"),
         ({"compute": 0.5, "compute_limit": 0.1}, ValueError, "compute_limit=10% of partition 'part' is below"),
+        ({"compute_limit": 0}, ValueError, "compute_limit=0 of partition 'part' would never let a task run"),
         ({"isolation": "wall"}, ValueError, "auto, sm, time, process"),
         ({"priority_band": (3, 1)}, ValueError, "(3, 1)"),
         ({"priority_band": 3}, TypeError, "'priority_band'"),
+        ({"priority_band": (1, 2, 3)}, ValueError, "create_partition(): 'priority_band': expected tuple of length 2"),
+        ({"priority_band": (False, True)}, TypeError, "create_partition(): 'priority_band'"),
+        ({"compute": True}, TypeError, "create_partition(): 'compute': True is a bool"),
+        ({"queue_limit": True}, TypeError, "create_partition(): 'queue_limit': True is a bool"),
         ({"classes": ["fast"]}, ValueError, "class='fast' is not known"),
         ({"queue_limit": -1}, OverflowError, "'queue_limit'"),
         ({"colour": "red"}, TypeError, "create_partition(): got an unexpected keyword argument 'colour'"),
@@ -172,6 +191,14 @@ def test_a_partition_in_use_is_not_removed(scheduler: Scheduler) -> None:
         with pytest.raises(DeviceError, match=r"in use \(tasks: 1, waiting: 0\)"):
             part.remove()
         assert part.usage()["tasks"] == 1
+    part.remove()
+
+
+def test_a_partition_submits_to_itself(scheduler: Scheduler) -> None:
+    part = scheduler.create_partition("part")
+    for ask in (lambda: part.submit(nothing, partition="default"), lambda: part.task(partition="default")):
+        with pytest.raises(TypeError, match="multiple values for keyword argument 'partition'"):
+            ask()
     part.remove()
 
 
@@ -237,3 +264,50 @@ def test_decorated_functions(scheduler: Scheduler) -> None:
 
     with pytest.raises(KeyError, match="x"):
         faulty()
+
+
+class Scaled:
+    """With methods that are tasks."""
+
+    def __init__(self, factor: int) -> None:
+        self.factor = factor
+
+    @scheduled()
+    def times(self, x: int, plus: int = 0) -> int:
+        assert current_task() is not None
+        return self.factor * x + plus
+
+    @scheduled()
+    async def soon(self, x: int) -> int:
+        assert current_task() is not None
+        return self.factor * x
+
+    @staticmethod
+    @scheduled(name="static")
+    def static(x: int) -> int:
+        assert current_task() is not None
+        return x
+
+
+def test_decorated_methods() -> None:
+    scaled: Any = Scaled(3)
+    assert scaled.times(4) == 12
+    assert scaled.times.submit(4, plus=1).result() == 13
+    assert Scaled.times(scaled, 5) == 15
+    assert asyncio.iscoroutinefunction(scaled.soon)
+    assert not asyncio.iscoroutinefunction(scaled.times)
+    assert asyncio.run(scaled.soon(2)) == 6
+    assert scaled.soon.submit(2).result() == 6
+    assert (scaled.static(7), scaled.static.submit(8).result()) == (7, 8)
+    assert pickle.loads(pickle.dumps(Scaled.times)) is Scaled.times
+    assert pickle.loads(pickle.dumps(scaled.times))(4) == 12
+    shutdown()
+
+
+def test_bad_options_are_noticed_when_a_function_is_decorated() -> None:
+    with pytest.raises(TypeError, match=re.escape("scheduled(): got an unexpected keyword argument 'memori'")):
+        scheduled(memori="1MiB")
+    with pytest.raises(ValueError, match=re.escape("bandwidth=2 is not a share")):
+        scheduled(bandwidth=2)
+    with pytest.raises(TypeError, match=re.escape("put @scheduled(...) below @staticmethod")):
+        scheduled()(staticmethod(nothing))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 import traceback
 import weakref
 from collections.abc import Iterator
+from concurrent.futures import CancelledError
 from typing import Any
 
 import pytest
@@ -60,7 +62,9 @@ def test_exceptions_arrive_with_their_traceback(scheduler: Scheduler) -> None:
     assert task.wait(0)
 
 
-@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, GeneratorExit, TimeoutError, StopIteration])
+@pytest.mark.parametrize(
+    "kind", [SystemExit, KeyboardInterrupt, GeneratorExit, TimeoutError, StopIteration, CancelledError]
+)
 def test_unusual_exceptions_are_failures_too(scheduler: Scheduler, kind: type[BaseException]) -> None:
     def fail() -> None:
         raise kind("odd")
@@ -310,6 +314,64 @@ def test_a_stream_left_open_does_not_reach_the_next_task(scheduler: Scheduler) -
     assert len(used) == 5
 
 
+def test_admitted_tasks_are_starting_until_they_run(
+    scheduler: Scheduler, full: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[Any] = []
+    monkeypatch.setattr(scheduler._roster.workers, "run", started.append)
+    waits = scheduler.submit(use_device, memory="1MiB")
+    now = scheduler.submit(use_device)
+    assert (waits.state, waits.stats()["state"]) == ("queued", "queued")
+    assert (now.state, now.stats()["state"], now.done(), now.reason) == ("starting", "starting", False, None)
+    full.set()
+    await_state(waits, "starting")
+    monkeypatch.undo()
+    for start in started:
+        scheduler._roster.workers.run(start)
+    assert [task.result(PATIENCE) for task in (waits, now)] == [1000, 1000]
+
+
+def test_a_task_does_not_wait_for_itself(scheduler: Scheduler) -> None:
+    def wait() -> None:
+        here = current_task()
+        assert here is not None
+        assert not here.wait(0.0)
+        for waiting in (here.wait, here.result, here.exception):
+            with pytest.raises(RuntimeError, match="'wait' cannot wait for its own end"):
+                waiting()
+        with scheduler.task(), pytest.raises(RuntimeError, match="cannot wait for its own end"):
+            here.result()
+
+    scheduler.submit(wait).result(PATIENCE)
+
+
+def test_blocks_left_in_the_wrong_order(scheduler: Scheduler) -> None:
+    first, second = scheduler.task(name="first"), scheduler.task(name="second")
+    one, two = first.__enter__(), second.__enter__()
+    with pytest.raises(RuntimeError, match="reverse order"):
+        first.__exit__(None, None, None)
+    assert one.state == "failed"
+    assert current_task() is two
+    assert use_device() == 1000
+    second.__exit__(None, None, None)
+    assert (two.state, current_task()) == ("done", None)
+    # Its pool is closed: nothing could be allocated in it.
+    assert use_device() == 1000
+
+
+def test_the_switch_interval_of_somebody_else_stays(scheduler: Scheduler) -> None:
+    before = sys.getswitchinterval()
+    try:
+        with scheduler.task(policy="guaranteed", memory="1MiB"):
+            assert sys.getswitchinterval() < before
+        assert sys.getswitchinterval() == before
+        with scheduler.task(policy="guaranteed", memory="1MiB"):
+            sys.setswitchinterval(0.25)
+        assert sys.getswitchinterval() == pytest.approx(0.25)
+    finally:
+        sys.setswitchinterval(before)
+
+
 def test_yielding(scheduler: Scheduler) -> None:
     yield_()
 
@@ -374,3 +436,58 @@ def test_figures_of_many_tasks(scheduler: Scheduler) -> None:
     # Whoever has the task has its figures.
     assert first.stats()["submissions"] >= 20
     assert scheduler.stats(tasks[-1].id)["state"] == "done"
+
+
+def test_tasks_for_which_there_is_no_thread(
+    scheduler: Scheduler, full: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting = [scheduler.submit(use_device, memory="64MiB") for _ in range(3)]
+
+    def refuse(function: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(scheduler._roster.workers, "run", refuse)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            scheduler.submit(use_device)
+        full.set()
+        assert [str(task.exception(PATIENCE)) for task in waiting] == ["can't start new thread"] * 3
+    assert scheduler.submit(use_device, memory="64MiB").result(PATIENCE) == 1000
+
+
+def test_a_block_whose_end_is_interrupted(scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch) -> None:
+    core = scheduler._core
+    interrupts = [KeyboardInterrupt]
+
+    class Interrupted:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(core, name)
+
+        def finish(self, number: int) -> list[int]:
+            if interrupts:
+                raise interrupts.pop()
+            return core.finish(number)
+
+    monkeypatch.setattr(scheduler._roster, "_core", Interrupted())
+    with scheduler.task(memory="64MiB") as block:
+        waiting = scheduler.submit(use_device, memory="64MiB")
+        assert waiting.decision == "queued"
+    assert isinstance(block.exception(PATIENCE), KeyboardInterrupt)
+    assert waiting.result(PATIENCE) == 1000
+
+
+def test_a_task_does_not_wait_for_its_own_end(scheduler: Scheduler) -> None:
+    for options in ({}, {"cancel": True}):
+        with pytest.raises(RuntimeError, match="inside of one, 'suicide', which it would wait for"):
+            scheduler.submit(scheduler.shutdown, kwargs=options, name="suicide").result(PATIENCE)
+    # It has not been done by halves.
+    assert scheduler.submit(use_device).result(PATIENCE) == 1000
+    assert scheduler.submit(scheduler.shutdown, kwargs={"wait": False}).result(PATIENCE) is False
+    assert scheduler.shutdown()
+
+
+def test_the_interpreter_changes_hands_quickly_while_there_are_deadlines(scheduler: Scheduler) -> None:
+    before = sys.getswitchinterval()
+    task = scheduler.submit(sys.getswitchinterval, deadline=0.5, cost=0.001)
+    assert task.result(30) <= 200e-6
+    assert sys.getswitchinterval() == before

@@ -333,6 +333,36 @@ print("end")
     assert run_python(BEGIN + program) == "end\n"
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_children_that_are_forked_in_the_middle_of_an_operator(run_python: Run) -> None:
+    program = """
+import signal
+def long():
+    x = gp.ones(2_000_000)
+    while True:
+        gp.tanh(x)
+
+task = scheduler.submit(long)
+while task.stats().get("submissions", 0) < 2:
+    time.sleep(0.001)
+for _ in range(3):
+    child = os.fork()
+    if child == 0:
+        # Work of no task waits for nobody, before and after there are tasks here.
+        signal.alarm(60)
+        assert gp.sum(gp.ones(10)).item() == 10
+        assert submit(lambda: float(gp.sum(gp.ones(10)).item())).result(60) == 10
+        assert gp.sum(gp.ones(10)).item() == 10
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    assert status == 0, status
+task.cancel()
+task.exception(60)
+print("end")
+"""
+    assert run_python(BEGIN + program) == "end\n"
+
+
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="signals of Unix")
 def test_a_killed_process_leaves_a_socket_and_nothing_else(
     program: Callable[..., object], runtime_folder: Path, run_python: Run

@@ -97,6 +97,65 @@ neighbour.result(PATIENCE)
     on_eight_sms(TENANTS + program, **SMALL)
 
 
+def test_a_promise_waits_for_what_cannot_be_moved(on_eight_sms: Run) -> None:
+    program = """
+def fill_both():
+    kept = []
+    refused(lambda: [kept.append(array(2)) for _ in range(1000)])
+    filled.set()
+    go_on.wait(PATIENCE)
+    # Others take no more while a promise waits.
+    for step in range(4):
+        refusals.append(refused(array, 2))
+        del kept[: len(kept) // 4]
+    stop.wait(PATIENCE)
+    return len(kept)
+
+def critical():
+    return array(24, 3.0)
+
+go_on = threading.Event()
+neighbour = scheduler.submit(fill_both, name="fill")
+assert filled.wait(PATIENCE)
+first = scheduler.submit(critical, policy="guaranteed", memory="42MiB", name="first")
+second = scheduler.submit(critical, policy="guaranteed", memory="16MiB", name="second")
+assert (first.decision, second.decision) == ("admitted", "admitted")
+for task in (first, second):
+    while task.reason is None:
+        assert not task.done(), task.exception()
+        time.sleep(0.001)
+    assert (task.state, task.position) == ("starting", None)
+    assert "PYGPUKIT_SPILL_LIMIT" in task.reason, task.reason
+
+# Whoever waits so can be cancelled, and claims nothing any more.
+assert second.cancel()
+assert isinstance(second.exception(PATIENCE), TaskCancelledError)
+assert second.reason is None
+
+async def wait_in_a_loop():
+    async def critical():
+        return array(1)
+    tasks = [scheduler.submit(critical, policy="guaranteed", memory="1MiB") for _ in range(12)]
+    for task in tasks:
+        while task.reason is None:
+            await asyncio.sleep(0.001)
+        assert task.cancel()
+    return await asyncio.gather(*tasks, return_exceptions=True)
+assert {type(error) for error in asyncio.run(wait_in_a_loop())} == {TaskCancelledError}
+
+go_on.set()
+result = first.result(PATIENCE)
+assert "was promised memory" in refusals[0], refusals
+stop.set()
+assert neighbour.result(PATIENCE) > 0
+# The promise is over with its task: its result gives way like that of others.
+assert scheduler.submit(critical, policy="guaranteed", memory="42MiB").result(PATIENCE) is not None
+assert (result.to_numpy() == 3.0).all()
+assert scheduler.submit(use_device).result(PATIENCE) == 1000
+"""
+    on_eight_sms(TENANTS + program, **SMALL)
+
+
 def test_more_than_the_limit_is_refused(on_eight_sms: Run) -> None:
     program = """
 quota = "requested 9.0 MiB, but pool 'refused' uses 0 B of its quota of 8.0 MiB"
@@ -154,7 +213,7 @@ assert beside.result(PATIENCE) is True
 
 def test_memory_comes_back_though_results_are_kept(on_eight_sms: Run) -> None:
     program = """
-for asked in ({"memory": "32MiB"}, {"memory_soft": "32MiB"}, {}):
+for asked in ({"policy": "guaranteed", "memory": "32MiB"}, {"memory": "32MiB"}, {"memory_soft": "32MiB"}, {}):
     kept = scheduler.submit(array, args=[30, 5.0], **asked).result(PATIENCE)
     assert scheduler.status()["partitions"][0]["memory_reserved"] == 0
     # There is not room for both: what is left of an ended task goes to the host.
@@ -164,10 +223,10 @@ for asked in ({"memory": "32MiB"}, {"memory_soft": "32MiB"}, {}):
     assert (kept.to_numpy() == 5.0).all()
     del kept
 
-# A guaranteed task's arrays cannot move, and who is in the way of a promise is named.
-kept = scheduler.submit(array, args=[30, 5.0], name="keeper", policy="guaranteed", memory="32MiB").result(PATIENCE)
+# What was made outside of tasks cannot move, and who is in the way of a promise is named.
+kept = array(30)
 large = scheduler.submit(array, args=[48], policy="guaranteed", memory="50MiB")
-assert "pool 'keeper'" in str(large.exception(PATIENCE)), large.exception()
+assert "pool 'default'" in str(large.exception(PATIENCE)), large.exception()
 del kept
 gc.collect()
 assert scheduler.submit(array, args=[48], policy="guaranteed", memory="50MiB").result(PATIENCE).size == 12 * MIB

@@ -125,6 +125,21 @@ pub fn leave(by: usize) -> Result<()> {
     Ok(())
 }
 
+/// Take the context that `by` entered out, wherever it is among those that were entered: what it stands for is no more.
+pub fn remove(by: usize) {
+    let mut above = Vec::new();
+    let mut next = current();
+    while let Some(ctx) = next {
+        if ctx.entered_by == by {
+            let again = |previous, ctx: &Arc<ExecCtx>| Some(Arc::new(ExecCtx { previous, ..ExecCtx::clone(ctx) }));
+            swap(above.iter().rev().fold(ctx.previous.clone(), again));
+            return;
+        }
+        next = ctx.previous.clone();
+        above.push(ctx);
+    }
+}
+
 /// Leave the context entered last.
 pub fn pop() {
     CURRENT.with(|c| {

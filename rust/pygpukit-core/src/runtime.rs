@@ -257,6 +257,20 @@ pub fn devices() -> Vec<&'static DeviceState> {
     DEVICES.lock().clone()
 }
 
+/// In a forked child: the threads of the parent's tasks are not here, and a turn that one of them has would never end.
+/// Work takes no turns with them.
+pub fn forget_tasks() {
+    // What a missing thread has locked stays so.
+    let Some(devices) = DEVICES.try_lock() else { return };
+    for state in devices.iter() {
+        state.scheduled.store(false, Ordering::Release);
+        if let Some(mut unscheduled) = state.unscheduled.try_lock() {
+            // Not dropped, which may need further locks.
+            std::mem::forget(unscheduled.take());
+        }
+    }
+}
+
 /// Turn a driver error that ends CUDA into the latched report, naming what was in flight.
 pub fn attribute(error: Error) -> Error {
     let Error::Driver { code, .. } = &error else { return error };

@@ -179,6 +179,11 @@ impl Stream {
         RawStream(self.raw.load(Ordering::Acquire))
     }
 
+    /// Is it the handle of this stream, on any of the lanes it was bound to?
+    pub(crate) fn has_handle(&self, raw: RawStream) -> bool {
+        self.state.lock().handles.iter().any(|(_, handle)| *handle == raw)
+    }
+
     /// Where the stream's work runs.
     pub fn lane(&self) -> Arc<Lane> {
         self.lane.lock().clone()
@@ -205,6 +210,17 @@ impl Stream {
             relax(&mut turns);
         }
         self.enter()
+    }
+
+    /// Keep the handle until as many calls of `release`: another library submits to it. Its thread is not inside
+    /// meanwhile, and what it submits here enters as always.
+    pub(crate) fn hold(&self) {
+        let _entered = self.enter();
+        self.users.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn release(&self) {
+        self.users.fetch_sub(1, Ordering::Release);
     }
 
     /// Is anybody submitting to this stream right now?

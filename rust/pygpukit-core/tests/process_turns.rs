@@ -1,6 +1,8 @@
 //! Turns that are lent over a socket: two schedulers of one process, the one as the process of a task of the other.
 #![cfg(unix)]
 
+mod tenants;
+
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -8,26 +10,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use pygpukit_core::command::{Command, HostFn, Work};
 use pygpukit_core::cpu::{CpuConfig, CpuDevice};
-use pygpukit_core::exec::ExecCtx;
 use pygpukit_core::launch::submit;
 use pygpukit_core::memory::ArenaMode;
 use pygpukit_core::runtime::DeviceState;
 use pygpukit_core::sched::clock::Monotonic;
-use pygpukit_core::sched::{Class, Health, Isolation, Options, Request, Scheduler, Share, Tenant, Verdict};
-use smallvec::SmallVec;
+use pygpukit_core::sched::{Class, Health, Isolation, Options, Request, Scheduler, Share, Tenant};
+use tenants::{busy, context, start};
 
 fn scheduler() -> Arc<Scheduler> {
-    let config = CpuConfig { total_memory: Some(1 << 30), sm_count: Some(1), ..CpuConfig::default() };
-    let state = DeviceState::new(CpuDevice::new(config), ArenaMode::Vmm, false).unwrap();
-    Arc::new(Scheduler::new(state, Options::default(), Arc::new(Monotonic)).unwrap())
+    scheduler_on(CpuConfig::default())
 }
 
-fn start(scheduler: &Scheduler, name: &str, request: Request) -> Arc<Tenant> {
-    let (id, decision) = scheduler.submit(request).unwrap();
-    assert_eq!(decision.verdict, Verdict::Admitted);
-    scheduler.start(id, name, request, false, &mut || Ok(())).unwrap()
+fn scheduler_on(config: CpuConfig) -> Arc<Scheduler> {
+    let config = CpuConfig { total_memory: Some(1 << 30), sm_count: Some(1), ..config };
+    let state = DeviceState::new(CpuDevice::new(config), ArenaMode::Vmm, false).unwrap();
+    Arc::new(Scheduler::new(state, Options::default(), Arc::new(Monotonic)).unwrap())
 }
 
 fn of_process(bandwidth: f64) -> Request {
@@ -37,24 +35,6 @@ fn of_process(bandwidth: f64) -> Request {
 fn of_thread(bandwidth: f64) -> Request {
     let bandwidth = Share::from_f64("bandwidth", bandwidth).unwrap();
     Request { bandwidth, ..Request::new(Class::Burstable) }
-}
-
-fn context(scheduler: &Scheduler, tenant: &Tenant) -> ExecCtx {
-    let mut ctx = ExecCtx::default_for(scheduler.state()).on_stream(&tenant.stream);
-    ctx.pool = tenant.pool.clone();
-    ctx.lease = Some(tenant.lease.clone());
-    ctx
-}
-
-fn busy(time: Duration) -> Command {
-    let function: HostFn = Arc::new(move || {
-        let start = Instant::now();
-        while start.elapsed() < time {
-            std::thread::yield_now();
-        }
-        Ok(())
-    });
-    Command { work: Work::Host(function), uses: SmallVec::new(), cost_key: 0 }
 }
 
 fn lend(tenant: &Arc<Tenant>) -> (UnixStream, JoinHandle<()>) {
@@ -128,6 +108,34 @@ fn work_runs_in_turns_and_is_charged_to_the_lender() {
     lending.join().unwrap();
     obeying.join().unwrap();
     assert_eq!(seat.lease.health(), Health::Absent);
+}
+
+#[test]
+fn what_ended_was_told_before_anybody_hears_of_its_end() {
+    for deferred in [None, Some(1)] {
+        let lender = scheduler();
+        let borrower = scheduler_on(CpuConfig { deferred, ..CpuConfig::default() });
+        let seat = start(&lender, "apart", of_process(0.5));
+        let (there, lending) = lend(&seat);
+        let gate = borrower.common();
+        let orders = gate.hold_back(there).unwrap();
+        let obeying = {
+            let gate = gate.clone();
+            std::thread::spawn(move || gate.obey(orders).unwrap())
+        };
+        let inside = start(&borrower, "inside", Request::new(Class::BestEffort));
+        let ctx = context(&borrower, &inside);
+        submit(&ctx, busy(Duration::from_micros(100))).unwrap();
+        ctx.stream.synchronize(&mut || Ok(())).unwrap();
+        borrower.finish(inside.id, &mut || Ok(())).unwrap();
+        gate.report().unwrap();
+        // It is on its way: no idle time of the borrower has to pass.
+        until(|| seat.lease.used().measured_ns > 0);
+        assert!(seat.lease.used().measured_ns >= 90_000, "{:?}", seat.lease.used());
+        seat.lease.end();
+        lending.join().unwrap();
+        obeying.join().unwrap();
+    }
 }
 
 #[test]

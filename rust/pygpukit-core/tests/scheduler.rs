@@ -1,7 +1,9 @@
 //! The scheduler on the CPU device: threads that take turns, lanes that are given and taken back.
 
+mod tenants;
+
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use pygpukit_core::command::{Command, HostFn, Work};
@@ -11,9 +13,12 @@ use pygpukit_core::exec::ExecCtx;
 use pygpukit_core::launch::submit;
 use pygpukit_core::memory::ArenaMode;
 use pygpukit_core::runtime::DeviceState;
-use pygpukit_core::sched::clock::Monotonic;
-use pygpukit_core::sched::{Class, Mode, Options, Request, Scheduler, Share, Tenant, Verdict};
+use pygpukit_core::sched::clock::{Clock, Monotonic};
+use pygpukit_core::sched::{
+    Class, Isolation, Mode, Options, PartitionSpec, Request, Scheduler, Share, Tenant, Verdict,
+};
 use smallvec::SmallVec;
+use tenants::{busy, context, start};
 
 fn scheduler() -> Arc<Scheduler> {
     scheduler_with(Options::default())
@@ -27,32 +32,6 @@ fn scheduler_on(config: CpuConfig, options: Options) -> Arc<Scheduler> {
     let config = CpuConfig { total_memory: Some(1 << 30), sm_count: Some(8), ..config };
     let state = DeviceState::new(CpuDevice::new(config), ArenaMode::Vmm, false).unwrap();
     Arc::new(Scheduler::new(state, options, Arc::new(Monotonic)).unwrap())
-}
-
-fn start(scheduler: &Scheduler, name: &str, request: Request) -> Arc<Tenant> {
-    let (id, decision) = scheduler.submit(request).unwrap();
-    assert_eq!(decision.verdict, Verdict::Admitted, "{:?}", decision.shortage.map(|s| s.to_string()));
-    scheduler.start(id, name, request, false, &mut || Ok(())).unwrap()
-}
-
-fn context(scheduler: &Scheduler, tenant: &Tenant) -> ExecCtx {
-    let mut ctx = ExecCtx::default_for(scheduler.state()).on_stream(&tenant.stream);
-    ctx.pool = tenant.pool.clone();
-    ctx.lease = Some(tenant.lease.clone());
-    ctx.task = Some(tenant.name.clone());
-    ctx
-}
-
-/// Work that keeps the lane for a time.
-fn busy(time: Duration) -> Command {
-    let function: HostFn = Arc::new(move || {
-        let start = Instant::now();
-        while start.elapsed() < time {
-            std::thread::yield_now();
-        }
-        Ok(())
-    });
-    Command { work: Work::Host(function), uses: SmallVec::new(), cost_key: 0 }
 }
 
 fn share(value: f64) -> Share {
@@ -294,6 +273,20 @@ fn turns_that_end_without_a_word_keep_nobody_waiting() {
 }
 
 #[test]
+fn a_scheduler_leaves_the_turns_of_another_alone() {
+    let one = scheduler();
+    let two = Arc::new(Scheduler::new(one.state(), Options::default(), Arc::new(Monotonic)).unwrap());
+    let first = start(&one, "first", Request::new(Class::BestEffort));
+    let second = start(&two, "second", Request::new(Class::BestEffort));
+    two.finish(second.id, &mut || Ok(())).unwrap();
+    // Work of nobody still takes turns with the first task.
+    let unscheduled = one.state().unscheduled().unwrap();
+    assert!(!unscheduled.is_ended() && Arc::ptr_eq(unscheduled.gate(), first.lease.gate()));
+    one.finish(first.id, &mut || Ok(())).unwrap();
+    assert!(one.state().unscheduled().is_none());
+}
+
+#[test]
 fn turns_are_traced_without_overlap() {
     let scheduler = scheduler();
     scheduler.set_trace(true);
@@ -308,5 +301,104 @@ fn turns_are_traced_without_overlap() {
     assert!(rows.len() > 20, "{}", rows.len());
     for pair in rows.windows(2) {
         assert!(pair[1].start_ns + 2_000 >= pair[0].start_ns + pair[0].ns, "{pair:?}");
+    }
+}
+
+/// Keeps the lane until it is told to stop, inside of one operator.
+fn occupy(ctx: ExecCtx) -> (Arc<AtomicBool>, std::thread::JoinHandle<()>) {
+    let (begun, stop) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let flags = (begun.clone(), stop.clone());
+    let function: HostFn = Arc::new(move || {
+        flags.0.store(true, Ordering::Release);
+        while !flags.1.load(Ordering::Acquire) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    });
+    let command = Command { work: Work::Host(function), uses: SmallVec::new(), cost_key: 0 };
+    let thread = std::thread::spawn(move || submit(&ctx, command).unwrap());
+    while !begun.load(Ordering::Acquire) {
+        std::thread::yield_now();
+    }
+    (stop, thread)
+}
+
+fn partition() -> PartitionSpec {
+    PartitionSpec { compute: share(0.5), isolation: Isolation::Sm, ..PartitionSpec::new("part") }
+}
+
+#[test]
+fn nobody_is_admitted_to_a_partition_before_it_has_its_sms() {
+    let scheduler = scheduler();
+    let hog = start(&scheduler, "hog", Request::new(Class::BestEffort));
+    let (stop, thread) = occupy(context(&scheduler, &hog));
+    let mut seen = Vec::new();
+    let made = scheduler.create_partition(partition(), &mut || {
+        seen.push(scheduler.find_partition("part"));
+        stop.store(true, Ordering::Release);
+        Ok(())
+    });
+    thread.join().unwrap();
+    assert!(!seen.is_empty() && seen.iter().all(Option::is_none), "{seen:?}");
+    assert_eq!(scheduler.find_partition("part"), Some(made.unwrap()));
+}
+
+#[test]
+fn a_partition_gives_its_sms_back_whatever_happens() {
+    let scheduler = scheduler();
+    let hog = start(&scheduler, "hog", Request::new(Class::BestEffort));
+    // The wait for its SMs is given up.
+    let (stop, thread) = occupy(context(&scheduler, &hog));
+    let refused = scheduler.create_partition(partition(), &mut || Err(Error::Value("stop".to_string())));
+    assert!(refused.is_err() && scheduler.find_partition("part").is_none());
+    stop.store(true, Ordering::Release);
+    thread.join().unwrap();
+    let part = scheduler.create_partition(partition(), &mut || Ok(())).unwrap();
+    assert_eq!(scheduler.common().lane().sm_count(), 4);
+    let wide = Request { bandwidth: share(0.75), ..Request::new(Class::Guaranteed) };
+    let (waits, decision) = scheduler.submit(wide).unwrap();
+    assert_eq!(decision.verdict, Verdict::Queued);
+    // Others are in the middle of an operator, and are not waited for.
+    let (stop, thread) = occupy(context(&scheduler, &hog));
+    assert_eq!(scheduler.remove_partition(part).unwrap(), [waits]);
+    assert!(scheduler.remove_partition(part).is_err());
+    stop.store(true, Ordering::Release);
+    thread.join().unwrap();
+    let wide = scheduler.start(waits, "wide", wide, false, &mut || Ok(())).unwrap();
+    assert_eq!((scheduler.common().lane().sm_count(), wide.lease.lane().sm_count()), (2, 6));
+}
+
+struct Counting(AtomicU64);
+
+impl Clock for Counting {
+    fn now(&self) -> u64 {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Monotonic.now()
+    }
+}
+
+#[test]
+fn who_waits_for_a_long_operator_sleeps() {
+    // Both by turns, and when a turn is taken away.
+    for class in [Class::BestEffort, Class::Guaranteed] {
+        let config = CpuConfig { total_memory: Some(1 << 30), sm_count: Some(1), ..CpuConfig::default() };
+        let state = DeviceState::new(CpuDevice::new(config), ArenaMode::Vmm, false).unwrap();
+        let clock = Arc::new(Counting(AtomicU64::new(0)));
+        let scheduler = Arc::new(Scheduler::new(state, Options::default(), clock.clone()).unwrap());
+        let holder = start(&scheduler, "holder", Request::new(Class::BestEffort));
+        let (stop, thread) = occupy(context(&scheduler, &holder));
+        let request = Request { bandwidth: share(0.5), ..Request::new(class) };
+        let request = if class == Class::BestEffort { Request::new(class) } else { request };
+        let waiter = start(&scheduler, "waiter", request);
+        let ctx = context(&scheduler, &waiter);
+        let waiting = std::thread::spawn(move || submit(&ctx, busy(Duration::ZERO)).unwrap());
+        let before = clock.0.load(Ordering::Relaxed);
+        std::thread::sleep(Duration::from_millis(200));
+        let asked = clock.0.load(Ordering::Relaxed) - before;
+        stop.store(true, Ordering::Release);
+        thread.join().unwrap();
+        waiting.join().unwrap();
+        // About 200 times, each with two looks at the clock; without being woken thousands.
+        assert!(asked < 1000, "{class:?}: {asked}");
     }
 }

@@ -277,6 +277,12 @@ fn swap_context(context: Option<&Bound<'_, ExecContext>>) -> ExecContext {
     ExecContext { ctx: exec::swap(context.and_then(|c| c.get().ctx.clone())) }
 }
 
+/// In a forked child: take no turns with the parent's tasks.
+#[pyfunction]
+fn forget_tasks() {
+    runtime::forget_tasks();
+}
+
 /// The context of this thread, to be installed elsewhere.
 #[pyfunction]
 fn current_context(py: Python<'_>) -> PyResult<ExecContext> {
@@ -307,6 +313,7 @@ pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(cuda_device_count, m)?)?;
     m.add_function(wrap_pyfunction!(current_device, m)?)?;
     m.add_function(wrap_pyfunction!(swap_context, m)?)?;
+    m.add_function(wrap_pyfunction!(forget_tasks, m)?)?;
     m.add_function(wrap_pyfunction!(current_context, m)?)?;
     m.add_function(wrap_pyfunction!(set_sync_every_submission, m)?)?;
     m.add_function(wrap_pyfunction!(shutdown, m)?)?;

@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyModule;
 
-use crate::inside::{Inside, attached};
+use crate::inside::{Apart, Inside, attached};
 
 static ERRORS: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
 
@@ -96,6 +96,9 @@ impl<T> ToPy<T> for Result<T> {
 /// Run Python's signal handlers from a wait; Ctrl-C ends it, and so does the end of the interpreter.
 pub fn check_signals() -> Result<()> {
     let _inside = Inside::enter()?;
+    if Apart::is_here() {
+        return Ok(());
+    }
     attached(|py| {
         // The caller may hold the interpreter, and what it waits for may need it.
         py.detach(std::thread::yield_now);

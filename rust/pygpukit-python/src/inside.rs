@@ -56,6 +56,33 @@ impl Drop for Away {
     }
 }
 
+thread_local! {
+    /// Does this thread do something for a caller whose locks may be in the way of whoever has the interpreter?
+    static APART: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Never asks for the interpreter while it lives: signals wait, and what blocks blocks.
+pub struct Apart {
+    _away: Away,
+    before: bool,
+}
+
+impl Apart {
+    pub fn enter() -> Apart {
+        Apart { _away: Away::new(), before: APART.replace(true) }
+    }
+
+    pub fn is_here() -> bool {
+        APART.get()
+    }
+}
+
+impl Drop for Apart {
+    fn drop(&mut self) {
+        APART.set(self.before);
+    }
+}
+
 /// Run something that takes a while without holding the interpreter.
 pub fn detached<T: Send>(py: Python<'_>, run: impl FnOnce() -> Result<T> + Send) -> PyResult<T> {
     let _inside = Inside::enter().py()?;

@@ -255,8 +255,7 @@ impl PyKernel {
         burst: u32,
         rounds: u32,
     ) -> PyResult<f64> {
-        let mut filled = Filled::new(self.arg_bytes);
-        self.fill_all(&args, &mut filled)?;
+        let filled = self.fill_given(&args)?;
         let work = Launch {
             kernel: &self.kernel,
             grid: [1; 3],
@@ -291,8 +290,7 @@ impl PyKernel {
     /// A callable that makes only the driver call, with these arguments fixed: what any launch from Python costs.
     fn _bare_launcher(slf: Bound<'_, Self>, args: Vec<Bound<'_, PyAny>>) -> PyResult<BareLauncher> {
         let this = slf.get();
-        let mut filled = Filled::new(this.arg_bytes);
-        this.fill_all(&args, &mut filled)?;
+        let filled = this.fill_given(&args)?;
         let bytes = filled.blob.to_vec();
         drop(filled);
         Ok(BareLauncher {

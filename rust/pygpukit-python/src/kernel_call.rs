@@ -56,7 +56,7 @@ impl PyKernel {
 
     /// Write one argument at its place.
     #[inline]
-    pub(crate) fn fill<'a>(&self, param: &Param, value: &'a Bound<'_, PyAny>, into: &mut Filled<'a>) -> PyResult<()> {
+    fn fill<'a>(&self, param: &Param, value: &'a Bound<'_, PyAny>, into: &mut Filled<'a>) -> PyResult<()> {
         match param.takes {
             Takes::Pointer(wanted, access) => {
                 let Ok(array) = value.cast_exact::<GPUArray>() else {
@@ -131,13 +131,32 @@ impl PyKernel {
         Ok(())
     }
 
-    /// Write all arguments, for benchmarks.
-    pub(crate) fn fill_all<'a>(&self, args: &'a [Bound<'_, PyAny>], into: &mut Filled<'a>) -> PyResult<()> {
+    /// Write all arguments, as many as there are parameters.
+    #[inline]
+    fn fill_all<'a, 'py: 'a>(
+        &self,
+        params: &[Param],
+        values: impl Iterator<Item = &'a Bound<'py, PyAny>>,
+    ) -> PyResult<Filled<'a>> {
+        let mut filled = Filled::new(self.arg_bytes);
+        for (param, value) in params.iter().zip(values) {
+            self.fill(param, value, &mut filled)?;
+        }
+        Ok(filled)
+    }
+
+    /// The same for benchmarks, whose arguments are not counted before.
+    pub(crate) fn fill_given<'a, 'py: 'a>(&self, args: &'a [Bound<'py, PyAny>]) -> PyResult<Filled<'a>> {
         let params = self.params.as_deref().unwrap_or_default();
         if args.len() != params.len() {
             return Err(self.fail(format!("takes {} arguments but {} were given", params.len(), args.len())));
         }
-        params.iter().zip(args).try_for_each(|(param, value)| self.fill(param, value, into))
+        self.fill_all(params, args.iter())
+    }
+
+    fn known_params(&self) -> PyResult<&[Param]> {
+        let unknown = || self.fail("its parameters are not known; load it with a signature".to_string());
+        self.params.as_deref().ok_or_else(unknown)
     }
 
     #[cold]
@@ -219,16 +238,21 @@ impl PyKernel {
         let meta = self.kernel.meta();
         let attributes =
             LaunchAttributes { cluster: meta.cluster, cooperative: meta.cooperative, ..Default::default() };
-        let work = Launch {
-            kernel: &self.kernel,
-            grid,
-            block,
-            shared,
-            attributes,
-            args: &filled.blob,
-            arrays: &filled.arrays,
-        };
+        let work = self.work(grid, block, shared, attributes, filled);
         launch_kernel(py, ctx, &work, &filled.uses)
+    }
+
+    #[inline]
+    fn work<'a>(
+        &'a self,
+        grid: [u32; 3],
+        block: [u32; 3],
+        shared: u32,
+        attributes: LaunchAttributes,
+        filled: &'a Filled<'_>,
+    ) -> Launch<'a> {
+        let (args, arrays) = (&filled.blob[..], &filled.arrays[..]);
+        Launch { kernel: &self.kernel, grid, block, shared, attributes, args, arrays }
     }
 }
 
@@ -269,18 +293,13 @@ impl PyKernel {
         positional: &[Bound<'py, PyAny>],
         keywords: &[Keyword<'py>],
     ) -> PyResult<()> {
-        let Some(params) = &self.params else {
-            return Err(self.fail("its parameters are not known; load it with a signature".to_string()));
-        };
+        let params = self.known_params()?;
         if !keywords.is_empty() || positional.len() != params.len() {
-            return self.with_keywords(py, params, positional, keywords, |ctx, grid, block, shared, filled| {
+            return self.with_keywords(py, positional, keywords, |ctx, grid, block, shared, filled| {
                 self.launch(py, ctx, grid, block, shared, filled)
             });
         }
-        let mut filled = Filled::new(self.arg_bytes);
-        for (param, value) in params.iter().zip(positional) {
-            self.fill(param, value, &mut filled)?;
-        }
+        let filled = self.fill_all(params, positional.iter())?;
         self.covering(py, None, [DEFAULT_BLOCK, 1, 1], 0, None, &filled, |ctx, grid, block, shared, filled| {
             self.launch(py, ctx, grid, block, shared, filled)
         })
@@ -294,20 +313,8 @@ impl PyKernel {
         keywords: &[Keyword<'py>],
         blocks: u32,
     ) -> PyResult<()> {
-        let Some(params) = &self.params else {
-            return Err(self.fail("its parameters are not known; load it with a signature".to_string()));
-        };
-        self.with_keywords(py, params, positional, keywords, |ctx, grid, block, shared, filled| {
-            let attributes = LaunchAttributes::default();
-            let work = Launch {
-                kernel: &self.kernel,
-                grid,
-                block,
-                shared,
-                attributes,
-                args: &filled.blob,
-                arrays: &filled.arrays,
-            };
+        self.with_keywords(py, positional, keywords, |ctx, grid, block, shared, filled| {
+            let work = self.work(grid, block, shared, LaunchAttributes::default(), filled);
             detached(py, || launch_in_slices(ctx, &work, &filled.uses, blocks))
         })
     }
@@ -319,20 +326,8 @@ impl PyKernel {
         positional: &[Bound<'py, PyAny>],
         keywords: &[Keyword<'py>],
     ) -> PyResult<Counters> {
-        let Some(params) = &self.params else {
-            return Err(self.fail("its parameters are not known; load it with a signature".to_string()));
-        };
-        self.with_keywords(py, params, positional, keywords, |ctx, grid, block, shared, filled| {
-            let attributes = LaunchAttributes::default();
-            let work = Launch {
-                kernel: &self.kernel,
-                grid,
-                block,
-                shared,
-                attributes,
-                args: &filled.blob,
-                arrays: &filled.arrays,
-            };
+        self.with_keywords(py, positional, keywords, |ctx, grid, block, shared, filled| {
+            let work = self.work(grid, block, shared, LaunchAttributes::default(), filled);
             detached(py, || {
                 self.kernel.allow_shared(shared)?;
                 ctx.stream.synchronize(&mut check_signals)?;
@@ -345,11 +340,11 @@ impl PyKernel {
     fn with_keywords<'py, T>(
         &self,
         py: Python<'py>,
-        params: &[Param],
         positional: &[Bound<'py, PyAny>],
         keywords: &[Keyword<'py>],
         run: impl FnOnce(&ExecCtx, [u32; 3], [u32; 3], u32, &Filled<'_>) -> PyResult<T>,
     ) -> PyResult<T> {
+        let params = self.known_params()?;
         let mut values: Vec<Option<&Bound<'py, PyAny>>> = positional.iter().map(Some).collect();
         let (mut grid, mut block, mut shared, mut stream) = (None, [DEFAULT_BLOCK, 1, 1], 0u32, None);
         for (name, value) in keywords {
@@ -387,10 +382,7 @@ impl PyKernel {
             };
             return Err(self.fail(format!("{what}; its parameters are ({})", self.show_params())));
         }
-        let mut filled = Filled::new(self.arg_bytes);
-        for (param, value) in params.iter().zip(values.into_iter().flatten()) {
-            self.fill(param, value, &mut filled)?;
-        }
+        let filled = self.fill_all(params, values.into_iter().flatten())?;
         self.covering(py, grid, block, shared, stream, &filled, run)
     }
 

@@ -4,6 +4,7 @@ mod array;
 mod device;
 mod dtype;
 mod errors;
+mod external;
 mod graph;
 mod host;
 mod inside;

@@ -7,9 +7,9 @@ use pygpukit_core::error::Error;
 use pygpukit_core::sched::{
     Admission, Capacity, Class, Decision, Given, PartitionId, PartitionUsage, Policy, Request, Share, TaskId, Verdict,
 };
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyModule};
+use pyo3::types::{PyBool, PyDict, PyModule};
 
 use crate::errors::to_py;
 use crate::pool::size;
@@ -24,11 +24,35 @@ pub fn bytes(value: &Bound<'_, PyAny>) -> PyResult<u64> {
     size(value).map(|bytes| bytes as u64)
 }
 
+/// An argument that is a number, and not a bool, which Python takes for one.
+#[derive(Clone, Copy)]
+pub struct Number<T>(pub T);
+
+impl<'a, 'py, T> FromPyObject<'a, 'py> for Number<T>
+where
+    T: FromPyObject<'a, 'py>,
+    PyErr: From<T::Error>,
+{
+    type Error = PyErr;
+
+    fn extract(value: Borrowed<'a, 'py, PyAny>) -> PyResult<Number<T>> {
+        if value.is_instance_of::<PyBool>() {
+            return Err(PyTypeError::new_err(format!("{} is a bool, not a number", *value)));
+        }
+        Ok(Number(value.extract()?))
+    }
+}
+
+/// The number of an argument, if it was given.
+pub fn number<T>(value: Option<Number<T>>) -> Option<T> {
+    value.map(|Number(number)| number)
+}
+
 /// Nanoseconds of an argument in seconds.
-pub fn nanoseconds(name: &str, value: Option<f64>) -> PyResult<Option<u64>> {
+pub fn nanoseconds(name: &str, value: Option<Number<f64>>) -> PyResult<Option<u64>> {
     // Thirty years; more would not fit the core's numbers.
     const LONGEST: f64 = 1e9;
-    let Some(value) = value else { return Ok(None) };
+    let Some(Number(value)) = value else { return Ok(None) };
     if !(value > 0.0 && value <= LONGEST) {
         let text = format!("{name}={value} is not a time: give seconds above 0, up to {LONGEST:e}");
         return Err(PyValueError::new_err(text));
@@ -43,13 +67,13 @@ pub struct Asked<'a, 'py> {
     pub memory: Option<&'a Bound<'py, PyAny>>,
     pub memory_soft: Option<&'a Bound<'py, PyAny>>,
     pub memory_limit: Option<&'a Bound<'py, PyAny>>,
-    pub bandwidth: Option<f64>,
-    pub bandwidth_limit: Option<f64>,
-    pub weight: Option<i64>,
-    pub priority: Option<i32>,
-    pub deadline: Option<f64>,
-    pub period: Option<f64>,
-    pub cost: Option<f64>,
+    pub bandwidth: Option<Number<f64>>,
+    pub bandwidth_limit: Option<Number<f64>>,
+    pub weight: Option<Number<i64>>,
+    pub priority: Option<Number<i32>>,
+    pub deadline: Option<Number<f64>>,
+    pub period: Option<Number<f64>>,
+    pub cost: Option<Number<f64>>,
     pub isolation: Option<&'a str>,
     pub on_full: Option<&'a str>,
 }
@@ -57,7 +81,7 @@ pub struct Asked<'a, 'py> {
 impl Asked<'_, '_> {
     /// The request, checked; without a policy its class follows from what is asked for.
     pub fn request(&self) -> PyResult<Request> {
-        let share = |name: &str, value: Option<f64>| value.map(|v| raised(Share::from_f64(name, v))).transpose();
+        let share = |name: &str, value| number(value).map(|v| raised(Share::from_f64(name, v))).transpose();
         let mut request = Request::new(Class::BestEffort);
         request.memory = self.memory.map_or(Ok(0), bytes)?;
         request.memory_soft = self.memory_soft.map_or(Ok(0), bytes)?;
@@ -66,11 +90,11 @@ impl Asked<'_, '_> {
         request.bandwidth_limit = share("bandwidth_limit", self.bandwidth_limit)?;
         request.weight = match self.weight {
             None => 1,
-            Some(weight) => u32::try_from(weight).map_err(|_| {
+            Some(Number(weight)) => u32::try_from(weight).map_err(|_| {
                 PyValueError::new_err(format!("weight={weight} is out of range: give an int from 1 to {}", u32::MAX))
             })?,
         };
-        request.priority = self.priority.unwrap_or(0);
+        request.priority = number(self.priority).unwrap_or(0);
         request.deadline_ns = nanoseconds("deadline", self.deadline)?;
         request.period_ns = nanoseconds("period", self.period)?;
         request.cost_ns = nanoseconds("cost", self.cost)?;
@@ -151,13 +175,13 @@ impl QosTaskMeta {
         memory: Option<&Bound<'_, PyAny>>,
         memory_soft: Option<&Bound<'_, PyAny>>,
         memory_limit: Option<&Bound<'_, PyAny>>,
-        bandwidth: Option<f64>,
-        bandwidth_limit: Option<f64>,
-        weight: Option<i64>,
-        priority: Option<i32>,
-        deadline: Option<f64>,
-        period: Option<f64>,
-        cost: Option<f64>,
+        bandwidth: Option<Number<f64>>,
+        bandwidth_limit: Option<Number<f64>>,
+        weight: Option<Number<i64>>,
+        priority: Option<Number<i32>>,
+        deadline: Option<Number<f64>>,
+        period: Option<Number<f64>>,
+        cost: Option<Number<f64>>,
         isolation: Option<&str>,
         on_full: Option<&str>,
     ) -> PyResult<QosTaskMeta> {
@@ -186,7 +210,7 @@ impl QosTaskMeta {
         id: String,
         name: String,
         memory: Option<&Bound<'_, PyAny>>,
-        bandwidth: Option<f64>,
+        bandwidth: Option<Number<f64>>,
     ) -> PyResult<QosTaskMeta> {
         let asked = Asked { policy: Some("guaranteed"), memory, bandwidth, ..Asked::default() };
         Ok(QosTaskMeta { id, name, request: asked.request()? })
@@ -199,8 +223,8 @@ impl QosTaskMeta {
         id: String,
         name: String,
         memory: Option<&Bound<'_, PyAny>>,
-        bandwidth: Option<f64>,
-        bandwidth_limit: Option<f64>,
+        bandwidth: Option<Number<f64>>,
+        bandwidth_limit: Option<Number<f64>>,
     ) -> PyResult<QosTaskMeta> {
         let asked = Asked { policy: Some("burstable"), memory, bandwidth, bandwidth_limit, ..Asked::default() };
         Ok(QosTaskMeta { id, name, request: asked.request()? })

@@ -1,6 +1,7 @@
 //! `RingQueue`: a mailbox of Python objects, for threads and event loops.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
@@ -48,6 +49,16 @@ fn _resolve(future: &Bound<'_, PyAny>) -> PyResult<()> {
     resolve(future).map(drop)
 }
 
+/// A future of an event loop.
+fn new_future<'py>(event_loop: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    static FUTURE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let py = event_loop.py();
+    let class = FUTURE.get_or_try_init(py, || py.import("asyncio")?.getattr("Future").map(Bound::unbind))?;
+    let kwargs = PyDict::new(py);
+    kwargs.set_item(intern!(py, "loop"), event_loop)?;
+    class.bind(py).call((), Some(&kwargs))
+}
+
 fn resolver(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
     static RESOLVE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let function = RESOLVE.get_or_try_init(py, || wrap_pyfunction!(_resolve, py).map(|f| f.into_any().unbind()))?;
@@ -85,6 +96,11 @@ fn code(outcome: Outcome) -> u8 {
 
 /// An answer that somebody waits for.
 const AWAITED: u8 = 5;
+/// Nothing was done: it is time to let others run.
+const TURN: u8 = 6;
+
+/// A coroutine that never has to wait lets others run after so many messages.
+const BURST: u32 = 128;
 
 fn moment(timeout: Option<f64>) -> PyResult<Option<Instant>> {
     match timeout {
@@ -111,6 +127,8 @@ fn moment(timeout: Option<f64>) -> PyResult<Option<Instant>> {
 pub struct RingQueue {
     queue: Queue<Py<PyAny>, Waiter>,
     on_dead: Option<Py<PyAny>>,
+    /// Messages since somebody else could run, at the end of it that a coroutine is at.
+    burst: AtomicU32,
 }
 
 impl RingQueue {
@@ -134,6 +152,10 @@ impl RingQueue {
             _ => {}
         }
         Ok(put.outcome)
+    }
+
+    fn is_burst_over(&self) -> bool {
+        self.burst.fetch_add(1, Ordering::Relaxed) % BURST == BURST - 1
     }
 
     fn bury(&self, py: Python<'_>, late: Vec<Py<PyAny>>) -> PyResult<()> {
@@ -160,6 +182,9 @@ impl RingQueue {
         let parker = Arc::new(Parker::default());
         let Some(ticket) = register(Waiter::Thread(parker.clone())) else { return Ok(true) };
         let slept = detached(py, || {
+            if parker.look() {
+                return Ok(true);
+            }
             loop {
                 let slice = Instant::now() + SLICE;
                 if parker.sleep_until(until.map_or(slice, |until| until.min(slice))) {
@@ -205,7 +230,7 @@ impl RingQueue {
         if capacity == 0 {
             return Err(PyValueError::new_err("capacity must be 1 at least, not 0"));
         }
-        Ok(RingQueue { queue: Queue::new(capacity, policy, measured), on_dead })
+        Ok(RingQueue { queue: Queue::new(capacity, policy, measured), on_dead, burst: AtomicU32::new(0) })
     }
 
     /// Put a message in without waiting: 0 accepted, 1 dropped, 2 rejected, 3 full, 4 closed.
@@ -213,8 +238,12 @@ impl RingQueue {
         self.put_now(message).map(code)
     }
 
-    /// Put in what an actor sends while it works on `request`; 5 when somebody waits for this answer, who is to get it.
+    /// Put in what an actor sends while it works on `request`; 5 when somebody waits for this answer, who is to get it,
+    /// and 6 when others are to run first.
     fn try_answer(&self, message: &Bound<'_, MessageBase>, request: Option<&Bound<'_, MessageBase>>) -> PyResult<u8> {
+        if self.is_burst_over() {
+            return Ok(TURN);
+        }
         if message.get().answers(request.map(|request| request.get())) {
             return Ok(AWAITED);
         }
@@ -258,6 +287,28 @@ impl RingQueue {
             Get::Item(message) => Some(message),
             Get::Empty | Get::Finished => None,
         })
+    }
+
+    /// The next message, None when none will come, or a future of this thread's event loop that is set when it is time
+    /// to ask again. A wait that ends otherwise is given up with `forget_future`.
+    fn get_or_wait<'py>(&self, event_loop: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let py = event_loop.py();
+        if self.is_burst_over() {
+            let future = new_future(event_loop)?;
+            event_loop.call_method1(intern!(py, "call_soon"), (resolver(py)?, &future))?;
+            return Ok(Some(future));
+        }
+        loop {
+            match self.get_now(py)? {
+                Get::Item(message) => return Ok(Some(message.into_bound(py))),
+                Get::Finished => return Ok(None),
+                Get::Empty => {}
+            }
+            let future = new_future(event_loop)?;
+            if self.queue.await_item(Self::future(&future, event_loop)).is_some() {
+                return Ok(Some(future));
+            }
+        }
     }
 
     /// Wait for the next message; None when the time is over or nothing will come. No time passes while it is paused.
@@ -334,6 +385,12 @@ impl RingQueue {
     /// Give up a wait.
     fn forget(&self, ticket: u64) {
         self.queue.forget(ticket);
+    }
+
+    /// Give up a wait of `get_or_wait`.
+    fn forget_future(&self, future: &Bound<'_, PyAny>) {
+        let is_it = |waiter: &Waiter| matches!(waiter, Waiter::Future { future: known, .. } if known.is(future));
+        self.queue.forget_where(|_, waiter| is_it(waiter));
     }
 
     /// Deliver nothing until `resume`.
@@ -442,6 +499,33 @@ fn percentiles<'py>(py: Python<'py>, histogram: &Histogram) -> PyResult<Bound<'p
     Ok(dict)
 }
 
+/// What an actor's context asks its mailbox all the time.
+#[pyclass(frozen, subclass, weakref, module = "pygpukit.ring", name = "ContextBase")]
+pub struct ContextBase {
+    inbox: Py<RingQueue>,
+}
+
+#[pymethods]
+impl ContextBase {
+    #[new]
+    fn new(actor: &Bound<'_, PyAny>) -> PyResult<ContextBase> {
+        Ok(ContextBase { inbox: actor.getattr("inbox")?.cast::<RingQueue>()?.clone().unbind() })
+    }
+
+    /// Is everything done that was accepted before the end?
+    #[getter]
+    fn should_terminate(&self) -> bool {
+        self.inbox.get().queue.is_finished()
+    }
+
+    /// Are messages delivered?
+    #[getter]
+    fn is_active(&self) -> bool {
+        !self.inbox.get().queue.is_paused()
+    }
+}
+
 pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
-    m.add_class::<RingQueue>()
+    m.add_class::<RingQueue>()?;
+    m.add_class::<ContextBase>()
 }

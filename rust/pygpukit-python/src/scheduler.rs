@@ -24,7 +24,7 @@ use crate::device::{ExecContext, PyDevice};
 use crate::errors::{ToPy, check_signals};
 use crate::inside::detached;
 use crate::pool::{PyPool, size};
-use crate::qos::{Asked, bytes, raised, usage_dict};
+use crate::qos::{Asked, Number, bytes, number, raised, usage_dict};
 use crate::stream::PyStream;
 
 /// One row of a trace: task, lane, its SMs, start and length in seconds, submissions, begin and end of submitting.
@@ -84,13 +84,13 @@ impl SchedulerCore {
         memory: Option<&Bound<'_, PyAny>>,
         memory_soft: Option<&Bound<'_, PyAny>>,
         memory_limit: Option<&Bound<'_, PyAny>>,
-        bandwidth: Option<f64>,
-        bandwidth_limit: Option<f64>,
-        weight: Option<i64>,
-        priority: Option<i32>,
-        deadline: Option<f64>,
-        period: Option<f64>,
-        cost: Option<f64>,
+        bandwidth: Option<Number<f64>>,
+        bandwidth_limit: Option<Number<f64>>,
+        weight: Option<Number<i64>>,
+        priority: Option<Number<i32>>,
+        deadline: Option<Number<f64>>,
+        period: Option<Number<f64>>,
+        cost: Option<Number<f64>>,
         isolation: Option<&str>,
         on_full: Option<&str>,
         partition: &str,
@@ -145,12 +145,12 @@ impl SchedulerCore {
 
     /// Why a task waits now.
     fn reason(&self, id: TaskId) -> Option<String> {
-        self.core.reason(id).map(|shortage| shortage.to_string())
+        self.core.reason(id).map(|shortage| shortage.to_string()).or_else(|| self.core.delay(id))
     }
 
     /// Make a partition; refused with the inequality that failed.
     #[pyo3(signature = (
-        name, memory=None, compute=0.0, *, memory_limit=None, compute_limit=None, priority_band=None, isolation=None,
+        name, memory=None, compute=None, *, memory_limit=None, compute_limit=None, priority_band=None, isolation=None,
         classes=None, queue_limit=None
     ))]
     #[expect(clippy::too_many_arguments, reason = "the arguments of Scheduler.create_partition")]
@@ -159,20 +159,21 @@ impl SchedulerCore {
         py: Python<'_>,
         name: &str,
         memory: Option<&Bound<'_, PyAny>>,
-        compute: f64,
+        compute: Option<Number<f64>>,
         memory_limit: Option<&Bound<'_, PyAny>>,
-        compute_limit: Option<f64>,
-        priority_band: Option<(i32, i32)>,
+        compute_limit: Option<Number<f64>>,
+        priority_band: Option<(Number<i32>, Number<i32>)>,
         isolation: Option<&str>,
         classes: Option<Vec<String>>,
-        queue_limit: Option<usize>,
+        queue_limit: Option<Number<usize>>,
     ) -> PyResult<()> {
         let mut spec = PartitionSpec::new(name);
         spec.memory = memory.map_or(Ok(0), bytes)?;
         spec.memory_limit = memory_limit.map(bytes).transpose()?;
-        spec.compute = raised(Share::from_f64("compute", compute))?;
-        spec.compute_limit = compute_limit.map(|value| raised(Share::from_f64("compute_limit", value))).transpose()?;
-        spec.priority_band = priority_band.unwrap_or(spec.priority_band);
+        let share = |name: &str, value| number(value).map(|v| raised(Share::from_f64(name, v))).transpose();
+        spec.compute = share("compute", compute)?.unwrap_or_default();
+        spec.compute_limit = share("compute_limit", compute_limit)?;
+        spec.priority_band = priority_band.map_or(spec.priority_band, |(lowest, highest)| (lowest.0, highest.0));
         if let Some(isolation) = isolation {
             spec.isolation = raised(isolation.parse())?;
         }
@@ -180,7 +181,7 @@ impl SchedulerCore {
             let read: PyResult<Vec<Class>> = classes.iter().map(|name| raised(name.parse())).collect();
             spec.classes = read?;
         }
-        spec.queue_limit = queue_limit;
+        spec.queue_limit = number(queue_limit);
         let core = self.core.clone();
         detached(py, move || core.create_partition(spec, &mut check_signals)).map(drop)
     }
@@ -188,7 +189,7 @@ impl SchedulerCore {
     /// Remove an empty partition; returns the numbers of tasks admitted in its place.
     fn remove_partition(&self, py: Python<'_>, name: &str) -> PyResult<Vec<TaskId>> {
         let id = self.partition(name)?;
-        detached(py, || self.core.remove_partition(id, &mut check_signals))
+        detached(py, || self.core.remove_partition(id))
     }
 
     /// What is reserved and in use, by partition.
@@ -286,7 +287,9 @@ impl TaskLease {
     }
 
     fn _leave(slf: &Bound<'_, Self>) -> PyResult<()> {
-        exec::leave(slf.as_ptr() as usize).py()
+        let by = slf.as_ptr() as usize;
+        // In the wrong order too: the thread must not stay in memory that is not the task's any more.
+        exec::leave(by).inspect_err(|_| exec::remove(by)).py()
     }
 
     /// The context of the task's work, for coroutines.
@@ -307,6 +310,30 @@ impl TaskLease {
     /// Let others have the lane, if they want it.
     fn give_way(&self, py: Python<'_>) {
         py.detach(|| self.tenant.lease.give_way());
+    }
+
+    /// Wait for a turn, and hold it while another library submits work of this kind. Returns the handle of the stream.
+    fn begin_external(&self, kind: i64) -> PyResult<usize> {
+        let tenant = &self.tenant;
+        self.core.state().check().py()?;
+        tenant.lease.begin_external(&tenant.stream, kind as u64).map(|raw| raw.0).py()
+    }
+
+    /// Let go of the turn; with `measured` its device time is measured apart from what follows.
+    fn end_external(&self, measured: bool) {
+        self.tenant.lease.end_external(measured);
+    }
+
+    /// Does anything limit its memory, or keep some for it?
+    #[getter]
+    fn bounds_memory(&self) -> bool {
+        let mut pools = std::iter::successors(Some(&self.tenant.pool), |pool| pool.parent());
+        pools.any(|pool| pool.quota().is_some() || pool.guarantee() > 0)
+    }
+
+    /// Whoever holds a turn does not any more.
+    fn end_all_external(&self) {
+        self.tenant.lease.end_all_external();
     }
 
     /// A job is due in so many seconds and may use this much device time first.
@@ -391,6 +418,11 @@ impl TurnOrders {
         let orders = self.orders.lock().take();
         let Some(orders) = orders else { return Err(PyValueError::new_err("these orders are obeyed already")) };
         detached(py, || self.gate.obey(orders))
+    }
+
+    /// Tell it what those have used that have ended here.
+    fn report(&self, py: Python<'_>) -> PyResult<()> {
+        detached(py, || self.gate.report())
     }
 }
 

@@ -115,6 +115,19 @@ impl PyStream {
         self.stream.seq()
     }
 
+    /// The driver's handle for other libraries, or None on the CPU device. A scheduled task's changes with its lane: it
+    /// stays while `pygpukit.scheduler.external` holds it.
+    #[getter]
+    fn handle(&self) -> Option<usize> {
+        self.state.is_cuda().then(|| self.stream.raw().0)
+    }
+
+    /// Version of the protocol, and the handle.
+    fn __cuda_stream__(&self) -> PyResult<(u32, usize)> {
+        let handle = self.handle().map(|handle| (0, handle));
+        handle.ok_or_else(|| raise("DeviceError", "a stream of the CPU device is not one of CUDA".to_string()))
+    }
+
     /// Has everything submitted so far finished?
     fn query(&self, py: Python<'_>) -> PyResult<bool> {
         self.state.check().py()?;

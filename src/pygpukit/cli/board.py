@@ -29,6 +29,8 @@ _LARGEST = 2**64
 
 _Status = Mapping[str, Any]
 
+_WAITING = ("queued", "starting")
+
 
 def console() -> Console:
     """Where tables are printed: as wide as the terminal, and wide enough for all of it elsewhere."""
@@ -48,7 +50,7 @@ def board(status: _Status, live: bool = False, width: int = _FILE_WIDTH) -> Rend
         Columns of the terminal; on narrow ones moving pictures leave some out.
     """
     parts: list[RenderableType] = [header(status), partitions(status), running(status, live, width)]
-    if any(task.get("state") == "queued" for task in status["tasks"]):
+    if any(task.get("state") in _WAITING for task in status["tasks"]):
         parts.append(waiting(status))
     return Group(*parts)
 
@@ -162,13 +164,13 @@ def _bar(share: object) -> Bar:
 
 
 def waiting(status: _Status) -> Table:
-    """Tasks that wait to be admitted, in order, each with the inequality that fails."""
+    """Tasks that wait to be admitted, in order, each with the inequality that fails, and those about to start."""
     table = _table("waiting", ["place", "id", "task", "policy", "partition", "because"], [])
-    rows = [task for task in status["tasks"] if task.get("state") == "queued"]
+    rows = [task for task in status["tasks"] if task.get("state") in _WAITING]
     for task in sorted(rows, key=lambda task: _number(task.get("position"))):
         place = task.get("position")
         table.add_row(
-            "starting" if place is None else _whole(_number(place) + 1),
+            "starting" if task.get("state") == "starting" or place is None else _whole(_number(place) + 1),
             _whole(task.get("id")),
             Text(_word(task.get("name"))),
             _word(task.get("policy") or "-"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -58,12 +59,29 @@ def run(args: argparse.Namespace) -> int:
     # Ctrl-C is as good a way out as q.
     with (
         suppress(KeyboardInterrupt),
+        _interrupts() as is_interrupted,
         _keys() as pressed,
         Live(picture(), console=screen, screen=True, auto_refresh=False) as live,
     ):
-        while pressed(args.interval) not in ("q", "Q"):
+        while not is_interrupted() and pressed(args.interval) not in ("q", "Q"):
             live.update(picture(), refresh=True)
     return 0
+
+
+@contextmanager
+def _interrupts() -> Iterator[Callable[[], bool]]:
+    """Remember Ctrl-C: an exception raised while an object is finalised would be lost."""
+    seen: list[int] = []
+
+    def note(number: int, frame: object) -> None:
+        seen.append(number)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield lambda: bool(seen)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager

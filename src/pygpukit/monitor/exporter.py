@@ -154,12 +154,8 @@ class _Tally:
     def add_to(self, totals: _Rows, scheduler: Scheduler, device: str) -> None:
         keys = [key for key, _, _ in _TASK_TOTALS]
         seen: dict[int, tuple[_Labels, dict[str, float]]] = {}
-        for number in scheduler._numbers():
-            try:
-                stats = scheduler.stats(number)
-            except ValueError:
-                # It was forgotten meanwhile.
-                continue
+        for stats in scheduler._roster.rows():
+            number = stats["id"]
             labels: _Labels = (device, stats["partition"], stats["policy"], stats["name"])
             jobs = stats.get("jobs", {})
             stats |= {"jobs_met": jobs.get("met"), "jobs_missed": jobs.get("missed")}

@@ -47,6 +47,9 @@ class Mailbox(Protocol):
     def try_get(self) -> Any:
         """The next message, or None."""
 
+    def get_or_wait(self, event_loop: asyncio.AbstractEventLoop, /) -> Any:
+        """The next message, None when none will come, or a future that is set when it is time to ask again."""
+
     def get(self, timeout: float | None = None) -> Any:
         """Wait for the next message; None when the time is over, or none will come."""
 
@@ -64,6 +67,9 @@ class Mailbox(Protocol):
 
     def forget(self, ticket: int, /) -> None:
         """Give up a wait."""
+
+    def forget_future(self, future: asyncio.Future[Any], /) -> None:
+        """Give up a wait of `get_or_wait`."""
 
 
 class Actor(Protocol):

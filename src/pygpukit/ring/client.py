@@ -19,8 +19,8 @@ __all__ = ["RingClient"]
 class RingClient:
     """Send and receive from any thread; made by `RingKernelRuntime.client`.
 
-    It belongs to one launch of the kernel. Waiting is done without the interpreter's lock. In the runtime's own event loop it is refused, because the loop
-    would wait for itself: await the runtime's methods there.
+    It belongs to one launch of the kernel. Waiting is done without the interpreter's lock. In the runtime's own event
+    loop it is refused, because the loop would wait for itself: await the runtime's methods there.
     """
 
     def __init__(self, actor: Actor, loop: asyncio.AbstractEventLoop) -> None:

@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+from asyncio import Future
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from pygpukit._pygpukit_rust import ContextBase
 from pygpukit.errors import MailboxFullError
-from pygpukit.ring.waiting import ACCEPTED, AWAITED, CLOSED, DROPPED, FULL, next_message, put_message, woken
+from pygpukit.ring.waiting import (
+    ACCEPTED,
+    AWAITED,
+    BURST,
+    CLOSED,
+    DROPPED,
+    FULL,
+    TURN,
+    next_message,
+    put_message,
+    woken,
+)
 
 if TYPE_CHECKING:
     from pygpukit.ring.host import HostActor
@@ -14,11 +28,14 @@ if TYPE_CHECKING:
 __all__ = ["ActorExit", "CoroutineContext", "KernelContext", "ThreadContext"]
 
 
+_LAST_OF_BURST = BURST - 1
+
+
 class ActorExit(BaseException):
     """Raised in an actor by `KernelContext.receive` when no message will come any more; let it pass."""
 
 
-class KernelContext:
+class KernelContext(ContextBase):
     """An actor's side of its mailboxes.
 
     A coroutine awaits `receive`, `send` and `wait_active`; an actor in a thread of its own calls them.
@@ -27,7 +44,6 @@ class KernelContext:
     def __init__(self, actor: HostActor) -> None:
         self._actor = actor
         self._inbox = actor.inbox
-        self._try_get: Callable[[], Any] = actor.inbox.try_get
         self._try_answer: Callable[[Any, Any], int] = actor.outbox.try_answer
         self._output_type = actor.kernel.output_type
         self.current: Any = None
@@ -37,16 +53,6 @@ class KernelContext:
     def kernel_id(self) -> str:
         """Id of the actor."""
         return self._actor.kernel.kernel_id
-
-    @property
-    def should_terminate(self) -> bool:
-        """Is everything done that was accepted before the end?"""
-        return self._inbox.is_finished
-
-    @property
-    def is_active(self) -> bool:
-        """Are messages delivered?"""
-        return not self._inbox.is_paused
 
     def _addressed(self, message: Any, to: str) -> Any:
         """The mailbox of another actor, or None when the message went to the dead letters."""
@@ -87,6 +93,12 @@ class KernelContext:
 class CoroutineContext(KernelContext):
     """The context of a coroutine."""
 
+    def __init__(self, actor: HostActor) -> None:
+        super().__init__(actor)
+        self._turn = 0
+        self._loop = asyncio.get_running_loop()
+        self._get_or_wait: Callable[[Any], Any] = actor.inbox.get_or_wait
+
     async def receive(self, timeout: float | None = None) -> Any:
         """The next message.
 
@@ -100,11 +112,20 @@ class CoroutineContext(KernelContext):
         TimeoutError
             If none came in time.
         """
-        message = self._try_get()
-        if message is None:
+        if timeout is None:
+            # The way of every round trip: as `next_message`, without its frame.
+            message = self._get_or_wait(self._loop)
+            while type(message) is Future:
+                try:
+                    await message
+                except BaseException:
+                    self._inbox.forget_future(message)
+                    raise
+                message = self._get_or_wait(self._loop)
+        else:
             message = await next_message(self._inbox, timeout)
-            if message is None:
-                raise ActorExit
+        if message is None:
+            raise ActorExit
         self.current = message
         return message
 
@@ -124,6 +145,9 @@ class CoroutineContext(KernelContext):
             Whether it was accepted.
         """
         if to is not None:
+            self._turn += 1
+            if not self._turn & _LAST_OF_BURST:
+                await asyncio.sleep(0)
             mailbox = self._addressed(message, to)
             return mailbox is not None and self._forwarded(message, to, await put_message(mailbox, message))
         if type(message) is not self._output_type:
@@ -131,6 +155,9 @@ class CoroutineContext(KernelContext):
         outcome = self._try_answer(message, self.current)
         if outcome == ACCEPTED:
             return True
+        while outcome == TURN:
+            await asyncio.sleep(0)
+            outcome = self._try_answer(message, self.current)
         if outcome == FULL:
             outcome = await put_message(self._actor.outbox, message)
         return self._went(message, outcome)
@@ -161,7 +188,8 @@ class ThreadContext(KernelContext):
             return mailbox is not None and self._forwarded(message, to, mailbox.put(message))
         if type(message) is not self._output_type:
             self._actor.check_output(message)
-        outcome = self._try_answer(message, self.current)
+        while (outcome := self._try_answer(message, self.current)) == TURN:
+            continue
         return self._went(message, self._actor.outbox.put(message) if outcome == FULL else outcome)
 
     def wait_active(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import hashlib
+import inspect
 import keyword
 import struct
 import sys
@@ -269,7 +270,7 @@ def _annotations(cls: type, local: Mapping[str, Any]) -> dict[str, Any]:
     """The class's own annotations; those that are text are evaluated where the class was written."""
     found: dict[str, Any] = {}
     module = vars(sys.modules[cls.__module__]) if cls.__module__ in sys.modules else {}
-    for name, annotation in vars(cls).get("__annotations__", {}).items():
+    for name, annotation in inspect.get_annotations(cls).items():
         if isinstance(annotation, str):
             try:
                 annotation = eval(annotation, dict(module), dict(local))

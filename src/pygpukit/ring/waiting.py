@@ -3,15 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+from asyncio import Future
 from collections.abc import Callable
 from typing import Any
 
 from pygpukit.ring.actor import Mailbox
 
-__all__ = ["ACCEPTED", "AWAITED", "CLOSED", "DROPPED", "FULL", "REJECTED", "next_message", "put_message", "woken"]
+__all__ = [
+    "ACCEPTED",
+    "AWAITED",
+    "BURST",
+    "CLOSED",
+    "DROPPED",
+    "FULL",
+    "REJECTED",
+    "TURN",
+    "next_message",
+    "put_message",
+    "woken",
+]
 
-# What a mailbox says became of a message. An answer that is awaited was not put in: its caller is to get it.
-ACCEPTED, DROPPED, REJECTED, FULL, CLOSED, AWAITED = range(6)
+# What a mailbox says became of a message. An answer that is awaited was not put in: its caller is to get it. After a
+# burst nothing was done: others are to run first.
+ACCEPTED, DROPPED, REJECTED, FULL, CLOSED, AWAITED, TURN = range(7)
+
+
+BURST = 128
+"""A coroutine that never has to wait lets others run after so many messages; a power of two."""
 
 
 def _expire(future: asyncio.Future[Any]) -> None:
@@ -41,30 +59,25 @@ async def woken(mailbox: Mailbox, register: Callable[[Any, Any], int], until: fl
 
 
 async def next_message(mailbox: Mailbox, timeout: float | None = None) -> Any:
-    """Wait for the next message of a mailbox that had none; None when none will come.
-
-    No time passes while the mailbox is paused. This is the way of every round trip, so it is written out.
-    """
+    """The next message; None when none will come. No time passes while the mailbox is paused."""
     loop = asyncio.get_running_loop()
-    until = None if timeout is None else loop.time() + timeout
-    while True:
-        if until is not None:
-            if not await woken(mailbox, mailbox.await_item, until):
-                if not mailbox.is_paused:
-                    raise TimeoutError(f"no message came within {timeout} s")
-                await woken(mailbox, mailbox.await_active)
-        else:
-            future: asyncio.Future[Any] = asyncio.Future(loop=loop)
-            ticket = mailbox.await_item(future, loop)
-            if ticket:
-                try:
-                    await future
-                except BaseException:
-                    mailbox.forget(ticket)
-                    raise
-        message = mailbox.try_get()
-        if message is not None or mailbox.is_finished:
-            return message
+    if timeout is None:
+        message = mailbox.get_or_wait(loop)
+        while type(message) is Future:
+            try:
+                await message
+            except BaseException:
+                mailbox.forget_future(message)
+                raise
+            message = mailbox.get_or_wait(loop)
+        return message
+    until = loop.time() + timeout
+    while (message := mailbox.try_get()) is None and not mailbox.is_finished:
+        if not await woken(mailbox, mailbox.await_item, until):
+            if not mailbox.is_paused:
+                raise TimeoutError(f"no message came within {timeout} s")
+            await woken(mailbox, mailbox.await_active)
+    return message
 
 
 async def put_message(mailbox: Mailbox, message: Any, timeout: float | None = None) -> int:

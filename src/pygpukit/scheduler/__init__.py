@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pygpukit.scheduler.default import default_scheduler, scheduled, shutdown, stats, status, submit, task
+from pygpukit.scheduler.external import external
 from pygpukit.scheduler.partition import Partition
 from pygpukit.scheduler.scheduler import Scheduler
 from pygpukit.scheduler.task import Decision, Task, current_task, yield_
@@ -14,6 +15,7 @@ __all__ = [
     "Task",
     "current_task",
     "default_scheduler",
+    "external",
     "scheduled",
     "shutdown",
     "stats",

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import functools
 import inspect
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
-from pygpukit.scheduler.scheduler import Scheduler
+from pygpukit import _pygpukit_rust as _native
+from pygpukit.scheduler.running import returns_coroutine
+from pygpukit.scheduler.scheduler import Scheduler, _named
 from pygpukit.scheduler.task import Task
 
 __all__ = ["default_scheduler", "scheduled", "shutdown", "stats", "status", "submit", "task"]
@@ -23,7 +26,8 @@ _default: Scheduler | None = None
 
 
 def _begin_anew() -> None:
-    """In a forked child the scheduler, and perhaps a locked lock, are the parent's."""
+    """In a forked child the tasks and the scheduler, and perhaps a locked lock, are the parent's."""
+    _native.forget_tasks()
     global _lock, _default
     if _default is not None:
         atexit.unregister(_default.shutdown)
@@ -108,7 +112,12 @@ def scheduled(*, scheduler: Scheduler | None = None, **options: Any) -> Callable
     -------
     decorator
         The decorated function waits for its task and returns its result; a coroutine function is awaited as before. Its
-        attribute ``submit`` takes the same arguments and returns the task instead.
+        attribute ``submit`` takes the same arguments and returns the task instead. Both work for methods too.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If there is no such option, or its value makes no sense on any device.
 
     Examples
     --------
@@ -121,22 +130,66 @@ def scheduled(*, scheduler: Scheduler | None = None, **options: Any) -> Callable
     2
     """
 
+    _check(options)
+
     def decorate(fn: _F) -> _F:
-        def start(*args: Any, **kwargs: Any) -> Task[Any]:
-            return (scheduler or default_scheduler()).submit(fn, args=args, kwargs=kwargs, **options)
-
-        if inspect.iscoroutinefunction(fn):
-
-            @functools.wraps(fn)
-            async def wrapper(*args: Any, **kwargs: Any) -> Any:
-                return await start(*args, **kwargs)
-        else:
-
-            @functools.wraps(fn)
-            def wrapper(*args: Any, **kwargs: Any) -> Any:
-                return start(*args, **kwargs).result()
-
-        wrapper.submit = start  # type: ignore[attr-defined]
-        return wrapper  # type: ignore[return-value]
+        if isinstance(fn, (staticmethod, classmethod)):
+            raise TypeError(f"put @scheduled(...) below @{type(fn).__name__}, next to the function")
+        kind = _ScheduledCoroutine if returns_coroutine(fn) else _Scheduled
+        return kind(fn, scheduler, options)  # type: ignore[return-value]
 
     return decorate
+
+
+def _check(options: Mapping[str, Any]) -> None:
+    """Refuse options that no call could be submitted with."""
+    request = {key: value for key, value in options.items() if key not in ("name", "jobs", "partition", "sandbox")}
+    try:
+        _native.QosTaskMeta("", "", **request)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise _named("scheduled()", error) from None
+
+
+class _Scheduled:
+    """A function whose calls are tasks, be it a method or not."""
+
+    def __init__(
+        self, fn: Callable[..., Any], scheduler: Scheduler | None, options: Mapping[str, Any], *bound: object
+    ) -> None:
+        functools.update_wrapper(self, fn)
+        self._fn = fn
+        self._scheduler = scheduler
+        self._options = options
+        self._bound = bound
+
+    def __get__(self, instance: object, owner: type | None = None) -> _Scheduled:
+        return self if instance is None else type(self)(self._fn, self._scheduler, self._options, instance)
+
+    def submit(self, /, *args: Any, **kwargs: Any) -> Task[Any]:
+        """Submit a call, and return its task."""
+        scheduler = self._scheduler or default_scheduler()
+        return scheduler.submit(self._fn, args=(*self._bound, *args), kwargs=kwargs, **self._options)
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        return self.submit(*args, **kwargs).result()
+
+    def __repr__(self) -> str:
+        return f"<scheduled {self._fn!r}>"
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        # As functions and methods are pickled.
+        name = self._fn.__name__ if self._bound else self._fn.__qualname__
+        return (getattr, (*self._bound, name)) if self._bound else name
+
+
+class _ScheduledCoroutine(_Scheduled):
+    """The same of a coroutine function: it is awaited as before."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        # What asyncio looks for, and inspect in later versions of Python.
+        self._is_coroutine = getattr(asyncio.coroutines, "_is_coroutine", None)
+        getattr(inspect, "markcoroutinefunction", id)(self)
+
+    async def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        return await self.submit(*args, **kwargs)

@@ -32,7 +32,7 @@ class Partition:
     def __repr__(self) -> str:
         return f"<Partition '{self.name}'>"
 
-    def submit(self, fn: Callable[..., _T], /, *, partition: None = None, **options: Any) -> Task[_T]:
+    def submit(self, fn: Callable[..., _T], /, **options: Any) -> Task[_T]:
         """`Scheduler.submit` for a task in this partition."""
         return self._scheduler.submit(fn, partition=self.name, **options)
 

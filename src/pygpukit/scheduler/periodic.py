@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -48,6 +49,11 @@ def run_jobs(
         figures["released"] += 1
         try:
             outcome = fn(*args, **kwargs)
+            if inspect.iscoroutine(outcome):
+                outcome.close()
+                raise ValueError("a coroutine cannot have a deadline: the event loop decides when it runs")
+            # All of it is submitted: the next job follows it on the device, with no gap.
+            lease.give_way()
             stream.synchronize()
         finally:
             lease.end_job()

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from pygpukit.core.device import Device
     from pygpukit.scheduler.partition import Partition
+    from pygpukit.scheduler.roster import Roster
     from pygpukit.scheduler.scheduler import Scheduler
     from pygpukit.scheduler.task import Task
 
@@ -86,19 +87,20 @@ def submit_apart(
     if task.decision != "rejected":
         process = TaskProcess(task, order_for(task, scheduler.device, call, request))
         task._process = process
-        scheduler._begin(task, lambda: scheduler._workers.run(lambda: _run(scheduler, task, process)))
+        roster = scheduler._roster
+        roster.begin(task, lambda: roster.workers.run(lambda: _run(roster, task, process)))
     return task
 
 
-def _run(scheduler: Scheduler, task: Task[Any], process: TaskProcess) -> None:
+def _run(roster: Roster, task: Task[Any], process: TaskProcess) -> None:
     """The life of a task in a process of its own, in the thread that watches it."""
     outcome: Any = None
     failure: BaseException | None = None
     try:
-        outcome = process.run(scheduler._start(task))
+        outcome = process.run(roster.start(task))
     except BaseException as error:
         failure = error
-    scheduler._conclude(task, outcome, failure)
+    roster.conclude(task, outcome, failure)
 
 
 class TaskProcess:

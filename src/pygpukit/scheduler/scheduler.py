@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 import operator
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 from pygpukit import _pygpukit_rust as _native
-from pygpukit.core.context import drive
 from pygpukit.core.device import resolve_device
 from pygpukit.core.nvml import read_nvml
 from pygpukit.errors import AdmissionError, ForkError, TaskCancelledError
+from pygpukit.scheduler.figures import row_of
 from pygpukit.scheduler.partition import Partition, with_use
 from pygpukit.scheduler.periodic import run_jobs
 from pygpukit.scheduler.publish import publish, unpublished_because
-from pygpukit.scheduler.task import Decision, Task, _current
+from pygpukit.scheduler.roster import SHUT_DOWN, Roster
+from pygpukit.scheduler.running import coroutine_starter, returns_coroutine, tenancy, thread_starter
+from pygpukit.scheduler.task import Decision, Task, current_task
 from pygpukit.scheduler.trace import Trace
-from pygpukit.scheduler.workers import Workers
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,46 +30,26 @@ if TYPE_CHECKING:
 
 __all__ = ["Scheduler"]
 
-_T = TypeVar("_T")
 
-# While a guarantee exists Python threads hand the interpreter over after this time at most.
-_SWITCH_SECONDS = 100e-6
-
-# Ended tasks whose figures are kept.
-_KEPT_TASKS = 1000
-
-
-class _SwitchInterval:
-    """Lowers the interpreter's switch interval while anybody needs it."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._users = 0
-        self._before = 0.0
-
-    def lower(self) -> None:
-        with self._lock:
-            self._users += 1
-            if self._users == 1:
-                self._before = sys.getswitchinterval()
-                sys.setswitchinterval(min(self._before, _SWITCH_SECONDS))
-
-    def restore(self) -> None:
-        with self._lock:
-            self._users -= 1
-            if self._users == 0:
-                sys.setswitchinterval(self._before)
-
-
-_switch_interval = _SwitchInterval()
-
-_SHUT_DOWN = "the scheduler was shut down and takes no more tasks; make a new one"
-
-
-def _named(call: str, error: TypeError | OverflowError) -> Exception:
+def _named(call: str, error: Exception) -> Exception:
     """A native function's complaint about an argument, as one of the call that was made, with the argument's name."""
     about = [note.removeprefix("while processing ") for note in getattr(error, "__notes__", ())]
+    if isinstance(error, ValueError) and not about:
+        # Of the values themselves, which it names.
+        return error
     return type(error)(": ".join([call, *about, str(error).split("() ")[-1]]))
+
+
+def _check_count(call: str, name: str, value: object, least: int) -> None:
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"{call}: '{name}': {value!r} is not an int")
+    if operator.index(value) < least:
+        raise ValueError(f"{name}={value} is out of range: give {least} or more")
+
+
+def _check_flag(call: str, name: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise TypeError(f"{call}: '{name}': {value!r} is not a bool")
 
 
 class Scheduler:
@@ -111,24 +89,20 @@ class Scheduler:
         lending: bool = False,
         max_queue: int | None = None,
     ) -> None:
-        if max_queue is not None and max_queue < 0:
-            raise ValueError(f"max_queue={max_queue} is not a number of tasks: give 0 or more")
+        if max_queue is not None:
+            _check_count("Scheduler()", "max_queue", max_queue, 0)
+        for name, flag in (("clusters", clusters), ("lending", lending)):
+            _check_flag("Scheduler()", name, flag)
         self.device = resolve_device(device)
         self._core = _native.SchedulerCore(self.device, total_memory, not clusters, max_queue, lending)
-        self._workers = Workers("pygpukit-task")
-        self._lock = threading.Lock()
-        self._tasks: dict[int, Task[Any]] = {}
-        # Figures only: what a task returned is not the scheduler's to keep.
-        self._ended: dict[int, dict[str, Any]] = {}
-        self._starts: dict[int, Callable[[], None]] = {}
-        self._closed = False
+        self._roster = Roster(self._core)
         self._pid = os.getpid()
-        self._began = self._core.now()
+        self._tracing = threading.Lock()
         self._trace: Trace | None = None
         publish(self)
 
     def __repr__(self) -> str:
-        return f"<Scheduler of {self.device.name}, {len(self._tasks)} tasks>"
+        return f"<Scheduler of {self.device.name}, {len(self._roster)} tasks>"
 
     def submit(
         self,
@@ -148,7 +122,8 @@ class Scheduler:
         ----------
         fn : callable
             Runs in a thread of its own, with its operators on the task's lane and its arrays in the task's memory. A
-            coroutine function runs in the event loop it was submitted from, or in a loop of its own.
+            coroutine function, or an object whose ``__call__`` is one, runs in the event loop it was submitted from, or
+            in a loop of its own, as does a coroutine that another function returns.
         args, kwargs : optional
             Arguments of the function.
         name : str, optional
@@ -194,12 +169,13 @@ class Scheduler:
         TypeError
             If the function is to run in a process of its own, and it or its arguments cannot be pickled.
         """
+        self._refuse_in_forks()
         if not callable(fn):
             raise TypeError(f"submit() runs a function, not {type(fn).__name__}")
-        if jobs is not None and request.get("period") is None:
-            raise ValueError(f"jobs={jobs} needs a period: without one the function runs once")
-        if jobs is not None and operator.index(jobs) < 1:
-            raise ValueError(f"jobs={jobs} is not how often a function can run: give 1 or more")
+        if jobs is not None:
+            _check_count("submit()", "jobs", jobs, 1)
+            if request.get("period") is None:
+                raise ValueError(f"jobs={jobs} needs a period: without one the function runs once")
         label = name or str(getattr(fn, "__name__", type(fn).__name__))
         args, bound = tuple(args), dict(kwargs or {})
         if self._is_apart(partition, request):
@@ -208,7 +184,7 @@ class Scheduler:
 
             return submit_apart(self, label, partition, request, fn, args, bound)
         if request.get("period") is not None or request.get("deadline") is not None:
-            if inspect.iscoroutinefunction(fn):
+            if returns_coroutine(fn):
                 raise ValueError("a coroutine cannot have a deadline: the event loop decides when it runs")
 
             def call(task: Task[Any]) -> Any:
@@ -218,11 +194,19 @@ class Scheduler:
             def call(task: Task[Any]) -> Any:
                 return fn(*args, **bound)
 
-        starter = self._coroutine_starter if inspect.iscoroutinefunction(fn) else self._thread_starter
+        starter = coroutine_starter if returns_coroutine(fn) else thread_starter
         task: Task[Any] = self._admit(label, partition, request)
         if task.decision != "rejected":
-            self._begin(task, starter(task, call))
+            self._roster.begin(task, starter(self._roster, task, call))
         return task
+
+    def _refuse_in_forks(self) -> None:
+        # Before anything is asked of the core: the threads that are not here may have left its locks locked.
+        if os.getpid() != self._pid:
+            raise ForkError(
+                f"this scheduler belongs to process {self._pid}, and its threads did not follow into this fork of it: "
+                "make a new scheduler here"
+            )
 
     def _is_apart(self, partition: str | Partition, request: Mapping[str, Any]) -> bool:
         """Does a task run in a process of its own?"""
@@ -233,177 +217,21 @@ class Scheduler:
         return any(row["name"] == where and row["isolation"] == "process" for row in self._core.partitions())
 
     def _admit(self, name: str, partition: str | Partition, request: dict[str, Any]) -> Task[Any]:
-        sandbox = bool(request.pop("sandbox", False))
+        sandbox = request.pop("sandbox", False)
+        _check_flag("submit()", "sandbox", sandbox)
         where = partition.name if isinstance(partition, Partition) else partition
-        if os.getpid() != self._pid:
-            raise ForkError(
-                f"this scheduler belongs to process {self._pid}, and its threads did not follow into this fork of it: "
-                "make a new scheduler here"
-            )
-        if self._closed:
-            raise RuntimeError(_SHUT_DOWN)
+        if not isinstance(name, str):
+            raise TypeError(f"submit(): 'name': {name!r} is not a str")
+        if self._roster.is_closed:
+            raise RuntimeError(SHUT_DOWN)
         try:
             number, verdict, reason, policy = self._core.submit(partition=where, **request)
-        except (TypeError, OverflowError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise _named("submit()", error) from None
         task: Task[Any] = Task(self, number, name, Decision(verdict, reason), policy, where)
         task._sandbox = sandbox
+        task._is_prompt |= request.get("deadline") is not None or request.get("period") is not None
         return task
-
-    def _begin(self, task: Task[Any], start: Callable[[], None]) -> None:
-        with self._lock:
-            late = self._closed
-            self._tasks[task.id] = task
-            # A queued task may have been admitted, in place of one that ended, before it could be remembered.
-            admitted = task.decision == "admitted" or self._core.position(task.id) is None
-            if not admitted and not late:
-                self._starts[task.id] = start
-                return
-        if late:
-            self._conclude(task, None, TaskCancelledError(_SHUT_DOWN))
-            raise RuntimeError(_SHUT_DOWN)
-        start()
-
-    def _thread_starter(self, task: Task[_T], call: Callable[[Task[_T]], _T]) -> Callable[[], None]:
-        return lambda: self._workers.run(lambda: self._run(task, call))
-
-    def _run(self, task: Task[_T], call: Callable[[Task[_T]], _T]) -> None:
-        """The life of a task in its thread."""
-        outcome: _T | None = None
-        failure: BaseException | None = None
-        try:
-            with self._tenancy(task):
-                outcome = call(task)
-        except BaseException as error:
-            failure = error
-        # What the function entered and did not leave must not reach the next task of this thread.
-        _native.swap_context(None)
-        self._conclude(task, outcome, failure)
-        # Its traceback has this frame: the arrays of the function would stay until the collector comes by.
-        failure = None
-
-    @contextmanager
-    def _tenancy(self, task: Task[Any]) -> Iterator[None]:
-        """Start the task, be it in this thread, and wait for its work."""
-        lease = self._start(task)
-        token = _current.set(task)
-        lease._enter()
-        try:
-            yield
-            lease.stream.synchronize()
-        finally:
-            _current.reset(token)
-            lease._leave()
-
-    def _start(self, task: Task[Any]) -> _native.TaskLease:
-        # Whoever ends the task meanwhile waits for this, or comes first.
-        with task._starting:
-            if task._cancel.is_set() or task.done():
-                raise TaskCancelledError(f"task '{task.name}' was cancelled before it started")
-            lease = self._core.start(task.id, task.name, task._sandbox)
-            task._lease = lease
-            task._state = "running"
-            if task.policy == "guaranteed":
-                _switch_interval.lower()
-        if task._cancel.is_set():
-            lease.end()
-        return lease
-
-    def _conclude(self, task: Task[Any], outcome: Any, failure: BaseException | None) -> None:
-        """Give back what the task had, start those admitted in its place, and tell those who wait for it."""
-        with task._starting:
-            lease = task._lease
-            if lease is not None:
-                lease.end()
-                with suppress(Exception):
-                    task._final = self._figures(task, lease)
-            try:
-                admitted = self._core.finish(task.id)
-            except BaseException as error:
-                admitted, failure = [], failure or error
-            if lease is not None:
-                task._lease = None
-                if task.policy == "guaranteed":
-                    _switch_interval.restore()
-            cancelled = task._cancel.is_set() and (failure is None or isinstance(failure, TaskCancelledError))
-            task._state = "cancelled" if cancelled else "failed" if failure is not None else "done"
-        with self._lock:
-            self._tasks.pop(task.id, None)
-            self._starts.pop(task.id, None)
-            self._ended[task.id] = self._row(task)
-            while len(self._ended) > _KEPT_TASKS:
-                del self._ended[next(iter(self._ended))]
-        self._start_all(admitted)
-        future = task._future
-        if cancelled:
-            future.cancel()
-            future.set_running_or_notify_cancel()
-        elif failure is not None:
-            future.set_exception(failure)
-        else:
-            future.set_result(outcome)
-
-    def _start_all(self, numbers: Sequence[int]) -> None:
-        for number in numbers:
-            with self._lock:
-                start = self._starts.pop(number, None)
-            if start is not None:
-                start()
-
-    def _coroutine_starter(self, task: Task[_T], call: Callable[[Task[_T]], Any]) -> Callable[[], None]:
-        try:
-            loop = asyncio.get_running_loop()
-        except RuntimeError:
-            return self._thread_starter(task, lambda own: asyncio.run(self._step_alone(own, call)))
-
-        def start() -> None:
-            try:
-                loop.call_soon_threadsafe(begin)
-            except RuntimeError as closed:
-                failure = closed
-                self._workers.run(lambda: self._conclude(task, None, failure))
-
-        def begin() -> None:
-            running = loop.create_task(self._run_coroutine(task, call), name=task.name)
-
-            task._interrupt = lambda: loop.call_soon_threadsafe(running.cancel)
-
-        return start
-
-    async def _step(self, task: Task[_T], call: Callable[[Task[_T]], Any]) -> Any:
-        assert task._lease is not None
-        return await drive(call(task), task._lease.exec_context())
-
-    async def _step_alone(self, task: Task[_T], call: Callable[[Task[_T]], Any]) -> Any:
-        """The same in a loop of its own, which others can wake to cancel it."""
-        loop, running = asyncio.get_running_loop(), asyncio.current_task()
-        assert running is not None
-        task._interrupt = lambda: loop.call_soon_threadsafe(running.cancel)
-        try:
-            if task._cancel.is_set():
-                raise asyncio.CancelledError
-            return await self._step(task, call)
-        except asyncio.CancelledError:
-            raise TaskCancelledError(f"task '{task.name}' was cancelled") from None
-
-    async def _run_coroutine(self, task: Task[Any], call: Callable[[Task[Any]], Any]) -> None:
-        """The life of a task in an event loop. Starting and ending wait for the device, and do so elsewhere."""
-        outcome: Any = None
-        failure: BaseException | None = None
-        try:
-            lease = await asyncio.to_thread(self._start, task)
-            token = _current.set(task)
-            try:
-                outcome = await self._step(task, call)
-                await asyncio.to_thread(lease.stream.synchronize)
-            finally:
-                _current.reset(token)
-        except asyncio.CancelledError as error:
-            task._cancel.set()
-            failure = TaskCancelledError(str(error) or f"task '{task.name}' was cancelled")
-        except BaseException as error:
-            failure = error
-        await asyncio.shield(asyncio.to_thread(self._conclude, task, outcome, failure))
 
     @contextmanager
     def task(
@@ -445,13 +273,16 @@ class Scheduler:
         ...     task.state
         'running'
         """
+        self._refuse_in_forks()
         if self._is_apart(partition, request):
             raise ValueError("a block runs where it stands: for isolation='process' submit() a function")
         task: Task[None] = self._admit(name, partition, request)
         if task.decision == "rejected":
             raise AdmissionError(f"task '{name}' was rejected: {task.decision.reason}")
         admitted = threading.Event()
-        self._begin(task, admitted.set)
+        # Whoever cancels it while it waits ends the wait.
+        task._future.add_done_callback(lambda _: admitted.set())
+        self._roster.begin(task, admitted.set)
         try:
             if not admitted.wait(timeout):
                 raise TimeoutError(f"task '{name}' was not admitted in {timeout} seconds: {task.reason}")
@@ -463,50 +294,22 @@ class Scheduler:
             # It may have been admitted a moment ago, and then nobody but this thread can give its place back.
             admitted.wait()
             if not task.done():
-                self._conclude(task, None, error)
+                self._roster.conclude(task, None, error)
             raise
         failure: BaseException | None = None
         try:
-            with self._tenancy(task):
+            with tenancy(self._roster, task):
                 yield task
         except BaseException as error:
             failure = error
             raise
         finally:
-            self._conclude(task, None, failure)
-
-    def _cancel_task(self, task: Task[Any]) -> bool:
-        if task.done():
-            return False
-        task._cancel.set()
-        with self._lock:
-            waiting = self._starts.pop(task.id, None)
-        if waiting is not None:
-            self._conclude(task, None, TaskCancelledError(f"task '{task.name}' was cancelled while it waited"))
-            waiting_block = getattr(waiting, "__self__", None)
-            if isinstance(waiting_block, threading.Event):
-                waiting_block.set()
-            return True
-        lease = task._lease
-        if lease is not None:
-            lease.end()
-        if task._interrupt is not None:
-            with suppress(RuntimeError):
-                task._interrupt()
-        return True
+            self._roster.conclude(task, None, failure)
 
     def cancel(self, number: int) -> bool:
         """Cancel a task by its number; see `Task.cancel`."""
-        found = self._find(number)
-        return isinstance(found, Task) and self._cancel_task(found)
-
-    def _find(self, number: int) -> Task[Any] | dict[str, Any]:
-        """A task, or the figures of one that has ended."""
-        with self._lock:
-            found = self._tasks.get(number) or self._ended.get(number)
-        if found is None:
-            raise ValueError(f"there is no task {number}: it never was, or ended long ago")
-        return found
+        found = self._roster.find(number)
+        return isinstance(found, Task) and found.cancel()
 
     def create_partition(
         self, name: str, memory: int | str | None = None, compute: float = 0.0, **limits: Any
@@ -549,7 +352,7 @@ class Scheduler:
         """
         try:
             self._core.create_partition(name, memory, compute, **limits)
-        except (TypeError, OverflowError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise _named("create_partition()", error) from None
         return Partition(self, name)
 
@@ -561,16 +364,7 @@ class Scheduler:
         return Partition(self, name)
 
     def _remove_partition(self, name: str) -> None:
-        self._start_all(self._core.remove_partition(name))
-
-    def _figures(self, task: Task[Any], lease: _native.TaskLease) -> dict[str, Any]:
-        figures: dict[str, Any] = dict(lease.stats())
-        memory = lease.pool.stats()
-        figures["memory"] = memory["used"]
-        figures["memory_peak"] = memory["peak"]
-        if task._process is not None:
-            figures.update(task._process.figures(lease))
-        return figures
+        self._roster.start_all(self._core.remove_partition(name))
 
     def stats(self, number: int) -> dict[str, Any]:
         """What a task has used, and waited for.
@@ -586,28 +380,11 @@ class Scheduler:
             ``state``, ``decision``, ``reason``, ``position``, ``policy``, ``partition``; device time as
             ``gpu_seconds`` on its lane and ``device_seconds`` of the whole device, ``share`` in the last second;
             ``sm_count``, ``mode``, ``submissions``, ``slices`` among them, ``throttled`` and ``throttle_log``;
-            ``memory``, ``memory_peak``, ``evictions``, ``restores``; ``jobs`` of a task with a deadline; ``process`` of
-            a task in a process of its own.
+            ``memory``, ``memory_peak``, ``evictions``, ``restores``; ``enforcement`` of other libraries' work; ``jobs``
+            of a task with a deadline; ``process`` of a task in a process of its own.
         """
-        found = self._find(number)
-        return self._row(found) if isinstance(found, Task) else dict(found)
-
-    def _row(self, task: Task[Any]) -> dict[str, Any]:
-        row: dict[str, Any] = {
-            "id": task.id,
-            "name": task.name,
-            "state": task.state,
-            "decision": str(task.decision),
-            "reason": task.reason,
-            "position": task.position,
-            "policy": task.policy,
-            "partition": task.partition,
-        }
-        lease = task._lease
-        row.update(self._figures(task, lease) if lease is not None else task._final)
-        if task._jobs:
-            row["jobs"] = dict(task._jobs)
-        return row
+        found = self._roster.find(number)
+        return row_of(found) if isinstance(found, Task) else dict(found)
 
     def status(self) -> dict[str, Any]:
         """Everything at once: the device, its partitions, running and waiting tasks.
@@ -619,12 +396,7 @@ class Scheduler:
             ``nvml`` is what the driver measures, or None where nvidia-ml-py or the GPU is missing; ``unpublished`` why
             ``pygpukit status`` cannot show this process, or None.
         """
-        with self._lock:
-            numbers = sorted(self._tasks)
-        tasks = []
-        for number in numbers:
-            with suppress(ValueError):
-                tasks.append(self.stats(number))
+        tasks = [row_of(task) for task in self._roster.tasks()]
         capacity = dict(self._core.capacity())
         return {
             "time": time.time(),
@@ -652,13 +424,8 @@ class Scheduler:
         """
         return Trace(self, path)
 
-    def _numbers(self) -> list[int]:
-        """Numbers of the tasks whose figures are kept, ended ones first."""
-        with self._lock:
-            return [*self._ended, *self._tasks]
-
     def _is_over(self) -> bool:
-        return self._closed and not self._tasks
+        return self._roster.is_closed and not self._roster
 
     def shutdown(self, wait: bool = True, *, cancel: bool = False, timeout: float | None = None) -> bool:
         """Take no more tasks.
@@ -676,14 +443,23 @@ class Scheduler:
         -------
         bool
             Whether every task has ended.
+
+        Raises
+        ------
+        RuntimeError
+            If a task of this scheduler would wait for itself.
         """
         if os.getpid() != self._pid:
             # The threads of the tasks did not follow into this fork: nobody would end the wait.
-            self._closed = True
-            return not self._tasks
-        with self._lock:
-            self._closed = True
-            tasks = list(self._tasks.values())
+            self._roster.is_closed = True
+            return not self._roster
+        here = current_task()
+        if wait and timeout is None and here is not None and here._scheduler is self:
+            raise RuntimeError(
+                f"shutdown() waits for every task, and was called inside of one, '{here.name}', which it would wait for"
+                " without end: give it wait=False or a timeout, or call it outside"
+            )
+        tasks = self._roster.close()
         if cancel:
             for task in reversed(tasks):
                 task.cancel()

@@ -10,9 +10,11 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pygpukit.errors import AdmissionError, TaskCancelledError
+from pygpukit.scheduler.figures import row_of
 
 if TYPE_CHECKING:
     from pygpukit import _pygpukit_rust as _native
+    from pygpukit.scheduler.external import Libraries, Region
     from pygpukit.scheduler.process import TaskProcess
     from pygpukit.scheduler.scheduler import Scheduler
 
@@ -21,6 +23,9 @@ __all__ = ["Decision", "Task", "current_task", "yield_"]
 _T = TypeVar("_T")
 
 _current: ContextVar[Task[Any] | None] = ContextVar("pygpukit_task", default=None)
+
+# The innermost block of `external`.
+_region: ContextVar[Region | None] = ContextVar("pygpukit_region", default=None)
 
 
 class Decision(str):
@@ -69,26 +74,36 @@ class Task(Generic[_T]):
         self._future: Future[_T] = Future()
         self._state = "rejected" if decision == "rejected" else "queued"
         self._lease: _native.TaskLease | None = None
+        # The thread that is inside of it, and the task it is inside of.
+        self._thread: int | None = None
+        self._outer: Task[Any] | None = None
         self._final: dict[str, Any] = {}
         self._starting = threading.Lock()
         self._cancel = threading.Event()
         self._interrupt: Callable[[], object] | None = None
         self._jobs: dict[str, Any] = {}
         self._sandbox = False
+        # Its thread must not wait for the interpreter.
+        self._is_prompt = policy == "guaranteed"
         self._process: TaskProcess | None = None
+        self._libraries: Libraries | None = None
 
     def __repr__(self) -> str:
         return f"<Task {self.id} '{self.name}' {self.state}>"
 
     @property
     def state(self) -> str:
-        """``queued``, ``running``, ``done``, ``failed``, ``cancelled`` or ``rejected``."""
+        """``queued``, ``starting``, ``running``, ``done``, ``failed``, ``cancelled`` or ``rejected``.
+
+        A task is ``starting`` when it was admitted and its function does not run yet. This takes a moment, or longer
+        when its memory is in the hands of others; then `reason` says so.
+        """
         return self._state
 
     @property
     def reason(self) -> str | None:
         """Why the task waits now, or was rejected."""
-        if self._state == "queued":
+        if self._state in ("queued", "starting"):
             return self._scheduler._core.reason(self.id)
         return self.decision.reason if self._state == "rejected" else None
 
@@ -126,14 +141,20 @@ class Task(Generic[_T]):
             If it was cancelled.
         TimeoutError
             If it has not ended in time; it goes on.
+        RuntimeError
+            If the task would wait for itself, without end.
         Exception
             What the function raised.
         """
         if self._state == "rejected":
             raise AdmissionError(f"task '{self.name}' was rejected: {self.decision.reason}")
+        self._refuse_own_wait(timeout)
         try:
             return self._future.result(timeout)
         except CancelledError:
+            if not self._future.cancelled():
+                # The function's own, of something that it waited for.
+                raise
             raise TaskCancelledError(f"task '{self.name}' was cancelled") from None
         except TimeoutError:
             if self._future.done():
@@ -151,8 +172,9 @@ class Task(Generic[_T]):
         return None
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until it has ended; False if it has not in time."""
+        """Wait until it has ended; False if it has not in time. It cannot wait for itself: RuntimeError."""
         if self._state != "rejected":
+            self._refuse_own_wait(timeout)
             try:
                 self._future.exception(timeout)
             except CancelledError:
@@ -160,6 +182,11 @@ class Task(Generic[_T]):
             except TimeoutError:
                 return False
         return True
+
+    def _refuse_own_wait(self, timeout: float | None) -> None:
+        inside = self._thread == threading.get_ident() or _current.get() is self
+        if inside and timeout is None and not self.done():
+            raise RuntimeError(f"task '{self.name}' cannot wait for its own end: it would wait without end")
 
     def __await__(self) -> Generator[Any, None, _T]:
         return self._awaited().__await__()
@@ -186,11 +213,11 @@ class Task(Generic[_T]):
         bool
             False if it had ended already.
         """
-        return self._scheduler._cancel_task(self)
+        return self._scheduler._roster.cancel(self)
 
     def stats(self) -> dict[str, Any]:
         """What the task has used and waited for; see `Scheduler.stats`."""
-        return self._scheduler._row(self)
+        return row_of(self)
 
 
 def current_task() -> Task[Any] | None:
@@ -223,4 +250,8 @@ def yield_() -> None:
         return
     if task._cancel.is_set():
         raise TaskCancelledError(f"task '{task.name}' was cancelled")
-    task._lease.give_way()
+    region = _region.get()
+    if region is not None and region.is_here(task):
+        region.give_way()
+    else:
+        task._lease.give_way()

@@ -71,7 +71,7 @@ class Trace:
             If the scheduler is being traced already.
         """
         scheduler = self._scheduler
-        with scheduler._lock:
+        with scheduler._tracing:
             if scheduler._trace is not None:
                 raise RuntimeError(f"a trace is being written to {scheduler._trace.path} already: stop it first")
             core = scheduler._core
@@ -112,7 +112,7 @@ class Trace:
             self._file.close()
         except OSError as error:
             self._problem = self._problem or error
-        with self._scheduler._lock:
+        with self._scheduler._tracing:
             self._scheduler._trace = None
         if self._problem is not None:
             raise OSError(f"the trace {self.path} is not whole: {self._problem}") from self._problem

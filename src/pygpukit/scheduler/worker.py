@@ -7,12 +7,14 @@ import signal
 import socket
 import sys
 import threading
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pygpukit.scheduler import default
 from pygpukit.scheduler.parcel import pack_error, pack_result, unpack
 from pygpukit.scheduler.scheduler import Scheduler
+from pygpukit.scheduler.task import current_task
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -27,7 +29,7 @@ _TELL_SECONDS = 0.2
 # Python threads hand the interpreter over after this time at most: the one that listens must not wait for the function.
 _SWITCH_SECONDS = 500e-6
 
-_TOLD = ("submissions", "throttled", "throttled_seconds", "throttle_log", "waiting")
+_TOLD = ("submissions", "enforcement", "throttled", "throttled_seconds", "throttle_log", "waiting")
 _MEMORY = ("memory", "memory_peak", "evictions", "restores")
 
 
@@ -88,6 +90,10 @@ def _begin(turns: socket.socket, order: Order, say: Any) -> Task[Any]:
     def call() -> bytes:
         # Inside the task, so that arrays among the arguments are in its memory.
         fn, args, kwargs = unpack(order.call)
+        inside = current_task()
+        if inside is not None and inside._libraries is not None:
+            # Its modules are loaded by now.
+            inside._libraries.look()
         outcome = fn(*args, **kwargs)
         if hasattr(outcome, "__await__"):
             import asyncio
@@ -100,6 +106,9 @@ def _begin(turns: socket.socket, order: Order, say: Any) -> Task[Any]:
 
     def tell(_future: Any) -> None:
         error = task.exception()
+        # Over there nobody listens to turns any more when the result has come.
+        with suppress(Exception):
+            orders.report()
         say("figures", _figures(task))
         if error is not None:
             say("error", pack_error(error))

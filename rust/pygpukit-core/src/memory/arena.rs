@@ -93,6 +93,8 @@ pub struct Arena {
     /// Held while physical memory is made.
     pub(super) creating: Mutex<()>,
     pub(super) mover: Mover,
+    /// Guarantees that wait for memory which is in the way and cannot move.
+    pub(super) claims: AtomicUsize,
     pub(super) journal: Journal,
     state: Mutex<State>,
 }
@@ -111,6 +113,7 @@ impl Arena {
         Arc::new(Arena {
             total: device.props().total_memory,
             mover: Mover::new(HostStore::new(crate::cpu::host_memory() / 4)),
+            claims: AtomicUsize::new(0),
             journal: Journal::default(),
             spare: Mutex::default(),
             creating: Mutex::default(),

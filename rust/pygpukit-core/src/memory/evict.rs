@@ -247,7 +247,8 @@ impl Arena {
     /// Move a segment to the host now and wait for it. False when somebody uses it or has pinned it.
     pub(crate) fn evict(&self, segment: &Arc<Segment>, check: Check<'_>) -> Result<bool> {
         let _turn = self.take_turn(check)?;
-        if segment.state() == SegmentState::Resident && !self.start(segment)? {
+        let may_move = self.owner(segment).is_some_and(|owner| owner.is_evicting());
+        if segment.state() == SegmentState::Resident && !(may_move && self.start(segment)?) {
             return Ok(false);
         }
         self.finish(segment, check)?;

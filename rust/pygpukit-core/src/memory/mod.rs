@@ -25,7 +25,9 @@
 mod account;
 mod arena;
 mod cache;
+mod claim;
 mod evict;
+pub mod external;
 mod ferry;
 mod grow;
 mod host_copy;
@@ -46,6 +48,7 @@ pub(crate) mod uses;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 pub use arena::{Arena, ArenaMode};
+pub use claim::Claim;
 pub use evict::MoveStats;
 pub use grow::GrowBuffer;
 pub use host_copy::HostStats;

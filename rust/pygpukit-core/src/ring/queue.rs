@@ -363,11 +363,16 @@ impl<T, W: Wake> Queue<T, W> {
 
     /// Give up a wait. When it was woken already, somebody else is woken in its place.
     pub fn forget(&self, ticket: u64) {
+        self.forget_where(|known, _| known == ticket);
+    }
+
+    /// The same for the one wait of which this is true.
+    pub fn forget_where(&self, is_it: impl Fn(u64, &W) -> bool) {
         let mut state = self.state.lock();
         let State { getters, putters, watchers, .. } = &mut *state;
         let mut gone = None;
         for waiters in [getters, putters, watchers] {
-            if let Some(at) = waiters.iter().position(|(known, _)| *known == ticket) {
+            if let Some(at) = waiters.iter().position(|(ticket, waiter)| is_it(*ticket, waiter)) {
                 gone = waiters.remove(at);
                 break;
             }

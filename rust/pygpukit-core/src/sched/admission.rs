@@ -158,19 +158,25 @@ impl Admission {
         Ok(id)
     }
 
-    /// Remove a partition in which there are no tasks. Says who was admitted for it, in order.
-    pub fn remove_partition(&mut self, id: PartitionId) -> Result<Vec<TaskId>, PartitionError> {
+    /// Can a partition be removed? Not the device itself, nor one in which there are tasks.
+    pub fn check_removable(&self, id: PartitionId) -> Result<(), PartitionError> {
         if id == PartitionId::DEFAULT {
             return Err(RequestError("partition 'default' is the device itself and stays".to_string()).into());
         }
         let Some(partition) = self.partitions.get(&id) else {
             return Err(RequestError(format!("there is no partition {}", id.0)).into());
         };
-        let (tasks, waiting, demand) = (partition.tasks, partition.waiting, partition.demand);
+        let (tasks, waiting) = (partition.tasks, partition.waiting);
         if tasks + waiting > 0 {
             return Err(PartitionError::Busy { name: partition.spec.name.clone(), tasks, waiting });
         }
-        self.partitions.remove(&id);
+        Ok(())
+    }
+
+    /// Remove a partition in which there are no tasks. Says who was admitted for it, in order.
+    pub fn remove_partition(&mut self, id: PartitionId) -> Result<Vec<TaskId>, PartitionError> {
+        self.check_removable(id)?;
+        let Some(Partition { demand, .. }) = self.partitions.remove(&id) else { return Ok(Vec::new()) };
         self.device.ledger.get_back(&demand);
         self.whole.give_back(&demand);
         Ok(self.admit_waiting())

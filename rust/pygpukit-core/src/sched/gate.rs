@@ -13,11 +13,12 @@ use crate::device::{RawEvent, SharedDevice};
 use crate::error::Result;
 use crate::lane::Lane;
 use crate::runtime;
-use crate::stream::{Stream, wait_until};
+use crate::stream::Stream;
 
 use super::clock::Clock;
 use super::cost::{Batch, Costs};
 use super::lease::{Lease, Open, Own};
+use super::lending::{LENT_NS, Wide};
 #[cfg(unix)]
 use super::remote::Allowance;
 use super::turns::{Seat, Terms, Tier, Turns};
@@ -28,9 +29,12 @@ const AGAIN_NS: u64 = 30_000;
 /// A lone tenant's batches are read when there are so many.
 const UNREAD: usize = 4;
 
-/// A lane is lent when its tenant has been idle for this long, and a turn on it is this short.
-const LEND_AFTER_NS: u64 = 1_000_000;
-const LENT_NS: i64 = 250_000;
+/// The longest nap of who waits for a turn, where a device runs by itself and where waits are what lets it run.
+const NAP_NS: u64 = 20_000_000;
+const DEFERRED_NAP_NS: u64 = 20_000;
+
+/// The longest nap where the end of an operator wakes whoever waits for it.
+pub(super) const INSIDE_NS: u64 = 1_000_000;
 
 /// Rows of the trace kept.
 const TRACE: usize = 100_000;
@@ -88,18 +92,12 @@ pub struct Row {
     pub submissions: u32,
 }
 
-/// A wider lane for turns that begin while its owners are idle.
-struct Wide {
-    lane: Arc<Lane>,
-    owners: Vec<Arc<Gate>>,
-}
-
 pub(super) struct Inner {
     /// The lane of the open turn.
-    lane: Arc<Lane>,
+    pub(super) lane: Arc<Lane>,
     /// The lane of later turns.
-    base: Arc<Lane>,
-    wide: Option<Wide>,
+    pub(super) base: Arc<Lane>,
+    pub(super) wide: Option<Wide>,
     pub turns: Turns,
     pub costs: Costs,
     pub(super) seats: Vec<Option<Arc<Lease>>>,
@@ -107,6 +105,8 @@ pub(super) struct Inner {
     pub(super) closing: bool,
     /// Ends of the last batch on the lane.
     pub(super) last: Marks,
+    /// Ends of the last batch on a wider lane: owners of its parts wait for these, and for no later ones.
+    pub(super) last_wide: Marks,
     pub(super) spans: VecDeque<Span>,
     /// A mark that was passed, and when on the scheduler's clock.
     anchor: Option<(Arc<Mark>, u64)>,
@@ -118,19 +118,25 @@ pub(super) struct Inner {
 
 pub struct Gate {
     /// Who may use this lane while its tenant is idle.
-    borrower: Mutex<Weak<Gate>>,
+    pub(super) borrower: Mutex<Weak<Gate>>,
     device: SharedDevice,
     clock: Arc<dyn Clock>,
+    pub(super) longest_nap_ns: u64,
+    /// Submissions end with their work: whoever is inside says when it is not any more.
+    pub(super) runs_at_once: bool,
     spare: Arc<Mutex<Vec<RawEvent>>>,
-    inner: Mutex<Inner>,
+    pub(super) inner: Mutex<Inner>,
 }
 
 impl Gate {
     pub fn new(lane: &Arc<Lane>, clock: Arc<dyn Clock>) -> Arc<Gate> {
+        let deferred = lane.device().props().features.contains(&"deferred");
         Arc::new(Gate {
             borrower: Mutex::default(),
             device: lane.device().clone(),
             clock,
+            longest_nap_ns: if deferred { DEFERRED_NAP_NS } else { NAP_NS },
+            runs_at_once: lane.device().runs_at_once(),
             spare: Arc::default(),
             inner: Mutex::new(Inner {
                 lane: lane.clone(),
@@ -141,6 +147,7 @@ impl Gate {
                 seats: Vec::new(),
                 closing: false,
                 last: Marks::new(),
+                last_wide: Marks::new(),
                 spans: VecDeque::new(),
                 anchor: None,
                 trace: None,
@@ -191,65 +198,13 @@ impl Gate {
         }
     }
 
-    /// Let turns use a wider lane while the tenants of these gates, whose lanes it covers, are idle.
-    pub fn set_wide(self: &Arc<Self>, lane: &Arc<Lane>, owners: Vec<Arc<Gate>>) {
-        for owner in &owners {
-            *owner.borrower.lock() = Arc::downgrade(self);
-        }
-        let mut inner = self.inner.lock();
-        if inner.is_wide() {
-            inner.close();
-        }
-        inner.wide = (!owners.is_empty()).then(|| Wide { lane: lane.clone(), owners });
-    }
-
-    /// Lend this gate's lane, if its tenant has been idle for a while: its next submission takes it back.
-    fn lend(&self, now: u64) -> bool {
-        // Its tenant may be taking the lane back, and wait for us: then it is not idle.
-        let Some(inner) = self.inner.try_lock() else { return false };
-        let lent = inner.seats.iter().flatten().all(|lease| {
-            let mut own = lease.own();
-            let idle = now > own.busy_until + LEND_AFTER_NS;
-            own.lent |= idle;
-            idle
-        });
-        lent && !inner.closing
-    }
-
-    /// Take a lent lane back: the borrower's turn ends. None: somebody is still inside of it.
-    pub(super) fn take_back(&self) -> Result<Option<Marks>> {
-        let Some(borrower) = self.borrower.lock().upgrade() else { return Ok(Some(Marks::new())) };
-        let mut inner = borrower.inner.lock();
-        if inner.is_wide() {
-            inner.close();
-            if !inner.settle(&borrower)? {
-                return Ok(None);
-            }
-            inner.wake_next();
-        }
-        Ok(Some(inner.last.clone()))
-    }
-
-    /// Wait until nothing that was submitted before a `set_lane` runs on the lane it left.
-    pub fn drain(&self, check: &mut dyn FnMut() -> Result<()>) -> Result<()> {
-        wait_until(check, || {
-            self.device.poll()?;
-            let mut inner = self.inner.lock();
-            let settled = inner.settle(self)?;
-            inner.harvest(self)?;
-            let moved = inner.lane.id() == inner.base.id() || !inner.turns.holds_any();
-            let passed =
-                inner.last.iter().try_fold(true, |all, mark| Ok::<_, crate::error::Error>(all && mark.is_passed()?))?;
-            Ok(settled && moved && passed)
-        })
-    }
-
     pub(super) fn set_terms(&self, seat: Seat, terms: Terms) {
         self.inner.lock().turns.set_terms(seat, terms);
     }
 
     pub(super) fn begin_job(&self, seat: Seat, deadline: u64, budget_ns: u64) {
-        self.inner.lock().turns.begin_job(seat, deadline, budget_ns);
+        let now = self.now();
+        self.inner.lock().turns.begin_job(seat, now, deadline, budget_ns);
     }
 
     pub(super) fn end_job(&self, seat: Seat) {
@@ -257,16 +212,18 @@ impl Gate {
     }
 
     /// A tenant that waited does not any more.
-    pub(super) fn withdraw(&self, seat: Seat) {
+    pub(super) fn withdraw(&self, lease: &Arc<Lease>) {
         let mut inner = self.inner.lock();
-        inner.turns.withdraw(seat);
+        if inner.is_seated(lease) {
+            inner.turns.withdraw(lease.seat());
+        }
         inner.wake_next();
     }
 
     /// A tenant goes. What it submitted is measured when it ends.
     pub(super) fn leave(&self, lease: &Arc<Lease>) {
         let mut inner = self.inner.lock();
-        if inner.seats.get(lease.seat()).and_then(Option::as_ref).is_none_or(|known| !Arc::ptr_eq(known, lease)) {
+        if !inner.is_seated(lease) {
             return;
         }
         inner.turns.withdraw(lease.seat());
@@ -341,25 +298,18 @@ impl Drop for Gate {
 }
 
 impl Inner {
-    fn is_wide(&self) -> bool {
-        self.lane.id() != self.base.id()
-    }
-
-    /// The lane a turn that begins now is on.
-    fn lane_now(&self, now: u64) -> Arc<Lane> {
-        match &self.wide {
-            Some(wide) if wide.owners.iter().all(|owner| owner.lend(now)) => wide.lane.clone(),
-            _ => self.base.clone(),
-        }
+    /// Is nobody on the lane before the last `set_lane` any more?
+    pub(super) fn has_moved(&self) -> bool {
+        self.lane.id() == self.base.id() || !self.turns.holds_any()
     }
 
     /// A further quantum of the open turn; None when it has to begin anew, on another lane.
-    pub(super) fn renew(&mut self, seat: Seat, now: u64) -> Option<i64> {
-        if self.wide.is_some() && self.lane_now(now).id() != self.lane.id() {
+    pub(super) fn renew(&mut self, lease: &Lease, now: u64) -> Option<i64> {
+        if self.wide.is_some() && self.lane_now(lease, now).id() != self.lane.id() {
             self.close();
             return None;
         }
-        let left = self.turns.open(seat, now);
+        let left = self.turns.open(lease.seat(), now);
         Some(self.allowed(if self.is_wide() { left.min(LENT_NS) } else { left }))
     }
 
@@ -388,8 +338,14 @@ impl Inner {
         }
         let Some(lease) = self.turns.holder().and_then(|seat| self.seats.get(seat)?.clone()) else { return Ok(()) };
         let mut own = lease.own();
-        if own.streams.iter().any(|stream| stream.is_entered()) || !self.is_idle(gate, &own)? {
-            own.busy_until = own.busy_until.max(now + AGAIN_NS);
+        if own.held.is_long(now) {
+            // It is waited for anyway, when the turn is closed, and wakes whoever waits.
+            return Ok(());
+        }
+        let inside = own.is_entered();
+        if inside || !self.is_idle(gate, &own)? {
+            own.awaited = inside && gate.runs_at_once;
+            own.busy_until = own.busy_until.max(now + if own.awaited { INSIDE_NS } else { AGAIN_NS });
             self.turns.expect_busy_until(own.busy_until);
         }
         Ok(())
@@ -410,10 +366,14 @@ impl Inner {
         }
         self.absorb();
         let mut own = lease.own();
-        let cut = self.cut(gate, &lease, &mut own);
+        let mut cut = self.cut(gate, &lease, &mut own);
         if cut.is_err() {
             self.give_up(gate, &lease, &mut own);
+        } else if own.unmarked {
+            // Nobody else was there when the work began. Whoever is now follows it all the same.
+            cut = self.mark_end(gate, &own).map(drop);
         }
+        own.unmarked = false;
         own.streams.clear();
         own.left = 0;
         drop(own);
@@ -425,10 +385,13 @@ impl Inner {
         cut.map(|()| true)
     }
 
-    /// Is the turn in another process?
-    pub(super) fn is_away(&self) -> bool {
+    /// Has another process the turn, or another library?
+    pub(super) fn is_slow(&self) -> bool {
         let holder = self.turns.holder().and_then(|seat| self.seats.get(seat)?.as_ref());
-        holder.is_some_and(|lease| lease.own().is_away())
+        holder.is_some_and(|lease| {
+            let own = lease.own();
+            own.is_away() || own.held.any()
+        })
     }
 
     /// End the holder's turn: nothing more joins it.
@@ -444,6 +407,11 @@ impl Inner {
         }
     }
 
+    /// Is the tenant still here? Its seat may be another's by now.
+    pub(super) fn is_seated(&self, lease: &Arc<Lease>) -> bool {
+        self.seats.get(lease.seat()).and_then(Option::as_ref).is_some_and(|known| Arc::ptr_eq(known, lease))
+    }
+
     fn free(&mut self, seat: Seat) {
         self.turns.quit(seat);
         if let Some(place) = self.seats.get_mut(seat) {
@@ -453,8 +421,7 @@ impl Inner {
 
     /// Begin a tenant's turn.
     pub(super) fn open(&mut self, lease: &Arc<Lease>, now: u64) {
-        // A process cannot give lent SMs back at once.
-        self.lane = if lease.own().is_apart() { self.base.clone() } else { self.lane_now(now) };
+        self.lane = self.lane_now(lease, now);
         let mut left = self.turns.open(lease.seat(), now);
         if self.is_wide() {
             left = left.min(LENT_NS);
@@ -531,8 +498,7 @@ impl Inner {
             self.give_up(gate, lease, own);
             return Ok(());
         };
-        let ends: Result<Marks> = own.streams.iter().map(|stream| gate.mark(stream)).collect();
-        let ends = match ends {
+        let ends = match self.mark_end(gate, own) {
             Ok(ends) => ends,
             Err(error) => {
                 own.open = Some(Open { start: Some(start), ..open });
@@ -540,12 +506,23 @@ impl Inner {
             }
         };
         let tier = self.turns.tier().unwrap_or(Tier::Excess);
-        self.last.clone_from(&ends);
         let (sms, lane) = (self.lane.sm_count(), self.lane.id());
         let (predicted, batch) = (open.predicted, open.batch);
         let submitted = (open.begun, gate.now());
         self.spans.push_back(Span { lease: lease.clone(), tier, predicted, batch, start, ends, sms, lane, submitted });
         Ok(())
+    }
+
+    /// Whoever is next follows what is on the tenant's streams now.
+    fn mark_end(&mut self, gate: &Gate, own: &Own) -> Result<Marks> {
+        let ends = own.streams.iter().map(|stream| gate.mark(stream)).collect::<Result<Marks>>()?;
+        if !ends.is_empty() {
+            self.last.clone_from(&ends);
+            if self.is_wide() {
+                self.last_wide.clone_from(&ends);
+            }
+        }
+        Ok(ends)
     }
 
     /// The open batch cannot be measured: it is charged as predicted.
@@ -592,7 +569,8 @@ impl Inner {
             for mark in &span.ends {
                 measured = measured.max(span.start.until(mark)?);
             }
-            self.turns.measured(span.lease.seat(), span.tier, span.predicted, measured);
+            let seat = self.is_seated(&span.lease).then(|| span.lease.seat());
+            self.turns.measured(seat, span.tier, span.submitted.0, span.predicted, measured);
             self.report(span.predicted, measured);
             self.costs.learn(&span.batch, measured);
             span.lease.learned(&span.batch, measured);
@@ -646,6 +624,11 @@ impl Inner {
 /// For turns of other processes.
 #[cfg(unix)]
 impl Inner {
+    /// Has work of somebody who has ended not been measured yet?
+    pub(super) fn awaits_ended(&self) -> bool {
+        self.spans.iter().any(|span| span.lease.is_ended())
+    }
+
     /// What is in flight will never be measured.
     pub(super) fn forget_spans(&mut self) {
         while let Some(span) = self.spans.pop_front() {

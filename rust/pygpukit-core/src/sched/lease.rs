@@ -19,7 +19,8 @@ use crate::slices::SLICE_NS;
 use crate::stream::{Entered, Stream};
 
 use super::cost::{Batch, Costs, count};
-use super::gate::{Gate, Inner, Mark};
+use super::external::Held;
+use super::gate::{Gate, INSIDE_NS, Inner, Mark};
 #[cfg(unix)]
 use super::remote::{Away, Health};
 use super::turns::{Seat, Step, Terms};
@@ -69,6 +70,10 @@ pub(super) struct Own {
     pub busy_until: u64,
     pub streams: SmallVec<[Arc<Stream>; 2]>,
     pub open: Option<Open>,
+    /// Somebody wants to be woken when the operator that runs has ended.
+    pub awaited: bool,
+    /// Work of the turn ended without a mark.
+    pub unmarked: bool,
     /// The next submission is of a kind that was never measured, and is measured alone.
     probe: Option<u64>,
     /// Nothing joins the open batch any more.
@@ -77,8 +82,10 @@ pub(super) struct Own {
     rests: u32,
     /// Of the tenant's own work: others may call the same kernels with other arguments.
     costs: Costs,
-    submissions: u64,
+    pub submissions: u64,
     slices: u64,
+    /// Other libraries submit to streams of the turn.
+    pub held: Held,
     /// The turn is in another process.
     #[cfg(unix)]
     pub away: Option<Away>,
@@ -87,7 +94,7 @@ pub(super) struct Own {
 }
 
 impl Own {
-    fn has(&self, stream: &Stream) -> bool {
+    pub fn has(&self, stream: &Stream) -> bool {
         self.streams.iter().any(|known| known.id() == stream.id())
     }
 
@@ -106,9 +113,18 @@ impl Own {
         false
     }
 
+    /// Can lent SMs not be given back at once?
+    pub fn is_slow_to_leave(&self) -> bool {
+        self.is_apart() || self.held.ever()
+    }
+
     /// May something still join the turn, though it was closed?
     pub fn is_busy(&self) -> bool {
-        self.is_away() || self.streams.iter().any(|stream| stream.is_entered())
+        self.is_away() || self.held.any() || self.is_entered()
+    }
+
+    pub fn is_entered(&self) -> bool {
+        self.streams.iter().any(|stream| stream.is_entered())
     }
 }
 
@@ -236,14 +252,28 @@ impl Lease {
     pub(crate) fn try_enter<'a>(&self, stream: &'a Arc<Stream>, kind: u64) -> Option<Entered<'a>> {
         let now = self.gate.now();
         let mut own = self.own.lock();
-        let own = &mut *own;
+        if own.held.any() && own.held.is_here() {
+            // The turn is this thread's until it lets go of it.
+            let joined = own.has(stream);
+            own.submissions += u64::from(joined);
+            return joined.then(|| stream.enter());
+        }
+        self.reserve(&mut own, stream, kind, now)?;
+        Some(stream.enter())
+    }
+
+    /// Take the predicted cost of work of this kind from the turn, if that allows it now.
+    #[inline]
+    pub(super) fn reserve(&self, own: &mut Own, stream: &Stream, kind: u64, now: u64) -> Option<()> {
         let kind = on_lane(kind, own.lane);
-        if !own.holds || own.lent || own.left <= 0 || own.cut || !own.has(stream) {
+        // A batch that another thread's library submits to goes on until that has ended, whatever else joins it.
+        let held = own.held.any();
+        if !own.holds || own.lent || own.left <= 0 || (own.cut && !held) || !own.has(stream) {
             return None;
         }
         let open = own.open.as_mut()?;
         let gap = open.start.is_some() && open.predicted > 0 && now > own.busy_until + GAP_NS;
-        if gap || open.predicted >= BATCH_NS {
+        if (gap || open.predicted >= BATCH_NS) && !held {
             return None;
         }
         let cost = match own.costs.predict(kind) {
@@ -253,6 +283,7 @@ impl Lease {
                 own.cut = true;
                 UNKNOWN_NS
             }
+            None if held => UNKNOWN_NS,
             None => return None,
         };
         open.predicted += cost;
@@ -261,19 +292,23 @@ impl Lease {
         own.spent += cost;
         own.busy_until = own.busy_until.max(now) + cost as u64;
         own.submissions += 1;
-        Some(stream.enter())
+        Some(())
     }
 
     /// Wait until `try_enter` has a chance.
     pub(crate) fn await_turn(self: &Arc<Self>, stream: &Arc<Stream>, kind: u64) -> Result<()> {
-        if self.advance(stream, kind)?.is_none() {
-            return Ok(());
-        }
-        self.waiting.fetch_add(1, Ordering::AcqRel);
-        let waited = runtime::blocking(&mut || self.wait(stream, kind));
-        self.waiting.fetch_sub(1, Ordering::AcqRel);
+        let waited = match self.advance(stream, kind) {
+            Ok(Some(_)) => {
+                self.waiting.fetch_add(1, Ordering::AcqRel);
+                let waited = runtime::blocking(&mut || self.wait(stream, kind));
+                self.waiting.fetch_sub(1, Ordering::AcqRel);
+                waited
+            }
+            done => done.map(drop),
+        };
         if waited.is_err() {
-            self.gate.withdraw(self.seat);
+            // Others would leave the next turn to one that never comes.
+            self.gate.withdraw(self);
         }
         waited
     }
@@ -295,7 +330,7 @@ impl Lease {
             }
             let mut woken = self.woken.lock();
             if !*woken && until > now {
-                self.bell.wait_for(&mut woken, Duration::from_nanos((until - now).min(20_000_000)));
+                self.bell.wait_for(&mut woken, Duration::from_nanos((until - now).min(self.gate.longest_nap_ns)));
             }
         }
         let ns = self.gate.now().saturating_sub(began);
@@ -311,14 +346,20 @@ impl Lease {
             return Err(Error::TaskEnded(format!("task '{}' has ended and cannot use the device any more", self.name)));
         }
         inner.catch_up(gate, self.seat)?;
+        if self.own.lock().held.is_here() {
+            let joined = inner.join_held(gate, self, stream)?;
+            return Ok((!joined).then_some((gate.now() + 20_000, Waited::Turn)));
+        }
         loop {
             let now = gate.now();
             if !inner.settle(gate)? {
                 // Somebody is inside a stream of a turn that has ended: a moment on CUDA, an operator on the CPU device.
-                if inner.is_away() {
-                    // A turn that another process has takes longer to come back, which wakes whoever is next.
+                inner.refuse_own_wait()?;
+                if gate.runs_at_once || inner.is_slow() {
+                    // An operator, or a turn that another process or library has, takes longer. Its end wakes whoever is
+                    // next.
                     inner.turns.arrive(self.seat, now);
-                    return Ok(Some((now + 1_000_000, Waited::Turn)));
+                    return Ok(Some((now + INSIDE_NS, Waited::Turn)));
                 }
                 return Ok(Some((now + 20_000, Waited::Turn)));
             }
@@ -329,6 +370,11 @@ impl Lease {
                 own.lent = false;
                 own.streams.clear();
                 own.open = None;
+                // It was idle when the lane was lent.
+                own.unmarked = false;
+            }
+            if inner.leave_lent(self) {
+                continue;
             }
             if inner.turns.holds(self.seat) && self.own.lock().left > 0 {
                 let ready = self.prepare(&mut inner, stream, kind)?;
@@ -340,7 +386,7 @@ impl Lease {
             inner.turns.arrive(self.seat, now);
             #[cfg(unix)]
             if !inner.is_allowed(gate, now)? {
-                inner.cut(gate, self, &mut self.own.lock())?;
+                inner.pause(gate, self)?;
                 return Ok(Some((now + 20_000_000, Waited::Turn)));
             }
             match inner.turns.step(self.seat, now) {
@@ -350,7 +396,7 @@ impl Lease {
                     inner.wake_next();
                 }
                 Step::Renew => {
-                    if let Some(left) = inner.renew(self.seat, now) {
+                    if let Some(left) = inner.renew(self, now) {
                         let mut own = self.own.lock();
                         own.left = left;
                         own.busy_until = inner.turns.busy_until();
@@ -362,10 +408,10 @@ impl Lease {
                         inner.wake(next);
                     }
                     // The batch ends before the pause, or the pause would be in it.
-                    inner.cut(gate, self, &mut self.own.lock())?;
+                    inner.pause(gate, self)?;
                     let why = match wake {
+                        _ if inner.turns.is_limited(self.seat) => Waited::Limit,
                         Some(_) => Waited::Turn,
-                        None if inner.turns.is_limited(self.seat) => Waited::Limit,
                         None if inner.turns.holder().is_none_or(|seat| seat == self.seat) => Waited::InFlight,
                         None => Waited::Turn,
                     };
@@ -397,8 +443,10 @@ impl Lease {
         let (mut full, mut idle) = (false, false);
         if let Some(open) = &own.open {
             let gap = open.start.is_some() && open.predicted > 0 && now > own.busy_until + GAP_NS;
-            idle = gap && inner.is_idle(gate, &own)?;
+            idle = gap && !own.held.any() && inner.is_idle(gate, &own)?;
             full = own.cut || open.predicted >= BATCH_NS || (probe && open.predicted > 0);
+            // What another library submits meanwhile belongs to the batch that is open.
+            full &= !own.held.any();
             if gap && !idle {
                 own.busy_until = now;
             }
@@ -428,7 +476,7 @@ impl Lease {
         let gate = &self.gate;
         let mut inner = gate.lock();
         let mut own = self.own.lock();
-        if !own.holds || own.open.as_ref().is_none_or(|open| open.predicted == 0) {
+        if !own.holds || own.held.any() || own.open.as_ref().is_none_or(|open| open.predicted == 0) {
             return;
         }
         // What cannot be marked now is charged as predicted.
@@ -439,6 +487,7 @@ impl Lease {
         if inner.turns.is_alone(self.seat) && !own.rests.is_multiple_of(RARE_SAMPLE) {
             // Marks around a short request would take as long as the request; on a lane of its own nobody needs them.
             own.open = Some(Open { start: None, predicted: 0, batch: Batch::new(), begun: gate.now() });
+            own.unmarked = true;
             own.cut = false;
         }
     }
@@ -462,10 +511,23 @@ impl Lease {
         let gate = &self.gate;
         let mut inner = gate.lock();
         let mut own = self.own.lock();
+        if own.held.any() {
+            return;
+        }
         own.busy_until = gate.now();
         if own.holds && own.open.as_ref().is_some_and(|open| open.start.is_some()) {
             // What cannot be marked now is charged as predicted.
             let _ = inner.cut(gate, self, &mut own);
+        }
+        let (awaited, now) = (std::mem::take(&mut own.awaited), own.busy_until);
+        drop(own);
+        if awaited {
+            inner.turns.expect_idle_by(now);
+        }
+        if awaited || inner.closing {
+            // Should the end not be marked now, whoever is next does it.
+            let _ = inner.settle(gate);
+            inner.wake_next();
         }
     }
 

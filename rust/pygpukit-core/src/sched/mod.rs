@@ -4,10 +4,13 @@ pub mod admission;
 pub mod clock;
 pub mod cost;
 pub mod decision;
+mod drain;
 mod edf;
+mod external;
 mod gate;
 mod lease;
 mod ledger;
+mod lending;
 pub mod partition;
 #[cfg(unix)]
 mod remote;

@@ -69,6 +69,11 @@ impl PartitionSpec {
                 "compute_limit={limit} of partition '{name}' is below compute={compute}: raise it"
             ));
         }
+        if self.compute_limit == Some(Share::ZERO) {
+            return invalid(format!(
+                "compute_limit=0 of partition '{name}' would never let a task run: give a number above 0"
+            ));
+        }
         let (lowest, highest) = self.priority_band;
         if lowest > highest {
             return invalid(format!(

@@ -29,6 +29,9 @@ const IDLE_NS: u64 = 250_000;
 /// How soon something is looked at again that nobody tells about.
 const AGAIN_NS: u64 = 20_000;
 
+/// And something that wakes whoever waits for it.
+const SLOW: Duration = Duration::from_millis(1);
+
 /// Work that is on its way out is looked for this often when it takes longer than predicted.
 const LATE_NS: u64 = 500_000;
 
@@ -297,10 +300,12 @@ impl Lease {
             if self.is_ended() {
                 return Ok(Duration::ZERO);
             }
-            if !inner.settle(gate)? {
-                return Ok(if self.own().away.is_some() { LOOK } else { Duration::from_nanos(AGAIN_NS) });
-            }
+            let settled = inner.settle(gate)?;
             inner.turns.arrive(self.seat(), now);
+            if !settled {
+                // A turn that another process or library has comes back with a word.
+                return Ok(if inner.is_slow() { SLOW } else { Duration::from_nanos(AGAIN_NS) });
+            }
             let step = inner.turns.step(self.seat(), now);
             match step {
                 // It runs beside what is on the device, so that has to be over.
@@ -394,16 +399,17 @@ impl Lease {
 
     fn account(self: &Arc<Self>, inner: &mut Inner, tier: Tier, report: Report) {
         let now = self.gate().now();
-        if inner.turns.holds(self.seat()) {
+        let seated = inner.is_seated(self);
+        if seated && inner.turns.holds(self.seat()) {
             {
                 let mut own = self.own();
                 own.spent += report.spent;
                 own.busy_until = now.saturating_add_signed(report.ahead);
             }
             inner.absorb();
-            inner.turns.measured(self.seat(), tier, report.covered, report.measured);
+            inner.turns.measured(Some(self.seat()), tier, now, report.covered, report.measured);
             inner.turns.expect_idle_by(now.saturating_add_signed(report.ahead));
-        } else {
+        } else if seated {
             inner.turns.charge(self.seat(), tier, report.spent + report.measured - report.covered);
         }
         if report.measured > 0 {
@@ -496,9 +502,17 @@ impl Inner {
         Ok(passed && self.spans.is_empty())
     }
 
+    /// End a turn that was closed; has everything of it ended?
+    fn try_end(&mut self, gate: &Gate) -> Result<bool> {
+        if !self.settle(gate)? {
+            return Ok(false);
+        }
+        self.harvest(gate)?;
+        self.is_over()
+    }
+
     /// Is the holder's work done, all of it?
     pub(super) fn is_at_rest(&mut self, gate: &Gate) -> Result<bool> {
-        gate.poll()?;
         let holder = self.turns.holder().and_then(|seat| self.seats.get(seat)?.clone());
         if let Some(lease) = holder.filter(|_| !self.closing) {
             let mut own = lease.own();
@@ -542,6 +556,28 @@ impl Gate {
         Ok(())
     }
 
+    /// Say what those have used that have ended here: before anybody over there hears of their end.
+    pub fn report(&self) -> Result<()> {
+        while !runtime::exiting() {
+            self.poll()?;
+            let mut inner = self.lock();
+            inner.settle(self)?;
+            inner.harvest(self)?;
+            if !inner.awaits_ended() {
+                let now = self.now();
+                let at_rest = inner.is_at_rest(self)?;
+                inner.tell(now, Message::Idle);
+                if let Some(allowance) = &mut inner.allowance {
+                    allowance.idle = at_rest;
+                }
+                break;
+            }
+            drop(inner);
+            std::thread::sleep(Duration::from_nanos(AGAIN_NS));
+        }
+        Ok(())
+    }
+
     /// How long to listen before it is worth looking whether the device is idle.
     fn until_idle(&self) -> Duration {
         let mut inner = self.lock();
@@ -557,10 +593,10 @@ impl Gate {
     }
 
     fn tell_if_idle(&self) {
-        let mut inner = self.lock();
-        if !inner.is_idle_news() {
+        if !self.lock().is_idle_news() || self.poll().is_err() {
             return;
         }
+        let mut inner = self.lock();
         inner.absorb();
         let now = self.now();
         if now >= inner.turns.busy_until() + IDLE_NS && inner.is_at_rest(self).unwrap_or(false) {
@@ -580,8 +616,10 @@ impl Gate {
             inner.close();
         }
         while !runtime::exiting() {
+            // Not under the lock: what runs may want it, or the interpreter, whose holder waits for the lock.
+            let polled = self.poll();
             let mut inner = self.lock();
-            let over = self.try_end(&mut inner);
+            let over = polled.and_then(|()| inner.try_end(self));
             let now = self.now();
             match over {
                 Ok(false) => {
@@ -601,15 +639,6 @@ impl Gate {
                 }
             }
         }
-    }
-
-    fn try_end(&self, inner: &mut Inner) -> Result<bool> {
-        self.poll()?;
-        if !inner.settle(self)? {
-            return Ok(false);
-        }
-        inner.harvest(self)?;
-        inner.is_over()
     }
 }
 

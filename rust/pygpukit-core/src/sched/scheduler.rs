@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 
 use crate::error::{Error, Result};
 use crate::lane::Lane;
-use crate::memory::{ArenaMode, Pool, PoolOptions};
+use crate::memory::{ArenaMode, Claim, Pool, PoolOptions};
 use crate::runtime::DeviceState;
 use crate::stream::Stream;
 
@@ -83,6 +83,8 @@ struct Book {
     tenants: HashMap<TaskId, Arc<Tenant>>,
     /// Groups of tasks with a lane of their own.
     own: HashMap<TaskId, Vec<usize>>,
+    /// Admitted tasks that cannot start because memory in their way cannot move now, and why.
+    delayed: HashMap<TaskId, (Claim, String)>,
     tracing: bool,
     /// Rows of lanes that are no more, until they are taken.
     traced: Vec<Row>,
@@ -131,6 +133,7 @@ impl Scheduler {
             partitions: HashMap::new(),
             tenants: HashMap::new(),
             own: HashMap::new(),
+            delayed: HashMap::new(),
             tracing: false,
             traced: Vec::new(),
         };
@@ -167,7 +170,9 @@ impl Scheduler {
     }
 
     pub fn submit(&self, request: Request) -> Result<(TaskId, Decision)> {
-        Ok(self.book.lock().admission.submit(request)?)
+        let mut book = self.book.lock();
+        book.room(request.partition).ok_or_else(|| gone(request.partition))?;
+        Ok(book.admission.submit(request)?)
     }
 
     pub fn evaluate(&self, request: &Request) -> Result<Decision> {
@@ -190,8 +195,10 @@ impl Scheduler {
         self.book.lock().admission.usage()
     }
 
+    /// One that tasks can run in: not while it is made or removed.
     pub fn find_partition(&self, name: &str) -> Option<PartitionId> {
-        self.book.lock().admission.find_partition(name)
+        let book = self.book.lock();
+        book.admission.find_partition(name).filter(|id| book.room(*id).is_some())
     }
 
     pub fn partition_spec(&self, id: PartitionId) -> Option<PartitionSpec> {
@@ -218,6 +225,11 @@ impl Scheduler {
         self.book.lock().room(partition).map(|room| room.pool.clone())
     }
 
+    /// Why an admitted task could not start, and should try again: others had filled the device, and the host too.
+    pub fn delay(&self, id: TaskId) -> Option<String> {
+        self.book.lock().delayed.get(&id).map(|(_, why)| why.clone())
+    }
+
     /// Give an admitted task its lane and its memory. `check` runs while the device is waited for.
     pub fn start(
         &self,
@@ -232,7 +244,17 @@ impl Scheduler {
         };
         let parent = self.pool(placement.partition).ok_or_else(|| gone(placement.partition))?;
         let options = PoolOptions { sandbox, ..memory_of(&placement, &request, &parent) };
-        let pool = parent.child_with(name, options, check)?;
+        let made = parent.child_with(name, options, check);
+        {
+            let mut book = self.book.lock();
+            let before = book.delayed.remove(&id);
+            if let Err(Error::HostMemory(why)) = &made {
+                // A later try has a new reason, and the same claim.
+                let claim = before.map_or_else(|| Claim::new(parent.arena()), |(claim, _)| claim);
+                book.delayed.insert(id, (claim, why.clone()));
+            }
+        }
+        let pool = made?;
         let gate = match placement.mode {
             Mode::OwnLane(width) => self.give_lane(id, placement.partition, width, check)?,
             Mode::TimeShare | Mode::Process => {
@@ -256,7 +278,7 @@ impl Scheduler {
                 Ok(tenant)
             }
             Err(error) => {
-                self.take_lane_back(id, placement.partition, check)?;
+                self.take_lane_back(id, placement.partition);
                 Err(error)
             }
         }
@@ -269,33 +291,37 @@ impl Scheduler {
             tenant.lease.end();
             self.stop_lending(tenant);
             // Its SMs and its memory are others' when nothing of it runs any more.
-            tenant.lease.gate().drain(check)?;
-            self.take_lane_back(id, tenant.placement.partition, check)?;
+            tenant.lease.gate().drain_of(&tenant.lease, check)?;
+            self.take_lane_back(id, tenant.placement.partition);
         }
         let mut book = self.book.lock();
         book.tenants.remove(&id);
+        book.delayed.remove(&id);
         if let Some(tenant) = tenant {
             book.keep_trace(tenant.lease.gate());
             self.set_unscheduled(&book);
             // What is left of its arrays is nobody's: not held, and the first to go.
             tenant.pool.set_floor(0);
             tenant.pool.set_rank(0);
+            tenant.pool.loosen();
             tenant.pool.open_sandbox();
             tenant.pool.close()?;
         }
         Ok(book.admission.release(id))
     }
 
+    /// Set a part of the device aside. Tasks find it when there is room for them.
     pub fn create_partition(&self, spec: PartitionSpec, check: &mut Check<'_>) -> Result<PartitionId> {
         let id = self.book.lock().admission.create_partition(spec.clone())?;
         let made = self.make_room(id, &spec, check);
+        let mut book = self.book.lock();
         match made {
             Ok(room) => {
-                self.book.lock().partitions.insert(id, room);
+                book.partitions.insert(id, room);
                 Ok(id)
             }
             Err(error) => {
-                let _ = self.book.lock().admission.remove_partition(id);
+                let _ = book.admission.remove_partition(id);
                 Err(error)
             }
         }
@@ -315,30 +341,30 @@ impl Scheduler {
             return Ok(Room { gate, pool, groups: Vec::new() });
         }
         let groups = self.take_groups(PartitionId::DEFAULT, sms, check)?;
-        let lane = self.state.lanes.get(self.fine, &groups)?;
+        let lane = self.lane_of(PartitionId::DEFAULT, &groups)?;
         let gate = Gate::new(&lane, self.clock.clone());
         gate.set_trace(self.book.lock().tracing);
         Ok(Room { gate, pool, groups })
     }
 
     /// Returns the tasks admitted in its place.
-    pub fn remove_partition(&self, id: PartitionId, check: &mut Check<'_>) -> Result<Vec<TaskId>> {
-        let (admitted, room) = {
+    pub fn remove_partition(&self, id: PartitionId) -> Result<Vec<TaskId>> {
+        let room = {
             let mut book = self.book.lock();
-            let admitted = book.admission.remove_partition(id)?;
-            let room = book.partitions.remove(&id);
-            if let Some(room) = &room {
-                book.keep_trace(&room.gate);
-            }
-            (admitted, room)
+            book.admission.check_removable(id)?;
+            // Nobody finds it any more, and so nobody is admitted to it.
+            book.partitions.remove(&id).ok_or_else(|| gone(id))?
         };
-        if let Some(room) = room {
-            room.pool.close()?;
-            if !room.groups.is_empty() {
-                self.give_groups_back(PartitionId::DEFAULT, room.groups, check)?;
-            }
+        if let Err(error) = room.pool.close() {
+            self.book.lock().partitions.insert(id, room);
+            return Err(error);
         }
-        Ok(admitted)
+        if !room.groups.is_empty() {
+            self.give_groups_back(PartitionId::DEFAULT, room.groups);
+        }
+        let mut book = self.book.lock();
+        book.keep_trace(&room.gate);
+        Ok(book.admission.remove_partition(id)?)
     }
 
     /// Begin or end keeping a trace of turns.
@@ -403,11 +429,10 @@ impl Scheduler {
     /// Work of nobody takes turns with the tasks while there are any.
     fn set_unscheduled(&self, book: &Book) {
         let now = self.state.unscheduled();
-        let wanted = !book.tenants.is_empty();
-        if wanted == now.is_some() {
-            return;
-        }
-        if wanted {
+        if !book.tenants.is_empty() {
+            if now.is_some() {
+                return;
+            }
             let terms = Terms {
                 class: Class::Burstable,
                 request: 0,
@@ -418,7 +443,10 @@ impl Scheduler {
                 lead_ns: LEAD_NS,
             };
             self.state.set_unscheduled(Some(book.device.gate.join("(unscheduled)", terms)));
-        } else if let Some(lease) = self.state.set_unscheduled(None) {
+        } else if now.is_some_and(|lease| Arc::ptr_eq(lease.gate(), &book.device.gate))
+            && let Some(lease) = self.state.set_unscheduled(None)
+        {
+            // Not that of another scheduler, whose tasks go on.
             lease.end();
             self.state.go_home();
         }
@@ -426,13 +454,7 @@ impl Scheduler {
 
     fn give_lane(&self, id: TaskId, partition: PartitionId, width: u32, check: &mut Check<'_>) -> Result<Arc<Gate>> {
         let groups = self.take_groups(partition, width, check)?;
-        let lane = match self.state.lanes.get(self.fine, &groups) {
-            Ok(lane) => lane,
-            Err(error) => {
-                self.give_groups_back(partition, groups, check)?;
-                return Err(error);
-            }
-        };
+        let lane = self.lane_of(partition, &groups)?;
         let mut book = self.book.lock();
         book.own.insert(id, groups);
         let gate = Gate::new(&lane, self.clock.clone());
@@ -440,9 +462,20 @@ impl Scheduler {
         Ok(gate)
     }
 
-    fn take_lane_back(&self, id: TaskId, partition: PartitionId, check: &mut Check<'_>) -> Result<()> {
+    /// The lane of groups that were taken from a room, which gets them back if there can be none.
+    fn lane_of(&self, partition: PartitionId, groups: &[usize]) -> Result<Arc<Lane>> {
+        let made = self.state.lanes.get(self.fine, groups);
+        if made.is_err() {
+            self.give_groups_back(partition, groups.to_vec());
+        }
+        made
+    }
+
+    fn take_lane_back(&self, id: TaskId, partition: PartitionId) {
         let groups = self.book.lock().own.remove(&id);
-        groups.map_or(Ok(()), |groups| self.give_groups_back(partition, groups, check))
+        if let Some(groups) = groups {
+            self.give_groups_back(partition, groups);
+        }
     }
 
     /// Take SMs from a room's shared lane; returns when nothing runs on them any more.
@@ -467,32 +500,31 @@ impl Scheduler {
             }
             room.groups = left;
         }
-        match self.relane(partition, check) {
-            Ok(()) => Ok(taken),
-            Err(error) => {
-                let mut book = self.book.lock();
-                if let Some(room) = book.room_mut(partition) {
-                    room.groups.extend(taken);
-                    room.groups.sort_unstable();
-                }
-                Err(error)
-            }
+        let left = self.relane(partition).and_then(|gate| gate.drain(check));
+        if let Err(error) = left {
+            self.add_groups(partition, taken);
+            return Err(error);
         }
+        Ok(taken)
     }
 
-    fn give_groups_back(&self, partition: PartitionId, groups: Vec<usize>, check: &mut Check<'_>) -> Result<()> {
+    fn give_groups_back(&self, partition: PartitionId, groups: Vec<usize>) {
         let _one_at_a_time = self.dividing.lock();
-        {
-            let mut book = self.book.lock();
-            let Some(room) = book.room_mut(partition) else { return Ok(()) };
+        self.add_groups(partition, groups);
+    }
+
+    /// Widen a room's shared lane. What still runs on the old one runs on SMs of the new one: nobody waits for it.
+    fn add_groups(&self, partition: PartitionId, groups: Vec<usize>) {
+        if let Some(room) = self.book.lock().room_mut(partition) {
             room.groups.extend(groups);
             room.groups.sort_unstable();
         }
-        self.relane(partition, check)
+        // A lane that cannot be made now is made with the next change; until then these SMs are idle.
+        let _ = self.relane(partition);
     }
 
-    /// Move a room's shared turns to the lane of the groups it has now, and wait until the old one is empty.
-    fn relane(&self, partition: PartitionId, check: &mut Check<'_>) -> Result<()> {
+    /// Move a room's shared turns to the lane of the groups it has now.
+    fn relane(&self, partition: PartitionId) -> Result<Arc<Gate>> {
         let (gate, groups) = {
             let book = self.book.lock();
             let room = book.room(partition).ok_or_else(|| gone(partition))?;
@@ -507,7 +539,7 @@ impl Scheduler {
         for tenant in self.tenants().iter().filter(|tenant| Arc::ptr_eq(tenant.lease.gate(), &gate)) {
             tenant.lease.set_terms(self.terms(&tenant.request, &tenant.placement, &lane));
         }
-        gate.drain(check)
+        Ok(gate)
     }
 }
 
@@ -549,7 +581,7 @@ fn is_owner(tenant: &Tenant) -> bool {
 }
 
 fn gone(partition: PartitionId) -> Error {
-    Error::Value(format!("partition {} was removed", partition.0))
+    Error::Value(format!("partition {} is not there: it is being made, or was removed", partition.0))
 }
 
 /// Memory is held in whole pieces, so a limit of as much allows the last of them too.
@@ -571,7 +603,8 @@ fn memory_of(placement: &Placement, request: &Request, parent: &Pool) -> PoolOpt
     let held = whole_pieces(placement.memory_hard, parent);
     PoolOptions {
         quota: placement.memory_quota.map(|bytes| (bytes as usize).max(held)),
-        evicting: request.class != Class::Guaranteed && parent.arena().mode() == ArenaMode::Vmm,
+        evicting: parent.arena().mode() == ArenaMode::Vmm,
+        fixed: request.class == Class::Guaranteed,
         floor: placement.memory_floor as usize,
         rank,
         guarantee: placement.memory_hard as usize,

@@ -35,11 +35,6 @@ pub struct Terms {
 const SHORT_NS: u64 = 150_000;
 
 impl Terms {
-    /// Is it promised something that others' work in flight delays?
-    fn is_promised(&self) -> bool {
-        self.class == Class::Guaranteed || self.request > 0
-    }
-
     /// What the request may save up: two turns, and five milliseconds' worth.
     fn burst_ns(&self) -> i64 {
         2 * self.quantum_ns as i64 + share_of(5_000_000, self.request)
@@ -99,6 +94,7 @@ type Rank = (Tier, i64, u128, Seat);
 
 #[derive(Clone, Copy, Debug)]
 struct Job {
+    begun: u64,
     deadline: u64,
     budget_ns: i64,
 }
@@ -128,6 +124,11 @@ impl Tenant {
         if terms.limit < WHOLE {
             self.allowance = (self.allowance + share_of(passed, terms.limit)).min(2 * terms.quantum_ns as i64);
         }
+    }
+
+    /// Is it promised something that others' work in flight delays?
+    fn is_promised(&self) -> bool {
+        self.terms.class == Class::Guaranteed || self.terms.request > 0 || self.job.is_some()
     }
 
     fn is_limited(&self) -> bool {
@@ -241,9 +242,9 @@ impl Turns {
     }
 
     /// A job of the tenant is due at `deadline` and may use this much device time before it.
-    pub fn begin_job(&mut self, seat: Seat, deadline: u64, budget_ns: u64) {
+    pub fn begin_job(&mut self, seat: Seat, now: u64, deadline: u64, budget_ns: u64) {
         if let Some(tenant) = self.tenant(seat) {
-            tenant.job = Some(Job { deadline, budget_ns: budget_ns.min(i64::MAX as u64) as i64 });
+            tenant.job = Some(Job { begun: now, deadline, budget_ns: budget_ns.min(i64::MAX as u64) as i64 });
         }
     }
 
@@ -296,9 +297,7 @@ impl Turns {
 
     /// Would the holder go first, if it wanted another turn?
     pub fn is_holder_ahead_of(&self, seat: Seat) -> bool {
-        let rank = |seat: Seat| self.tenants.get(seat).and_then(Option::as_ref).map(|tenant| tenant.rank(seat));
-        let holder = self.holder.and_then(|hold| rank(hold.seat));
-        holder.zip(rank(seat)).is_some_and(|(holder, other)| holder < other)
+        self.holder.is_some_and(|hold| self.outranks(hold.seat, seat))
     }
 
     /// Who has the next turn, of those who want one.
@@ -346,7 +345,10 @@ impl Turns {
             // Everybody who wants the lane, and so `me`, has reached a limit.
             return Step::Wait { until: self.allowed_at(me, now), wake: None };
         };
-        let elsewhere = Step::Wait { until: now + 20_000_000, wake: Some(next) };
+        let elsewhere = Step::Wait {
+            until: if self.is_limited(me) { self.allowed_at(me, now) } else { now + 20_000_000 },
+            wake: Some(next),
+        };
         match self.holder {
             Some(hold) if hold.seat == me && next == me => self.when_near_end(me, tier, now, Step::Renew),
             Some(hold) if hold.seat == me => Step::Close,
@@ -365,19 +367,20 @@ impl Turns {
         }
     }
 
-    /// Those with a promise queue up at once; others wait until what runs is about to end.
+    /// Those with a promise queue up at once; others wait until what runs is about to end. So does a job before its
+    /// turn: whoever comes with an earlier deadline meanwhile goes first.
     fn when_near_end(&self, me: Seat, tier: Tier, now: u64, then: Step) -> Step {
         let (_, lead) = self.quantum_and_lead(me);
         let ready_at = self.busy_until.saturating_sub(lead);
-        if tier <= Tier::Guaranteed || now >= ready_at { then } else { Step::Wait { until: ready_at, wake: None } }
+        let at_once = tier == Tier::Guaranteed || (tier == Tier::Deadline && then == Step::Renew);
+        if at_once || now >= ready_at { then } else { Step::Wait { until: ready_at, wake: None } }
     }
 
     /// A besteffort tenant keeps little in flight beside those who are promised something.
     fn quantum_and_lead(&self, seat: Seat) -> (u64, u64) {
         let Some(own) = self.tenants.get(seat).and_then(Option::as_ref) else { return (0, 0) };
-        let promised = |tenant: &Tenant| tenant.terms.is_promised() || tenant.job.is_some();
         let (quantum, lead) = (own.terms.quantum_ns, own.terms.lead_ns);
-        if own.terms.class == Class::BestEffort && self.tenants.iter().flatten().any(promised) {
+        if own.terms.class == Class::BestEffort && self.tenants.iter().flatten().any(Tenant::is_promised) {
             return (quantum.min(SHORT_NS), lead.min(SHORT_NS));
         }
         (quantum, lead)
@@ -385,12 +388,11 @@ impl Turns {
 
     /// Is long work of this tenant launched in parts, so that others need not wait for its end?
     pub fn gives_way(&self, seat: Seat) -> bool {
-        let promised = |tenant: &Tenant| tenant.terms.is_promised() || tenant.job.is_some();
         match self.tenants.get(seat).and_then(Option::as_ref).map(|own| own.terms.class) {
             Some(Class::BestEffort) => true,
             Some(Class::Burstable) => {
                 let others = self.tenants.iter().enumerate().filter(|(other, _)| *other != seat);
-                others.filter_map(|(_, tenant)| tenant.as_ref()).any(promised)
+                others.filter_map(|(_, tenant)| tenant.as_ref()).any(Tenant::is_promised)
             }
             Some(Class::Guaranteed) | None => false,
         }
@@ -429,12 +431,17 @@ impl Turns {
         self.holder = None;
     }
 
-    /// Work charged as predicted, in a turn of this tier, took that long.
-    pub fn measured(&mut self, seat: Seat, tier: Tier, predicted_ns: i64, measured_ns: i64) {
+    /// Work submitted at that time and charged as predicted, in a turn of this tier, took that long. None: whoever
+    /// submitted it has gone.
+    pub fn measured(&mut self, seat: Option<Seat>, tier: Tier, submitted: u64, predicted_ns: i64, measured_ns: i64) {
         let difference = measured_ns - predicted_ns;
         self.busy_until = self.busy_until.saturating_add_signed(difference);
-        if let Some(tenant) = self.tenant(seat) {
-            tenant.charge(tier, difference);
+        if let Some(tenant) = seat.and_then(|seat| self.tenant(seat)) {
+            // What an earlier job took is not taken from the budget of this one.
+            let earlier = tier == Tier::Deadline && tenant.job.is_none_or(|job| submitted < job.begun);
+            if !earlier {
+                tenant.charge(tier, difference);
+            }
         }
     }
 

@@ -31,6 +31,8 @@ pub struct PoolOptions {
     pub quota: Option<usize>,
     /// Arrays move to the host when memory is short, and come back to the same address before they are used.
     pub evicting: bool,
+    /// With `evicting`: but not before `Pool::loosen`.
+    pub fixed: bool,
     /// Others take no memory from it below this many bytes.
     pub floor: usize,
     /// Pools of a lower rank lose memory first.
@@ -60,6 +62,8 @@ pub struct Pool {
     listed: bool,
     /// Its arrays move to the host when memory is short.
     evicting: bool,
+    /// But not yet.
+    fixed: AtomicBool,
     /// Others take no memory from it below this many bytes.
     floor: AtomicUsize,
     /// Pools of a lower rank lose memory first.
@@ -183,6 +187,7 @@ impl Pool {
             private,
             listed: arena.device().props().kind != DeviceKind::Cuda,
             evicting: options.evicting && arena.mode() == ArenaMode::Vmm,
+            fixed: AtomicBool::new(options.fixed),
             floor: AtomicUsize::new(options.floor),
             rank: AtomicU32::new(options.rank),
             moved: Moved::default(),
@@ -220,12 +225,6 @@ impl Pool {
         if let Some(sandbox) = &self.sandbox {
             sandbox.store(false, Ordering::Relaxed);
         }
-    }
-
-    /// Do its arrays move to the host when memory is short?
-    #[inline]
-    pub fn is_evicting(&self) -> bool {
-        self.evicting
     }
 
     /// Others take no memory from this pool below `bytes`.
@@ -346,6 +345,7 @@ impl Pool {
         let Some(request) = self.arena.request(bytes) else {
             return Err(self.too_large(bytes));
         };
+        self.heed_claims(request.rounded)?;
         let place = if self.listed && registry::is_tracking() { self.apart(&request) } else { request };
         let mut cache = self.cache.lock();
         while let Err(refusing) = self.charge(request.rounded) {

@@ -10,6 +10,25 @@ use crate::memory::evict::Candidate;
 use crate::memory::segment::{Backing, Segment, SegmentState};
 
 impl Pool {
+    /// Do its arrays move to the host when memory is short?
+    #[inline]
+    pub fn is_evicting(&self) -> bool {
+        self.evicting && !self.is_fixed()
+    }
+
+    /// A graph's memory is as movable as that of the pool it was captured in.
+    fn is_fixed(&self) -> bool {
+        match &self.parent {
+            Some(parent) if self.private => parent.is_fixed(),
+            _ => self.fixed.load(Ordering::Relaxed),
+        }
+    }
+
+    /// From now on its arrays may move.
+    pub fn loosen(&self) {
+        self.fixed.store(false, Ordering::Relaxed);
+    }
+
     /// Who asks when it is short of memory. A graph asks for the pool it was captured in, whose reserve is no bar to it.
     pub(crate) fn requester(&self) -> u32 {
         match &self.parent {
@@ -51,7 +70,7 @@ impl Pool {
         let cache = self.cache.lock();
         for segment in cache.segments().iter().filter(|segment| segment.live() > 0 && segment.is_counted()) {
             let why = match () {
-                () if !segment.is_evictable() => "in pools that do not evict",
+                () if !segment.is_evictable() || self.is_fixed() => "in pools that do not evict",
                 () if segment.is_exported() => "exported, because their address was read",
                 () if segment.is_pinned() => "pinned",
                 () if spare < segment.bytes() => "reserved by their pool",

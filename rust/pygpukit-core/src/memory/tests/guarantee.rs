@@ -54,6 +54,54 @@ fn a_hog_cannot_touch_what_is_guaranteed() {
 }
 
 #[test]
+fn a_pool_is_fixed_until_it_is_loosened() {
+    let rig = rig(ArenaMode::Vmm, 64 * MIB, None, 1);
+    let device = rig.device.clone();
+    let id = std::sync::atomic::AtomicU32::new(10);
+    rig.arena.set_streams(Box::new(move || Stream::new(&Lane::whole(&device), id.fetch_add(1, Ordering::Relaxed), 0)));
+    rig.arena.set_spill_limit(64 * MIB);
+    let root = Pool::root(&rig.arena, "root");
+    let options = PoolOptions { guarantee: 40 * MIB, quota: Some(40 * MIB), evicting: true, ..PoolOptions::default() };
+    let fixed = root.child_with("fixed", PoolOptions { fixed: true, ..options }, &mut || Ok(())).unwrap();
+    let graph = Pool::private(&fixed);
+    let array = fixed.allocate(30 * MIB, &rig.streams[0]).unwrap();
+    assert!(!fixed.is_evicting() && !graph.is_evicting());
+    // Neither others nor the pool itself, when its quota is full, nor anybody who asks for it moves its arrays.
+    assert!(guaranteed(&root, "other", 30 * MIB).is_err());
+    assert!(fixed.allocate(12 * MIB, &rig.streams[0]).is_err());
+    assert!(!array.evict(&mut || Ok(())).unwrap());
+    fixed.loosen();
+    assert!(fixed.is_evicting() && graph.is_evicting());
+    fixed.close().unwrap();
+    let other = guaranteed(&root, "other", 60 * MIB).unwrap();
+    assert!(!array.is_resident());
+    drop((array, graph, fixed, other, root));
+    rig.assert_nothing_left();
+}
+
+#[test]
+fn claims_leave_nothing_to_who_was_promised_nothing() {
+    let rig = rig(ArenaMode::Vmm, 64 * MIB, None, 1);
+    let stream = &rig.streams[0];
+    let root = Pool::root(&rig.arena, "root");
+    let evicting = PoolOptions { evicting: true, ..PoolOptions::default() };
+    let free = root.child_with("free", evicting, &mut || Ok(())).unwrap();
+    let partly = root.child_with("partly", PoolOptions { guarantee: 4 * MIB, ..evicting }, &mut || Ok(())).unwrap();
+    let inside = partly.child_with("inside", evicting, &mut || Ok(())).unwrap();
+    let claims = [Claim::new(&rig.arena), Claim::new(&rig.arena)];
+    for claim in claims {
+        let text = free.allocate(MIB, stream).unwrap_err().to_string();
+        assert!(text.contains("was promised memory waits"), "{text}");
+        let held = inside.allocate(4 * MIB, stream).unwrap();
+        assert!(partly.allocate(2 * MIB, stream).is_err(), "it was promised no more");
+        // Nobody's arrays never move, so they are not in the way of eviction.
+        drop((held, root.allocate(2 * MIB, stream).unwrap(), claim));
+    }
+    drop((free.allocate(MIB, stream).unwrap(), free, inside, partly, root));
+    rig.assert_nothing_left();
+}
+
+#[test]
 fn what_cannot_be_held_is_refused() {
     let rig = rig(ArenaMode::Vmm, 64 * MIB, None, 1);
     let root = Pool::root(&rig.arena, "root");

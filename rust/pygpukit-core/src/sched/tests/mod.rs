@@ -2,6 +2,8 @@
 
 mod cases;
 mod deadlines;
+mod gates;
+mod lending;
 mod model;
 mod random;
 mod turns;

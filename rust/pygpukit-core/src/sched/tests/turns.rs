@@ -137,7 +137,7 @@ fn simulate(clients: &[Client], duration: u64, window: u64) -> Outcome {
         batches.retain(|b| {
             let seen = b.end <= now;
             if seen {
-                turns.measured(b.seat, b.tier, b.predicted, (b.end - b.start) as i64);
+                turns.measured(Some(b.seat), b.tier, b.start, b.predicted, (b.end - b.start) as i64);
                 let client = seats.iter().position(|s| *s == b.seat).map(|i| &mut clients[i]).unwrap();
                 if client.learns {
                     client.predicted_ns += ((b.end - b.start) as i64 / b.kernels - client.predicted_ns) / 4;
@@ -306,6 +306,23 @@ fn a_limit_holds_for_a_lone_tenant_too() {
 }
 
 #[test]
+fn one_at_its_limit_waits_until_it_may_go_on_whoever_else_wants_the_lane() {
+    let mut turns = Turns::default();
+    let limited = turns.join(Client::new(Class::Burstable, MS).limit(0.5).terms, 0);
+    let other = turns.join(Client::new(Class::Burstable, MS).terms, 0);
+    turns.arrive(limited, 0);
+    assert_eq!(turns.step(limited, 0), Step::Open);
+    turns.open(limited, 0);
+    turns.submitted(3 * MS as i64, 3 * MS);
+    turns.close();
+    turns.arrive(limited, 0);
+    turns.arrive(other, 0);
+    // Two milliseconds too many, at half of the lane's time.
+    assert_eq!(turns.step(limited, 0), Step::Wait { until: 4 * MS + 2, wake: Some(other) });
+    assert!(turns.is_limited(limited));
+}
+
+#[test]
 fn requests_come_before_leftovers_and_higher_priority_before_lower() {
     let clients = [
         Client::new(Class::Burstable, 100_000).request(0.25).limit(0.25),
@@ -348,7 +365,7 @@ fn a_deadline_job_goes_first_until_it_has_used_its_budget() {
     let mut turns = Turns::default();
     let terms = Client::new(Class::Burstable, 0).terms;
     let (job, other) = (turns.join(terms, 0), turns.join(Client::new(Class::Guaranteed, 0).request(0.5).terms, 0));
-    turns.begin_job(job, 10 * MS, 2 * MS);
+    turns.begin_job(job, 0, 10 * MS, 2 * MS);
     turns.arrive(other, 0);
     assert_eq!(turns.step(other, 0), Step::Open);
     turns.open(other, 0);
@@ -365,6 +382,53 @@ fn a_deadline_job_goes_first_until_it_has_used_its_budget() {
     assert_eq!(turns.step(job, 0), Step::Close);
     turns.close();
     assert!(matches!(turns.step(job, 0), Step::Wait { wake: Some(seat), .. } if seat == other));
+}
+
+#[test]
+fn what_an_earlier_job_took_is_not_taken_from_the_next_one() {
+    let mut turns = Turns::default();
+    let (job, other) = (
+        turns.join(Client::new(Class::BestEffort, 0).terms, 0),
+        turns.join(Client::new(Class::Burstable, 0).request(0.5).terms, 0),
+    );
+    turns.begin_job(job, 0, 10 * MS, 2 * MS);
+    turns.arrive(job, 0);
+    turns.open(job, 0);
+    turns.submitted(50_000, 50_000);
+    turns.close();
+    turns.end_job(job);
+    turns.begin_job(job, 10 * MS, 20 * MS, 2 * MS);
+    // The first one took 40 times what was believed, and that is known only now.
+    turns.measured(Some(job), Tier::Deadline, 0, 50_000, 2 * MS as i64);
+    turns.arrive(other, 10 * MS);
+    turns.arrive(job, 10 * MS);
+    assert_eq!(turns.next_seat(), Some(job));
+    turns.measured(Some(job), Tier::Deadline, 10 * MS, 50_000, 2 * MS as i64 + 50_000);
+    assert_eq!(turns.next_seat(), Some(other));
+}
+
+#[test]
+fn a_job_queues_up_only_shortly_before_the_one_ahead_of_it_ends() {
+    let mut turns = Turns::default();
+    let terms = Client::new(Class::Burstable, 0).terms;
+    let jobs = [turns.join(terms, 0), turns.join(terms, 0), turns.join(terms, 0)];
+    for (job, deadline) in [(jobs[0], 20 * MS), (jobs[1], 30 * MS)] {
+        turns.begin_job(job, 0, deadline, 5 * MS);
+        turns.arrive(job, 0);
+    }
+    assert_eq!(turns.step(jobs[0], 0), Step::Open);
+    turns.open(jobs[0], 0);
+    turns.submitted(4 * MS as i64, 4 * MS);
+    turns.arrive(jobs[0], 0);
+    assert_eq!(turns.step(jobs[0], 0), Step::Renew, "its own work goes on at once");
+    turns.withdraw(jobs[0]);
+    turns.close();
+    let Step::Wait { until, wake: None } = turns.step(jobs[1], MS) else { panic!("it has queued up") };
+    assert!(until > 3 * MS && until < 4 * MS, "{until}");
+    // One with an earlier deadline comes meanwhile.
+    turns.begin_job(jobs[2], 2 * MS, 10 * MS, MS);
+    turns.arrive(jobs[2], 2 * MS);
+    assert_eq!(turns.step(jobs[2], until), Step::Open);
 }
 
 proptest! {
@@ -426,7 +490,7 @@ fn long_work_is_cut_for_those_who_must_give_way() {
     assert!(!turns.gives_way(promised));
     turns.quit(promised);
     assert_eq!(gives_way(&turns), [true, false]);
-    turns.begin_job(besteffort, 10 * MS, MS);
+    turns.begin_job(besteffort, 0, 10 * MS, MS);
     assert_eq!(gives_way(&turns), [true, true]);
     let guaranteed = turns.join(Client::new(Class::Guaranteed, MS).request(0.5).terms, 0);
     assert!(!turns.gives_way(guaranteed));

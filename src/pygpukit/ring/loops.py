@@ -1,0 +1,34 @@
+"""Event loops of our own: made with uvloop where it is installed, and run in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+__all__ = ["new_loop", "start_loop"]
+
+
+def new_loop() -> asyncio.AbstractEventLoop:
+    """An event loop that nobody runs yet."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+    return loop
+
+
+def start_loop(loop: asyncio.AbstractEventLoop) -> threading.Thread:
+    """Run a loop in a thread until it is stopped; it is closed then."""
+    thread = threading.Thread(target=_run, args=(loop,), name="pygpukit-ring", daemon=True)
+    thread.start()
+    return thread
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_forever()
+    finally:
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.close()
