@@ -39,6 +39,7 @@ class RingKernel:
     backpressure: Backpressure = Backpressure.BLOCK
     device: str = "host"
     state: dict[str, Any] = field(default_factory=dict)
+    dedicated: bool | None = None
     restart: str = "never"
     max_restarts: int = 3
     restart_window: float = 60.0
@@ -102,6 +103,7 @@ def ring_kernel(
     backpressure: Backpressure | str = Backpressure.BLOCK,
     device: str | None = None,
     state: dict[str, Any] | None = None,
+    dedicated: bool | None = None,
     restart: str = "never",
     max_restarts: int = 3,
     restart_window: float = 60.0,
@@ -120,6 +122,7 @@ def ring_kernel(
     backpressure: Backpressure | str = Backpressure.BLOCK,
     device: str | None = None,
     state: dict[str, Any] | None = None,
+    dedicated: bool | None = None,
     restart: str = "never",
     max_restarts: int = 3,
     restart_window: float = 60.0,
@@ -146,7 +149,10 @@ def ring_kernel(
     device : {"host", "gpu"}, optional
         Where it runs; the host by default.
     state : dict, optional
-        Names and types of a device actor's state.
+        Names and types of a device actor's state, or NumPy values that it begins with; else it begins with zeros.
+    dedicated : bool, optional
+        Give a device actor a block of its own, or let it share blocks with others. By default it has its own while there
+        are free ones.
     restart : {"never", "on_failure"}
         What to do when it raises. The message it had goes to the dead letters.
     max_restarts : int
@@ -193,6 +199,7 @@ def ring_kernel(
             backpressure=policy,
             device="host" if device is None else device,
             state=dict(state or {}),
+            dedicated=dedicated,
             restart=restart,
             max_restarts=max_restarts,
             restart_window=restart_window,

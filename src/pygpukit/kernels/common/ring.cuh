@@ -20,13 +20,13 @@ typedef unsigned long long u64;
 const u32 HOST = 0xffffffffu;
 const u32 NOBODY = 0xfffffffeu;
 
-// Numbers that the host knows too: pygpukit.ring.device.
+// Numbers that the host knows too: pygpukit.ring.tables.
 enum Mode : u32 { CREATED = 0, ACTIVE = 1, PAUSED = 2, DRAINING = 3, ENDED = 4, FAILED = 5 };
 enum Full : u32 { BLOCK = 0, REJECT = 1, DROP_OLDEST = 2, DROP_NEW = 3 };
-enum Order : u32 { SET_MODE = 1, LEAVE = 2 };
+enum Order : u32 { SET_MODE = 1, LEAVE = 2, TRIM = 3, CLOCK = 4, TRAP = 5 };
 enum Why : u32 { PARKED = 1, LEASE_ENDED = 2, SLICE_ENDED = 3 };
-enum Flag : u16 { REPLY = 1, DEAD = 2 };
-enum Reason : u8 { UNKNOWN = 1, REFUSED = 2, OVERFLOWN = 3, EXPIRED = 4, GONE = 5, WRONG_TYPE = 6, FAILURE = 7, DROPPED = 8 };
+enum Flag : u16 { CALL = 1, ANSWER = 2, DEAD = 4 };
+enum Reason : u8 { UNKNOWN = 1, REFUSED = 2, OVERFLOWN = 3, EXPIRED = 4, GONE = 5, WRONG_TYPE = 6, FAILURE = 7, OLDEST = 8, NEWEST = 9 };
 
 struct alignas(16) Header {
     u32 type;
@@ -39,7 +39,7 @@ struct alignas(16) Header {
     u32 source;
     u32 destination;
     u32 bytes;
-    u32 spare;
+    u32 stamp;  // when it was sent, of some messages: else 0
 };
 static_assert(sizeof(Header) == 48, "as in pygpukit.ring.header");
 const u32 HEADER_WORDS = 12, BYTES_WORD = 10;
@@ -130,67 +130,73 @@ struct alignas(128) Fixed {
     Slots slots;
     u32 accepts, full;
     u16 dedicated, single;
-    u32 spare;
+    u32 width;
+    u32 limit;  // messages of other actors it has room for
 };
 
-// What senders use of an actor.
+// What others use of an actor.
 struct Box {
-    u64 word;  // twice the messages claimed, and whether the actor is in the run queue
-    u64 head;  // messages taken
-    u64 generation, drain_at;
+    u64 word;     // twice the messages claimed, and whether the actor is in the run queue
+    u64 head;     // messages taken
+    u64 control;  // twice the number of the host's last order, and whether the block is to leave
+    u64 drain_at;
+    u64 trim, trim_host;  // messages that shall make room for newer ones of actors, and of the host
     u32 wanted, spare0;
-    u64 spare1[11];
+    u64 spare1[9];
     Fixed fixed;
 };
 static_assert(sizeof(Box) == 256, "two lines");
 __device__ __forceinline__ Fixed fixed_of(const Box& box) {
     union {
         Fixed fixed;
-        uint4 parts[2];
+        uint4 parts[3];
     } u;
     u.parts[0] = __ldg((const uint4*)&box.fixed);
     u.parts[1] = __ldg((const uint4*)&box.fixed + 1);
+    u.parts[2] = __ldg((const uint4*)&box.fixed + 2);
     return u.fixed;
 }
 
-// What the host sees of an actor, in mapped memory.
-struct Seen {
-    u64 mode, generation;
-    u64 processed, from_host, sent, dropped, dead, failed, restarts;
-    u64 busy, depth, deepest;
-    u64 spare[4];
-};
+// What the host sees of an actor: a line of figures and one of buckets, in mapped memory.
+enum Figure : u32 { MODE, GENERATION, PROCESSED, FROM_HOST, SENT, DISPLACED, EXPIRED_COUNT, DISCARDED, FAILURES, RESTARTS, BUSY, DEPTH, DEEPEST, WAITING, DEAD_COUNT, FIGURES };
+const u32 BUCKETS = 32;
 
-// The way to an actor that nobody else sends to, once it was taken.
+// The way to an actor, as it was when it was last taken.
 struct Route {
     Slots slots;
-    u32 to, type;
-    u64 at, seen;
+    u32 to, type, limit;
+    u16 dedicated, single;
+    u64 word, seen;
 };
 
 // What only the block needs that serves the actor; in shared memory meanwhile.
 struct alignas(16) Owner {
-    u64 head;
+    u64 head;  // messages taken from the mailbox
     u32 type, mode;
-    u64 answered, restarts_left;
+    u64 answered;  // the host's last order that was carried out
     Port in, out;
     Bulk bulk_in, bulk_out;
     u64* taken;  // messages to the host that were received there, in mapped memory
     u64 window, out_sent, out_taken;
-    Seen* seen;
+    u64* seen;
     char *state, *initial;
     u64 state_bytes;
     char* outbox;
     u32 waiting, outbox_size;
-    u64 outbox_stride, limit, next_id;
-    u64 processed, from_host, sent, dropped, dead, failed, restarts, busy, deepest, shown;
-    u32 failing, spare[3];
+    u64 outbox_stride, next_id;
+    u64 restarts_left, max_restarts, restart_window, window_began;
+    u64 shown;
+    u32 failing, spare;
+    u64 figures[16];
+    u32 buckets[BUCKETS];
     Route route;
+    u64 spare1;
 };
 
 // What every block knows, in shared memory.
 struct alignas(16) Plan {
     u32 actors, dedicated, idle_ns, idle_common_ns;
+    u32 *places, *names;  // actors of the dedicated blocks; actors that handlers name
     u64* queue;
     u64 queue_mask;
     Box* boxes;
@@ -211,28 +217,34 @@ struct Engine {
     Port common_in;
     u64 spare5[1];
     Plan plan;
-    // In mapped memory, the host's: orders written, its beat. Ours: orders taken, our beat, how we left.
-    u64 *orders_tail, *host_beat, *orders_head, *beat, *exited;
+    // In mapped memory, the host's: orders written, its beat. Ours: orders taken, our beat, how we left, our clock.
+    u64 *orders_tail, *host_beat, *orders_head, *beat, *exited, *clock;
     u64* orders;
     u64 orders_mask, orders_taken;
     u64 lease_ns, slice_ns;
+    u64 spare6[1];
+};
+
+// An actor by its name, whose number stands in this place of the plan's names.
+struct Name {
+    u32 place;
 };
 
 __device__ __forceinline__ bool is_leaving(const Engine& e) { return peek(&e.leaving) != 0; }
 
-// The run queue. An actor is in it once at most, and there are more cells than actors. A worker takes a number and waits for its
-// cell to be filled; cells hold a tag and an actor, or the tag of the round they are free for.
+// The run queue. An actor is in it once at most, and there are more cells than actors. A worker that is idle takes a number and
+// waits for its cell to be filled; cells hold a tag and an actor, or the tag of the round they are free for.
 __device__ inline void enqueue(Engine& e, const Plan& plan, u32 actor) {
-    u64 at = atomicAdd(&e.queue_tail, 1ull);
+    const u64 at = atomicAdd(&e.queue_tail, 1ull);
     u64* cell = plan.queue + (at & plan.queue_mask);
-    while (peek(cell) != tagged((u32)at, NOBODY)) __nanosleep(50);
-    store(cell, tagged((u32)at + 1, actor));
+    const u64 is_free = tagged((u32)at, NOBODY);
+    while (claim_if(cell, is_free, tagged((u32)at + 1, actor)) != is_free) __nanosleep(50);
 }
 __device__ __forceinline__ u32 dequeue(const Plan& plan, u64 number) {
     u64* cell = plan.queue + (number & plan.queue_mask);
-    u64 found = load(cell);
+    const u64 found = load(cell);
     if ((u32)(found >> 32) != (u32)number + 1 || (u32)found == NOBODY) return NOBODY;
-    store(cell, tagged((u32)(number + plan.queue_mask + 1), NOBODY));
+    poke(cell, tagged((u32)(number + plan.queue_mask + 1), NOBODY));
     return (u32)found;
 }
 // Have an actor looked at.
@@ -241,40 +253,49 @@ __device__ inline void schedule(Engine& e, const Plan& plan, u32 actor) {
     if (!fixed_of(box).dedicated && !(set_bits(&box.word, 1) & 1)) enqueue(e, plan, actor);
 }
 
-// A place in a mailbox, or false when it is full. One thread.
-__device__ inline bool claim(Engine& e, const Plan& plan, const Fixed& fixed, u32 actor, u64& position) {
+// Look at an actor, to send to it. One thread.
+__device__ __noinline__ void find_route(const Plan& plan, Route& route, u32 actor) {
     Box& box = plan.boxes[actor];
-    for (;;) {
-        u64 word = peek(&box.word);
-        u64 head = load(&box.head);
-        position = word >> 1;
-        if (position - head > fixed.slots.mask) return false;
-        u64 next = (word + 2) | (fixed.dedicated ? 0 : 1);
-        if (claim_if(&box.word, word, next) != word) continue;
-        if ((next & 1) && !(word & 1)) enqueue(e, plan, actor);
-        return true;
-    }
+    const u64 word = peek(&box.word), head = load(&box.head);
+    const Fixed fixed = fixed_of(box);
+    route.slots = fixed.slots;
+    route.type = fixed.accepts;
+    route.limit = fixed.limit;
+    route.dedicated = fixed.dedicated;
+    route.single = fixed.single;
+    route.word = word;
+    route.seen = head;
+    route.to = actor;
 }
 
-// The same for the only sender of a dedicated actor: it knows how far it is.
-__device__ inline bool claim_alone(const Plan& plan, const Fixed& fixed, Owner& own, u32 actor, u64& position) {
-    Box& box = plan.boxes[actor];
-    Route& route = own.route;
-    if (route.to != actor) {
-        route.slots = fixed.slots;
-        route.type = fixed.accepts;
-        route.at = peek(&box.word) >> 1;
-        route.seen = load(&box.head);
-        route.to = actor;
+// A place in the mailbox of the route, or false when it is full. `idle`: the actor has to be put into the run queue, once the
+// message is written. One thread.
+__device__ __forceinline__ bool claim(const Plan& plan, Route& route, u32 limit, u64& position, bool& idle) {
+    Box& box = plan.boxes[route.to];
+    u64 word = route.word;
+    idle = false;
+    for (;;) {
+        position = word >> 1;
+        if (position - route.seen >= limit) {
+            route.seen = load(&box.head);
+            word = route.word = peek(&box.word);
+            position = word >> 1;
+            if (position - route.seen >= limit) return false;
+        }
+        const u64 next = route.dedicated ? word + 2 : (word + 2) | 1;
+        if (route.single) {
+            poke(&box.word, next);
+        } else {
+            const u64 old = claim_if(&box.word, word, next);
+            if (old != word) {
+                word = old;
+                continue;
+            }
+            idle = next & 1 && !(word & 1);
+        }
+        route.word = next;
+        return true;
     }
-    position = route.at;
-    if (position - route.seen > fixed.slots.mask) {
-        route.seen = load(&box.head);
-        if (position - route.seen > fixed.slots.mask) return false;
-    }
-    route.at = position + 1;
-    poke(&box.word, (position + 1) << 1);
-    return true;
 }
 
 // A place in the ring that all actors without one of their own have to the host. It is read all the time. One thread.
@@ -304,43 +325,44 @@ __device__ __forceinline__ void write_words(u64* slot, u32 tag, const Header* he
     }
 }
 
-// Room for that many messages: as they come, and as they are read.
-const u32 LOOK = 8;
+// Room for the messages that are read together; one of them is 4 * stride bytes.
+#ifndef RING_LOOK
+#define RING_LOOK 8
+#endif
+const u32 LOOK = RING_LOOK;
 struct Stage {
     u32* messages;
     u32 stride;
-    u64 raw[32 * LOOK];
 };
 
-// Read as many of the next messages as are there, `count` at most, into the stage. One warp.
-__device__ __forceinline__ u32 read_words(const Slots& slots, u64 position, u32 count, Stage& stage, u32 lane) {
-    // Slots of at least 32 words, so that every lane has one of the first.
-    u64 v[LOOK];
-#pragma unroll
-    for (u32 j = 0; j < LOOK; j++)
-        if (j < count) v[j] = peek(slots.at(position + j) + lane);
-    if (!__all_sync(~0u, lane >= HEADER_WORDS || (u32)(v[0] >> 32) == tag_of(position))) return 0;
-#pragma unroll
-    for (u32 j = 0; j < LOOK; j++)
-        if (j < count) stage.raw[32 * j + lane] = v[j];
-    u32 done = 0;
-#pragma unroll 1
-    for (; done < count; done++) {
-        const u32 tag = tag_of(position + done);
-        const u64* slot = slots.at(position + done);
-        u64 word = stage.raw[32 * done + lane];
-        if (!__all_sync(~0u, lane >= HEADER_WORDS || (u32)(word >> 32) == tag)) break;
-        u32 words = HEADER_WORDS + __shfl_sync(~0u, (u32)word, BYTES_WORD) / 4;
-        if (words > slots.words) words = slots.words;
-        u32* to = stage.messages + done * stage.stride;
-        // The header may be faster than the rest.
-#pragma unroll 1
-        for (u32 i = lane; i < words; i += 32) {
-            if (i >= 32) word = peek(slot + i);
-            while ((u32)(word >> 32) != tag) word = peek(slot + i);
-            to[i] = (u32)word;
-        }
+// The message whose first words are these, into a place of the stage; false when it is not there. Slots have at least 32 words.
+__device__ __forceinline__ bool take_words(u64 word, const u64* slot, u32 slot_words, u64 position, u32* to, u32 lane) {
+    const u32 tag = tag_of(position);
+    if (!__all_sync(~0u, lane >= HEADER_WORDS || (u32)(word >> 32) == tag)) return false;
+    u32 words = HEADER_WORDS + __shfl_sync(~0u, (u32)word, BYTES_WORD) / 4;
+    if (words > slot_words) words = slot_words;
+    // The header may be faster than the rest.
+    if (lane < words) {
+        while ((u32)(word >> 32) != tag) word = peek(slot + lane);
+        to[lane] = (u32)word;
     }
+    for (u32 i = lane + 32; i < words; i += 32) {
+        do word = peek(slot + i);
+        while ((u32)(word >> 32) != tag);
+        to[i] = (u32)word;
+    }
+    return true;
+}
+
+// Read as many of the next messages as are there, `N` at most, into the stage. One warp.
+template <u32 N> __device__ __forceinline__ u32 read_words(const Slots& slots, u64 position, const Stage& stage, u32 lane) {
+    u64 v[N];
+#pragma unroll
+    for (u32 j = 0; j < N; j++) v[j] = peek(slots.at(position + j) + lane);
+    u32 done = 0;
+#pragma unroll
+    for (u32 j = 0; j < N; j++)
+        if (done == j && take_words(v[j], slots.at(position + j), slots.words, position + j, stage.messages + j * stage.stride, lane)) done = j + 1;
     __syncwarp();
     return done;
 }
@@ -353,7 +375,7 @@ __device__ __forceinline__ void copy_words(void* to, const void* from, u64 bytes
 __device__ __noinline__ void bury(Engine* e, const Plan* plan, Owner* own, Header* header, const void* payload, u8 reason, u32 lane) {
     u64 position = 0;
     if (lane == 0) {
-        own->dead++;
+        own->figures[DEAD_COUNT]++;
         header->flags |= DEAD;
         header->reason = reason;
         position = claim_common(*e, *plan);
@@ -361,15 +383,19 @@ __device__ __noinline__ void bury(Engine* e, const Plan* plan, Owner* own, Heade
     __syncwarp();
     position = __shfl_sync(~0u, position, 0);
     write_words(plan->common_out.slots.at(position), tag_of(position), header, payload, lane);
+    __syncwarp();
 }
 
 // Keep a message until there is room for it. One warp.
 __device__ __noinline__ void keep(Engine* e, const Plan* plan, Owner* own, Header* header, const void* payload, u32 full, u32 lane) {
     if (full == REJECT) return bury(e, plan, own, header, payload, REFUSED, lane);
-    if (full == DROP_NEW) return bury(e, plan, own, header, payload, DROPPED, lane);
-    if (full == DROP_OLDEST && lane == 0) schedule(*e, *plan, header->destination);
+    if (full == DROP_NEW) return bury(e, plan, own, header, payload, NEWEST, lane);
     const u32 index = own->waiting;
     if (index >= own->outbox_size) return bury(e, plan, own, header, payload, OVERFLOWN, lane);
+    if (full == DROP_OLDEST && lane == 0) {
+        atomicAdd(&plan->boxes[header->destination].trim, 1ull);
+        schedule(*e, *plan, header->destination);
+    }
     char* slot = own->outbox + index * own->outbox_stride;
     copy_words(slot, header, sizeof(Header), lane, 32);
     copy_words(slot + sizeof(Header), payload, header->bytes, lane, 32);
@@ -383,39 +409,38 @@ __device__ __noinline__ bool deliver(Engine* e, const Plan* plan, Owner* own, co
     const u32 to = header->destination;
     u64 position = 0;
     u32 room = 0;
-    Slots slots = own->out.slots.base ? own->out.slots : plan->common_out.slots;
-    Fixed fixed;
-    if (to != HOST) {
-        fixed = fixed_of(plan->boxes[to]);
-        slots = fixed.slots;
-    }
+    bool idle = false;
     if (lane == 0) {
         if (to == HOST) {
-            room = own->out_sent - own->out_taken < own->window;
+            // The host may say that it has taken more than there was.
+            room = (long long)(own->out_sent - own->out_taken) < (long long)own->window;
             if (!room) {
                 own->out_taken = load_host(own->taken);
-                room = own->out_sent - own->out_taken < own->window;
+                room = (long long)(own->out_sent - own->out_taken) < (long long)own->window;
             }
             if (room && own->out.slots.base) {
                 position = own->out.at;
-                if (position - own->out.seen > slots.mask) own->out.seen = load_host(own->out.head);
-                room = position - own->out.seen <= slots.mask;
+                if (position - own->out.seen > own->out.slots.mask) own->out.seen = load_host(own->out.head);
+                room = position - own->out.seen <= own->out.slots.mask;
                 if (room) own->out.at = position + 1;
             } else if (room) {
                 position = claim_common(*e, *plan);
             }
             if (room) own->out_sent++;
-        } else if (fixed.single) {
-            room = claim_alone(*plan, fixed, *own, to, position);
         } else {
-            room = claim(*e, *plan, fixed, to, position);
+            if (own->route.to != to) find_route(*plan, own->route, to);
+            room = claim(*plan, own->route, own->route.limit, position, idle);
         }
-        own->sent += room;
+        own->figures[SENT] += room;
     }
+    __syncwarp();
     room = __shfl_sync(~0u, room, 0);
     if (!room) return false;
     position = __shfl_sync(~0u, position, 0);
+    const Slots slots = to != HOST ? own->route.slots : own->out.slots.base ? own->out.slots : plan->common_out.slots;
     write_words(slots.at(position), tag_of(position), header, payload, lane);
+    if (idle) enqueue(*e, *plan, to);
+    __syncwarp();
     return true;
 }
 
@@ -454,6 +479,9 @@ __device__ __noinline__ void put(Engine* e, const Plan* plan, Owner* own, Header
     keep(e, plan, own, header, payload, full, lane);
 }
 
+// The number of a message's type; specialised for each.
+template <class M> struct TypeOf;
+
 // What a handler sees: a group of threads, one message, and ways to send others.
 struct Context {
     u32 lane, width;
@@ -462,16 +490,19 @@ struct Context {
     const Plan* plan;  // in shared memory
     u32 self;
     Slots mailbox;
+    char* state;
     const Header* message;  // in shared memory, its payload behind it
     u64* shared;
 
     __device__ __forceinline__ void sync() {
-        if (width == 32) __syncwarp();
-        else __syncthreads();
+        if (width <= 32) __syncwarp();
+        else asm volatile("bar.sync 1, %0;" ::"r"(width) : "memory");
     }
     __device__ __forceinline__ u32 id() const { return self; }
     __device__ __forceinline__ const Header& header() const { return *message; }
     __device__ __forceinline__ u64 time() const { return now(); }
+    // The actor of a name, or one nobody has.
+    __device__ __forceinline__ u32 find(Name name) const { return __ldg(plan->names + name.place); }
     // What this group wrote elsewhere is seen by whoever gets a message sent later.
     __device__ __forceinline__ void fence() {
         __threadfence();
@@ -487,45 +518,47 @@ struct Context {
         Owner& own = *owner;
         const bool host = h.destination == HOST;
         const Slots slots = host ? own.out.slots : own.route.slots;
-        const u64 at = host ? own.out.at : own.route.at, seen = host ? own.out.seen : own.route.seen;
-        const bool known = host ? own.out.slots.base != 0 && own.out_sent - own.out_taken < own.window
-                                : own.route.to == h.destination && own.route.type == h.type;
-        if (words > 32 || own.waiting != 0 || !known || at - seen > slots.mask) return false;
+        const u64 at = host ? own.out.at : own.route.word >> 1, seen = host ? own.out.seen : own.route.seen;
+        const u32 limit = host ? slots.mask + 1 : own.route.limit;
+        const bool known = host ? own.out.slots.base != 0 && (long long)(own.out_sent - own.out_taken) < (long long)own.window
+                                : own.route.to == h.destination && own.route.type == h.type && own.route.single;
+        if (words > 32 || own.waiting != 0 || !known || at - seen >= limit) return false;
         __syncwarp();
         u32 data = 0;
         if (lane >= HEADER_WORDS && lane < words) data = payload[lane - HEADER_WORDS];
         data = lane == 0 ? h.type : lane == 1 ? h.flags | (u32)h.priority << 16 : lane == 2 ? (u32)h.id : data;
         data = lane == 3 ? (u32)(h.id >> 32) : lane == 4 ? (u32)h.correlation : lane == 5 ? (u32)(h.correlation >> 32) : data;
-        data = lane == 8 ? h.source : lane == 9 ? h.destination : lane == BYTES_WORD ? h.bytes : data;
+        data = lane == 8 ? h.source : lane == 9 ? h.destination : lane == BYTES_WORD ? h.bytes : lane == 11 ? h.stamp : data;
         if (lane < words) poke(slots.at(at) + lane, tagged(tag_of(at), data));
         if (lane == 0) {
-            own.sent++;
+            own.figures[SENT]++;
             if (host) {
                 own.out.at = at + 1;
                 own.out_sent++;
             } else {
-                own.route.at = at + 1;
+                own.route.word = (at + 1) << 1;
                 poke(&plan->boxes[h.destination].word, (at + 1) << 1);
             }
         }
         return true;
     }
 
-    template <class M> __device__ __forceinline__ void post(const M& payload, u32 destination, u64 correlation, u16 flags) {
+    template <class M> __device__ __forceinline__ u64 post(const M& payload, u32 destination, u64 correlation, u16 flags) {
+        const u64 number = ((u64)(self + 1) << 40) | owner->next_id;
         sync();
         if (lane < 32) {
             Header h;
-            h.type = M::TYPE;
+            h.type = TypeOf<M>::value;
             h.flags = flags;
             h.priority = message->priority;
             h.reason = 0;
-            h.id = ((u64)(self + 1) << 40) | owner->next_id;
+            h.id = number;
             h.correlation = correlation;
             h.deadline = 0;
             h.source = self;
             h.destination = destination;
             h.bytes = sizeof(M);
-            h.spare = 0;
+            h.stamp = number % 16 == 0 ? (u32)now() | 1 : 0;
             if (!post_at_once(h, (const u32*)&payload, HEADER_WORDS + sizeof(M) / 4)) {
                 Header* header = (Header*)(shared + 2);
                 if (lane == 0) *header = h;
@@ -536,14 +569,21 @@ struct Context {
             if (lane == 0) owner->next_id++;
         }
         sync();
+        return number;
     }
 
-    // Send to an actor. As all of these: called by the whole group, with a message that the group shares.
-    template <class M> __device__ __forceinline__ void send(u32 destination, const M& payload) { post(payload, destination, 0, 0); }
+    // Send to an actor; returns the message's number, which a reply to it has as its correlation. As all of these: called by the
+    // whole group, with a message that the group shares.
+    template <class M> __device__ __forceinline__ u64 send_to(u32 destination, const M& payload) { return post(payload, destination, 0, 0); }
+    template <class M> __device__ __forceinline__ u64 send(Name name, const M& payload) { return post(payload, find(name), 0, 0); }
+    // Give a result: to whoever called, or into the actor's output, which the host receives.
+    template <class M> __device__ __forceinline__ u64 send(const M& payload) {
+        return post(payload, HOST, message->id, message->flags & CALL ? ANSWER : 0);
+    }
     // Answer the message: to the actor that sent it, or to the host.
-    template <class M> __device__ __forceinline__ void reply(const M& payload) { post(payload, message->source, message->id, REPLY); }
-    // Put a message into the actor's output, which the host receives.
-    template <class M> __device__ __forceinline__ void emit(const M& payload) { post(payload, HOST, message->id, 0); }
+    template <class M> __device__ __forceinline__ u64 reply(const M& payload) {
+        return message->source == HOST ? send(payload) : post(payload, message->source, message->id, 0);
+    }
 };
 
 }  // namespace ring

@@ -7,7 +7,7 @@
 
 namespace ring {
 
-// Plain messages in a row, and places for the replies to them; in shared memory.
+// Plain messages in a row, and places for the results of them; in shared memory.
 const u32 RUN_BYTES = 16384;
 struct Run {
     char *in, *out;
@@ -24,333 +24,538 @@ template <class In, class Out> struct Batch {
     __device__ const Header& header(u32 i) const { return *run.asked(i); }
 };
 
-// What is true of the actor now, for the host. One thread.
-__device__ __noinline__ void show(const Box& box, Owner& own) {
-    Seen* s = own.seen;
-    const u64 depth = (peek(&box.word) >> 1) - own.head;
-    if (depth > own.deepest) own.deepest = depth;
-    poke(&s->processed, own.processed);
-    poke(&s->sent, own.sent);
-    poke(&s->dropped, own.dropped);
-    poke(&s->dead, own.dead);
-    poke(&s->failed, own.failed);
-    poke(&s->restarts, own.restarts);
-    poke(&s->busy, own.busy);
-    poke(&s->depth, depth);
-    poke(&s->deepest, own.deepest);
-    // The host has this much room again.
-    poke(&s->from_host, own.from_host);
-    own.shown = own.processed;
+// A state up to this size is in shared memory while its actor has a block of its own.
+const u32 STATE_BYTES = 2048;
+
+__device__ __forceinline__ bool is_running(u32 mode) { return mode == ACTIVE || mode == DRAINING; }
+
+// What is true of the actor now, for the host: two lines. One warp.
+__device__ __noinline__ void show(const Box& box, Owner& own, u32 lane) {
+    if (lane == 0) {
+        const u64 depth = (peek(&box.word) >> 1) - own.head;
+        own.figures[DEPTH] = depth;
+        if (depth > own.figures[DEEPEST]) own.figures[DEEPEST] = depth;
+        own.figures[WAITING] = own.waiting;
+        own.shown = own.figures[PROCESSED];
+    }
+    __syncwarp();
+    if (lane < FIGURES) poke(own.seen + lane, own.figures[lane]);
+    if (lane < BUCKETS / 2) poke(own.seen + 16 + lane, ((const u64*)own.buckets)[lane]);
+    __syncwarp();
 }
 
-__device__ __noinline__ void acknowledge(Owner& own, u32 mode) {
-    own.mode = mode;
-    poke(&own.seen->mode, mode);
-    store_host(&own.seen->generation, own.answered);
+// The host is told that an order was carried out. One warp.
+__device__ __noinline__ void acknowledge(const Box& box, Owner& own, u32 mode, u32 lane) {
+    __syncwarp();
+    if (lane == 0) {
+        own.mode = mode;
+        own.figures[MODE] = mode;
+    }
+    show(box, own, lane);
+    __threadfence_system();
+    __syncwarp();
+    if (lane == 0) {
+        own.figures[GENERATION] = own.answered;
+        store_host(own.seen + GENERATION, own.answered);
+    }
+    __syncwarp();
 }
 
-// Do what the host wants of the actor. One thread.
-__device__ __noinline__ void obey(Box& box, Owner& own) {
-    const u64 generation = load(&box.generation);
-    if (generation == own.answered || own.mode == FAILED) return;
-    own.answered = generation;
-    const u32 wanted = box.wanted;
-    if (wanted == DRAINING) own.mode = DRAINING;
-    else acknowledge(own, wanted);
+// The state goes where others see it, or comes from there. One warp.
+__device__ __forceinline__ void save_state(const Context& ctx, u32 lane) {
+    if (ctx.state == ctx.owner->state) return;
+    copy_words(ctx.owner->state, ctx.state, ctx.owner->state_bytes, lane, 32);
+    __threadfence_system();
+    __syncwarp();
+}
+__device__ __forceinline__ void load_state(const Context& ctx, u32 lane) {
+    if (ctx.state == ctx.owner->state) return;
+    for (u64 i = lane; i < ctx.owner->state_bytes / 8; i += 32) ((u64*)ctx.state)[i] = peek((const u64*)ctx.owner->state + i);
+    __syncwarp();
 }
 
-// A handler has said that it failed. The whole group.
-__device__ inline void begin_anew(Context& ctx) {
+// Do what the host wants of the actor. One warp.
+__device__ __noinline__ void obey(Context& ctx, u64 control, u32 lane) {
     Owner& own = *ctx.owner;
-    if (ctx.lane < 32) bury(ctx.engine, ctx.plan, &own, (Header*)ctx.message, ctx.message + 1, FAILURE, ctx.lane);
-    copy_words(own.state, own.initial, own.state_bytes, ctx.lane, ctx.width);
-    ctx.sync();
-    if (ctx.lane == 0) {
+    Box& box = ctx.plan->boxes[ctx.self];
+    if (control >> 1 == own.answered) return;
+    const u32 wanted = *(volatile u32*)&box.wanted;
+    if (lane == 0) own.answered = control >> 1;
+    __syncwarp();
+    if (own.mode == FAILED || own.mode == ENDED) return acknowledge(box, own, own.mode, lane);
+    if (wanted == DRAINING) {
+        if (lane == 0) own.mode = DRAINING;
+        __syncwarp();
+        return;
+    }
+    if (wanted == ACTIVE) load_state(ctx, lane);
+    else save_state(ctx, lane);
+    acknowledge(box, own, wanted, lane);
+}
+
+// A handler has said that it failed. One warp.
+__device__ __noinline__ void begin_anew(Context& ctx, u32 lane) {
+    Owner& own = *ctx.owner;
+    copy_words(ctx.state, own.initial, own.state_bytes, lane, 32);
+    __syncwarp();
+    bool again = false;
+    if (lane == 0) {
         own.failing = 0;
-        own.failed++;
-        if (own.restarts_left > 0) {
+        const u64 t = now();
+        if (t - own.window_began > own.restart_window) {
+            own.window_began = t;
+            own.restarts_left = own.max_restarts;
+        }
+        again = own.restarts_left > 0;
+        if (again) {
             own.restarts_left--;
-            own.restarts++;
-        } else {
-            acknowledge(own, FAILED);
+            own.figures[RESTARTS]++;
         }
     }
-    ctx.sync();
+    __syncwarp();
+    if (!__shfl_sync(~0u, (u32)again, 0)) acknowledge(ctx.plan->boxes[ctx.self], own, FAILED, lane);
 }
 
-// How a dedicated block watches its two sources: the one that was busy last is looked at more often.
-struct Eye {
-    u32 device = 0, misses = 0, look = 1;
-};
+// How long a message took, if it says when it was sent. One thread.
+__device__ __forceinline__ void note_latency(Owner& own, u32 stamp) {
+    if (stamp == 0) return;
+    const u32 bucket = 32 - __clz((u32)now() - stamp);
+    own.buckets[bucket < BUCKETS ? bucket : BUCKETS - 1]++;
+}
 
-// Take the messages that are there into the stage. The first warp; the result is the same in all lanes.
-__device__ __forceinline__ u32 collect(Context& ctx, Eye& eye, Stage& stage) {
-    Owner& own = *ctx.owner;
-    const bool port = own.in.slots.base != 0;
-    for (u32 attempt = 0; attempt < 2; attempt++) {
-        const bool device = !port || (eye.device != 0) != (attempt == 1);
-        const Slots slots = device ? ctx.mailbox : own.in.slots;
-        const u32 n = read_words(slots, device ? own.head : own.in.at, eye.look, stage, ctx.lane);
-        if (n > 0) {
-            eye.device = device;
-            eye.misses = 0;
-            eye.look = n == eye.look && eye.look < LOOK ? LOOK : n < eye.look ? 1 : eye.look;
-            return n;
-        }
-        eye.look = 1;
-        if (!port || ++eye.misses % 4 != 0) break;
+// The message is not handled: it goes to the dead letters. One warp.
+__device__ __noinline__ void discard(Context& ctx, Header* header, u8 reason, u32 figure, u32 lane) {
+    bury(ctx.engine, ctx.plan, ctx.owner, header, header + 1, reason, lane);
+    if (lane == 0) {
+        ctx.owner->figures[figure]++;
+        ctx.owner->figures[FROM_HOST] += header->source == HOST;
     }
-    return 0;
+    __syncwarp();
 }
 
-// Handle staged messages, from `source` (1: other actors), until one has to wait. Returns how many are done with.
-template <class P> __device__ u32 handle(Context& ctx, Stage& stage, u32 count, char* out) {
+// Handle staged messages until one has to wait. Returns how many are done with. The whole group.
+template <class P> __device__ __forceinline__ u32 handle(Context& ctx, const Stage& stage, u32 count, char* out) {
     Owner& own = *ctx.owner;
     u32 done = 0;
+    const u64 began = clock64();
     while (done < count) {
         ctx.message = (const Header*)(stage.messages + done * stage.stride);
         const u64 deadline = ctx.message->deadline;
-        if (deadline != 0 && now() > deadline) {
-            if (ctx.lane < 32) bury(ctx.engine, ctx.plan, &own, (Header*)ctx.message, ctx.message + 1, EXPIRED, ctx.lane);
+        if (own.mode >= ENDED || (deadline != 0 && now() > deadline)) {
+            const bool gone = own.mode >= ENDED;
+            if (ctx.lane < 32) discard(ctx, (Header*)ctx.message, gone ? GONE : EXPIRED, gone ? DISCARDED : EXPIRED_COUNT, ctx.lane);
         } else {
             P::dispatch(own.type, ctx, out);
             ctx.sync();
-            if (own.failing) begin_anew(ctx);
-            if (ctx.lane == 0) own.processed++;
+            const bool failed = own.failing != 0;
+            if (ctx.lane == 0 && !failed) {
+                own.figures[PROCESSED]++;
+                own.figures[FROM_HOST] += ctx.message->source == HOST;
+                note_latency(own, ctx.message->stamp);
+            }
+            if (failed) {
+                ctx.sync();
+                if (ctx.lane < 32) {
+                    discard(ctx, (Header*)ctx.message, FAILURE, FAILURES, ctx.lane);
+                    begin_anew(ctx, ctx.lane);
+                }
+            }
         }
         done++;
         ctx.sync();
-        if (own.waiting != 0 || own.mode == FAILED) break;
+        if (own.waiting != 0) break;
     }
+    if (ctx.lane == 0) own.figures[BUSY] += clock64() - began;
     return done;
 }
 
-// The messages handled leave their ring. One thread.
-__device__ inline void release(Context& ctx, bool device, u32 count, const Stage& stage) {
+// The messages handled leave their ring. Their words are in shared memory: they were read. One thread.
+__device__ __forceinline__ void release(Context& ctx, bool device, u32 count) {
     Owner& own = *ctx.owner;
     if (device) {
-        for (u32 i = 0; i < count; i++) own.from_host += ((const Header*)(stage.messages + i * stage.stride))->source == HOST;
         own.head += count;
-        store(&ctx.plan->boxes[ctx.self].head, own.head);
+        poke(&ctx.plan->boxes[ctx.self].head, own.head);
     } else {
         own.in.at += count;
-        own.from_host += count;
-        // Their words are in shared memory: they were read.
         poke(own.in.head, own.in.at);
     }
 }
 
-// Has a draining actor nothing left? One thread.
-__device__ __noinline__ void end_when_drained(const Box& box, Owner& own) {
-    if (own.mode != DRAINING || own.waiting != 0 || own.from_host < box.drain_at || (peek(&box.word) >> 1) != own.head) return;
-    show(box, own);
-    acknowledge(own, ENDED);
+// Is the ring of tagged words full, and is its reader at `at`? One warp.
+__device__ __forceinline__ bool is_full(const Slots& slots, u64 at) {
+    return (u32)(peek(slots.at(at + slots.mask)) >> 32) == tag_of(at + slots.mask);
 }
 
-// Plain messages, as many as there are and fit: a reply to each. The whole group; returns how many.
-template <class P> __device__ __forceinline__ u32 handle_run(Context& ctx) {
+// Senders wait for room, and the oldest messages have to go. One warp.
+__device__ __noinline__ void trim(Context& ctx, Stage& stage, u32 lane) {
+    Owner& own = *ctx.owner;
+    Box& box = ctx.plan->boxes[ctx.self];
+    u64 few = 0, few_of_host = 0;
+    if (lane == 0) {
+        few = atomicExch(&box.trim, 0ull);
+        few_of_host = atomicExch(&box.trim_host, 0ull);
+    }
+    few = __shfl_sync(~0u, few, 0);
+    few_of_host = __shfl_sync(~0u, few_of_host, 0);
+    Header* header = (Header*)stage.messages;
+    while (few_of_host > 0 && own.in.slots.base && is_full(own.in.slots, own.in.at)) {
+        if (read_words<1>(own.in.slots, own.in.at, stage, lane) == 0) break;
+        discard(ctx, header, OLDEST, DISPLACED, lane);
+        if (lane == 0) release(ctx, false, 1);
+        __syncwarp();
+        few_of_host--;
+    }
+    Bulk& bulk = own.bulk_in;
+    while (few_of_host > 0 && bulk.base && load_host(bulk.tail) - bulk.at > bulk.mask) {
+        copy_words(header, bulk.base + (bulk.at & bulk.mask) * bulk.stride, bulk.stride, lane, 32);
+        __syncwarp();
+        discard(ctx, header, OLDEST, DISPLACED, lane);
+        if (lane == 0) poke(bulk.head, ++bulk.at);
+        __syncwarp();
+        few_of_host--;
+    }
+    const u32 limit = fixed_of(box).limit;
+    const bool has_rings = own.in.slots.base || bulk.base;
+    while ((few > 0 && (peek(&box.word) >> 1) - own.head >= limit) || (few_of_host > 0 && !has_rings)) {
+        if (read_words<1>(ctx.mailbox, own.head, stage, lane) == 0) break;
+        const bool of_host = header->source == HOST;
+        discard(ctx, header, OLDEST, DISPLACED, lane);
+        if (lane == 0) release(ctx, true, 1);
+        __syncwarp();
+        if (few > 0) few--;
+        if (of_host && few_of_host > 0) few_of_host--;
+    }
+    show(box, own, lane);
+}
+
+// Has a draining actor nothing left? One warp.
+__device__ __noinline__ void end_when_drained(const Context& ctx, u32 lane) {
+    Owner& own = *ctx.owner;
+    const Box& box = ctx.plan->boxes[ctx.self];
+    if (own.mode != DRAINING || own.waiting != 0 || own.figures[FROM_HOST] < *(volatile u64*)&box.drain_at || (peek(&box.word) >> 1) != own.head) return;
+    save_state(ctx, lane);
+    acknowledge(box, own, ENDED, lane);
+}
+
+// How a dedicated block watches its two sources: the one that was busy last is looked at more often, and many at a time.
+struct Eye {
+    u64 control;
+    u32 mode;
+    bool port, trims, device, many;
+};
+const u32 NEWS = 1u << 16, FROM_DEVICE = 1u << 17;
+
+// Take the messages that are there into the stage: how many, and where from; or NEWS when the host wants something. One warp.
+__device__ __forceinline__ u32 look(Context& ctx, Eye& eye, const Stage& stage) {
+    Owner& own = *ctx.owner;
+    const Box& box = ctx.plan->boxes[ctx.self];
+    const u32 lane = ctx.lane;
+    if (eye.many) {
+        const u32 n = eye.device ? read_words<LOOK>(ctx.mailbox, own.head, stage, lane) : read_words<LOOK>(own.in.slots, own.in.at, stage, lane);
+        eye.many = n > 1;
+        if (n > 0 && peek(&box.control) == eye.control) return n | (eye.device ? FROM_DEVICE : 0);
+    }
+    // What the host wrote takes long to come: meanwhile the mailbox is looked at.
+    const u64 from_host = eye.port ? peek(own.in.slots.at(own.in.at) + lane) : 0;
+    const u64* slot = ctx.mailbox.at(own.head);
+    const u32 tries = eye.device ? 4 : 1;
+    for (u32 i = 0; i < tries; i++) {
+        const u64 control = peek(&box.control), word = peek(slot + lane);
+        if (control != eye.control) return NEWS;
+        if (take_words(word, slot, ctx.mailbox.words, own.head, stage.messages, lane)) {
+            __syncwarp();
+            eye.device = eye.many = true;
+            return 1 | FROM_DEVICE;
+        }
+    }
+    if (eye.port && take_words(from_host, own.in.slots.at(own.in.at), own.in.slots.words, own.in.at, stage.messages, lane)) {
+        __syncwarp();
+        eye.device = false;
+        eye.many = true;
+        return 1;
+    }
+    return 0;
+}
+
+// Plain messages, as many as there are and fit: a result of each. The whole group; returns how many.
+template <class P> __device__ __forceinline__ u32 handle_run(Context& ctx, const Stage& stage) {
     __shared__ __align__(16) char asked[RUN_BYTES];
     __shared__ __align__(16) char replies[RUN_BYTES];
     Owner& own = *ctx.owner;
     Bulk &in = own.bulk_in, &out = own.bulk_out;
     u64* shared = ctx.shared;
-    if (ctx.lane == 0) {
-        if (in.at == in.seen) in.seen = load_host(in.tail);
-        u64 count = in.seen - in.at, room = in.mask + 1 - (in.at & in.mask);
-        if (count > room) count = room;
-        const u64 wider = in.stride > out.stride ? in.stride : out.stride;
-        if (count > RUN_BYTES / wider) count = RUN_BYTES / wider;
-        if (count > out.mask + 1 - (out.at - out.seen)) out.seen = load_host(out.head);
-        room = out.mask + 1 - (out.at - out.seen);
-        if (count > room) count = room;
-        room = out.mask + 1 - (out.at & out.mask);
-        shared[0] = count < room ? count : room;
-    }
-    ctx.sync();
     Run run;
     run.in = asked;
     run.out = replies;
     run.in_stride = in.stride;
     run.out_stride = out.stride;
-    run.size = (u32)shared[0];
-    ctx.sync();
-    if (run.size == 0) return 0;
-    copy_words(asked, in.base + (in.at & in.mask) * in.stride, run.size * in.stride, ctx.lane, ctx.width);
-    ctx.sync();
-    P::dispatch_batch(own.type, ctx, run);
-    const u64 first = ((u64)(ctx.self + 1) << 40) | own.next_id;
-    for (u32 i = ctx.lane; i < run.size; i += ctx.width) {
-        Header h;
-        h.type = P::reply_type(own.type);
-        h.flags = REPLY;
-        h.priority = 0;
-        h.reason = 0;
-        h.id = first + i;
-        h.correlation = run.asked(i)->id;
-        h.deadline = 0;
-        h.source = ctx.self;
-        h.destination = HOST;
-        h.bytes = P::reply_bytes(own.type);
-        h.spare = 0;
-        *run.reply(i) = h;
+    if (ctx.lane < 32) {
+        u64 count = 0, from_device = 0, room = 0;
+        if (ctx.lane == 0) {
+            if (out.mask + 1 - (out.at - out.seen) < RUN_BYTES / 64) out.seen = load_host(out.head);
+            room = out.mask + 1 - (out.at - out.seen);
+            const u64 to_end = out.mask + 1 - (out.at & out.mask);
+            if (to_end < room) room = to_end;
+        }
+        room = __shfl_sync(~0u, room, 0);
+        if (room >= LOOK) from_device = read_words<LOOK>(ctx.mailbox, own.head, stage, ctx.lane);
+        else if (room > 0) from_device = read_words<1>(ctx.mailbox, own.head, stage, ctx.lane);
+        if (ctx.lane == 0 && from_device == 0) {
+            if (in.at == in.seen) in.seen = load_host(in.tail);
+            count = in.seen - in.at;
+            const u64 to_end = in.mask + 1 - (in.at & in.mask);
+            if (count > to_end) count = to_end;
+            const u64 wider = in.stride > out.stride ? in.stride : out.stride;
+            if (count > RUN_BYTES / wider) count = RUN_BYTES / wider;
+            if (count > room) count = room;
+        }
+        if (ctx.lane == 0) {
+            shared[0] = count + from_device;
+            shared[1] = from_device;
+        }
     }
     ctx.sync();
-    copy_words(out.base + (out.at & out.mask) * out.stride, replies, run.size * out.stride, ctx.lane, ctx.width);
-    __threadfence_system();
+    run.size = (u32)shared[0];
+    const bool from_device = shared[1] != 0;
     ctx.sync();
+    if (run.size == 0) return 0;
+    if (from_device) {
+        run.in = (char*)stage.messages;
+        run.in_stride = 4 * stage.stride;
+    } else {
+        copy_words(asked, in.base + (in.at & in.mask) * in.stride, run.size * in.stride, ctx.lane, ctx.width);
+    }
+    ctx.sync();
+    const u64 began = clock64();
+    if (own.mode < ENDED) P::dispatch_batch(own.type, ctx, run);
+    ctx.sync();
+    const bool failed = own.failing != 0, gone = own.mode >= ENDED;
+    if (failed || gone) {
+        if (ctx.lane < 32) {
+            for (u32 i = 0; i < run.size; i++) discard(ctx, run.asked(i), gone ? GONE : FAILURE, gone ? DISCARDED : FAILURES, ctx.lane);
+            if (failed) begin_anew(ctx, ctx.lane);
+        }
+        ctx.sync();
+    } else {
+        const u64 first = ((u64)(ctx.self + 1) << 40) | own.next_id;
+        for (u32 i = ctx.lane; i < run.size; i += ctx.width) {
+            Header h;
+            h.type = P::reply_type(own.type);
+            h.flags = run.asked(i)->flags & CALL ? ANSWER : 0;
+            h.priority = run.asked(i)->priority;
+            h.reason = 0;
+            h.id = first + i;
+            h.correlation = run.asked(i)->id;
+            h.deadline = 0;
+            h.source = ctx.self;
+            h.destination = HOST;
+            h.bytes = P::reply_bytes(own.type);
+            h.stamp = 0;
+            *run.reply(i) = h;
+        }
+        ctx.sync();
+        copy_words(out.base + (out.at & out.mask) * out.stride, replies, run.size * out.stride, ctx.lane, ctx.width);
+        __threadfence_system();
+        ctx.sync();
+    }
     if (ctx.lane == 0) {
-        out.at += run.size;
-        poke(out.tail, out.at);
-        in.at += run.size;
-        poke(in.head, in.at);
-        own.next_id += run.size;
-        own.processed += run.size;
-        own.from_host += run.size;
-        own.sent += run.size;
+        if (!failed && !gone) {
+            out.at += run.size;
+            poke(out.tail, out.at);
+            own.next_id += run.size;
+            own.figures[PROCESSED] += run.size;
+            own.figures[SENT] += run.size;
+            if (!from_device) own.figures[FROM_HOST] += run.size;
+            note_latency(own, run.asked(0)->stamp);
+        }
+        if (from_device) {
+            release(ctx, true, run.size);
+        } else {
+            in.at += run.size;
+            poke(in.head, in.at);
+        }
+        own.figures[BUSY] += clock64() - began;
     }
     ctx.sync();
     return run.size;
 }
 
-// An actor with a block of its own.
-template <class P> __device__ void serve_one(Context& ctx, Stage& stage, char* out) {
+// An actor with a block of its own. The whole group.
+template <class P> __device__ __forceinline__ void serve_one(Context& ctx, Stage& stage, char* out) {
     Engine& e = *ctx.engine;
     Owner& own = *ctx.owner;
     Box& box = ctx.plan->boxes[ctx.self];
     Backoff backoff;
     Eye eye;
+    eye.control = own.answered << 1;
+    eye.mode = own.mode;
+    eye.port = own.in.slots.base != 0;
+    eye.trims = fixed_of(box).full == DROP_OLDEST;
+    eye.device = eye.many = false;
+    const bool bulk = P::takes_batches(own.type);
     u64* shared = ctx.shared;
-    for (u32 tick = 0;; tick++) {
+    for (;;) {
+        u32 found = 0;
         if (ctx.lane < 32) {
-            if (ctx.lane == 0) {
-                shared[0] = 0;
-                if (tick % 8 == 0 || backoff.ns >= 128) {
-                    obey(box, own);
-                    shared[0] = is_leaving(e);
-                }
+            const bool takes = is_running(eye.mode) || eye.mode >= ENDED;
+            const bool ready = takes && (own.waiting == 0 || flush(&e, ctx.plan, &own, (Header*)(shared + 2), ctx.lane));
+            if (ready && !bulk) found = look(ctx, eye, stage);
+            else if (peek(&box.control) != eye.control) found = NEWS;
+            else if (ready) found = 1;
+            if (eye.trims && peek(&box.trim) + peek(&box.trim_host) != 0) trim(ctx, stage, ctx.lane), found = 0;
+            if (found & NEWS) {
+                eye.control = load(&box.control);
+                obey(ctx, eye.control, ctx.lane);
+                found = eye.control & 1 ? NEWS : 0;
+                backoff.reset();
+                eye.control &= ~1ull;
             }
-            __syncwarp();
-            const bool runs = own.mode == ACTIVE || own.mode == DRAINING;
-            u32 count = 0;
-            if (shared[0] == 0 && runs && (own.waiting == 0 || flush(&e, ctx.plan, &own, (Header*)(shared + 2), ctx.lane)) && !P::takes_batches(own.type))
-                count = collect(ctx, eye, stage);
-            __syncwarp();
-            if (ctx.lane == 0) shared[1] = ((u64)runs << 32) | count;
         }
-        ctx.sync();
-        const bool leaving = shared[0] != 0, runs = shared[1] >> 32 != 0;
-        const u32 count = (u32)shared[1];
-        ctx.sync();
-        if (leaving) break;
+        if (ctx.width > 32) {
+            if (ctx.lane == 0) shared[8] = found;
+            ctx.sync();
+            found = (u32)shared[8];
+            ctx.sync();
+        }
+        if (found & NEWS) break;
         u32 done = 0;
-        if (count > 0) {
-            const bool device = eye.device;
-            done = handle<P>(ctx, stage, count, out);
-            if (ctx.lane == 0) release(ctx, device, done, stage);
-        } else if (runs && P::takes_batches(own.type)) {
-            done = handle_run<P>(ctx);
+        if (bulk && found != 0) {
+            done = handle_run<P>(ctx, stage);
+        } else if (found != 0) {
+            done = handle<P>(ctx, stage, found & 0xffff, out);
+            if (ctx.lane == 0) release(ctx, found & FROM_DEVICE, done);
         }
-        if (ctx.lane == 0) {
-            const bool news = own.processed != own.shown;
-            if (own.mode == DRAINING && done == 0) end_when_drained(box, own);
-            if (news && (backoff.ns == 32 || own.processed - own.shown > 1000)) show(box, own);
+        if (ctx.lane < 32) {
+            __syncwarp();
+            eye.mode = own.mode;
+            if (done > 0) {
+                backoff.reset();
+                if (own.figures[PROCESSED] - own.shown > 1000) show(box, own, ctx.lane);
+            } else {
+                if (eye.mode == DRAINING) {
+                    end_when_drained(ctx, ctx.lane);
+                    eye.mode = own.mode;
+                }
+                if (backoff.ns == 32 && own.figures[PROCESSED] != own.shown) {
+                    save_state(ctx, ctx.lane);
+                    show(box, own, ctx.lane);
+                }
+                backoff.rest(ctx.plan->idle_ns);
+            }
         }
-        if (done > 0) backoff.reset();
-        else if (ctx.lane < 32) backoff.rest(ctx.plan->idle_ns);
     }
 }
 
 // A block that serves whoever has something to do.
-template <class P> __device__ void serve_all(Context& ctx, Stage& stage, char* out) {
+template <class P> __device__ __forceinline__ void serve_all(Context& ctx, Stage& stage, char* out) {
     Engine& e = *ctx.engine;
     Owner& own = *ctx.owner;
     Backoff backoff;
     u64* shared = ctx.shared;
     u64 number = 0;
-    if (ctx.lane == 0) number = atomicAdd(&e.queue_head, 1ull);
+    bool has_number = false;
     for (;;) {
         if (ctx.lane == 0) {
+            if (!has_number) number = atomicAdd(&e.queue_head, 1ull);
+            has_number = true;
             u32 found = dequeue(*ctx.plan, number);
-            if (found != NOBODY) number = atomicAdd(&e.queue_head, 1ull);
+            if (found != NOBODY) has_number = false;
             else if (is_leaving(e)) found = HOST;
-            shared[0] = found;
+            shared[8] = found;
         }
-        ctx.sync();
-        const u32 index = (u32)shared[0];
-        ctx.sync();
+        __syncthreads();
+        const u32 index = (u32)shared[8];
+        __syncthreads();
         if (index == HOST) break;
         if (index == NOBODY) {
             backoff.rest(500);
             continue;
         }
         backoff.reset();
-        ctx.self = index;
         Box& box = ctx.plan->boxes[index];
-        ctx.mailbox = fixed_of(box).slots;
-        copy_words(&own, &ctx.plan->owners[index], sizeof(Owner), ctx.lane, ctx.width);
-        ctx.sync();
+        const Fixed fixed = fixed_of(box);
+        const u64 control = load(&box.control);
+        copy_words(&own, &ctx.plan->owners[index], sizeof(Owner), ctx.lane, blockDim.x);
+        ctx.self = index;
+        ctx.width = fixed.width;
+        ctx.mailbox = fixed.slots;
+        __syncthreads();
+        ctx.state = own.state;
+        u32 count = 0;
+        bool runs = false;
         if (ctx.lane < 32) {
-            if (ctx.lane == 0) obey(box, own);
-            __syncwarp();
-            const bool runs = own.mode == ACTIVE || own.mode == DRAINING;
-            u32 count = 0;
-            if (runs && (own.waiting == 0 || flush(&e, ctx.plan, &own, (Header*)(shared + 2), ctx.lane))) count = read_words(ctx.mailbox, own.head, LOOK, stage, ctx.lane);
-            if (ctx.lane == 0) shared[1] = ((u64)runs << 32) | count;
+            obey(ctx, control, ctx.lane);
+            if (fixed.full == DROP_OLDEST && peek(&box.trim) + peek(&box.trim_host) != 0) trim(ctx, stage, ctx.lane);
+            runs = is_running(own.mode) || own.mode >= ENDED;
+            if (runs && (own.waiting == 0 || flush(&e, ctx.plan, &own, (Header*)(shared + 2), ctx.lane))) count = read_words<LOOK>(ctx.mailbox, own.head, stage, ctx.lane);
+            if (ctx.lane == 0) shared[8] = count;
         }
-        ctx.sync();
-        const bool runs = shared[1] >> 32 != 0;
-        const u32 count = (u32)shared[1];
-        ctx.sync();
+        __syncthreads();
+        count = (u32)shared[8];
         u32 done = 0;
-        if (count > 0) {
+        if (count > 0 && ctx.lane < ctx.width) {
             done = handle<P>(ctx, stage, count, out);
-            if (ctx.lane == 0) release(ctx, true, done, stage);
+            if (ctx.lane == 0) release(ctx, true, done);
         }
-        ctx.sync();
-        if (ctx.lane == 0) {
-            if (own.processed != own.shown || done > 0) show(box, own);
-            end_when_drained(box, own);
+        __syncthreads();
+        u64 word = 0;
+        if (ctx.lane < 32) {
+            end_when_drained(ctx, ctx.lane);
+            word = peek(&box.word);
+            // Whoever has more to do is shown when it has done it.
+            if ((word >> 1) == own.head || own.figures[PROCESSED] - own.shown > 1000) show(box, own, ctx.lane);
+            else if (ctx.lane == 0 && done > 0) poke(own.seen + FROM_HOST, own.figures[FROM_HOST]);
         }
-        ctx.sync();
-        copy_words(&ctx.plan->owners[index], &own, sizeof(Owner), ctx.lane, ctx.width);
-        ctx.sync();
+        __syncthreads();
+        copy_words(&ctx.plan->owners[index], &own, sizeof(Owner), ctx.lane, blockDim.x);
+        __threadfence();
+        __syncthreads();
         if (ctx.lane == 0) {
-            const bool still = own.mode == ACTIVE || own.mode == DRAINING;
-            const u64 answered = own.answered;
-            bool again = false;
-            if (own.waiting != 0) {
-                again = true;
-            } else if (still && runs) {
+            bool again = own.waiting != 0;
+            if (!again && runs) {
                 // Idle only if nothing was claimed meanwhile, be it written yet or not.
-                again = swap_if(&box.word, (own.head << 1) | 1, own.head << 1) != ((own.head << 1) | 1);
-            } else {
-                u64 word = peek(&box.word);
+                const u64 idle = (own.head << 1) | 1;
+                again = claim_if(&box.word, idle, idle & ~1ull) != idle;
+            } else if (!again) {
                 for (u64 old; (old = swap_if(&box.word, word, word & ~1ull)) != word;) word = old;
             }
             if (again) enqueue(e, *ctx.plan, index);
-            else if (load(&box.generation) != answered) schedule(e, *ctx.plan, index);
+            else if (load(&box.control) >> 1 != own.answered || peek(&box.trim) + peek(&box.trim_host) != 0) schedule(e, *ctx.plan, index);
         }
-        ctx.sync();
     }
 }
 
+// One of the host's orders. One thread.
 __device__ inline u32 carry_out(Engine& e, const Plan& plan, const u64* order) {
-    if (order[0] == LEAVE) return PARKED;
+    const u64 verb = order[0];
+    if (verb == LEAVE) return PARKED;
+    if (verb == CLOCK) {
+        poke(e.clock, now());
+        __threadfence_system();
+        return 0;
+    }
+    if (verb == TRAP) asm volatile("trap;");
     Box& box = plan.boxes[order[1]];
-    box.wanted = (u32)order[2];
-    box.drain_at = order[4];
-    store(&box.generation, order[3]);
+    if (verb == TRIM) {
+        atomicAdd(&box.trim_host, order[2]);
+    } else {
+        box.wanted = (u32)order[2];
+        box.drain_at = order[4];
+        store(&box.control, order[3] << 1);
+    }
     schedule(e, plan, (u32)order[1]);
     return 0;
 }
 
 // The host's orders, its messages for actors that share blocks, the heartbeat and the lease. One warp.
-__device__ inline void warden(Context& ctx, Stage& stage) {
+__device__ __noinline__ void warden(Context& ctx, const Stage& stage) {
     Engine& e = *ctx.engine;
     Backoff backoff;
     u64* shared = ctx.shared;
+    Route& route = ctx.owner->route;
     const u64 started = now();
     u64 beaten = 0, host_beat = 0, heard = started, at = e.common_in.at;
+    if (ctx.lane == 0) route.to = NOBODY;
     for (;;) {
         u32 why = 0;
         bool news = false;
@@ -378,23 +583,30 @@ __device__ inline void warden(Context& ctx, Stage& stage) {
         }
         why = __shfl_sync(~0u, why, 0);
         if (why != 0) {
+            for (u32 i = ctx.lane; i < ctx.plan->dedicated; i += 32) {
+                u64* control = &ctx.plan->boxes[ctx.plan->places[i]].control;
+                store(control, peek(control) | 1);
+            }
             if (ctx.lane == 0) {
                 e.common_in.at = at;
                 atomicExch(&e.leaving, why);
             }
             break;
         }
-        const u32 count = read_words(e.common_in.slots, at, LOOK, stage, ctx.lane);
+        const u32 count = read_words<LOOK>(e.common_in.slots, at, stage, ctx.lane);
         for (u32 i = 0; i < count; i++) {
             const Header* header = (const Header*)(stage.messages + i * stage.stride);
             const u32 to = header->destination;
-            // The host counts the room it has, so there is some.
-            const Fixed fixed = fixed_of(ctx.plan->boxes[to]);
-            if (ctx.lane == 0)
-                while (!claim(e, *ctx.plan, fixed, to, shared[0])) schedule(e, *ctx.plan, to);
+            bool idle = false;
+            if (ctx.lane == 0) {
+                if (route.to != to) find_route(*ctx.plan, route, to);
+                // The host counts the room it has, so there is some.
+                while (!claim(*ctx.plan, route, route.slots.mask + 1, shared[8], idle)) schedule(e, *ctx.plan, to);
+            }
             __syncwarp();
-            const u64 position = shared[0];
-            write_words(fixed.slots.at(position), tag_of(position), header, header + 1, ctx.lane);
+            const u64 position = shared[8];
+            write_words(route.slots.at(position), tag_of(position), header, header + 1, ctx.lane);
+            if (idle) enqueue(e, *ctx.plan, to);
             __syncwarp();
         }
         at += count;
@@ -406,11 +618,21 @@ __device__ inline void warden(Context& ctx, Stage& stage) {
 }
 
 // All actors that share blocks are in the queue when the kernel comes back. The last block that leaves.
-__device__ inline void refill(Engine& e, const Plan& plan) {
-    const u64 size = plan.queue_mask + 1, shared = plan.actors - plan.dedicated;
-    for (u64 i = threadIdx.x; i < size; i += blockDim.x)
-        plan.queue[i] = i < shared ? tagged((u32)i + 1, plan.dedicated + (u32)i) : tagged((u32)i, NOBODY);
-    for (u64 i = threadIdx.x; i < shared; i += blockDim.x) plan.boxes[plan.dedicated + i].word |= 1;
+__device__ __noinline__ void refill(Engine& e, const Plan& plan) {
+    __shared__ u32 shared;
+    if (threadIdx.x == 0) shared = 0;
+    __syncthreads();
+    for (u32 i = threadIdx.x; i < plan.actors; i += blockDim.x) {
+        Box& box = plan.boxes[i];
+        box.control &= ~1ull;
+        plan.owners[i].route.to = NOBODY;
+        if (fixed_of(box).dedicated) continue;
+        box.word |= 1;
+        const u32 place = atomicAdd(&shared, 1u);
+        plan.queue[place] = tagged(place + 1, i);
+    }
+    __syncthreads();
+    for (u64 i = shared + threadIdx.x; i <= plan.queue_mask; i += blockDim.x) plan.queue[i] = tagged((u32)i, NOBODY);
     if (threadIdx.x == 0) {
         e.queue_tail = shared;
         e.queue_head = 0;
@@ -419,17 +641,16 @@ __device__ inline void refill(Engine& e, const Plan& plan) {
     }
 }
 
-template <class P> __device__ void run(Engine* engine, u64 launch, u32* messages, u32 stride, char* out) {
-    __shared__ Stage stage;
+template <class P> __device__ __forceinline__ void run(Engine* engine, u64 launch, u32* messages, u32 stride, char* out) {
     __shared__ __align__(16) u64 shared[16];
+    __shared__ __align__(16) char state[STATE_BYTES];
     __shared__ Owner owner;
     __shared__ Plan plan;
     __shared__ u32 last;
     Engine& e = *engine;
-    if (threadIdx.x == 0) {
-        stage.messages = messages;
-        stage.stride = stride;
-    }
+    Stage stage;
+    stage.messages = messages;
+    stage.stride = stride;
     copy_words(&plan, &e.plan, sizeof(Plan), threadIdx.x, blockDim.x);
     __syncthreads();
     Context ctx;
@@ -440,17 +661,28 @@ template <class P> __device__ void run(Engine* engine, u64 launch, u32* messages
     ctx.plan = &plan;
     ctx.shared = shared;
     ctx.message = 0;
-    ctx.self = blockIdx.x - 1;
+    ctx.state = 0;
+    ctx.self = 0;
     if (blockIdx.x == 0) {
         if (ctx.lane < 32) warden(ctx, stage);
     } else if (blockIdx.x <= plan.dedicated) {
-        copy_words(&owner, &plan.owners[ctx.self], sizeof(Owner), ctx.lane, ctx.width);
-        ctx.mailbox = fixed_of(plan.boxes[ctx.self]).slots;
+        ctx.self = plan.places[blockIdx.x - 1];
+        const Fixed fixed = fixed_of(plan.boxes[ctx.self]);
+        ctx.mailbox = fixed.slots;
+        ctx.width = fixed.width;
+        copy_words(&owner, &plan.owners[ctx.self], sizeof(Owner), ctx.lane, blockDim.x);
         __syncthreads();
-        serve_one<P>(ctx, stage, out);
-        if (ctx.lane == 0) show(plan.boxes[ctx.self], owner);
+        ctx.state = owner.state_bytes <= STATE_BYTES ? state : owner.state;
+        if (ctx.lane < 32) load_state(ctx, ctx.lane);
         __syncthreads();
-        copy_words(&plan.owners[ctx.self], &owner, sizeof(Owner), ctx.lane, ctx.width);
+        if (ctx.lane < ctx.width) serve_one<P>(ctx, stage, out);
+        __syncthreads();
+        if (ctx.lane < 32) {
+            save_state(ctx, ctx.lane);
+            show(plan.boxes[ctx.self], owner, ctx.lane);
+        }
+        __syncthreads();
+        copy_words(&plan.owners[ctx.self], &owner, sizeof(Owner), ctx.lane, blockDim.x);
     } else {
         serve_all<P>(ctx, stage, out);
     }

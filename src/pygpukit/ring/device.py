@@ -1,0 +1,412 @@
+"""The ring on the device: one persistent kernel, its tables, and the actors it serves."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import pygpukit as gp
+from pygpukit._pygpukit_rust import RingLink
+from pygpukit.errors import RingError
+from pygpukit.ring.kernel import RingKernel
+from pygpukit.ring.memory import DeviceMemory, MappedMemory, Piece, power_of_two
+from pygpukit.ring.message import require_fixed
+from pygpukit.ring.program import HEADER_WORDS, MOST_BYTES, Handler, Program
+from pygpukit.ring.tables import BOX, BULK, ENGINE, FULL, NOBODY, OWNER, PLACE_WORDS, PORT
+
+__all__ = ["DeviceRing", "Place", "RingOptions"]
+
+# Messages that a handler may send while their receivers are full, before the next ones go to the dead letters.
+_OUTBOX = 64
+_ORDERS = 256
+_COMMON = 1024
+_HEADER_BYTES = 4 * HEADER_WORDS
+
+# How long a block that has nothing to do sleeps between two looks, and the warden.
+_IDLE_NS, _IDLE_COMMON_NS = 4_000, 5_000
+
+_LEAVE_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class RingOptions:
+    """How a runtime's ring uses the device."""
+
+    sms: int | None = None
+    """SMs of a lane of its own; None: it runs beside everything else."""
+    workers: int | None = None
+    """Blocks for actors that share them."""
+    lease: float = 10.0
+    """Seconds after which the kernel ends by itself when the process does not run any more."""
+    time_slice: float | None = None
+    """Seconds after which the kernel leaves the device for a moment; None: it stays."""
+
+    def __post_init__(self) -> None:
+        for name, low in (("sms", 1), ("workers", 1)):
+            value = getattr(self, name)
+            if value is not None and (type(value) is not int or value < low):
+                raise RingError(f"{name} must be an int of at least {low}, not {value!r}")
+        if not self.lease > 0:
+            raise RingError(f"lease must be seconds above 0, not {self.lease!r}")
+        if self.time_slice is not None and not self.time_slice > 0:
+            raise RingError(f"time_slice must be seconds above 0, not {self.time_slice!r}")
+
+
+@dataclass
+class Place:
+    """An actor's number, and where its parts are."""
+
+    index: int
+    kernel: RingKernel
+    handler: Handler
+    number: int
+    dedicated: bool
+    capacity: int
+    window: int
+    state: Piece
+    is_over: bool = False
+
+
+class DeviceRing:
+    """A persistent kernel and the actors it serves; made when the first one is launched.
+
+    Adding actors, `close` and everything else that moves the kernel is done by one thread at a time; none of it is to be
+    called in an event loop.
+    """
+
+    def __init__(self, options: RingOptions) -> None:
+        self.options = options
+        self.places: list[Place] = []
+        self.program = Program()
+        self._numbers: dict[str, int] = {}
+        self._device = DeviceMemory()
+        self._mapped = MappedMemory()
+        self._lock = threading.Lock()
+        self._is_up = False
+        self._kernel: Any = None
+        self._compiled = 0
+        info = gp.get_device_info()
+        self._is_emulated = gp.current_device().kind != "cuda"
+        self._sms = int(info["sm_count"])
+        self._lane = None
+        if options.sms is not None:
+            if options.sms > self._sms:
+                raise RingError(f"sms={options.sms} is more than the device has ({self._sms})")
+            self._sms = options.sms
+        words = self._mapped.take(6 * 256)
+        self._words = {
+            name: words + 256 * i
+            for i, name in enumerate(("orders_tail", "host_beat", "orders_head", "beat", "exited", "clock"))
+        }
+        self._orders = self._mapped.take(64 * _ORDERS)
+        widest = HEADER_WORDS + MOST_BYTES // 4
+        self._common_in = self._ring(_COMMON, widest)
+        self._common_out = self._ring(_COMMON, widest)
+        self._engine = self._device.take(ENGINE.itemsize)
+        self._boxes = self._device.take(64 * BOX.itemsize)
+        self._owners = self._device.take(64 * OWNER.itemsize)
+        self._queue: Piece | None = None
+        self._fixed = np.zeros(64, BOX)
+        self.link = self._connect()
+
+    def _ring(self, count: int, words: int) -> tuple[int, int, int, int]:
+        """A ring with the host: the reader's count, the slots, how many, and words of each."""
+        return self._mapped.take(8), self._mapped.take(8 * count * words), count, words
+
+    def _plain(self, count: int, stride: int) -> tuple[int, int, int, int, int]:
+        """A ring of plain messages: the writer's count, the reader's, the rows, how many, and bytes of each."""
+        return self._mapped.take(8), self._mapped.take(8), self._mapped.take(count * stride), count, stride
+
+    def _connect(self) -> RingLink:
+        words = self._words
+        orders = (words["orders_tail"], words["orders_head"], self._orders, _ORDERS)
+        beats = (words["host_beat"], words["beat"])
+        sms = self.options.sms
+        return RingLink(
+            (self._common_in, self._common_out),
+            orders,
+            beats,
+            words["exited"],
+            words["clock"],
+            (self._mapped, self._device),
+            sms=sms,
+        )
+
+    def index_of(self, kernel_id: str) -> int:
+        """Number of the actor that has this id now, or `NOBODY`."""
+        return self._numbers.get(kernel_id, NOBODY)
+
+    def add(self, kernels: Sequence[RingKernel]) -> list[Place]:
+        """Give actors their places: the kernel leaves the device, is built anew if need be, and comes back.
+
+        Raises
+        ------
+        RingError
+            If more blocks are asked for than fit.
+        KernelCompileError
+            If a handler does not compile.
+        """
+        with self._lock:
+            handlers = [Handler.of(kernel) for kernel in kernels]
+            known = len(self.program.handlers), list(self.program.names)
+            try:
+                numbers = [self.program.add(handler) for handler in handlers]
+                compiled = self._compile()
+                blocks = self._blocks(compiled, kernels, handlers)
+            except BaseException:
+                del self.program.handlers[known[0] :]
+                self.program.names = known[1]
+                raise
+            self._leave()
+            try:
+                self._kernel, self._compiled = compiled, len(self.program.handlers)
+                added = [
+                    self._place(kernel, handler, number, own)
+                    for kernel, handler, number, own in zip(kernels, handlers, numbers, blocks, strict=True)
+                ]
+                self._write(added)
+            finally:
+                self._come_back()
+            return added
+
+    def retire(self, place: Place) -> None:
+        """An actor has ended: its block is another's when the kernel is built the next time."""
+        place.is_over = True
+        if self._numbers.get(place.kernel.kernel_id) == place.index:
+            del self._numbers[place.kernel.kernel_id]
+
+    def close(self) -> None:
+        """End the kernel."""
+        with self._lock:
+            if self._is_up:
+                self._leave()
+            self.link.stop()
+
+    def state(self, place: Place) -> dict[str, Any]:
+        """An actor's state as arrays: views of its memory."""
+        layout = place.handler.state
+        if layout is None:
+            return {}
+        return {
+            one.name: place.state.view(one.offset, one.numpy_type.base, one.numpy_type.shape or (1,))
+            for one in layout.fields
+        }
+
+    def _compile(self) -> Any:
+        if self._kernel is not None and self._compiled == len(self.program.handlers):
+            return self._kernel
+        return gp.jit(self.program.source(), func="ring_kernel")
+
+    @property
+    def _workers(self) -> int:
+        if self.options.workers is not None:
+            return self.options.workers
+        return 2 if self._is_emulated else 16
+
+    def _threads(self, kernels: Sequence[RingKernel]) -> int:
+        sizes = [place.kernel.block_size for place in self.places if not place.is_over]
+        return max(32, *(-(-size // 32) * 32 for size in (*sizes, *(kernel.block_size for kernel in kernels))))
+
+    def _blocks(self, kernel: Any, kernels: Sequence[RingKernel], handlers: Sequence[Handler]) -> list[bool]:
+        """Which of the new actors get a block of their own."""
+        threads = self._threads(kernels)
+        per_sm = 1 if self._is_emulated else max(1, round(kernel.occupancy(threads) * 2048 / threads))
+        most = 64 if self._is_emulated else per_sm * self._sms
+        used = 1 + sum(place.dedicated and not place.is_over for place in self.places)
+        has_shared = any(not place.dedicated for place in self.places)
+        must = sum(kernel.dedicated is True or handler.takes_batches for kernel, handler in zip(kernels, handlers, strict=True))
+        shared = self._workers if has_shared or len(kernels) > must else 0
+        free = most - used - shared
+        if must > free:
+            raise RingError(
+                f"{must} further device actors need a block of their own, and {max(0, free)} of {most} blocks of {threads} "
+                f"threads are free on {self._sms} SMs; let actors share blocks (dedicated=False), use smaller blocks "
+                "(block_size) or give the ring more SMs (sms)"
+            )
+        chosen = []
+        # Blocks that spin take turns with others on their SM: by default one in four SMs has one.
+        left = min(free - must, max(4, self._sms // 4) - used - must)
+        for kernel_, handler in zip(kernels, handlers, strict=True):
+            own = kernel_.dedicated is True or handler.takes_batches
+            if kernel_.dedicated is None and not own and left > 0:
+                own, left = True, left - 1
+            chosen.append(own)
+        return chosen
+
+    def _place(self, kernel: RingKernel, handler: Handler, number: int, dedicated: bool) -> Place:
+        index = len(self.places)
+        asked = power_of_two(max(2, kernel.input_queue_size))
+        window = kernel.output_queue_size
+        words = max(PLACE_WORDS, -(-handler.words // 4) * 4)
+        # Actors that share blocks have what the host sends in the same mailbox.
+        slots = asked if dedicated else 2 * asked
+        mail = self._device.take(8 * slots * words)
+        size = 0 if handler.state is None else handler.state.itemsize
+        state = self._device.take(max(16, size))
+        initial = self._device.take(max(16, size))
+        if handler.initial:
+            state.write(handler.initial)
+            initial.write(handler.initial)
+        row = _HEADER_BYTES + 4 * (self.program.stride - HEADER_WORDS)
+        stride = -(-row // 16) * 16
+        outbox = self._device.take(_OUTBOX * stride)
+        seen, taken = self._mapped.take(256), self._mapped.take(8)
+        place = Place(index, kernel, handler, number, dedicated, asked, window, state)
+        into = require_fixed(kernel.input_type, "a device actor").itemsize
+        own = bulk = None
+        if handler.takes_batches:
+            out = require_fixed(kernel.output_type, "a device actor").itemsize
+            bulk = (self._plain(asked, _HEADER_BYTES + into), self._plain(power_of_two(window), _HEADER_BYTES + out))
+        elif dedicated:
+            own = (self._ring(asked, words), self._ring(power_of_two(window), words))
+        policy = FULL[kernel.backpressure.value]
+        added = self.link.add(seen, taken, own, bulk, asked, policy, into, kernel.input_type.type_id, None)  # type: ignore[union-attr]
+        assert added == index
+        if index == len(self._fixed):
+            self._grow()
+        self._fixed[index] = self._box(place, mail, slots, words, policy)
+        owner = np.zeros(1, OWNER)
+        one = owner[0]
+        one["type"] = number
+        for name, ring in (("in", own and own[0]), ("out", own and own[1])):
+            if ring:
+                one[name] = _port(ring)
+        for name, plain in (("bulk_in", bulk and bulk[0]), ("bulk_out", bulk and bulk[1])):
+            if plain:
+                one[name] = _bulk(plain)
+        one["taken"], one["window"], one["seen"] = taken, window, seen
+        one["state"], one["initial"], one["state_bytes"] = state.address, initial.address, max(16, size)
+        one["outbox"], one["outbox_size"], one["outbox_stride"] = outbox.address, _OUTBOX, stride
+        restarts = kernel.max_restarts if kernel.restart == "on_failure" else 0
+        one["restarts_left"] = one["max_restarts"] = restarts
+        one["restart_window"] = int(kernel.restart_window * 1e9)
+        one["route"]["to"] = NOBODY
+        self._owners.write(owner, index * OWNER.itemsize)
+        self.places.append(place)
+        self._numbers[kernel.kernel_id] = index
+        return place
+
+    def _box(self, place: Place, mail: Piece, slots: int, words: int, policy: int) -> Any:
+        box = np.zeros(1, BOX)[0]
+        box["slots"] = (mail.address, slots - 1, words)
+        box["accepts"] = place.handler.input_type.type_id
+        box["full"] = policy
+        box["dedicated"] = place.dedicated
+        box["width"] = -(-place.kernel.block_size // 32) * 32
+        # Of its slots some are kept for what the host sends.
+        box["limit"] = slots if place.dedicated else slots - place.capacity
+        if not place.dedicated:
+            box["word"] = 1
+        return box
+
+    def _grow(self) -> None:
+        boxes, owners = self._boxes, self._owners
+        self._boxes = self._device.take(2 * boxes.nbytes)
+        self._owners = self._device.take(2 * owners.nbytes)
+        self._boxes.write(boxes.read())
+        self._owners.write(owners.read())
+        self._fixed = np.concatenate([self._fixed, np.zeros(len(self._fixed), BOX)])
+
+    def _write(self, added: list[Place]) -> None:
+        """Tell the device of the actors there are."""
+        for place in self.places:
+            if place.is_over and place.dedicated and place.handler.takes_batches is False:
+                # Whoever still sends to it is told by the blocks that all share.
+                place.dedicated = False
+        self._mark_single_senders()
+        first = added[0].index if added else len(self.places)
+        rows = self._fixed[first : len(self.places)]
+        self._boxes.write(np.ascontiguousarray(rows), first * BOX.itemsize)
+        for place in self.places[:first]:
+            # The other half is the device's.
+            fixed = self._fixed[place.index : place.index + 1].view(np.uint8)[128:]
+            if place.index in self._changed:
+                self._boxes.write(np.ascontiguousarray(fixed), place.index * BOX.itemsize + 128)
+        count = len(self.places)
+        dedicated = np.array([place.index for place in self.places if place.dedicated], np.uint32)
+        shared = np.array([place.index for place in self.places if not place.dedicated], np.uint64)
+        size = power_of_two(2 * (count + self._workers + 1))
+        cells = (np.arange(size, dtype=np.uint64) << np.uint64(32)) | np.uint64(NOBODY)
+        cells[: len(shared)] = (np.arange(1, len(shared) + 1, dtype=np.uint64) << np.uint64(32)) | shared
+        if self._queue is None or self._queue.nbytes < cells.nbytes:
+            self._queue = self._device.take(cells.nbytes)
+        self._queue.write(cells)
+        places = self._device.take(4 * max(1, len(dedicated)))
+        if len(dedicated):
+            places.write(dedicated)
+        names = self._device.take(4 * max(1, len(self.program.names)))
+        if self.program.names:
+            names.write(np.array([self.index_of(name) for name in self.program.names], np.uint32))
+        engine = self._engine.read()[: ENGINE.itemsize].view(ENGINE)
+        one = engine[0]
+        one["queue_tail"], one["queue_head"] = len(shared), 0
+        if one["orders"] == 0:
+            for name, address in self._words.items():
+                one[name] = address
+            one["orders"], one["orders_mask"] = self._orders, _ORDERS - 1
+            one["common_in"] = _port(self._common_in)
+            one["plan"]["common_out"] = _port(self._common_out)
+            one["lease_ns"] = int(self.options.lease * 1e9)
+            one["slice_ns"] = int((self.options.time_slice or 0) * 1e9)
+        plan = one["plan"]
+        plan["actors"], plan["dedicated"] = count, len(dedicated)
+        plan["idle_ns"], plan["idle_common_ns"] = _IDLE_NS, _IDLE_COMMON_NS
+        plan["places"], plan["names"] = places.address, names.address
+        plan["queue"], plan["queue_mask"] = self._queue.address, size - 1
+        plan["boxes"], plan["owners"] = self._boxes.address, self._owners.address
+        self._engine.write(engine)
+        blocks = 1 + len(dedicated) + (self._workers if len(shared) else 0)
+        threads = self._threads(())
+        gp.current_stream().synchronize()
+        self.link.program(self._kernel, self._engine.address, blocks, threads, 0)
+
+    def _mark_single_senders(self) -> None:
+        """Whoever has a block and is sent to by one actor only needs no claims."""
+        senders = np.zeros(len(self.places), np.int64)
+        names = {index: place for place in self.places if (index := place.index) == self.index_of(place.kernel.kernel_id)}
+        for place in self.places:
+            for name in place.handler.names:
+                target = self.index_of(name)
+                if target in names:
+                    senders[target] += 1
+        is_known = not any(place.handler.answers for place in self.places)
+        self._changed: set[int] = set()
+        for place in self.places:
+            box = self._fixed[place.index]
+            now = (place.dedicated, bool(is_known and place.dedicated and senders[place.index] == 1))
+            if (bool(box["dedicated"]), bool(box["single"])) != now:
+                box["dedicated"], box["single"] = now
+                self._changed.add(place.index)
+
+    def _leave(self) -> None:
+        if self._is_up and not self.link.down(_LEAVE_SECONDS):
+            raise RingError(
+                f"the ring did not leave the device within {_LEAVE_SECONDS:g} s: a handler does not return. It can be ended "
+                "by runtime.abort(), which costs the process its device"
+            )
+        self._is_up = False
+
+    def _come_back(self) -> None:
+        if self._kernel is not None and self.places:
+            self.link.up()
+            self._is_up = True
+
+
+def _port(ring: tuple[int, int, int, int]) -> Any:
+    head, base, count, words = ring
+    port = np.zeros(1, PORT)[0]
+    port["slots"] = (base, count - 1, words)
+    port["head"] = head
+    return port
+
+
+def _bulk(plain: tuple[int, int, int, int, int]) -> Any:
+    tail, head, base, count, stride = plain
+    bulk = np.zeros(1, BULK)[0]
+    bulk["base"], bulk["mask"], bulk["stride"] = base, count - 1, stride
+    bulk["tail"], bulk["head"] = tail, head
+    return bulk

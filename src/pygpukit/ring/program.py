@@ -1,0 +1,285 @@
+"""The CUDA program of a ring: all handlers, with their messages and states, compiled into one persistent kernel."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from pygpukit.errors import RingError
+from pygpukit.ring.kernel import RingKernel, find_kernel
+from pygpukit.ring.kinds import Kind, kind_of
+from pygpukit.ring.layout import Layout
+from pygpukit.ring.message import Message, require_fixed
+from pygpukit.ring.tables import PLACE_WORDS, assertions
+
+__all__ = ["HEADER_WORDS", "MOST_BYTES", "Handler", "Program"]
+
+HEADER_WORDS = 12
+"""Words of 4 bytes in a header."""
+
+MOST_BYTES = 4096
+"""Of a message to or from a device actor: blocks keep several in their shared memory."""
+
+_NAME = re.compile(r'\b(send|find)\s*\(\s*"([^"\\\n]*)"')
+_DYNAMIC = re.compile(r"\b(reply|send_to)\s*\(")
+_ENTRY = re.compile(r"\b(handle|handle_batch)\s*\(")
+_COMMENTS = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Handler:
+    """What actors with the same source, messages and state have in common."""
+
+    source: str
+    input_type: type[Message]
+    output_type: type[Message] | None
+    state: Layout | None
+    initial: bytes
+    """The state an actor begins with."""
+    takes_batches: bool
+    names: tuple[str, ...]
+    """Actors that the source names."""
+    answers: bool
+    """Does it send to actors that it does not name?"""
+    others: tuple[type[Message], ...] = field(default=())
+    """Messages of the actors it names."""
+
+    @classmethod
+    def of(cls, kernel: RingKernel) -> Handler:
+        """Read a kernel's source and check what device actors must have.
+
+        Raises
+        ------
+        RingError
+            If there is no source, or no handler in it.
+        MessageError
+            If a message has no fixed layout.
+        """
+        where = f"device actor {kernel.kernel_id!r}"
+        source = inspect.cleandoc(kernel.function.__doc__ or "")
+        code = _COMMENTS.sub(" ", source)
+        entries = {match.group(1) for match in _ENTRY.finditer(code)}
+        if not entries:
+            raise RingError(
+                f"{where} has no handler: its docstring must be CUDA C++ with '__device__ void handle(const In& in, Out& "
+                "out, State& state, Context& ctx)' or 'handle_batch(const Batch& batch, State& state, Context& ctx)'"
+            )
+        if len(entries) > 1:
+            raise RingError(f"{where} has both handle and handle_batch; write one of them")
+        if kernel.grid_size != 1:
+            raise RingError(f"{where} asks for grid_size={kernel.grid_size}: a device actor is one block; use block_size")
+        batches = "handle_batch" in entries
+        if kernel.input_type is None:
+            raise RingError(f"{where} needs an input_type: its messages are structs")
+        for one in (kernel.input_type, kernel.output_type):
+            if one is not None and require_fixed(one, where).itemsize > MOST_BYTES:
+                raise RingError(
+                    f"{where} has messages of {require_fixed(one, where).itemsize} bytes ({one.__name__}), and {MOST_BYTES} "
+                    "is the most; keep the data in device memory and send where it is"
+                )
+        if kernel.output_type is None and batches:
+            raise RingError(f"{where} needs an output_type: handle_batch gives a result for every message")
+        if batches and kernel.dedicated is False:
+            raise RingError(f"{where} has handle_batch, which needs a block of its own; leave dedicated out")
+        names = tuple(dict.fromkeys(match.group(2) for match in _NAME.finditer(code)))
+        layout, initial = _state(kernel)
+        return cls(
+            source=source,
+            input_type=kernel.input_type,
+            output_type=kernel.output_type,
+            state=layout,
+            initial=initial,
+            takes_batches=batches,
+            names=names,
+            answers=_DYNAMIC.search(code) is not None,
+            others=_types_of(names),
+        )
+
+    @property
+    def words(self) -> int:
+        """Words of the largest message it takes or gives, header included."""
+        types = [one for one in (self.input_type, self.output_type, *self.others) if one is not None]
+        return max(HEADER_WORDS + require_fixed(one, "a device actor").itemsize // 4 for one in types)
+
+
+def _types_of(names: Iterable[str]) -> tuple[type[Message], ...]:
+    """Messages that the actors of these names take, as far as they are defined."""
+    found: dict[type[Message], None] = {}
+    for name in names:
+        try:
+            kernel = find_kernel(name)
+        except RingError:
+            continue
+        if kernel.input_type is not None and kernel.input_type.is_fixed:
+            found[kernel.input_type] = None
+    return tuple(found)
+
+
+def _state(kernel: RingKernel) -> tuple[Layout | None, bytes]:
+    """Layout and first bytes of a kernel's state."""
+    if not kernel.state:
+        return None, b""
+    kinds: dict[str, Kind] = {}
+    values: dict[str, Any] = {}
+    for name, given in kernel.state.items():
+        if not name.isidentifier():
+            raise RingError(f"state of {kernel.kernel_id!r} has a field {name!r}, which is no name")
+        annotation = given
+        if isinstance(given, np.ndarray | np.generic):
+            values[name] = given
+            annotation = _annotation_of(given)
+        try:
+            kinds[name] = kind_of(annotation)
+        except TypeError as error:
+            raise RingError(f"field {name!r} of the state of {kernel.kernel_id!r}: {error}") from error
+        if not kinds[name].is_fixed:
+            raise RingError(
+                f"field {name!r} of the state of {kernel.kernel_id!r} is {kinds[name].text}; give a number type, a "
+                "fixed shape such as gp.float32[64], or a NumPy array to begin with"
+            )
+    layout = Layout("State", kinds)
+    begin = np.zeros(1, layout.dtype)
+    for name, value in values.items():
+        begin[0][name] = value
+    return layout, begin.tobytes()
+
+
+def _annotation_of(value: np.ndarray[Any, Any] | np.generic) -> Any:
+    import pygpukit as gp
+
+    dtype = getattr(gp, value.dtype.name, None)
+    if dtype is None:
+        raise TypeError(f"there is no device type for {value.dtype}")
+    return dtype[value.shape] if value.shape else dtype
+
+
+class Program:
+    """Handlers in the order they came; the number of a handler never changes."""
+
+    def __init__(self) -> None:
+        self.handlers: list[Handler] = []
+        self.names: list[str] = []
+
+    def add(self, handler: Handler) -> int:
+        """The handler's number; a new one if there is no equal one yet."""
+        for number, known in enumerate(self.handlers):
+            if known == handler:
+                return number
+        self.handlers.append(handler)
+        self.names += [name for name in handler.names if name not in self.names]
+        return len(self.handlers) - 1
+
+    @property
+    def stride(self) -> int:
+        """Words of the largest message, a multiple of 4."""
+        most = max((handler.words for handler in self.handlers), default=PLACE_WORDS)
+        return -(-max(most, PLACE_WORDS) // 4) * 4
+
+    def source(self) -> str:
+        """The whole program."""
+        messages: dict[int, type[Message]] = {}
+        for handler in self.handlers:
+            for one in (handler.input_type, handler.output_type, *handler.others):
+                if one is not None:
+                    messages[one.type_id] = one
+        # Messages read together, which have to fit in shared memory.
+        look = 8 if self.stride <= 256 else 2
+        includes: dict[str, None] = {f"#define RING_LOOK {look}": None, "#include <pygpukit/ring_serve.cuh>": None}
+        structs = "".join(_in_namespace(f"m_{number:08x}", one._layout, includes) for number, one in messages.items())
+        traits = "".join(
+            f"template <> struct TypeOf<m_{number:08x}::{one.__name__}> {{ static const u32 value = {number:#x}u; }};\n"
+            for number, one in messages.items()
+        )
+        actors = "".join(self._actor(number, handler, includes) for number, handler in enumerate(self.handlers))
+        largest = max(require_fixed(one, "a device actor").itemsize for one in messages.values())
+        return (
+            "\n".join(includes)
+            + "\n"
+            + assertions()
+            + structs
+            + f"namespace ring {{\n{traits}struct Nothing {{}};\n}}\n"
+            + actors
+            + self._dispatch()
+            + 'extern "C" __global__ void ring_kernel(ring::Engine* engine, unsigned long long launch) {\n'
+            + f"    __shared__ __align__(16) char out[{largest}];\n"
+            + f"    __shared__ __align__(16) unsigned stage[ring::LOOK * {self.stride}];\n"
+            + f"    ring::run<Program>(engine, launch, stage, {self.stride}, out);\n}}\n"
+        )
+
+    def _actor(self, number: int, handler: Handler, includes: dict[str, None]) -> str:
+        """A namespace with everything a handler sees."""
+        types = dict.fromkeys(one for one in (handler.input_type, handler.output_type, *handler.others) if one)
+        lines = [f"namespace k{number} {{", "using ring::Context;"]
+        taken: set[str] = set()
+        for one in types:
+            if one.__name__ not in taken:
+                lines.append(f"using {one.__name__} = ::m_{one.type_id:08x}::{one.__name__};")
+                taken.add(one.__name__)
+        lines.append(f"using In = ::{_path(handler.input_type)};")
+        out = "ring::Nothing" if handler.output_type is None else _path(handler.output_type)
+        lines.append(f"using Out = ::{out};")
+        if handler.takes_batches:
+            lines.append("using Batch = ring::Batch<In, Out>;")
+        if handler.state is None:
+            lines.append("struct State {};")
+        else:
+            body, heads = _split_includes(handler.state.source())
+            includes.update(dict.fromkeys(heads))
+            lines.append(body)
+        source = _NAME.sub(lambda m: f"{m[1]}(ring::Name{{{self.names.index(m[2])}u}}", handler.source)
+        lines += ['#line 1 "handler"', source, "}", ""]
+        return "\n".join(lines)
+
+    def _dispatch(self) -> str:
+        one, many, batches, types, sizes = "", "", [], "", ""
+        for number, handler in enumerate(self.handlers):
+            state = f"*(k{number}::State*)ctx.state"
+            if handler.takes_batches:
+                many += (
+                    f"        case {number}: {{ k{number}::Batch batch; batch.run = run; batch.size = run.size; "
+                    f"k{number}::handle_batch(batch, {state}, ctx); break; }}\n"
+                )
+                batches.append(f"type == {number}")
+                assert handler.output_type is not None
+                size = require_fixed(handler.output_type, "a device actor").itemsize
+                types += f"        if (type == {number}) return {handler.output_type.type_id:#x}u;\n"
+                sizes += f"        if (type == {number}) return {size}u;\n"
+            else:
+                one += (
+                    f"        case {number}: k{number}::handle(*(const k{number}::In*)(ctx.message + 1), "
+                    f"*(k{number}::Out*)out, {state}, ctx); break;\n"
+                )
+        return (
+            "struct Program {\n"
+            "    static __device__ __forceinline__ void dispatch(unsigned type, ring::Context& ctx, char* out) {\n"
+            f"        switch (type) {{\n{one}        default: break;\n        }}\n    }}\n"
+            "    static __device__ __forceinline__ void dispatch_batch(unsigned type, ring::Context& ctx, ring::Run& run) {\n"
+            f"        switch (type) {{\n{many}        default: break;\n        }}\n    }}\n"
+            "    static __device__ __forceinline__ bool takes_batches(unsigned type) { return "
+            f"{' || '.join(batches) or 'false'}; }}\n"
+            f"    static __device__ unsigned reply_type(unsigned type) {{\n{types}        return 0;\n    }}\n"
+            f"    static __device__ unsigned reply_bytes(unsigned type) {{\n{sizes}        return 0;\n    }}\n"
+            "};\n"
+        )
+
+
+def _path(one: type[Message]) -> str:
+    return f"m_{one.type_id:08x}::{one.__name__}"
+
+
+def _split_includes(source: str) -> tuple[str, list[str]]:
+    lines = source.splitlines()
+    heads = [line for line in lines if line.startswith("#include")]
+    return "\n".join(line for line in lines if not line.startswith("#include")), heads
+
+
+def _in_namespace(name: str, layout: Layout | None, includes: dict[str, None]) -> str:
+    assert layout is not None
+    body, heads = _split_includes(layout.source())
+    includes.update(dict.fromkeys(heads))
+    return f"namespace {name} {{\n{body}\n}}\n"

@@ -1,0 +1,178 @@
+"""The tables a ring kernel works on, as NumPy dtypes: the same bytes as the structs of ``ring.cuh``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+__all__ = [
+    "BOX",
+    "BUCKETS",
+    "BULK",
+    "ENGINE",
+    "FIGURES",
+    "FULL",
+    "MODES",
+    "NOBODY",
+    "OWNER",
+    "PLACE_WORDS",
+    "PLAN",
+    "PORT",
+    "REASONS",
+    "STATE_IN_BLOCK",
+    "assertions",
+]
+
+_U2, _U4, _U8 = np.uint16, np.uint32, np.uint64
+
+NOBODY = 0xFFFFFFFE
+"""Number that no actor has."""
+
+PLACE_WORDS = 32
+"""Fewest words of a slot: a warp looks at them at once."""
+
+STATE_IN_BLOCK = 2048
+"""Bytes of state that an actor with a block of its own has in that block's shared memory."""
+
+BUCKETS = 32
+"""Powers of two of nanoseconds in which latencies are counted."""
+
+MODES = {"CREATED": 0, "ACTIVE": 1, "PAUSED": 2, "DRAINING": 3, "ENDED": 4, "FAILED": 5}
+FULL = {"block": 0, "reject": 1, "drop_oldest": 2, "drop_new": 3}
+
+REASONS = {
+    1: "unknown_destination",
+    2: "rejected",
+    3: "outbox_full",
+    4: "expired",
+    5: "terminated",
+    6: "wrong_type",
+    7: "failed",
+    8: "dropped_oldest",
+    9: "dropped_new",
+}
+"""Why a message is a dead letter, by `ring::Reason`."""
+
+FIGURES = (
+    "mode",
+    "generation",
+    "processed",
+    "from_host",
+    "sent",
+    "displaced",
+    "expired",
+    "discarded",
+    "failed",
+    "restarts",
+    "busy",
+    "depth",
+    "max_depth",
+    "waiting",
+    "dead",
+)
+"""What the device counts of an actor, in the order of `ring::Figure`."""
+
+_SLOTS = np.dtype([("base", _U8), ("mask", _U4), ("words", _U4)])
+
+PORT: np.dtype[Any] = np.dtype([("slots", _SLOTS), ("head", _U8), ("at", _U8), ("seen", _U8)])
+BULK: np.dtype[Any] = np.dtype([(name, _U8) for name in ("base", "mask", "stride", "tail", "head", "at", "seen")])
+BOX: np.dtype[Any] = np.dtype(
+    [
+        *((name, _U8) for name in ("word", "head", "control", "drain_at", "trim", "trim_host")),
+        ("wanted", _U4),
+        ("spare0", _U4),
+        ("spare1", _U8, 9),
+        ("slots", _SLOTS),
+        ("accepts", _U4),
+        ("full", _U4),
+        ("dedicated", _U2),
+        ("single", _U2),
+        ("width", _U4),
+        ("limit", _U4),
+        ("spare2", _U4, 23),
+    ]
+)
+_ROUTE = np.dtype(
+    [
+        ("slots", _SLOTS),
+        ("to", _U4),
+        ("type", _U4),
+        ("limit", _U4),
+        ("dedicated", _U2),
+        ("single", _U2),
+        ("word", _U8),
+        ("seen", _U8),
+    ]
+)
+OWNER: np.dtype[Any] = np.dtype(
+    [
+        ("head", _U8),
+        ("type", _U4),
+        ("mode", _U4),
+        ("answered", _U8),
+        ("in", PORT),
+        ("out", PORT),
+        ("bulk_in", BULK),
+        ("bulk_out", BULK),
+        *((name, _U8) for name in ("taken", "window", "out_sent", "out_taken", "seen")),
+        *((name, _U8) for name in ("state", "initial", "state_bytes", "outbox")),
+        ("waiting", _U4),
+        ("outbox_size", _U4),
+        *((name, _U8) for name in ("outbox_stride", "next_id")),
+        *((name, _U8) for name in ("restarts_left", "max_restarts", "restart_window", "window_began", "shown")),
+        ("failing", _U4),
+        ("spare", _U4),
+        ("figures", _U8, 16),
+        ("buckets", _U4, BUCKETS),
+        ("route", _ROUTE),
+        ("spare1", _U8),
+    ]
+)
+PLAN: np.dtype[Any] = np.dtype(
+    [
+        *((name, _U4) for name in ("actors", "dedicated", "idle_ns", "idle_common_ns")),
+        *((name, _U8) for name in ("places", "names", "queue", "queue_mask", "boxes", "owners")),
+        ("common_out", PORT),
+        ("spare", _U8),
+    ]
+)
+ENGINE: np.dtype[Any] = np.dtype(
+    [
+        ("leaving", _U4),
+        ("spare0", _U4, 31),
+        ("queue_tail", _U8),
+        ("spare1", _U8, 15),
+        ("queue_head", _U8),
+        ("spare2", _U8, 15),
+        ("out_tail", _U8),
+        ("out_seen", _U8),
+        ("spare3", _U8, 14),
+        ("left", _U4),
+        ("spare4", _U4, 3),
+        ("common_in", PORT),
+        ("spare5", _U8),
+        ("plan", PLAN),
+        *((name, _U8) for name in ("orders_tail", "host_beat", "orders_head", "beat", "exited", "clock")),
+        *((name, _U8) for name in ("orders", "orders_mask", "orders_taken", "lease_ns", "slice_ns", "spare6")),
+    ]
+)
+
+_CHECKED = {
+    "Box": (BOX, {"trim_host": "trim_host", "wanted": "wanted", "slots": "fixed"}),
+    "Owner": (OWNER, {"bulk_out": "bulk_out", "waiting": "waiting", "figures": "figures", "route": "route"}),
+    "Plan": (PLAN, {"places": "places", "common_out": "common_out"}),
+    "Engine": (ENGINE, {"common_in": "common_in", "plan": "plan", "clock": "clock", "slice_ns": "slice_ns"}),
+}
+
+
+def assertions() -> str:
+    """CUDA C++ that does not compile unless the structs are these tables."""
+    lines = []
+    for struct, (table, fields) in _CHECKED.items():
+        lines.append(f'static_assert(sizeof(ring::{struct}) == {table.itemsize}, "{struct}");')
+        assert table.fields is not None
+        for ours, theirs in fields.items():
+            offset = table.fields[ours][1]
+            lines.append(f'static_assert(__builtin_offsetof(ring::{struct}, {theirs}) == {offset}, "{struct}.{theirs}");')
+    return "\n".join(lines) + "\n"
