@@ -167,9 +167,9 @@ impl CudaDevice {
         for lane in self.lanes.alive.lock().values_mut() {
             lane.streams.retain(|own| *own != stream.0);
         }
-        let done = self.bind_only().and_then(|_bound| {
-            call!(self.driver, self.driver.api, cuStreamDestroy(stream.0 as Handle))
-        });
+        let done = self
+            .bind_only()
+            .and_then(|_bound| call!(self.driver, self.driver.api, cuStreamDestroy(stream.0 as Handle)));
         self.deferred.note(done);
     }
 

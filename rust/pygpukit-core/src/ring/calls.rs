@@ -272,9 +272,13 @@ impl Link {
         }
         let offset = match self.resident.offset.get() {
             Some(offset) => offset,
-            None => self.wait(None, false, timeout.or(Some(CLOCKED)), check, || self.resident.offset.get())?.ok_or_else(
-                || Error::Value("a deadline needs the device's clock, which is not known: bring the ring up first".into()),
-            )?,
+            None => self
+                .wait(None, false, timeout.or(Some(CLOCKED)), check, || self.resident.offset.get())?
+                .ok_or_else(|| {
+                    Error::Value(
+                        "a deadline needs the device's clock, which is not known: bring the ring up first".into(),
+                    )
+                })?,
         };
         Ok(deadline.saturating_add_signed(offset).max(1))
     }
