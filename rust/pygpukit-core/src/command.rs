@@ -28,6 +28,8 @@ pub struct LaunchAttributes {
     /// The kernel may start before its predecessor ends (it waits on the device itself).
     pub programmatic: bool,
     pub priority: Option<i32>,
+    /// The kernel stays until it is told to leave: it is alone on its stream, and nobody waits for it.
+    pub resident: bool,
 }
 
 /// An array that is an argument of a kernel, for reports of the checker.

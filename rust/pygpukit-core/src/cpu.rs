@@ -8,6 +8,7 @@ mod host;
 mod kernels;
 mod lanes;
 mod queue;
+mod residents;
 
 use std::alloc::{Layout, alloc, dealloc};
 use std::collections::BTreeMap;
@@ -26,6 +27,7 @@ pub use host::memory as host_memory;
 use kernels::{Kernels, MAX_THREADS, Reachable};
 use lanes::Lanes;
 use queue::Queue;
+use residents::Residents;
 
 const THREADS_PER_SM: u32 = 2048;
 
@@ -85,6 +87,7 @@ pub struct CpuDevice {
     memory: Arc<Reachable>,
     kernels: Arc<Kernels>,
     queue: Arc<Queue>,
+    residents: Residents,
     lanes: Lanes,
 }
 
@@ -136,7 +139,8 @@ impl CpuDevice {
         let memory = Arc::new(Reachable { device: AddressSpace::new(total_memory), host: Mutex::new(BTreeMap::new()) });
         let kernels = Arc::new(Kernels::new(memory.clone(), sm_count, config.check, config.kernel_timeout));
         let queue = Queue::new(config.deferred, kernels.clone());
-        Arc::new(CpuDevice { props, memory, kernels, queue, lanes })
+        let residents = Residents::new(kernels.clone());
+        Arc::new(CpuDevice { props, memory, kernels, queue, residents, lanes })
     }
 
     pub fn usage(&self) -> CpuUsage {
@@ -201,6 +205,15 @@ impl Device for CpuDevice {
         self.queue.is_idle(stream)
     }
 
+    fn resident_query(&self, stream: RawStream) -> Result<bool> {
+        self.residents.is_idle(stream)
+    }
+
+    fn stream_destroy(&self, stream: RawStream) {
+        self.residents.forget(stream);
+        self.queue.remove_stream(stream);
+    }
+
     fn stream_wait(&self, stream: RawStream, event: RawEvent) -> Result<()> {
         self.queue.wait(stream, event)
     }
@@ -245,6 +258,12 @@ impl Device for CpuDevice {
     /// What can be refused is refused here, in deferred mode too: the caller is still there to hear it.
     fn enqueue(&self, stream: RawStream, work: &Work) -> Result<()> {
         check(work)?;
+        if let Work::Kernel(launch) = work
+            && launch.attributes.resident
+        {
+            let workers = self.queue.workers(stream)?;
+            return self.residents.launch(stream, launch.clone(), workers);
+        }
         self.queue.enqueue(stream, work)
     }
 

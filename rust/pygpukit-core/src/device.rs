@@ -165,6 +165,10 @@ pub trait Device: Send + Sync + fmt::Debug {
     fn stream_create(&self, priority: i32) -> Result<RawStream>;
     /// Has everything submitted so far finished? Never blocks.
     fn stream_query(&self, stream: RawStream) -> Result<bool>;
+    /// The same of a stream that resident kernels were launched on, and errors of those alone.
+    fn resident_query(&self, stream: RawStream) -> Result<bool>;
+    /// Nothing runs on it any more, and nobody uses it again.
+    fn stream_destroy(&self, stream: RawStream);
     fn stream_wait(&self, stream: RawStream, event: RawEvent) -> Result<()>;
     fn event_create(&self, timing: bool) -> Result<RawEvent>;
     fn event_destroy(&self, event: RawEvent);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::command::{Access, ArrayArg, Command, CopyKind, Launch, LaunchAttributes, UseRef, Work};
-use crate::device::RawStream;
+use crate::device::{RawStream, SharedDevice};
 use crate::error::{Error, Result};
 use crate::exec::ExecCtx;
 use crate::kernel::Kernel;
@@ -271,6 +271,16 @@ fn launch_tracked(ctx: &ExecCtx, stream: RawStream, launch: &Launch<'_>, uses: &
         return ctx.state.device.launch(stream, &Launch { arrays: &arrays, ..*launch });
     }
     ctx.state.device.launch(stream, launch)
+}
+
+/// Launch a resident kernel on a stream of its own: no task waits for it or pays for it, and its memory is kept where it
+/// is by whoever asks for this.
+pub(crate) fn put_resident(device: &SharedDevice, stream: RawStream, launch: &Launch<'_>) -> Result<()> {
+    debug_assert!(launch.attributes.resident);
+    if runtime::exiting() {
+        return Err(Error::ShuttingDown);
+    }
+    device.launch(stream, launch)
 }
 
 /// Seconds per launch, for benchmarks: of the bare driver call, the floor, or with our bookkeeping. Bursts of `burst`

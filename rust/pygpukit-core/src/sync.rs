@@ -4,9 +4,10 @@
 //! ended. A resident kernel (a ring) never ends by itself, so it registers here and is parked around such
 //! calls.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
-use parking_lot::RwLock;
+use parking_lot::Mutex;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SyncKind {
@@ -24,35 +25,62 @@ pub trait Park: Send + Sync {
     fn resume(&self);
 }
 
-static PARKERS: RwLock<Vec<Arc<dyn Park>>> = RwLock::new(Vec::new());
+/// The resident kernels, and what each call in progress has parked.
+#[derive(Default)]
+struct Gate {
+    parkers: Vec<Arc<dyn Park>>,
+    calls: HashMap<u64, (SyncKind, Vec<Arc<dyn Park>>)>,
+    next: u64,
+}
 
-/// Register a resident kernel.
+static GATE: Mutex<Option<Gate>> = Mutex::new(None);
+
+fn same(a: &Arc<dyn Park>, b: &Arc<dyn Park>) -> bool {
+    std::ptr::addr_eq(Arc::as_ptr(a), Arc::as_ptr(b))
+}
+
+/// Register a resident kernel, before it comes to the device: calls in progress park it, or they would wait for it.
 pub fn register_parker(parker: Arc<dyn Park>) {
-    PARKERS.write().push(parker);
+    let mut gate = GATE.lock();
+    let gate = gate.get_or_insert_default();
+    for (kind, parked) in gate.calls.values_mut() {
+        parker.park(*kind);
+        parked.push(parker.clone());
+    }
+    gate.parkers.push(parker);
 }
 
 /// Forget a resident kernel that has ended.
 pub fn unregister_parker(parker: &Arc<dyn Park>) {
-    PARKERS.write().retain(|p| !Arc::ptr_eq(p, parker));
+    if let Some(gate) = &mut *GATE.lock() {
+        gate.parkers.retain(|known| !same(known, parker));
+    }
 }
 
 /// Run a driver call that may wait for the whole device, with resident kernels parked around it.
 pub fn may_sync<R>(kind: SyncKind, call: impl FnOnce() -> R) -> R {
-    struct Resume(Vec<Arc<dyn Park>>);
+    struct Resume(u64);
     impl Drop for Resume {
         fn drop(&mut self) {
-            for parker in self.0.iter().rev() {
+            let parked = GATE.lock().as_mut().and_then(|gate| gate.calls.remove(&self.0));
+            for parker in parked.into_iter().flat_map(|(_, parked)| parked).rev() {
                 parker.resume();
             }
         }
     }
-    let mut parked = Resume(Vec::new());
-    let parkers = PARKERS.read().clone();
-    for parker in parkers {
+    let (resume, parkers) = {
+        let mut gate = GATE.lock();
+        let gate = gate.get_or_insert_default();
+        gate.next += 1;
+        gate.calls.insert(gate.next, (kind, gate.parkers.clone()));
+        (Resume(gate.next), gate.parkers.clone())
+    };
+    for parker in &parkers {
         parker.park(kind);
-        parked.0.push(parker);
     }
-    call()
+    let result = call();
+    drop(resume);
+    result
 }
 
 #[cfg(test)]

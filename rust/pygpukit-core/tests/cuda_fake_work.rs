@@ -56,8 +56,13 @@ fn a_launch_carries_its_argument_block_and_nothing_it_did_not_ask_for() {
     let args: Vec<u8> = (0..28).collect();
     device.enqueue(stream, &Work::Kernel(launch(&add, &args))).unwrap();
     let mut asked = launch(&add, &args);
-    asked.attributes =
-        LaunchAttributes { cluster: [2, 1, 1], cooperative: true, programmatic: true, priority: Some(-3) };
+    asked.attributes = LaunchAttributes {
+        cluster: [2, 1, 1],
+        cooperative: true,
+        programmatic: true,
+        priority: Some(-3),
+        resident: false,
+    };
     device.enqueue(stream, &Work::Kernel(asked)).unwrap();
     let bare = kernel(&device, "bare");
     device.enqueue(stream, &Work::Kernel(launch(&bare, &[]))).unwrap();

@@ -298,6 +298,7 @@ fn set_sync_every_submission(on: bool) {
 /// Make no driver call any more: the interpreter is going away.
 #[pyfunction]
 fn shutdown(py: Python<'_>) {
+    py.detach(pygpukit_core::ring::resident::shutdown);
     runtime::shutdown();
     py.detach(pygpukit_core::host::quiesce);
     crate::inside::wait(py);

@@ -3,15 +3,25 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use pygpukit_core::error::Error;
-use pygpukit_core::ring::link::{Full, Link, Orders, Peer, Seen, Sent, Way};
-use pygpukit_core::ring::mapped::{BulkInlet, BulkOutlet, HOST, Header, Inlet, Message, Outlet, Rows, Slots, Word};
+use pygpukit_core::ring::link::{Link, Words};
+use pygpukit_core::ring::mapped::{
+    BulkInlet, BulkOutlet, CALL, HOST, Header, Inlet, Message, Outlet, Rows, Slots, Word,
+};
+use pygpukit_core::ring::orders::Orders;
+use pygpukit_core::ring::peer::{Full, Peer, Seen, Sent, Way};
+use pygpukit_core::ring::resident::{KernelProgram, Place};
+use pygpukit_core::runtime::DeviceState;
+use pygpukit_core::sync::{Park, SyncKind};
 use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyModule};
+use pyo3::types::{PyBytes, PyDict, PyModule};
 
+use crate::device::context;
 use crate::errors::{ToPy, check_signals};
 use crate::inside::detached;
+use crate::kernel::PyKernel;
 
 /// Where a ring of messages is: the reader's count, the slots, how many, and words of each.
 type Ring = (usize, usize, u64, usize);
@@ -19,19 +29,17 @@ type Ring = (usize, usize, u64, usize);
 /// Where a ring of plain messages is: the writer's count, the reader's, the rows, how many, and bytes of each.
 type Plain = (usize, usize, usize, u64, usize);
 
-/// What the host knows of an actor: its figures, the word of what was taken, rings of its own of either kind, room,
-/// policy, bytes, type.
-type Actor = (usize, usize, Option<(Ring, Ring)>, Option<(Plain, Plain)>, u64, u8, usize, u32);
-
-/// Header and payload.
-type Parts<'py> = ((u32, u16, u8, u8, u64, u64, u32), Bound<'py, PyBytes>);
+/// Header and payload: type, flags, priority, reason, id, correlation, source, destination, deadline.
+type Parts<'py> = ((u32, u16, u8, u8, u64, u64, u32, u32, u64), Bound<'py, PyBytes>);
 
 #[pyclass(frozen, weakref, module = "pygpukit", name = "RingLink")]
 struct RingLink {
     link: Arc<Link>,
+    /// Groups of SMs its kernel runs on; None for the whole device.
+    lane: Option<Vec<usize>>,
+    place: Mutex<Option<(&'static DeviceState, Arc<Place>)>>,
     /// Owners of the memory.
-    #[allow(dead_code)]
-    keep: Py<PyAny>,
+    keep: Mutex<Vec<Py<PyAny>>>,
 }
 
 fn word(address: usize) -> PyResult<Word> {
@@ -87,24 +95,29 @@ fn fate(sent: Sent) -> u8 {
         Sent::Rejected => 1,
         Sent::Dropped => 2,
         Sent::TimedOut => 3,
+        Sent::Died => 4,
     }
 }
 
-fn parts<'py>(py: Python<'py>, message: &Message) -> Parts<'py> {
-    let h = &message.header;
-    let header = (h.kind, h.flags, h.priority, h.reason, h.id, h.correlation, h.source);
-    (header, PyBytes::new(py, &message.payload))
-}
+/// How long a link that is let go waits for its kernel to leave.
+const LAST: Duration = Duration::from_secs(5);
 
 impl RingLink {
-    fn peer(&self, actor: usize) -> PyResult<&Peer> {
-        let there = self.link.peers.len();
-        self.link.peers.get(actor).ok_or_else(|| Error::Value(format!("there is no actor {actor}, of {there}"))).py()
+    fn parts<'py>(&self, py: Python<'py>, message: &Message) -> Parts<'py> {
+        let h = &message.header;
+        let deadline = self.link.to_host(h.deadline);
+        let header = (h.kind, h.flags, h.priority, h.reason, h.id, h.correlation, h.source, h.destination, deadline);
+        (header, PyBytes::new(py, &message.payload))
     }
 
-    fn header(&self, peer: &Peer, actor: usize, id: u64, priority: u8, correlation: u64, deadline: u64) -> Header {
+    fn all_parts<'py>(&self, py: Python<'py>, messages: &[Message]) -> Vec<Parts<'py>> {
+        messages.iter().map(|message| self.parts(py, message)).collect()
+    }
+
+    fn header(&self, actor: usize, id: u64, flags: u16, priority: u8) -> PyResult<Header> {
+        let kind = self.link.peer(actor).py()?.kind;
         let destination = actor as u32;
-        Header { kind: peer.kind, priority, id, correlation, deadline, source: HOST, destination, ..Header::default() }
+        Ok(Header { kind, flags, priority, id, source: HOST, destination, ..Header::default() })
     }
 }
 
@@ -120,129 +133,304 @@ fn bytes_of(buffer: &PyBuffer<u8>) -> PyResult<&[u8]> {
 #[pymethods]
 impl RingLink {
     #[new]
-    #[pyo3(signature = (actors, common, orders, beats, exited, keep))]
+    #[pyo3(signature = (common, orders, beats, exited, clock, keep, lane = None))]
     fn new(
-        actors: Vec<Actor>,
         common: (Ring, Ring),
         orders: (usize, usize, usize, u64),
         beats: (usize, usize),
         exited: usize,
+        clock: usize,
         keep: Py<PyAny>,
+        lane: Option<Vec<usize>>,
     ) -> PyResult<RingLink> {
-        let peers = actors.into_iter().map(|(seen, taken, own, bulk, room, full, bytes, kind)| {
-            let full = match full {
-                0 => Full::Block,
-                1 => Full::Reject,
-                2 => Full::DropOldest,
-                _ => Full::DropNew,
-            };
-            // SAFETY: Python keeps the memory as long as the link.
-            let seen = unsafe { Seen::new(seen) };
-            Ok(Peer::new(seen, word(taken)?, way(own, bulk)?, room, full, bytes, kind))
-        });
         let (into, out) = common;
         let common = (Inlet::new(word(into.0)?, slots(into)?), Outlet::new(word(out.0)?, slots(out)?));
         let (tail, head, base, count) = orders;
-        let orders = Orders { tail: word(tail)?, head: word(head)?, base, count, written: Default::default() };
-        let beats = [word(beats.0)?, word(beats.1)?];
-        let peers = peers.collect::<PyResult<Vec<_>>>()?;
-        let link = Link::new(peers, common, orders, beats, word(exited)?);
-        Ok(RingLink { link: Arc::new(link), keep })
+        word(base)?;
+        // SAFETY: Python keeps the memory as long as the link, which `keep` sees to.
+        let orders = unsafe { Orders::new(word(tail)?, word(head)?, base, count) };
+        let (beat, device_beat) = (word(beats.0)?, word(beats.1)?);
+        let words = Words { beat, device_beat, exited: word(exited)?, clock: word(clock)? };
+        let link = Arc::new(Link::new(common, orders, words));
+        Ok(RingLink { link, lane, place: Mutex::default(), keep: Mutex::new(vec![keep]) })
     }
 
+    /// SMs of the groups that lanes of the current device are made of.
+    #[staticmethod]
+    fn lane_groups(py: Python<'_>) -> PyResult<Vec<u32>> {
+        context(py)?.state.lanes.groups(false).py()
+    }
+
+    /// Add an actor: its figures, the word of what was taken, rings of its own of either kind, the host's room, what
+    /// happens when it is full, bytes and type of a message. Returns its number.
+    #[allow(clippy::too_many_arguments)]
+    fn add(
+        &self,
+        seen: usize,
+        taken: usize,
+        own: Option<(Ring, Ring)>,
+        bulk: Option<(Plain, Plain)>,
+        room: u64,
+        full: u8,
+        bytes: usize,
+        kind: u32,
+        keep: Py<PyAny>,
+    ) -> PyResult<usize> {
+        let full = match full {
+            0 => Full::Block,
+            1 => Full::Reject,
+            2 => Full::DropOldest,
+            3 => Full::DropNew,
+            _ => return Err(Error::Value(format!("there is no policy {full} for a full mailbox"))).py(),
+        };
+        word(seen)?;
+        if bytes == 0 {
+            return Err(Error::Value("a message of an actor has at least one byte".to_string())).py();
+        }
+        // SAFETY: Python keeps the memory as long as the link.
+        let seen = unsafe { Seen::new(seen) };
+        let peer = Peer::new(seen, word(taken)?, way(own, bulk)?, room, full, bytes, kind);
+        self.keep.lock().push(keep);
+        self.link.add(peer).py()
+    }
+
+    /// Begin the heartbeat, and reading for those who sleep; `up` does so too.
     fn start(&self) -> PyResult<()> {
-        Ok(self.link.start()?)
+        self.link.start().py()
     }
 
-    fn stop(&self, py: Python<'_>) {
-        py.detach(|| self.link.stop());
+    /// Take the kernel off the device and end the heartbeat and all waits; false if the kernel has not left.
+    #[pyo3(signature = (timeout = 5.0))]
+    fn stop(&self, py: Python<'_>, timeout: f64) -> PyResult<bool> {
+        let timeout = seconds(Some(timeout))?.unwrap_or_default();
+        Ok(py.detach(|| {
+            let gone = self.link.down(timeout);
+            self.link.stop();
+            gone
+        }))
     }
 
-    /// Call this from any thread when messages have come.
-    fn on_arrival(&self, callback: Option<Py<PyAny>>) {
-        self.link.on_arrival(callback.map(|callback| -> Box<dyn Fn() + Send + Sync> {
-            Box::new(move || {
-                crate::inside::attached(|py| {
-                    // An event loop that is closed hears nothing any more.
-                    let _ = callback.call0(py);
-                });
-            })
-        }));
+    /// Say what is launched: `kernel(engine, number)` with blocks of so many threads and that much dynamic shared memory.
+    fn program(
+        &self,
+        py: Python<'_>,
+        kernel: PyRef<'_, PyKernel>,
+        engine: u64,
+        blocks: u32,
+        threads: u32,
+        shared_bytes: u32,
+    ) -> PyResult<()> {
+        let (state, kernel) = (kernel.state, kernel.kernel.clone());
+        detached(py, || {
+            state.check()?;
+            let mut place = self.place.lock();
+            let there = match &*place {
+                Some((known, there)) if std::ptr::eq(*known, state) => there.clone(),
+                _ => {
+                    let lane = match &self.lane {
+                        Some(groups) => state.lanes.get(false, groups)?,
+                        None => state.lane.clone(),
+                    };
+                    Place::new(&lane)?
+                }
+            };
+            let program = KernelProgram::new(&kernel, &there, engine, blocks, threads, shared_bytes)?;
+            self.link.set_program(Arc::new(program))?;
+            *place = Some((state, there));
+            Ok(())
+        })
     }
 
-    /// Send one message: its id, and 0 if it was accepted, 1 rejected, 2 dropped, 3 too late.
-    #[pyo3(signature = (actor, payload, priority = 0, correlation = 0, deadline = 0, timeout = None))]
+    /// Bring the kernel to the device and keep it there.
+    fn up(&self, py: Python<'_>) -> PyResult<()> {
+        detached(py, || self.link.up())
+    }
+
+    /// Take it off the device; false if it has not left in time.
+    fn down(&self, py: Python<'_>, timeout: f64) -> PyResult<bool> {
+        let timeout = seconds(Some(timeout))?.unwrap_or_default();
+        detached(py, || Ok(self.link.down(timeout)))
+    }
+
+    /// Hold the kernel away from the device until as many calls of `resume`; returns when it has left.
+    fn park(&self, py: Python<'_>) -> PyResult<()> {
+        detached(py, || {
+            self.link.park(SyncKind::ModuleLoad);
+            Ok(())
+        })
+    }
+
+    /// Let it come back.
+    fn resume(&self, py: Python<'_>) -> PyResult<()> {
+        detached(py, || {
+            self.link.resume();
+            Ok(())
+        })
+    }
+
+    /// Why the kernel is lost, or None.
+    fn failure(&self) -> Option<String> {
+        self.link.failure().map(ToString::to_string)
+    }
+
+    /// Where the kernel is and what became of it.
+    fn status<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let status = self.link.status();
+        let d = PyDict::new(py);
+        d.set_item("up", status.up)?;
+        d.set_item("launches", status.launches)?;
+        d.set_item("parks", status.parks)?;
+        d.set_item("last_exit", status.last_exit)?;
+        d.set_item("device_beat_ns", status.device_beat)?;
+        d.set_item("host_beat", status.host_beat)?;
+        d.set_item("stuck", status.stuck)?;
+        d.set_item("orders_pending", status.orders_pending)?;
+        Ok(d)
+    }
+
+    /// The device's clock less `time.monotonic_ns()`, or None before the kernel was first up.
+    fn device_time_offset(&self) -> Option<i64> {
+        self.link.device_time_offset()
+    }
+
+    /// Have the kernel trap, which on a GPU ends CUDA in the process; false if the order found no room.
+    fn trap(&self) -> bool {
+        self.link.trap()
+    }
+
+    /// Write eight bytes to this descriptor when there is something to look at; -1 for none.
+    fn signal(&self, py: Python<'_>, fd: i32) {
+        py.detach(|| self.link.set_signal(fd));
+    }
+
+    /// Say so before looking, in the descriptor's reader.
+    fn signalled(&self) {
+        self.link.signalled();
+    }
+
+    /// An event loop waits for an actor's output, or no longer does. Look with `try_receive` after it was switched on.
+    fn watch(&self, actor: usize, on: bool) -> PyResult<()> {
+        self.link.watch(actor, on).py()
+    }
+
+    /// Event loops wait for that many answers more, or less.
+    fn expect(&self, n: i64) {
+        self.link.expect(n);
+    }
+
+    /// Messages in an actor's output.
+    fn depth(&self, actor: usize) -> PyResult<u64> {
+        Ok(self.link.peer(actor).py()?.depth())
+    }
+
+    /// Send one message: 0 if it was accepted, 1 rejected, 2 dropped, 3 too late.
+    #[pyo3(signature = (actor, payload, id, flags = 0, priority = 0, correlation = 0, deadline = 0, timeout = None))]
     #[allow(clippy::too_many_arguments)]
     fn send(
         &self,
         py: Python<'_>,
         actor: usize,
         payload: &[u8],
+        id: u64,
+        flags: u16,
         priority: u8,
         correlation: u64,
         deadline: u64,
         timeout: Option<f64>,
-    ) -> PyResult<(u64, u8)> {
-        let peer = self.peer(actor)?;
-        let id = self.link.new_ids(1);
-        let header = self.header(peer, actor, id, priority, correlation, deadline);
+    ) -> PyResult<u8> {
+        let header = Header { correlation, ..self.header(actor, id, flags, priority)? };
         let timeout = seconds(timeout)?;
-        let (_, sent) = detached(py, || self.link.send(actor, 1, timeout, &mut check_signals, |_| (header, payload)))?;
-        Ok((id, fate(sent)))
+        let (_, sent) = detached(py, || {
+            let deadline = self.link.to_device(deadline, timeout, &mut check_signals)?;
+            let header = Header { deadline, ..header };
+            self.link.send(actor, 1, timeout, &mut check_signals, |_| (header, payload))
+        })?;
+        Ok(fate(sent))
     }
 
-    /// Send rows of a buffer: the first one's id, how many were accepted, and what became of the next.
-    #[pyo3(signature = (actor, rows, timeout = None))]
-    fn send_batch(
+    /// Send rows of a buffer, with ids from the first one on: how many were accepted, and what became of the next.
+    #[pyo3(signature = (actor, rows, first_id, timeout = None, deadline = 0, flags = 0))]
+    #[allow(clippy::too_many_arguments)]
+    fn send_rows(
         &self,
         py: Python<'_>,
         actor: usize,
         rows: &Bound<'_, PyAny>,
+        first_id: u64,
         timeout: Option<f64>,
-    ) -> PyResult<(u64, u64, u8)> {
-        let peer = self.peer(actor)?;
+        deadline: u64,
+        flags: u16,
+    ) -> PyResult<(u64, u8)> {
+        let header = self.header(actor, first_id, flags, 0)?;
+        let row = self.link.peer(actor).py()?.bytes;
         let buffer = PyBuffer::<u8>::get(rows)?;
-        let (bytes, row) = (bytes_of(&buffer)?, peer.bytes);
+        let bytes = bytes_of(&buffer)?;
         if !bytes.len().is_multiple_of(row) {
             return Err(Error::Value(format!("{} bytes are no whole number of messages of {row}", bytes.len()))).py();
         }
         let count = (bytes.len() / row) as u64;
-        let id = self.link.new_ids(count);
-        let header = self.header(peer, actor, id, 0, 0, 0);
         let timeout = seconds(timeout)?;
         let (done, sent) = detached(py, || {
+            let deadline = self.link.to_device(deadline, timeout, &mut check_signals)?;
             self.link.send(actor, count, timeout, &mut check_signals, |index| {
-                (Header { id: id + index, ..header }, &bytes[index as usize * row..][..row])
+                let header = Header { id: first_id.wrapping_add(index), deadline, ..header };
+                (header, &bytes[index as usize * row..][..row])
             })
         })?;
-        Ok((id, done, fate(sent)))
+        Ok((done, fate(sent)))
     }
 
-    /// Send a message and wait for the reply: what became of it, and the reply.
-    #[pyo3(signature = (actor, payload, timeout = None, priority = 0, deadline = 0))]
+    /// Send a message and wait for the answer: what became of it, as `send`, or 4 if it came back as a dead letter; and
+    /// the answer or the letter.
+    #[pyo3(signature = (actor, payload, id, flags = 1, timeout = None, priority = 0, deadline = 0))]
+    #[allow(clippy::too_many_arguments)]
     fn call<'py>(
         &self,
         py: Python<'py>,
         actor: usize,
         payload: &[u8],
+        id: u64,
+        flags: u16,
         timeout: Option<f64>,
         priority: u8,
         deadline: u64,
     ) -> PyResult<(u8, Option<Parts<'py>>)> {
-        let peer = self.peer(actor)?;
-        let header = self.header(peer, actor, self.link.new_ids(1), priority, 0, deadline);
+        let header = self.header(actor, id, flags | CALL, priority)?;
         let timeout = seconds(timeout)?;
-        let (sent, reply) = detached(py, || self.link.call(actor, header, payload, timeout, &mut check_signals))?;
-        Ok((fate(sent), reply.map(|message| parts(py, &message))))
+        let (sent, reply) = detached(py, || {
+            let deadline = self.link.to_device(deadline, timeout, &mut check_signals)?;
+            self.link.call(actor, Header { deadline, ..header }, payload, timeout, &mut check_signals)
+        })?;
+        Ok((fate(sent), reply.map(|message| self.parts(py, &message))))
+    }
+
+    /// Answers that no thread waits for, since the last look.
+    fn take_answers<'py>(&self, py: Python<'py>) -> Vec<Parts<'py>> {
+        self.all_parts(py, &self.link.take_answers())
+    }
+
+    /// Dead letters that ended no call, since the last look.
+    fn take_letters<'py>(&self, py: Python<'py>) -> Vec<Parts<'py>> {
+        self.all_parts(py, &self.link.take_letters())
+    }
+
+    /// How many of those there were in all.
+    fn letter_count(&self) -> u64 {
+        self.link.letter_count()
+    }
+
+    /// The next message of an actor's output, or None if there is none now.
+    fn try_receive<'py>(&self, py: Python<'py>, actor: usize) -> PyResult<Option<Parts<'py>>> {
+        Ok(self.link.try_receive(actor).py()?.map(|message| self.parts(py, &message)))
     }
 
     /// The next message of an actor's output, or None when it takes too long.
     #[pyo3(signature = (actor, timeout = None))]
     fn receive<'py>(&self, py: Python<'py>, actor: usize, timeout: Option<f64>) -> PyResult<Option<Parts<'py>>> {
-        self.peer(actor)?;
+        self.link.peer(actor).py()?;
         let timeout = seconds(timeout)?;
         let message = detached(py, || self.link.receive(actor, timeout, &mut check_signals))?;
-        Ok(message.map(|message| parts(py, &message)))
+        Ok(message.map(|message| self.parts(py, &message)))
     }
 
     /// Messages of an actor's output into the rows of a buffer: how many came.
@@ -255,7 +443,7 @@ impl RingLink {
         row: usize,
         timeout: Option<f64>,
     ) -> PyResult<usize> {
-        self.peer(actor)?;
+        self.link.peer(actor).py()?;
         let buffer = PyBuffer::<u8>::get(rows)?;
         if buffer.readonly() || row == 0 {
             return Err(Error::Value("messages cannot be written there".into())).py();
@@ -273,49 +461,35 @@ impl RingLink {
     /// Tell an actor what to do; true when the device has answered.
     #[pyo3(signature = (actor, mode, timeout = None))]
     fn set_mode(&self, py: Python<'_>, actor: usize, mode: u64, timeout: Option<f64>) -> PyResult<bool> {
-        self.peer(actor)?;
+        self.link.peer(actor).py()?;
         let timeout = seconds(timeout)?;
         detached(py, || self.link.set_mode(actor, mode, timeout, &mut check_signals))
     }
 
-    /// Ask the kernel to leave the device; true when it has.
-    fn leave(&self, py: Python<'_>, launch: u64, timeout: f64) -> PyResult<bool> {
-        let timeout = seconds(Some(timeout))?.unwrap_or_default();
-        detached(py, || self.link.leave(launch, timeout))
-    }
-
-    /// Number and reason of the last launch that ended.
-    fn exited(&self) -> (u64, u64) {
-        let word = self.link.exited.load();
-        (word >> 8, word & 255)
-    }
-
-    /// When the device last showed that it lives, on its clock.
-    fn device_beat(&self) -> u64 {
-        self.link.device_beat.load()
-    }
-
     /// What the device and the host have counted of an actor.
     fn figures(&self, actor: usize) -> PyResult<Vec<(&'static str, u64)>> {
-        let peer = self.peer(actor)?;
+        let peer = self.link.peer(actor).py()?;
         let mut figures: Vec<_> =
             Seen::NAMES.iter().enumerate().map(|(index, name)| (*name, peer.seen.word(index))).collect();
         let (sent, refused, output) = peer.counts();
         figures.extend([("host_sent", sent), ("host_refused", refused), ("output_depth", output)]);
         Ok(figures)
     }
-
-    /// Dead letters since the last call, and how many there were in all.
-    fn letters<'py>(&self, py: Python<'py>) -> (Vec<Parts<'py>>, u64) {
-        let (letters, count) = py.detach(|| self.link.letters());
-        (letters.iter().map(|message| parts(py, message)).collect(), count)
-    }
 }
 
 impl Drop for RingLink {
     fn drop(&mut self) {
-        // The keeper may want the interpreter before it ends.
-        Python::attach(|py| py.detach(|| self.link.stop()));
+        let gone = Python::attach(|py| {
+            py.detach(|| {
+                let gone = self.link.down(LAST);
+                self.link.stop();
+                gone
+            })
+        });
+        if !gone {
+            // The kernel still uses the memory.
+            std::mem::forget(std::mem::take(&mut *self.keep.lock()));
+        }
     }
 }
 

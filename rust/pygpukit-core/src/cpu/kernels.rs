@@ -188,11 +188,13 @@ impl Kernels {
             block: launch.block,
             shared: launch.shared,
             cluster: launch.attributes.cluster,
-            cooperative: launch.attributes.cooperative,
+            // Blocks that stay need all others to be there.
+            cooperative: launch.attributes.cooperative || launch.attributes.resident,
             args: &launch.args,
             arrays: &launch.arrays,
         };
-        let options = Options { max_time: self.timeout, ..options };
+        let max_time = self.timeout.filter(|_| !launch.attributes.resident);
+        let options = Options { max_time, ..options };
         let options = match launch.kernel.meta().check {
             Check::AsDevice => Options { check: self.check, ..options },
             Check::On => Options { check: true, ..options },

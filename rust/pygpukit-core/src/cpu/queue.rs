@@ -75,6 +75,8 @@ struct Event {
 #[derive(Default)]
 struct State {
     streams: Vec<StreamQueue>,
+    /// Numbers of streams that were removed.
+    unused: Vec<usize>,
     events: HashMap<usize, Event>,
     next_event: usize,
     next_record: RecordId,
@@ -102,8 +104,31 @@ impl Queue {
     /// A stream whose kernels run on so many SMs.
     pub fn add_stream(&self, sm_count: u32) -> RawStream {
         let mut state = self.state.lock();
-        state.streams.push(StreamQueue { workers: sm_count as usize, ..StreamQueue::default() });
-        RawStream(state.streams.len() - 1)
+        let queue = StreamQueue { workers: sm_count as usize, ..StreamQueue::default() };
+        match state.unused.pop() {
+            Some(index) => {
+                state.streams[index] = queue;
+                RawStream(index)
+            }
+            None => {
+                state.streams.push(queue);
+                RawStream(state.streams.len() - 1)
+            }
+        }
+    }
+
+    /// A stream that nobody uses again; its number may be another's later.
+    pub fn remove_stream(&self, stream: RawStream) {
+        let mut state = self.state.lock();
+        let idle = |queue: &StreamQueue| queue.operations.is_empty() && !queue.running;
+        if state.streams.get(stream.0).is_some_and(idle) && !state.unused.contains(&stream.0) {
+            state.unused.push(stream.0);
+        }
+    }
+
+    /// Threads a kernel of this stream runs on at most.
+    pub fn workers(&self, stream: RawStream) -> Result<usize> {
+        Ok(self.state.lock().stream("cpu.launch", stream)?.workers)
     }
 
     pub fn is_idle(&self, stream: RawStream) -> Result<bool> {

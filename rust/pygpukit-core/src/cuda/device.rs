@@ -167,7 +167,7 @@ impl CudaDevice {
     }
 
     fn finished(&self, stream: RawStream) -> Result<bool> {
-        // SAFETY: the stream is one of ours and streams are never destroyed.
+        // SAFETY: the stream is one of ours, and its owner uses it no longer once it is destroyed.
         match unsafe { (self.driver.api.cuStreamQuery)(stream.0 as Handle) } {
             Status::SUCCESS => Ok(true),
             Status::NOT_READY => Ok(false),
@@ -321,6 +321,15 @@ impl Device for CudaDevice {
         // A host function that failed has done so by now.
         self.deferred.report()?;
         Ok(finished)
+    }
+
+    fn resident_query(&self, stream: RawStream) -> Result<bool> {
+        let _bound = self.bind_only()?;
+        self.finished(stream)
+    }
+
+    fn stream_destroy(&self, stream: RawStream) {
+        self.end_stream(stream);
     }
 
     fn stream_wait(&self, stream: RawStream, event: RawEvent) -> Result<()> {

@@ -73,7 +73,10 @@ impl CudaDevice {
 
     #[inline]
     pub(super) fn put_kernel(&self, stream: Handle, launch: &Launch<'_>) -> Result<()> {
-        self.deferred.report()?;
+        // What others did wrong is none of a resident kernel's business.
+        if !launch.attributes.resident {
+            self.deferred.report()?;
+        }
         let mut list = AttributeList::new();
         if launch.attributes != LaunchAttributes::default() {
             list = attributes_of(&launch.attributes);

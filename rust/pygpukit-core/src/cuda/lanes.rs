@@ -163,13 +163,23 @@ impl CudaDevice {
         Ok(RawStream(stream as usize))
     }
 
+    pub(super) fn end_stream(&self, stream: RawStream) {
+        for lane in self.lanes.alive.lock().values_mut() {
+            lane.streams.retain(|own| *own != stream.0);
+        }
+        let done = self
+            .bind_only()
+            .and_then(|_bound| call!(self.driver, self.driver.api, cuStreamDestroy(stream.0 as Handle)));
+        self.deferred.note(done);
+    }
+
     pub(super) fn end_lane(&self, lane: RawLane) {
         let known = self.lanes.alive.lock().remove(&lane.0);
         let Some(known) = known else { return self.deferred.note(Err(unknown(lane))) };
         let done = self.green().and_then(|api| {
             let _bound = self.bind_only()?;
             for stream in known.streams {
-                self.deferred.note(call!(self.driver, api, cuStreamDestroy(stream as Handle)));
+                self.deferred.note(call!(self.driver, self.driver.api, cuStreamDestroy(stream as Handle)));
             }
             call!(self.driver, api, cuGreenCtxDestroy(lane.0 as Handle))
         });

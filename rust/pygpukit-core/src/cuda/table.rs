@@ -124,6 +124,7 @@ table! {
     cuMemFreeHost(*mut c_void);
     cuStreamCreateWithPriority(*mut Handle, u32, i32);
     cuStreamQuery(Handle);
+    cuStreamDestroy as "cuStreamDestroy_v2" (Handle);
     cuStreamWaitEvent(Handle, Handle, u32);
     cuEventCreate(*mut Handle, u32);
     cuEventDestroy as "cuEventDestroy_v2" (Handle);
@@ -187,7 +188,6 @@ table! {
     cuGreenCtxGetDevResource(Handle, *mut DevResource, u32);
     cuCtxFromGreenCtx(*mut Handle, Handle);
     cuGreenCtxStreamCreate(*mut Handle, Handle, u32, i32);
-    cuStreamDestroy as "cuStreamDestroy_v2" (Handle);
 }
 
 table! {

@@ -4,17 +4,17 @@
 //! they belong to: a word is there or it is not, so that no flag has to follow the message. Rings for many messages at a
 //! time hold them plainly, and a count says how many there are. Nothing here calls a driver.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
-use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
+
+use super::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
 
 /// Source of messages that come from the host.
 pub const HOST: u32 = u32::MAX;
 
-/// Flags of a message.
-pub const REPLY: u16 = 1;
-pub const DEAD: u16 = 2;
+/// Flags of a message: its sender waits for the answer, it is such an answer, it could not be handled.
+pub const CALL: u16 = 1;
+pub const ANSWER: u16 = 2;
+pub const DEAD: u16 = 4;
 
 /// As `ring::Header` in `ring.cuh` and `pygpukit.ring.header`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -212,7 +212,7 @@ impl Outlet {
             *read += 1;
             count += 1;
             // The device needs to know now and then, not for every message.
-            if count % (self.slots.count() / 4) == 0 {
+            if count % (self.slots.count() / 4).max(1) == 0 {
                 self.head.store(*read);
             }
             take(message);

@@ -1,5 +1,8 @@
 //! Branches, calls, returns, and the end of threads.
 
+use std::sync::OnceLock;
+use std::time::{Instant, SystemTime};
+
 use crate::emulator::code::{Code, Flow, Instr, LANES, LOCAL_BASE_ROW, RETURN_BASE, RETURN_PC};
 use crate::emulator::fault::FaultKind;
 use crate::emulator::frames::Base;
@@ -229,12 +232,25 @@ pub(crate) unsafe fn sleep(_cx: &mut Cx<'_>, _i: &Instr, _m: u32) -> Flow {
     Flow::Yield
 }
 
-/// Nanoseconds since the launch began, for all counters of time: all 64 bits, the low half (x = 2) or the high (x = 3).
+/// Nanoseconds since 1970 as the first launch found it, and on without a jump: the same clock for all launches.
+fn global_timer() -> u64 {
+    static START: OnceLock<(Instant, u64)> = OnceLock::new();
+    let (start, then) = START.get_or_init(|| {
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        (Instant::now(), since.as_nanos() as u64)
+    });
+    then + start.elapsed().as_nanos() as u64
+}
+
+/// Of `clock`: the clock of the device.
+pub(crate) const GLOBAL: u64 = 4;
+
+/// Nanoseconds since the launch began, or of the device's clock: all 64 bits, the low half (x = 2) or the high (x = 3).
 pub(crate) unsafe fn clock(cx: &mut Cx<'_>, i: &Instr, m: u32) -> Flow {
-    let now = cx.grid.started.elapsed().as_nanos() as u64;
+    let now = if i.x & GLOBAL != 0 { global_timer() } else { cx.grid.started.elapsed().as_nanos() as u64 };
     // SAFETY: the result is a row of the width `x` says.
     unsafe {
-        match i.x {
+        match i.x & !GLOBAL {
             2 => cx.put(i.d, m, [now as u32; LANES]),
             3 => cx.put(i.d, m, [(now >> 32) as u32; LANES]),
             _ => cx.put(i.d, m, [now; LANES]),

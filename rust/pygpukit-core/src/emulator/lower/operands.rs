@@ -226,8 +226,9 @@ impl<'a> Lower<'a> {
             "%clock_hi" | "%globaltimer_hi" => (Width::Word, 3),
             _ => (Width::Word, 2),
         };
+        let global = if name.starts_with("%globaltimer") { control::GLOBAL } else { 0 };
         let row = self.row(width);
-        self.emit(Class::Move, control::clock, [row, 0, 0, 0], x);
+        self.emit(Class::Move, control::clock, [row, 0, 0, 0], x | global);
         Reg { width, row }
     }
 

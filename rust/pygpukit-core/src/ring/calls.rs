@@ -1,0 +1,293 @@
+//! Messages to actors of the device and from them, and orders to it.
+
+use std::collections::hash_map::Entry;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use crate::error::{Error, Result};
+
+use super::link::{CHECK, Call, Check, Link, NAP, SPIN};
+use super::mapped::{ANSWER, DEAD, Header, Message};
+use super::orders::{SET_MODE, TRAP, TRIM};
+use super::peer::{Full, Peer, Sent, Way};
+
+/// How long the device may take to make room by dropping messages, unless the sender says.
+const TRIMMED: Duration = Duration::from_secs(5);
+
+/// How long the device's clock is waited for, unless the sender says.
+const CLOCKED: Duration = Duration::from_secs(5);
+
+/// Modes from this one on are final.
+const ENDED: u64 = 4;
+
+impl Link {
+    /// Send messages to one actor; `message` gives each one's header and payload. Returns how many were accepted, and
+    /// what became of the next.
+    pub fn send<'a>(
+        &self,
+        actor: usize,
+        count: u64,
+        timeout: Option<Duration>,
+        check: Check<'_>,
+        message: impl Fn(u64) -> (Header, &'a [u8]),
+    ) -> Result<(u64, Sent)> {
+        self.check_failure()?;
+        let peer = self.peer(actor)?;
+        let mut done = self.put(peer, count, &message);
+        if done == count {
+            return Ok((done, Sent::Accepted));
+        }
+        let timeout = match peer.full {
+            Full::Reject | Full::DropNew => {
+                peer.refused.fetch_add(count - done, Ordering::Relaxed);
+                return Ok((done, if peer.full == Full::Reject { Sent::Rejected } else { Sent::Dropped }));
+            }
+            Full::Block => timeout,
+            Full::DropOldest => timeout.or(Some(TRIMMED)),
+        };
+        let began = Instant::now();
+        let (mut looked, mut trimmed) = (began, 0);
+        loop {
+            if peer.full == Full::DropOldest && done >= trimmed {
+                // Room for as many as fit at a time, asked for once.
+                let missing = (count - done).min(peer.room.max(1));
+                if self.orders.try_push([TRIM, actor as u64, missing, 0, 0]).is_some() {
+                    trimmed = done + missing;
+                }
+            }
+            self.drain();
+            let now = Instant::now();
+            if timeout.is_some_and(|limit| now - began >= limit) {
+                return Ok((done, Sent::TimedOut));
+            }
+            if now - looked > CHECK {
+                check()?;
+                self.check_ended()?;
+                looked = now;
+            }
+            if now - began > SPIN {
+                std::thread::sleep(NAP);
+            }
+            self.check_failure()?;
+            done += self.put(peer, count - done, &|index| message(done + index));
+            if done == count {
+                return Ok((done, Sent::Accepted));
+            }
+        }
+    }
+
+    fn put<'a>(&self, peer: &Peer, count: u64, message: &dyn Fn(u64) -> (Header, &'a [u8])) -> u64 {
+        let mut sent = peer.sent.lock();
+        let pushed = match &peer.way {
+            Way::Own(inlet, _) => inlet.push(count, message),
+            Way::Bulk(inlet, _) => inlet.push(count, message),
+            Way::Shared => {
+                let room = peer.room.saturating_sub(sent.saturating_sub(peer.seen.from_host()));
+                self.common_in.push(count.min(room), message)
+            }
+        };
+        *sent += pushed;
+        pushed
+    }
+
+    /// Send a message and wait for the answer to it. Without a message it took too long: a later answer goes to those
+    /// that nobody waits for.
+    pub fn call(
+        &self,
+        actor: usize,
+        header: Header,
+        payload: &[u8],
+        timeout: Option<Duration>,
+        check: Check<'_>,
+    ) -> Result<(Sent, Option<Message>)> {
+        let peer = self.peer(actor)?;
+        let call = Arc::new(Call::default());
+        match self.calls.lock().entry(header.id) {
+            Entry::Vacant(entry) => _ = entry.insert(call.clone()),
+            Entry::Occupied(_) => return Err(Error::Value(format!("message {} is on its way already", header.id))),
+        }
+        let outcome = match self.send(actor, 1, timeout, check, |_| (header, payload)) {
+            Ok((1, _)) => self
+                .wait(Some(peer), false, timeout, check, || {
+                    call.done.load(Ordering::Acquire).then(|| call.reply.lock().take()).flatten()
+                })
+                .map(|reply| match &reply {
+                    Some(letter) if letter.header.flags & DEAD != 0 => (Sent::Died, reply),
+                    Some(_) => (Sent::Accepted, reply),
+                    None => (Sent::TimedOut, None),
+                }),
+            Ok((_, fate)) => Ok((fate, None)),
+            Err(error) => Err(error),
+        };
+        if !matches!(outcome, Ok((_, Some(_)))) {
+            self.calls.lock().remove(&header.id);
+            // It may have come in the moment of giving up.
+            if let Some(late) = call.reply.lock().take() {
+                return Ok((if late.header.flags & DEAD != 0 { Sent::Died } else { Sent::Accepted }, Some(late)));
+            }
+        }
+        outcome
+    }
+
+    /// The next message of an actor's output.
+    pub fn receive(&self, actor: usize, timeout: Option<Duration>, check: Check<'_>) -> Result<Option<Message>> {
+        let peer = self.peer(actor)?;
+        let message = self.wait(Some(peer), false, timeout, check, || peer.output.lock().pop_front())?;
+        if message.is_some() {
+            peer.taken.add(1);
+        }
+        Ok(message)
+    }
+
+    /// The same without waiting.
+    pub fn try_receive(&self, actor: usize) -> Result<Option<Message>> {
+        let peer = self.peer(actor)?;
+        let mut message = peer.output.lock().pop_front();
+        if message.is_none() {
+            match &peer.way {
+                Way::Shared => _ = self.drain(),
+                _ => {
+                    let mut news = false;
+                    let count = self.drain_of(peer, &mut news);
+                    self.announce(count, news);
+                }
+            }
+            message = peer.output.lock().pop_front();
+        }
+        if message.is_some() {
+            peer.taken.add(1);
+        }
+        Ok(message)
+    }
+
+    /// Messages of an actor's output into rows of `row` bytes; returns how many, at least one unless it took too long.
+    /// When nothing waits in between, they go straight from the device's ring to where they are wanted.
+    pub fn receive_into(
+        &self,
+        actor: usize,
+        rows: &mut [u8],
+        row: usize,
+        timeout: Option<Duration>,
+        check: Check<'_>,
+    ) -> Result<usize> {
+        let peer = self.peer(actor)?;
+        let wanted = rows.len() / row.max(1);
+        let mut places = rows.chunks_exact_mut(row.max(1));
+        let mut count = 0;
+        let outcome = self.wait(Some(peer), true, timeout, check, || {
+            let mut output = peer.output.lock();
+            while count < wanted {
+                let Some(message) = output.pop_front() else { break };
+                if let Some(place) = places.next() {
+                    let bytes = place.len().min(message.payload.len());
+                    place[..bytes].copy_from_slice(&message.payload[..bytes]);
+                    count += 1;
+                }
+            }
+            drop(output);
+            if let Way::Bulk(_, outlet) = &peer.way
+                && count < wanted
+                && let Some(mut reader) = outlet.try_read()
+            {
+                let (mut others, mut news) = (0, false);
+                while count < wanted {
+                    let taken = reader.next(|header, payload| {
+                        if header.flags & (ANSWER | DEAD) == 0
+                            && let Some(place) = places.next()
+                        {
+                            let bytes = place.len().min(payload.len());
+                            place[..bytes].copy_from_slice(&payload[..bytes]);
+                            count += 1;
+                        } else {
+                            news |= self.deliver(Message { header, payload: payload.into() });
+                            others += 1;
+                        }
+                    });
+                    if taken.is_none() {
+                        break;
+                    }
+                }
+                drop(reader);
+                self.announce(others, news);
+            }
+            (count > 0).then_some(())
+        });
+        if count > 0 {
+            peer.taken.add(count as u64);
+        }
+        outcome.map(|_| count)
+    }
+
+    /// Answers that no thread waits for, since the last look.
+    pub fn take_answers(&self) -> Vec<Message> {
+        let answers = std::mem::take(&mut *self.answers.lock());
+        for answer in &answers {
+            if let Some(peer) = self.peers.get(answer.header.source as usize) {
+                peer.taken.add(1);
+            }
+        }
+        answers
+    }
+
+    /// Dead letters that ended no call, since the last look.
+    pub fn take_letters(&self) -> Vec<Message> {
+        std::mem::take(&mut *self.letters.lock())
+    }
+
+    /// How many there were in all.
+    pub fn letter_count(&self) -> u64 {
+        self.letter_count.load(Ordering::Relaxed)
+    }
+
+    /// Give an order, when there is room for it; false if it took too long.
+    fn order(&self, order: [u64; 5], timeout: Option<Duration>, check: Check<'_>) -> Result<bool> {
+        Ok(self.wait(None, false, timeout, check, || self.orders.try_push(order))?.is_some())
+    }
+
+    /// Tell the device what an actor shall do; it has answered when this returns true. While the kernel is away the
+    /// order waits for it.
+    pub fn set_mode(&self, actor: usize, mode: u64, timeout: Option<Duration>, check: Check<'_>) -> Result<bool> {
+        let peer = self.peer(actor)?;
+        let began = Instant::now();
+        let generation = self.generation.fetch_add(1, Ordering::Relaxed) + 1;
+        let sent = *peer.sent.lock();
+        if !self.order([SET_MODE, actor as u64, mode, generation, sent], timeout, check)? {
+            return Ok(false);
+        }
+        let left = timeout.map(|limit| limit.saturating_sub(began.elapsed()));
+        let answered = || (peer.seen.generation() >= generation || peer.seen.mode() >= ENDED).then_some(());
+        Ok(self.wait(Some(peer), false, left, check, answered)?.is_some())
+    }
+
+    /// Have the kernel end itself by a trap, which ends CUDA in the process; false if the order found no room.
+    pub fn trap(&self) -> bool {
+        self.orders.try_push([TRAP, 0, 0, 0, 0]).is_some()
+    }
+
+    /// A moment of the host's monotonic clock on the device's; 0 stays 0. Waits for the first look at that clock.
+    pub fn to_device(&self, deadline: u64, timeout: Option<Duration>, check: Check<'_>) -> Result<u64> {
+        if deadline == 0 {
+            return Ok(0);
+        }
+        let offset = match self.resident.offset.get() {
+            Some(offset) => offset,
+            None => self
+                .wait(None, false, timeout.or(Some(CLOCKED)), check, || self.resident.offset.get())?
+                .ok_or_else(|| {
+                    Error::Value(
+                        "a deadline needs the device's clock, which is not known: bring the ring up first".into(),
+                    )
+                })?,
+        };
+        Ok(deadline.saturating_add_signed(offset).max(1))
+    }
+
+    /// The same the other way.
+    pub fn to_host(&self, deadline: u64) -> u64 {
+        match (deadline, self.resident.offset.get()) {
+            (0, _) | (_, None) => deadline,
+            (deadline, Some(offset)) => deadline.saturating_add_signed(offset.saturating_neg()).max(1),
+        }
+    }
+}

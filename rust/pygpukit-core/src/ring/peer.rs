@@ -1,0 +1,121 @@
+//! An actor of the device, as the host knows it.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+
+use super::mapped::{BulkInlet, BulkOutlet, Inlet, Message, Outlet, Word};
+
+/// What happens to a message for which there is no room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Full {
+    Block,
+    Reject,
+    DropOldest,
+    DropNew,
+}
+
+/// Fate of a message that was to be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sent {
+    Accepted,
+    Rejected,
+    Dropped,
+    TimedOut,
+    /// It came back as a dead letter.
+    Died,
+}
+
+/// Words an actor's owner on the device writes; by their order in `ring::Seen`.
+#[derive(Clone, Copy, Debug)]
+pub struct Seen(usize);
+
+impl Seen {
+    pub const NAMES: [&'static str; 12] = [
+        "mode",
+        "generation",
+        "processed",
+        "from_host",
+        "sent",
+        "dropped",
+        "dead",
+        "failed",
+        "restarts",
+        "busy_ns",
+        "depth",
+        "max_depth",
+    ];
+
+    /// # Safety
+    /// There is a `ring::Seen` at this address, which lives as long as this value.
+    pub unsafe fn new(address: usize) -> Seen {
+        Seen(address)
+    }
+
+    pub fn word(&self, index: usize) -> u64 {
+        debug_assert!(index < Seen::NAMES.len());
+        // SAFETY: as `new` demands.
+        unsafe { Word::new(self.0 + 8 * index) }.load()
+    }
+
+    pub(super) fn mode(&self) -> u64 {
+        self.word(0)
+    }
+
+    pub(super) fn generation(&self) -> u64 {
+        self.word(1)
+    }
+
+    pub(super) fn from_host(&self) -> u64 {
+        self.word(3)
+    }
+}
+
+/// How an actor's messages travel.
+pub enum Way {
+    /// With all others'.
+    Shared,
+    /// In rings of its own.
+    Own(Inlet, Outlet),
+    /// Many at a time.
+    Bulk(BulkInlet, BulkOutlet),
+}
+
+pub struct Peer {
+    pub seen: Seen,
+    /// How many of its messages the host took.
+    pub taken: Word,
+    pub way: Way,
+    /// Messages of the host it has room for.
+    pub room: u64,
+    pub full: Full,
+    /// Bytes of a payload.
+    pub bytes: usize,
+    pub kind: u32,
+    pub(super) sent: Mutex<u64>,
+    pub(super) refused: AtomicU64,
+    pub(super) output: Mutex<VecDeque<Message>>,
+    /// Who wants its output: threads that sleep, and event loops.
+    pub(super) awaited: AtomicU32,
+    /// Event loops that do.
+    pub(super) watched: AtomicU32,
+}
+
+impl Peer {
+    pub fn new(seen: Seen, taken: Word, way: Way, room: u64, full: Full, bytes: usize, kind: u32) -> Peer {
+        let (sent, refused, output) = (Mutex::new(0), AtomicU64::new(0), Mutex::default());
+        let (awaited, watched) = (AtomicU32::new(0), AtomicU32::new(0));
+        Peer { seen, taken, way, room, full, bytes, kind, sent, refused, output, awaited, watched }
+    }
+
+    /// What the host sent, what it could not send, and what waits to be received.
+    pub fn counts(&self) -> (u64, u64, u64) {
+        (*self.sent.lock(), self.refused.load(Ordering::Relaxed), self.depth())
+    }
+
+    /// Messages in the output.
+    pub fn depth(&self) -> u64 {
+        self.output.lock().len() as u64
+    }
+}
