@@ -466,6 +466,17 @@ impl RingLink {
         detached(py, || self.link.set_mode(actor, mode, timeout, &mut check_signals))
     }
 
+    /// Let an actor send to the host whether or not anybody receives: it is to end.
+    fn unbound(&self, actor: usize) -> PyResult<()> {
+        self.link.peer(actor).py()?.unbound();
+        Ok(())
+    }
+
+    /// Latencies of an actor's messages, counted by powers of two of nanoseconds.
+    fn buckets(&self, actor: usize) -> PyResult<[u32; 32]> {
+        Ok(self.link.peer(actor).py()?.seen.buckets())
+    }
+
     /// What the device and the host have counted of an actor.
     fn figures(&self, actor: usize) -> PyResult<Vec<(&'static str, u64)>> {
         let peer = self.link.peer(actor).py()?;

@@ -31,9 +31,14 @@ pub fn now(py: Python<'_>) -> u64 {
 
 /// Numbers of messages: unique in the process, and starting somewhere else in every process.
 fn next_id() -> u64 {
+    next_ids(1)
+}
+
+/// The first of so many.
+fn next_ids(count: u64) -> u64 {
     static NEXT: OnceLock<AtomicU64> = OnceLock::new();
     let start = || AtomicU64::new(RandomState::new().hash_one(std::process::id()) & 0x7fff_ffff_0000_0000 | 1);
-    NEXT.get_or_init(start).fetch_add(1, Ordering::Relaxed)
+    NEXT.get_or_init(start).fetch_add(count, Ordering::Relaxed)
 }
 
 /// Header of a message; the classes that ``message`` makes inherit it.
@@ -86,6 +91,12 @@ impl MessageBase {
             flags: AtomicU16::new(0),
             priority: AtomicU8::new(0),
         }
+    }
+
+    /// Numbers for so many messages: the first of them.
+    #[staticmethod]
+    fn _new_ids(count: u64) -> u64 {
+        next_ids(count)
     }
 
     /// Number of the message, 64 bits.

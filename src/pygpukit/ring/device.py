@@ -92,7 +92,7 @@ class DeviceRing:
         info = gp.get_device_info()
         self._is_emulated = gp.current_device().kind != "cuda"
         self._sms = int(info["sm_count"])
-        self._lane = None
+        self._clock_khz = int(info["clock_khz"])
         if options.sms is not None:
             if options.sms > self._sms:
                 raise RingError(f"sms={options.sms} is more than the device has ({self._sms})")
@@ -125,7 +125,6 @@ class DeviceRing:
         words = self._words
         orders = (words["orders_tail"], words["orders_head"], self._orders, _ORDERS)
         beats = (words["host_beat"], words["beat"])
-        sms = self.options.sms
         return RingLink(
             (self._common_in, self._common_out),
             orders,
@@ -133,8 +132,28 @@ class DeviceRing:
             words["exited"],
             words["clock"],
             (self._mapped, self._device),
-            sms=sms,
+            self._groups(),
         )
+
+    def _groups(self) -> list[int] | None:
+        """The lane: groups of SMs, the last ones first, as many as were asked for."""
+        if self.options.sms is None:
+            return None
+        chosen: list[int] = []
+        total = 0
+        sizes = RingLink.lane_groups()
+        for group in reversed(range(len(sizes))):
+            if total >= self.options.sms:
+                break
+            chosen.append(group)
+            total += sizes[group]
+        self._sms = total
+        return sorted(chosen)
+
+    @property
+    def cycle_seconds(self) -> float:
+        """Length of a cycle of the device's clock; of a nanosecond where there is none."""
+        return 1e-3 / self._clock_khz if self._clock_khz else 1e-9
 
     def index_of(self, kernel_id: str) -> int:
         """Number of the actor that has this id now, or `NOBODY`."""
@@ -218,7 +237,9 @@ class DeviceRing:
         most = 64 if self._is_emulated else per_sm * self._sms
         used = 1 + sum(place.dedicated and not place.is_over for place in self.places)
         has_shared = any(not place.dedicated for place in self.places)
-        must = sum(kernel.dedicated is True or handler.takes_batches for kernel, handler in zip(kernels, handlers, strict=True))
+        must = sum(
+            kernel.dedicated is True or handler.takes_batches for kernel, handler in zip(kernels, handlers, strict=True)
+        )
         shared = self._workers if has_shared or len(kernels) > must else 0
         free = most - used - shared
         if must > free:
@@ -367,7 +388,9 @@ class DeviceRing:
     def _mark_single_senders(self) -> None:
         """Whoever has a block and is sent to by one actor only needs no claims."""
         senders = np.zeros(len(self.places), np.int64)
-        names = {index: place for place in self.places if (index := place.index) == self.index_of(place.kernel.kernel_id)}
+        names = {
+            index: place for place in self.places if (index := place.index) == self.index_of(place.kernel.kernel_id)
+        }
         for place in self.places:
             for name in place.handler.names:
                 target = self.index_of(name)

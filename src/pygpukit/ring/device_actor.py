@@ -6,13 +6,12 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from pygpukit.errors import ActorFailedError, MessageError, RingError, UndeliveredError
-from pygpukit.ring.actor import Actor
 from pygpukit.ring.delivery import check_outcome, ended_error
 from pygpukit.ring.device import DeviceRing, Place, RingOptions
 from pygpukit.ring.header import NO_DEADLINE
@@ -328,21 +327,17 @@ class DeviceActor:
         """Send a message and wait for its answer, in this thread."""
         if not self.state.is_open:
             raise ended_error(self)
-        until = None if timeout is None else time.monotonic() + timeout
         payload, number = self.packed(message), message._call()
-        left = timeout
-        while True:
-            step = 1.0 if left is None else min(1.0, left)
-            fate, parts = self.link.call(self.place.index, payload, number, message.priority, _deadline(message), step)
-            if fate == 0:
-                self.answered += 1
-                return self.loaded(parts)
-            break
+        fate, parts = self.link.call(
+            self.place.index, payload, number, 1, timeout, message.priority, _deadline(message)
+        )
+        if fate == 0:
+            self.answered += 1
+            return self.loaded(parts)
         if fate == _DEAD:
             reason = REASONS.get(parts[0][3], "lost")
             self._tier.bury(parts)
             raise UndeliveredError(f"{message!r} to {self.kernel.kernel_id!r} was not answered: {reason}")
-        del until
         check_outcome(self, _OUTCOMES[fate], timeout)
         raise TimeoutError(f"{self.kernel.kernel_id!r} did not answer within {timeout} s")
 
@@ -369,7 +364,7 @@ class DeviceActor:
         count = 0
         while count < n:
             left = 0.05 if until is None else min(0.05, max(0.0, until - time.monotonic()))
-            got = self.link.receive_rows(self.place.index, flat[count:], rows.itemsize, left)
+            got = self.link.receive_into(self.place.index, flat[count:], rows.itemsize, left)
             count += got
             if not got and (self.outbox.is_finished or (until is not None and time.monotonic() >= until)):
                 break
@@ -698,7 +693,3 @@ class DeviceTier:
 def _settle(future: asyncio.Future[Place], error: BaseException) -> None:
     if not future.done():
         future.set_exception(error)
-
-
-def _unused(_: Actor, __: Coroutine[Any, Any, Any]) -> None:
-    """Types only."""

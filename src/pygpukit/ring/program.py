@@ -72,7 +72,9 @@ class Handler:
         if len(entries) > 1:
             raise RingError(f"{where} has both handle and handle_batch; write one of them")
         if kernel.grid_size != 1:
-            raise RingError(f"{where} asks for grid_size={kernel.grid_size}: a device actor is one block; use block_size")
+            raise RingError(
+                f"{where} asks for grid_size={kernel.grid_size}: a device actor is one block; use block_size"
+            )
         batches = "handle_batch" in entries
         if kernel.input_type is None:
             raise RingError(f"{where} needs an input_type: its messages are structs")

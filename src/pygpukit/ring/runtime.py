@@ -16,6 +16,8 @@ from pygpukit.errors import ActorFailedError, RingError
 from pygpukit.ring.actor import Actor
 from pygpukit.ring.client import RingClient
 from pygpukit.ring.delivery import check_input, check_outcome, ended_error
+from pygpukit.ring.device import RingOptions
+from pygpukit.ring.device_actor import DeviceActor, DeviceTier
 from pygpukit.ring.host import CoroutineActor, ThreadActor
 from pygpukit.ring.kernel import RingKernel, find_kernel
 from pygpukit.ring.loops import new_loop, start_loop
@@ -46,6 +48,14 @@ class RingKernelRuntime:
     ----------
     dead_letters : int
         How many dead letters are kept; all are counted.
+    sms : int, optional
+        Give the device actors SMs of their own: a lane with at least so many. By default they run beside all other work.
+    workers : int, optional
+        Blocks for device actors that share blocks.
+    lease : float
+        Seconds after which the kernel of the device actors ends by itself when this process does not run any more.
+    time_slice : float, optional
+        Seconds after which that kernel leaves the device for a moment, for GPUs that also drive a display.
 
     Examples
     --------
@@ -62,8 +72,17 @@ class RingKernelRuntime:
     Number(value=42.0)
     """
 
-    def __init__(self, *, dead_letters: int = 10_000) -> None:
+    def __init__(
+        self,
+        *,
+        dead_letters: int = 10_000,
+        sms: int | None = None,
+        workers: int | None = None,
+        lease: float = 10.0,
+        time_slice: float | None = None,
+    ) -> None:
         self._post = Post(dead_letters)
+        self._tier = DeviceTier(self._post, RingOptions(sms, workers, lease, time_slice))
         self._actors: dict[str, Actor] = {}
         # What every message needs to know of its kernel, in one look.
         self._senders: dict[str, tuple[type[Any] | None, Callable[[Any], int], Actor]] = {}
@@ -352,6 +371,24 @@ class RingKernelRuntime:
             "uptime": time.monotonic() - self._started_at if self._started_at else 0.0,
         }
 
+    def get_state(self, kernel_id: str) -> dict[str, Any]:
+        """The state of a device actor: arrays on the device, by field.
+
+        They are the actor's own memory. Read them when it is at rest or deactivated: while it works the newest values may
+        still be in its block. What is written to them counts from the next activation on.
+        """
+        actor = self._launched(kernel_id)
+        if not isinstance(actor, DeviceActor):
+            raise RingError(f"{kernel_id!r} is a host actor, whose state is its own; device actors have state=...")
+        return self._tier.ring.state(actor.place)
+
+    def get_actor_number(self, kernel_id: str) -> int:
+        """The number by which handlers send to a device actor that they do not name: ``ctx.send_to(number, message)``."""
+        actor = self._launched(kernel_id)
+        if not isinstance(actor, DeviceActor):
+            raise RingError(f"{kernel_id!r} is a host actor, and handlers on the device cannot send to it")
+        return actor.place.index
+
     def dead_letters(self, kernel_id: str | None = None) -> list[DeadLetter]:
         """Messages that reached nobody, or whose receiver failed with them, oldest first."""
         return self._post.letters(kernel_id)
@@ -450,10 +487,7 @@ class RingKernelRuntime:
             return CoroutineActor(spec, self._post, self._actors.get, self._escalate)
         if spec.kind == "thread":
             return ThreadActor(spec, self._post, self._actors.get, self._escalate)
-        raise RingError(
-            f"{spec.kernel_id!r} asks for device='gpu': device handlers are CUDA source, and this runtime runs host "
-            "actors only; leave device out and write a coroutine or a function"
-        )
+        return DeviceActor(spec, self._post, self._tier, self._escalate)
 
     def _escalate(self, kernel_id: str, error: BaseException) -> None:
         """A kernel failed for good, and the runtime goes with it."""
@@ -484,7 +518,10 @@ class RingKernelRuntime:
             # Those that only make messages end first; else the others would never be done.
             await self._end_actors([a for a in self._actors.values() if a.telemetry().received == 0], drain, until)
             await self._settle(until)
-        await self._end_actors(list(self._actors.values()), drain, until)
+        try:
+            await self._end_actors(list(self._actors.values()), drain, until)
+        finally:
+            await self._tier.close()
 
     async def _end_actors(self, actors: list[Actor], drain: bool, until: float | None) -> None:
         left = None if until is None else max(_GRACE, until - time.monotonic())

@@ -174,5 +174,7 @@ def assertions() -> str:
         assert table.fields is not None
         for ours, theirs in fields.items():
             offset = table.fields[ours][1]
-            lines.append(f'static_assert(__builtin_offsetof(ring::{struct}, {theirs}) == {offset}, "{struct}.{theirs}");')
+            lines.append(
+                f'static_assert(__builtin_offsetof(ring::{struct}, {theirs}) == {offset}, "{struct}.{theirs}");'
+            )
     return "\n".join(lines) + "\n"

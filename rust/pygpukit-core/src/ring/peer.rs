@@ -32,19 +32,22 @@ pub enum Sent {
 pub struct Seen(usize);
 
 impl Seen {
-    pub const NAMES: [&'static str; 12] = [
+    pub const NAMES: [&'static str; 15] = [
         "mode",
         "generation",
         "processed",
         "from_host",
         "sent",
-        "dropped",
-        "dead",
+        "displaced",
+        "expired",
+        "discarded",
         "failed",
         "restarts",
-        "busy_ns",
+        "busy",
         "depth",
         "max_depth",
+        "waiting",
+        "dead",
     ];
 
     /// # Safety
@@ -57,6 +60,12 @@ impl Seen {
         debug_assert!(index < Seen::NAMES.len());
         // SAFETY: as `new` demands.
         unsafe { Word::new(self.0 + 8 * index) }.load()
+    }
+
+    /// Latencies counted by powers of two of nanoseconds.
+    pub fn buckets(&self) -> [u32; 32] {
+        // SAFETY: as `new` demands; they follow the figures.
+        std::array::from_fn(|i| (unsafe { Word::new(self.0 + 128 + 8 * (i / 2)) }.load() >> (32 * (i % 2))) as u32)
     }
 
     pub(super) fn mode(&self) -> u64 {
@@ -112,6 +121,12 @@ impl Peer {
     /// What the host sent, what it could not send, and what waits to be received.
     pub fn counts(&self) -> (u64, u64, u64) {
         (*self.sent.lock(), self.refused.load(Ordering::Relaxed), self.depth())
+    }
+
+    /// The actor need not wait for who receives any more.
+    pub fn unbound(&self) {
+        self.taken.add(1 << 40);
+        self.awaited.fetch_add(1, Ordering::AcqRel);
     }
 
     /// Messages in the output.
