@@ -37,7 +37,8 @@ class Piece:
 
     def read(self) -> np.ndarray[Any, Any]:
         """A copy of its bytes."""
-        return self.array[self.offset : self.offset + self.nbytes].to_numpy()
+        found: np.ndarray[Any, Any] = self.array[self.offset : self.offset + self.nbytes].to_numpy()
+        return found
 
     def view(self, at: int, dtype: Any, shape: tuple[int, ...]) -> Any:
         """A typed view of a part of it."""
