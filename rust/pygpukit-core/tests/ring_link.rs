@@ -291,7 +291,8 @@ fn a_kernel_that_does_not_leave_is_stuck() {
 fn a_lost_kernel_is_told_to_everybody() {
     let _alone = alone();
     type Fault = fn(&Link, &Fake);
-    let faults: [(Fault, fn(&Error) -> bool); 3] = [
+    type Told = fn(&Error) -> bool;
+    let faults: [(Fault, Told); 3] = [
         (|link, _| assert!(link.trap()), |error| matches!(error, Error::Kernel(text) if text == "it trapped")),
         (
             |_, fake| fake.vanishes.store(true, Ordering::Release),
