@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from pygpukit.ring.layout import offset_assertions
+
 __all__ = [
     "BOX",
     "BUCKETS",
@@ -122,7 +124,7 @@ OWNER: np.dtype[Any] = np.dtype(
         *((name, _U8) for name in ("outbox_stride", "next_id")),
         *((name, _U8) for name in ("restarts_left", "max_restarts", "restart_window", "window_began", "shown")),
         ("failing", _U4),
-        ("spare", _U4),
+        ("names", _U4),
         ("figures", _U8, 16),
         ("buckets", _U4, BUCKETS),
         ("route", _ROUTE),
@@ -134,7 +136,8 @@ PLAN: np.dtype[Any] = np.dtype(
         *((name, _U4) for name in ("actors", "dedicated", "idle_ns", "idle_common_ns")),
         *((name, _U8) for name in ("places", "names", "queue", "queue_mask", "boxes", "owners")),
         ("common_out", PORT),
-        ("spare", _U8),
+        ("port_every", _U4),
+        ("spare", _U4),
     ]
 )
 ENGINE: np.dtype[Any] = np.dtype(
@@ -168,13 +171,9 @@ _CHECKED = {
 
 def assertions() -> str:
     """CUDA C++ that does not compile unless the structs are these tables."""
-    lines = []
+    text = ""
     for struct, (table, fields) in _CHECKED.items():
-        lines.append(f'static_assert(sizeof(ring::{struct}) == {table.itemsize}, "{struct}");')
         assert table.fields is not None
-        for ours, theirs in fields.items():
-            offset = table.fields[ours][1]
-            lines.append(
-                f'static_assert(__builtin_offsetof(ring::{struct}, {theirs}) == {offset}, "{struct}.{theirs}");'
-            )
-    return "\n".join(lines) + "\n"
+        text += f'static_assert(sizeof(ring::{struct}) == {table.itemsize}, "{struct}");\n'
+        text += offset_assertions(f"ring::{struct}", {theirs: table.fields[ours][1] for ours, theirs in fields.items()})
+    return text
