@@ -132,7 +132,7 @@ def test_a_message_of_another_type(dedicated: bool) -> None:
     end = make(COUNT, input_type=Other, output_type=None, dedicated=dedicated)
     wrong = make(PASS, to=end, dedicated=dedicated)
     right = make(
-        'Other o; if (ctx.lane == 0) { } __shared__ Other made; if (ctx.lane == 0) { made.id = in.id; made.x = 0.5; } ctx.send("next", made);',
+        '__shared__ Other made; if (ctx.lane == 0) { made.id = in.id; made.x = 0.5; } ctx.send("next", made);',
         to=end, dedicated=dedicated,
     )  # fmt: skip
     with RingKernelRuntime() as runtime:
@@ -163,7 +163,7 @@ def test_large_messages_between_actors(dedicated: bool) -> None:
 
 def test_many_sends_of_one_handler(dedicated: bool) -> None:
     """A handler that sends more than its receiver has room for waits with the next message, and loses nothing."""
-    end = make(ECHO, dedicated=dedicated, queue_size=4)
+    end = make(ECHO, dedicated=dedicated, queue_size=4, output_queue_size=1024)
     burst = make(
         "for (int i = 0; i < 16; i++) { if (ctx.lane == 0) { out = in; out.value = i; } ctx.sync(); ctx.send(\"next\", out); }",
         to=end, dedicated=dedicated, queue_size=64,
@@ -178,7 +178,7 @@ def test_many_sends_of_one_handler(dedicated: bool) -> None:
 
 
 def test_more_sends_than_can_wait_are_dead_letters(dedicated: bool) -> None:
-    end = make(ECHO, dedicated=dedicated, queue_size=4)
+    end = make(COUNT, dedicated=dedicated, queue_size=4)
     burst = make(
         "for (int i = 0; i < 200; i++) { if (ctx.lane == 0) { out = in; out.value = i; } ctx.sync(); ctx.send(\"next\", out); }",
         to=end, dedicated=dedicated,

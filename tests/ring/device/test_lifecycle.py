@@ -112,7 +112,7 @@ def test_an_ended_actor_is_launched_again(dedicated: bool) -> None:
             assert client.call(Item(1, 0, 0), timeout=20).id == 1
             sender.send(Item(round_, 0, 0))
             assert client.receive(timeout=20).id == round_
-            assert count_of(runtime, echo) == 2
+            until(lambda: count_of(runtime, echo) == 2)
             runtime.run(runtime.terminate(echo))
             with pytest.raises(RingError):
                 client.send(Item(1, 0, 0))
@@ -191,6 +191,27 @@ def test_shutdown_with_work_queued(dedicated: bool) -> None:
         figures = runtime.get_telemetry(one)
         assert (figures.received, figures.processed, figures.input_depth) == (2000, 2000, 0)
     assert runtime.dead_letters() == []
+
+
+def test_shutdown_with_full_outputs(dedicated: bool) -> None:
+    end = make(ECHO, dedicated=dedicated, queue_size=8)
+    first = make(PASS, to=end, dedicated=dedicated, queue_size=256)
+    with RingKernelRuntime() as runtime:
+        client, last = start(runtime, first, end)
+        assert client.send_batch(numbered(200), timeout=20) == 200
+        runtime.run(asyncio.wait_for(runtime.shutdown(), 15))
+        assert np.array_equal(last.receive_batch(200, timeout=20)["id"], np.arange(200))
+    assert runtime.dead_letters() == []
+
+
+def test_shutdown_without_draining(dedicated: bool) -> None:
+    echo = make(dedicated=dedicated, queue_size=4096)
+    with RingKernelRuntime() as runtime:
+        launch(runtime, echo)
+        assert runtime.client(echo).send_batch(numbered(3000), timeout=20) == 3000
+        runtime.run(runtime.shutdown(drain=False))
+        assert runtime.get_telemetry(echo).discarded == 3000
+    assert runtime.get_summary()["dead_letters"] == {"terminated": 3000}
 
 
 def test_kernel_scope(dedicated: bool) -> None:

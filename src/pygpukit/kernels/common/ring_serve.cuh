@@ -29,6 +29,12 @@ const u32 STATE_BYTES = 2048;
 
 __device__ __forceinline__ bool is_running(u32 mode) { return mode == ACTIVE || mode == DRAINING; }
 
+// Grows with everything the host counts.
+__device__ __forceinline__ u64 events(const Owner& own) {
+    const u64* f = own.figures;
+    return f[PROCESSED] + f[SENT] + f[DISPLACED] + f[EXPIRED_COUNT] + f[DISCARDED] + f[FAILURES];
+}
+
 // What is true of the actor now, for the host: two lines. One warp.
 __device__ __noinline__ void show(const Box& box, Owner& own, u32 lane) {
     if (lane == 0) {
@@ -36,7 +42,7 @@ __device__ __noinline__ void show(const Box& box, Owner& own, u32 lane) {
         own.figures[DEPTH] = depth;
         if (depth > own.figures[DEEPEST]) own.figures[DEEPEST] = depth;
         own.figures[WAITING] = own.waiting;
-        own.shown = own.figures[PROCESSED];
+        own.shown = events(own);
     }
     __syncwarp();
     if (lane < FIGURES) poke(own.seen + lane, own.figures[lane]);
@@ -181,9 +187,13 @@ __device__ __forceinline__ void release(Context& ctx, bool device, u32 count) {
     }
 }
 
-// Is the ring of tagged words full, and is its reader at `at`? One warp.
-__device__ __forceinline__ bool is_full(const Slots& slots, u64 at) {
-    return (u32)(peek(slots.at(at + slots.mask)) >> 32) == tag_of(at + slots.mask);
+// Messages that have to go from a ring of tagged words, whose reader is at `at`, for `wanted` new ones. One thread.
+__device__ __forceinline__ u64 excess(const Slots& slots, u64 at, u64 wanted) {
+    const u64 size = (u64)slots.mask + 1;
+    if (wanted > size) wanted = size;
+    u64 free = 0;
+    for (u64 last = at + slots.mask; free < wanted && (u32)(peek(slots.at(last - free)) >> 32) != tag_of(last - free);) free++;
+    return wanted - free;
 }
 
 // Senders wait for room, and the oldest messages have to go. One warp.
@@ -198,21 +208,25 @@ __device__ __noinline__ void trim(Context& ctx, Stage& stage, u32 lane) {
     few = __shfl_sync(~0u, few, 0);
     few_of_host = __shfl_sync(~0u, few_of_host, 0);
     Header* header = (Header*)stage.messages;
-    while (few_of_host > 0 && own.in.slots.base && is_full(own.in.slots, own.in.at)) {
+    u64 gone = lane == 0 && few_of_host > 0 && own.in.slots.base ? excess(own.in.slots, own.in.at, few_of_host) : 0;
+    for (gone = __shfl_sync(~0u, gone, 0); gone > 0; gone--) {
         if (read_words<1>(own.in.slots, own.in.at, stage, lane) == 0) break;
         discard(ctx, header, OLDEST, DISPLACED, lane);
         if (lane == 0) release(ctx, false, 1);
         __syncwarp();
-        few_of_host--;
     }
     Bulk& bulk = own.bulk_in;
-    while (few_of_host > 0 && bulk.base && load_host(bulk.tail) - bulk.at > bulk.mask) {
+    gone = 0;
+    if (lane == 0 && few_of_host > 0 && bulk.base) {
+        const u64 size = bulk.mask + 1, wanted = few_of_host < size ? few_of_host : size, there = load_host(bulk.tail) - bulk.at;
+        gone = there + wanted > size ? there + wanted - size : 0;
+    }
+    for (gone = __shfl_sync(~0u, gone, 0); gone > 0; gone--) {
         copy_words(header, bulk.base + (bulk.at & bulk.mask) * bulk.stride, bulk.stride, lane, 32);
         __syncwarp();
         discard(ctx, header, OLDEST, DISPLACED, lane);
         if (lane == 0) poke(bulk.head, ++bulk.at);
         __syncwarp();
-        few_of_host--;
     }
     const u32 limit = fixed_of(box).limit;
     const bool has_rings = own.in.slots.base || bulk.base;
@@ -436,13 +450,13 @@ template <class P> __device__ __forceinline__ void serve_one(Context& ctx, Stage
             eye.mode = own.mode;
             if (done > 0) {
                 backoff.reset();
-                if (own.figures[PROCESSED] - own.shown > 1000) show(box, own, ctx.lane);
+                if (events(own) - own.shown > 1000) show(box, own, ctx.lane);
             } else {
                 if (eye.mode == DRAINING) {
                     end_when_drained(ctx, ctx.lane);
                     eye.mode = own.mode;
                 }
-                if (backoff.ns == 32 && own.figures[PROCESSED] != own.shown) {
+                if (backoff.ns >= 32 && events(own) != own.shown) {
                     save_state(ctx, ctx.lane);
                     show(box, own, ctx.lane);
                 }
@@ -509,7 +523,7 @@ template <class P> __device__ __forceinline__ void serve_all(Context& ctx, Stage
             end_when_drained(ctx, ctx.lane);
             word = peek(&box.word);
             // Whoever has more to do is shown when it has done it.
-            if ((word >> 1) == own.head || own.figures[PROCESSED] - own.shown > 1000) show(box, own, ctx.lane);
+            if ((word >> 1) == own.head || events(own) - own.shown > 1000 || (own.waiting != 0 && events(own) != own.shown)) show(box, own, ctx.lane);
             else if (ctx.lane == 0 && done > 0) poke(own.seen + FROM_HOST, own.figures[FROM_HOST]);
         }
         __syncthreads();
