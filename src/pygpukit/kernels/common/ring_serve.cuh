@@ -26,6 +26,12 @@ template <class In, class Out> struct Batch {
 
 __device__ __forceinline__ bool is_running(u32 mode) { return mode == ACTIVE || mode == DRAINING; }
 
+// Grows with everything the host counts.
+__device__ __forceinline__ u64 events(const Owner& own) {
+    const u64* f = own.figures;
+    return f[PROCESSED] + f[SENT] + f[DISPLACED] + f[EXPIRED_COUNT] + f[DISCARDED] + f[FAILURES];
+}
+
 // What is true of the actor now, for the host: two lines. One warp.
 __device__ __noinline__ void show(u32 self, u32 lane) {
     Owner& own = block.owner;
@@ -34,7 +40,7 @@ __device__ __noinline__ void show(u32 self, u32 lane) {
         own.figures[DEPTH] = depth;
         if (depth > own.figures[DEEPEST]) own.figures[DEEPEST] = depth;
         own.figures[WAITING] = own.waiting;
-        own.shown = own.figures[PROCESSED];
+        own.shown = events(own);
     }
     __syncwarp();
     if (lane < FIGURES) poke(own.seen + lane, own.figures[lane]);
@@ -205,16 +211,19 @@ __device__ __noinline__ void trim(Engine* e, u32 self, u32 lane) {
         discard(e, header, OLDEST, DISPLACED, lane);
         if (lane == 0) release(self, false, 1);
         __syncwarp();
-        few_of_host--;
     }
     Bulk& bulk = own.bulk_in;
-    while (few_of_host > 0 && bulk.base && load_host(bulk.tail) - bulk.at > bulk.mask) {
+    gone = 0;
+    if (lane == 0 && few_of_host > 0 && bulk.base) {
+        const u64 size = bulk.mask + 1, wanted = few_of_host < size ? few_of_host : size, there = load_host(bulk.tail) - bulk.at;
+        gone = there + wanted > size ? there + wanted - size : 0;
+    }
+    for (gone = __shfl_sync(~0u, gone, 0); gone > 0; gone--) {
         copy_words(header, bulk.base + (bulk.at & bulk.mask) * bulk.stride, bulk.stride, lane, 32);
         __syncwarp();
         discard(e, header, OLDEST, DISPLACED, lane);
         if (lane == 0) poke(bulk.head, ++bulk.at);
         __syncwarp();
-        few_of_host--;
     }
     const Fixed fixed = fixed_of(box);
     const bool has_rings = own.in.slots.base || bulk.base;
