@@ -27,8 +27,8 @@ template <class In, class Out> struct Batch {
 __device__ __forceinline__ bool is_running(u32 mode) { return mode == ACTIVE || mode == DRAINING; }
 
 // Grows with everything the host counts.
-__device__ __forceinline__ u64 events(const Owner& own) {
-    const u64* f = own.figures;
+__device__ __forceinline__ u64 events() {
+    const u64* f = block.owner.figures;
     return f[PROCESSED] + f[SENT] + f[DISPLACED] + f[EXPIRED_COUNT] + f[DISCARDED] + f[FAILURES];
 }
 
@@ -40,7 +40,7 @@ __device__ __noinline__ void show(u32 self, u32 lane) {
         own.figures[DEPTH] = depth;
         if (depth > own.figures[DEEPEST]) own.figures[DEEPEST] = depth;
         own.figures[WAITING] = own.waiting;
-        own.shown = events(own);
+        own.shown = events();
     }
     __syncwarp();
     if (lane < FIGURES) poke(own.seen + lane, own.figures[lane]);
@@ -189,9 +189,13 @@ __device__ __forceinline__ void release(u32 self, bool device, u32 count) {
     }
 }
 
-// Is the ring of tagged words full, and is its reader at `at`? One warp.
-__device__ __forceinline__ bool is_full(const Slots slots, u64 at) {
-    return (u32)(peek(slots.at(at + slots.mask)) >> 32) == tag_of(at + slots.mask);
+// Messages that have to go from a ring of tagged words, whose reader is at `at`, for `wanted` new ones. One thread.
+__device__ __forceinline__ u64 excess(const Slots slots, u64 at, u64 wanted) {
+    const u64 size = (u64)slots.mask + 1;
+    if (wanted > size) wanted = size;
+    u64 free = 0;
+    for (u64 last = at + slots.mask; free < wanted && (u32)(peek(slots.at(last - free)) >> 32) != tag_of(last - free);) free++;
+    return wanted - free;
 }
 
 // Senders wait for room, and the oldest messages have to go. One warp.
@@ -206,7 +210,8 @@ __device__ __noinline__ void trim(Engine* e, u32 self, u32 lane) {
     few = __shfl_sync(~0u, few, 0);
     few_of_host = __shfl_sync(~0u, few_of_host, 0);
     Header* header = (Header*)block.stage;
-    while (few_of_host > 0 && own.in.slots.base && is_full(own.in.slots, own.in.at)) {
+    u64 gone = lane == 0 && few_of_host > 0 && own.in.slots.base ? excess(own.in.slots, own.in.at, few_of_host) : 0;
+    for (gone = __shfl_sync(~0u, gone, 0); gone > 0; gone--) {
         if (read_words<1>(own.in.slots, own.in.at, lane) == 0) break;
         discard(e, header, OLDEST, DISPLACED, lane);
         if (lane == 0) release(self, false, 1);
@@ -453,13 +458,13 @@ template <class P> __device__ __forceinline__ void serve_one(Context& ctx) {
             eye.mode = own.mode;
             if (done > 0) {
                 backoff.reset();
-                if (own.figures[PROCESSED] - own.shown > 1000) show(ctx.self, ctx.lane);
+                if (events() - own.shown > 1000) show(ctx.self, ctx.lane);
             } else {
                 if (eye.mode == DRAINING) {
                     end_when_drained(ctx.self, ctx.state, ctx.lane);
                     eye.mode = own.mode;
                 }
-                if (backoff.spins == 32 && own.figures[PROCESSED] != own.shown) {
+                if (backoff.spins >= 32 && events() != own.shown) {
                     save_state(ctx.state, ctx.lane);
                     show(ctx.self, ctx.lane);
                 }
@@ -526,7 +531,7 @@ template <class P> __device__ __forceinline__ void serve_all(Context& ctx) {
             if (own.mode == DRAINING) end_when_drained(index, ctx.state, ctx.lane);
             word = peek(&box.word);
             // Whoever has more to do is shown when it has done it.
-            if ((word >> 1) == own.head || own.figures[PROCESSED] - own.shown > 1000) show(index, ctx.lane);
+            if ((word >> 1) == own.head || events() - own.shown > 1000 || (own.waiting != 0 && events() != own.shown)) show(index, ctx.lane);
             else if (ctx.lane == 0 && done > 0) poke(own.seen + FROM_HOST, own.figures[FROM_HOST]);
         }
         __syncthreads();
