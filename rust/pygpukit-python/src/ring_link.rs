@@ -194,11 +194,6 @@ impl RingLink {
         self.link.add(peer).py()
     }
 
-    /// Begin the heartbeat, and reading for those who sleep; `up` does so too.
-    fn start(&self) -> PyResult<()> {
-        self.link.start().py()
-    }
-
     /// Take the kernel off the device and end the heartbeat and all waits; false if the kernel has not left.
     #[pyo3(signature = (timeout = 5.0))]
     fn stop(&self, py: Python<'_>, timeout: f64) -> PyResult<bool> {
@@ -380,28 +375,34 @@ impl RingLink {
         Ok((done, fate(sent)))
     }
 
-    /// Send a message and wait for the answer: what became of it, as `send`, or 4 if it came back as a dead letter; and
-    /// the answer or the letter.
-    #[pyo3(signature = (actor, payload, id, flags = 1, timeout = None, priority = 0, deadline = 0))]
+    /// Send a message and wait for the answer. The bytes of an answer of this kind; else what became of it, as `send`,
+    /// or 4 if it came back as a dead letter; and the answer or the letter.
     #[allow(clippy::too_many_arguments)]
-    fn call<'py>(
+    fn ask<'py>(
         &self,
         py: Python<'py>,
         actor: usize,
         payload: &[u8],
         id: u64,
-        flags: u16,
-        timeout: Option<f64>,
         priority: u8,
         deadline: u64,
-    ) -> PyResult<(u8, Option<Parts<'py>>)> {
-        let header = self.header(actor, id, flags | CALL, priority)?;
+        timeout: Option<f64>,
+        kind: u32,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let header = self.header(actor, id, CALL, priority)?;
         let timeout = seconds(timeout)?;
         let (sent, reply) = detached(py, || {
             let deadline = self.link.to_device(deadline, timeout, &mut check_signals)?;
             self.link.call(actor, Header { deadline, ..header }, payload, timeout, &mut check_signals)
         })?;
-        Ok((fate(sent), reply.map(|message| self.parts(py, &message))))
+        match (sent, reply) {
+            (Sent::Accepted, Some(message)) if message.header.kind == kind => {
+                Ok(PyBytes::new(py, &message.payload).into_any())
+            }
+            (sent, reply) => {
+                Ok((fate(sent), reply.map(|message| self.parts(py, &message))).into_pyobject(py)?.into_any())
+            }
+        }
     }
 
     /// Answers that no thread waits for, since the last look.
@@ -412,11 +413,6 @@ impl RingLink {
     /// Dead letters that ended no call, since the last look.
     fn take_letters<'py>(&self, py: Python<'py>) -> Vec<Parts<'py>> {
         self.all_parts(py, &self.link.take_letters())
-    }
-
-    /// How many of those there were in all.
-    fn letter_count(&self) -> u64 {
-        self.link.letter_count()
     }
 
     /// The next message of an actor's output, or None if there is none now.

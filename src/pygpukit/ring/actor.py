@@ -98,6 +98,9 @@ class Actor(Protocol):
     def call(self, message: Any, timeout: float | None) -> Any:
         """Send a message and wait for its answer in this thread, which is none of an event loop's."""
 
+    def expect(self, calls: int) -> None:
+        """Event loops wait for the answers of so many more calls, or fewer."""
+
     def send_array(self, array: np.ndarray[Any, Any], timeout: float | None) -> int:
         """Send the messages of a structured array in this thread; how many were accepted."""
 

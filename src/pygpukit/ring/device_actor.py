@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import struct
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -67,7 +68,7 @@ class DeviceInbox:
     def put(self, message: Any, timeout: float | None = None) -> int:
         """Send a message."""
         actor = self._actor
-        if not actor.state.is_open:
+        if actor.state is not KernelState.ACTIVE and not actor.state.is_open:
             return CLOSED
         fate = actor.link.send(
             actor.place.index,
@@ -310,9 +311,10 @@ class DeviceActor:
                 f"{self.kernel.kernel_id!r} runs on the device and takes exactly {self.kernel.input_type.__name__}, "  # type: ignore[union-attr]
                 f"not {type(message).__name__}"
             )
-        buffer = bytearray(self._size)
-        message._dump(buffer, 0)
-        return bytes(buffer)
+        try:
+            return message._packed()  # type: ignore[no-any-return]
+        except (struct.error, TypeError, ValueError, OverflowError, AttributeError) as error:
+            raise MessageError(f"{message!r} does not fit its layout: {error}") from error
 
     def loaded(self, parts: Any) -> Any:
         """A message from what the link gives."""
@@ -330,12 +332,25 @@ class DeviceActor:
 
     def call(self, message: Any, timeout: float | None) -> Any:
         """Send a message and wait for its answer, in this thread."""
-        if not self.state.is_open:
+        if self.state is not KernelState.ACTIVE and not self.state.is_open:
             raise ended_error(self)
         payload, number = self.packed(message), message._call()
-        fate, parts = self.link.call(
-            self.place.index, payload, number, 1, timeout, message.priority, _deadline(message)
+        output = self._output
+        found = self.link.ask(
+            self.place.index,
+            payload,
+            number,
+            message.priority,
+            _deadline(message),
+            timeout,
+            0 if output is None else output.type_id,
         )
+        if type(found) is bytes:
+            self.answered += 1
+            answer: Any = output._load(output, found, 0)  # type: ignore[union-attr]
+            answer.correlation_id = number
+            return answer
+        fate, parts = found
         if fate == 0:
             self.answered += 1
             return self.loaded(parts)
@@ -465,6 +480,10 @@ class DeviceActor:
             if mode == _FAILED:
                 self.error = self.error or RingError("its handler reported a failure")
                 self._end(KernelState.FAILED)
+
+    def expect(self, calls: int) -> None:
+        """Event loops wait for the answers of so many more calls, or fewer."""
+        self.link.expect(calls)
 
     def figures(self) -> dict[str, int]:
         """What device and host have counted."""

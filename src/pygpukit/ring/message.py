@@ -57,6 +57,7 @@ class Message(MessageBase):
     _layout: ClassVar[Layout | None] = None
     _load: ClassVar[Callable[..., Any]]
     _dump: ClassVar[Callable[..., None]]
+    _packed: ClassVar[Callable[..., bytes]]
 
     @classmethod
     def c_struct(cls) -> str:
@@ -260,7 +261,8 @@ def message(cls: type[T]) -> type[T]:
     namespace.setdefault("__init__", _make_init(cls.__name__, kinds, defaults))
     if layout is not None:
         namespace["_load"] = staticmethod(_make_load(layout))
-        namespace["_dump"] = _make_dump(layout)
+        namespace["_dump"] = _make_dump(layout, into=True)
+        namespace["_packed"] = _make_dump(layout, into=False)
     bases = tuple(Message if base is object else base for base in cls.__bases__)
     metaclass: Any = type(cls)
     return metaclass(cls.__name__, bases, namespace)  # type: ignore[no-any-return]
@@ -356,7 +358,7 @@ def _converter(where: str, name: str, kind: Kind) -> Callable[[Any], Any]:
 
 
 def _make_load(layout: Layout) -> Any:
-    names: dict[str, Any] = {"_unpack": layout.scalars.unpack_from, "_frombuffer": np.frombuffer}
+    names: dict[str, Any] = {"_unpack": layout.scalars.unpack_from, "_ndarray": np.ndarray}
     names["_bf16"] = from_bfloat16_bits
     scalars = [field for field in layout.fields if not field.kind.shape]
     lines = ["def _load(cls, buffer, offset):", "    self = cls.__new__(cls)"]
@@ -365,18 +367,17 @@ def _make_load(layout: Layout) -> Any:
     for field in layout.fields:
         if field.kind.shape:
             names[f"_t_{field.name}"] = field.numpy_type
-            count = field.nbytes // field.numpy_type.itemsize
-            shaped = f".reshape({field.kind.shape})" if len(field.kind.shape) > 1 else ""
-            made = f"_frombuffer(buffer, _t_{field.name}, {count}, offset + {field.offset}){shaped}"
+            made = f"_ndarray({field.kind.shape}, _t_{field.name}, buffer, offset + {field.offset})"
             lines.append(f"    self.{field.name} = {made}")
         elif field.numpy_type.name == "bfloat16":
             lines.append(f"    self.{field.name} = _bf16(self.{field.name})")
     return _compile("_load", [*lines, "    return self"], names, layout.name)
 
 
-def _make_dump(layout: Layout) -> Any:
-    names: dict[str, Any] = {"_pack": layout.struct.pack_into, "_bf16": bfloat16_bits}
-    lines = ["def _dump(self, buffer, offset):"]
+def _make_dump(layout: Layout, into: bool) -> Any:
+    """A method that writes a message into a buffer, or gives its bytes."""
+    names: dict[str, Any] = {"_pack": layout.struct.pack_into if into else layout.struct.pack, "_bf16": bfloat16_bits}
+    lines = ["def _dump(self, buffer, offset):" if into else "def _dump(self):"]
     values = []
     for field in layout.fields:
         value = f"self.{field.name}"
@@ -392,4 +393,5 @@ def _make_dump(layout: Layout) -> Any:
         elif field.numpy_type.name == "bfloat16":
             value = f"_bf16({value})"
         values.append(value)
-    return _compile("_dump", [*lines, f"    _pack(buffer, offset, {', '.join(values)})"], names, layout.name)
+    given = ", ".join((["buffer", "offset"] if into else []) + values)
+    return _compile("_dump", [*lines, f"    return _pack({given})"], names, layout.name)

@@ -284,6 +284,7 @@ class RingKernelRuntime:
         future: asyncio.Future[Any] = loop.create_future()
         number = message._call()
         self._post.expect(kernel_id, number, future, loop)
+        actor.expect(1)
         try:
             async with asyncio.timeout(timeout) if timeout is not None else nullcontext():
                 await self.send(kernel_id, message)
@@ -291,6 +292,7 @@ class RingKernelRuntime:
         except TimeoutError:
             raise TimeoutError(f"{kernel_id!r} did not answer within {timeout} s") from None
         finally:
+            actor.expect(-1)
             self._post.forget(number)
 
     @asynccontextmanager
