@@ -212,7 +212,7 @@ class DeviceRing:
         if layout is None:
             return {}
         return {
-            one.name: place.state.view(one.offset, one.numpy_type.base, one.numpy_type.shape or (1,))
+            one.name: place.state.view(one.offset, one.numpy_type, one.kind.shape or (1,))
             for one in layout.fields
         }
 
