@@ -32,6 +32,9 @@ _IDLE_NS, _IDLE_COMMON_NS, _PORT_NS = 4_000, 20_000, 10_000
 
 _LEAVE_SECONDS = 10.0
 
+# What the device counts in nanoseconds.
+_MOST_SECONDS = 1e9
+
 
 @dataclass(frozen=True)
 class RingOptions:
@@ -51,10 +54,12 @@ class RingOptions:
             value = getattr(self, name)
             if value is not None and (type(value) is not int or value < low):
                 raise RingError(f"{name} must be an int of at least {low}, not {value!r}")
-        if not self.lease > 0:
-            raise RingError(f"lease must be seconds above 0, not {self.lease!r}")
-        if self.time_slice is not None and not self.time_slice > 0:
-            raise RingError(f"time_slice must be seconds above 0, not {self.time_slice!r}")
+        for name in ("lease", "time_slice"):
+            value = getattr(self, name)
+            if value is None and name == "time_slice":
+                continue
+            if not isinstance(value, int | float) or not 0 < value < _MOST_SECONDS:
+                raise RingError(f"{name} must be seconds above 0, not {value!r}")
 
 
 @dataclass
@@ -88,6 +93,7 @@ class DeviceRing:
         self._mapped = MappedMemory()
         self._lock = threading.Lock()
         self._is_up = False
+        self.is_closed = False
         self._kernel: Any = None
         self._compiled = 0
         self._named = 0
@@ -202,6 +208,7 @@ class DeviceRing:
     def close(self) -> None:
         """End the kernel."""
         with self._lock:
+            self.is_closed = True
             if self._is_up:
                 self._leave()
             self.link.stop()
@@ -212,7 +219,7 @@ class DeviceRing:
         if layout is None:
             return {}
         return {
-            one.name: place.state.view(one.offset, one.numpy_type.base, one.numpy_type.shape or (1,))
+            one.name: place.state.view(one.offset, one.numpy_type, one.kind.shape or (1,))
             for one in layout.fields
         }
 

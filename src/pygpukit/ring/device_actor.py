@@ -282,6 +282,7 @@ class DeviceActor:
     """
 
     place: Place
+    ring: DeviceRing
 
     def __init__(
         self, kernel: RingKernel, post: Post, tier: DeviceTier, escalate: Callable[[str, BaseException], None]
@@ -302,7 +303,7 @@ class DeviceActor:
     @property
     def link(self) -> Any:
         """The host's end of the ring."""
-        return self._tier.ring.link
+        return self.ring.link
 
     def packed(self, message: Any) -> bytes:
         """A message's bytes."""
@@ -406,6 +407,7 @@ class DeviceActor:
             self.error = error
             self.state = KernelState.FAILED
             raise
+        self.ring = self._tier.ring
         assert self.kernel.input_type is not None
         assert self.kernel.input_type.dtype is not None
         self._size = self.kernel.input_type.dtype.itemsize
@@ -499,7 +501,7 @@ class DeviceActor:
         self.state = state
         self._ended_at = time.monotonic()
         if hasattr(self, "place"):
-            self._tier.ring.retire(self.place)
+            self.ring.retire(self.place)
         self.outbox.wake()
         self.post.fail_calls(self.kernel.kernel_id, ended_error(self))
         if state is KernelState.FAILED and self.kernel.escalate and self.error is not None:
@@ -636,12 +638,9 @@ class DeviceTier:
         await asyncio.sleep(0)
         while self._pending:
             pending, self._pending = self._pending, []
-            if self._ring is None:
-                self._ring = await self.in_thread(lambda: DeviceRing(self._options))
-                self._listen()
-            ring = self._ring
             kernels = [kernel for kernel, _ in pending]
             try:
+                ring = await self._open()
                 places = await self.in_thread(lambda kernels=kernels: ring.add(kernels))  # type: ignore[misc]
             except BaseException as error:
                 if len(pending) > 1:
@@ -656,10 +655,19 @@ class DeviceTier:
                 if not future.done():
                     future.set_result(place)
 
+    async def _open(self) -> DeviceRing:
+        """The ring; a new one for the first actor, and for the first one after it was closed."""
+        if self._ring is None or self._ring.is_closed:
+            self._ring = await self.in_thread(lambda: DeviceRing(self._options))
+            self.actors = {}
+            self._listen()
+        return self._ring
+
     async def _add_one(self, one: tuple[RingKernel, asyncio.Future[Place]]) -> None:
         kernel, future = one
         try:
-            [place] = await self.in_thread(lambda: self.ring.add([kernel]))
+            ring = await self._open()
+            [place] = await self.in_thread(lambda: ring.add([kernel]))
         except BaseException as error:
             _settle(future, error)
             return
@@ -727,7 +735,7 @@ class DeviceTier:
 
     async def close(self) -> None:
         """End the kernel."""
-        if self._ring is None:
+        if self._ring is None or self._ring.is_closed:
             return
         ring = self._ring
         try:

@@ -382,7 +382,7 @@ class RingKernelRuntime:
         actor = self._launched(kernel_id)
         if not isinstance(actor, DeviceActor):
             raise RingError(f"{kernel_id!r} is a host actor, whose state is its own; device actors have state=...")
-        return self._tier.ring.state(actor.place)
+        return actor.ring.state(actor.place)
 
     def get_actor_number(self, kernel_id: str) -> int:
         """The number by which handlers send to a device actor that they do not name: ``ctx.send_to(number, message)``."""
