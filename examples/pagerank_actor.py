@@ -1,8 +1,8 @@
 """PageRank by actors on the device: each owns a part of a graph, and ranks flow between them as messages.
 
-A superstep begins when the coordinator tells the parts to go. Every part writes what its nodes give to those of each other
-part, and sends where that is; a part that has heard from all of them has its new ranks, and reports how much they changed.
-The host sends the first message and receives the last one.
+A superstep begins when the coordinator tells the parts to go. Every part writes what its nodes give to those of each
+other part, and sends where that is; a part that has heard from all of them has its new ranks, and reports how much they
+changed. The host sends the first message and receives the last one.
 
 python examples/pagerank_actor.py
 python examples/pagerank_actor.py --nodes 100000 --parts 16
@@ -50,8 +50,8 @@ class Result:
     change: gp.float64
 
 
-# Addresses of a part's arrays. Its edges are sorted by the node they go to: those from starts[i] on end at rows[i], and what
-# goes to part p is in the rows from segments[p] on.
+# Addresses of a part's arrays. Its edges are sorted by the node they go to: those from starts[i] on end at rows[i], and
+# what goes to part p is in the rows from segments[p] on.
 PART_STATE = {
     **dict.fromkeys(("rank", "next", "weight", "starts", "sources", "rows", "values", "segments", "peers"), gp.uint64),
     **dict.fromkeys(("nodes", "all_nodes", "parts", "heard"), gp.int64),
@@ -246,7 +246,9 @@ def fill(state: dict[str, gp.GPUArray], values: dict[str, Any]) -> None:
         state[name][:] = gp.from_numpy(np.array([value], state[name].to_numpy().dtype))
 
 
-def reference(source: np.ndarray[Any, Any], target: np.ndarray[Any, Any], nodes: int) -> tuple[np.ndarray[Any, Any], str]:
+def reference(
+    source: np.ndarray[Any, Any], target: np.ndarray[Any, Any], nodes: int
+) -> tuple[np.ndarray[Any, Any], str]:
     """The ranks by other means: a linear system where SciPy is installed, else a power iteration."""
     degree = np.bincount(source, minlength=nodes)
     try:
