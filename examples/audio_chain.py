@@ -1,7 +1,8 @@
-"""A real-time chain of audio effects on the device: gain, biquad filter, echo and limiter, a block of samples a message.
+"""A real-time chain of audio effects on the device: gain, biquad filter, echo and limiter.
 
-Blocks of 128 samples at 48 kHz are sent in real time. A block is in time when it is back before the next one is due. The
-emulator is not made for real time: there blocks follow each other as they are done, unless --paced is given.
+Blocks of 128 samples at 48 kHz are sent in real time, each as a message. A block is in time when it is back before the
+next one is due. The emulator is not made for real time: there blocks follow each other as they are done, unless --paced
+is given.
 
 python examples/audio_chain.py
 python examples/audio_chain.py --seconds 60
