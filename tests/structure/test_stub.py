@@ -11,7 +11,7 @@ from pygpukit import _pygpukit_rust as native
 
 CLASSES = ["GPUArray", "Stream", "Event", "CudaGraph", "Kernel", "MemoryPool", "Device", "DataType"]
 CLASSES += ["PinnedMemory", "TransferHandle", "QosTaskMeta", "QosEvaluation", "QosPolicyEvaluator"]
-CLASSES += ["MessageBase", "RingQueue", "ContextBase", "FixedArray"]
+CLASSES += ["MessageBase", "RingQueue", "RingLink", "ContextBase", "FixedArray"]
 CLASSES += ["PartitionLimits", "PartitionConfig", "PartitionManager"]
 # How the interpreter does things, not what a caller can do.
 INTERNAL = {"__module__", "__vectorcalloffset__"}

@@ -151,6 +151,23 @@ fn a_lane_ends_with_its_streams() {
 }
 
 #[test]
+fn a_stream_ends_before_its_lane() {
+    let _guard = fake(&[]);
+    let device = device();
+    let lane = device.lane_create(false, &[0]).unwrap();
+    let (first, second) = (device.lane_stream(lane, 0).unwrap(), device.lane_stream(lane, 0).unwrap());
+    let plain = device.stream_create(0).unwrap();
+    for stream in [first, plain] {
+        assert!(device.resident_query(stream).unwrap());
+        device.stream_destroy(stream);
+        assert_eq!(code_of(&device.resident_query(stream).unwrap_err()), 400);
+    }
+    assert!(device.stream_query(second).unwrap());
+    device.lane_destroy(lane);
+    device.memory_info().expect("no stream is destroyed twice");
+}
+
+#[test]
 fn every_node_of_a_graph_carries_the_lanes_context() {
     let _guard = fake(&[]);
     let device = device();

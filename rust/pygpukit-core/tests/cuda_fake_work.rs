@@ -242,6 +242,21 @@ fn host_functions_run_in_order_and_their_errors_are_reported_next() {
 }
 
 #[test]
+fn a_resident_kernel_hears_of_no_others_errors() {
+    let _guard = fake(&[]);
+    let device = device();
+    let (stream, own) = (device.stream_create(0).unwrap(), device.stream_create(0).unwrap());
+    let mut launch = launch(&kernel(&device, "bare"), &[]);
+    launch.attributes.resident = true;
+    device.enqueue(stream, &Work::Host(Arc::new(|| Err("on purpose".to_string())))).unwrap();
+    let waits = |device: &CudaDevice| device.resident_query(stream).is_ok_and(|finished| !finished);
+    while waits(&device) {}
+    assert!(device.resident_query(own).unwrap());
+    device.enqueue(own, &Work::Kernel(launch)).unwrap();
+    assert!(matches!(device.stream_query(stream), Err(Error::Host(_))), "the error is still there for its owner");
+}
+
+#[test]
 fn a_refused_host_function_is_let_go() {
     let _guard = fake(&[("FAIL", "cuLaunchHostFunc:1:1")]);
     let device = device();

@@ -26,8 +26,9 @@ _ORDERS = 256
 _COMMON = 1024
 _HEADER_BYTES = 4 * HEADER_WORDS
 
-# How long a block that has nothing to do sleeps between two looks, and the warden.
-_IDLE_NS, _IDLE_COMMON_NS = 4_000, 5_000
+# How long a block that has nothing to do sleeps between two looks at its mailbox, and the warden between two at the
+# host's memory. All blocks together look at that 100,000 times a second at most.
+_IDLE_NS, _IDLE_COMMON_NS, _PORT_NS = 4_000, 20_000, 10_000
 
 _LEAVE_SECONDS = 10.0
 
@@ -89,6 +90,7 @@ class DeviceRing:
         self._is_up = False
         self._kernel: Any = None
         self._compiled = 0
+        self._named = 0
         info = gp.get_device_info()
         self._is_emulated = gp.current_device().kind != "cuda"
         self._sms = int(info["sm_count"])
@@ -171,14 +173,13 @@ class DeviceRing:
         """
         with self._lock:
             handlers = [Handler.of(kernel) for kernel in kernels]
-            known = len(self.program.handlers), list(self.program.names)
+            known = len(self.program.handlers)
             try:
                 numbers = [self.program.add(handler) for handler in handlers]
                 compiled = self._compile()
                 blocks = self._blocks(compiled, kernels, handlers)
             except BaseException:
-                del self.program.handlers[known[0] :]
-                self.program.names = known[1]
+                del self.program.handlers[known:]
                 raise
             self._leave()
             try:
@@ -306,6 +307,8 @@ class DeviceRing:
         one["restarts_left"] = one["max_restarts"] = restarts
         one["restart_window"] = int(kernel.restart_window * 1e9)
         one["route"]["to"] = NOBODY
+        one["names"] = self._named
+        self._named += len(handler.names)
         self._owners.write(owner, index * OWNER.itemsize)
         self.places.append(place)
         self._numbers[kernel.kernel_id] = index
@@ -359,9 +362,10 @@ class DeviceRing:
         places = self._device.take(4 * max(1, len(dedicated)))
         if len(dedicated):
             places.write(dedicated)
-        names = self._device.take(4 * max(1, len(self.program.names)))
-        if self.program.names:
-            names.write(np.array([self.index_of(name) for name in self.program.names], np.uint32))
+        named = [self.index_of(name) for place in self.places for name in place.handler.names]
+        names = self._device.take(4 * max(1, len(named)))
+        if named:
+            names.write(np.array(named, np.uint32))
         engine = self._engine.read()[: ENGINE.itemsize].view(ENGINE)
         one = engine[0]
         one["queue_tail"], one["queue_head"] = len(shared), 0
@@ -376,6 +380,7 @@ class DeviceRing:
         plan = one["plan"]
         plan["actors"], plan["dedicated"] = count, len(dedicated)
         plan["idle_ns"], plan["idle_common_ns"] = _IDLE_NS, _IDLE_COMMON_NS
+        plan["port_every"] = max(2, len(dedicated)) * _PORT_NS // _IDLE_NS
         plan["places"], plan["names"] = places.address, names.address
         plan["queue"], plan["queue_mask"] = self._queue.address, size - 1
         plan["boxes"], plan["owners"] = self._boxes.address, self._owners.address

@@ -33,17 +33,19 @@ _COMMENTS = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 
 @dataclass(frozen=True)
 class Handler:
-    """What actors with the same source, messages and state have in common."""
+    """What actors with the same source, messages and state have in common, whomever they name."""
 
     source: str
+    """With numbers for names."""
     input_type: type[Message]
     output_type: type[Message] | None
-    state: Layout | None
+    state: Layout | None = field(compare=False)
+    state_source: str
     initial: bytes
     """The state an actor begins with."""
     takes_batches: bool
-    names: tuple[str, ...]
-    """Actors that the source names."""
+    names: tuple[str, ...] = field(compare=False)
+    """Actors that the source names, by their numbers."""
     answers: bool
     """Does it send to actors that it does not name?"""
     others: tuple[type[Message], ...] = field(default=())
@@ -88,13 +90,14 @@ class Handler:
             raise RingError(f"{where} needs an output_type: handle_batch gives a result for every message")
         if batches and kernel.dedicated is False:
             raise RingError(f"{where} has handle_batch, which needs a block of its own; leave dedicated out")
-        names = tuple(dict.fromkeys(match.group(2) for match in _NAME.finditer(code)))
+        names = tuple(dict.fromkeys(match.group(2) for match in _NAME.finditer(source)))
         layout, initial = _state(kernel)
         return cls(
-            source=source,
+            source=_NAME.sub(lambda m: f"{m[1]}(ring::Name{{{names.index(m[2])}u}}", source),
             input_type=kernel.input_type,
             output_type=kernel.output_type,
             state=layout,
+            state_source="" if layout is None else layout.source(),
             initial=initial,
             takes_batches=batches,
             names=names,
@@ -165,7 +168,6 @@ class Program:
 
     def __init__(self) -> None:
         self.handlers: list[Handler] = []
-        self.names: list[str] = []
 
     def add(self, handler: Handler) -> int:
         """The handler's number; a new one if there is no equal one yet."""
@@ -173,7 +175,6 @@ class Program:
             if known == handler:
                 return number
         self.handlers.append(handler)
-        self.names += [name for name in handler.names if name not in self.names]
         return len(self.handlers) - 1
 
     @property
@@ -230,11 +231,10 @@ class Program:
         if handler.state is None:
             lines.append("struct State {};")
         else:
-            body, heads = _split_includes(handler.state.source())
+            body, heads = _split_includes(handler.state_source)
             includes.update(dict.fromkeys(heads))
             lines.append(body)
-        source = _NAME.sub(lambda m: f"{m[1]}(ring::Name{{{self.names.index(m[2])}u}}", handler.source)
-        lines += ['#line 1 "handler"', source, "}", ""]
+        lines += ['#line 1 "handler"', handler.source, "}", ""]
         return "\n".join(lines)
 
     def _dispatch(self) -> str:

@@ -122,7 +122,7 @@ OWNER: np.dtype[Any] = np.dtype(
         *((name, _U8) for name in ("outbox_stride", "next_id")),
         *((name, _U8) for name in ("restarts_left", "max_restarts", "restart_window", "window_began", "shown")),
         ("failing", _U4),
-        ("spare", _U4),
+        ("names", _U4),
         ("figures", _U8, 16),
         ("buckets", _U4, BUCKETS),
         ("route", _ROUTE),
@@ -134,7 +134,8 @@ PLAN: np.dtype[Any] = np.dtype(
         *((name, _U4) for name in ("actors", "dedicated", "idle_ns", "idle_common_ns")),
         *((name, _U8) for name in ("places", "names", "queue", "queue_mask", "boxes", "owners")),
         ("common_out", PORT),
-        ("spare", _U8),
+        ("port_every", _U4),
+        ("spare", _U4),
     ]
 )
 ENGINE: np.dtype[Any] = np.dtype(

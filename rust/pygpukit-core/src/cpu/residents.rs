@@ -67,13 +67,17 @@ impl Residents {
 
 /// Run a launch that has begun, and those that follow.
 fn run(kernels: &Kernels, line: &Mutex<Lined>, mut launch: KernelLaunch, mut running: Running, workers: usize) {
+    // Letting go of a kernel may unload it, which waits for the resident ones: not before the next of them runs elsewhere.
+    let mut retired = Vec::new();
     loop {
         let ended = running.wait().map_err(Error::Kernel);
         let mut lined = line.lock();
         let next = ended.and_then(|_| match lined.waiting.pop_front() {
-            // The last one's kernel stays loaded until it is certain that it has ended.
             Some(next) => {
-                launch = next;
+                let before = std::mem::replace(&mut launch, next);
+                if !Arc::ptr_eq(&before.kernel, &launch.kernel) {
+                    retired.push(before);
+                }
                 kernels.begin(&launch, Options { workers, ..Options::default() }).map(Some)
             }
             None => Ok(None),

@@ -83,7 +83,7 @@ impl Link {
             Way::Own(inlet, _) => inlet.push(count, message),
             Way::Bulk(inlet, _) => inlet.push(count, message),
             Way::Shared => {
-                let room = peer.room.saturating_sub(sent.saturating_sub(peer.seen.from_host()));
+                let room = peer.room.saturating_sub(sent.saturating_sub(peer.seen.handled_of_host()));
                 self.common_in.push(count.min(room), message)
             }
         };

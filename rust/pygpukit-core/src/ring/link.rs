@@ -79,6 +79,8 @@ pub struct Link {
     keeper: Mutex<Option<std::thread::JoinHandle<()>>>,
     keeper_thread: OnceLock<std::thread::Thread>,
     pub(super) resident: Resident,
+    /// The process it belongs to: a forked child has neither the keeper nor the kernel.
+    process: u32,
 }
 
 impl Link {
@@ -106,6 +108,7 @@ impl Link {
             keeper: Mutex::new(None),
             keeper_thread: OnceLock::new(),
             resident: Resident::default(),
+            process: std::process::id(),
         }
     }
 
@@ -147,10 +150,17 @@ impl Link {
         self.ended.store(true, Ordering::Release);
         self.ring_bell();
         let keeper = self.keeper.lock().take();
-        if let Some(keeper) = keeper {
+        if let Some(keeper) = keeper
+            && self.is_ours()
+        {
             keeper.thread().unpark();
             let _ = keeper.join();
         }
+    }
+
+    /// Is this the process that made it?
+    pub(super) fn is_ours(&self) -> bool {
+        self.process == std::process::id()
     }
 
     fn keep(&self) {

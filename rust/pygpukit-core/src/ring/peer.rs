@@ -76,7 +76,7 @@ impl Seen {
         self.word(1)
     }
 
-    pub(super) fn from_host(&self) -> u64 {
+    pub(super) fn handled_of_host(&self) -> u64 {
         self.word(3)
     }
 }

@@ -104,7 +104,7 @@ static LINKS: Mutex<Vec<Weak<Link>>> = Mutex::new(Vec::new());
 /// The process ends: kernels leave first.
 pub fn shutdown() {
     let links = std::mem::take(&mut *LINKS.lock());
-    for link in links.iter().filter_map(Weak::upgrade) {
+    for link in links.iter().filter_map(Weak::upgrade).filter(|link| link.is_ours()) {
         link.down(LAST);
         link.stop();
     }
@@ -127,6 +127,9 @@ impl Link {
     /// Bring the kernel to the device and keep it there.
     pub fn up(self: &Arc<Self>) -> Result<()> {
         let resident = &self.resident;
+        if !self.is_ours() {
+            return Err(Error::Forked("a ring belongs to the process that made it: make another one here".to_string()));
+        }
         let _turn = resident.turn.lock();
         self.check_failure()?;
         self.check_ended()?;
@@ -164,6 +167,9 @@ impl Link {
 
     /// Take the kernel off the device; false if it has not left in time, and it still may later.
     pub fn down(self: &Arc<Self>, timeout: Duration) -> bool {
+        if !self.is_ours() {
+            return false;
+        }
         let began = Instant::now();
         let Some(_turn) = self.resident.turn.try_lock_for(timeout) else { return false };
         self.resident.state.lock().wanted = false;

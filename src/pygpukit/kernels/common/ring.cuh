@@ -186,7 +186,7 @@ struct alignas(16) Owner {
     u64 outbox_stride, next_id;
     u64 restarts_left, max_restarts, restart_window, window_began;
     u64 shown;
-    u32 failing, spare;
+    u32 failing, names;  // where its names are in the plan's
     u64 figures[16];
     u32 buckets[BUCKETS];
     Route route;
@@ -202,6 +202,7 @@ struct alignas(16) Plan {
     Box* boxes;
     Owner* owners;
     Port common_out;
+    u32 port_every, spare;  // looks at the mailbox for one at the host's ring, of a block that is idle
 };
 
 struct Engine {
@@ -225,7 +226,7 @@ struct Engine {
     u64 spare6[1];
 };
 
-// An actor by its name, whose number stands in this place of the plan's names.
+// An actor by its name, whose number stands in this place of the names its sender knows.
 struct Name {
     u32 place;
 };
@@ -502,7 +503,7 @@ struct Context {
     __device__ __forceinline__ const Header& header() const { return *message; }
     __device__ __forceinline__ u64 time() const { return now(); }
     // The actor of a name, or one nobody has.
-    __device__ __forceinline__ u32 find(Name name) const { return __ldg(plan->names + name.place); }
+    __device__ __forceinline__ u32 find(Name name) const { return __ldg(plan->names + owner->names + name.place); }
     // What this group wrote elsewhere is seen by whoever gets a message sent later.
     __device__ __forceinline__ void fence() {
         __threadfence();

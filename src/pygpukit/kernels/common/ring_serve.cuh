@@ -240,8 +240,8 @@ __device__ __noinline__ void end_when_drained(const Context& ctx, u32 lane) {
 // How a dedicated block watches its two sources: the one that was busy last is looked at more often, and many at a time.
 struct Eye {
     u64 control;
-    u32 mode;
-    bool port, trims, device, many;
+    u32 mode, skipped;
+    bool port, idle, trims, device, many;
 };
 const u32 NEWS = 1u << 16, FROM_DEVICE = 1u << 17;
 
@@ -255,8 +255,12 @@ __device__ __forceinline__ u32 look(Context& ctx, Eye& eye, const Stage& stage) 
         eye.many = n > 1;
         if (n > 0 && peek(&box.control) == eye.control) return n | (eye.device ? FROM_DEVICE : 0);
     }
-    // What the host wrote takes long to come: meanwhile the mailbox is looked at.
-    const u64 from_host = eye.port ? peek(own.in.slots.at(own.in.at) + lane) : 0;
+    // What the host wrote takes long to come: meanwhile the mailbox is looked at. And it is a read across the bus, which one
+    // that is idle does not do all the time.
+    eye.skipped = eye.idle ? eye.skipped + 1 : ctx.plan->port_every;
+    const bool asks = eye.port && eye.skipped >= ctx.plan->port_every;
+    if (asks) eye.skipped = 0;
+    const u64 from_host = asks ? peek(own.in.slots.at(own.in.at) + lane) : 0;
     const u64* slot = ctx.mailbox.at(own.head);
     const u32 tries = eye.device ? 4 : 1;
     for (u32 i = 0; i < tries; i++) {
@@ -268,7 +272,7 @@ __device__ __forceinline__ u32 look(Context& ctx, Eye& eye, const Stage& stage) 
             return 1 | FROM_DEVICE;
         }
     }
-    if (eye.port && take_words(from_host, own.in.slots.at(own.in.at), own.in.slots.words, own.in.at, stage.messages, lane)) {
+    if (asks && take_words(from_host, own.in.slots.at(own.in.at), own.in.slots.words, own.in.at, stage.messages, lane)) {
         __syncwarp();
         eye.device = false;
         eye.many = true;
@@ -391,7 +395,8 @@ template <class P> __device__ __forceinline__ void serve_one(Context& ctx, Stage
     eye.mode = own.mode;
     eye.port = own.in.slots.base != 0;
     eye.trims = fixed_of(box).full == DROP_OLDEST;
-    eye.device = eye.many = false;
+    eye.device = eye.many = eye.idle = false;
+    eye.skipped = 0;
     const bool bulk = P::takes_batches(own.type);
     u64* shared = ctx.shared;
     for (;;) {
@@ -399,6 +404,7 @@ template <class P> __device__ __forceinline__ void serve_one(Context& ctx, Stage
         if (ctx.lane < 32) {
             const bool takes = is_running(eye.mode) || eye.mode >= ENDED;
             const bool ready = takes && (own.waiting == 0 || flush(&e, ctx.plan, &own, (Header*)(shared + 2), ctx.lane));
+            eye.idle = backoff.ns >= 128;
             if (ready && !bulk) found = look(ctx, eye, stage);
             else if (peek(&box.control) != eye.control) found = NEWS;
             else if (ready) found = 1;
@@ -440,7 +446,7 @@ template <class P> __device__ __forceinline__ void serve_one(Context& ctx, Stage
                     save_state(ctx, ctx.lane);
                     show(box, own, ctx.lane);
                 }
-                backoff.rest(ctx.plan->idle_ns);
+                backoff.rest(bulk ? ctx.plan->idle_common_ns : ctx.plan->idle_ns);
             }
         }
     }
