@@ -302,8 +302,9 @@ def run(nodes: int, degree: int, parts: int, steps: int, tolerance: float, seed:
         result = client.receive(timeout=100)
         seconds = time.perf_counter() - began
         ranks = np.concatenate([one["rank"].to_numpy() for one in arrays])
-        figures = runtime.get_all_telemetry()
-        letters = runtime.dead_letters()
+    # Everything has come to rest: these are all messages.
+    figures = runtime.get_all_telemetry()
+    letters = runtime.dead_letters()
     passed = sum(one.processed for one in figures.values())
     print(f"{result.steps} supersteps in {seconds:.3f} s, {passed} messages; the last changed {result.change:.1e}")
     expected, means = reference(source, target, nodes)
