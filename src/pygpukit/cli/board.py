@@ -22,6 +22,8 @@ _BAR_WIDTH = 16
 _FILE_WIDTH = 160
 # A moving picture has every column where it has this much room.
 _WIDE = 140
+# Every column of the actors' table fits beside a name of some length.
+_FITS_ACTORS = 100
 # Seconds of device time without a task that are worth a row.
 _WORTH_A_ROW = 0.01
 # No figure is larger; what is comes from somebody who makes things up.
@@ -198,15 +200,25 @@ class Rates:
         return (processed - had) / (now - before)
 
 
-def actors(ring: _Status, rates: Rates) -> RenderableType:
-    """A ring's actors: their states, what waits for them and for others, how many messages a second, and how long."""
+def actors(ring: _Status, rates: Rates, width: int = _FILE_WIDTH) -> RenderableType:
+    """A ring's actors: their states, what waits for them and for others, how many messages a second, and how long.
+
+    Parameters
+    ----------
+    ring : mapping
+        What `pygpukit.scheduler.publish.ask_all` gives of a ring.
+    rates : Rates
+        Of the looks before.
+    width : int
+        Columns of the terminal; on narrow ones the counts are left out.
+    """
     head = Text.assemble((f"process {ring.get('pid')} ({_word(ring.get('program') or 'python')})  ", "bold cyan"))
     letters = {name: count for name, count in ring["dead_letters"].items() if _number(count)}
     head.append(f"ring of {len(ring['actors'])} actors")
     if letters:
         head.append("\ndead letters: " + ", ".join(f"{_whole(n)} {_word(why)}" for why, n in letters.items()), "yellow")
-    numbers = ["in", "out", "messages", "per s", "p50", "p99", "failed", "restarts"]
-    table = _table("actors", ["actor", "tier", "state"], numbers)
+    counts = ["processed", "failed"] if width >= _FITS_ACTORS else []
+    table = _table("actors", ["actor", "tier", "state"], ["in", "out", "per s", "p50", "p99", *counts, "restarts"])
     for actor in ring["actors"]:
         latency = actor.get("latency")
         known = latency if isinstance(latency, dict) and _number(latency.get("count")) else {}
@@ -217,11 +229,10 @@ def actors(ring: _Status, rates: Rates) -> RenderableType:
             Text(state, "red" if state == "FAILED" else ""),
             _whole(actor.get("input_depth")),
             _whole(actor.get("output_depth")),
-            _whole(actor.get("processed")),
             f"{rates.of(ring, actor):.0f}",
             _duration(known.get("p50")),
             _duration(known.get("p99")),
-            _whole(actor.get("failed")),
+            *(_whole(actor.get(name)) for name in counts),
             _whole(actor.get("restarts")),
         )
     return Group(head, table)

@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
         schedulers, rings = ask_all(args.pid)
         return [
             *(board(answer, live=True, width=width) for answer in schedulers),
-            *(actors(answer, rates) for answer in rings),
+            *(actors(answer, rates, width) for answer in rings),
         ]
 
     if args.once or not sys.stdout.isatty():
