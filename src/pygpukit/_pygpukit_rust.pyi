@@ -11,10 +11,8 @@ from pygpukit.jit.profile import Profile
 __version__: Final[str]
 
 _Answer = TypeVar("_Answer", bound=MessageBase)
-# Addresses of the reader's count and of the slots, their number, and words of each.
-_Ring = tuple[int, int, int, int]
-# Addresses of the writer's count, of the reader's and of the rows, their number, and bytes of each.
-_Plain = tuple[int, int, int, int, int]
+_Ring = tuple[int, int, int, int]  # addresses of the reader's count and the slots, their number, words of each
+_Plain = tuple[int, int, int, int, int]  # of the writer's count, the reader's and the rows, their number, bytes of each
 # Type, flags, priority, reason, id, correlation, source, destination and deadline; the payload.
 _Parts = tuple[tuple[int, int, int, int, int, int, int, int, int], bytes]
 
@@ -614,32 +612,19 @@ class ContextBase:
     is_active: Final[bool]
     def __new__(cls, actor: Any) -> Self: ...
 
+# fmt: off
 class RingLink:
     """The host's end of a ring kernel, over memory that Python has laid out."""
 
     def __init__(
-        self,
-        common: tuple[_Ring, _Ring],
-        orders: tuple[int, int, int, int],
-        beats: tuple[int, int],
-        exited: int,
-        clock: int,
-        keep: Any,
-        lane: Sequence[int] | None = None,
+        self, common: tuple[_Ring, _Ring], orders: tuple[int, int, int, int], beats: tuple[int, int], exited: int,
+        clock: int, keep: Any, lane: Sequence[int] | None = None
     ) -> None: ...
     @staticmethod
     def lane_groups() -> list[int]: ...
     def add(
-        self,
-        seen: int,
-        taken: int,
-        own: tuple[_Ring, _Ring] | None,
-        bulk: tuple[_Plain, _Plain] | None,
-        room: int,
-        full: int,
-        bytes: int,
-        kind: int,
-        keep: Any,
+        self, seen: int, taken: int, own: tuple[_Ring, _Ring] | None, bulk: tuple[_Plain, _Plain] | None, room: int,
+        full: int, bytes: int, kind: int, keep: Any
     ) -> int: ...
     def start(self) -> None: ...
     def stop(self, timeout: float = 5.0) -> bool: ...
@@ -658,34 +643,15 @@ class RingLink:
     def expect(self, n: int) -> None: ...
     def depth(self, actor: int) -> int: ...
     def send(
-        self,
-        actor: int,
-        payload: bytes,
-        id: int,
-        flags: int = 0,
-        priority: int = 0,
-        correlation: int = 0,
-        deadline: int = 0,
-        timeout: float | None = None,
+        self, actor: int, payload: bytes, id: int, flags: int = 0, priority: int = 0, correlation: int = 0,
+        deadline: int = 0, timeout: float | None = None
     ) -> int: ...
     def send_rows(
-        self,
-        actor: int,
-        rows: Any,
-        first_id: int,
-        timeout: float | None = None,
-        deadline: int = 0,
-        flags: int = 0,
+        self, actor: int, rows: Any, first_id: int, timeout: float | None = None, deadline: int = 0, flags: int = 0
     ) -> tuple[int, int]: ...
     def call(
-        self,
-        actor: int,
-        payload: bytes,
-        id: int,
-        flags: int = 1,
-        timeout: float | None = None,
-        priority: int = 0,
-        deadline: int = 0,
+        self, actor: int, payload: bytes, id: int, flags: int = 1, timeout: float | None = None, priority: int = 0,
+        deadline: int = 0
     ) -> tuple[int, _Parts | None]: ...
     def take_answers(self) -> list[_Parts]: ...
     def take_letters(self) -> list[_Parts]: ...
@@ -705,11 +671,8 @@ class RingQueue:
     is_closed: bool
     is_finished: bool
     def __init__(
-        self,
-        capacity: int,
-        policy: str = "block",
-        on_dead: Callable[[Any, str], object] | None = None,
-        measured: bool = False,
+        self, capacity: int, policy: str = "block", on_dead: Callable[[Any, str], object] | None = None,
+        measured: bool = False
     ) -> None: ...
     def try_put(self, message: Any) -> int: ...
     def try_answer(self, message: MessageBase, request: MessageBase | None) -> int: ...

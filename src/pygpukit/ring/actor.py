@@ -116,5 +116,8 @@ class Actor(Protocol):
     async def terminate(self, drain: bool, timeout: float | None) -> None:
         """Accept nothing more, let it work on what was accepted, and end it; a second call waits for the same end."""
 
+    def unbind_output(self) -> None:
+        """Let the outbox grow beyond its size from now on."""
+
     def telemetry(self) -> KernelTelemetry:
         """What happened so far."""

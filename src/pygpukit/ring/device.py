@@ -338,7 +338,7 @@ class DeviceRing:
     def _write(self, added: list[Place]) -> None:
         """Tell the device of the actors there are."""
         for place in self.places:
-            if place.is_over and place.dedicated and place.handler.takes_batches is False:
+            if place.is_over and place.dedicated and not place.handler.takes_batches and self._is_emptied(place):
                 # Whoever still sends to it is told by the blocks that all share.
                 place.dedicated = False
         self._mark_single_senders()
@@ -389,6 +389,11 @@ class DeviceRing:
         threads = self._threads(())
         gp.current_stream().synchronize()
         self.link.program(self._kernel, self._engine.address, blocks, threads, 0)
+
+    def _is_emptied(self, place: Place) -> bool:
+        """Has the device taken all that the host sent to an actor?"""
+        figures = dict(self.link.figures(place.index))
+        return bool(figures["host_sent"] == figures["from_host"])
 
     def _mark_single_senders(self) -> None:
         """Whoever has a block and is sent to by one actor only needs no claims."""

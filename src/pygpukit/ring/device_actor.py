@@ -27,13 +27,16 @@ __all__ = ["DeviceActor", "DeviceTier"]
 
 # What the link says became of a message, as mailboxes say it.
 _OUTCOMES = (ACCEPTED, REJECTED, DROPPED, FULL)
-_DEAD = 4
+_DROPPED, _DEAD = 2, 4
 
 _HOST = 0xFFFFFFFF
 _FAILED, _ENDED = MODES["FAILED"], MODES["ENDED"]
 
 # How often a full mailbox on the device is looked at by an event loop.
 _ROOM_SECONDS = 200e-6
+
+# How long the device may take to give back what an actor that has ended did not handle.
+_DISCARD_SECONDS = 5.0
 
 
 class DeviceInbox:
@@ -76,6 +79,8 @@ class DeviceInbox:
             _deadline(message),
             timeout,
         )
+        if fate == _DROPPED:
+            actor.post.dead(actor.kernel.kernel_id, message, "dropped_new")
         return _OUTCOMES[fate]
 
     def put_many(self, messages: Sequence[Any], timeout: float | None = None) -> tuple[int, int]:
@@ -338,6 +343,9 @@ class DeviceActor:
             reason = REASONS.get(parts[0][3], "lost")
             self._tier.bury(parts)
             raise UndeliveredError(f"{message!r} to {self.kernel.kernel_id!r} was not answered: {reason}")
+        if fate == _DROPPED:
+            self.post.dead(self.kernel.kernel_id, message, "dropped_new")
+            raise UndeliveredError(f"{message!r} to {self.kernel.kernel_id!r} was not answered: dropped_new")
         check_outcome(self, _OUTCOMES[fate], timeout)
         raise TimeoutError(f"{self.kernel.kernel_id!r} did not answer within {timeout} s")
 
@@ -352,7 +360,12 @@ class DeviceActor:
         rows = np.ascontiguousarray(array).reshape(-1)
         first = Message._new_ids(len(rows))
         done, fate = self.link.send_rows(self.place.index, rows.view(np.uint8), first, timeout)
-        return int(done) if fate != 2 else len(rows)
+        if fate != _DROPPED:
+            return int(done)
+        for number, message in enumerate(input_type.from_array(rows[done:]), first + done):
+            message.message_id = number
+            self.post.dead(self.kernel.kernel_id, message, "dropped_new")
+        return len(rows)
 
     def receive_array(self, n: int, timeout: float | None) -> np.ndarray[Any, Any]:
         """Up to `n` messages of the output as a structured array."""
@@ -411,8 +424,7 @@ class DeviceActor:
         if not hasattr(self, "place"):
             self._end(KernelState.TERMINATED)
             return
-        # Whoever would make room in the output may be who waits here.
-        self.link.unbound(self.place.index)
+        self.unbind_output()
         if not await self._order("DRAINING" if drain else "ENDED", timeout):
             if drain and not await self._order("ENDED", 1.0):
                 raise TimeoutError(
@@ -421,10 +433,24 @@ class DeviceActor:
                 )
             if not drain:
                 raise TimeoutError(f"{self.kernel.kernel_id!r} has not ended within {timeout} s")
+        await self._discarded()
         self._look_at_mode()
         if not self.state.is_over:
             self._end(KernelState.TERMINATED)
-        self._tier.ring.retire(self.place)
+
+    async def _discarded(self) -> None:
+        """Wait until what was left in the mailbox of an actor that has ended is with the dead letters."""
+        until = time.monotonic() + _DISCARD_SECONDS
+        while time.monotonic() < until:
+            counts = self.figures()
+            if counts["host_sent"] == counts["from_host"] and not counts["depth"]:
+                return
+            await asyncio.sleep(0.001)
+
+    def unbind_output(self) -> None:
+        """Let the output grow: whoever would make room there may be who waits for the end."""
+        if hasattr(self, "place"):
+            self.link.unbound(self.place.index)
 
     async def _order(self, mode: str, timeout: float | None, waits: bool = True) -> bool:
         done: bool = await self._tier.in_thread(
@@ -453,6 +479,8 @@ class DeviceActor:
     def _end(self, state: KernelState) -> None:
         self.state = state
         self._ended_at = time.monotonic()
+        if hasattr(self, "place"):
+            self._tier.ring.retire(self.place)
         self.outbox.wake()
         self.post.fail_calls(self.kernel.kernel_id, ended_error(self))
         if state is KernelState.FAILED and self.kernel.escalate and self.error is not None:
@@ -637,8 +665,11 @@ class DeviceTier:
             os.eventfd_read(self._fd)
         except BlockingIOError:
             return
+        self.ring.link.signalled()
+        self._collect()
+
+    def _collect(self) -> None:
         link = self.ring.link
-        link.signalled()
         for parts in link.take_answers():
             actor = self.actors.get(parts[0][6])
             if actor is not None:
@@ -683,6 +714,7 @@ class DeviceTier:
         try:
             await self.in_thread(ring.close)
         finally:
+            self._collect()
             if self._loop is not None and self._fd >= 0:
                 self._loop.remove_reader(self._fd)
                 ring.link.signal(-1)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pygpukit._pygpukit_rust import MessageBase
+from pygpukit.ring.layout import offset_assertions
 
 __all__ = [
     "FLAG_ANSWER",
@@ -69,11 +70,7 @@ HEADER_SOURCE = "\n".join(
         *(f"    {cuda_type} {name};" for name, _, cuda_type in _FIELDS),
         "};",
         f'static_assert(sizeof(MessageHeader) == {HEADER_BYTES}, "MessageHeader");',
-        *(
-            f'static_assert(__builtin_offsetof(MessageHeader, {name}) == {offset}, "MessageHeader.{name}");'
-            for (name, _, _), offset in zip(_FIELDS, _offsets(), strict=True)
-        ),
-        "",
+        offset_assertions("MessageHeader", dict(zip((name for name, _, _ in _FIELDS), _offsets(), strict=True))),
     ]
 )
 """The header as CUDA C++."""

@@ -104,8 +104,7 @@ class HostActor:
     async def terminate(self, drain: bool, timeout: float | None) -> None:
         """Accept nothing more, let it finish, and wait for its end."""
         if self._move(KernelState.TERMINATING):
-            # Whoever would make room in the output mailbox may be who waits here.
-            self.outbox.set_capacity(_UNBOUNDED)
+            self.unbind_output()
             self.inbox.close()
         elif self.state is not KernelState.TERMINATING:
             return
@@ -114,6 +113,10 @@ class HostActor:
         done, _ = await asyncio.wait([self._ended], timeout=timeout)
         if not done:
             await self._stop(timeout)
+
+    def unbind_output(self) -> None:
+        """Let the output mailbox grow: whoever would make room there may be who waits for the end."""
+        self.outbox.set_capacity(_UNBOUNDED)
 
     def call(self, message: Any, timeout: float | None) -> Any:
         """Send a message and wait for its answer, in this thread."""

@@ -12,7 +12,7 @@ import numpy as np
 from pygpukit.dtypes import to_numpy_dtype
 from pygpukit.ring.kinds import Kind
 
-__all__ = ["FixedField", "Layout"]
+__all__ = ["FixedField", "Layout", "offset_assertions"]
 
 ALIGNMENT = 16
 """Sizes of messages are multiples of this, so that arrays of them can be copied in the widest words."""
@@ -35,7 +35,18 @@ _CODES = {
 }
 
 
+_OFFSETS_KNOWN = "#if __CUDACC_VER_MAJOR__ > 13 || (__CUDACC_VER_MAJOR__ == 13 && __CUDACC_VER_MINOR__ >= 4)"
+
 _HEADERS = {"float16": "f16.cuh", "bfloat16": "bf16.cuh"}
+
+
+def offset_assertions(struct: str, offsets: dict[str, int]) -> str:
+    """CUDA C++ that does not compile unless a struct's fields are there; older compilers cannot tell."""
+    lines = [
+        f'static_assert(__builtin_offsetof({struct}, {name}) == {offset}, "{struct}.{name}");'
+        for name, offset in offsets.items()
+    ]
+    return "\n".join([_OFFSETS_KNOWN, *lines, "#endif", ""])
 
 
 def bfloat16_bits(value: float) -> int:
@@ -119,7 +130,4 @@ class Layout:
             sizes = "".join(f"[{size}]" for size in field.kind.shape)
             lines.append(f"    {_CODES[field.kind.dtype.name][1]} {field.name}{sizes};")
         lines += ["};", f'static_assert(sizeof({self.name}) == {self.itemsize}, "{self.name}");']
-        for field in self.fields:
-            place = f"__builtin_offsetof({self.name}, {field.name})"
-            lines.append(f'static_assert({place} == {field.offset}, "{self.name}.{field.name}");')
-        return "\n".join(lines) + "\n"
+        return "\n".join(lines) + "\n" + offset_assertions(self.name, {one.name: one.offset for one in self.fields})

@@ -28,6 +28,7 @@ MOST_BYTES = 4096
 _NAME = re.compile(r'\b(send|find)\s*\(\s*"([^"\\\n]*)"')
 _DYNAMIC = re.compile(r"\b(reply|send_to)\s*\(")
 _ENTRY = re.compile(r"\b(handle|handle_batch)\s*\(")
+_UNMARKED = re.compile(r"__device__\s+(?=(?:inline\s+)?void\s+handle(?:_batch)?\s*\()")
 _COMMENTS = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 
 
@@ -192,14 +193,16 @@ class Program:
                     messages[one.type_id] = one
         # Messages read together, which have to fit in shared memory.
         look = 8 if self.stride <= 256 else 2
-        includes: dict[str, None] = {f"#define RING_LOOK {look}": None, "#include <pygpukit/ring_serve.cuh>": None}
+        largest = max(require_fixed(one, "a device actor").itemsize for one in messages.values())
+        sizes = {"RING_LOOK": look, "RING_STRIDE": self.stride, "RING_OUT": largest}
+        includes: dict[str, None] = {f"#define {name} {size}": None for name, size in sizes.items()}
+        includes["#include <pygpukit/ring_serve.cuh>"] = None
         structs = "".join(_in_namespace(f"m_{number:08x}", one._layout, includes) for number, one in messages.items())
         traits = "".join(
             f"template <> struct TypeOf<m_{number:08x}::{one.__name__}> {{ static const u32 value = {number:#x}u; }};\n"
             for number, one in messages.items()
         )
         actors = "".join(self._actor(number, handler, includes) for number, handler in enumerate(self.handlers))
-        largest = max(require_fixed(one, "a device actor").itemsize for one in messages.values())
         return (
             "\n".join(includes)
             + "\n"
@@ -209,9 +212,7 @@ class Program:
             + actors
             + self._dispatch()
             + 'extern "C" __global__ void ring_kernel(ring::Engine* engine, unsigned long long launch) {\n'
-            + f"    __shared__ __align__(16) char out[{largest}];\n"
-            + f"    __shared__ __align__(16) unsigned stage[ring::LOOK * {self.stride}];\n"
-            + f"    ring::run<Program>(engine, launch, stage, {self.stride}, out);\n}}\n"
+            + "    ring::run<Program>(engine, launch);\n}\n"
         )
 
     def _actor(self, number: int, handler: Handler, includes: dict[str, None]) -> str:
@@ -234,7 +235,9 @@ class Program:
             body, heads = _split_includes(handler.state_source)
             includes.update(dict.fromkeys(heads))
             lines.append(body)
-        lines += ['#line 1 "handler"', handler.source, "}", ""]
+        # A context whose address is passed on would be in memory: handlers are part of the loop.
+        source = _UNMARKED.sub("__device__ __forceinline__ ", handler.source)
+        lines += ['#line 1 "handler"', source, "}", ""]
         return "\n".join(lines)
 
     def _dispatch(self) -> str:
@@ -253,12 +256,12 @@ class Program:
                 sizes += f"        if (type == {number}) return {size}u;\n"
             else:
                 one += (
-                    f"        case {number}: k{number}::handle(*(const k{number}::In*)(ctx.message + 1), "
-                    f"*(k{number}::Out*)out, {state}, ctx); break;\n"
+                    f"        case {number}: k{number}::handle(*(const k{number}::In*)(&ctx.header() + 1), "
+                    f"*(k{number}::Out*)ring::block.out, {state}, ctx); break;\n"
                 )
         return (
             "struct Program {\n"
-            "    static __device__ __forceinline__ void dispatch(unsigned type, ring::Context& ctx, char* out) {\n"
+            "    static __device__ __forceinline__ void dispatch(unsigned type, ring::Context& ctx) {\n"
             f"        switch (type) {{\n{one}        default: break;\n        }}\n    }}\n"
             "    static __device__ __forceinline__ void dispatch_batch(unsigned type, ring::Context& ctx, ring::Run& run) {\n"
             f"        switch (type) {{\n{many}        default: break;\n        }}\n    }}\n"

@@ -519,8 +519,11 @@ class RingKernelRuntime:
         await asyncio.gather(*others, return_exceptions=True)
         until = None if timeout is None else time.monotonic() + timeout
         if drain and len(self._actors) > 1:
-            # Those that only make messages end first; else the others would never be done.
-            await self._end_actors([a for a in self._actors.values() if a.telemetry().received == 0], drain, until)
+            # Those that only make messages end first; else the others would never be done. Device actors only answer.
+            makers = [a for a in self._actors.values() if a.telemetry().received == 0 and a.kernel.kind != "device"]
+            await self._end_actors(makers, drain, until)
+            for actor in self._actors.values():
+                actor.unbind_output()
             await self._settle(until)
         try:
             await self._end_actors(list(self._actors.values()), drain, until)

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from pygpukit.ring.layout import offset_assertions
+
 __all__ = [
     "BOX",
     "BUCKETS",
@@ -169,13 +171,9 @@ _CHECKED = {
 
 def assertions() -> str:
     """CUDA C++ that does not compile unless the structs are these tables."""
-    lines = []
+    text = ""
     for struct, (table, fields) in _CHECKED.items():
-        lines.append(f'static_assert(sizeof(ring::{struct}) == {table.itemsize}, "{struct}");')
         assert table.fields is not None
-        for ours, theirs in fields.items():
-            offset = table.fields[ours][1]
-            lines.append(
-                f'static_assert(__builtin_offsetof(ring::{struct}, {theirs}) == {offset}, "{struct}.{theirs}");'
-            )
-    return "\n".join(lines) + "\n"
+        text += f'static_assert(sizeof(ring::{struct}) == {table.itemsize}, "{struct}");\n'
+        text += offset_assertions(f"ring::{struct}", {theirs: table.fields[ours][1] for ours, theirs in fields.items()})
+    return text

@@ -35,6 +35,7 @@ impl Link {
         self.check_failure()?;
         let peer = self.peer(actor)?;
         let mut done = self.put(peer, count, &message);
+        self.stir_for_loops();
         if done == count {
             return Ok((done, Sent::Accepted));
         }

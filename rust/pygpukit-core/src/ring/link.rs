@@ -196,6 +196,14 @@ impl Link {
             || self.expected.load(Ordering::Acquire) > 0
     }
 
+    /// Something was sent: event loops that wait for output shall hear of it soon.
+    #[inline]
+    pub(super) fn stir_for_loops(&self) {
+        if self.watched.load(Ordering::Relaxed) > 0 {
+            self.stir();
+        }
+    }
+
     /// Have the keeper look often for a while.
     fn stir(&self) {
         self.stirred.store(true, Ordering::Release);

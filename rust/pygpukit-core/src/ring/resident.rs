@@ -46,6 +46,9 @@ const EXCHANGES: usize = 5;
 const EXCHANGE: Duration = Duration::from_millis(20);
 const FIRST_EXCHANGE: Duration = Duration::from_secs(5);
 
+/// How long after its last word a kernel may take to end.
+const RETIRED: Duration = Duration::from_millis(100);
+
 /// How long the end of the process waits for a kernel to leave.
 const LAST: Duration = Duration::from_secs(1);
 
@@ -435,9 +438,14 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        // One that is still busy belongs to a kernel that did not leave.
-        if !runtime::exiting() && self.device.resident_query(self.stream).unwrap_or(false) {
-            self.device.stream_destroy(self.stream);
+        let began = Instant::now();
+        while !runtime::exiting() {
+            match self.device.resident_query(self.stream) {
+                Ok(true) => return self.device.stream_destroy(self.stream),
+                // A kernel that has said that it leaves ends soon; a stream that stays busy is left alone.
+                Ok(false) if began.elapsed() < RETIRED => std::thread::sleep(NAP),
+                _ => return,
+            }
         }
     }
 }

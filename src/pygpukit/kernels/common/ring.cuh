@@ -93,11 +93,17 @@ __device__ __forceinline__ u64 set_bits(u64* p, u64 bits) {
 // Sleeps longer and longer while nothing happens.
 struct Backoff {
     u32 ns = 0;
-    __device__ void rest(u32 longest) {
-        if (ns >= 128) __nanosleep(ns < longest ? ns : longest);
-        if (ns < longest) ns = ns < 128 ? ns + 1 : 2 * ns;
+    u32 spins = 0;
+    __device__ void rest(u32 longest, u32 patience) {
+        if (spins < patience) {
+            spins++;
+            return;
+        }
+        if (ns < longest) ns = ns == 0 ? 128 : 2 * ns;
+        __nanosleep(ns < longest ? ns : longest);
     }
-    __device__ void reset() { ns = 0; }
+    __device__ bool is_idle() const { return ns != 0; }
+    __device__ void reset() { ns = spins = 0; }
 };
 
 // Slots of tagged words.
@@ -226,37 +232,53 @@ struct Engine {
     u64 spare6[1];
 };
 
+// What a block works on, in its shared memory. Sizes are the program's: RING_LOOK messages of RING_STRIDE words are read together,
+// and RING_OUT bytes are the largest result.
+const u32 LOOK = RING_LOOK;
+const u32 STATE_BYTES = 2048;  // a state up to this size is here while its actor has a block of its own
+struct alignas(16) Block {
+    Owner owner;
+    Plan plan;
+    Header header;  // of a message on its way
+    u64 found[2];
+    u32 stage[LOOK * RING_STRIDE];
+    char out[RING_OUT];
+    char state[STATE_BYTES];
+};
+static __shared__ Block block;
+
 // An actor by its name, whose number stands in this place of the names its sender knows.
 struct Name {
     u32 place;
 };
 
-__device__ __forceinline__ bool is_leaving(const Engine& e) { return peek(&e.leaving) != 0; }
-
 // The run queue. An actor is in it once at most, and there are more cells than actors. A worker that is idle takes a number and
 // waits for its cell to be filled; cells hold a tag and an actor, or the tag of the round they are free for.
-__device__ inline void enqueue(Engine& e, const Plan& plan, u32 actor) {
-    const u64 at = atomicAdd(&e.queue_tail, 1ull);
-    u64* cell = plan.queue + (at & plan.queue_mask);
+__device__ __noinline__ void enqueue(Engine* e, u32 actor) {
+    const u64 at = atomicAdd(&e->queue_tail, 1ull);
+    u64* cell = block.plan.queue + (at & block.plan.queue_mask);
     const u64 is_free = tagged((u32)at, NOBODY);
     while (claim_if(cell, is_free, tagged((u32)at + 1, actor)) != is_free) __nanosleep(50);
 }
-__device__ __forceinline__ u32 dequeue(const Plan& plan, u64 number) {
-    u64* cell = plan.queue + (number & plan.queue_mask);
+// The actor in the cell of this number, NOBODY, or HOST when the kernel is to leave. One thread.
+__device__ __forceinline__ u32 dequeue(Engine* e, u64 number) {
+    u64* cell = block.plan.queue + (number & block.plan.queue_mask);
+    const u32 leaving = peek(&e->leaving);
     const u64 found = load(cell);
-    if ((u32)(found >> 32) != (u32)number + 1 || (u32)found == NOBODY) return NOBODY;
-    poke(cell, tagged((u32)(number + plan.queue_mask + 1), NOBODY));
+    if ((u32)(found >> 32) != (u32)number + 1 || (u32)found == NOBODY) return leaving != 0 ? HOST : NOBODY;
+    poke(cell, tagged((u32)(number + block.plan.queue_mask + 1), NOBODY));
     return (u32)found;
 }
 // Have an actor looked at.
-__device__ inline void schedule(Engine& e, const Plan& plan, u32 actor) {
-    Box& box = plan.boxes[actor];
-    if (!fixed_of(box).dedicated && !(set_bits(&box.word, 1) & 1)) enqueue(e, plan, actor);
+__device__ __noinline__ void schedule(Engine* e, u32 actor) {
+    Box& box = block.plan.boxes[actor];
+    if (!fixed_of(box).dedicated && !(set_bits(&box.word, 1) & 1)) enqueue(e, actor);
 }
 
 // Look at an actor, to send to it. One thread.
-__device__ __noinline__ void find_route(const Plan& plan, Route& route, u32 actor) {
-    Box& box = plan.boxes[actor];
+__device__ __noinline__ void find_route(u32 actor) {
+    Route& route = block.owner.route;
+    Box& box = block.plan.boxes[actor];
     const u64 word = peek(&box.word), head = load(&box.head);
     const Fixed fixed = fixed_of(box);
     route.slots = fixed.slots;
@@ -271,8 +293,9 @@ __device__ __noinline__ void find_route(const Plan& plan, Route& route, u32 acto
 
 // A place in the mailbox of the route, or false when it is full. `idle`: the actor has to be put into the run queue, once the
 // message is written. One thread.
-__device__ __forceinline__ bool claim(const Plan& plan, Route& route, u32 limit, u64& position, bool& idle) {
-    Box& box = plan.boxes[route.to];
+__device__ __forceinline__ bool claim(u32 limit, u64& position, bool& idle) {
+    Route& route = block.owner.route;
+    Box& box = block.plan.boxes[route.to];
     u64 word = route.word;
     idle = false;
     for (;;) {
@@ -300,20 +323,20 @@ __device__ __forceinline__ bool claim(const Plan& plan, Route& route, u32 limit,
 }
 
 // A place in the ring that all actors without one of their own have to the host. It is read all the time. One thread.
-__device__ inline u64 claim_common(Engine& e, const Plan& plan) {
+__device__ __noinline__ u64 claim_common(Engine* e) {
     Backoff backoff;
-    const u64 size = (u64)plan.common_out.slots.mask + 1;
+    const u64 size = (u64)block.plan.common_out.slots.mask + 1;
     for (;;) {
-        u64 at = peek(&e.out_tail);
-        if (at - peek(&e.out_seen) >= size) {
-            u64 head = load_host(plan.common_out.head);
-            atomicMax(&e.out_seen, head);
+        u64 at = peek(&e->out_tail);
+        if (at - peek(&e->out_seen) >= size) {
+            u64 head = load_host(block.plan.common_out.head);
+            atomicMax(&e->out_seen, head);
             if (at - head >= size) {
-                backoff.rest(2000);
+                backoff.rest(2000, 16);
                 continue;
             }
         }
-        if (claim_if(&e.out_tail, at, at + 1) == at) return at;
+        if (claim_if(&e->out_tail, at, at + 1) == at) return at;
     }
 }
 
@@ -325,16 +348,6 @@ __device__ __forceinline__ void write_words(u64* slot, u32 tag, const Header* he
         poke(slot + i, tagged(tag, data));
     }
 }
-
-// Room for the messages that are read together; one of them is 4 * stride bytes.
-#ifndef RING_LOOK
-#define RING_LOOK 8
-#endif
-const u32 LOOK = RING_LOOK;
-struct Stage {
-    u32* messages;
-    u32 stride;
-};
 
 // The message whose first words are these, into a place of the stage; false when it is not there. Slots have at least 32 words.
 __device__ __forceinline__ bool take_words(u64 word, const u64* slot, u32 slot_words, u64 position, u32* to, u32 lane) {
@@ -356,14 +369,14 @@ __device__ __forceinline__ bool take_words(u64 word, const u64* slot, u32 slot_w
 }
 
 // Read as many of the next messages as are there, `N` at most, into the stage. One warp.
-template <u32 N> __device__ __forceinline__ u32 read_words(const Slots& slots, u64 position, const Stage& stage, u32 lane) {
+template <u32 N> __device__ __forceinline__ u32 read_words(const Slots slots, u64 position, u32 lane) {
     u64 v[N];
 #pragma unroll
     for (u32 j = 0; j < N; j++) v[j] = peek(slots.at(position + j) + lane);
     u32 done = 0;
 #pragma unroll
     for (u32 j = 0; j < N; j++)
-        if (done == j && take_words(v[j], slots.at(position + j), slots.words, position + j, stage.messages + j * stage.stride, lane)) done = j + 1;
+        if (done == j && take_words(v[j], slots.at(position + j), slots.words, position + j, block.stage + j * RING_STRIDE, lane)) done = j + 1;
     __syncwarp();
     return done;
 }
@@ -372,112 +385,115 @@ __device__ __forceinline__ void copy_words(void* to, const void* from, u64 bytes
     for (u64 i = lane; i < bytes / 16; i += width) ((uint4*)to)[i] = ((const uint4*)from)[i];
 }
 
-// A message that goes nowhere is told to the host, with the reason. One warp.
-__device__ __noinline__ void bury(Engine* e, const Plan* plan, Owner* own, Header* header, const void* payload, u8 reason, u32 lane) {
+// The message in `block.header` that goes nowhere is told to the host, with the reason. One warp.
+__device__ __noinline__ void bury(Engine* e, const void* payload, u8 reason, u32 lane) {
     u64 position = 0;
     if (lane == 0) {
-        own->figures[DEAD_COUNT]++;
-        header->flags |= DEAD;
-        header->reason = reason;
-        position = claim_common(*e, *plan);
+        block.owner.figures[DEAD_COUNT]++;
+        block.header.flags |= DEAD;
+        block.header.reason = reason;
+        position = claim_common(e);
     }
     __syncwarp();
     position = __shfl_sync(~0u, position, 0);
-    write_words(plan->common_out.slots.at(position), tag_of(position), header, payload, lane);
+    write_words(block.plan.common_out.slots.at(position), tag_of(position), &block.header, payload, lane);
     __syncwarp();
 }
 
-// Keep a message until there is room for it. One warp.
-__device__ __noinline__ void keep(Engine* e, const Plan* plan, Owner* own, Header* header, const void* payload, u32 full, u32 lane) {
-    if (full == REJECT) return bury(e, plan, own, header, payload, REFUSED, lane);
-    if (full == DROP_NEW) return bury(e, plan, own, header, payload, NEWEST, lane);
-    const u32 index = own->waiting;
-    if (index >= own->outbox_size) return bury(e, plan, own, header, payload, OVERFLOWN, lane);
+// Keep the message in `block.header` until there is room for it. One warp.
+__device__ __noinline__ void keep(Engine* e, const void* payload, u32 full, u32 lane) {
+    Owner& own = block.owner;
+    if (full == REJECT) return bury(e, payload, REFUSED, lane);
+    if (full == DROP_NEW) return bury(e, payload, NEWEST, lane);
+    const u32 index = own.waiting;
+    if (index >= own.outbox_size) return bury(e, payload, OVERFLOWN, lane);
     if (full == DROP_OLDEST && lane == 0) {
-        atomicAdd(&plan->boxes[header->destination].trim, 1ull);
-        schedule(*e, *plan, header->destination);
+        atomicAdd(&block.plan.boxes[block.header.destination].trim, 1ull);
+        schedule(e, block.header.destination);
     }
-    char* slot = own->outbox + index * own->outbox_stride;
-    copy_words(slot, header, sizeof(Header), lane, 32);
-    copy_words(slot + sizeof(Header), payload, header->bytes, lane, 32);
+    char* slot = own.outbox + index * own.outbox_stride;
+    copy_words(slot, &block.header, sizeof(Header), lane, 32);
+    copy_words(slot + sizeof(Header), payload, block.header.bytes, lane, 32);
     __syncwarp();
-    if (lane == 0) own->waiting = index + 1;
+    if (lane == 0) own.waiting = index + 1;
     __syncwarp();
 }
 
-// Put one message where it goes; false when there is no room now. One warp.
-__device__ __noinline__ bool deliver(Engine* e, const Plan* plan, Owner* own, const Header* header, const void* payload, u32 lane) {
-    const u32 to = header->destination;
+// Put the message in `block.header` where it goes; false when there is no room now. One warp.
+__device__ __noinline__ bool deliver(Engine* e, const void* payload, u32 lane) {
+    Owner& own = block.owner;
+    const u32 to = block.header.destination;
     u64 position = 0;
     u32 room = 0;
     bool idle = false;
     if (lane == 0) {
         if (to == HOST) {
             // The host may say that it has taken more than there was.
-            room = (long long)(own->out_sent - own->out_taken) < (long long)own->window;
+            room = (long long)(own.out_sent - own.out_taken) < (long long)own.window;
             if (!room) {
-                own->out_taken = load_host(own->taken);
-                room = (long long)(own->out_sent - own->out_taken) < (long long)own->window;
+                own.out_taken = load_host(own.taken);
+                room = (long long)(own.out_sent - own.out_taken) < (long long)own.window;
             }
-            if (room && own->out.slots.base) {
-                position = own->out.at;
-                if (position - own->out.seen > own->out.slots.mask) own->out.seen = load_host(own->out.head);
-                room = position - own->out.seen <= own->out.slots.mask;
-                if (room) own->out.at = position + 1;
+            if (room && own.out.slots.base) {
+                position = own.out.at;
+                if (position - own.out.seen > own.out.slots.mask) own.out.seen = load_host(own.out.head);
+                room = position - own.out.seen <= own.out.slots.mask;
+                if (room) own.out.at = position + 1;
             } else if (room) {
-                position = claim_common(*e, *plan);
+                position = claim_common(e);
             }
-            if (room) own->out_sent++;
+            if (room) own.out_sent++;
         } else {
-            if (own->route.to != to) find_route(*plan, own->route, to);
-            room = claim(*plan, own->route, own->route.limit, position, idle);
+            if (own.route.to != to) find_route(to);
+            room = claim(own.route.limit, position, idle);
         }
-        own->figures[SENT] += room;
+        own.figures[SENT] += room;
     }
     __syncwarp();
     room = __shfl_sync(~0u, room, 0);
     if (!room) return false;
     position = __shfl_sync(~0u, position, 0);
-    const Slots slots = to != HOST ? own->route.slots : own->out.slots.base ? own->out.slots : plan->common_out.slots;
-    write_words(slots.at(position), tag_of(position), header, payload, lane);
-    if (idle) enqueue(*e, *plan, to);
+    const Slots slots = to != HOST ? own.route.slots : own.out.slots.base ? own.out.slots : block.plan.common_out.slots;
+    write_words(slots.at(position), tag_of(position), &block.header, payload, lane);
+    if (idle) enqueue(e, to);
     __syncwarp();
     return true;
 }
 
 // Deliver what had to wait; false when something still has to. One warp.
-__device__ __noinline__ bool flush(Engine* e, const Plan* plan, Owner* own, Header* header, u32 lane) {
-    const u32 count = own->waiting;
+__device__ __noinline__ bool flush(Engine* e, u32 lane) {
+    Owner& own = block.owner;
+    const u32 count = own.waiting;
     u32 done = 0;
     while (done < count) {
-        char* slot = own->outbox + done * own->outbox_stride;
-        copy_words(header, slot, sizeof(Header), lane, 32);
+        char* slot = own.outbox + done * own.outbox_stride;
+        copy_words(&block.header, slot, sizeof(Header), lane, 32);
         __syncwarp();
-        if (!deliver(e, plan, own, header, slot + sizeof(Header), lane)) break;
+        if (!deliver(e, slot + sizeof(Header), lane)) break;
         done++;
     }
     for (u32 i = done; done > 0 && i < count; i++) {
-        copy_words(own->outbox + (i - done) * own->outbox_stride, own->outbox + i * own->outbox_stride, own->outbox_stride, lane, 32);
+        copy_words(own.outbox + (i - done) * own.outbox_stride, own.outbox + i * own.outbox_stride, own.outbox_stride, lane, 32);
         __syncwarp();
     }
-    if (lane == 0) own->waiting = count - done;
+    if (lane == 0) own.waiting = count - done;
     __syncwarp();
     return done == count;
 }
 
-// Send what a handler has written. One warp.
-__device__ __noinline__ void put(Engine* e, const Plan* plan, Owner* own, Header* header, const void* payload, u32 lane) {
-    const u32 to = header->destination;
+// Send what a handler has written, with the header in `block.header`. One warp.
+__device__ __noinline__ void put(Engine* e, const void* payload, u32 lane) {
+    const u32 to = block.header.destination;
     u32 full = BLOCK;
     if (to != HOST) {
-        if (to >= plan->actors) return bury(e, plan, own, header, payload, UNKNOWN, lane);
-        const Fixed fixed = fixed_of(plan->boxes[to]);
-        if (fixed.accepts != header->type) return bury(e, plan, own, header, payload, WRONG_TYPE, lane);
+        if (to >= block.plan.actors) return bury(e, payload, UNKNOWN, lane);
+        const Fixed fixed = fixed_of(block.plan.boxes[to]);
+        if (fixed.accepts != block.header.type) return bury(e, payload, WRONG_TYPE, lane);
         full = fixed.full;
     }
     // In order: what waits goes first.
-    if (own->waiting == 0 && deliver(e, plan, own, header, payload, lane)) return;
-    keep(e, plan, own, header, payload, full, lane);
+    if (block.owner.waiting == 0 && deliver(e, payload, lane)) return;
+    keep(e, payload, full, lane);
 }
 
 // The number of a message's type; specialised for each.
@@ -486,51 +502,62 @@ template <class M> struct TypeOf;
 // What a handler sees: a group of threads, one message, and ways to send others.
 struct Context {
     u32 lane, width;
-    Engine* engine;
-    Owner* owner;      // in shared memory
-    const Plan* plan;  // in shared memory
     u32 self;
-    Slots mailbox;
+    u32 at;  // of the message, in the stage
+    Engine* engine;
     char* state;
-    const Header* message;  // in shared memory, its payload behind it
-    u64* shared;
 
-    __device__ __forceinline__ void sync() {
+    __device__ __forceinline__ void sync() const {
         if (width <= 32) __syncwarp();
         else asm volatile("bar.sync 1, %0;" ::"r"(width) : "memory");
     }
     __device__ __forceinline__ u32 id() const { return self; }
-    __device__ __forceinline__ const Header& header() const { return *message; }
+    __device__ __forceinline__ Header& header() const { return *(Header*)(block.stage + at); }
     __device__ __forceinline__ u64 time() const { return now(); }
     // The actor of a name, or one nobody has.
-    __device__ __forceinline__ u32 find(Name name) const { return __ldg(plan->names + owner->names + name.place); }
+    __device__ __forceinline__ u32 find(Name name) const { return __ldg(block.plan.names + block.owner.names + name.place); }
     // What this group wrote elsewhere is seen by whoever gets a message sent later.
-    __device__ __forceinline__ void fence() {
+    __device__ __forceinline__ void fence() const {
         __threadfence();
         sync();
     }
     // This message could not be handled: it becomes a dead letter, and the actor begins anew.
-    __device__ __forceinline__ void fail() {
-        if (lane == 0) owner->failing = 1;
+    __device__ __forceinline__ void fail() const {
+        if (lane == 0) block.owner.failing = 1;
     }
 
     // A small message to a place that is known and free needs nothing but its words. The first warp.
-    __device__ __forceinline__ bool post_at_once(const Header& h, const u32* payload, u32 words) {
-        Owner& own = *owner;
-        const bool host = h.destination == HOST;
-        const Slots slots = host ? own.out.slots : own.route.slots;
-        const u64 at = host ? own.out.at : own.route.word >> 1, seen = host ? own.out.seen : own.route.seen;
-        const u32 limit = host ? slots.mask + 1 : own.route.limit;
-        const bool known = host ? own.out.slots.base != 0 && (long long)(own.out_sent - own.out_taken) < (long long)own.window
-                                : own.route.to == h.destination && own.route.type == h.type && own.route.single;
-        if (words > 32 || own.waiting != 0 || !known || at - seen >= limit) return false;
-        __syncwarp();
+    __device__ __forceinline__ bool post_at_once(u32 type, u32 destination, const void* payload, u32 bytes, u32 flags, u64 number, u64 correlation) const {
+        Owner& own = block.owner;
+        const bool host = destination == HOST;
+        Slots slots;
+        u64 at;
+        bool ready;
+        if (host) {
+            slots = own.out.slots;
+            at = own.out.at;
+            ready = slots.base != 0 && at - own.out.seen <= slots.mask && (long long)(own.out_sent - own.out_taken) < (long long)own.window;
+        } else {
+            slots = own.route.slots;
+            at = own.route.word >> 1;
+            ready = own.route.to == destination && own.route.type == type && own.route.single && at - own.route.seen < own.route.limit;
+        }
+        const u32 words = HEADER_WORDS + bytes / 4;
+        if (words > 32 || own.waiting != 0 || !ready) return false;
         u32 data = 0;
-        if (lane >= HEADER_WORDS && lane < words) data = payload[lane - HEADER_WORDS];
-        data = lane == 0 ? h.type : lane == 1 ? h.flags | (u32)h.priority << 16 : lane == 2 ? (u32)h.id : data;
-        data = lane == 3 ? (u32)(h.id >> 32) : lane == 4 ? (u32)h.correlation : lane == 5 ? (u32)(h.correlation >> 32) : data;
-        data = lane == 8 ? h.source : lane == 9 ? h.destination : lane == BYTES_WORD ? h.bytes : lane == 11 ? h.stamp : data;
+        if (lane >= HEADER_WORDS) {
+            if (lane < words) data = ((const u32*)payload)[lane - HEADER_WORDS];
+        } else {
+            const u64 wide = lane < 4 ? number : correlation;
+            data = lane & 1 ? (u32)(wide >> 32) : (u32)wide;
+            if (lane >= 6) data = lane < 8 ? 0 : lane == 8 ? self : lane == 9 ? destination : lane == 10 ? bytes : number % 16 == 0 ? (u32)now() | 1 : 0;
+            if (lane < 2) data = lane == 0 ? type : flags;
+        }
         if (lane < words) poke(slots.at(at) + lane, tagged(tag_of(at), data));
+        if (!host) {
+            if (lane == 0) poke(&block.plan.boxes[destination].word, (at + 1) << 1);
+        }
+        __syncwarp();
         if (lane == 0) {
             own.figures[SENT]++;
             if (host) {
@@ -538,36 +565,35 @@ struct Context {
                 own.out_sent++;
             } else {
                 own.route.word = (at + 1) << 1;
-                poke(&plan->boxes[h.destination].word, (at + 1) << 1);
             }
         }
         return true;
     }
 
-    template <class M> __device__ __forceinline__ u64 post(const M& payload, u32 destination, u64 correlation, u16 flags) {
-        const u64 number = ((u64)(self + 1) << 40) | owner->next_id;
+    template <class M> __device__ __forceinline__ u64 post(const M& payload, u32 destination, u64 correlation, u32 flags) const {
+        const u64 number = ((u64)(self + 1) << 40) | block.owner.next_id;
+        const u32 priority = header().priority;
         sync();
         if (lane < 32) {
-            Header h;
-            h.type = TypeOf<M>::value;
-            h.flags = flags;
-            h.priority = message->priority;
-            h.reason = 0;
-            h.id = number;
-            h.correlation = correlation;
-            h.deadline = 0;
-            h.source = self;
-            h.destination = destination;
-            h.bytes = sizeof(M);
-            h.stamp = number % 16 == 0 ? (u32)now() | 1 : 0;
-            if (!post_at_once(h, (const u32*)&payload, HEADER_WORDS + sizeof(M) / 4)) {
-                Header* header = (Header*)(shared + 2);
-                if (lane == 0) *header = h;
+            if (!post_at_once(TypeOf<M>::value, destination, &payload, sizeof(M), flags | priority << 16, number, correlation)) {
+                if (lane == 0) {
+                    Header& h = block.header;
+                    h.type = TypeOf<M>::value;
+                    h.flags = (u16)flags;
+                    h.priority = (u8)priority;
+                    h.reason = 0;
+                    h.id = number;
+                    h.correlation = correlation;
+                    h.deadline = 0;
+                    h.source = self;
+                    h.destination = destination;
+                    h.bytes = sizeof(M);
+                    h.stamp = number % 16 == 0 ? (u32)now() | 1 : 0;
+                }
                 __syncwarp();
-                put(engine, plan, owner, header, &payload, lane);
+                put(engine, &payload, lane);
             }
-            __syncwarp();
-            if (lane == 0) owner->next_id++;
+            if (lane == 0) block.owner.next_id++;
         }
         sync();
         return number;
@@ -575,15 +601,15 @@ struct Context {
 
     // Send to an actor; returns the message's number, which a reply to it has as its correlation. As all of these: called by the
     // whole group, with a message that the group shares.
-    template <class M> __device__ __forceinline__ u64 send_to(u32 destination, const M& payload) { return post(payload, destination, 0, 0); }
-    template <class M> __device__ __forceinline__ u64 send(Name name, const M& payload) { return post(payload, find(name), 0, 0); }
+    template <class M> __device__ __forceinline__ u64 send_to(u32 destination, const M& payload) const { return post(payload, destination, 0, 0); }
+    template <class M> __device__ __forceinline__ u64 send(Name name, const M& payload) const { return post(payload, find(name), 0, 0); }
     // Give a result: to whoever called, or into the actor's output, which the host receives.
-    template <class M> __device__ __forceinline__ u64 send(const M& payload) {
-        return post(payload, HOST, message->id, message->flags & CALL ? ANSWER : 0);
+    template <class M> __device__ __forceinline__ u64 send(const M& payload) const {
+        return post(payload, HOST, header().id, header().flags & CALL ? ANSWER : 0);
     }
     // Answer the message: to the actor that sent it, or to the host.
-    template <class M> __device__ __forceinline__ u64 reply(const M& payload) {
-        return message->source == HOST ? send(payload) : post(payload, message->source, message->id, 0);
+    template <class M> __device__ __forceinline__ u64 reply(const M& payload) const {
+        return header().source == HOST ? send(payload) : post(payload, header().source, header().id, 0);
     }
 };
 

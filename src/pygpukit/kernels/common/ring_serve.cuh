@@ -1,7 +1,7 @@
 // Ring kernels: the loops of the persistent kernel, over handlers that are compiled with it.
 //
-// A program gives `dispatch(type, context, out)`, `dispatch_batch(type, context, run)`, `takes_batches(type)`, `reply_type(type)`
-// and `reply_bytes(type)`.
+// A program gives `dispatch(type, context)`, `dispatch_batch(type, context, run)`, `takes_batches(type)`, `reply_type(type)` and
+// `reply_bytes(type)`.
 #pragma once
 #include <pygpukit/ring.cuh>
 
@@ -24,19 +24,23 @@ template <class In, class Out> struct Batch {
     __device__ const Header& header(u32 i) const { return *run.asked(i); }
 };
 
-// A state up to this size is in shared memory while its actor has a block of its own.
-const u32 STATE_BYTES = 2048;
-
 __device__ __forceinline__ bool is_running(u32 mode) { return mode == ACTIVE || mode == DRAINING; }
 
+// Grows with everything the host counts.
+__device__ __forceinline__ u64 events() {
+    const u64* f = block.owner.figures;
+    return f[PROCESSED] + f[SENT] + f[DISPLACED] + f[EXPIRED_COUNT] + f[DISCARDED] + f[FAILURES];
+}
+
 // What is true of the actor now, for the host: two lines. One warp.
-__device__ __noinline__ void show(const Box& box, Owner& own, u32 lane) {
+__device__ __noinline__ void show(u32 self, u32 lane) {
+    Owner& own = block.owner;
     if (lane == 0) {
-        const u64 depth = (peek(&box.word) >> 1) - own.head;
+        const u64 depth = (peek(&block.plan.boxes[self].word) >> 1) - own.head;
         own.figures[DEPTH] = depth;
         if (depth > own.figures[DEEPEST]) own.figures[DEEPEST] = depth;
         own.figures[WAITING] = own.waiting;
-        own.shown = own.figures[PROCESSED];
+        own.shown = events();
     }
     __syncwarp();
     if (lane < FIGURES) poke(own.seen + lane, own.figures[lane]);
@@ -45,13 +49,14 @@ __device__ __noinline__ void show(const Box& box, Owner& own, u32 lane) {
 }
 
 // The host is told that an order was carried out. One warp.
-__device__ __noinline__ void acknowledge(const Box& box, Owner& own, u32 mode, u32 lane) {
+__device__ __noinline__ void acknowledge(u32 self, u32 mode, u32 lane) {
+    Owner& own = block.owner;
     __syncwarp();
     if (lane == 0) {
         own.mode = mode;
         own.figures[MODE] = mode;
     }
-    show(box, own, lane);
+    show(self, lane);
     __threadfence_system();
     __syncwarp();
     if (lane == 0) {
@@ -62,43 +67,43 @@ __device__ __noinline__ void acknowledge(const Box& box, Owner& own, u32 mode, u
 }
 
 // The state goes where others see it, or comes from there. One warp.
-__device__ __forceinline__ void save_state(const Context& ctx, u32 lane) {
-    if (ctx.state == ctx.owner->state) return;
-    copy_words(ctx.owner->state, ctx.state, ctx.owner->state_bytes, lane, 32);
+__device__ __noinline__ void save_state(const char* state, u32 lane) {
+    if (state == block.owner.state) return;
+    copy_words(block.owner.state, state, block.owner.state_bytes, lane, 32);
     __threadfence_system();
     __syncwarp();
 }
-__device__ __forceinline__ void load_state(const Context& ctx, u32 lane) {
-    if (ctx.state == ctx.owner->state) return;
-    for (u64 i = lane; i < ctx.owner->state_bytes / 8; i += 32) ((u64*)ctx.state)[i] = peek((const u64*)ctx.owner->state + i);
+__device__ __noinline__ void load_state(char* state, u32 lane) {
+    if (state == block.owner.state) return;
+    for (u64 i = lane; i < block.owner.state_bytes / 8; i += 32) ((u64*)state)[i] = peek((const u64*)block.owner.state + i);
     __syncwarp();
 }
 
 // Do what the host wants of the actor. One warp.
-__device__ __noinline__ void obey(Context& ctx, u64 control, u32 lane) {
-    Owner& own = *ctx.owner;
-    Box& box = ctx.plan->boxes[ctx.self];
+__device__ __noinline__ void obey(u32 self, char* state, u64 control, u32 lane) {
+    Owner& own = block.owner;
     if (control >> 1 == own.answered) return;
-    const u32 wanted = *(volatile u32*)&box.wanted;
+    const u32 wanted = *(volatile u32*)&block.plan.boxes[self].wanted;
+    __syncwarp();
     if (lane == 0) own.answered = control >> 1;
     __syncwarp();
-    if (own.mode == FAILED || own.mode == ENDED) return acknowledge(box, own, own.mode, lane);
+    if (own.mode == FAILED || own.mode == ENDED) return acknowledge(self, own.mode, lane);
     if (wanted == DRAINING) {
         if (lane == 0) own.mode = DRAINING;
         __syncwarp();
         return;
     }
-    if (wanted == ACTIVE) load_state(ctx, lane);
-    else save_state(ctx, lane);
-    acknowledge(box, own, wanted, lane);
+    if (wanted == ACTIVE) load_state(state, lane);
+    else save_state(state, lane);
+    acknowledge(self, wanted, lane);
 }
 
 // A handler has said that it failed. One warp.
-__device__ __noinline__ void begin_anew(Context& ctx, u32 lane) {
-    Owner& own = *ctx.owner;
-    copy_words(ctx.state, own.initial, own.state_bytes, lane, 32);
+__device__ __noinline__ void begin_anew(u32 self, char* state, u32 lane) {
+    Owner& own = block.owner;
+    copy_words(state, own.initial, own.state_bytes, lane, 32);
     __syncwarp();
-    bool again = false;
+    u32 again = 0;
     if (lane == 0) {
         own.failing = 0;
         const u64 t = now();
@@ -113,51 +118,54 @@ __device__ __noinline__ void begin_anew(Context& ctx, u32 lane) {
         }
     }
     __syncwarp();
-    if (!__shfl_sync(~0u, (u32)again, 0)) acknowledge(ctx.plan->boxes[ctx.self], own, FAILED, lane);
+    if (!__shfl_sync(~0u, again, 0)) acknowledge(self, FAILED, lane);
 }
 
 // How long a message took, if it says when it was sent. One thread.
-__device__ __forceinline__ void note_latency(Owner& own, u32 stamp) {
+__device__ __forceinline__ void note_latency(u32 stamp) {
     if (stamp == 0) return;
     const u32 bucket = 32 - __clz((u32)now() - stamp);
-    own.buckets[bucket < BUCKETS ? bucket : BUCKETS - 1]++;
+    block.owner.buckets[bucket < BUCKETS ? bucket : BUCKETS - 1]++;
 }
 
 // The message is not handled: it goes to the dead letters. One warp.
-__device__ __noinline__ void discard(Context& ctx, Header* header, u8 reason, u32 figure, u32 lane) {
-    bury(ctx.engine, ctx.plan, ctx.owner, header, header + 1, reason, lane);
+__device__ __noinline__ void discard(Engine* e, const Header* header, u8 reason, u32 figure, u32 lane) {
+    copy_words(&block.header, header, sizeof(Header), lane, 32);
+    __syncwarp();
+    bury(e, header + 1, reason, lane);
     if (lane == 0) {
-        ctx.owner->figures[figure]++;
-        ctx.owner->figures[FROM_HOST] += header->source == HOST;
+        block.owner.figures[figure]++;
+        block.owner.figures[FROM_HOST] += header->source == HOST;
     }
     __syncwarp();
 }
 
-// Handle staged messages until one has to wait. Returns how many are done with. The whole group.
-template <class P> __device__ __forceinline__ u32 handle(Context& ctx, const Stage& stage, u32 count, char* out) {
-    Owner& own = *ctx.owner;
+// Handle the messages in the stage until one has to wait. Returns how many are done with. The whole group.
+template <class P> __device__ __forceinline__ u32 handle(Context& ctx, u32 count) {
+    Owner& own = block.owner;
     u32 done = 0;
     const u64 began = clock64();
+    const u32 type = own.type;
     while (done < count) {
-        ctx.message = (const Header*)(stage.messages + done * stage.stride);
-        const u64 deadline = ctx.message->deadline;
+        ctx.at = done * RING_STRIDE;
+        const u64 deadline = ctx.header().deadline;
         if (own.mode >= ENDED || (deadline != 0 && now() > deadline)) {
             const bool gone = own.mode >= ENDED;
-            if (ctx.lane < 32) discard(ctx, (Header*)ctx.message, gone ? GONE : EXPIRED, gone ? DISCARDED : EXPIRED_COUNT, ctx.lane);
+            if (ctx.lane < 32) discard(ctx.engine, &ctx.header(), gone ? GONE : EXPIRED, gone ? DISCARDED : EXPIRED_COUNT, ctx.lane);
         } else {
-            P::dispatch(own.type, ctx, out);
+            P::dispatch(type, ctx);
             ctx.sync();
             const bool failed = own.failing != 0;
             if (ctx.lane == 0 && !failed) {
                 own.figures[PROCESSED]++;
-                own.figures[FROM_HOST] += ctx.message->source == HOST;
-                note_latency(own, ctx.message->stamp);
+                own.figures[FROM_HOST] += ctx.header().source == HOST;
+                note_latency(ctx.header().stamp);
             }
             if (failed) {
                 ctx.sync();
                 if (ctx.lane < 32) {
-                    discard(ctx, (Header*)ctx.message, FAILURE, FAILURES, ctx.lane);
-                    begin_anew(ctx, ctx.lane);
+                    discard(ctx.engine, &ctx.header(), FAILURE, FAILURES, ctx.lane);
+                    begin_anew(ctx.self, ctx.state, ctx.lane);
                 }
             }
         }
@@ -170,26 +178,30 @@ template <class P> __device__ __forceinline__ u32 handle(Context& ctx, const Sta
 }
 
 // The messages handled leave their ring. Their words are in shared memory: they were read. One thread.
-__device__ __forceinline__ void release(Context& ctx, bool device, u32 count) {
-    Owner& own = *ctx.owner;
+__device__ __forceinline__ void release(u32 self, bool device, u32 count) {
+    Owner& own = block.owner;
     if (device) {
         own.head += count;
-        poke(&ctx.plan->boxes[ctx.self].head, own.head);
+        poke(&block.plan.boxes[self].head, own.head);
     } else {
         own.in.at += count;
         poke(own.in.head, own.in.at);
     }
 }
 
-// Is the ring of tagged words full, and is its reader at `at`? One warp.
-__device__ __forceinline__ bool is_full(const Slots& slots, u64 at) {
-    return (u32)(peek(slots.at(at + slots.mask)) >> 32) == tag_of(at + slots.mask);
+// Messages that have to go from a ring of tagged words, whose reader is at `at`, for `wanted` new ones. One thread.
+__device__ __forceinline__ u64 excess(const Slots slots, u64 at, u64 wanted) {
+    const u64 size = (u64)slots.mask + 1;
+    if (wanted > size) wanted = size;
+    u64 free = 0;
+    for (u64 last = at + slots.mask; free < wanted && (u32)(peek(slots.at(last - free)) >> 32) != tag_of(last - free);) free++;
+    return wanted - free;
 }
 
 // Senders wait for room, and the oldest messages have to go. One warp.
-__device__ __noinline__ void trim(Context& ctx, Stage& stage, u32 lane) {
-    Owner& own = *ctx.owner;
-    Box& box = ctx.plan->boxes[ctx.self];
+__device__ __noinline__ void trim(Engine* e, u32 self, u32 lane) {
+    Owner& own = block.owner;
+    Box& box = block.plan.boxes[self];
     u64 few = 0, few_of_host = 0;
     if (lane == 0) {
         few = atomicExch(&box.trim, 0ull);
@@ -197,44 +209,48 @@ __device__ __noinline__ void trim(Context& ctx, Stage& stage, u32 lane) {
     }
     few = __shfl_sync(~0u, few, 0);
     few_of_host = __shfl_sync(~0u, few_of_host, 0);
-    Header* header = (Header*)stage.messages;
-    while (few_of_host > 0 && own.in.slots.base && is_full(own.in.slots, own.in.at)) {
-        if (read_words<1>(own.in.slots, own.in.at, stage, lane) == 0) break;
-        discard(ctx, header, OLDEST, DISPLACED, lane);
-        if (lane == 0) release(ctx, false, 1);
+    Header* header = (Header*)block.stage;
+    u64 gone = lane == 0 && few_of_host > 0 && own.in.slots.base ? excess(own.in.slots, own.in.at, few_of_host) : 0;
+    for (gone = __shfl_sync(~0u, gone, 0); gone > 0; gone--) {
+        if (read_words<1>(own.in.slots, own.in.at, lane) == 0) break;
+        discard(e, header, OLDEST, DISPLACED, lane);
+        if (lane == 0) release(self, false, 1);
         __syncwarp();
-        few_of_host--;
     }
     Bulk& bulk = own.bulk_in;
-    while (few_of_host > 0 && bulk.base && load_host(bulk.tail) - bulk.at > bulk.mask) {
+    gone = 0;
+    if (lane == 0 && few_of_host > 0 && bulk.base) {
+        const u64 size = bulk.mask + 1, wanted = few_of_host < size ? few_of_host : size, there = load_host(bulk.tail) - bulk.at;
+        gone = there + wanted > size ? there + wanted - size : 0;
+    }
+    for (gone = __shfl_sync(~0u, gone, 0); gone > 0; gone--) {
         copy_words(header, bulk.base + (bulk.at & bulk.mask) * bulk.stride, bulk.stride, lane, 32);
         __syncwarp();
-        discard(ctx, header, OLDEST, DISPLACED, lane);
+        discard(e, header, OLDEST, DISPLACED, lane);
         if (lane == 0) poke(bulk.head, ++bulk.at);
         __syncwarp();
-        few_of_host--;
     }
-    const u32 limit = fixed_of(box).limit;
+    const Fixed fixed = fixed_of(box);
     const bool has_rings = own.in.slots.base || bulk.base;
-    while ((few > 0 && (peek(&box.word) >> 1) - own.head >= limit) || (few_of_host > 0 && !has_rings)) {
-        if (read_words<1>(ctx.mailbox, own.head, stage, lane) == 0) break;
+    while ((few > 0 && (peek(&box.word) >> 1) - own.head >= fixed.limit) || (few_of_host > 0 && !has_rings)) {
+        if (read_words<1>(fixed.slots, own.head, lane) == 0) break;
         const bool of_host = header->source == HOST;
-        discard(ctx, header, OLDEST, DISPLACED, lane);
-        if (lane == 0) release(ctx, true, 1);
+        discard(e, header, OLDEST, DISPLACED, lane);
+        if (lane == 0) release(self, true, 1);
         __syncwarp();
         if (few > 0) few--;
         if (of_host && few_of_host > 0) few_of_host--;
     }
-    show(box, own, lane);
+    show(self, lane);
 }
 
 // Has a draining actor nothing left? One warp.
-__device__ __noinline__ void end_when_drained(const Context& ctx, u32 lane) {
-    Owner& own = *ctx.owner;
-    const Box& box = ctx.plan->boxes[ctx.self];
+__device__ __noinline__ void end_when_drained(u32 self, const char* state, u32 lane) {
+    Owner& own = block.owner;
+    const Box& box = block.plan.boxes[self];
     if (own.mode != DRAINING || own.waiting != 0 || own.figures[FROM_HOST] < *(volatile u64*)&box.drain_at || (peek(&box.word) >> 1) != own.head) return;
-    save_state(ctx, lane);
-    acknowledge(box, own, ENDED, lane);
+    save_state(state, lane);
+    acknowledge(self, ENDED, lane);
 }
 
 // How a dedicated block watches its two sources: the one that was busy last is looked at more often, and many at a time.
@@ -246,55 +262,57 @@ struct Eye {
 const u32 NEWS = 1u << 16, FROM_DEVICE = 1u << 17;
 
 // Take the messages that are there into the stage: how many, and where from; or NEWS when the host wants something. One warp.
-__device__ __forceinline__ u32 look(Context& ctx, Eye& eye, const Stage& stage) {
-    Owner& own = *ctx.owner;
-    const Box& box = ctx.plan->boxes[ctx.self];
-    const u32 lane = ctx.lane;
+__device__ __forceinline__ u32 look(const Box& box, const Slots mailbox, Eye& eye, u32 lane) {
+    Owner& own = block.owner;
     if (eye.many) {
-        const u32 n = eye.device ? read_words<LOOK>(ctx.mailbox, own.head, stage, lane) : read_words<LOOK>(own.in.slots, own.in.at, stage, lane);
+        const u32 n = eye.device ? read_words<LOOK>(mailbox, own.head, lane) : read_words<LOOK>(own.in.slots, own.in.at, lane);
         eye.many = n > 1;
         if (n > 0 && peek(&box.control) == eye.control) return n | (eye.device ? FROM_DEVICE : 0);
     }
     // What the host wrote takes long to come: meanwhile the mailbox is looked at. And it is a read across the bus, which one
     // that is idle does not do all the time.
-    eye.skipped = eye.idle ? eye.skipped + 1 : ctx.plan->port_every;
-    const bool asks = eye.port && eye.skipped >= ctx.plan->port_every;
+    eye.skipped = eye.idle ? eye.skipped + 1 : block.plan.port_every;
+    const bool asks = eye.port && eye.skipped >= block.plan.port_every;
     if (asks) eye.skipped = 0;
-    const u64 from_host = asks ? peek(own.in.slots.at(own.in.at) + lane) : 0;
-    const u64* slot = ctx.mailbox.at(own.head);
+    const u64* there = own.in.slots.at(own.in.at);
+    const u64 from_host = asks ? peek(there + lane) : 0;
+    const u64 head = own.head;
+    const u64* slot = mailbox.at(head);
     const u32 tries = eye.device ? 4 : 1;
     for (u32 i = 0; i < tries; i++) {
         const u64 control = peek(&box.control), word = peek(slot + lane);
         if (control != eye.control) return NEWS;
-        if (take_words(word, slot, ctx.mailbox.words, own.head, stage.messages, lane)) {
+        if (take_words(word, slot, mailbox.words, head, block.stage, lane)) {
             __syncwarp();
-            eye.device = eye.many = true;
+            // Where there was one there may be others.
+            eye.many = eye.device;
+            eye.device = true;
             return 1 | FROM_DEVICE;
         }
     }
-    if (asks && take_words(from_host, own.in.slots.at(own.in.at), own.in.slots.words, own.in.at, stage.messages, lane)) {
+    if (asks && take_words(from_host, there, own.in.slots.words, own.in.at, block.stage, lane)) {
         __syncwarp();
+        eye.many = !eye.device;
         eye.device = false;
-        eye.many = true;
         return 1;
     }
     return 0;
 }
 
 // Plain messages, as many as there are and fit: a result of each. The whole group; returns how many.
-template <class P> __device__ __forceinline__ u32 handle_run(Context& ctx, const Stage& stage) {
+template <class P> __device__ __forceinline__ u32 handle_run(Context& ctx, const Slots mailbox) {
     __shared__ __align__(16) char asked[RUN_BYTES];
     __shared__ __align__(16) char replies[RUN_BYTES];
-    Owner& own = *ctx.owner;
+    Owner& own = block.owner;
     Bulk &in = own.bulk_in, &out = own.bulk_out;
-    u64* shared = ctx.shared;
     Run run;
     run.in = asked;
     run.out = replies;
     run.in_stride = in.stride;
     run.out_stride = out.stride;
     if (ctx.lane < 32) {
-        u64 count = 0, from_device = 0, room = 0;
+        u64 count = 0, room = 0;
+        u32 from_device = 0;
         if (ctx.lane == 0) {
             if (out.mask + 1 - (out.at - out.seen) < RUN_BYTES / 64) out.seen = load_host(out.head);
             room = out.mask + 1 - (out.at - out.seen);
@@ -302,30 +320,30 @@ template <class P> __device__ __forceinline__ u32 handle_run(Context& ctx, const
             if (to_end < room) room = to_end;
         }
         room = __shfl_sync(~0u, room, 0);
-        if (room >= LOOK) from_device = read_words<LOOK>(ctx.mailbox, own.head, stage, ctx.lane);
-        else if (room > 0) from_device = read_words<1>(ctx.mailbox, own.head, stage, ctx.lane);
-        if (ctx.lane == 0 && from_device == 0) {
-            if (in.at == in.seen) in.seen = load_host(in.tail);
-            count = in.seen - in.at;
-            const u64 to_end = in.mask + 1 - (in.at & in.mask);
-            if (count > to_end) count = to_end;
-            const u64 wider = in.stride > out.stride ? in.stride : out.stride;
-            if (count > RUN_BYTES / wider) count = RUN_BYTES / wider;
-            if (count > room) count = room;
-        }
+        if (room >= LOOK) from_device = read_words<LOOK>(mailbox, own.head, ctx.lane);
+        else if (room > 0) from_device = read_words<1>(mailbox, own.head, ctx.lane);
         if (ctx.lane == 0) {
-            shared[0] = count + from_device;
-            shared[1] = from_device;
+            if (from_device == 0) {
+                if (in.at == in.seen) in.seen = load_host(in.tail);
+                count = in.seen - in.at;
+                const u64 to_end = in.mask + 1 - (in.at & in.mask);
+                if (count > to_end) count = to_end;
+                const u64 wider = in.stride > out.stride ? in.stride : out.stride;
+                if (count > RUN_BYTES / wider) count = RUN_BYTES / wider;
+                if (count > room) count = room;
+            }
+            block.found[0] = count + from_device;
+            block.found[1] = from_device;
         }
     }
     ctx.sync();
-    run.size = (u32)shared[0];
-    const bool from_device = shared[1] != 0;
+    run.size = (u32)block.found[0];
+    const bool from_device = block.found[1] != 0;
     ctx.sync();
     if (run.size == 0) return 0;
     if (from_device) {
-        run.in = (char*)stage.messages;
-        run.in_stride = 4 * stage.stride;
+        run.in = (char*)block.stage;
+        run.in_stride = 4 * RING_STRIDE;
     } else {
         copy_words(asked, in.base + (in.at & in.mask) * in.stride, run.size * in.stride, ctx.lane, ctx.width);
     }
@@ -334,10 +352,11 @@ template <class P> __device__ __forceinline__ u32 handle_run(Context& ctx, const
     if (own.mode < ENDED) P::dispatch_batch(own.type, ctx, run);
     ctx.sync();
     const bool failed = own.failing != 0, gone = own.mode >= ENDED;
+    ctx.sync();
     if (failed || gone) {
         if (ctx.lane < 32) {
-            for (u32 i = 0; i < run.size; i++) discard(ctx, run.asked(i), gone ? GONE : FAILURE, gone ? DISCARDED : FAILURES, ctx.lane);
-            if (failed) begin_anew(ctx, ctx.lane);
+            for (u32 i = 0; i < run.size; i++) discard(ctx.engine, run.asked(i), gone ? GONE : FAILURE, gone ? DISCARDED : FAILURES, ctx.lane);
+            if (failed) begin_anew(ctx.self, ctx.state, ctx.lane);
         }
         ctx.sync();
     } else {
@@ -370,10 +389,10 @@ template <class P> __device__ __forceinline__ u32 handle_run(Context& ctx, const
             own.figures[PROCESSED] += run.size;
             own.figures[SENT] += run.size;
             if (!from_device) own.figures[FROM_HOST] += run.size;
-            note_latency(own, run.asked(0)->stamp);
+            note_latency(run.asked(0)->stamp);
         }
         if (from_device) {
-            release(ctx, true, run.size);
+            release(ctx.self, true, run.size);
         } else {
             in.at += run.size;
             poke(in.head, in.at);
@@ -385,135 +404,138 @@ template <class P> __device__ __forceinline__ u32 handle_run(Context& ctx, const
 }
 
 // An actor with a block of its own. The whole group.
-template <class P> __device__ __forceinline__ void serve_one(Context& ctx, Stage& stage, char* out) {
-    Engine& e = *ctx.engine;
-    Owner& own = *ctx.owner;
-    Box& box = ctx.plan->boxes[ctx.self];
+template <class P> __device__ __forceinline__ void serve_one(Context& ctx) {
+    Owner& own = block.owner;
+    Box& box = block.plan.boxes[ctx.self];
+    const Fixed fixed = fixed_of(box);
+    const bool bulk = P::takes_batches(own.type);
     Backoff backoff;
     Eye eye;
     eye.control = own.answered << 1;
     eye.mode = own.mode;
-    eye.port = own.in.slots.base != 0;
-    eye.trims = fixed_of(box).full == DROP_OLDEST;
-    eye.device = eye.many = eye.idle = false;
     eye.skipped = 0;
-    const bool bulk = P::takes_batches(own.type);
-    u64* shared = ctx.shared;
+    eye.port = own.in.slots.base != 0;
+    eye.trims = fixed.full == DROP_OLDEST;
+    eye.device = eye.many = eye.idle = false;
     for (;;) {
         u32 found = 0;
         if (ctx.lane < 32) {
             const bool takes = is_running(eye.mode) || eye.mode >= ENDED;
-            const bool ready = takes && (own.waiting == 0 || flush(&e, ctx.plan, &own, (Header*)(shared + 2), ctx.lane));
-            eye.idle = backoff.ns >= 128;
-            if (ready && !bulk) found = look(ctx, eye, stage);
+            const bool ready = takes && (own.waiting == 0 || flush(ctx.engine, ctx.lane));
+            eye.idle = backoff.is_idle();
+            if (ready && !bulk) found = look(box, fixed.slots, eye, ctx.lane);
             else if (peek(&box.control) != eye.control) found = NEWS;
             else if (ready) found = 1;
-            if (eye.trims && peek(&box.trim) + peek(&box.trim_host) != 0) trim(ctx, stage, ctx.lane), found = 0;
+            if (eye.trims && peek(&box.trim) + peek(&box.trim_host) != 0) {
+                trim(ctx.engine, ctx.self, ctx.lane);
+                found &= NEWS;
+            }
             if (found & NEWS) {
-                eye.control = load(&box.control);
-                obey(ctx, eye.control, ctx.lane);
-                found = eye.control & 1 ? NEWS : 0;
+                const u64 control = load(&box.control);
+                obey(ctx.self, ctx.state, control, ctx.lane);
+                found = control & 1 ? NEWS : 0;
+                eye.control = control & ~1ull;
+                eye.mode = own.mode;
                 backoff.reset();
-                eye.control &= ~1ull;
             }
         }
         if (ctx.width > 32) {
-            if (ctx.lane == 0) shared[8] = found;
+            if (ctx.lane == 0) block.found[0] = found;
             ctx.sync();
-            found = (u32)shared[8];
+            found = (u32)block.found[0];
             ctx.sync();
         }
         if (found & NEWS) break;
         u32 done = 0;
         if (bulk && found != 0) {
-            done = handle_run<P>(ctx, stage);
+            done = handle_run<P>(ctx, fixed.slots);
         } else if (found != 0) {
-            done = handle<P>(ctx, stage, found & 0xffff, out);
-            if (ctx.lane == 0) release(ctx, found & FROM_DEVICE, done);
+            done = handle<P>(ctx, found & 0xffff);
+            if (ctx.lane == 0) release(ctx.self, found & FROM_DEVICE, done);
         }
         if (ctx.lane < 32) {
             __syncwarp();
             eye.mode = own.mode;
             if (done > 0) {
                 backoff.reset();
-                if (own.figures[PROCESSED] - own.shown > 1000) show(box, own, ctx.lane);
+                if (events() - own.shown > 1000) show(ctx.self, ctx.lane);
             } else {
                 if (eye.mode == DRAINING) {
-                    end_when_drained(ctx, ctx.lane);
+                    end_when_drained(ctx.self, ctx.state, ctx.lane);
                     eye.mode = own.mode;
                 }
-                if (backoff.ns == 32 && own.figures[PROCESSED] != own.shown) {
-                    save_state(ctx, ctx.lane);
-                    show(box, own, ctx.lane);
+                if (backoff.spins >= 32 && events() != own.shown) {
+                    save_state(ctx.state, ctx.lane);
+                    show(ctx.self, ctx.lane);
                 }
-                backoff.rest(bulk ? ctx.plan->idle_common_ns : ctx.plan->idle_ns);
+                backoff.rest(bulk ? block.plan.idle_common_ns : block.plan.idle_ns, 128);
             }
         }
     }
 }
 
 // A block that serves whoever has something to do.
-template <class P> __device__ __forceinline__ void serve_all(Context& ctx, Stage& stage, char* out) {
-    Engine& e = *ctx.engine;
-    Owner& own = *ctx.owner;
+template <class P> __device__ __forceinline__ void serve_all(Context& ctx) {
+    Engine* e = ctx.engine;
+    Owner& own = block.owner;
     Backoff backoff;
-    u64* shared = ctx.shared;
     u64 number = 0;
     bool has_number = false;
     for (;;) {
         if (ctx.lane == 0) {
-            if (!has_number) number = atomicAdd(&e.queue_head, 1ull);
-            has_number = true;
-            u32 found = dequeue(*ctx.plan, number);
-            if (found != NOBODY) has_number = false;
-            else if (is_leaving(e)) found = HOST;
-            shared[8] = found;
+            if (!has_number) number = atomicAdd(&e->queue_head, 1ull);
+            const u32 found = dequeue(e, number);
+            has_number = found == NOBODY;
+            block.found[0] = found;
         }
         __syncthreads();
-        const u32 index = (u32)shared[8];
+        const u32 index = (u32)block.found[0];
         __syncthreads();
         if (index == HOST) break;
         if (index == NOBODY) {
-            backoff.rest(500);
+            backoff.rest(1000, 4096);
             continue;
         }
         backoff.reset();
-        Box& box = ctx.plan->boxes[index];
+        Box& box = block.plan.boxes[index];
+        const u64 control = peek(&box.control);
         const Fixed fixed = fixed_of(box);
-        const u64 control = load(&box.control);
-        copy_words(&own, &ctx.plan->owners[index], sizeof(Owner), ctx.lane, blockDim.x);
+        copy_words(&own, &block.plan.owners[index], sizeof(Owner), ctx.lane, blockDim.x);
         ctx.self = index;
         ctx.width = fixed.width;
-        ctx.mailbox = fixed.slots;
         __syncthreads();
         ctx.state = own.state;
         u32 count = 0;
         bool runs = false;
         if (ctx.lane < 32) {
-            obey(ctx, control, ctx.lane);
-            if (fixed.full == DROP_OLDEST && peek(&box.trim) + peek(&box.trim_host) != 0) trim(ctx, stage, ctx.lane);
+            if (control >> 1 != own.answered) {
+                // What was ordered is seen behind the number of the order.
+                __threadfence();
+                obey(index, ctx.state, control, ctx.lane);
+            }
+            if (fixed.full == DROP_OLDEST && peek(&box.trim) + peek(&box.trim_host) != 0) trim(e, index, ctx.lane);
             runs = is_running(own.mode) || own.mode >= ENDED;
-            if (runs && (own.waiting == 0 || flush(&e, ctx.plan, &own, (Header*)(shared + 2), ctx.lane))) count = read_words<LOOK>(ctx.mailbox, own.head, stage, ctx.lane);
-            if (ctx.lane == 0) shared[8] = count;
+            if (runs && (own.waiting == 0 || flush(e, ctx.lane))) count = read_words<LOOK>(fixed.slots, own.head, ctx.lane);
+            if (ctx.lane == 0) block.found[0] = count;
         }
         __syncthreads();
-        count = (u32)shared[8];
+        count = (u32)block.found[0];
         u32 done = 0;
         if (count > 0 && ctx.lane < ctx.width) {
-            done = handle<P>(ctx, stage, count, out);
-            if (ctx.lane == 0) release(ctx, true, done);
+            done = handle<P>(ctx, count);
+            if (ctx.lane == 0) release(index, true, done);
         }
         __syncthreads();
         u64 word = 0;
         if (ctx.lane < 32) {
-            end_when_drained(ctx, ctx.lane);
+            if (own.mode == DRAINING) end_when_drained(index, ctx.state, ctx.lane);
             word = peek(&box.word);
             // Whoever has more to do is shown when it has done it.
-            if ((word >> 1) == own.head || own.figures[PROCESSED] - own.shown > 1000) show(box, own, ctx.lane);
+            if ((word >> 1) == own.head || events() - own.shown > 1000 || (own.waiting != 0 && events() != own.shown)) show(index, ctx.lane);
             else if (ctx.lane == 0 && done > 0) poke(own.seen + FROM_HOST, own.figures[FROM_HOST]);
         }
         __syncthreads();
-        copy_words(&ctx.plan->owners[index], &own, sizeof(Owner), ctx.lane, blockDim.x);
+        copy_words(&block.plan.owners[index], &own, sizeof(Owner), ctx.lane, blockDim.x);
         __threadfence();
         __syncthreads();
         if (ctx.lane == 0) {
@@ -525,23 +547,23 @@ template <class P> __device__ __forceinline__ void serve_all(Context& ctx, Stage
             } else if (!again) {
                 for (u64 old; (old = swap_if(&box.word, word, word & ~1ull)) != word;) word = old;
             }
-            if (again) enqueue(e, *ctx.plan, index);
-            else if (load(&box.control) >> 1 != own.answered || peek(&box.trim) + peek(&box.trim_host) != 0) schedule(e, *ctx.plan, index);
+            if (again) enqueue(e, index);
+            else if (load(&box.control) >> 1 != own.answered || peek(&box.trim) + peek(&box.trim_host) != 0) schedule(e, index);
         }
     }
 }
 
 // One of the host's orders. One thread.
-__device__ inline u32 carry_out(Engine& e, const Plan& plan, const u64* order) {
+__device__ __noinline__ u32 carry_out(Engine* e, const u64* order) {
     const u64 verb = order[0];
     if (verb == LEAVE) return PARKED;
     if (verb == CLOCK) {
-        poke(e.clock, now());
+        poke(e->clock, now());
         __threadfence_system();
         return 0;
     }
     if (verb == TRAP) asm volatile("trap;");
-    Box& box = plan.boxes[order[1]];
+    Box& box = block.plan.boxes[order[1]];
     if (verb == TRIM) {
         atomicAdd(&box.trim_host, order[2]);
     } else {
@@ -549,27 +571,26 @@ __device__ inline u32 carry_out(Engine& e, const Plan& plan, const u64* order) {
         box.drain_at = order[4];
         store(&box.control, order[3] << 1);
     }
-    schedule(e, plan, (u32)order[1]);
+    schedule(e, (u32)order[1]);
     return 0;
 }
 
 // The host's orders, its messages for actors that share blocks, the heartbeat and the lease. One warp.
-__device__ __noinline__ void warden(Context& ctx, const Stage& stage) {
-    Engine& e = *ctx.engine;
+__device__ __noinline__ void warden(Engine* engine, u32 lane) {
+    Engine& e = *engine;
+    Route& route = block.owner.route;
     Backoff backoff;
-    u64* shared = ctx.shared;
-    Route& route = ctx.owner->route;
     const u64 started = now();
     u64 beaten = 0, host_beat = 0, heard = started, at = e.common_in.at;
-    if (ctx.lane == 0) route.to = NOBODY;
+    if (lane == 0) route.to = NOBODY;
     for (;;) {
         u32 why = 0;
         bool news = false;
-        if (ctx.lane == 0) {
+        if (lane == 0) {
             const u64 orders = load_host(e.orders_tail);
             news = orders != e.orders_taken;
             while (e.orders_taken != orders && why == 0) {
-                why = carry_out(e, *ctx.plan, e.orders + 8 * (e.orders_taken & e.orders_mask));
+                why = carry_out(engine, e.orders + 8 * (e.orders_taken & e.orders_mask));
                 e.orders_taken++;
             }
             if (news) poke(e.orders_head, e.orders_taken);
@@ -589,44 +610,45 @@ __device__ __noinline__ void warden(Context& ctx, const Stage& stage) {
         }
         why = __shfl_sync(~0u, why, 0);
         if (why != 0) {
-            for (u32 i = ctx.lane; i < ctx.plan->dedicated; i += 32) {
-                u64* control = &ctx.plan->boxes[ctx.plan->places[i]].control;
+            for (u32 i = lane; i < block.plan.dedicated; i += 32) {
+                u64* control = &block.plan.boxes[block.plan.places[i]].control;
                 store(control, peek(control) | 1);
             }
-            if (ctx.lane == 0) {
+            if (lane == 0) {
                 e.common_in.at = at;
                 atomicExch(&e.leaving, why);
             }
             break;
         }
-        const u32 count = read_words<LOOK>(e.common_in.slots, at, stage, ctx.lane);
+        const u32 count = read_words<LOOK>(e.common_in.slots, at, lane);
         for (u32 i = 0; i < count; i++) {
-            const Header* header = (const Header*)(stage.messages + i * stage.stride);
+            const Header* header = (const Header*)(block.stage + i * RING_STRIDE);
             const u32 to = header->destination;
             bool idle = false;
-            if (ctx.lane == 0) {
-                if (route.to != to) find_route(*ctx.plan, route, to);
+            if (lane == 0) {
+                if (route.to != to) find_route(to);
                 // The host counts the room it has, so there is some.
-                while (!claim(*ctx.plan, route, route.slots.mask + 1, shared[8], idle)) schedule(e, *ctx.plan, to);
+                while (!claim(route.slots.mask + 1, block.found[0], idle)) schedule(engine, to);
             }
             __syncwarp();
-            const u64 position = shared[8];
-            write_words(route.slots.at(position), tag_of(position), header, header + 1, ctx.lane);
-            if (idle) enqueue(e, *ctx.plan, to);
+            const u64 position = block.found[0];
+            write_words(route.slots.at(position), tag_of(position), header, header + 1, lane);
+            if (idle) enqueue(engine, to);
             __syncwarp();
         }
         at += count;
-        if (count > 0 && ctx.lane == 0) poke(e.common_in.head, at);
+        if (count > 0 && lane == 0) poke(e.common_in.head, at);
         news = __shfl_sync(~0u, (u32)news, 0) != 0 || count > 0;
         if (news) backoff.reset();
-        else backoff.rest(ctx.plan->idle_common_ns);
+        else backoff.rest(block.plan.idle_common_ns, 128);
     }
 }
 
 // All actors that share blocks are in the queue when the kernel comes back. The last block that leaves.
-__device__ __noinline__ void refill(Engine& e, const Plan& plan) {
-    __shared__ u32 shared;
-    if (threadIdx.x == 0) shared = 0;
+__device__ __noinline__ void refill(Engine* e) {
+    const Plan& plan = block.plan;
+    u32* shared = (u32*)block.found;
+    if (threadIdx.x == 0) *shared = 0;
     __syncthreads();
     for (u32 i = threadIdx.x; i < plan.actors; i += blockDim.x) {
         Box& box = plan.boxes[i];
@@ -634,78 +656,64 @@ __device__ __noinline__ void refill(Engine& e, const Plan& plan) {
         plan.owners[i].route.to = NOBODY;
         if (fixed_of(box).dedicated) continue;
         box.word |= 1;
-        const u32 place = atomicAdd(&shared, 1u);
+        const u32 place = atomicAdd(shared, 1u);
         plan.queue[place] = tagged(place + 1, i);
     }
     __syncthreads();
-    for (u64 i = shared + threadIdx.x; i <= plan.queue_mask; i += blockDim.x) plan.queue[i] = tagged((u32)i, NOBODY);
+    for (u64 i = *shared + threadIdx.x; i <= plan.queue_mask; i += blockDim.x) plan.queue[i] = tagged((u32)i, NOBODY);
     if (threadIdx.x == 0) {
-        e.queue_tail = shared;
-        e.queue_head = 0;
-        e.left = 0;
-        e.leaving = 0;
+        e->queue_tail = *shared;
+        e->queue_head = 0;
+        e->left = 0;
+        e->leaving = 0;
     }
 }
 
-template <class P> __device__ __forceinline__ void run(Engine* engine, u64 launch, u32* messages, u32 stride, char* out) {
-    __shared__ __align__(16) u64 shared[16];
-    __shared__ __align__(16) char state[STATE_BYTES];
-    __shared__ Owner owner;
-    __shared__ Plan plan;
-    __shared__ u32 last;
-    Engine& e = *engine;
-    Stage stage;
-    stage.messages = messages;
-    stage.stride = stride;
-    copy_words(&plan, &e.plan, sizeof(Plan), threadIdx.x, blockDim.x);
+template <class P> __device__ __forceinline__ void run(Engine* engine, u64 launch) {
+    copy_words(&block.plan, &engine->plan, sizeof(Plan), threadIdx.x, blockDim.x);
     __syncthreads();
+    Owner& own = block.owner;
     Context ctx;
     ctx.lane = threadIdx.x;
     ctx.width = blockDim.x;
+    ctx.self = ctx.at = 0;
     ctx.engine = engine;
-    ctx.owner = &owner;
-    ctx.plan = &plan;
-    ctx.shared = shared;
-    ctx.message = 0;
     ctx.state = 0;
-    ctx.self = 0;
     if (blockIdx.x == 0) {
-        if (ctx.lane < 32) warden(ctx, stage);
-    } else if (blockIdx.x <= plan.dedicated) {
-        ctx.self = plan.places[blockIdx.x - 1];
-        const Fixed fixed = fixed_of(plan.boxes[ctx.self]);
-        ctx.mailbox = fixed.slots;
-        ctx.width = fixed.width;
-        copy_words(&owner, &plan.owners[ctx.self], sizeof(Owner), ctx.lane, blockDim.x);
+        if (ctx.lane < 32) warden(engine, ctx.lane);
+    } else if (blockIdx.x <= block.plan.dedicated) {
+        ctx.self = block.plan.places[blockIdx.x - 1];
+        ctx.width = fixed_of(block.plan.boxes[ctx.self]).width;
+        copy_words(&own, &block.plan.owners[ctx.self], sizeof(Owner), ctx.lane, blockDim.x);
         __syncthreads();
-        ctx.state = owner.state_bytes <= STATE_BYTES ? state : owner.state;
-        if (ctx.lane < 32) load_state(ctx, ctx.lane);
+        ctx.state = own.state_bytes <= STATE_BYTES ? block.state : own.state;
+        if (ctx.lane < 32) load_state(ctx.state, ctx.lane);
         __syncthreads();
-        if (ctx.lane < ctx.width) serve_one<P>(ctx, stage, out);
+        if (ctx.lane < ctx.width) serve_one<P>(ctx);
         __syncthreads();
         if (ctx.lane < 32) {
-            save_state(ctx, ctx.lane);
-            show(plan.boxes[ctx.self], owner, ctx.lane);
+            save_state(ctx.state, ctx.lane);
+            show(ctx.self, ctx.lane);
         }
         __syncthreads();
-        copy_words(&plan.owners[ctx.self], &owner, sizeof(Owner), ctx.lane, blockDim.x);
+        copy_words(&block.plan.owners[ctx.self], &own, sizeof(Owner), ctx.lane, blockDim.x);
     } else {
-        serve_all<P>(ctx, stage, out);
+        serve_all<P>(ctx);
     }
     __threadfence();
     __syncthreads();
     u32 why = 0;
     if (threadIdx.x == 0) {
-        why = peek(&e.leaving);
-        last = atomicAdd(&e.left, 1) == gridDim.x - 1;
+        why = peek(&engine->leaving);
+        block.found[1] = atomicAdd(&engine->left, 1) == gridDim.x - 1;
         __threadfence();
     }
     __syncthreads();
-    if (!last) return;
-    refill(e, plan);
+    if (block.found[1] == 0) return;
+    refill(engine);
     __threadfence_system();
     __syncthreads();
-    if (threadIdx.x == 0) store_host(e.exited, (launch << 8) | why);
+    if (threadIdx.x == 0) store_host(engine->exited, (launch << 8) | why);
 }
 
 }  // namespace ring
