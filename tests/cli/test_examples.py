@@ -50,3 +50,49 @@ def test_host_actors(repository: Path) -> None:
     rows = {line.split()[0]: line.split() for line in said.splitlines() if line}
     assert rows["total"][1:] == ["received", "31", "processed", "31", "TERMINATED"]
     assert sum(int(rows[f"worker-{number}"][4]) for number in range(3)) == 30
+
+
+@pytest.mark.nvrtc
+@pytest.mark.parametrize("parts", [1, 3])
+def test_pagerank_actor(repository: Path, parts: int) -> None:
+    said = run(repository, "pagerank_actor.py", "--nodes", "300", "--parts", str(parts))
+    assert "as expected: True" in said
+    assert "dead letter" not in said
+    words = next(line.split() for line in said.splitlines() if "supersteps" in line)
+    steps, messages = int(words[0]), int(words[5])
+    # In a step each part is told to go, gives to all and reports; the host began it.
+    assert messages == steps * (parts * parts + 2 * parts) + 1
+
+
+@pytest.mark.nvrtc
+def test_streaming_pipeline(repository: Path) -> None:
+    said = run(repository, "streaming_pipeline.py", "--readings", "700", "--batch", "64")
+    assert "equal to NumPy: True" in said
+    rows = {line.split()[0]: line.split() for line in said.splitlines() if line}
+    assert rows["parse"][1:3] == ["700", "700"]
+    assert rows["filter"][1] == "700"
+    assert rows["filter"][2] == rows["window"][1] == rows["window"][2] == rows["alert"][1] == rows["alert"][2]
+    assert int(rows["filter"][3]) > 0
+
+
+@pytest.mark.nvrtc
+@pytest.mark.parametrize("pace", ["--paced", "--no-paced"])
+def test_audio_chain(repository: Path, pace: str) -> None:
+    said = run(repository, "audio_chain.py", "--seconds", "0.12", pace)
+    assert "as expected: True" in said
+    (deadlines,) = (line.split() for line in said.splitlines() if line.startswith("deadlines"))
+    assert int(deadlines[4]) + int(deadlines[6]) == 45
+    assert ("not paced" in said) == (pace == "--no-paced")
+
+
+@pytest.mark.nvrtc
+def test_anomaly_detection(repository: Path) -> None:
+    said = run(repository, "anomaly_detection.py", "--frames", "300")
+    assert "equal to NumPy: True" in said
+
+
+@pytest.mark.parametrize(
+    "name", ["pagerank_actor.py", "streaming_pipeline.py", "audio_chain.py", "anomaly_detection.py"]
+)
+def test_help(repository: Path, name: str) -> None:
+    assert f"python examples/{name}" in run(repository, name, "--help")

@@ -72,10 +72,11 @@ def tenant(no_scheduler: Path, repository: Path) -> Iterator[int]:
 def test_nothing_runs(capsys: pytest.CaptureFixture[str], command: list[str]) -> None:
     assert main(command) == 0
     said = capsys.readouterr().out
-    assert "no scheduler runs" in said
+    what = "scheduler" if command == ["status"] else "scheduler or ring"
+    assert f"no {what} runs" in said
     assert "pygpukit demo scheduler" in said
     assert main([*command, "--pid", "1"]) == 1
-    assert "process 1 has no scheduler that answers" in capsys.readouterr().err
+    assert f"process 1 has no {what} that answers" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("no_scheduler")

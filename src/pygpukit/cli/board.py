@@ -1,4 +1,4 @@
-"""Tables of what a scheduler says: the device, its partitions, running and waiting tasks."""
+"""Tables of what schedulers and rings say: the device, partitions, running and waiting tasks; actors."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ from rich.text import Text
 from pygpukit.config import format_size
 from pygpukit.core.saved import text as printable
 
-__all__ = ["board", "console", "header", "partitions", "running", "waiting"]
+__all__ = ["Rates", "actors", "board", "console", "header", "partitions", "running", "waiting"]
 
 _BAR_WIDTH = 16
 # Wide enough for every column where nobody looks at a terminal.
 _FILE_WIDTH = 160
 # A moving picture has every column where it has this much room.
 _WIDE = 140
+# Every column of the actors' table fits beside a name of some length.
+_FITS_ACTORS = 100
 # Seconds of device time without a task that are worth a row.
 _WORTH_A_ROW = 0.01
 # No figure is larger; what is comes from somebody who makes things up.
@@ -178,6 +180,69 @@ def waiting(status: _Status) -> Table:
             Text(_word(task.get("reason") or "-")),
         )
     return table
+
+
+class Rates:
+    """Messages a second of every actor, from one look to the next; at the first look since it was launched."""
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[object, object, str], tuple[float, float]] = {}
+
+    def of(self, ring: _Status, actor: _Status) -> float:
+        """The rate of an actor; each is asked for once a look."""
+        key = ring.get("pid"), ring["ring"], _word(actor.get("kernel_id"))
+        now, processed = _number(ring.get("time")), _number(actor.get("processed"))
+        before, had = self._seen.get(key, (now, processed))
+        self._seen[key] = now, processed
+        # One that was launched again counts from zero.
+        if now <= before or processed < had:
+            return _number(actor.get("throughput"))
+        return (processed - had) / (now - before)
+
+
+def actors(ring: _Status, rates: Rates, width: int = _FILE_WIDTH) -> RenderableType:
+    """A ring's actors: their states, what waits for them and for others, how many messages a second, and how long.
+
+    Parameters
+    ----------
+    ring : mapping
+        What `pygpukit.scheduler.publish.ask_all` gives of a ring.
+    rates : Rates
+        Of the looks before.
+    width : int
+        Columns of the terminal; on narrow ones the counts are left out.
+    """
+    head = Text.assemble((f"process {ring.get('pid')} ({_word(ring.get('program') or 'python')})  ", "bold cyan"))
+    letters = {name: count for name, count in ring["dead_letters"].items() if _number(count)}
+    head.append(f"ring of {len(ring['actors'])} actors")
+    if letters:
+        head.append("\ndead letters: " + ", ".join(f"{_whole(n)} {_word(why)}" for why, n in letters.items()), "yellow")
+    counts = ["processed", "failed"] if width >= _FITS_ACTORS else []
+    table = _table("actors", ["actor", "tier", "state"], ["in", "out", "per s", "p50", "p99", *counts, "restarts"])
+    for actor in ring["actors"]:
+        latency = actor.get("latency")
+        known = latency if isinstance(latency, dict) and _number(latency.get("count")) else {}
+        state = _word(actor.get("state"))
+        table.add_row(
+            Text(_word(actor.get("kernel_id"))),
+            _word(actor.get("tier") or "-"),
+            Text(state, "red" if state == "FAILED" else ""),
+            _whole(actor.get("input_depth")),
+            _whole(actor.get("output_depth")),
+            f"{rates.of(ring, actor):.0f}",
+            _duration(known.get("p50")),
+            _duration(known.get("p99")),
+            *(_whole(actor.get(name)) for name in counts),
+            _whole(actor.get("restarts")),
+        )
+    return Group(head, table)
+
+
+def _duration(seconds: object) -> str:
+    value = _finite(seconds)
+    if value is None:
+        return "-"
+    return f"{value * 1e6:.1f} us" if value < 1e-3 else f"{value * 1e3:.1f} ms"
 
 
 def _table(title: str, names: Sequence[str], numbers: Sequence[str]) -> Table:

@@ -7,12 +7,7 @@ import json
 import sys
 from typing import Any
 
-__all__ = ["NOTHING", "add_parser", "run"]
-
-NOTHING = (
-    "no scheduler runs in any process of this user.\n"
-    'A program that makes one is seen here: try "pygpukit demo scheduler" in another terminal.'
-)
+__all__ = ["add_parser", "nothing", "nothing_text", "run"]
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -41,10 +36,18 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def nothing(pid: int | None) -> int:
+def nothing(pid: int | None, what: str = "scheduler") -> int:
     """Say that nobody answered; a process that was asked for by number is missed."""
     if pid is None:
-        print(NOTHING)
+        print(nothing_text(what))
         return 0
-    print(f"pygpukit: process {pid} has no scheduler that answers; PYGPUKIT_STATUS=0 switches it off", file=sys.stderr)
+    print(f"pygpukit: process {pid} has no {what} that answers; PYGPUKIT_STATUS=0 switches it off", file=sys.stderr)
     return 1
+
+
+def nothing_text(what: str) -> str:
+    """What is said where there is nothing to show."""
+    return (
+        f"no {what} runs in any process of this user.\n"
+        'A program that makes one is seen here: try "pygpukit demo scheduler" in another terminal.'
+    )

@@ -1,4 +1,4 @@
-"""`pygpukit top`: a moving view of the schedulers of this user's processes."""
+"""`pygpukit top`: a moving view of the schedulers and ring kernels of this user's processes."""
 
 from __future__ import annotations
 
@@ -11,20 +11,22 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from pygpukit.cli.status import NOTHING, nothing
+from pygpukit.cli.status import nothing, nothing_text
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
 __all__ = ["add_parser", "run"]
 
+_WHAT = "scheduler or ring"
+
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command ``top`` to the parser of ``pygpukit``."""
-    parser = subparsers.add_parser("top", help="a moving view of running schedulers; q leaves it")
+    parser = subparsers.add_parser("top", help="a moving view of running schedulers and ring kernels; q leaves it")
     parser.add_argument("--interval", type=_interval, default=0.5, metavar="SECONDS", help="between two looks (0.5)")
     parser.add_argument("--once", action="store_true", help="print one picture; so it is where there is no terminal")
-    parser.add_argument("--pid", type=int, help="only the schedulers of this process")
+    parser.add_argument("--pid", type=int, help="only this process")
     parser.set_defaults(run=run)
 
 
@@ -37,14 +39,24 @@ def _interval(text: str) -> float:
 
 def run(args: argparse.Namespace) -> int:
     """Carry out ``pygpukit top``."""
-    from pygpukit.cli.board import board, console
-    from pygpukit.scheduler.publish import ask
+    from pygpukit.cli.board import Rates, actors, board, console
+    from pygpukit.scheduler.publish import ask_all
+
+    rates = Rates()
+
+    def look(width: int) -> list[RenderableType]:
+        schedulers, rings = ask_all(args.pid)
+        return [
+            *(board(answer, live=True, width=width) for answer in schedulers),
+            *(actors(answer, rates, width) for answer in rings),
+        ]
 
     if args.once or not sys.stdout.isatty():
-        answers = ask(args.pid)
-        for answer in answers:
-            console().print(board(answer, live=True))
-        return 0 if answers else nothing(args.pid)
+        screen = console()
+        shown = look(screen.width)
+        for part in shown:
+            screen.print(part)
+        return 0 if shown else nothing(args.pid, _WHAT)
 
     from rich.console import Group
     from rich.live import Live
@@ -53,8 +65,8 @@ def run(args: argparse.Namespace) -> int:
     screen = console()
 
     def picture() -> RenderableType:
-        shown = [board(answer, live=True, width=screen.width) for answer in ask(args.pid)]
-        return Group(Text(time.strftime("%H:%M:%S  q leaves"), "dim"), *(shown or [Text(NOTHING)]))
+        shown = look(screen.width) or [Text(nothing_text(_WHAT))]
+        return Group(Text(time.strftime("%H:%M:%S  q leaves"), "dim"), *shown)
 
     # Ctrl-C is as good a way out as q.
     with (

@@ -425,6 +425,10 @@ class RingKernelRuntime:
         self._failure = None
         self._started_at = time.monotonic()
         _live.add(self)
+        # Seen by `pygpukit top`.
+        from pygpukit.scheduler.publish import publish_ring
+
+        publish_ring(self)
 
     def _begin_thread(self) -> None:
         loop = new_loop()

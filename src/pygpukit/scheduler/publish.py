@@ -1,4 +1,4 @@
-"""Tells other processes about the schedulers of this one: a Unix socket per process, and the reader of all of them."""
+"""Tells other processes of this one's schedulers and rings: a Unix socket a process, and the reader of all of them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import stat
 import sys
 import tempfile
 import threading
+import time
 import weakref
 from contextlib import suppress
 from pathlib import Path
@@ -18,9 +19,10 @@ from typing import TYPE_CHECKING, Any
 from pygpukit.config import read_settings
 
 if TYPE_CHECKING:
+    from pygpukit.ring.runtime import RingKernelRuntime
     from pygpukit.scheduler.scheduler import Scheduler
 
-__all__ = ["ask", "live_schedulers", "publish", "unpublished_because"]
+__all__ = ["ask", "ask_all", "live_schedulers", "publish", "publish_ring", "unpublished_because"]
 
 _REQUEST = b"status\n"
 
@@ -41,6 +43,7 @@ class _Publisher:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._schedulers: weakref.WeakSet[Scheduler] = weakref.WeakSet()
+        self._rings: weakref.WeakSet[RingKernelRuntime] = weakref.WeakSet()
         self._listener: socket.socket | None = None
         self._path: Path | None = None
         self.reason: str | None = "no scheduler was made yet"
@@ -48,8 +51,16 @@ class _Publisher:
     def add(self, scheduler: Scheduler) -> None:
         with self._lock:
             self._schedulers.add(scheduler)
-            if self._listener is None:
-                self.reason = self._listen()
+            self._begin()
+
+    def add_ring(self, runtime: RingKernelRuntime) -> None:
+        with self._lock:
+            self._rings.add(runtime)
+            self._begin()
+
+    def _begin(self) -> None:
+        if self._listener is None:
+            self.reason = self._listen()
 
     def live(self) -> list[Scheduler]:
         with self._lock:
@@ -102,6 +113,12 @@ class _Publisher:
             # A device that was lost must not end the thread.
             with suppress(Exception):
                 rows.append({"pid": os.getpid(), "program": program, **scheduler.status()})
+        with self._lock:
+            rings = list(self._rings)
+        for ring in rings:
+            with suppress(Exception):
+                if ring._loop is not None:
+                    rows.append({"pid": os.getpid(), "program": program, **_ring_status(ring)})
         return rows
 
     def _withdraw(self, pid: int) -> None:
@@ -113,6 +130,20 @@ class _Publisher:
         """Stop listening, and leave the file alone: it is somebody else's."""
         if self._listener is not None:
             self._listener.close()
+
+
+def _ring_status(runtime: RingKernelRuntime) -> dict[str, Any]:
+    """What is shown of a runtime's actors."""
+    actors = []
+    for kernel_id in runtime.kernel_ids:
+        telemetry = runtime.get_telemetry(kernel_id).to_dict()
+        actors.append({"tier": runtime._actors[kernel_id].kernel.kind, **telemetry})
+    return {
+        "ring": id(runtime),
+        "time": time.monotonic(),
+        "actors": actors,
+        "dead_letters": runtime.get_summary()["dead_letters"],
+    }
 
 
 _publisher = _Publisher()
@@ -132,6 +163,11 @@ if hasattr(os, "register_at_fork"):
 def publish(scheduler: Scheduler) -> None:
     """Let other processes see a scheduler for as long as it lives; if that fails, `unpublished_because` says why."""
     _publisher.add(scheduler)
+
+
+def publish_ring(runtime: RingKernelRuntime) -> None:
+    """Let other processes see a ring's actors while it runs."""
+    _publisher.add_ring(runtime)
 
 
 def unpublished_because() -> str | None:
@@ -158,14 +194,30 @@ def ask(pid: int | None = None) -> list[dict[str, Any]]:
         `Scheduler.status` of each, with ``pid`` and ``program``. Processes that do not answer are left out; what the
         dead left behind is removed.
     """
-    if not hasattr(socket, "AF_UNIX"):
-        return []
-    answers = []
-    for folder in _folders():
-        for path in _sockets(folder):
-            if pid is None or path.stem == str(pid):
-                answers += _ask(path)
-    return answers
+    return ask_all(pid)[0]
+
+
+def ask_all(pid: int | None = None) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """What the schedulers of this user's processes say, and their rings.
+
+    Parameters
+    ----------
+    pid : int, optional
+        Ask this process only.
+
+    Returns
+    -------
+    tuple of lists of dict
+        As `ask`; and for each `RingKernelRuntime` its ``pid`` and ``program``, ``ring`` (which of the process it is),
+        ``time``, ``dead_letters`` by reason, and ``actors``: `KernelTelemetry.to_dict` with ``tier`` of each.
+    """
+    answers: list[dict[str, Any]] = []
+    if hasattr(socket, "AF_UNIX"):
+        for folder in _folders():
+            for path in _sockets(folder):
+                if pid is None or path.stem == str(pid):
+                    answers += _ask(path)
+    return [row for row in answers if _is_status(row)], [row for row in answers if _is_ring(row)]
 
 
 def _folders() -> list[Path]:
@@ -245,17 +297,21 @@ def _ask(path: Path) -> list[dict[str, Any]]:
         answer = json.loads(b"".join(parts))
     except (OSError, ValueError, RecursionError):
         return []
-    return [row for row in answer if _is_status(row)] if isinstance(answer, list) else []
+    return [row for row in answer if isinstance(row, dict)] if isinstance(answer, list) else []
 
 
-def _is_status(row: object) -> bool:
+def _is_status(row: dict[str, Any]) -> bool:
     """Has it the shape of a status? Another version of the package may have answered."""
     return (
-        isinstance(row, dict)
-        and isinstance(row.get("device"), str)
+        isinstance(row.get("device"), str)
         and isinstance(row.get("capacity"), dict)
-        and all(
-            isinstance(row.get(name), list) and all(isinstance(item, dict) for item in row[name])
-            for name in ("partitions", "tasks")
-        )
+        and all(_has_rows(row, name) for name in ("partitions", "tasks"))
     )
+
+
+def _is_ring(row: dict[str, Any]) -> bool:
+    return isinstance(row.get("ring"), int) and isinstance(row.get("dead_letters"), dict) and _has_rows(row, "actors")
+
+
+def _has_rows(row: dict[str, Any], name: str) -> bool:
+    return isinstance(row.get(name), list) and all(isinstance(item, dict) for item in row[name])
