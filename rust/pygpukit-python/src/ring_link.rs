@@ -96,6 +96,7 @@ fn fate(sent: Sent) -> u8 {
         Sent::Dropped => 2,
         Sent::TimedOut => 3,
         Sent::Died => 4,
+        Sent::Unanswered => 5,
     }
 }
 
@@ -376,7 +377,7 @@ impl RingLink {
     }
 
     /// Send a message and wait for the answer. The bytes of an answer of this kind; else what became of it, as `send`,
-    /// or 4 if it came back as a dead letter; and the answer or the letter.
+    /// 4 if it came back as a dead letter, or 5 if the answer has not come; and the answer or the letter.
     #[allow(clippy::too_many_arguments)]
     fn ask<'py>(
         &self,

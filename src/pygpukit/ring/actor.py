@@ -12,7 +12,10 @@ from pygpukit.ring.kernel import RingKernel
 from pygpukit.ring.states import KernelState
 from pygpukit.ring.telemetry import KernelTelemetry
 
-__all__ = ["Actor", "Mailbox"]
+__all__ = ["SENT", "Actor", "Mailbox"]
+
+SENT: Any = object()
+"""Of a message that was sent and whose answer is still to come."""
 
 
 class Mailbox(Protocol):
@@ -97,6 +100,9 @@ class Actor(Protocol):
 
     def call(self, message: Any, timeout: float | None) -> Any:
         """Send a message and wait for its answer in this thread, which is none of an event loop's."""
+
+    def try_call(self, message: Any, number: int) -> Any:
+        """Send a call in an event loop if its answer may come at once: the answer, `SENT`, or None if it was not sent."""
 
     def expect(self, calls: int) -> None:
         """Event loops wait for the answers of so many more calls, or fewer."""

@@ -46,7 +46,7 @@ class RingOptions:
     """Blocks for actors that share them."""
     lease: float = 10.0
     """Seconds after which the kernel ends by itself when the process does not run any more."""
-    time_slice: float | None = None
+    time_slice: float | None = 0.5
     """Seconds after which the kernel leaves the device for a moment; None: it stays."""
 
     def __post_init__(self) -> None:

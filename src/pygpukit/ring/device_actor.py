@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from pygpukit.errors import ActorFailedError, MessageError, RingError, UndeliveredError
+from pygpukit.ring.actor import SENT
 from pygpukit.ring.delivery import check_outcome, ended_error
 from pygpukit.ring.device import DeviceRing, Place, RingOptions
 from pygpukit.ring.header import NO_DEADLINE
@@ -28,10 +29,13 @@ __all__ = ["DeviceActor", "DeviceTier"]
 
 # What the link says became of a message, as mailboxes say it.
 _OUTCOMES = (ACCEPTED, REJECTED, DROPPED, FULL)
-_DROPPED, _DEAD = 2, 4
+_DROPPED, _DEAD, _UNANSWERED = 2, 4, 5
 
 _HOST = 0xFFFFFFFF
 _FAILED, _ENDED = MODES["FAILED"], MODES["ENDED"]
+
+# How long an event loop stands still for an answer that is about to come: less than it takes to come back to it later.
+_QUICK_SECONDS = 15e-6
 
 # How often a full mailbox on the device is looked at by an event loop.
 _ROOM_SECONDS = 200e-6
@@ -294,6 +298,7 @@ class DeviceActor:
         self.inbox = DeviceInbox(self)
         self.outbox = DeviceOutbox(self)
         self.answered = 0
+        self._misses = self._pause = 0
         self._tier = tier
         self._escalate = escalate
         self._output = kernel.output_type
@@ -335,11 +340,41 @@ class DeviceActor:
         """Send a message and wait for its answer, in this thread."""
         if self.state is not KernelState.ACTIVE and not self.state.is_open:
             raise ended_error(self)
-        payload, number = self.packed(message), message._call()
+        fate, answer = self._ask(message, message._call(), timeout)
+        if fate == 0:
+            return answer
+        if fate == _UNANSWERED:
+            raise TimeoutError(f"{self.kernel.kernel_id!r} did not answer within {timeout} s")
+        check_outcome(self, _OUTCOMES[fate], timeout)
+        raise ended_error(self)
+
+    def try_call(self, message: Any, number: int) -> Any:
+        """Send a message and wait a few microseconds for its answer, unless answers took longer lately.
+
+        Returns
+        -------
+        object
+            The answer; `SENT` when it has not come yet, and None when the message was not sent.
+        """
+        if self._pause:
+            self._pause -= 1
+            return None
+        if self.state is not KernelState.ACTIVE:
+            return None
+        fate, answer = self._ask(message, number, _QUICK_SECONDS)
+        if fate == 0:
+            self._misses = 0
+            return answer
+        self._misses = min(self._misses + 1, 8)
+        self._pause = (1 << self._misses) - 1
+        return SENT if fate == _UNANSWERED else None
+
+    def _ask(self, message: Any, number: int, timeout: float | None) -> tuple[int, Any]:
+        """Send a message and wait for its answer: what became of it, and the answer."""
         output = self._output
         found = self.link.ask(
             self.place.index,
-            payload,
+            self.packed(message),
             number,
             message.priority,
             _deadline(message),
@@ -350,11 +385,11 @@ class DeviceActor:
             self.answered += 1
             answer: Any = output._load(output, found, 0)  # type: ignore[union-attr]
             answer.correlation_id = number
-            return answer
+            return 0, answer
         fate, parts = found
         if fate == 0:
             self.answered += 1
-            return self.loaded(parts)
+            return 0, self.loaded(parts)
         if fate == _DEAD:
             reason = REASONS.get(parts[0][3], "lost")
             self._tier.bury(parts)
@@ -362,8 +397,7 @@ class DeviceActor:
         if fate == _DROPPED:
             self.post.dead(self.kernel.kernel_id, message, "dropped_new")
             raise UndeliveredError(f"{message!r} to {self.kernel.kernel_id!r} was not answered: dropped_new")
-        check_outcome(self, _OUTCOMES[fate], timeout)
-        raise TimeoutError(f"{self.kernel.kernel_id!r} did not answer within {timeout} s")
+        return fate, None
 
     def send_array(self, array: np.ndarray[Any, Any], timeout: float | None) -> int:
         """Send the messages of a structured array, with one copy."""

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager, nullcontext
 from typing import Any, TypeVar
 
 from pygpukit.errors import ActorFailedError, RingError
-from pygpukit.ring.actor import Actor
+from pygpukit.ring.actor import SENT, Actor
 from pygpukit.ring.client import RingClient
 from pygpukit.ring.delivery import check_input, check_outcome, ended_error
 from pygpukit.ring.device import RingOptions
@@ -55,7 +55,8 @@ class RingKernelRuntime:
     lease : float
         Seconds after which the kernel of the device actors ends by itself when this process does not run any more.
     time_slice : float, optional
-        Seconds after which that kernel leaves the device for a moment, for GPUs that also drive a display.
+        Seconds after which that kernel leaves the device for a moment, with everything kept: first-time kernels of other
+        libraries wait until then. Shorter for GPUs that also drive a display, None to stay.
 
     Examples
     --------
@@ -79,7 +80,7 @@ class RingKernelRuntime:
         sms: int | None = None,
         workers: int | None = None,
         lease: float = 10.0,
-        time_slice: float | None = None,
+        time_slice: float | None = 0.5,
     ) -> None:
         self._post = Post(dead_letters)
         self._tier = DeviceTier(self._post, RingOptions(sms, workers, lease, time_slice))
@@ -287,8 +288,12 @@ class RingKernelRuntime:
         actor.expect(1)
         try:
             async with asyncio.timeout(timeout) if timeout is not None else nullcontext():
-                await self.send(kernel_id, message)
-                return await future
+                answer = actor.try_call(message, number)
+                if answer is None:
+                    await self.send(kernel_id, message)
+                if answer is None or answer is SENT:
+                    answer = await future
+                return answer
         except TimeoutError:
             raise TimeoutError(f"{kernel_id!r} did not answer within {timeout} s") from None
         finally:
@@ -390,6 +395,14 @@ class RingKernelRuntime:
         if not isinstance(actor, DeviceActor):
             raise RingError(f"{kernel_id!r} is a host actor, and handlers on the device cannot send to it")
         return actor.place.index
+
+    def abort(self) -> None:
+        """End the kernel of the device actors at once, with all that is on it, when a handler does not return.
+
+        On a GPU this loses the CUDA context: the process can use the device no more, and has to be started again.
+        """
+        if self._tier.is_made:
+            self._tier.ring.link.trap()
 
     def dead_letters(self, kernel_id: str | None = None) -> list[DeadLetter]:
         """Messages that reached nobody, or whose receiver failed with them, oldest first."""

@@ -101,8 +101,10 @@ _ROUTE = np.dtype(
         ("to", _U4),
         ("type", _U4),
         ("limit", _U4),
+        ("full", _U4),
         ("dedicated", _U2),
         ("single", _U2),
+        ("spare", _U4),
         ("word", _U8),
         ("seen", _U8),
     ]
@@ -128,7 +130,6 @@ OWNER: np.dtype[Any] = np.dtype(
         ("figures", _U8, 16),
         ("buckets", _U4, BUCKETS),
         ("route", _ROUTE),
-        ("spare1", _U8),
     ]
 )
 PLAN: np.dtype[Any] = np.dtype(

@@ -116,7 +116,7 @@ impl Link {
                 .map(|reply| match &reply {
                     Some(letter) if letter.header.flags & DEAD != 0 => (Sent::Died, reply),
                     Some(_) => (Sent::Accepted, reply),
-                    None => (Sent::TimedOut, None),
+                    None => (Sent::Unanswered, None),
                 }),
             Ok((_, fate)) => Ok((fate, None)),
             Err(error) => Err(error),

@@ -35,6 +35,9 @@ pub struct Header {
 
 pub const HEADER: usize = size_of::<Header>();
 const HEADER_WORDS: usize = HEADER / 4;
+
+/// Words that the device looks at together.
+const WARP: usize = 32;
 const _: () = assert!(HEADER == 48);
 
 impl Header {
@@ -139,6 +142,10 @@ impl Slots {
             let mut word = [0; 4];
             word[..part.len()].copy_from_slice(part);
             cell.store(tag | u64::from(u32::from_le_bytes(word)), Ordering::Relaxed);
+        }
+        // A warp looks at all of the first words at once.
+        for cell in slot.iter().take(WARP).skip(HEADER_WORDS + bytes / 4) {
+            cell.store(tag, Ordering::Relaxed);
         }
     }
 

@@ -25,6 +25,8 @@ pub enum Sent {
     TimedOut,
     /// It came back as a dead letter.
     Died,
+    /// It was accepted, and the answer has not come yet.
+    Unanswered,
 }
 
 /// Words an actor's owner on the device writes; by their order in `ring::Seen`.

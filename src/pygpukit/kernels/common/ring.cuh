@@ -170,8 +170,9 @@ const u32 BUCKETS = 32;
 // The way to an actor, as it was when it was last taken.
 struct Route {
     Slots slots;
-    u32 to, type, limit;
+    u32 to, type, limit, full;
     u16 dedicated, single;
+    u32 spare;
     u64 word, seen;
 };
 
@@ -196,7 +197,6 @@ struct alignas(16) Owner {
     u64 figures[16];
     u32 buckets[BUCKETS];
     Route route;
-    u64 spare1;
 };
 
 // What every block knows, in shared memory.
@@ -236,9 +236,19 @@ struct Engine {
 // and RING_OUT bytes are the largest result.
 const u32 LOOK = RING_LOOK;
 const u32 STATE_BYTES = 2048;  // a state up to this size is here while its actor has a block of its own
+// The next place of a ring that only this block writes, and the header of what goes there: a message for it needs nothing more.
+struct alignas(16) Ready {
+    u32 to, type, left, tag;
+    u64* slot;
+    u64 spare;
+    u32 words[HEADER_WORDS];
+};
+enum Way : u32 { TO_HOST, TO_ACTOR };
+
 struct alignas(16) Block {
     Owner owner;
     Plan plan;
+    Ready ready[2];
     Header header;  // of a message on its way
     u64 found[2];
     u32 stage[LOOK * RING_STRIDE];
@@ -284,6 +294,7 @@ __device__ __noinline__ void find_route(u32 actor) {
     route.slots = fixed.slots;
     route.type = fixed.accepts;
     route.limit = fixed.limit;
+    route.full = fixed.full;
     route.dedicated = fixed.dedicated;
     route.single = fixed.single;
     route.word = word;
@@ -340,30 +351,33 @@ __device__ __noinline__ u64 claim_common(Engine* e) {
     }
 }
 
-// Write a message as tagged words. One warp.
+// Write a message as tagged words, all of the first 32. One warp.
 __device__ __forceinline__ void write_words(u64* slot, u32 tag, const Header* header, const void* payload, u32 lane) {
     const u32 words = HEADER_WORDS + header->bytes / 4;
-    for (u32 i = lane; i < words; i += 32) {
-        u32 data = i < HEADER_WORDS ? ((const u32*)header)[i] : ((const u32*)payload)[i - HEADER_WORDS];
+    u32 i = lane;
+    do {
+        u32 data = 0;
+        if (i < HEADER_WORDS) data = ((const u32*)header)[i];
+        else if (i < words) data = ((const u32*)payload)[i - HEADER_WORDS];
         poke(slot + i, tagged(tag, data));
-    }
+        i += 32;
+    } while (i < words);
 }
 
 // The message whose first words are these, into a place of the stage; false when it is not there. Slots have at least 32 words.
 __device__ __forceinline__ bool take_words(u64 word, const u64* slot, u32 slot_words, u64 position, u32* to, u32 lane) {
     const u32 tag = tag_of(position);
-    if (!__all_sync(~0u, lane >= HEADER_WORDS || (u32)(word >> 32) == tag)) return false;
-    u32 words = HEADER_WORDS + __shfl_sync(~0u, (u32)word, BYTES_WORD) / 4;
-    if (words > slot_words) words = slot_words;
-    // The header may be faster than the rest.
-    if (lane < words) {
-        while ((u32)(word >> 32) != tag) word = peek(slot + lane);
-        to[lane] = (u32)word;
-    }
-    for (u32 i = lane + 32; i < words; i += 32) {
-        do word = peek(slot + i);
-        while ((u32)(word >> 32) != tag);
-        to[i] = (u32)word;
+    if (!__all_sync(~0u, (u32)(word >> 32) == tag)) return false;
+    to[lane] = (u32)word;
+    if (slot_words > 32) {
+        u32 words = HEADER_WORDS + __shfl_sync(~0u, (u32)word, BYTES_WORD) / 4;
+        if (words > slot_words) words = slot_words;
+        // The first words may be faster than the rest.
+        for (u32 i = lane + 32; i < words; i += 32) {
+            do word = peek(slot + i);
+            while ((u32)(word >> 32) != tag);
+            to[i] = (u32)word;
+        }
     }
     return true;
 }
@@ -415,8 +429,40 @@ __device__ __noinline__ void keep(Engine* e, const void* payload, u32 full, u32 
     copy_words(slot, &block.header, sizeof(Header), lane, 32);
     copy_words(slot + sizeof(Header), payload, block.header.bytes, lane, 32);
     __syncwarp();
-    if (lane == 0) own.waiting = index + 1;
+    // What is sent from now on waits behind it.
+    if (lane == 0) {
+        own.waiting = index + 1;
+        block.ready[TO_HOST].left = block.ready[TO_ACTOR].left = 0;
+    }
     __syncwarp();
+}
+
+// The next message of this type to this place can go at once, if the ring is only ours and has room. One thread.
+__device__ __noinline__ void prepare(u32 way, u32 type, u32 to, u32 bytes) {
+    Owner& own = block.owner;
+    Ready& r = block.ready[way];
+    r.left = 0;
+    const Slots slots = way == TO_HOST ? own.out.slots : own.route.slots;
+    if (own.waiting != 0 || bytes > 4 * (32 - HEADER_WORDS) || (way == TO_HOST ? slots.base == 0 : !own.route.single)) return;
+    const u64 at = way == TO_HOST ? own.out.at : own.route.word >> 1;
+    long long left;
+    if (way == TO_HOST) {
+        const long long window = (long long)own.window - (long long)(own.out_sent - own.out_taken);
+        left = (long long)slots.mask + 1 - (long long)(at - own.out.seen);
+        left = window < left ? window : left;
+    } else {
+        left = (long long)own.route.limit - (long long)(at - own.route.seen);
+    }
+    r.left = left > 0x40000000 ? 0x40000000 : left < 0 ? 0 : (u32)left;
+    r.to = to;
+    r.type = type;
+    r.tag = tag_of(at);
+    r.slot = slots.at(at);
+    for (u32 i = 0; i < HEADER_WORDS; i++) r.words[i] = 0;
+    r.words[0] = type;
+    r.words[8] = block.header.source;
+    r.words[9] = to;
+    r.words[BYTES_WORD] = bytes;
 }
 
 // Put the message in `block.header` where it goes; false when there is no room now. One warp.
@@ -484,16 +530,20 @@ __device__ __noinline__ bool flush(Engine* e, u32 lane) {
 // Send what a handler has written, with the header in `block.header`. One warp.
 __device__ __noinline__ void put(Engine* e, const void* payload, u32 lane) {
     const u32 to = block.header.destination;
-    u32 full = BLOCK;
+    const Route& route = block.owner.route;
     if (to != HOST) {
         if (to >= block.plan.actors) return bury(e, payload, UNKNOWN, lane);
-        const Fixed fixed = fixed_of(block.plan.boxes[to]);
-        if (fixed.accepts != block.header.type) return bury(e, payload, WRONG_TYPE, lane);
-        full = fixed.full;
+        __syncwarp();
+        if (lane == 0 && route.to != to) find_route(to);
+        __syncwarp();
+        if (route.type != block.header.type) return bury(e, payload, WRONG_TYPE, lane);
     }
     // In order: what waits goes first.
-    if (block.owner.waiting == 0 && deliver(e, payload, lane)) return;
-    keep(e, payload, full, lane);
+    if (block.owner.waiting == 0 && deliver(e, payload, lane)) {
+        if (lane == 0) prepare(to == HOST ? TO_HOST : TO_ACTOR, block.header.type, to, block.header.bytes);
+        return;
+    }
+    keep(e, payload, to == HOST ? (u32)BLOCK : route.full, lane);
 }
 
 // The number of a message's type; specialised for each.
@@ -527,45 +577,33 @@ struct Context {
     }
 
     // A small message to a place that is known and free needs nothing but its words. The first warp.
-    __device__ __forceinline__ bool post_at_once(u32 type, u32 destination, const void* payload, u32 bytes, u32 flags, u64 number, u64 correlation) const {
-        Owner& own = block.owner;
-        const bool host = destination == HOST;
-        Slots slots;
-        u64 at;
-        bool ready;
-        if (host) {
-            slots = own.out.slots;
-            at = own.out.at;
-            ready = slots.base != 0 && at - own.out.seen <= slots.mask && (long long)(own.out_sent - own.out_taken) < (long long)own.window;
-        } else {
-            slots = own.route.slots;
-            at = own.route.word >> 1;
-            ready = own.route.to == destination && own.route.type == type && own.route.single && at - own.route.seen < own.route.limit;
-        }
-        const u32 words = HEADER_WORDS + bytes / 4;
-        if (words > 32 || own.waiting != 0 || !ready) return false;
-        u32 data = 0;
-        if (lane >= HEADER_WORDS) {
-            if (lane < words) data = ((const u32*)payload)[lane - HEADER_WORDS];
-        } else {
-            const u64 wide = lane < 4 ? number : correlation;
-            data = lane & 1 ? (u32)(wide >> 32) : (u32)wide;
-            if (lane >= 6) data = lane < 8 ? 0 : lane == 8 ? self : lane == 9 ? destination : lane == 10 ? bytes : number % 16 == 0 ? (u32)now() | 1 : 0;
-            if (lane < 2) data = lane == 0 ? type : flags;
-        }
-        if (lane < words) poke(slots.at(at) + lane, tagged(tag_of(at), data));
-        if (!host) {
-            if (lane == 0) poke(&block.plan.boxes[destination].word, (at + 1) << 1);
-        }
-        __syncwarp();
+    __device__ __forceinline__ bool post_at_once(u32 way, u32 type, u32 destination, const u32* payload, u32 words, u32 flags, u64 number, u64 correlation) const {
+        Ready& r = block.ready[way];
+        if (r.left == 0 || r.to != destination || r.type != type) return false;
+        u32 data = lane < HEADER_WORDS ? r.words[lane] : 0;
+        if (lane >= HEADER_WORDS && lane < words) data = payload[lane - HEADER_WORDS];
+        data = lane == 1 ? flags : lane == 2 ? (u32)number : lane == 3 ? (u32)(number >> 32) : data;
+        data = lane == 4 ? (u32)correlation : lane == 5 ? (u32)(correlation >> 32) : data;
+        if (number % 16 == 0 && lane == 11) data = (u32)now() | 1;
+        poke(r.slot + lane, tagged(r.tag, data));
         if (lane == 0) {
-            own.figures[SENT]++;
-            if (host) {
-                own.out.at = at + 1;
+            Owner& own = block.owner;
+            Slots slots;
+            u64 at;
+            if (way == TO_HOST) {
+                slots = own.out.slots;
+                at = ++own.out.at;
                 own.out_sent++;
             } else {
-                own.route.word = (at + 1) << 1;
+                slots = own.route.slots;
+                at = (own.route.word >> 1) + 1;
+                own.route.word = at << 1;
+                poke(&block.plan.boxes[destination].word, at << 1);
             }
+            r.tag = tag_of(at);
+            r.slot = slots.at(at);
+            r.left--;
+            own.figures[SENT]++;
         }
         return true;
     }
@@ -573,9 +611,12 @@ struct Context {
     template <class M> __device__ __forceinline__ u64 post(const M& payload, u32 destination, u64 correlation, u32 flags) const {
         const u64 number = ((u64)(self + 1) << 40) | block.owner.next_id;
         const u32 priority = header().priority;
+        const u32 words = HEADER_WORDS + sizeof(M) / 4;
         sync();
         if (lane < 32) {
-            if (!post_at_once(TypeOf<M>::value, destination, &payload, sizeof(M), flags | priority << 16, number, correlation)) {
+            const u32 way = destination == HOST ? TO_HOST : TO_ACTOR;
+            if (words > 32 || !post_at_once(way, TypeOf<M>::value, destination, (const u32*)&payload, words, flags | priority << 16, number, correlation)) {
+                __syncwarp();
                 if (lane == 0) {
                     Header& h = block.header;
                     h.type = TypeOf<M>::value;

@@ -118,7 +118,10 @@ __device__ __noinline__ void begin_anew(u32 self, char* state, u32 lane) {
         }
     }
     __syncwarp();
-    if (!__shfl_sync(~0u, again, 0)) acknowledge(self, FAILED, lane);
+    if (!__shfl_sync(~0u, again, 0)) {
+        save_state(state, lane);
+        acknowledge(self, FAILED, lane);
+    }
 }
 
 // How long a message took, if it says when it was sent. One thread.
@@ -141,40 +144,44 @@ __device__ __noinline__ void discard(Engine* e, const Header* header, u8 reason,
 }
 
 // Handle the messages in the stage until one has to wait. Returns how many are done with. The whole group.
-template <class P> __device__ __forceinline__ u32 handle(Context& ctx, u32 count) {
+template <class P> __device__ __forceinline__ u32 handle(Context& ctx, u32 type, u32 count) {
     Owner& own = block.owner;
-    u32 done = 0;
     const u64 began = clock64();
-    const u32 type = own.type;
-    while (done < count) {
+    u32 done = 0;
+    do {
         ctx.at = done * RING_STRIDE;
         const u64 deadline = ctx.header().deadline;
-        if (own.mode >= ENDED || (deadline != 0 && now() > deadline)) {
-            const bool gone = own.mode >= ENDED;
-            if (ctx.lane < 32) discard(ctx.engine, &ctx.header(), gone ? GONE : EXPIRED, gone ? DISCARDED : EXPIRED_COUNT, ctx.lane);
+        if (deadline != 0 && now() > deadline) {
+            if (ctx.lane < 32) discard(ctx.engine, &ctx.header(), EXPIRED, EXPIRED_COUNT, ctx.lane);
         } else {
             P::dispatch(type, ctx);
             ctx.sync();
-            const bool failed = own.failing != 0;
-            if (ctx.lane == 0 && !failed) {
-                own.figures[PROCESSED]++;
-                own.figures[FROM_HOST] += ctx.header().source == HOST;
-                note_latency(ctx.header().stamp);
-            }
-            if (failed) {
+            if (own.failing == 0) {
+                if (ctx.lane == 0) {
+                    own.figures[PROCESSED]++;
+                    own.figures[FROM_HOST] += ctx.header().source == HOST;
+                    note_latency(ctx.header().stamp);
+                }
+            } else {
                 ctx.sync();
                 if (ctx.lane < 32) {
                     discard(ctx.engine, &ctx.header(), FAILURE, FAILURES, ctx.lane);
                     begin_anew(ctx.self, ctx.state, ctx.lane);
                 }
+                ctx.sync();
+                if (own.mode == FAILED) return done + 1;
             }
         }
         done++;
         ctx.sync();
-        if (own.waiting != 0) break;
-    }
+    } while (done < count && own.waiting == 0);
     if (ctx.lane == 0) own.figures[BUSY] += clock64() - began;
     return done;
+}
+
+// Messages to an actor that has ended. One warp.
+__device__ __noinline__ void discard_all(Engine* e, u32 count, u32 lane) {
+    for (u32 i = 0; i < count; i++) discard(e, (const Header*)(block.stage + i * RING_STRIDE), GONE, DISCARDED, lane);
 }
 
 // The messages handled leave their ring. Their words are in shared memory: they were read. One thread.
@@ -408,7 +415,9 @@ template <class P> __device__ __forceinline__ void serve_one(Context& ctx) {
     Owner& own = block.owner;
     Box& box = block.plan.boxes[ctx.self];
     const Fixed fixed = fixed_of(box);
-    const bool bulk = P::takes_batches(own.type);
+    const u32 type = own.type;
+    const bool bulk = P::takes_batches(type);
+    bool unsaved = false;
     Backoff backoff;
     Eye eye;
     eye.control = own.answered << 1;
@@ -450,7 +459,10 @@ template <class P> __device__ __forceinline__ void serve_one(Context& ctx) {
         if (bulk && found != 0) {
             done = handle_run<P>(ctx, fixed.slots);
         } else if (found != 0) {
-            done = handle<P>(ctx, found & 0xffff);
+            done = found & 0xffff;
+            // Its mode is the first warp's to know.
+            if (own.mode < ENDED) done = handle<P>(ctx, type, done);
+            else if (ctx.lane < 32) discard_all(ctx.engine, done, ctx.lane);
             if (ctx.lane == 0) release(ctx.self, found & FROM_DEVICE, done);
         }
         if (ctx.lane < 32) {
@@ -458,13 +470,15 @@ template <class P> __device__ __forceinline__ void serve_one(Context& ctx) {
             eye.mode = own.mode;
             if (done > 0) {
                 backoff.reset();
+                unsaved = true;
                 if (events() - own.shown > 1000) show(ctx.self, ctx.lane);
             } else {
                 if (eye.mode == DRAINING) {
                     end_when_drained(ctx.self, ctx.state, ctx.lane);
                     eye.mode = own.mode;
                 }
-                if (backoff.spins >= 32 && events() != own.shown) {
+                if (backoff.spins >= 32 && unsaved) {
+                    unsaved = false;
                     save_state(ctx.state, ctx.lane);
                     show(ctx.self, ctx.lane);
                 }
@@ -508,6 +522,7 @@ template <class P> __device__ __forceinline__ void serve_all(Context& ctx) {
         u32 count = 0;
         bool runs = false;
         if (ctx.lane < 32) {
+            if (ctx.lane == 0) block.ready[TO_HOST].left = block.ready[TO_ACTOR].left = 0;
             if (control >> 1 != own.answered) {
                 // What was ordered is seen behind the number of the order.
                 __threadfence();
@@ -522,7 +537,9 @@ template <class P> __device__ __forceinline__ void serve_all(Context& ctx) {
         count = (u32)block.found[0];
         u32 done = 0;
         if (count > 0 && ctx.lane < ctx.width) {
-            done = handle<P>(ctx, count);
+            done = count;
+            if (own.mode < ENDED) done = handle<P>(ctx, own.type, count);
+            else if (ctx.lane < 32) discard_all(e, count, ctx.lane);
             if (ctx.lane == 0) release(index, true, done);
         }
         __syncthreads();
@@ -688,11 +705,13 @@ template <class P> __device__ __forceinline__ void run(Engine* engine, u64 launc
         __syncthreads();
         ctx.state = own.state_bytes <= STATE_BYTES ? block.state : own.state;
         if (ctx.lane < 32) load_state(ctx.state, ctx.lane);
+        if (ctx.lane == 0) block.ready[TO_HOST].left = block.ready[TO_ACTOR].left = 0;
         __syncthreads();
         if (ctx.lane < ctx.width) serve_one<P>(ctx);
         __syncthreads();
         if (ctx.lane < 32) {
-            save_state(ctx.state, ctx.lane);
+            // Of an actor at rest the arrays are what counts: they may have been written.
+            if (is_running(own.mode)) save_state(ctx.state, ctx.lane);
             show(ctx.self, ctx.lane);
         }
         __syncthreads();
