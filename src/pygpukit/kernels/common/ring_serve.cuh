@@ -27,6 +27,9 @@ template <class In, class Out> struct Batch {
 // A state up to this size is in shared memory while its actor has a block of its own.
 const u32 STATE_BYTES = 2048;
 
+// Lanes that look at a word which others change may see different values, and must agree. One warp.
+__device__ __forceinline__ bool agree(bool seen) { return __any_sync(~0u, seen); }
+
 __device__ __forceinline__ bool is_running(u32 mode) { return mode == ACTIVE || mode == DRAINING; }
 
 // Grows with everything the host counts.
@@ -230,7 +233,7 @@ __device__ __noinline__ void trim(Context& ctx, Stage& stage, u32 lane) {
     }
     const u32 limit = fixed_of(box).limit;
     const bool has_rings = own.in.slots.base || bulk.base;
-    while ((few > 0 && (peek(&box.word) >> 1) - own.head >= limit) || (few_of_host > 0 && !has_rings)) {
+    while (agree((few > 0 && (peek(&box.word) >> 1) - own.head >= limit) || (few_of_host > 0 && !has_rings))) {
         if (read_words<1>(ctx.mailbox, own.head, stage, lane) == 0) break;
         const bool of_host = header->source == HOST;
         discard(ctx, header, OLDEST, DISPLACED, lane);
@@ -246,7 +249,7 @@ __device__ __noinline__ void trim(Context& ctx, Stage& stage, u32 lane) {
 __device__ __noinline__ void end_when_drained(const Context& ctx, u32 lane) {
     Owner& own = *ctx.owner;
     const Box& box = ctx.plan->boxes[ctx.self];
-    if (own.mode != DRAINING || own.waiting != 0 || own.figures[FROM_HOST] < *(volatile u64*)&box.drain_at || (peek(&box.word) >> 1) != own.head) return;
+    if (agree(own.mode != DRAINING || own.waiting != 0 || own.figures[FROM_HOST] < *(volatile u64*)&box.drain_at || (peek(&box.word) >> 1) != own.head)) return;
     save_state(ctx, lane);
     acknowledge(box, own, ENDED, lane);
 }
@@ -267,7 +270,7 @@ __device__ __forceinline__ u32 look(Context& ctx, Eye& eye, const Stage& stage) 
     if (eye.many) {
         const u32 n = eye.device ? read_words<LOOK>(ctx.mailbox, own.head, stage, lane) : read_words<LOOK>(own.in.slots, own.in.at, stage, lane);
         eye.many = n > 1;
-        if (n > 0 && peek(&box.control) == eye.control) return n | (eye.device ? FROM_DEVICE : 0);
+        if (!agree(n == 0 || peek(&box.control) != eye.control)) return n | (eye.device ? FROM_DEVICE : 0);
     }
     // What the host wrote takes long to come: meanwhile the mailbox is looked at. And it is a read across the bus, which one
     // that is idle does not do all the time.
@@ -279,7 +282,7 @@ __device__ __forceinline__ u32 look(Context& ctx, Eye& eye, const Stage& stage) 
     const u32 tries = eye.device ? 4 : 1;
     for (u32 i = 0; i < tries; i++) {
         const u64 control = peek(&box.control), word = peek(slot + lane);
-        if (control != eye.control) return NEWS;
+        if (agree(control != eye.control)) return NEWS;
         if (take_words(word, slot, ctx.mailbox.words, own.head, stage.messages, lane)) {
             __syncwarp();
             eye.device = eye.many = true;
@@ -420,11 +423,11 @@ template <class P> __device__ __forceinline__ void serve_one(Context& ctx, Stage
             const bool ready = takes && (own.waiting == 0 || flush(&e, ctx.plan, &own, (Header*)(shared + 2), ctx.lane));
             eye.idle = backoff.ns >= 128;
             if (ready && !bulk) found = look(ctx, eye, stage);
-            else if (peek(&box.control) != eye.control) found = NEWS;
+            else if (agree(peek(&box.control) != eye.control)) found = NEWS;
             else if (ready) found = 1;
-            if (eye.trims && peek(&box.trim) + peek(&box.trim_host) != 0) trim(ctx, stage, ctx.lane), found = 0;
+            if (eye.trims && agree(peek(&box.trim) + peek(&box.trim_host) != 0)) trim(ctx, stage, ctx.lane), found = 0;
             if (found & NEWS) {
-                eye.control = load(&box.control);
+                eye.control = __shfl_sync(~0u, load(&box.control), 0);
                 obey(ctx, eye.control, ctx.lane);
                 found = eye.control & 1 ? NEWS : 0;
                 backoff.reset();
@@ -478,9 +481,9 @@ template <class P> __device__ __forceinline__ void serve_all(Context& ctx, Stage
         if (ctx.lane == 0) {
             if (!has_number) number = atomicAdd(&e.queue_head, 1ull);
             has_number = true;
-            u32 found = dequeue(*ctx.plan, number);
+            // Who waits for room is in the queue all the time, so that is no reason to stay; all are in it when we come back.
+            u32 found = is_leaving(e) ? HOST : dequeue(*ctx.plan, number);
             if (found != NOBODY) has_number = false;
-            else if (is_leaving(e)) found = HOST;
             shared[8] = found;
         }
         __syncthreads();
@@ -494,7 +497,7 @@ template <class P> __device__ __forceinline__ void serve_all(Context& ctx, Stage
         backoff.reset();
         Box& box = ctx.plan->boxes[index];
         const Fixed fixed = fixed_of(box);
-        const u64 control = load(&box.control);
+        const u64 control = __shfl_sync(~0u, load(&box.control), 0);
         copy_words(&own, &ctx.plan->owners[index], sizeof(Owner), ctx.lane, blockDim.x);
         ctx.self = index;
         ctx.width = fixed.width;
@@ -505,7 +508,7 @@ template <class P> __device__ __forceinline__ void serve_all(Context& ctx, Stage
         bool runs = false;
         if (ctx.lane < 32) {
             obey(ctx, control, ctx.lane);
-            if (fixed.full == DROP_OLDEST && peek(&box.trim) + peek(&box.trim_host) != 0) trim(ctx, stage, ctx.lane);
+            if (fixed.full == DROP_OLDEST && agree(peek(&box.trim) + peek(&box.trim_host) != 0)) trim(ctx, stage, ctx.lane);
             runs = is_running(own.mode) || own.mode >= ENDED;
             if (runs && (own.waiting == 0 || flush(&e, ctx.plan, &own, (Header*)(shared + 2), ctx.lane))) count = read_words<LOOK>(ctx.mailbox, own.head, stage, ctx.lane);
             if (ctx.lane == 0) shared[8] = count;
@@ -521,7 +524,7 @@ template <class P> __device__ __forceinline__ void serve_all(Context& ctx, Stage
         u64 word = 0;
         if (ctx.lane < 32) {
             end_when_drained(ctx, ctx.lane);
-            word = peek(&box.word);
+            word = __shfl_sync(~0u, peek(&box.word), 0);
             // Whoever has more to do is shown when it has done it.
             if ((word >> 1) == own.head || events(own) - own.shown > 1000 || (own.waiting != 0 && events(own) != own.shown)) show(box, own, ctx.lane);
             else if (ctx.lane == 0 && done > 0) poke(own.seen + FROM_HOST, own.figures[FROM_HOST]);
