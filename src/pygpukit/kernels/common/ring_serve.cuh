@@ -89,6 +89,7 @@ __device__ __noinline__ void obey(Context& ctx, u64 control, u32 lane) {
     Box& box = ctx.plan->boxes[ctx.self];
     if (control >> 1 == own.answered) return;
     const u32 wanted = *(volatile u32*)&box.wanted;
+    __syncwarp();
     if (lane == 0) own.answered = control >> 1;
     __syncwarp();
     if (own.mode == FAILED || own.mode == ENDED) return acknowledge(box, own, own.mode, lane);
