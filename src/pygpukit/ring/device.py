@@ -218,10 +218,7 @@ class DeviceRing:
         layout = place.handler.state
         if layout is None:
             return {}
-        return {
-            one.name: place.state.view(one.offset, one.numpy_type, one.kind.shape or (1,))
-            for one in layout.fields
-        }
+        return {one.name: place.state.view(one.offset, one.numpy_type, one.kind.shape or (1,)) for one in layout.fields}
 
     def _compile(self) -> Any:
         if self._kernel is not None and self._compiled == len(self.program.handlers):

@@ -675,7 +675,7 @@ class DeviceTier:
             kernels = [kernel for kernel, _ in pending]
             try:
                 ring = await self._open()
-                places = await self.in_thread(lambda kernels=kernels: ring.add(kernels))  # type: ignore[misc]
+                places = await self.in_thread(lambda ring=ring, kernels=kernels: ring.add(kernels))  # type: ignore[misc]
             except BaseException as error:
                 if len(pending) > 1:
                     # One of them is wrong: each is told for itself.

@@ -42,7 +42,11 @@ def start_child(device: str) -> Iterator[Callable[..., subprocess.Popen[str]]]:
         environment = {k: v for k, v in os.environ.items() if not k.startswith("PYGPUKIT_")}
         environment |= {k: v for k, v in os.environ.items() if k == "PYGPUKIT_CACHE_DIR"}
         paths = [str(HERE.parents[2] / "src"), str(HERE), environment.get("PYTHONPATH")]
-        environment |= {"PYGPUKIT_DEVICE": device, "PYGPUKIT_QUIET": "1", "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+        environment |= {
+            "PYGPUKIT_DEVICE": device,
+            "PYGPUKIT_QUIET": "1",
+            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+        }
         # A shell's background job ignores SIGINT, and children inherit that.
         restore = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         child = subprocess.Popen(

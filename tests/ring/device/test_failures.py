@@ -7,7 +7,21 @@ from typing import Any
 
 import pytest
 from actors import run
-from device_actors import BATCH, COUNT, PASS, PICKY, Item, check_balance, count_of, launch, letters, make, processed, start, until
+from device_actors import (
+    BATCH,
+    COUNT,
+    PASS,
+    PICKY,
+    Item,
+    check_balance,
+    count_of,
+    launch,
+    letters,
+    make,
+    processed,
+    start,
+    until,
+)
 
 import pygpukit as gp
 from pygpukit.errors import ActorFailedError, RingError, UndeliveredError

@@ -249,6 +249,8 @@ def test_fork(start_child: Start, device: str) -> None:
         PROGRAM.format(dedicated=True)
         + """
 import warnings; warnings.simplefilter("ignore")
+# Its thread is not in the child, which would wait for it.
+faulthandler.cancel_dump_traceback_later()
 assert client.call(Item(1, 0, 0), timeout=15).id == 1
 pid = os.fork()
 if pid == 0:

@@ -99,9 +99,7 @@ def test_one_bad_actor_of_many_that_are_launched_together() -> None:
     with RingKernelRuntime() as runtime:
 
         async def main() -> list[Any]:
-            return await asyncio.gather(
-                *(runtime.launch(one) for one in (good, bad, also)), return_exceptions=True
-            )
+            return await asyncio.gather(*(runtime.launch(one) for one in (good, bad, also)), return_exceptions=True)
 
         first, second, third = runtime.run(main())
         assert (first, third) == (None, None)
@@ -177,7 +175,10 @@ def test_options_of_the_runtime(options: dict[str, Any], text: str) -> None:
 
 def test_more_sms_than_there_are() -> None:
     echo = make()
-    with RingKernelRuntime(sms=5000) as runtime, pytest.raises(RingError, match=r"sms=5000 is more than the device has"):
+    with (
+        RingKernelRuntime(sms=5000) as runtime,
+        pytest.raises(RingError, match=r"sms=5000 is more than the device has"),
+    ):
         launch(runtime, echo)
 
 

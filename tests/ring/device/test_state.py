@@ -14,7 +14,8 @@ from pygpukit.ring import RingKernelRuntime
 ADD = """
     for (unsigned i = ctx.lane; i < sizeof(state.x) / 4; i += ctx.width) state.x[i] += in.value;
     ctx.sync();
-    if (ctx.lane == 0) { out = in; out.value = (int)state.x[3]; out.hops = (int)(state.x[sizeof(state.x) / 4 - 1]); state.count += 1; }
+    if (ctx.lane == 0) { out = in; out.value = (int)state.x[3]; out.hops = (int)(state.x[sizeof(state.x) / 4 - 1]); }
+    if (ctx.lane == 0) state.count += 1;
     ctx.send(out);
 """
 

@@ -275,7 +275,9 @@ __device__ __forceinline__ u32 dequeue(Engine* e, u64 number) {
     u64* cell = block.plan.queue + (number & block.plan.queue_mask);
     const u32 leaving = peek(&e->leaving);
     const u64 found = load(cell);
-    if ((u32)(found >> 32) != (u32)number + 1 || (u32)found == NOBODY) return leaving != 0 ? HOST : NOBODY;
+    // Who waits for room is in the queue all the time, so that is no reason to stay; all are in it when the kernel comes back.
+    if (leaving != 0) return HOST;
+    if ((u32)(found >> 32) != (u32)number + 1 || (u32)found == NOBODY) return NOBODY;
     poke(cell, tagged((u32)(number + block.plan.queue_mask + 1), NOBODY));
     return (u32)found;
 }

@@ -24,6 +24,9 @@ template <class In, class Out> struct Batch {
     __device__ const Header& header(u32 i) const { return *run.asked(i); }
 };
 
+// Lanes that look at a word which others change may see different values, and must agree. One warp.
+__device__ __forceinline__ bool agree(bool seen) { return __any_sync(~0u, seen); }
+
 __device__ __forceinline__ bool is_running(u32 mode) { return mode == ACTIVE || mode == DRAINING; }
 
 // Grows with everything the host counts.
@@ -239,7 +242,7 @@ __device__ __noinline__ void trim(Engine* e, u32 self, u32 lane) {
     }
     const Fixed fixed = fixed_of(box);
     const bool has_rings = own.in.slots.base || bulk.base;
-    while ((few > 0 && (peek(&box.word) >> 1) - own.head >= fixed.limit) || (few_of_host > 0 && !has_rings)) {
+    while (agree((few > 0 && (peek(&box.word) >> 1) - own.head >= fixed.limit) || (few_of_host > 0 && !has_rings))) {
         if (read_words<1>(fixed.slots, own.head, lane) == 0) break;
         const bool of_host = header->source == HOST;
         discard(e, header, OLDEST, DISPLACED, lane);
@@ -255,7 +258,7 @@ __device__ __noinline__ void trim(Engine* e, u32 self, u32 lane) {
 __device__ __noinline__ void end_when_drained(u32 self, const char* state, u32 lane) {
     Owner& own = block.owner;
     const Box& box = block.plan.boxes[self];
-    if (own.mode != DRAINING || own.waiting != 0 || own.figures[FROM_HOST] < *(volatile u64*)&box.drain_at || (peek(&box.word) >> 1) != own.head) return;
+    if (agree(own.mode != DRAINING || own.waiting != 0 || own.figures[FROM_HOST] < *(volatile u64*)&box.drain_at || (peek(&box.word) >> 1) != own.head)) return;
     save_state(state, lane);
     acknowledge(self, ENDED, lane);
 }
@@ -274,7 +277,7 @@ __device__ __forceinline__ u32 look(const Box& box, const Slots mailbox, Eye& ey
     if (eye.many) {
         const u32 n = eye.device ? read_words<LOOK>(mailbox, own.head, lane) : read_words<LOOK>(own.in.slots, own.in.at, lane);
         eye.many = n > 1;
-        if (n > 0 && peek(&box.control) == eye.control) return n | (eye.device ? FROM_DEVICE : 0);
+        if (!agree(n == 0 || peek(&box.control) != eye.control)) return n | (eye.device ? FROM_DEVICE : 0);
     }
     // What the host wrote takes long to come: meanwhile the mailbox is looked at. And it is a read across the bus, which one
     // that is idle does not do all the time.
@@ -288,7 +291,7 @@ __device__ __forceinline__ u32 look(const Box& box, const Slots mailbox, Eye& ey
     const u32 tries = eye.device ? 4 : 1;
     for (u32 i = 0; i < tries; i++) {
         const u64 control = peek(&box.control), word = peek(slot + lane);
-        if (control != eye.control) return NEWS;
+        if (agree(control != eye.control)) return NEWS;
         if (take_words(word, slot, mailbox.words, head, block.stage, lane)) {
             __syncwarp();
             // Where there was one there may be others.
@@ -433,14 +436,14 @@ template <class P> __device__ __forceinline__ void serve_one(Context& ctx) {
             const bool ready = takes && (own.waiting == 0 || flush(ctx.engine, ctx.lane));
             eye.idle = backoff.is_idle();
             if (ready && !bulk) found = look(box, fixed.slots, eye, ctx.lane);
-            else if (peek(&box.control) != eye.control) found = NEWS;
+            else if (agree(peek(&box.control) != eye.control)) found = NEWS;
             else if (ready) found = 1;
-            if (eye.trims && peek(&box.trim) + peek(&box.trim_host) != 0) {
+            if (eye.trims && agree(peek(&box.trim) + peek(&box.trim_host) != 0)) {
                 trim(ctx.engine, ctx.self, ctx.lane);
                 found &= NEWS;
             }
             if (found & NEWS) {
-                const u64 control = load(&box.control);
+                const u64 control = __shfl_sync(~0u, load(&box.control), 0);
                 obey(ctx.self, ctx.state, control, ctx.lane);
                 found = control & 1 ? NEWS : 0;
                 eye.control = control & ~1ull;
@@ -512,7 +515,7 @@ template <class P> __device__ __forceinline__ void serve_all(Context& ctx) {
         }
         backoff.reset();
         Box& box = block.plan.boxes[index];
-        const u64 control = peek(&box.control);
+        const u64 control = __shfl_sync(~0u, peek(&box.control), 0);
         const Fixed fixed = fixed_of(box);
         copy_words(&own, &block.plan.owners[index], sizeof(Owner), ctx.lane, blockDim.x);
         ctx.self = index;
@@ -528,7 +531,7 @@ template <class P> __device__ __forceinline__ void serve_all(Context& ctx) {
                 __threadfence();
                 obey(index, ctx.state, control, ctx.lane);
             }
-            if (fixed.full == DROP_OLDEST && peek(&box.trim) + peek(&box.trim_host) != 0) trim(e, index, ctx.lane);
+            if (fixed.full == DROP_OLDEST && agree(peek(&box.trim) + peek(&box.trim_host) != 0)) trim(e, index, ctx.lane);
             runs = is_running(own.mode) || own.mode >= ENDED;
             if (runs && (own.waiting == 0 || flush(e, ctx.lane))) count = read_words<LOOK>(fixed.slots, own.head, ctx.lane);
             if (ctx.lane == 0) block.found[0] = count;
@@ -546,7 +549,7 @@ template <class P> __device__ __forceinline__ void serve_all(Context& ctx) {
         u64 word = 0;
         if (ctx.lane < 32) {
             if (own.mode == DRAINING) end_when_drained(index, ctx.state, ctx.lane);
-            word = peek(&box.word);
+            word = __shfl_sync(~0u, peek(&box.word), 0);
             // Whoever has more to do is shown when it has done it.
             if ((word >> 1) == own.head || events() - own.shown > 1000 || (own.waiting != 0 && events() != own.shown)) show(index, ctx.lane);
             else if (ctx.lane == 0 && done > 0) poke(own.seen + FROM_HOST, own.figures[FROM_HOST]);
