@@ -302,6 +302,7 @@ __device__ __noinline__ void find_route(u32 actor) {
     route.word = word;
     route.seen = head;
     route.to = actor;
+    block.ready[TO_ACTOR].left = 0;
 }
 
 // A place in the mailbox of the route, or false when it is full. `idle`: the actor has to be put into the run queue, once the
@@ -588,6 +589,7 @@ struct Context {
         data = lane == 4 ? (u32)correlation : lane == 5 ? (u32)(correlation >> 32) : data;
         if (number % 16 == 0 && lane == 11) data = (u32)now() | 1;
         poke(r.slot + lane, tagged(r.tag, data));
+        __syncwarp();
         if (lane == 0) {
             Owner& own = block.owner;
             Slots slots;
