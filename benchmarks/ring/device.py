@@ -257,7 +257,9 @@ class Bench:
             clients = [runtime.client(f"own{i}") for i in reversed(range(STAGES))]
             beside = ours()
             began = time.perf_counter()
-            fresh = gp.jit(f'extern "C" __global__ void fresh(float* x) {{ x[threadIdx.x] = {time.time()}f; }}', func="fresh")
+            fresh = gp.jit(
+                f'extern "C" __global__ void fresh(float* x) {{ x[threadIdx.x] = {time.time()}f; }}', func="fresh"
+            )
             x = gp.zeros(32)
             fresh(x, grid=(1,), block=(32,))
             first = time.perf_counter() - began if x.to_numpy()[0] > 0 else float("nan")
