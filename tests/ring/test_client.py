@@ -212,12 +212,12 @@ def test_a_kernel_is_its_function_too() -> None:
     assert (bare.kernel_id, bare.kind) == ("bare", "coroutine")
 
 
-def test_device_actors_are_not_for_this_tier() -> None:
+def test_device_actors_have_types() -> None:
     @ring_kernel(device="gpu")
     def on_the_device() -> None:
         """__device__ void handle() {}"""
 
-    with RingKernelRuntime() as runtime, pytest.raises(RingError, match="device handlers are CUDA source"):
+    with RingKernelRuntime() as runtime, pytest.raises(RingError, match="needs an input_type"):
         runtime.client("on_the_device")
 
 

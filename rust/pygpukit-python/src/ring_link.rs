@@ -284,11 +284,6 @@ impl RingLink {
         Ok(d)
     }
 
-    /// The device's clock less `time.monotonic_ns()`, or None before the kernel was first up.
-    fn device_time_offset(&self) -> Option<i64> {
-        self.link.device_time_offset()
-    }
-
     /// Have the kernel trap, which on a GPU ends CUDA in the process; false if the order found no room.
     fn trap(&self) -> bool {
         self.link.trap()

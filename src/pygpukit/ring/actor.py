@@ -102,7 +102,7 @@ class Actor(Protocol):
         """Send a message and wait for its answer in this thread, which is none of an event loop's."""
 
     def try_call(self, message: Any, number: int) -> Any:
-        """Send a call in an event loop if its answer may come at once: the answer, `SENT`, or None if it was not sent."""
+        """Send a call if its answer may come at once: the answer, `SENT`, or None if it was not sent."""
 
     def expect(self, calls: int) -> None:
         """Event loops wait for the answers of so many more calls, or fewer."""

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-import pygpukit as gp
-from pygpukit._pygpukit_rust import RingLink
+from pygpukit._pygpukit_rust import RingLink, current_stream
+from pygpukit.core.device import current_device, get_device_info
 from pygpukit.errors import RingError
+from pygpukit.jit import jit
 from pygpukit.ring.kernel import RingKernel
 from pygpukit.ring.memory import DeviceMemory, MappedMemory, Piece, power_of_two
 from pygpukit.ring.message import require_fixed
@@ -80,8 +81,8 @@ class Place:
 class DeviceRing:
     """A persistent kernel and the actors it serves; made when the first one is launched.
 
-    Adding actors, `close` and everything else that moves the kernel is done by one thread at a time; none of it is to be
-    called in an event loop.
+    Adding actors, `close` and everything else that moves the kernel is done by one thread at a time; none of it is to
+    be called in an event loop.
     """
 
     def __init__(self, options: RingOptions) -> None:
@@ -97,8 +98,8 @@ class DeviceRing:
         self._kernel: Any = None
         self._compiled = 0
         self._named = 0
-        info = gp.get_device_info()
-        self._is_emulated = gp.current_device().kind != "cuda"
+        info = get_device_info()
+        self._is_emulated = current_device().kind != "cuda"
         self._sms = int(info["sm_count"])
         self._clock_khz = int(info["clock_khz"])
         if options.sms is not None:
@@ -223,7 +224,7 @@ class DeviceRing:
     def _compile(self) -> Any:
         if self._kernel is not None and self._compiled == len(self.program.handlers):
             return self._kernel
-        return gp.jit(self.program.source(), func="ring_kernel")
+        return jit(self.program.source(), func="ring_kernel")
 
     @property
     def _workers(self) -> int:
@@ -249,8 +250,8 @@ class DeviceRing:
         free = most - used - shared
         if must > free:
             raise RingError(
-                f"{must} further device actors need a block of their own, and {max(0, free)} of {most} blocks of {threads} "
-                f"threads are free on {self._sms} SMs; let actors share blocks (dedicated=False), use smaller blocks "
+                f"{must} further device actors need a block of their own, and {max(0, free)} of {most} blocks of "
+                f"{threads} threads are free on {self._sms} SMs; let actors share blocks (dedicated=False), use smaller blocks "
                 "(block_size) or give the ring more SMs (sms)"
             )
         chosen = []
@@ -391,7 +392,7 @@ class DeviceRing:
         self._engine.write(engine)
         blocks = 1 + len(dedicated) + (self._workers if len(shared) else 0)
         threads = self._threads(())
-        gp.current_stream().synchronize()
+        current_stream().synchronize()
         self.link.program(self._kernel, self._engine.address, blocks, threads, 0)
 
     def _is_emptied(self, place: Place) -> bool:
@@ -422,8 +423,8 @@ class DeviceRing:
     def _leave(self) -> None:
         if self._is_up and not self.link.down(_LEAVE_SECONDS):
             raise RingError(
-                f"the ring did not leave the device within {_LEAVE_SECONDS:g} s: a handler does not return. It can be ended "
-                "by runtime.abort(), which costs the process its device"
+                f"the ring did not leave the device within {_LEAVE_SECONDS:g} s: a handler does not return. It can be "
+                "ended by runtime.abort(), which costs the process its device"
             )
         self._is_up = False
 

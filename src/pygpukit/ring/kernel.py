@@ -151,8 +151,8 @@ def ring_kernel(
     state : dict, optional
         Names and types of a device actor's state, or NumPy values that it begins with; else it begins with zeros.
     dedicated : bool, optional
-        Give a device actor a block of its own, or let it share blocks with others. By default it has its own while there
-        are free ones.
+        Give a device actor a block of its own, or let it share blocks with others. By default it has its own while
+        there are free ones.
     restart : {"never", "on_failure"}
         What to do when it raises. The message it had goes to the dead letters.
     max_restarts : int

@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
-import pygpukit as gp
+from pygpukit.array.bridge import from_numpy
+from pygpukit.array.creation import zeros
+from pygpukit.core.memory import empty_pinned
 
 __all__ = ["DeviceMemory", "MappedMemory", "Piece", "power_of_two"]
 
@@ -33,7 +35,7 @@ class Piece:
         """Copy host bytes into it."""
         source = np.frombuffer(data, np.uint8) if isinstance(data, bytes) else data.reshape(-1).view(np.uint8)
         begin = self.offset + at
-        self.array[begin : begin + source.nbytes] = gp.from_numpy(source)
+        self.array[begin : begin + source.nbytes] = from_numpy(source)
 
     def read(self) -> np.ndarray[Any, Any]:
         """A copy of its bytes."""
@@ -58,7 +60,7 @@ class DeviceMemory:
         """A piece, aligned to 256 bytes."""
         nbytes = -(-max(nbytes, 1) // _LINE) * _LINE
         if not self._chunks or self._free + nbytes > self._chunks[-1].nbytes:
-            chunk = gp.zeros(max(_CHUNK, nbytes), dtype="uint8")
+            chunk = zeros(max(_CHUNK, nbytes), dtype="uint8")
             chunk.pin()
             self._chunks.append(chunk)
             self._free = 0
@@ -78,7 +80,7 @@ class MappedMemory:
         """Address of a piece, aligned to 256 bytes."""
         nbytes = -(-max(nbytes, 1) // _LINE) * _LINE
         if not self.chunks or self._free + nbytes > self.chunks[-1].nbytes:
-            chunk = gp.empty_pinned((max(_CHUNK, nbytes),), dtype="uint8")
+            chunk = empty_pinned((max(_CHUNK, nbytes),), dtype="uint8")
             chunk[:] = 0
             self.chunks.append(chunk)
             self._free = -chunk.ctypes.data % _LINE

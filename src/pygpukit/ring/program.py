@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from pygpukit.dtypes import dtype
 from pygpukit.errors import RingError
 from pygpukit.ring.kernel import RingKernel, find_kernel
 from pygpukit.ring.kinds import Kind, kind_of
@@ -69,8 +70,8 @@ class Handler:
         entries = {match.group(1) for match in _ENTRY.finditer(code)}
         if not entries:
             raise RingError(
-                f"{where} has no handler: its docstring must be CUDA C++ with '__device__ void handle(const In& in, Out& "
-                "out, State& state, Context& ctx)' or 'handle_batch(const Batch& batch, State& state, Context& ctx)'"
+                f"{where} has no handler: its docstring must be CUDA C++ with '__device__ void handle(const In& in, "
+                "Out& out, State& state, Context& ctx)' or 'handle_batch(const Batch& batch, State& state, Context& ctx)'"
             )
         if len(entries) > 1:
             raise RingError(f"{where} has both handle and handle_batch; write one of them")
@@ -84,8 +85,8 @@ class Handler:
         for one in (kernel.input_type, kernel.output_type):
             if one is not None and require_fixed(one, where).itemsize > MOST_BYTES:
                 raise RingError(
-                    f"{where} has messages of {require_fixed(one, where).itemsize} bytes ({one.__name__}), and {MOST_BYTES} "
-                    "is the most; keep the data in device memory and send where it is"
+                    f"{where} has messages of {require_fixed(one, where).itemsize} bytes ({one.__name__}), and "
+                    f"{MOST_BYTES} is the most; keep the data in device memory and send where it is"
                 )
         if kernel.output_type is None and batches:
             raise RingError(f"{where} needs an output_type: handle_batch gives a result for every message")
@@ -156,12 +157,8 @@ def _state(kernel: RingKernel) -> tuple[Layout | None, bytes]:
 
 
 def _annotation_of(value: np.ndarray[Any, Any] | np.generic) -> Any:
-    import pygpukit as gp
-
-    dtype = getattr(gp, value.dtype.name, None)
-    if dtype is None:
-        raise TypeError(f"there is no device type for {value.dtype}")
-    return dtype[value.shape] if value.shape else dtype
+    kind = dtype(value.dtype)
+    return kind[value.shape] if value.shape else kind
 
 
 class Program:
@@ -263,7 +260,8 @@ class Program:
             "struct Program {\n"
             "    static __device__ __forceinline__ void dispatch(unsigned type, ring::Context& ctx) {\n"
             f"        switch (type) {{\n{one}        default: break;\n        }}\n    }}\n"
-            "    static __device__ __forceinline__ void dispatch_batch(unsigned type, ring::Context& ctx, ring::Run& run) {\n"
+            "    static __device__ __forceinline__ void dispatch_batch(unsigned type, ring::Context& ctx, "
+            "ring::Run& run) {\n"
             f"        switch (type) {{\n{many}        default: break;\n        }}\n    }}\n"
             "    static __device__ __forceinline__ bool takes_batches(unsigned type) { return "
             f"{' || '.join(batches) or 'false'}; }}\n"

@@ -17,7 +17,8 @@ from pygpukit.ring.actor import SENT, Actor
 from pygpukit.ring.client import RingClient
 from pygpukit.ring.delivery import check_input, check_outcome, ended_error
 from pygpukit.ring.device import RingOptions
-from pygpukit.ring.device_actor import DeviceActor, DeviceTier
+from pygpukit.ring.device_actor import DeviceActor
+from pygpukit.ring.device_tier import DeviceTier
 from pygpukit.ring.host import CoroutineActor, ThreadActor
 from pygpukit.ring.kernel import RingKernel, find_kernel
 from pygpukit.ring.loops import new_loop, start_loop
@@ -49,14 +50,14 @@ class RingKernelRuntime:
     dead_letters : int
         How many dead letters are kept; all are counted.
     sms : int, optional
-        Give the device actors SMs of their own: a lane with at least so many. By default they run beside all other work.
+        Give the device actors SMs of their own: a lane with at least so many. By default they run beside other work.
     workers : int, optional
         Blocks for device actors that share blocks.
     lease : float
         Seconds after which the kernel of the device actors ends by itself when this process does not run any more.
     time_slice : float, optional
-        Seconds after which that kernel leaves the device for a moment, with everything kept: first-time kernels of other
-        libraries wait until then. Shorter for GPUs that also drive a display, None to stay.
+        Seconds after which that kernel leaves the device for a moment, with everything kept: first-time kernels of
+        other libraries wait until then. Shorter for GPUs that also drive a display, None to stay.
 
     Examples
     --------
@@ -381,16 +382,17 @@ class RingKernelRuntime:
     def get_state(self, kernel_id: str) -> dict[str, Any]:
         """The state of a device actor: arrays on the device, by field.
 
-        They are the actor's own memory. Read them when it is at rest or deactivated: while it works the newest values may
-        still be in its block. What is written to them counts from the next activation on.
+        They are the actor's own memory. Read them when it is at rest or deactivated: while it works the newest values
+        may still be in its block. What is written to them counts from the next activation on.
         """
         actor = self._launched(kernel_id)
         if not isinstance(actor, DeviceActor):
             raise RingError(f"{kernel_id!r} is a host actor, whose state is its own; device actors have state=...")
-        return actor.ring.state(actor.place)
+        state: dict[str, Any] = actor.ring.state(actor.place)
+        return state
 
     def get_actor_number(self, kernel_id: str) -> int:
-        """The number by which handlers send to a device actor that they do not name: ``ctx.send_to(number, message)``."""
+        """The number by which handlers send to a device actor they do not name: ``ctx.send_to(number, message)``."""
         actor = self._launched(kernel_id)
         if not isinstance(actor, DeviceActor):
             raise RingError(f"{kernel_id!r} is a host actor, and handlers on the device cannot send to it")

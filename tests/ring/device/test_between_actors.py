@@ -11,6 +11,14 @@ from device_actors import COUNT, ECHO, PASS, Item, Other, check_balance, letters
 import pygpukit as gp
 from pygpukit.ring import RingKernelRuntime, message
 
+BURST = """
+    for (int i = 0; i < %d; i++) {
+        if (ctx.lane == 0) { out = in; out.value = i; }
+        ctx.sync();
+        ctx.send("next", out);
+    }
+"""
+
 
 @pytest.mark.parametrize("mixed", [False, True])
 def test_a_chain_of_five(dedicated: bool, mixed: bool) -> None:
@@ -52,8 +60,9 @@ def test_requests_and_replies(dedicated: bool) -> None:
     answerer, asker = new_id("answerer"), new_id("asker")
     make(
         "if (ctx.lane == 0) { out = in; out.value = 2 * in.value; out.hops = 1; } ctx.reply(out);",
-        kernel_id=answerer, dedicated=dedicated,
-    )  # fmt: skip
+        kernel_id=answerer,
+        dedicated=dedicated,
+    )
     make(
         f"""
     if (in.hops == 0) {{
@@ -65,8 +74,10 @@ def test_requests_and_replies(dedicated: bool) -> None:
         ctx.send(out);
     }}
     """,
-        kernel_id=asker, dedicated=dedicated, state={"number": gp.uint64},
-    )  # fmt: skip
+        kernel_id=asker,
+        dedicated=dedicated,
+        state={"number": gp.uint64},
+    )
     with RingKernelRuntime() as runtime:
         client, direct = start(runtime, asker, answerer)
         for n in range(50):
@@ -133,8 +144,9 @@ def test_a_message_of_another_type(dedicated: bool) -> None:
     wrong = make(PASS, to=end, dedicated=dedicated)
     right = make(
         '__shared__ Other made; if (ctx.lane == 0) { made.id = in.id; made.x = 0.5; } ctx.send("next", made);',
-        to=end, dedicated=dedicated,
-    )  # fmt: skip
+        to=end,
+        dedicated=dedicated,
+    )
     with RingKernelRuntime() as runtime:
         one, two, _ = start(runtime, wrong, right, end)
         one.send(Item(5, 0, 0))
@@ -146,12 +158,25 @@ def test_a_message_of_another_type(dedicated: bool) -> None:
 
 def test_large_messages_between_actors(dedicated: bool) -> None:
     cls: Any = message(type("Wide", (), {"__annotations__": {"id": gp.int64, "x": gp.float32[1000]}}))
-    end = make("for (int i = ctx.lane; i < 1000; i += ctx.width) out.x[i] = in.x[i] + 1; "
-               "if (ctx.lane == 0) out.id = in.id; ctx.send(out);",
-               input_type=cls, output_type=cls, dedicated=dedicated, queue_size=8, block_size=64)  # fmt: skip
-    first = make("for (int i = ctx.lane; i < 1000; i += ctx.width) out.x[i] = 2 * in.x[i]; "
-                 'if (ctx.lane == 0) out.id = in.id; ctx.send("next", out);',
-                 to=end, input_type=cls, output_type=cls, dedicated=dedicated, queue_size=8, block_size=64)  # fmt: skip
+    end = make(
+        "for (int i = ctx.lane; i < 1000; i += ctx.width) out.x[i] = in.x[i] + 1; "
+        "if (ctx.lane == 0) out.id = in.id; ctx.send(out);",
+        input_type=cls,
+        output_type=cls,
+        dedicated=dedicated,
+        queue_size=8,
+        block_size=64,
+    )
+    first = make(
+        "for (int i = ctx.lane; i < 1000; i += ctx.width) out.x[i] = 2 * in.x[i]; "
+        'if (ctx.lane == 0) out.id = in.id; ctx.send("next", out);',
+        to=end,
+        input_type=cls,
+        output_type=cls,
+        dedicated=dedicated,
+        queue_size=8,
+        block_size=64,
+    )
     with RingKernelRuntime() as runtime:
         client, last = start(runtime, first, end)
         for n in range(30):
@@ -165,9 +190,11 @@ def test_many_sends_of_one_handler(dedicated: bool) -> None:
     """A handler that sends more than its receiver has room for waits with the next message, and loses nothing."""
     end = make(ECHO, dedicated=dedicated, queue_size=4, output_queue_size=1024)
     burst = make(
-        "for (int i = 0; i < 16; i++) { if (ctx.lane == 0) { out = in; out.value = i; } ctx.sync(); ctx.send(\"next\", out); }",
-        to=end, dedicated=dedicated, queue_size=64,
-    )  # fmt: skip
+        BURST % 16,
+        to=end,
+        dedicated=dedicated,
+        queue_size=64,
+    )
     with RingKernelRuntime() as runtime:
         client, last = start(runtime, burst, end)
         assert client.send_batch(numbered(40), timeout=20) == 40
@@ -180,9 +207,10 @@ def test_many_sends_of_one_handler(dedicated: bool) -> None:
 def test_more_sends_than_can_wait_are_dead_letters(dedicated: bool) -> None:
     end = make(COUNT, dedicated=dedicated, queue_size=4)
     burst = make(
-        "for (int i = 0; i < 200; i++) { if (ctx.lane == 0) { out = in; out.value = i; } ctx.sync(); ctx.send(\"next\", out); }",
-        to=end, dedicated=dedicated,
-    )  # fmt: skip
+        BURST % 200,
+        to=end,
+        dedicated=dedicated,
+    )
     with RingKernelRuntime() as runtime:
         client, _ = start(runtime, burst, end)
         runtime.run(runtime.deactivate(end))

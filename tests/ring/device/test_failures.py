@@ -170,7 +170,7 @@ def test_escalation(dedicated: bool) -> None:
             await runtime.launch(one)
             await runtime.activate(one)
         await runtime.send(picky, Item(1, 0, -1))
-        with pytest.raises(RingError):
+        with pytest.raises(RingError):  # noqa: PT012
             for _ in range(1000):
                 await runtime.send_and_receive(other, Item(1, 0, 1), timeout=20)
         with pytest.raises(ActorFailedError, match="and the runtime with it"):

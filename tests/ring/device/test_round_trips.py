@@ -205,7 +205,7 @@ class Everything:
     i: gp.uint64
     j: gp.float16
     k: gp.bfloat16
-    l: gp.float32
+    f4: gp.float32
     m: gp.float64
     n: gp.int8[3]
     o: gp.float64[2, 3]

@@ -3,7 +3,8 @@
 // A program gives `dispatch(type, context)`, `dispatch_batch(type, context, run)`, `takes_batches(type)`, `reply_type(type)` and
 // `reply_bytes(type)`.
 #pragma once
-#include <pygpukit/ring.cuh>
+#include <pygpukit/ring_actor.cuh>
+#include <pygpukit/ring_warden.cuh>
 
 namespace ring {
 
@@ -23,128 +24,6 @@ template <class In, class Out> struct Batch {
     __device__ Out& out(u32 i) const { return *(Out*)(run.reply(i) + 1); }
     __device__ const Header& header(u32 i) const { return *run.asked(i); }
 };
-
-// Lanes that look at a word which others change may see different values, and must agree. One warp.
-__device__ __forceinline__ bool agree(bool seen) { return __any_sync(~0u, seen); }
-
-__device__ __forceinline__ bool is_running(u32 mode) { return mode == ACTIVE || mode == DRAINING; }
-
-// Grows with everything the host counts.
-__device__ __forceinline__ u64 events() {
-    const u64* f = block.owner.figures;
-    return f[PROCESSED] + f[SENT] + f[DISPLACED] + f[EXPIRED_COUNT] + f[DISCARDED] + f[FAILURES];
-}
-
-// What is true of the actor now, for the host: two lines. One warp.
-__device__ __noinline__ void show(u32 self, u32 lane) {
-    Owner& own = block.owner;
-    if (lane == 0) {
-        const u64 depth = (peek(&block.plan.boxes[self].word) >> 1) - own.head;
-        own.figures[DEPTH] = depth;
-        if (depth > own.figures[DEEPEST]) own.figures[DEEPEST] = depth;
-        own.figures[WAITING] = own.waiting;
-        own.shown = events();
-    }
-    __syncwarp();
-    if (lane < FIGURES) poke(own.seen + lane, own.figures[lane]);
-    if (lane < BUCKETS / 2) poke(own.seen + 16 + lane, ((const u64*)own.buckets)[lane]);
-    __syncwarp();
-}
-
-// The host is told that an order was carried out. One warp.
-__device__ __noinline__ void acknowledge(u32 self, u32 mode, u32 lane) {
-    Owner& own = block.owner;
-    __syncwarp();
-    if (lane == 0) {
-        own.mode = mode;
-        own.figures[MODE] = mode;
-    }
-    show(self, lane);
-    __threadfence_system();
-    __syncwarp();
-    if (lane == 0) {
-        own.figures[GENERATION] = own.answered;
-        store_host(own.seen + GENERATION, own.answered);
-    }
-    __syncwarp();
-}
-
-// The state goes where others see it, or comes from there. One warp.
-__device__ __noinline__ void save_state(const char* state, u32 lane) {
-    if (state == block.owner.state) return;
-    copy_words(block.owner.state, state, block.owner.state_bytes, lane, 32);
-    __threadfence_system();
-    __syncwarp();
-}
-__device__ __noinline__ void load_state(char* state, u32 lane) {
-    if (state == block.owner.state) return;
-    for (u64 i = lane; i < block.owner.state_bytes / 8; i += 32) ((u64*)state)[i] = peek((const u64*)block.owner.state + i);
-    __syncwarp();
-}
-
-// Do what the host wants of the actor. One warp.
-__device__ __noinline__ void obey(u32 self, char* state, u64 control, u32 lane) {
-    Owner& own = block.owner;
-    if (control >> 1 == own.answered) return;
-    const u32 wanted = *(volatile u32*)&block.plan.boxes[self].wanted;
-    __syncwarp();
-    if (lane == 0) own.answered = control >> 1;
-    __syncwarp();
-    if (own.mode == FAILED || own.mode == ENDED) return acknowledge(self, own.mode, lane);
-    if (wanted == DRAINING) {
-        if (lane == 0) own.mode = DRAINING;
-        __syncwarp();
-        return;
-    }
-    if (wanted == ACTIVE) load_state(state, lane);
-    else save_state(state, lane);
-    acknowledge(self, wanted, lane);
-}
-
-// A handler has said that it failed. One warp.
-__device__ __noinline__ void begin_anew(u32 self, char* state, u32 lane) {
-    Owner& own = block.owner;
-    copy_words(state, own.initial, own.state_bytes, lane, 32);
-    __syncwarp();
-    u32 again = 0;
-    if (lane == 0) {
-        own.failing = 0;
-        const u64 t = now();
-        if (t - own.window_began > own.restart_window) {
-            own.window_began = t;
-            own.restarts_left = own.max_restarts;
-        }
-        again = own.restarts_left > 0;
-        if (again) {
-            own.restarts_left--;
-            own.figures[RESTARTS]++;
-        }
-    }
-    __syncwarp();
-    if (!__shfl_sync(~0u, again, 0)) {
-        save_state(state, lane);
-        acknowledge(self, FAILED, lane);
-    }
-}
-
-// How long a message took, if it says when it was sent. One thread.
-__device__ __forceinline__ void note_latency(u32 stamp) {
-    if (stamp == 0) return;
-    const u32 bucket = 32 - __clz((u32)now() - stamp);
-    block.owner.buckets[bucket < BUCKETS ? bucket : BUCKETS - 1]++;
-}
-
-// The message is not handled: it goes to the dead letters. One warp.
-__device__ __noinline__ void discard(Engine* e, const Header* header, u8 reason, u32 figure, u32 lane) {
-    copy_words(&block.header, header, sizeof(Header), lane, 32);
-    __syncwarp();
-    bury(e, header + 1, reason, lane);
-    if (lane == 0) {
-        block.owner.figures[figure]++;
-        block.owner.figures[FROM_HOST] += header->source == HOST;
-    }
-    __syncwarp();
-}
 
 // Handle the messages in the stage until one has to wait. Returns how many are done with. The whole group.
 template <class P> __device__ __forceinline__ u32 handle(Context& ctx, u32 type, u32 count) {
@@ -182,94 +61,23 @@ template <class P> __device__ __forceinline__ u32 handle(Context& ctx, u32 type,
     return done;
 }
 
-// Messages to an actor that has ended. One warp.
-__device__ __noinline__ void discard_all(Engine* e, u32 count, u32 lane) {
-    for (u32 i = 0; i < count; i++) discard(e, (const Header*)(block.stage + i * RING_STRIDE), GONE, DISCARDED, lane);
-}
-
-// The messages handled leave their ring. Their words are in shared memory: they were read. One thread.
-__device__ __forceinline__ void release(u32 self, bool device, u32 count) {
-    Owner& own = block.owner;
-    if (device) {
-        own.head += count;
-        poke(&block.plan.boxes[self].head, own.head);
-    } else {
-        own.in.at += count;
-        poke(own.in.head, own.in.at);
-    }
-}
-
-// Messages that have to go from a ring of tagged words, whose reader is at `at`, for `wanted` new ones. One thread.
-__device__ __forceinline__ u64 excess(const Slots slots, u64 at, u64 wanted) {
-    const u64 size = (u64)slots.mask + 1;
-    if (wanted > size) wanted = size;
-    u64 free = 0;
-    for (u64 last = at + slots.mask; free < wanted && (u32)(peek(slots.at(last - free)) >> 32) != tag_of(last - free);) free++;
-    return wanted - free;
-}
-
-// Senders wait for room, and the oldest messages have to go. One warp.
-__device__ __noinline__ void trim(Engine* e, u32 self, u32 lane) {
-    Owner& own = block.owner;
-    Box& box = block.plan.boxes[self];
-    u64 few = 0, few_of_host = 0;
-    if (lane == 0) {
-        few = atomicExch(&box.trim, 0ull);
-        few_of_host = atomicExch(&box.trim_host, 0ull);
-    }
-    few = __shfl_sync(~0u, few, 0);
-    few_of_host = __shfl_sync(~0u, few_of_host, 0);
-    Header* header = (Header*)block.stage;
-    u64 gone = lane == 0 && few_of_host > 0 && own.in.slots.base ? excess(own.in.slots, own.in.at, few_of_host) : 0;
-    for (gone = __shfl_sync(~0u, gone, 0); gone > 0; gone--) {
-        if (read_words<1>(own.in.slots, own.in.at, lane) == 0) break;
-        discard(e, header, OLDEST, DISPLACED, lane);
-        if (lane == 0) release(self, false, 1);
-        __syncwarp();
-    }
-    Bulk& bulk = own.bulk_in;
-    gone = 0;
-    if (lane == 0 && few_of_host > 0 && bulk.base) {
-        const u64 size = bulk.mask + 1, wanted = few_of_host < size ? few_of_host : size, there = load_host(bulk.tail) - bulk.at;
-        gone = there + wanted > size ? there + wanted - size : 0;
-    }
-    for (gone = __shfl_sync(~0u, gone, 0); gone > 0; gone--) {
-        copy_words(header, bulk.base + (bulk.at & bulk.mask) * bulk.stride, bulk.stride, lane, 32);
-        __syncwarp();
-        discard(e, header, OLDEST, DISPLACED, lane);
-        if (lane == 0) poke(bulk.head, ++bulk.at);
-        __syncwarp();
-    }
-    const Fixed fixed = fixed_of(box);
-    const bool has_rings = own.in.slots.base || bulk.base;
-    while (agree((few > 0 && (peek(&box.word) >> 1) - own.head >= fixed.limit) || (few_of_host > 0 && !has_rings))) {
-        if (read_words<1>(fixed.slots, own.head, lane) == 0) break;
-        const bool of_host = header->source == HOST;
-        discard(e, header, OLDEST, DISPLACED, lane);
-        if (lane == 0) release(self, true, 1);
-        __syncwarp();
-        if (few > 0) few--;
-        if (of_host && few_of_host > 0) few_of_host--;
-    }
-    show(self, lane);
-}
-
-// Has a draining actor nothing left? One warp.
-__device__ __noinline__ void end_when_drained(u32 self, const char* state, u32 lane) {
-    Owner& own = block.owner;
-    const Box& box = block.plan.boxes[self];
-    if (agree(own.mode != DRAINING || own.waiting != 0 || own.figures[FROM_HOST] < *(volatile u64*)&box.drain_at || (peek(&box.word) >> 1) != own.head)) return;
-    save_state(state, lane);
-    acknowledge(self, ENDED, lane);
-}
-
 // How a dedicated block watches its two sources: the one that was busy last is looked at more often, and many at a time.
 struct Eye {
     u64 control;
     u32 mode, skipped;
-    bool port, idle, trims, device, many;
+    bool port, idle, trims, device, many, busy;
 };
 const u32 NEWS = 1u << 16, FROM_DEVICE = 1u << 17;
+
+// Reads of the host's memory that are under way at a time.
+const u32 IN_FLIGHT = 3;
+
+__device__ __forceinline__ u32 take_from_host(Eye& eye) {
+    __syncwarp();
+    eye.many = eye.busy && !eye.device;
+    eye.device = false;
+    return 1;
+}
 
 // Take the messages that are there into the stage: how many, and where from; or NEWS when the host wants something. One warp.
 __device__ __forceinline__ u32 look(const Box& box, const Slots mailbox, Eye& eye, u32 lane) {
@@ -279,32 +87,46 @@ __device__ __forceinline__ u32 look(const Box& box, const Slots mailbox, Eye& ey
         eye.many = n > 1;
         if (!agree(n == 0 || peek(&box.control) != eye.control)) return n | (eye.device ? FROM_DEVICE : 0);
     }
+    const u64* there = own.in.slots.at(own.in.at);
+    const u64 head = own.head;
+    const u64* slot = mailbox.at(head);
     // What the host wrote takes long to come: meanwhile the mailbox is looked at. And it is a read across the bus, which one
     // that is idle does not do all the time.
     eye.skipped = eye.idle ? eye.skipped + 1 : block.plan.port_every;
     const bool asks = eye.port && eye.skipped >= block.plan.port_every;
     if (asks) eye.skipped = 0;
-    const u64* there = own.in.slots.at(own.in.at);
-    const u64 from_host = asks ? peek(there + lane) : 0;
-    const u64 head = own.head;
-    const u64* slot = mailbox.at(head);
-    const u32 tries = eye.device ? 4 : 1;
-    for (u32 i = 0; i < tries; i++) {
-        const u64 control = peek(&box.control), word = peek(slot + lane);
-        if (agree(control != eye.control)) return NEWS;
-        if (take_words(word, slot, mailbox.words, head, block.stage, lane)) {
-            __syncwarp();
-            // Where there was one there may be others.
-            eye.many = eye.device;
-            eye.device = true;
-            return 1 | FROM_DEVICE;
+    // One that hears from the host has several reads under way, so that the next is never far.
+    const u32 depth = asks && !eye.device && !eye.idle ? IN_FLIGHT : 1;
+    u64 from_host[IN_FLIGHT];
+#pragma unroll
+    for (u32 i = 0; i < IN_FLIGHT; i++) from_host[i] = asks && i == 0 ? peek(there + lane) : 0;
+    const u32 tries = depth > 1 ? 2 * IN_FLIGHT : eye.device ? 4 : 1;
+#pragma unroll 1
+    for (u32 i = 0; i < tries; i += IN_FLIGHT) {
+#pragma unroll
+        for (u32 k = 0; k < IN_FLIGHT; k++) {
+            if (depth > 1) {
+                // The oldest is looked at when it is needed for the next.
+                if (i > 0 && take_words(from_host[k], there, own.in.slots.words, own.in.at, block.stage, lane)) return take_from_host(eye);
+                if (i > 0 || k > 0) from_host[k] = peek(there + lane);
+            } else if (i + k >= tries) {
+                break;
+            }
+            const u64 control = peek(&box.control), word = peek(slot + lane);
+            if (agree(control != eye.control)) return NEWS;
+            if (take_words(word, slot, mailbox.words, head, block.stage, lane)) {
+                __syncwarp();
+                // Where one follows another there may be more.
+                eye.many = eye.busy && eye.device;
+                eye.device = true;
+                return 1 | FROM_DEVICE;
+            }
         }
     }
-    if (asks && take_words(from_host, there, own.in.slots.words, own.in.at, block.stage, lane)) {
-        __syncwarp();
-        eye.many = !eye.device;
-        eye.device = false;
-        return 1;
+    if (asks) {
+#pragma unroll
+        for (u32 k = 0; k < IN_FLIGHT; k++)
+            if (k < depth && take_words(from_host[k], there, own.in.slots.words, own.in.at, block.stage, lane)) return take_from_host(eye);
     }
     return 0;
 }
@@ -428,7 +250,7 @@ template <class P> __device__ __forceinline__ void serve_one(Context& ctx) {
     eye.skipped = 0;
     eye.port = own.in.slots.base != 0;
     eye.trims = fixed.full == DROP_OLDEST;
-    eye.device = eye.many = eye.idle = false;
+    eye.device = eye.many = eye.idle = eye.busy = false;
     for (;;) {
         u32 found = 0;
         if (ctx.lane < 32) {
@@ -471,6 +293,7 @@ template <class P> __device__ __forceinline__ void serve_one(Context& ctx) {
         if (ctx.lane < 32) {
             __syncwarp();
             eye.mode = own.mode;
+            eye.busy = done > 0;
             if (done > 0) {
                 backoff.reset();
                 unsaved = true;
@@ -570,122 +393,6 @@ template <class P> __device__ __forceinline__ void serve_all(Context& ctx) {
             if (again) enqueue(e, index);
             else if (load(&box.control) >> 1 != own.answered || peek(&box.trim) + peek(&box.trim_host) != 0) schedule(e, index);
         }
-    }
-}
-
-// One of the host's orders. One thread.
-__device__ __noinline__ u32 carry_out(Engine* e, const u64* order) {
-    const u64 verb = order[0];
-    if (verb == LEAVE) return PARKED;
-    if (verb == CLOCK) {
-        poke(e->clock, now());
-        __threadfence_system();
-        return 0;
-    }
-    if (verb == TRAP) asm volatile("trap;");
-    Box& box = block.plan.boxes[order[1]];
-    if (verb == TRIM) {
-        atomicAdd(&box.trim_host, order[2]);
-    } else {
-        box.wanted = (u32)order[2];
-        box.drain_at = order[4];
-        store(&box.control, order[3] << 1);
-    }
-    schedule(e, (u32)order[1]);
-    return 0;
-}
-
-// The host's orders, its messages for actors that share blocks, the heartbeat and the lease. One warp.
-__device__ __noinline__ void warden(Engine* engine, u32 lane) {
-    Engine& e = *engine;
-    Route& route = block.owner.route;
-    Backoff backoff;
-    const u64 started = now();
-    u64 beaten = 0, host_beat = 0, heard = started, at = e.common_in.at;
-    if (lane == 0) route.to = NOBODY;
-    for (;;) {
-        u32 why = 0;
-        bool news = false;
-        if (lane == 0) {
-            const u64 orders = load_host(e.orders_tail);
-            news = orders != e.orders_taken;
-            while (e.orders_taken != orders && why == 0) {
-                why = carry_out(engine, e.orders + 8 * (e.orders_taken & e.orders_mask));
-                e.orders_taken++;
-            }
-            if (news) poke(e.orders_head, e.orders_taken);
-            const u64 t = now();
-            if (t - beaten > 1000000) {
-                beaten = t;
-                poke(e.beat, t);
-                const u64 beat = peek(e.host_beat);
-                if (beat != host_beat) {
-                    host_beat = beat;
-                    heard = t;
-                } else if (e.lease_ns != 0 && t - heard > e.lease_ns) {
-                    why = LEASE_ENDED;
-                }
-                if (e.slice_ns != 0 && t - started > e.slice_ns) why = SLICE_ENDED;
-            }
-        }
-        why = __shfl_sync(~0u, why, 0);
-        if (why != 0) {
-            for (u32 i = lane; i < block.plan.dedicated; i += 32) {
-                u64* control = &block.plan.boxes[block.plan.places[i]].control;
-                store(control, peek(control) | 1);
-            }
-            if (lane == 0) {
-                e.common_in.at = at;
-                atomicExch(&e.leaving, why);
-            }
-            break;
-        }
-        const u32 count = read_words<LOOK>(e.common_in.slots, at, lane);
-        for (u32 i = 0; i < count; i++) {
-            const Header* header = (const Header*)(block.stage + i * RING_STRIDE);
-            const u32 to = header->destination;
-            bool idle = false;
-            if (lane == 0) {
-                if (route.to != to) find_route(to);
-                // The host counts the room it has, so there is some.
-                while (!claim(route.slots.mask + 1, block.found[0], idle)) schedule(engine, to);
-            }
-            __syncwarp();
-            const u64 position = block.found[0];
-            write_words(route.slots.at(position), tag_of(position), header, header + 1, lane);
-            if (idle) enqueue(engine, to);
-            __syncwarp();
-        }
-        at += count;
-        if (count > 0 && lane == 0) poke(e.common_in.head, at);
-        news = __shfl_sync(~0u, (u32)news, 0) != 0 || count > 0;
-        if (news) backoff.reset();
-        else backoff.rest(block.plan.idle_common_ns, 128);
-    }
-}
-
-// All actors that share blocks are in the queue when the kernel comes back. The last block that leaves.
-__device__ __noinline__ void refill(Engine* e) {
-    const Plan& plan = block.plan;
-    u32* shared = (u32*)block.found;
-    if (threadIdx.x == 0) *shared = 0;
-    __syncthreads();
-    for (u32 i = threadIdx.x; i < plan.actors; i += blockDim.x) {
-        Box& box = plan.boxes[i];
-        box.control &= ~1ull;
-        plan.owners[i].route.to = NOBODY;
-        if (fixed_of(box).dedicated) continue;
-        box.word |= 1;
-        const u32 place = atomicAdd(shared, 1u);
-        plan.queue[place] = tagged(place + 1, i);
-    }
-    __syncthreads();
-    for (u64 i = *shared + threadIdx.x; i <= plan.queue_mask; i += blockDim.x) plan.queue[i] = tagged((u32)i, NOBODY);
-    if (threadIdx.x == 0) {
-        e->queue_tail = *shared;
-        e->queue_head = 0;
-        e->left = 0;
-        e->leaving = 0;
     }
 }
 

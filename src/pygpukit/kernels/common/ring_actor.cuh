@@ -1,0 +1,210 @@
+// Ring kernels: what happens to one actor, whichever block serves it: orders, states, figures, messages that are not handled.
+#pragma once
+#include <pygpukit/ring.cuh>
+
+namespace ring {
+
+// Lanes that look at a word which others change may see different values, and must agree. One warp.
+__device__ __forceinline__ bool agree(bool seen) { return __any_sync(~0u, seen); }
+
+__device__ __forceinline__ bool is_running(u32 mode) { return mode == ACTIVE || mode == DRAINING; }
+
+// Grows with everything the host counts.
+__device__ __forceinline__ u64 events() {
+    const u64* f = block.owner.figures;
+    return f[PROCESSED] + f[SENT] + f[DISPLACED] + f[EXPIRED_COUNT] + f[DISCARDED] + f[FAILURES];
+}
+
+// What is true of the actor now, for the host: two lines. One warp.
+__device__ __noinline__ void show(u32 self, u32 lane) {
+    Owner& own = block.owner;
+    if (lane == 0) {
+        const u64 depth = (peek(&block.plan.boxes[self].word) >> 1) - own.head;
+        own.figures[DEPTH] = depth;
+        if (depth > own.figures[DEEPEST]) own.figures[DEEPEST] = depth;
+        own.figures[WAITING] = own.waiting;
+        own.shown = events();
+    }
+    __syncwarp();
+    if (lane < FIGURES) poke(own.seen + lane, own.figures[lane]);
+    if (lane < BUCKETS / 2) poke(own.seen + 16 + lane, ((const u64*)own.buckets)[lane]);
+    __syncwarp();
+}
+
+// The host is told that an order was carried out. One warp.
+__device__ __noinline__ void acknowledge(u32 self, u32 mode, u32 lane) {
+    Owner& own = block.owner;
+    __syncwarp();
+    if (lane == 0) {
+        own.mode = mode;
+        own.figures[MODE] = mode;
+    }
+    show(self, lane);
+    __threadfence_system();
+    __syncwarp();
+    if (lane == 0) {
+        own.figures[GENERATION] = own.answered;
+        store_host(own.seen + GENERATION, own.answered);
+    }
+    __syncwarp();
+}
+
+// The state goes where others see it, or comes from there. One warp.
+__device__ __noinline__ void save_state(const char* state, u32 lane) {
+    if (state == block.owner.state) return;
+    copy_words(block.owner.state, state, block.owner.state_bytes, lane, 32);
+    __threadfence_system();
+    __syncwarp();
+}
+__device__ __noinline__ void load_state(char* state, u32 lane) {
+    if (state == block.owner.state) return;
+    for (u64 i = lane; i < block.owner.state_bytes / 8; i += 32) ((u64*)state)[i] = peek((const u64*)block.owner.state + i);
+    __syncwarp();
+}
+
+// Do what the host wants of the actor. One warp.
+__device__ __noinline__ void obey(u32 self, char* state, u64 control, u32 lane) {
+    Owner& own = block.owner;
+    if (control >> 1 == own.answered) return;
+    const u32 wanted = *(volatile u32*)&block.plan.boxes[self].wanted;
+    __syncwarp();
+    if (lane == 0) own.answered = control >> 1;
+    __syncwarp();
+    if (own.mode == FAILED || own.mode == ENDED) return acknowledge(self, own.mode, lane);
+    if (wanted == DRAINING) {
+        if (lane == 0) own.mode = DRAINING;
+        __syncwarp();
+        return;
+    }
+    if (wanted == ACTIVE) load_state(state, lane);
+    else save_state(state, lane);
+    acknowledge(self, wanted, lane);
+}
+
+// A handler has said that it failed. One warp.
+__device__ __noinline__ void begin_anew(u32 self, char* state, u32 lane) {
+    Owner& own = block.owner;
+    copy_words(state, own.initial, own.state_bytes, lane, 32);
+    __syncwarp();
+    u32 again = 0;
+    if (lane == 0) {
+        own.failing = 0;
+        const u64 t = now();
+        if (t - own.window_began > own.restart_window) {
+            own.window_began = t;
+            own.restarts_left = own.max_restarts;
+        }
+        again = own.restarts_left > 0;
+        if (again) {
+            own.restarts_left--;
+            own.figures[RESTARTS]++;
+        }
+    }
+    __syncwarp();
+    if (!__shfl_sync(~0u, again, 0)) {
+        save_state(state, lane);
+        acknowledge(self, FAILED, lane);
+    }
+}
+
+// How long a message took, if it says when it was sent. One thread.
+__device__ __forceinline__ void note_latency(u32 stamp) {
+    if (stamp == 0) return;
+    const u32 bucket = 32 - __clz((u32)now() - stamp);
+    block.owner.buckets[bucket < BUCKETS ? bucket : BUCKETS - 1]++;
+}
+
+// The message is not handled: it goes to the dead letters. One warp.
+__device__ __noinline__ void discard(Engine* e, const Header* header, u8 reason, u32 figure, u32 lane) {
+    copy_words(&block.header, header, sizeof(Header), lane, 32);
+    __syncwarp();
+    bury(e, header + 1, reason, lane);
+    if (lane == 0) {
+        block.owner.figures[figure]++;
+        block.owner.figures[FROM_HOST] += header->source == HOST;
+    }
+    __syncwarp();
+}
+
+// Messages to an actor that has ended. One warp.
+__device__ __noinline__ void discard_all(Engine* e, u32 count, u32 lane) {
+    for (u32 i = 0; i < count; i++) discard(e, (const Header*)(block.stage + i * RING_STRIDE), GONE, DISCARDED, lane);
+}
+
+// The messages handled leave their ring. Their words are in shared memory: they were read. One thread.
+__device__ __forceinline__ void release(u32 self, bool device, u32 count) {
+    Owner& own = block.owner;
+    if (device) {
+        own.head += count;
+        poke(&block.plan.boxes[self].head, own.head);
+    } else {
+        own.in.at += count;
+        poke(own.in.head, own.in.at);
+    }
+}
+
+// Messages that have to go from a ring of tagged words, whose reader is at `at`, for `wanted` new ones. One thread.
+__device__ __forceinline__ u64 excess(const Slots slots, u64 at, u64 wanted) {
+    const u64 size = (u64)slots.mask + 1;
+    if (wanted > size) wanted = size;
+    u64 free = 0;
+    for (u64 last = at + slots.mask; free < wanted && (u32)(peek(slots.at(last - free)) >> 32) != tag_of(last - free);) free++;
+    return wanted - free;
+}
+
+// Senders wait for room, and the oldest messages have to go. One warp.
+__device__ __noinline__ void trim(Engine* e, u32 self, u32 lane) {
+    Owner& own = block.owner;
+    Box& box = block.plan.boxes[self];
+    u64 few = 0, few_of_host = 0;
+    if (lane == 0) {
+        few = atomicExch(&box.trim, 0ull);
+        few_of_host = atomicExch(&box.trim_host, 0ull);
+    }
+    few = __shfl_sync(~0u, few, 0);
+    few_of_host = __shfl_sync(~0u, few_of_host, 0);
+    Header* header = (Header*)block.stage;
+    u64 gone = lane == 0 && few_of_host > 0 && own.in.slots.base ? excess(own.in.slots, own.in.at, few_of_host) : 0;
+    for (gone = __shfl_sync(~0u, gone, 0); gone > 0; gone--) {
+        if (read_words<1>(own.in.slots, own.in.at, lane) == 0) break;
+        discard(e, header, OLDEST, DISPLACED, lane);
+        if (lane == 0) release(self, false, 1);
+        __syncwarp();
+    }
+    Bulk& bulk = own.bulk_in;
+    gone = 0;
+    if (lane == 0 && few_of_host > 0 && bulk.base) {
+        const u64 size = bulk.mask + 1, wanted = few_of_host < size ? few_of_host : size, there = load_host(bulk.tail) - bulk.at;
+        gone = there + wanted > size ? there + wanted - size : 0;
+    }
+    for (gone = __shfl_sync(~0u, gone, 0); gone > 0; gone--) {
+        copy_words(header, bulk.base + (bulk.at & bulk.mask) * bulk.stride, bulk.stride, lane, 32);
+        __syncwarp();
+        discard(e, header, OLDEST, DISPLACED, lane);
+        if (lane == 0) poke(bulk.head, ++bulk.at);
+        __syncwarp();
+    }
+    const Fixed fixed = fixed_of(box);
+    const bool has_rings = own.in.slots.base || bulk.base;
+    while (agree((few > 0 && (peek(&box.word) >> 1) - own.head >= fixed.limit) || (few_of_host > 0 && !has_rings))) {
+        if (read_words<1>(fixed.slots, own.head, lane) == 0) break;
+        const bool of_host = header->source == HOST;
+        discard(e, header, OLDEST, DISPLACED, lane);
+        if (lane == 0) release(self, true, 1);
+        __syncwarp();
+        if (few > 0) few--;
+        if (of_host && few_of_host > 0) few_of_host--;
+    }
+    show(self, lane);
+}
+
+// Has a draining actor nothing left? One warp.
+__device__ __noinline__ void end_when_drained(u32 self, const char* state, u32 lane) {
+    Owner& own = block.owner;
+    const Box& box = block.plan.boxes[self];
+    if (agree(own.mode != DRAINING || own.waiting != 0 || own.figures[FROM_HOST] < *(volatile u64*)&box.drain_at || (peek(&box.word) >> 1) != own.head)) return;
+    save_state(state, lane);
+    acknowledge(self, ENDED, lane);
+}
+
+}  // namespace ring
