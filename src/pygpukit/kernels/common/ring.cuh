@@ -370,12 +370,14 @@ __device__ __forceinline__ void write_words(u64* slot, u32 tag, const Header* he
 // The message whose first words are these, into a place of the stage; false when it is not there. Slots have at least 32 words.
 __device__ __forceinline__ bool take_words(u64 word, const u64* slot, u32 slot_words, u64 position, u32* to, u32 lane) {
     const u32 tag = tag_of(position);
-    if (!__all_sync(~0u, (u32)(word >> 32) == tag)) return false;
+    if (!__all_sync(~0u, lane >= HEADER_WORDS || (u32)(word >> 32) == tag)) return false;
+    // The header may be faster than the rest. All of the first 32 words are written.
+    while ((u32)(word >> 32) != tag) word = peek(slot + lane);
     to[lane] = (u32)word;
     if (slot_words > 32) {
-        u32 words = HEADER_WORDS + __shfl_sync(~0u, (u32)word, BYTES_WORD) / 4;
+        __syncwarp();
+        u32 words = HEADER_WORDS + to[BYTES_WORD] / 4;
         if (words > slot_words) words = slot_words;
-        // The first words may be faster than the rest.
         for (u32 i = lane + 32; i < words; i += 32) {
             do word = peek(slot + i);
             while ((u32)(word >> 32) != tag);

@@ -69,16 +69,6 @@ struct Eye {
 };
 const u32 NEWS = 1u << 16, FROM_DEVICE = 1u << 17;
 
-// Reads of the host's memory that are under way at a time.
-const u32 IN_FLIGHT = 3;
-
-__device__ __forceinline__ u32 take_from_host(Eye& eye) {
-    __syncwarp();
-    eye.many = eye.busy && !eye.device;
-    eye.device = false;
-    return 1;
-}
-
 // Take the messages that are there into the stage: how many, and where from; or NEWS when the host wants something. One warp.
 __device__ __forceinline__ u32 look(const Box& box, const Slots mailbox, Eye& eye, u32 lane) {
     Owner& own = block.owner;
@@ -95,38 +85,24 @@ __device__ __forceinline__ u32 look(const Box& box, const Slots mailbox, Eye& ey
     eye.skipped = eye.idle ? eye.skipped + 1 : block.plan.port_every;
     const bool asks = eye.port && eye.skipped >= block.plan.port_every;
     if (asks) eye.skipped = 0;
-    // One that hears from the host has several reads under way, so that the next is never far.
-    const u32 depth = asks && !eye.device && !eye.idle ? IN_FLIGHT : 1;
-    u64 from_host[IN_FLIGHT];
-#pragma unroll
-    for (u32 i = 0; i < IN_FLIGHT; i++) from_host[i] = asks && i == 0 ? peek(there + lane) : 0;
-    const u32 tries = depth > 1 ? 2 * IN_FLIGHT : eye.device ? 4 : 1;
-#pragma unroll 1
-    for (u32 i = 0; i < tries; i += IN_FLIGHT) {
-#pragma unroll
-        for (u32 k = 0; k < IN_FLIGHT; k++) {
-            if (depth > 1) {
-                // The oldest is looked at when it is needed for the next.
-                if (i > 0 && take_words(from_host[k], there, own.in.slots.words, own.in.at, block.stage, lane)) return take_from_host(eye);
-                if (i > 0 || k > 0) from_host[k] = peek(there + lane);
-            } else if (i + k >= tries) {
-                break;
-            }
-            const u64 control = peek(&box.control), word = peek(slot + lane);
-            if (agree(control != eye.control)) return NEWS;
-            if (take_words(word, slot, mailbox.words, head, block.stage, lane)) {
-                __syncwarp();
-                // Where one follows another there may be more.
-                eye.many = eye.busy && eye.device;
-                eye.device = true;
-                return 1 | FROM_DEVICE;
-            }
+    const u64 from_host = asks ? peek(there + lane) : 0;
+    const u32 tries = eye.device ? 4 : 1;
+    for (u32 i = 0; i < tries; i++) {
+        const u64 control = peek(&box.control), word = peek(slot + lane);
+        if (agree(control != eye.control)) return NEWS;
+        if (take_words(word, slot, mailbox.words, head, block.stage, lane)) {
+            __syncwarp();
+            // Where one follows another there may be more.
+            eye.many = eye.busy && eye.device;
+            eye.device = true;
+            return 1 | FROM_DEVICE;
         }
     }
-    if (asks) {
-#pragma unroll
-        for (u32 k = 0; k < IN_FLIGHT; k++)
-            if (k < depth && take_words(from_host[k], there, own.in.slots.words, own.in.at, block.stage, lane)) return take_from_host(eye);
+    if (asks && take_words(from_host, there, own.in.slots.words, own.in.at, block.stage, lane)) {
+        __syncwarp();
+        eye.many = eye.busy && !eye.device;
+        eye.device = false;
+        return 1;
     }
     return 0;
 }
