@@ -11,6 +11,7 @@ use pygpukit_core::ring::mapped::{
 };
 use pygpukit_core::ring::orders::Orders;
 use pygpukit_core::ring::peer::{Full, Peer, Seen, Sent, Way};
+use pygpukit_core::ring::queue::NEVER;
 use pygpukit_core::ring::resident::{KernelProgram, Place};
 use pygpukit_core::runtime::DeviceState;
 use pygpukit_core::sync::{Park, SyncKind};
@@ -22,6 +23,7 @@ use crate::device::context;
 use crate::errors::{ToPy, check_signals};
 use crate::inside::detached;
 use crate::kernel::PyKernel;
+use crate::ring_message::MessageBase;
 
 /// Where a ring of messages is: the reader's count, the slots, how many, and words of each.
 type Ring = (usize, usize, u64, usize);
@@ -371,29 +373,29 @@ impl RingLink {
         Ok((done, fate(sent)))
     }
 
-    /// Send a message and wait for the answer. The bytes of an answer of this kind; else what became of it, as `send`,
-    /// 4 if it came back as a dead letter, or 5 if the answer has not come; and the answer or the letter.
-    #[allow(clippy::too_many_arguments)]
+    /// Send a message, whose bytes are the payload, and wait for the answer. The bytes of an answer of this kind; else what
+    /// became of it, as `send`, 4 if it came back as a dead letter, or 5 if the answer has not come; and the answer or the
+    /// letter.
     fn ask<'py>(
         &self,
         py: Python<'py>,
         actor: usize,
+        message: PyRef<'_, MessageBase>,
         payload: &[u8],
-        id: u64,
-        priority: u8,
-        deadline: u64,
         timeout: Option<f64>,
         kind: u32,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let header = self.header(actor, id, CALL, priority)?;
+        let deadline = message.deadline_ns();
+        let header = self.header(actor, message.begin_call(), CALL, message.priority())?;
         let timeout = seconds(timeout)?;
         let (sent, reply) = detached(py, || {
+            let deadline = if deadline == NEVER { 0 } else { deadline };
             let deadline = self.link.to_device(deadline, timeout, &mut check_signals)?;
             self.link.call(actor, Header { deadline, ..header }, payload, timeout, &mut check_signals)
         })?;
         match (sent, reply) {
-            (Sent::Accepted, Some(message)) if message.header.kind == kind => {
-                Ok(PyBytes::new(py, &message.payload).into_any())
+            (Sent::Accepted, Some(answer)) if answer.header.kind == kind => {
+                Ok(PyBytes::new(py, &answer.payload).into_any())
             }
             (sent, reply) => {
                 Ok((fate(sent), reply.map(|message| self.parts(py, &message))).into_pyobject(py)?.into_any())

@@ -56,6 +56,12 @@ impl MessageBase {
         self.priority.load(Ordering::Relaxed)
     }
 
+    /// Its number; its sender waits for an answer.
+    pub fn begin_call(&self) -> u64 {
+        self.flags.fetch_or(CALL, Ordering::Relaxed);
+        self.id.load(Ordering::Relaxed)
+    }
+
     /// Nanoseconds of `time.monotonic_ns()`, or `NEVER`.
     pub fn deadline_ns(&self) -> u64 {
         self.deadline.load(Ordering::Relaxed)
@@ -196,8 +202,7 @@ impl MessageBase {
 
     /// Note that the sender waits for an answer; returns the number it will carry.
     fn _call(&self) -> u64 {
-        self.flags.fetch_or(CALL, Ordering::Relaxed);
-        self.id.load(Ordering::Relaxed)
+        self.begin_call()
     }
 }
 

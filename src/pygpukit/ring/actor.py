@@ -101,7 +101,7 @@ class Actor(Protocol):
     def call(self, message: Any, timeout: float | None) -> Any:
         """Send a message and wait for its answer in this thread, which is none of an event loop's."""
 
-    def try_call(self, message: Any, number: int) -> Any:
+    def try_call(self, message: Any) -> Any:
         """Send a call if its answer may come at once: the answer, `SENT`, or None if it was not sent."""
 
     def expect(self, calls: int) -> None:

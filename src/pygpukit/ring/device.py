@@ -251,8 +251,8 @@ class DeviceRing:
         if must > free:
             raise RingError(
                 f"{must} further device actors need a block of their own, and {max(0, free)} of {most} blocks of "
-                f"{threads} threads are free on {self._sms} SMs; let actors share blocks (dedicated=False), use smaller blocks "
-                "(block_size) or give the ring more SMs (sms)"
+                f"{threads} threads are free on {self._sms} SMs; let actors share blocks (dedicated=False), use "
+                "smaller blocks (block_size) or give the ring more SMs (sms)"
             )
         chosen = []
         # Blocks that spin take turns with others on their SM: by default one in four SMs has one.

@@ -14,7 +14,7 @@ from pygpukit.errors import MessageError, RingError, UndeliveredError
 from pygpukit.ring.actor import SENT
 from pygpukit.ring.delivery import check_outcome, ended_error
 from pygpukit.ring.device import DeviceRing, Place
-from pygpukit.ring.device_mailbox import OUTCOMES, DeviceInbox, DeviceOutbox, deadline_of
+from pygpukit.ring.device_mailbox import OUTCOMES, DeviceInbox, DeviceOutbox
 from pygpukit.ring.device_tier import DeviceTier
 from pygpukit.ring.kernel import RingKernel
 from pygpukit.ring.message import Message
@@ -54,6 +54,8 @@ class DeviceActor:
 
     place: Place
     ring: DeviceRing
+    link: Any
+    """The host's end of the ring."""
 
     def __init__(
         self, kernel: RingKernel, post: Post, tier: DeviceTier, escalate: Callable[[str, BaseException], None]
@@ -70,12 +72,8 @@ class DeviceActor:
         self._escalate = escalate
         self._output = kernel.output_type
         self._launched_at = self._ended_at = 0.0
-        self._size = 0
-
-    @property
-    def link(self) -> Any:
-        """The host's end of the ring."""
-        return self.ring.link
+        self._index = 0
+        self._output_id = 0 if kernel.output_type is None else kernel.output_type.type_id
 
     def packed(self, message: Any) -> bytes:
         """A message's bytes."""
@@ -108,7 +106,11 @@ class DeviceActor:
         """Send a message and wait for its answer, in this thread."""
         if self.state is not KernelState.ACTIVE and not self.state.is_open:
             raise ended_error(self)
-        fate, answer = self._ask(message, message._call(), timeout)
+        found = self.link.ask(self._index, message, self.packed(message), timeout, self._output_id)
+        if type(found) is bytes:
+            self.answered += 1
+            return self._answer(message, found)
+        fate, answer = self._fate(message, found)
         if fate == 0:
             return answer
         if fate == _UNANSWERED:
@@ -116,7 +118,7 @@ class DeviceActor:
         check_outcome(self, OUTCOMES[fate], timeout)
         raise ended_error(self)
 
-    def try_call(self, message: Any, number: int) -> Any:
+    def try_call(self, message: Any) -> Any:
         """Send a message and wait a few microseconds for its answer, unless answers took longer lately.
 
         Returns
@@ -129,7 +131,12 @@ class DeviceActor:
             return None
         if self.state is not KernelState.ACTIVE:
             return None
-        fate, answer = self._ask(message, number, _QUICK_SECONDS)
+        found = self.link.ask(self._index, message, self.packed(message), _QUICK_SECONDS, self._output_id)
+        if type(found) is bytes:
+            self.answered += 1
+            self._misses = 0
+            return self._answer(message, found)
+        fate, answer = self._fate(message, found)
         if fate == 0:
             self._misses = 0
             return answer
@@ -137,23 +144,15 @@ class DeviceActor:
         self._pause = (1 << self._misses) - 1
         return SENT if fate == _UNANSWERED else None
 
-    def _ask(self, message: Any, number: int, timeout: float | None) -> tuple[int, Any]:
-        """Send a message and wait for its answer: what became of it, and the answer."""
+    def _answer(self, message: Any, payload: bytes) -> Any:
+        """The answer of these bytes."""
         output = self._output
-        found = self.link.ask(
-            self.place.index,
-            self.packed(message),
-            number,
-            message.priority,
-            deadline_of(message),
-            timeout,
-            0 if output is None else output.type_id,
-        )
-        if type(found) is bytes:
-            self.answered += 1
-            answer: Any = output._load(output, found, 0)  # type: ignore[union-attr]
-            answer.correlation_id = number
-            return 0, answer
+        answer: Any = output._load(output, payload, 0)  # type: ignore[union-attr]
+        answer.correlation_id = message.message_id
+        return answer
+
+    def _fate(self, message: Any, found: tuple[int, Any]) -> tuple[int, Any]:
+        """What became of a call that was not just answered, and the answer."""
         fate, parts = found
         if fate == 0:
             self.answered += 1
@@ -210,9 +209,8 @@ class DeviceActor:
             self.state = KernelState.FAILED
             raise
         self.ring = self._tier.ring
-        assert self.kernel.input_type is not None
-        assert self.kernel.input_type.dtype is not None
-        self._size = self.kernel.input_type.dtype.itemsize
+        self.link = self.ring.link
+        self._index = self.place.index
         self._launched_at = time.monotonic()
         self._tier.actors[self.place.index] = self
         self.state = KernelState.LAUNCHED

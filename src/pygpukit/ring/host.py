@@ -137,7 +137,7 @@ class HostActor:
             raise answer
         return answer
 
-    def try_call(self, message: Any, number: int) -> Any:
+    def try_call(self, message: Any) -> Any:
         """A host actor does not answer before it runs."""
         return None
 

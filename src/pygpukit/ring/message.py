@@ -18,7 +18,7 @@ import numpy as np
 from pygpukit._pygpukit_rust import MessageBase
 from pygpukit.errors import MessageError
 from pygpukit.ring.kinds import Kind, kind_of
-from pygpukit.ring.layout import Layout, bfloat16_bits, from_bfloat16_bits
+from pygpukit.ring.layout import FixedField, Layout, bfloat16_bits, from_bfloat16_bits
 
 __all__ = ["Message", "message", "require_fixed"]
 
@@ -43,7 +43,7 @@ class Message(MessageBase):
         Seconds of ``time.monotonic()`` after which the message is not delivered any more.
     """
 
-    __slots__ = ()
+    __slots__ = ("_raw",)
 
     type_id: ClassVar[int] = 0
     """Number of the class: the same wherever name and fields are."""
@@ -55,9 +55,23 @@ class Message(MessageBase):
     _kinds: ClassVar[dict[str, Kind]] = {}
     _defaults: ClassVar[dict[str, Any]] = {}
     _layout: ClassVar[Layout | None] = None
+    _lazy: ClassVar[dict[str, Callable[[Any, int], Any]]] = {}
     _load: ClassVar[Callable[..., Any]]
     _dump: ClassVar[Callable[..., None]]
     _packed: ClassVar[Callable[..., bytes]]
+
+    def __getattr__(self, name: str) -> Any:
+        # Arrays of a message that came as bytes are made when they are first looked at.
+        make = type(self)._lazy.get(name)
+        if make is None:
+            raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
+        try:
+            raw = self._raw
+        except AttributeError:
+            raise AttributeError(f"field {name!r} of this {type(self).__name__} has no value") from None
+        value = make(*raw)
+        setattr(self, name, value)
+        return value
 
     @classmethod
     def c_struct(cls) -> str:
@@ -261,6 +275,7 @@ def message(cls: type[T]) -> type[T]:
     namespace.setdefault("__init__", _make_init(cls.__name__, kinds, defaults))
     if layout is not None:
         namespace["_load"] = staticmethod(_make_load(layout))
+        namespace["_lazy"] = {field.name: _make_array(field) for field in layout.fields if field.kind.shape}
         namespace["_dump"] = _make_dump(layout, into=True)
         namespace["_packed"] = _make_dump(layout, into=False)
     bases = tuple(Message if base is object else base for base in cls.__bases__)
@@ -358,20 +373,21 @@ def _converter(where: str, name: str, kind: Kind) -> Callable[[Any], Any]:
 
 
 def _make_load(layout: Layout) -> Any:
-    names: dict[str, Any] = {"_unpack": layout.scalars.unpack_from, "_ndarray": np.ndarray}
-    names["_bf16"] = from_bfloat16_bits
+    names: dict[str, Any] = {"_unpack": layout.scalars.unpack_from, "_bf16": from_bfloat16_bits}
     scalars = [field for field in layout.fields if not field.kind.shape]
     lines = ["def _load(cls, buffer, offset):", "    self = cls.__new__(cls)"]
     if scalars:
         lines.append(f"    {''.join(f'self.{field.name}, ' for field in scalars)}= _unpack(buffer, offset)")
-    for field in layout.fields:
-        if field.kind.shape:
-            names[f"_t_{field.name}"] = field.numpy_type
-            made = f"_ndarray({field.kind.shape}, _t_{field.name}, buffer, offset + {field.offset})"
-            lines.append(f"    self.{field.name} = {made}")
-        elif field.numpy_type.name == "bfloat16":
-            lines.append(f"    self.{field.name} = _bf16(self.{field.name})")
+    lines += [f"    self.{f.name} = _bf16(self.{f.name})" for f in scalars if f.numpy_type.name == "bfloat16"]
+    if len(scalars) < len(layout.fields):
+        lines.append("    self._raw = buffer, offset")
     return _compile("_load", [*lines, "    return self"], names, layout.name)
+
+
+def _make_array(field: FixedField) -> Callable[[Any, int], Any]:
+    """A function that gives an array field of a message in a buffer."""
+    shape, kind, begin = field.kind.shape, field.numpy_type, field.offset
+    return lambda buffer, offset: np.ndarray(shape, kind, buffer, offset + begin)
 
 
 def _make_dump(layout: Layout, into: bool) -> Any:

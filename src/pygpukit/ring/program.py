@@ -71,7 +71,8 @@ class Handler:
         if not entries:
             raise RingError(
                 f"{where} has no handler: its docstring must be CUDA C++ with '__device__ void handle(const In& in, "
-                "Out& out, State& state, Context& ctx)' or 'handle_batch(const Batch& batch, State& state, Context& ctx)'"
+                "Out& out, State& state, Context& ctx)' or 'handle_batch(const Batch& batch, State& state, "
+                "Context& ctx)'"
             )
         if len(entries) > 1:
             raise RingError(f"{where} has both handle and handle_batch; write one of them")

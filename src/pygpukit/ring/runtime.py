@@ -289,7 +289,7 @@ class RingKernelRuntime:
         actor.expect(1)
         try:
             async with asyncio.timeout(timeout) if timeout is not None else nullcontext():
-                answer = actor.try_call(message, number)
+                answer = actor.try_call(message)
                 if answer is None:
                     await self.send(kernel_id, message)
                 if answer is None or answer is SENT:

@@ -228,7 +228,7 @@ def test_every_kind_of_field(dedicated: bool) -> None:
         assert (rows, client.receive(timeout=20)) == (1, got)
     assert got.h == sent.h - 1
     assert got.o[1, 2] == 2 * sent.o[0, 0]
-    for name in "abcdefgijklmqr":
+    for name in ("f4", *"abcdefgijkmqr"):
         assert getattr(got, name) == getattr(sent, name)
     assert np.array_equal(got.n, sent.n)
     assert np.array_equal(got.o[0], sent.o[0])

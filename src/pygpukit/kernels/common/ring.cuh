@@ -268,7 +268,11 @@ __device__ __noinline__ void enqueue(Engine* e, u32 actor) {
     const u64 at = atomicAdd(&e->queue_tail, 1ull);
     u64* cell = block.plan.queue + (at & block.plan.queue_mask);
     const u64 is_free = tagged((u32)at, NOBODY);
-    while (claim_if(cell, is_free, tagged((u32)at + 1, actor)) != is_free) __nanosleep(50);
+    while (claim_if(cell, is_free, tagged((u32)at + 1, actor)) != is_free) {
+        // Whoever was to empty the cell may have left; all actors are in the queue when the kernel comes back.
+        if (peek(&e->leaving) != 0) return;
+        __nanosleep(50);
+    }
 }
 // The actor in the cell of this number, NOBODY, or HOST when the kernel is to leave. One thread.
 __device__ __forceinline__ u32 dequeue(Engine* e, u64 number) {
