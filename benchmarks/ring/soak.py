@@ -38,7 +38,7 @@ MOST_UNDER_WAY = 1500
 
 LEASE = 0.5
 STOPPED = 1.3
-PATIENCE = 60.0
+PATIENCE = 20.0
 
 # A token goes on while it has hops left, one of two ways; then it is the output of where it is. FAIL is a value.
 WANDER = """
@@ -57,6 +57,8 @@ __device__ void handle(const Token& in, Token& out, State& state, Context& ctx) 
 }
 """
 FAIL = 13
+
+FAULTS = ("park", "pause", "relaunch", "add", "operate", "build", "interrupt", "stop", "fail", "expire", "narrow")
 
 
 @message
@@ -115,13 +117,16 @@ class Ledger:
 class World:
     """One runtime: a random graph of actors, threads that send, one that receives, and what disturbs them."""
 
-    def __init__(self, runtime: RingKernelRuntime, seed: int, phase: int, lease: float) -> None:
-        self.runtime, self.lease = runtime, lease
+    def __init__(
+        self, runtime: RingKernelRuntime, seed: int, phase: int, lease: float, faults: tuple[str, ...]
+    ) -> None:
+        self.runtime, self.lease, self.faults = runtime, lease, faults
         self.rng = random.Random(f"{seed} {phase}")
         self.ledger = Ledger()
         self.events: Counter[str] = Counter()
         self.errors: list[str] = []
         self.is_over = threading.Event()
+        self.doing = "the beginning"
         self.prefix = f"soak{phase}-"
         self.names: list[str] = []
         self.clients: dict[str, Any] = {}
@@ -133,7 +138,9 @@ class World:
         actor(self.prefix + "narrow", ECHO, dedicated=False, block_size=32, input_queue_size=2)
         actor(self.prefix + "wide", ECHO, dedicated=False, block_size=64, input_queue_size=ROOM)
         wanderers = [f"{self.prefix}{i}" for i in range(8)]
-        self.targets = [*wanderers, self.prefix + "narrow", self.prefix + "wide"]
+        self.targets = [*wanderers, self.prefix + "wide"]
+        if "narrow" in faults:
+            self.targets.append(self.prefix + "narrow")
         policies = ["block", "block", "reject", "reject", "drop_oldest", "drop_oldest", "drop_new", "drop_new"]
         for name, policy in zip(wanderers, policies, strict=True):
             self._define(name, policy)
@@ -193,9 +200,9 @@ class World:
     def _send_one(self, rng: random.Random) -> None:
         client = self.clients[rng.choice(self.names)]
         number = self.ledger.new()
-        value = FAIL if rng.random() < 0.01 else 0
+        value = FAIL if "fail" in self.faults and rng.random() < 0.01 else 0
         token = Token(number, rng.randrange(12), value)
-        if rng.random() < 0.05:
+        if "expire" in self.faults and rng.random() < 0.05:
             token.deadline = time.monotonic() + rng.choice([-1.0, 0.0005, 60.0])
         try:
             # False is a dead letter.
@@ -204,7 +211,7 @@ class World:
             self.ledger.note("refused", number)
             self.events[f"refused: {type(error).__name__}"] += 1
 
-    def call(self, seed: int) -> None:
+    def call(self) -> None:
         """Calls, one after the other."""
         try:
             while not self.is_over.is_set():
@@ -239,12 +246,10 @@ class World:
 
     def disturb(self) -> None:
         """One thing of many."""
-        kinds = [self.park, self.pause, self.relaunch, self.operate, self.build, self.interrupt]
-        if self.later:
-            kinds.append(self.add)
-        if self.lease == LEASE:
-            kinds.append(self.stop)
-        kind = self.rng.choice(kinds)
+        is_possible = {"add": bool(self.later), "stop": self.lease == LEASE, "fail": False, "expire": False, "narrow": False}
+        kinds = [getattr(self, name) for name in self.faults if is_possible.get(name, True)]
+        kind = self.rng.choice(kinds) if kinds else self.rest
+        self.doing = kind.__name__
         try:
             kind()
             self.events[kind.__name__] += 1
@@ -265,6 +270,10 @@ class World:
         if failed := [name for name in self.names if self.state(name) is KernelState.FAILED]:
             self._start(failed)
             self.events["failed for good"] += len(failed)
+
+    def rest(self) -> None:
+        """Nothing happens for a moment."""
+        time.sleep(0.05)
 
     def park(self) -> None:
         """The ring leaves and comes back."""
@@ -343,22 +352,21 @@ class World:
 class Soak:
     """Phases with a runtime each, and what they came to."""
 
-    def __init__(self, seed: int) -> None:
-        self.seed = seed
+    def __init__(self, seed: int, faults: tuple[str, ...]) -> None:
+        self.seed, self.faults = seed, faults
         self.fates: Counter[str] = Counter()
         self.events: Counter[str] = Counter()
         self.errors: list[str] = []
         self.given = self.lost = self.doubled = 0
         self.began = time.monotonic()
-        self.next_line = self.began + 10
 
     def phase(self, number: int, seconds: float) -> None:
         """A runtime from beginning to end."""
         lease = LEASE if number % 2 else 10.0
         with RingKernelRuntime(dead_letters=10_000_000, lease=lease) as runtime:
-            world = World(runtime, self.seed, number, lease)
-            jobs = [(world.send, (self.seed + 100 * number + at,)) for at in range(3)]
-            jobs += [(world.call, (0,)), (world.receive, ())]  # type: ignore[list-item]
+            world = World(runtime, self.seed, number, lease, self.faults)
+            jobs: list[tuple[Any, tuple[Any, ...]]] = [(world.send, (self.seed + 100 * number + at,)) for at in range(3)]
+            jobs += [(world.call, ()), (world.receive, ()), (self._watch, (world,))]
             threads = [threading.Thread(target=job, args=given) for job, given in jobs]
             for thread in threads:
                 thread.start()
@@ -366,7 +374,6 @@ class Soak:
             try:
                 while time.monotonic() < end and not world.errors:
                     world.disturb()
-                    self._line(world)
             finally:
                 world.is_over.set()
                 for thread in threads:
@@ -377,12 +384,15 @@ class Soak:
         self._count(world, letters)
         self.events["launches of the kernel"] += launches
 
-    def _line(self, world: World) -> None:
-        if time.monotonic() > self.next_line:
-            self.next_line += 10
+    def _watch(self, world: World) -> None:
+        """Say every 10 seconds how it goes, also when nothing goes any more."""
+        while not world.is_over.wait(10):
+            status = world.runtime._tier.ring.link.status()
             print(
                 f"  -- {time.monotonic() - self.began:.0f} s: {self.given + world.ledger.given} messages, "
-                f"{world.under_way()} under way, {world.letters()} dead letters, {dict(world.events)}",
+                f"{world.under_way()} under way, {world.letters()} dead letters, in {world.doing}; "
+                f"{status['launches']} launches, up {status['up']}, stuck {status['stuck']}, "
+                f"{status['orders_pending']} orders; {dict(world.events)}",
                 flush=True,
             )
 
@@ -413,11 +423,15 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=180.0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--phases", type=int, default=6, help="runtimes, one after the other; every second is stopped")
+    parser.add_argument("--faults", default=",".join(FAULTS), help="which, with commas")
     parser.add_argument("--json", type=Path, help="write the rows here")
     options = parser.parse_args()
     # A shell's background job ignores it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    soak = Soak(options.seed)
+    faults = tuple(filter(None, options.faults.split(",")))
+    if unknown := [name for name in faults if name not in FAULTS]:
+        parser.error(f"there is no fault {unknown}; there is {', '.join(FAULTS)}")
+    soak = Soak(options.seed, faults)
     for number in range(options.phases):
         soak.phase(number, options.seconds / options.phases)
     report = Report()
@@ -429,7 +443,7 @@ def main() -> int:
         report.add(f"soak: {name}", count, 1.0, "", 0, at_least=True)
     for error in soak.errors[:20]:
         print(error)
-    given = f"--seconds {options.seconds:g} --seed {options.seed} --phases {options.phases}"
+    given = f"--seconds {options.seconds:g} --seed {options.seed} --phases {options.phases} --faults {options.faults}"
     return report.finish(options.json, f"python benchmarks/ring/soak.py {given}")
 
 
