@@ -339,6 +339,8 @@ template <class P> __device__ __forceinline__ void serve_all(Context& ctx) {
         backoff.reset();
         Box& box = block.plan.boxes[index];
         const u64 control = __shfl_sync(~0u, peek(&box.control), 0);
+        // Whoever put it into the queue changed this word after the block that had the actor before left it behind.
+        load(&box.word);
         const Fixed fixed = fixed_of(box);
         copy_words(&own, &block.plan.owners[index], sizeof(Owner), ctx.lane, blockDim.x);
         ctx.self = index;
@@ -379,9 +381,10 @@ template <class P> __device__ __forceinline__ void serve_all(Context& ctx) {
         }
         __syncthreads();
         copy_words(&block.plan.owners[index], &own, sizeof(Owner), ctx.lane, blockDim.x);
-        __threadfence();
         __syncthreads();
         if (ctx.lane == 0) {
+            // After the barrier, so that it is for what all threads wrote.
+            __threadfence();
             bool again = own.waiting != 0;
             if (!again && runs) {
                 // Idle only if nothing was claimed meanwhile, be it written yet or not.
@@ -398,6 +401,8 @@ template <class P> __device__ __forceinline__ void serve_all(Context& ctx) {
 
 template <class P> __device__ __forceinline__ void run(Engine* engine, u64 launch) {
     copy_words(&block.plan, &engine->plan, sizeof(Plan), threadIdx.x, blockDim.x);
+    // All of it, for it is read as a whole.
+    for (u32 i = threadIdx.x; i < sizeof(block.ready) / 4; i += blockDim.x) ((u32*)block.ready)[i] = 0;
     __syncthreads();
     Owner& own = block.owner;
     Context ctx;
@@ -415,7 +420,6 @@ template <class P> __device__ __forceinline__ void run(Engine* engine, u64 launc
         __syncthreads();
         ctx.state = own.state_bytes <= STATE_BYTES ? block.state : own.state;
         if (ctx.lane < 32) load_state(ctx.state, ctx.lane);
-        if (ctx.lane == 0) block.ready[TO_HOST].left = block.ready[TO_ACTOR].left = 0;
         __syncthreads();
         if (ctx.lane < ctx.width) serve_one<P>(ctx);
         __syncthreads();
@@ -429,11 +433,12 @@ template <class P> __device__ __forceinline__ void run(Engine* engine, u64 launc
     } else {
         serve_all<P>(ctx);
     }
-    __threadfence();
     __syncthreads();
     u32 why = 0;
     if (threadIdx.x == 0) {
         why = peek(&engine->leaving);
+        // After the barrier, so that it is for what all threads did.
+        __threadfence();
         block.found[1] = atomicAdd(&engine->left, 1) == gridDim.x - 1;
         __threadfence();
     }
