@@ -74,6 +74,7 @@ __device__ __noinline__ void obey(u32 self, char* state, u64 control, u32 lane) 
     __syncwarp();
     if (own.mode == FAILED || own.mode == ENDED) return acknowledge(self, own.mode, lane);
     if (wanted == DRAINING) {
+        __syncwarp();
         if (lane == 0) own.mode = DRAINING;
         __syncwarp();
         return;

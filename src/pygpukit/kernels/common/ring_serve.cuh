@@ -251,6 +251,8 @@ template <class P> __device__ __forceinline__ void serve_one(Context& ctx) {
     eye.port = own.in.slots.base != 0;
     eye.trims = fixed.full == DROP_OLDEST;
     eye.device = eye.many = eye.idle = eye.busy = false;
+    // The first warp changes what all have read.
+    ctx.sync();
     for (;;) {
         u32 found = 0;
         if (ctx.lane < 32) {

@@ -35,6 +35,7 @@ __device__ __noinline__ void warden(Engine* engine, u32 lane) {
     const u64 started = now();
     u64 beaten = 0, host_beat = 0, heard = started, at = e.common_in.at;
     if (lane == 0) route.to = NOBODY;
+    __syncwarp();
     for (;;) {
         u32 why = 0;
         bool news = false;
