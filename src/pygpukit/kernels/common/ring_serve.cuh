@@ -25,15 +25,24 @@ template <class In, class Out> struct Batch {
     __device__ const Header& header(u32 i) const { return *run.asked(i); }
 };
 
+// Is the message's deadline over? Clocks of threads differ, so one decides. The whole group.
+__device__ __noinline__ bool is_late(const Context& ctx) {
+    if (ctx.lane == 0) block.found[1] = now() > ctx.header().deadline;
+    ctx.sync();
+    const bool late = block.found[1] != 0;
+    ctx.sync();
+    return late;
+}
+
 // Handle the messages in the stage until one has to wait. Returns how many are done with. The whole group.
 template <class P> __device__ __forceinline__ u32 handle(Context& ctx, u32 type, u32 count) {
     Owner& own = block.owner;
     const u64 began = clock64();
     u32 done = 0;
+    bool waits;
     do {
         ctx.at = done * RING_STRIDE;
-        const u64 deadline = ctx.header().deadline;
-        if (deadline != 0 && now() > deadline) {
+        if (ctx.header().deadline != 0 && is_late(ctx)) {
             if (ctx.lane < 32) discard(ctx.engine, &ctx.header(), EXPIRED, EXPIRED_COUNT, ctx.lane);
         } else {
             P::dispatch(type, ctx);
@@ -51,12 +60,16 @@ template <class P> __device__ __forceinline__ u32 handle(Context& ctx, u32 type,
                     begin_anew(ctx.self, ctx.state, ctx.lane);
                 }
                 ctx.sync();
-                if (own.mode == FAILED) return done + 1;
+                const bool failed = own.mode == FAILED;
+                ctx.sync();
+                if (failed) return done + 1;
             }
         }
         done++;
+        // Read before the first warp goes on and delivers what waits.
+        waits = own.waiting != 0;
         ctx.sync();
-    } while (done < count && own.waiting == 0);
+    } while (done < count && !waits);
     if (ctx.lane == 0) own.figures[BUSY] += clock64() - began;
     return done;
 }
