@@ -7,10 +7,12 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import pygpukit as gp
+from pygpukit.ring import device as ring_device
 
 HERE = Path(__file__).resolve().parent
 
@@ -31,6 +33,22 @@ def device(request: pytest.FixtureRequest) -> str:
 def dedicated(request: pytest.FixtureRequest) -> bool:
     """Does the actor have a block of its own?"""
     return bool(request.param)
+
+
+@pytest.fixture(params=range(3), ids="seed {}".format)
+def schedule(request: pytest.FixtureRequest, device: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """A seed for the order of warps and blocks of the test's rings, whose races are found too."""
+    if device != "cpu":
+        pytest.skip("a GPU has its own order")
+    seed, compiled = int(request.param), []
+
+    def fuzzed(source: str, **options: Any) -> Any:
+        compiled.append(source)
+        return gp.jit(source, **options, check="fuzz", seed=seed)
+
+    monkeypatch.setattr(ring_device, "jit", fuzzed)
+    yield seed
+    assert compiled, "the rings of this test did not run in a random order"
 
 
 @pytest.fixture

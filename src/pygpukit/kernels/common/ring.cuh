@@ -542,8 +542,10 @@ __device__ __noinline__ void put(Engine* e, const void* payload, u32 lane) {
     const Route& route = block.owner.route;
     if (to != HOST) {
         if (to >= block.plan.actors) return bury(e, payload, UNKNOWN, lane);
+        // Read by all before it changes: compilers have all lanes read what one needs.
+        const bool is_there = route.to == to;
         __syncwarp();
-        if (lane == 0 && route.to != to) find_route(to);
+        if (lane == 0 && !is_there) find_route(to);
         __syncwarp();
         if (route.type != block.header.type) return bury(e, payload, WRONG_TYPE, lane);
     }

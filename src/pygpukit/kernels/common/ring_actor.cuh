@@ -18,6 +18,8 @@ __device__ __forceinline__ u64 events() {
 // What is true of the actor now, for the host: two lines. One warp.
 __device__ __noinline__ void show(u32 self, u32 lane) {
     Owner& own = block.owner;
+    // Whether to show is decided by figures that change now: all lanes have to have read them.
+    __syncwarp();
     if (lane == 0) {
         const u64 depth = (peek(&block.plan.boxes[self].word) >> 1) - own.head;
         own.figures[DEPTH] = depth;
@@ -72,6 +74,7 @@ __device__ __noinline__ void obey(u32 self, char* state, u64 control, u32 lane) 
     __syncwarp();
     if (own.mode == FAILED || own.mode == ENDED) return acknowledge(self, own.mode, lane);
     if (wanted == DRAINING) {
+        __syncwarp();
         if (lane == 0) own.mode = DRAINING;
         __syncwarp();
         return;

@@ -25,15 +25,24 @@ template <class In, class Out> struct Batch {
     __device__ const Header& header(u32 i) const { return *run.asked(i); }
 };
 
+// Is the message's deadline over? Clocks of threads differ, so one decides. The whole group.
+__device__ __noinline__ bool is_late(const Context& ctx) {
+    if (ctx.lane == 0) block.found[1] = now() > ctx.header().deadline;
+    ctx.sync();
+    const bool late = block.found[1] != 0;
+    ctx.sync();
+    return late;
+}
+
 // Handle the messages in the stage until one has to wait. Returns how many are done with. The whole group.
 template <class P> __device__ __forceinline__ u32 handle(Context& ctx, u32 type, u32 count) {
     Owner& own = block.owner;
     const u64 began = clock64();
     u32 done = 0;
+    bool waits;
     do {
         ctx.at = done * RING_STRIDE;
-        const u64 deadline = ctx.header().deadline;
-        if (deadline != 0 && now() > deadline) {
+        if (ctx.header().deadline != 0 && is_late(ctx)) {
             if (ctx.lane < 32) discard(ctx.engine, &ctx.header(), EXPIRED, EXPIRED_COUNT, ctx.lane);
         } else {
             P::dispatch(type, ctx);
@@ -51,12 +60,16 @@ template <class P> __device__ __forceinline__ u32 handle(Context& ctx, u32 type,
                     begin_anew(ctx.self, ctx.state, ctx.lane);
                 }
                 ctx.sync();
-                if (own.mode == FAILED) return done + 1;
+                const bool failed = own.mode == FAILED;
+                ctx.sync();
+                if (failed) return done + 1;
             }
         }
         done++;
+        // Read before the first warp goes on and delivers what waits.
+        waits = own.waiting != 0;
         ctx.sync();
-    } while (done < count && own.waiting == 0);
+    } while (done < count && !waits);
     if (ctx.lane == 0) own.figures[BUSY] += clock64() - began;
     return done;
 }
@@ -227,6 +240,8 @@ template <class P> __device__ __forceinline__ void serve_one(Context& ctx) {
     eye.port = own.in.slots.base != 0;
     eye.trims = fixed.full == DROP_OLDEST;
     eye.device = eye.many = eye.idle = eye.busy = false;
+    // The first warp changes what all have read.
+    ctx.sync();
     for (;;) {
         u32 found = 0;
         if (ctx.lane < 32) {
@@ -315,6 +330,8 @@ template <class P> __device__ __forceinline__ void serve_all(Context& ctx) {
         backoff.reset();
         Box& box = block.plan.boxes[index];
         const u64 control = __shfl_sync(~0u, peek(&box.control), 0);
+        // Whoever put it into the queue changed this word after the block that had the actor before left it behind.
+        load(&box.word);
         const Fixed fixed = fixed_of(box);
         copy_words(&own, &block.plan.owners[index], sizeof(Owner), ctx.lane, blockDim.x);
         ctx.self = index;
@@ -355,9 +372,10 @@ template <class P> __device__ __forceinline__ void serve_all(Context& ctx) {
         }
         __syncthreads();
         copy_words(&block.plan.owners[index], &own, sizeof(Owner), ctx.lane, blockDim.x);
-        __threadfence();
         __syncthreads();
         if (ctx.lane == 0) {
+            // After the barrier, so that it is for what all threads wrote.
+            __threadfence();
             bool again = own.waiting != 0;
             if (!again && runs) {
                 // Idle only if nothing was claimed meanwhile, be it written yet or not.
@@ -374,6 +392,8 @@ template <class P> __device__ __forceinline__ void serve_all(Context& ctx) {
 
 template <class P> __device__ __forceinline__ void run(Engine* engine, u64 launch) {
     copy_words(&block.plan, &engine->plan, sizeof(Plan), threadIdx.x, blockDim.x);
+    // All of it, for it is read as a whole.
+    for (u32 i = threadIdx.x; i < sizeof(block.ready) / 4; i += blockDim.x) ((u32*)block.ready)[i] = 0;
     __syncthreads();
     Owner& own = block.owner;
     Context ctx;
@@ -391,7 +411,6 @@ template <class P> __device__ __forceinline__ void run(Engine* engine, u64 launc
         __syncthreads();
         ctx.state = own.state_bytes <= STATE_BYTES ? block.state : own.state;
         if (ctx.lane < 32) load_state(ctx.state, ctx.lane);
-        if (ctx.lane == 0) block.ready[TO_HOST].left = block.ready[TO_ACTOR].left = 0;
         __syncthreads();
         if (ctx.lane < ctx.width) serve_one<P>(ctx);
         __syncthreads();
@@ -405,11 +424,12 @@ template <class P> __device__ __forceinline__ void run(Engine* engine, u64 launc
     } else {
         serve_all<P>(ctx);
     }
-    __threadfence();
     __syncthreads();
     u32 why = 0;
     if (threadIdx.x == 0) {
         why = peek(&engine->leaving);
+        // After the barrier, so that it is for what all threads did.
+        __threadfence();
         block.found[1] = atomicAdd(&engine->left, 1) == gridDim.x - 1;
         __threadfence();
     }

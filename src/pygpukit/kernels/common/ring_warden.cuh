@@ -18,8 +18,9 @@ __device__ __noinline__ u32 carry_out(Engine* e, const u64* order) {
     if (verb == TRIM) {
         atomicAdd(&box.trim_host, order[2]);
     } else {
-        box.wanted = (u32)order[2];
-        box.drain_at = order[4];
+        // The actor may be reading what was ordered before.
+        *(volatile u32*)&box.wanted = (u32)order[2];
+        poke(&box.drain_at, order[4]);
         store(&box.control, order[3] << 1);
     }
     schedule(e, (u32)order[1]);
@@ -34,6 +35,7 @@ __device__ __noinline__ void warden(Engine* engine, u32 lane) {
     const u64 started = now();
     u64 beaten = 0, host_beat = 0, heard = started, at = e.common_in.at;
     if (lane == 0) route.to = NOBODY;
+    __syncwarp();
     for (;;) {
         u32 why = 0;
         bool news = false;
