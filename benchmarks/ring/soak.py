@@ -2,8 +2,8 @@
 
 python benchmarks/ring/soak.py --seconds 180 --seed 1 --json benchmarks/results/h200-ring-soak.json
 
-Threads send into a random graph of actors while the ring parks, actors stand still, end, fail and are launched again, new
-types come, other kernels are built and run, calls are interrupted and the process is stopped for longer than its lease.
+Threads send into a random graph of actors while the ring parks, actors stand still, end, fail and are launched again,
+new types come, other kernels are built and run, calls are interrupted and the process is stopped for longer than its lease.
 Every message has a number. It comes out once, or is a dead letter, or was refused to its sender.
 """
 
@@ -246,7 +246,8 @@ class World:
 
     def disturb(self) -> None:
         """One thing of many."""
-        is_possible = {"add": bool(self.later), "stop": self.lease == LEASE, "fail": False, "expire": False, "narrow": False}
+        never = dict.fromkeys(("fail", "expire", "narrow"), False)
+        is_possible = {"add": bool(self.later), "stop": self.lease == LEASE, **never}
         kinds = [getattr(self, name) for name in self.faults if is_possible.get(name, True)]
         kind = self.rng.choice(kinds) if kinds else self.rest
         self.doing = kind.__name__
@@ -365,7 +366,8 @@ class Soak:
         lease = LEASE if number % 2 else 10.0
         with RingKernelRuntime(dead_letters=10_000_000, lease=lease) as runtime:
             world = World(runtime, self.seed, number, lease, self.faults)
-            jobs: list[tuple[Any, tuple[Any, ...]]] = [(world.send, (self.seed + 100 * number + at,)) for at in range(3)]
+            first = self.seed + 100 * number
+            jobs: list[tuple[Any, tuple[Any, ...]]] = [(world.send, (first + at,)) for at in range(3)]
             jobs += [(world.call, ()), (world.receive, ()), (self._watch, (world,))]
             threads = [threading.Thread(target=job, args=given) for job, given in jobs]
             for thread in threads:
