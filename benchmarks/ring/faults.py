@@ -230,7 +230,9 @@ class Faults:
         code, out, err = child.end()
         assert code == 0, out + err
         assert out.startswith("equal"), out + err
-        self.add("stopped: until the ring had ended with equal counts", time.perf_counter() - began, 10.0, said=out.strip())
+        self.add(
+            "stopped: until the ring had ended with equal counts", time.perf_counter() - began, 10.0, said=out.strip()
+        )
 
     def wild(self) -> None:
         """A handler writes out of bounds: all actors are FAILED with an error, and the process ends by itself."""

@@ -249,7 +249,13 @@ class World:
 
     def disturb(self) -> None:
         """One thing of many."""
-        is_possible = {"add": bool(self.later), "stop": self.lease == LEASE, "fail": False, "expire": False, "narrow": False}
+        is_possible = {
+            "add": bool(self.later),
+            "stop": self.lease == LEASE,
+            "fail": False,
+            "expire": False,
+            "narrow": False,
+        }
         kinds = [getattr(self, name) for name in self.faults if is_possible.get(name, True)]
         kind = self.rng.choice(kinds) if kinds else self.rest
         self.doing = kind.__name__
@@ -370,7 +376,9 @@ class Soak:
             world = World(runtime, self.seed, number, lease, self.faults)
             watch = threading.Thread(target=self._watch, args=(world,))
             watch.start()
-            jobs: list[tuple[Any, tuple[Any, ...]]] = [(world.send, (self.seed + 100 * number + at,)) for at in range(3)]
+            jobs: list[tuple[Any, tuple[Any, ...]]] = [
+                (world.send, (self.seed + 100 * number + at,)) for at in range(3)
+            ]
             jobs += [(world.call, ()), (world.receive, ())]
             threads = [threading.Thread(target=job, args=given) for job, given in jobs]
             for thread in threads:
