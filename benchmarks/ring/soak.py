@@ -3,8 +3,8 @@
 python benchmarks/ring/soak.py --seconds 180 --seed 1 --json benchmarks/results/h200-ring-soak.json
 
 Threads send into a random graph of actors while the ring parks, actors stand still, end, fail and are launched again,
-new types come, other kernels are built and run, calls are interrupted and the process is stopped for longer than its lease.
-Every message has a number. It comes out once, or is a dead letter, or was refused to its sender.
+new types come, other kernels are built and run, calls are interrupted and the process is stopped for longer than its
+lease. Every message has a number. It comes out once, or is a dead letter, or was refused to its sender.
 """
 
 from __future__ import annotations
