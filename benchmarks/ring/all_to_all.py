@@ -3,8 +3,8 @@
 python benchmarks/ring/all_to_all.py --seconds 120 --actors 1000 --json benchmarks/results/h200-ring-all-to-all.json
 python benchmarks/ring/all_to_all.py --seconds 0 --ring 100000
 
-The host walks the same ways, so it knows what each actor must have got. A mailbox has room for all tokens of a round,
-so no actor ever waits for another, and none can wait in a circle.
+The host walks the same ways, so it knows what each actor must have got. A mailbox has room for all tokens of a round:
+no actor ever waits for another, and none can wait in a circle.
 """
 
 from __future__ import annotations

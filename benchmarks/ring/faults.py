@@ -125,14 +125,12 @@ try:
     line("it stands still")
 except TimeoutError as error:
     line("TimeoutError", error)
-link = runtime._tier.ring.link
-try:
-    line("left", link.down(1.0))
-except Exception as error:
-    line(type(error).__name__, error)
+link, end = runtime._tier.ring.link, time.monotonic() + 3
+while not link.status()["stuck"] and time.monotonic() < end:
+    time.sleep(0.01)
 line("stuck", link.status()["stuck"])
 runtime.abort()
-line(state_of(runtime, "spin"), state_of(runtime, "echo"))
+line(state_of(runtime, "spin", 10), state_of(runtime, "echo", 1), link.failure())
 line("end")
 """
 TWO = """
@@ -232,8 +230,9 @@ class Faults:
         code, out, err = child.end()
         assert code == 0, out + err
         assert out.startswith("equal"), out + err
-        took = time.perf_counter() - began
-        self.add("stopped: until the ring had ended with equal counts", took, 10.0, said=out.strip())
+        self.add(
+            "stopped: until the ring had ended with equal counts", time.perf_counter() - began, 10.0, said=out.strip()
+        )
 
     def wild(self) -> None:
         """A handler writes out of bounds: all actors are FAILED with an error, and the process ends by itself."""
@@ -256,8 +255,8 @@ class Faults:
         code, out, err = child.end()
         said = out.strip().split("\n")
         assert said[0].startswith("TimeoutError"), out + err
-        assert "stuck True" in said, out + err
-        assert "FAILED FAILED" in said, out + err
+        self.report.add("endless handler: status says stuck", "stuck True" in said, 1.0, "", 1, at_least=True)
+        assert any(one.startswith("FAILED FAILED") for one in said), out + err
         assert said[-1] == "end", out + err
         seconds = time.perf_counter() - began
         self.add("endless handler: until the process has ended", seconds, 45.0, said=out.strip(), code=str(code))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import faulthandler
 import itertools
 import os
 import random
@@ -39,6 +40,7 @@ MOST_UNDER_WAY = 1500
 LEASE = 0.5
 STOPPED = 1.3
 PATIENCE = 20.0
+STANDSTILL = 60.0
 
 # A token goes on while it has hops left, one of two ways; then it is the output of where it is. FAIL is a value.
 WANDER = """
@@ -126,6 +128,7 @@ class World:
         self.events: Counter[str] = Counter()
         self.errors: list[str] = []
         self.is_over = threading.Event()
+        self.is_gone = threading.Event()
         self.doing = "the beginning"
         self.prefix = f"soak{phase}-"
         self.names: list[str] = []
@@ -246,8 +249,13 @@ class World:
 
     def disturb(self) -> None:
         """One thing of many."""
-        never = dict.fromkeys(("fail", "expire", "narrow"), False)
-        is_possible = {"add": bool(self.later), "stop": self.lease == LEASE, **never}
+        is_possible = {
+            "add": bool(self.later),
+            "stop": self.lease == LEASE,
+            "fail": False,
+            "expire": False,
+            "narrow": False,
+        }
         kinds = [getattr(self, name) for name in self.faults if is_possible.get(name, True)]
         kind = self.rng.choice(kinds) if kinds else self.rest
         self.doing = kind.__name__
@@ -366,9 +374,12 @@ class Soak:
         lease = LEASE if number % 2 else 10.0
         with RingKernelRuntime(dead_letters=10_000_000, lease=lease) as runtime:
             world = World(runtime, self.seed, number, lease, self.faults)
-            first = self.seed + 100 * number
-            jobs: list[tuple[Any, tuple[Any, ...]]] = [(world.send, (first + at,)) for at in range(3)]
-            jobs += [(world.call, ()), (world.receive, ()), (self._watch, (world,))]
+            watch = threading.Thread(target=self._watch, args=(world,))
+            watch.start()
+            jobs: list[tuple[Any, tuple[Any, ...]]] = [
+                (world.send, (self.seed + 100 * number + at,)) for at in range(3)
+            ]
+            jobs += [(world.call, ()), (world.receive, ())]
             threads = [threading.Thread(target=job, args=given) for job, given in jobs]
             for thread in threads:
                 thread.start()
@@ -380,15 +391,21 @@ class Soak:
                 world.is_over.set()
                 for thread in threads:
                     thread.join()
+            world.doing = "the end"
             world.settle()
             letters = [(one.message.id, one.reason) for one in runtime.dead_letters()]
             launches = runtime._tier.ring.link.status()["launches"]
+            world.is_gone.set()
+            watch.join()
         self._count(world, letters)
         self.events["launches of the kernel"] += launches
 
     def _watch(self, world: World) -> None:
-        """Say every 10 seconds how it goes, also when nothing goes any more."""
-        while not world.is_over.wait(10):
+        """Say every 10 seconds how it goes; end the process when nothing goes any more, which nothing else may."""
+        before, same = -1, 0
+        while not world.is_gone.wait(10):
+            settled = world.ledger.settled + world.letters()
+            before, same = settled, same + 1 if settled == before else 0
             status = world.runtime._tier.ring.link.status()
             print(
                 f"  -- {time.monotonic() - self.began:.0f} s: {self.given + world.ledger.given} messages, "
@@ -397,6 +414,13 @@ class Soak:
                 f"{status['orders_pending']} orders; {dict(world.events)}",
                 flush=True,
             )
+            if same * 10 >= STANDSTILL:
+                print(f"nothing has moved for {STANDSTILL:g} s; actors that have messages:", flush=True)
+                for name, one in world.runtime.get_all_telemetry().items():
+                    if one.input_depth or one.output_depth:
+                        print(f"  {name}: {one.state.name}, in {one.input_depth}, out {one.output_depth}", flush=True)
+                faulthandler.dump_traceback()
+                os._exit(1)
 
     def _count(self, world: World, letters: list[tuple[int, str]]) -> None:
         every = Counter(number for numbers in world.ledger.fates.values() for number in numbers)
