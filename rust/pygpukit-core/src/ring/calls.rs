@@ -48,14 +48,11 @@ impl Link {
             Full::DropOldest => timeout.or(Some(TRIMMED)),
         };
         let began = Instant::now();
-        let (mut looked, mut trimmed) = (began, 0);
+        let mut looked = began;
         loop {
-            if peer.full == Full::DropOldest && done >= trimmed {
-                // Room for as many as fit at a time, asked for once.
-                let missing = (count - done).min(peer.room.max(1));
-                if self.orders.try_push([TRIM, actor as u64, missing, 0, 0]).is_some() {
-                    trimmed = done + missing;
-                }
+            if peer.full == Full::DropOldest {
+                // For as many as fit at a time.
+                self.ask_for_room(peer, actor, (count - done).min(peer.room.max(1)));
             }
             self.drain();
             let now = Instant::now();
@@ -75,6 +72,18 @@ impl Link {
             if done == count {
                 return Ok((done, Sent::Accepted));
             }
+        }
+    }
+
+    /// Have the oldest messages go, once for every new one: whoever gives up leaves the room to the next.
+    fn ask_for_room(&self, peer: &Peer, actor: usize, missing: u64) {
+        let mut asked = peer.asked.lock();
+        let sent = *peer.sent.lock();
+        let until = sent + missing;
+        // So many have to be gone then, handled or not.
+        let gone = until.saturating_sub(peer.room);
+        if until > *asked && self.orders.try_push([TRIM, actor as u64, gone, 0, 0]).is_some() {
+            *asked = until;
         }
     }
 

@@ -105,6 +105,8 @@ pub struct Peer {
     pub bytes: usize,
     pub kind: u32,
     pub(super) sent: Mutex<u64>,
+    /// Up to which of them room was asked for.
+    pub(super) asked: Mutex<u64>,
     pub(super) refused: AtomicU64,
     pub(super) output: Mutex<VecDeque<Message>>,
     /// Who wants its output: threads that sleep, and event loops.
@@ -115,9 +117,10 @@ pub struct Peer {
 
 impl Peer {
     pub fn new(seen: Seen, taken: Word, way: Way, room: u64, full: Full, bytes: usize, kind: u32) -> Peer {
-        let (sent, refused, output) = (Mutex::new(0), AtomicU64::new(0), Mutex::default());
+        let (sent, asked) = (Mutex::new(0), Mutex::new(0));
+        let (refused, output) = (AtomicU64::new(0), Mutex::default());
         let (awaited, watched) = (AtomicU32::new(0), AtomicU32::new(0));
-        Peer { seen, taken, way, room, full, bytes, kind, sent, refused, output, awaited, watched }
+        Peer { seen, taken, way, room, full, bytes, kind, sent, asked, refused, output, awaited, watched }
     }
 
     /// What the host sent, what it could not send, and what waits to be received.

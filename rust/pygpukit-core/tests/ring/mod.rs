@@ -224,7 +224,9 @@ impl Fake {
             }
             TRIM => {
                 self.trims.lock().unwrap().push((actor, what));
-                self.seen(actor, 3).add(what);
+                // So many are gone.
+                let gone = self.seen(actor, 3);
+                gone.add(what.saturating_sub(gone.load()));
             }
             CLOCK => self.shared.word(CLOCK_WORD).store(monotonic_ns() + AHEAD),
             TRAP => self.fault.store(true, Ordering::Release),

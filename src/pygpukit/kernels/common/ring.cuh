@@ -146,7 +146,7 @@ struct Box {
     u64 head;     // messages taken
     u64 control;  // twice the number of the host's last order, and whether the block is to leave
     u64 drain_at;
-    u64 trim, trim_host;  // messages that shall make room for newer ones of actors, and of the host
+    u64 trim, trim_host;  // messages that shall make room for those of actors; how many of the host's shall be gone
     u32 wanted, spare0;
     u64 spare1[9];
     Fixed fixed;

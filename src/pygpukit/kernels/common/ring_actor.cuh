@@ -146,57 +146,47 @@ __device__ __forceinline__ void release(u32 self, bool device, u32 count) {
     }
 }
 
-// Messages that have to go from a ring of tagged words, whose reader is at `at`, for `wanted` new ones. One thread.
-__device__ __forceinline__ u64 excess(const Slots slots, u64 at, u64 wanted) {
-    const u64 size = (u64)slots.mask + 1;
-    if (wanted > size) wanted = size;
-    u64 free = 0;
-    for (u64 last = at + slots.mask; free < wanted && (u32)(peek(slots.at(last - free)) >> 32) != tag_of(last - free);) free++;
-    return wanted - free;
+// Is somebody waiting for room? One warp.
+__device__ __forceinline__ bool wants_room(const Box& box) {
+    return agree(peek(&box.trim) != 0 || peek(&box.trim_host) > block.owner.figures[FROM_HOST]);
 }
 
-// Senders wait for room, and the oldest messages have to go. One warp.
+// Senders wait for room, and the oldest messages have to go. What is not there yet goes the next time. One warp.
 __device__ __noinline__ void trim(Engine* e, u32 self, u32 lane) {
     Owner& own = block.owner;
     Box& box = block.plan.boxes[self];
-    u64 few = 0, few_of_host = 0;
+    const Fixed fixed = fixed_of(box);
+    u64 few = 0, gone = 0;
     if (lane == 0) {
         few = atomicExch(&box.trim, 0ull);
-        few_of_host = atomicExch(&box.trim_host, 0ull);
+        gone = peek(&box.trim_host);
     }
     few = __shfl_sync(~0u, few, 0);
-    few_of_host = __shfl_sync(~0u, few_of_host, 0);
+    gone = __shfl_sync(~0u, gone, 0);
     Header* header = (Header*)block.stage;
-    u64 gone = lane == 0 && few_of_host > 0 && own.in.slots.base ? excess(own.in.slots, own.in.at, few_of_host) : 0;
-    for (gone = __shfl_sync(~0u, gone, 0); gone > 0; gone--) {
+    Bulk& bulk = own.bulk_in;
+    const bool port = own.in.slots.base != 0, plain = bulk.base != 0;
+    while (port && own.figures[FROM_HOST] < gone) {
         if (read_words<1>(own.in.slots, own.in.at, lane) == 0) break;
         discard(e, header, OLDEST, DISPLACED, lane);
         if (lane == 0) release(self, false, 1);
         __syncwarp();
     }
-    Bulk& bulk = own.bulk_in;
-    gone = 0;
-    if (lane == 0 && few_of_host > 0 && bulk.base) {
-        const u64 size = bulk.mask + 1, wanted = few_of_host < size ? few_of_host : size, there = load_host(bulk.tail) - bulk.at;
-        gone = there + wanted > size ? there + wanted - size : 0;
-    }
-    for (gone = __shfl_sync(~0u, gone, 0); gone > 0; gone--) {
+    while (plain && own.figures[FROM_HOST] < gone) {
+        if (agree(load_host(bulk.tail) == bulk.at)) break;
         copy_words(header, bulk.base + (bulk.at & bulk.mask) * bulk.stride, bulk.stride, lane, 32);
         __syncwarp();
         discard(e, header, OLDEST, DISPLACED, lane);
         if (lane == 0) poke(bulk.head, ++bulk.at);
         __syncwarp();
     }
-    const Fixed fixed = fixed_of(box);
-    const bool has_rings = own.in.slots.base || bulk.base;
-    while (agree((few > 0 && (peek(&box.word) >> 1) - own.head >= fixed.limit) || (few_of_host > 0 && !has_rings))) {
+    const bool shares = !port && !plain;
+    while (agree((few > 0 && (peek(&box.word) >> 1) - own.head >= fixed.limit) || (shares && own.figures[FROM_HOST] < gone))) {
         if (read_words<1>(fixed.slots, own.head, lane) == 0) break;
-        const bool of_host = header->source == HOST;
         discard(e, header, OLDEST, DISPLACED, lane);
         if (lane == 0) release(self, true, 1);
         __syncwarp();
         if (few > 0) few--;
-        if (of_host && few_of_host > 0) few_of_host--;
     }
     show(self, lane);
 }

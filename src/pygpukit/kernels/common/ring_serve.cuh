@@ -251,7 +251,7 @@ template <class P> __device__ __forceinline__ void serve_one(Context& ctx) {
             if (ready && !bulk) found = look(box, fixed.slots, eye, ctx.lane);
             else if (agree(peek(&box.control) != eye.control)) found = NEWS;
             else if (ready) found = 1;
-            if (eye.trims && agree(peek(&box.trim) + peek(&box.trim_host) != 0)) {
+            if (eye.trims && wants_room(box)) {
                 trim(ctx.engine, ctx.self, ctx.lane);
                 found &= NEWS;
             }
@@ -347,7 +347,7 @@ template <class P> __device__ __forceinline__ void serve_all(Context& ctx) {
                 __threadfence();
                 obey(index, ctx.state, control, ctx.lane);
             }
-            if (fixed.full == DROP_OLDEST && agree(peek(&box.trim) + peek(&box.trim_host) != 0)) trim(e, index, ctx.lane);
+            if (fixed.full == DROP_OLDEST && wants_room(box)) trim(e, index, ctx.lane);
             runs = is_running(own.mode) || own.mode >= ENDED;
             if (runs && (own.waiting == 0 || flush(e, ctx.lane))) count = read_words<LOOK>(fixed.slots, own.head, ctx.lane);
             if (ctx.lane == 0) block.found[0] = count;
@@ -385,7 +385,7 @@ template <class P> __device__ __forceinline__ void serve_all(Context& ctx) {
                 for (u64 old; (old = swap_if(&box.word, word, word & ~1ull)) != word;) word = old;
             }
             if (again) enqueue(e, index);
-            else if (load(&box.control) >> 1 != own.answered || peek(&box.trim) + peek(&box.trim_host) != 0) schedule(e, index);
+            else if (load(&box.control) >> 1 != own.answered || peek(&box.trim) != 0 || peek(&box.trim_host) > own.figures[FROM_HOST]) schedule(e, index);
         }
     }
 }

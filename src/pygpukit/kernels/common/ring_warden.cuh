@@ -16,7 +16,7 @@ __device__ __noinline__ u32 carry_out(Engine* e, const u64* order) {
     if (verb == TRAP) asm volatile("trap;");
     Box& box = block.plan.boxes[order[1]];
     if (verb == TRIM) {
-        atomicAdd(&box.trim_host, order[2]);
+        atomicMax(&box.trim_host, order[2]);
     } else {
         // The actor may be reading what was ordered before.
         *(volatile u32*)&box.wanted = (u32)order[2];
@@ -25,6 +25,17 @@ __device__ __noinline__ u32 carry_out(Engine* e, const u64* order) {
     }
     schedule(e, (u32)order[1]);
     return 0;
+}
+
+// The warden leaves last: it is asked to trap when a handler does not return. One thread.
+__device__ __noinline__ void await_others(Engine* e) {
+    for (u32 turn = 0; *(volatile u32*)&e->left != gridDim.x - 1; turn++) {
+        if (turn < 1000) continue;
+        __nanosleep(2000);
+        const u64 orders = load_host(e->orders_tail);
+        for (u64 i = e->orders_taken; i != orders; i++)
+            if (e->orders[8 * (i & e->orders_mask)] == TRAP) asm volatile("trap;");
+    }
 }
 
 // The host's orders, its messages for actors that share blocks, the heartbeat and the lease. One warp.
@@ -70,6 +81,7 @@ __device__ __noinline__ void warden(Engine* engine, u32 lane) {
             if (lane == 0) {
                 e.common_in.at = at;
                 atomicExch(&e.leaving, why);
+                await_others(engine);
             }
             break;
         }
