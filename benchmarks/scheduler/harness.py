@@ -40,7 +40,7 @@ ROWS: dict[str, Callable[[Bench], None]] = {
 }
 
 # Rows that take one window of time: run anew for each repeat, and each run has to hold.
-AGAIN = {"lane", "lending", "first", "revoke", "deadlines", "cost", "processor"}
+AGAIN = {"lane", "lending", "first", "revoke", "cost", "processor"}
 
 
 def main() -> int:
