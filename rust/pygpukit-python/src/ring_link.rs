@@ -476,8 +476,9 @@ impl RingLink {
         let peer = self.link.peer(actor).py()?;
         let mut figures: Vec<_> =
             Seen::NAMES.iter().enumerate().map(|(index, name)| (*name, peer.seen.word(index))).collect();
-        let (sent, refused, output) = peer.counts();
-        figures.extend([("host_sent", sent), ("host_refused", refused), ("output_depth", output)]);
+        let (sent, refused, answered, output) = peer.counts();
+        let ours = [("host_sent", sent), ("host_refused", refused), ("answered", answered), ("output_depth", output)];
+        figures.extend(ours);
         Ok(figures)
     }
 }

@@ -66,7 +66,6 @@ class DeviceActor:
         self.error: BaseException | None = None
         self.inbox = DeviceInbox(self)
         self.outbox = DeviceOutbox(self)
-        self.answered = 0
         self._misses = self._pause = 0
         self._tier = tier
         self._escalate = escalate
@@ -108,7 +107,6 @@ class DeviceActor:
             raise ended_error(self)
         found = self.link.ask(self._index, message, self.packed(message), timeout, self._output_id)
         if type(found) is bytes:
-            self.answered += 1
             return self._answer(message, found)
         fate, answer = self._fate(message, found)
         if fate == 0:
@@ -133,7 +131,6 @@ class DeviceActor:
             return None
         found = self.link.ask(self._index, message, self.packed(message), _QUICK_SECONDS, self._output_id)
         if type(found) is bytes:
-            self.answered += 1
             self._misses = 0
             return self._answer(message, found)
         fate, answer = self._fate(message, found)
@@ -155,7 +152,6 @@ class DeviceActor:
         """What became of a call that was not just answered, and the answer."""
         fate, parts = found
         if fate == 0:
-            self.answered += 1
             return 0, self.loaded(parts)
         if fate == _DEAD:
             reason = REASONS.get(parts[0][3], "lost")
@@ -332,7 +328,7 @@ class DeviceActor:
             rejected=refused if is_rejecting else 0,
             dropped=0 if is_rejecting else refused,
             sent=counts["sent"],
-            answered=self.answered,
+            answered=counts["answered"],
             input_depth=depth,
             output_depth=counts["output_depth"],
             max_input_depth=max(counts["max_depth"], depth),

@@ -132,7 +132,6 @@ class DeviceTier:
         for parts in link.take_answers():
             actor = self.actors.get(parts[0][6])
             if actor is not None:
-                actor.answered += 1
                 self._post.answer(actor.kernel.kernel_id, actor.loaded(parts))
         for parts in link.take_letters():
             self.bury(parts)

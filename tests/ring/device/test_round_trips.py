@@ -9,7 +9,20 @@ from typing import Any
 import numpy as np
 import pytest
 from actors import run
-from device_actors import BATCH, ECHO, PASS, Item, check_balance, count_of, make, numbered, source_of, start
+from device_actors import (
+    BATCH,
+    ECHO,
+    PASS,
+    Item,
+    check_balance,
+    count_of,
+    make,
+    numbered,
+    processed,
+    source_of,
+    start,
+    until,
+)
 
 import pygpukit as gp
 from pygpukit.ring import RingKernelRuntime, message, ring_kernel
@@ -78,6 +91,7 @@ def test_concurrent_calls_get_their_own_answers(dedicated: bool) -> None:
         for thread in threads:
             thread.join()
         assert wrong == []
+        until(lambda: processed(runtime, echo) == 360)
         figures = check_balance(runtime, echo, 360)
         assert (figures.processed, figures.answered, figures.output_depth) == (360, 360, 0)
 

@@ -309,6 +309,7 @@ impl Link {
         }
         let Some(peer) = self.peers.get(header.source as usize) else { return false };
         if header.flags & ANSWER != 0 {
+            peer.answered.fetch_add(1, Ordering::Relaxed);
             let Some(message) = self.complete(header.correlation, message) else {
                 peer.taken.add(1);
                 return false;

@@ -108,6 +108,8 @@ pub struct Peer {
     /// Up to which of them room was asked for.
     pub(super) asked: Mutex<u64>,
     pub(super) refused: AtomicU64,
+    /// Answers to calls among what it sent.
+    pub(super) answered: AtomicU64,
     pub(super) output: Mutex<VecDeque<Message>>,
     /// Who wants its output: threads that sleep, and event loops.
     pub(super) awaited: AtomicU32,
@@ -118,14 +120,15 @@ pub struct Peer {
 impl Peer {
     pub fn new(seen: Seen, taken: Word, way: Way, room: u64, full: Full, bytes: usize, kind: u32) -> Peer {
         let (sent, asked) = (Mutex::new(0), Mutex::new(0));
-        let (refused, output) = (AtomicU64::new(0), Mutex::default());
+        let (refused, answered, output) = (AtomicU64::new(0), AtomicU64::new(0), Mutex::default());
         let (awaited, watched) = (AtomicU32::new(0), AtomicU32::new(0));
-        Peer { seen, taken, way, room, full, bytes, kind, sent, asked, refused, output, awaited, watched }
+        Peer { seen, taken, way, room, full, bytes, kind, sent, asked, refused, answered, output, awaited, watched }
     }
 
-    /// What the host sent, what it could not send, and what waits to be received.
-    pub fn counts(&self) -> (u64, u64, u64) {
-        (*self.sent.lock(), self.refused.load(Ordering::Relaxed), self.depth())
+    /// What the host sent, what it could not send, answers that came, and what waits to be received.
+    pub fn counts(&self) -> (u64, u64, u64, u64) {
+        let (refused, answered) = (self.refused.load(Ordering::Relaxed), self.answered.load(Ordering::Relaxed));
+        (*self.sent.lock(), refused, answered, self.depth())
     }
 
     /// The actor need not wait for who receives any more.
