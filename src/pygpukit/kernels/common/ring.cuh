@@ -264,6 +264,8 @@ struct Name {
 
 // The run queue. An actor is in it once at most, and there are more cells than actors. A worker that is idle takes a number and
 // waits for its cell to be filled; cells hold a tag and an actor, or the tag of the round they are free for.
+// Filling a cell is no release, which would be a fence for every message: what the actor's last block left behind was performed before
+// it cleared the word that was changed for this.
 __device__ __noinline__ void enqueue(Engine* e, u32 actor) {
     const u64 at = atomicAdd(&e->queue_tail, 1ull);
     u64* cell = block.plan.queue + (at & block.plan.queue_mask);
