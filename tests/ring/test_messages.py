@@ -18,17 +18,6 @@ from hypothesis.extra import numpy as hnp
 import pygpukit as gp
 from pygpukit.errors import MessageError, ShapeError
 from pygpukit.ring import Message, message
-from pygpukit.ring.header import (
-    FLAG_ANSWER,
-    FLAG_CALL,
-    HEADER_BYTES,
-    HEADER_DTYPE,
-    HEADER_SOURCE,
-    NO_DEADLINE,
-    apply_header,
-    pack_header,
-    unpack_header,
-)
 from pygpukit.ring.message import require_fixed
 
 SCALARS: dict[str, st.SearchStrategy[Any]] = {
@@ -328,7 +317,7 @@ def test_the_header() -> None:
     assert answer.correlation_id == first.message_id
     assert (first._flags, answer._flags) == (0, 0)
     assert second._call() == second.message_id
-    assert (second._flags, second.reply(Request([]))._flags) == (FLAG_CALL, FLAG_ANSWER)
+    assert (second._flags, second.reply(Request([]))._flags) == (1, 2)
     late = time.monotonic() + 5
     first.deadline = late
     assert first.deadline == pytest.approx(late, abs=1e-6)
@@ -338,22 +327,6 @@ def test_the_header() -> None:
         first.deadline = "soon"
     with pytest.raises(ValueError, match="priority"):
         first.priority = -1
-
-
-def test_the_header_as_bytes() -> None:
-    one = Sample(1, np.zeros(64), priority=9, correlation_id=77)
-    buffer = bytearray(HEADER_BYTES)
-    pack_header(buffer, 0, one, source=3, destination=4)
-    record = np.frombuffer(buffer, HEADER_DTYPE)[0]
-    assert record["type_id"] == Sample.type_id
-    assert (record["priority"], record["correlation_id"], record["destination"]) == (9, 77, 4)
-    assert record["deadline_ns"] == NO_DEADLINE
-    header = unpack_header(buffer)
-    assert header.message_id == one.message_id
-    other = Sample(2, np.zeros(64))
-    apply_header(other, header)
-    assert (other.message_id, other.priority, other.deadline) == (one.message_id, 9, None)
-    assert offsets_in(HEADER_SOURCE) == {name: HEADER_DTYPE.fields[name][1] for name in HEADER_DTYPE.names}
 
 
 def test_type_ids_follow_name_and_fields() -> None:
@@ -377,7 +350,7 @@ def test_the_compiler_agrees_with_the_layout() -> None:
         h: gp.bfloat16[3]
 
     mixed = message(Mixed)
-    source = HEADER_SOURCE + mixed.c_struct()
+    source = mixed.c_struct()
     source += """
 extern "C" __global__ void fill(Mixed* out) {
     out->a = true; out->b = 0.5; out->d = 40000; out->f = -5;

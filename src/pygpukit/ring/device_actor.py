@@ -27,8 +27,7 @@ __all__ = ["DeviceActor"]
 
 _DROPPED, _DEAD, _UNANSWERED = 2, 4, 5
 
-_HOST = 0xFFFFFFFF
-_FAILED, _ENDED = MODES["FAILED"], MODES["ENDED"]
+_FAILED = MODES["FAILED"]
 
 # How long an event loop stands still for an answer that is about to come: less than it takes to come back to it later.
 _QUICK_SECONDS = 15e-6

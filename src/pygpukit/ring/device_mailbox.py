@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pygpukit.errors import RingError
-from pygpukit.ring.header import NO_DEADLINE
 from pygpukit.ring.states import KernelState
 from pygpukit.ring.waiting import ACCEPTED, CLOSED, DROPPED, FULL, REJECTED
 
@@ -21,6 +20,9 @@ __all__ = ["OUTCOMES", "DeviceInbox", "DeviceOutbox", "deadline_of"]
 OUTCOMES = (ACCEPTED, REJECTED, DROPPED, FULL)
 """What the link says became of a message, as mailboxes say it."""
 
+# Nanoseconds of a message without a deadline.
+_NEVER = (1 << 64) - 1
+
 # How often a full mailbox on the device is looked at by an event loop.
 _ROOM_SECONDS = 200e-6
 
@@ -28,7 +30,7 @@ _ROOM_SECONDS = 200e-6
 def deadline_of(message: Any) -> int:
     """A message's deadline in nanoseconds, or 0."""
     deadline = int(message._deadline_ns)
-    return 0 if deadline == NO_DEADLINE else deadline
+    return 0 if deadline == _NEVER else deadline
 
 
 class DeviceInbox:

@@ -13,7 +13,6 @@ __all__ = [
     "BUCKETS",
     "BULK",
     "ENGINE",
-    "FIGURES",
     "FULL",
     "MODES",
     "NOBODY",
@@ -22,7 +21,6 @@ __all__ = [
     "PLAN",
     "PORT",
     "REASONS",
-    "STATE_IN_BLOCK",
     "assertions",
 ]
 
@@ -33,9 +31,6 @@ NOBODY = 0xFFFFFFFE
 
 PLACE_WORDS = 32
 """Fewest words of a slot: a warp looks at them at once."""
-
-STATE_IN_BLOCK = 2048
-"""Bytes of state that an actor with a block of its own has in that block's shared memory."""
 
 BUCKETS = 32
 """Powers of two of nanoseconds in which latencies are counted."""
@@ -55,25 +50,6 @@ REASONS = {
     9: "dropped_new",
 }
 """Why a message is a dead letter, by `ring::Reason`."""
-
-FIGURES = (
-    "mode",
-    "generation",
-    "processed",
-    "from_host",
-    "sent",
-    "displaced",
-    "expired",
-    "discarded",
-    "failed",
-    "restarts",
-    "busy",
-    "depth",
-    "max_depth",
-    "waiting",
-    "dead",
-)
-"""What the device counts of an actor, in the order of `ring::Figure`."""
 
 _SLOTS = np.dtype([("base", _U8), ("mask", _U4), ("words", _U4)])
 

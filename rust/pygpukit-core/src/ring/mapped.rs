@@ -16,7 +16,7 @@ pub const CALL: u16 = 1;
 pub const ANSWER: u16 = 2;
 pub const DEAD: u16 = 4;
 
-/// As `ring::Header` in `ring.cuh` and `pygpukit.ring.header`.
+/// As `ring::Header` in `ring.cuh`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Header {

@@ -41,7 +41,7 @@ struct alignas(16) Header {
     u32 bytes;
     u32 stamp;  // when it was sent, of some messages: else 0
 };
-static_assert(sizeof(Header) == 48, "as in pygpukit.ring.header");
+static_assert(sizeof(Header) == 48, "as in ring/mapped.rs");
 const u32 HEADER_WORDS = 12, BYTES_WORD = 10;
 
 __device__ __forceinline__ u64 now() {
