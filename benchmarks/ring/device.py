@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import ctypes
 import sys
 import threading
 import time
@@ -31,6 +32,19 @@ __device__ void handle(const Packet& in, Packet& out, State& state, Context& ctx
     for (int i = ctx.lane; i < 8; i += ctx.width) out.x[i] = in.x[i] + 1;
     ctx.sync();
     if (ctx.lane == 0) state.count += 1;
+    ctx.send(%sout);
+}
+"""
+# The first of a chain notes the device's clock when it is called, and so does the last.
+STAGE = """
+__device__ void handle(const Packet& in, Packet& out, State& state, Context& ctx) {
+    for (int i = ctx.lane; i < 8; i += ctx.width) out.x[i] = in.x[i] + (i == 7);
+    ctx.sync();
+    if (ctx.lane == 0) {
+        if (in.x[0] == 0) out.x[0] = ctx.time();
+        if (in.x[7] == in.x[6]) out.x[1] = ctx.time();
+        state.count += 1;
+    }
     ctx.send(%sout);
 }
 """
@@ -189,25 +203,25 @@ class Bench:
         for kind, must in (("own", 1.0), ("shared", 2.5)):
             with RingKernelRuntime(workers=STAGES) as runtime:
                 clients = [runtime.client(f"{kind}{i}") for i in reversed(range(STAGES))]
-                last, first, before = clients[0], clients[-1], clients[1]
-                del before
-                short = self._chain(last, last, 1)
-                long = self._chain(first, last, STAGES)
-            hop = (np.median(long) - np.median(short)) / (STAGES - 1)
+                hops, whole = self._chain(clients[-1], clients[0])
             what = "dedicated blocks" if kind == "own" else "run queue"
-            extra = {"short_us": float(np.median(short)), "long_us": float(np.median(long))}
-            self.report.add(f"hop in a chain of {STAGES}, {what} (us)", float(hop), 1.0, "us", must, **extra)
+            extra = {"whole_us": float(np.median(whole)), **percentiles(hops)}
+            hop = float(np.median(hops))
+            self.report.add(f"hop in a chain of {STAGES}, {what} (us)", hop, 1.0, "us", must, **extra)
 
-    def _chain(self, first: Any, last: Any, stages: int) -> list[float]:
-        times = []
+    def _chain(self, first: Any, last: Any) -> tuple[list[float], list[float]]:
+        """Microseconds of a hop by the device's clock, and of the whole chain with the host at both ends."""
+        hops, whole = [], []
         for i in range(self.n // 4 + 20):
-            request = Packet(np.full(8, i, np.int64))
+            # What the message carries when the last stage gets it is said beforehand.
+            request = Packet(np.array([0, 0, 0, 0, 0, 0, i + STAGES - 1, i], np.int64))
             began = time.perf_counter_ns()
             first.send(request)
             answer = last.receive(10.0)
-            times.append((time.perf_counter_ns() - began) / 1e3)
-            assert answer.x[7] == i + stages
-        return times[20:]
+            whole.append((time.perf_counter_ns() - began) / 1e3)
+            assert answer.x[7] == i + STAGES
+            hops.append(float(answer.x[1] - answer.x[0]) / (STAGES - 1) / 1e3)
+        return hops[20:], whole[20:]
 
     def park(self) -> None:
         """Leaving the device and coming back, until the next reply."""
@@ -227,12 +241,25 @@ class Bench:
     def idle(self) -> None:
         """What an idle ring costs the host."""
         with RingKernelRuntime() as runtime:
-            runtime.client("echo").call(Packet(np.zeros(8, np.int64)), 10.0)
+            client = runtime.client("echo")
+            reads = self._reads(runtime, client)
             time.sleep(0.5)
             began, used = time.perf_counter(), time.process_time()
             time.sleep(3.0)
-            share = (time.process_time() - used) / (time.perf_counter() - began) * 100
+            seconds = time.perf_counter() - began
+            share = (time.process_time() - used) / seconds * 100
+            rate = (self._reads(runtime, client) - reads) / (seconds + 0.5)
         self.report.add("idle ring, processor time (% of a core)", share, 1.0, "%", 2.0)
+        self.report.add("idle ring, reads of the host's memory (1/s)", rate, 1.0, "1/s", 200e3)
+
+    def _reads(self, runtime: RingKernelRuntime, client: Any) -> int:
+        """How often blocks have read the host's memory to see whether anything came, the warden and an actor's."""
+        client.call(Packet(np.zeros(8, np.int64)), 10.0)
+        # An actor's figures are shown when it has been idle for a moment.
+        time.sleep(0.02)
+        ring = runtime._tier.ring
+        warden = ctypes.c_uint64.from_address(ring._words["beat"] + 8).value
+        return warden + int(dict(ring.link.figures(runtime.get_actor_number("echo")))["reads"])
 
     def operators(self) -> None:
         """Operators, first-time kernels and torch beside a ring."""
@@ -265,7 +292,7 @@ class Bench:
             first = time.perf_counter() - began if x.to_numpy()[0] > 0 else float("nan")
             torch_seconds = _torch()
             clients[-1].send(Packet(np.zeros(8, np.int64)))
-            assert clients[0].receive(10.0).x[0] == STAGES
+            assert clients[0].receive(10.0).x[7] == STAGES
         for what, before, after in zip(("matmul", "add"), alone, beside, strict=True):
             budget = 1 + (STAGES + 1) / int(gp.get_device_info()["sm_count"])
             self.report.add(f"{what} beside {STAGES} resident blocks / alone", after, before, "ms", budget)
@@ -306,7 +333,7 @@ def main() -> int:
     for kind in ("own", "shared"):
         for i in range(STAGES):
             onward = f'"{kind}{i + 1}", ' if i + 1 < STAGES else ""
-            actor(f"{kind}{i}", ECHO % onward, dedicated=kind == "own", queue_size=256)
+            actor(f"{kind}{i}", STAGE % onward, dedicated=kind == "own", queue_size=256)
     report = Report()
     bench = Bench(report, options.messages)
     for name in rows:

@@ -91,8 +91,19 @@ def test_anomaly_detection(repository: Path) -> None:
     assert "equal to NumPy: True" in said
 
 
+@pytest.mark.nvrtc
+def test_device_requests(repository: Path) -> None:
+    said = run(repository, "device_requests.py", "--calls", "60", "--clients", "3")
+    assert "equal to NumPy: True" in said
+    rows = {line.split()[0]: line.split() for line in said.splitlines() if line}
+    # An order asks two questions.
+    assert rows["desk"][1:] == ["received", "180", "sent", "180"]
+    assert rows["prices"][1:] == rows["rates"][1:] == ["received", "60", "sent", "60"]
+
+
 @pytest.mark.parametrize(
-    "name", ["pagerank_actor.py", "streaming_pipeline.py", "audio_chain.py", "anomaly_detection.py"]
+    "name",
+    ["pagerank_actor.py", "streaming_pipeline.py", "audio_chain.py", "anomaly_detection.py", "device_requests.py"],
 )
 def test_help(repository: Path, name: str) -> None:
     assert f"python examples/{name}" in run(repository, name, "--help")

@@ -191,6 +191,14 @@ def test_counts_are_left_out_where_they_do_not_fit() -> None:
     assert "250.0 ms" in narrow
 
 
+def test_a_handler_that_does_not_return_is_shown() -> None:
+    row = {"kernel_id": "gain", "tier": "device", "state": "ACTIVE", "stuck": False}
+    ring = {"pid": 1, "ring": 1, "time": 1.0, "actors": [row], "dead_letters": {}}
+    assert "STUCK" not in shown(ring, 160)
+    row["stuck"] = True
+    assert "STUCK" in shown(ring, 160)
+
+
 JUNK = st.one_of(
     st.none(),
     st.booleans(),
@@ -199,7 +207,18 @@ JUNK = st.one_of(
     st.text(max_size=5),
     st.dictionaries(st.sampled_from(["p50", "count"]), st.floats()),
 )
-KEYS = ["kernel_id", "tier", "state", "input_depth", "output_depth", "processed", "throughput", "latency", "restarts"]
+KEYS = [
+    "kernel_id",
+    "tier",
+    "state",
+    "input_depth",
+    "output_depth",
+    "processed",
+    "throughput",
+    "latency",
+    "restarts",
+    "stuck",
+]
 
 
 @given(

@@ -363,3 +363,22 @@ extern "C" __global__ void fill(Mixed* out) {
     gp.jit(source, "fill")(out, grid=1, block=1)
     one = mixed.from_bytes(out.to_numpy())
     assert one == mixed(True, 0.5, [-1, 0, 1], 40000, [[0, 1, 2], [10, 11, 12]], -5, 1.5, [0, -2, -4])
+
+
+def test_fields_may_have_the_names_that_python_has() -> None:
+    @message
+    class Odd:
+        type: int
+        self: gp.int32
+        len: float
+        buffer: gp.float32[3]
+        offset: gp.int64[2]
+        float: bool
+
+    odd = Odd(1, 2, 3.0, np.arange(3, dtype=np.float32), np.arange(2), True)
+    same = Odd.from_bytes(odd.to_bytes())
+    assert (same.type, same.self, same.len, same.float) == (1, 2, 3.0, True)
+    assert (same.buffer.tolist(), same.offset.tolist()) == ([0.0, 1.0, 2.0], [0, 1])
+    assert Odd.from_array(Odd.to_array([odd, odd]))[1] == odd
+    with pytest.raises(MessageError, match="field 'type'"):
+        Odd("x", 2, 3.0, odd.buffer, odd.offset, True)

@@ -2,6 +2,10 @@
 
 mod ring;
 
+#[cfg(unix)]
+use std::io::Read;
+#[cfg(unix)]
+use std::os::fd::AsRawFd;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, mpsc};
 use std::time::Duration;
@@ -9,6 +13,7 @@ use std::time::Duration;
 use pygpukit_core::error::{Error, Result};
 use pygpukit_core::ring::link::Link;
 use pygpukit_core::ring::mapped::{CALL, HOST, Header, Message};
+use pygpukit_core::ring::orders::monotonic_ns;
 use pygpukit_core::ring::peer::{Full, Sent};
 use pygpukit_core::sync::{Park, SyncKind, may_sync};
 use ring::*;
@@ -95,8 +100,6 @@ fn actors_are_added_while_messages_go_to_and_fro() {
 #[cfg(unix)]
 #[test]
 fn a_descriptor_tells_of_news_once_until_somebody_looks() {
-    use std::io::Read;
-    use std::os::fd::AsRawFd;
     let _alone = alone();
     let (link, _fake) = pair(2, 4, Full::Block);
     let (mut reader, writer) = std::io::pipe().unwrap();
@@ -276,6 +279,20 @@ fn it_is_launched_again_when_its_slice_is_over() {
 }
 
 #[test]
+fn it_is_launched_again_when_it_left_while_it_was_looked_for() {
+    let _alone = alone();
+    let (link, fake) = pair(1, 4, Full::Block);
+    link.up().unwrap();
+    for launches in 2..6 {
+        fake.leaves.store(true, Ordering::Release);
+        until(|| link.status().launches >= launches);
+        assert_eq!(call(&link, 0, launches, ANSWERED).unwrap().0, Sent::Accepted);
+    }
+    close(&link);
+    assert!(link.failure().is_none());
+}
+
+#[test]
 fn a_kernel_that_does_not_leave_is_stuck() {
     let _alone = alone();
     let (link, fake) = pair(1, 4, Full::Block);
@@ -286,6 +303,52 @@ fn a_kernel_that_does_not_leave_is_stuck() {
     fake.deaf.store(false, Ordering::Release);
     assert!(link.down(LONG) && !link.status().stuck);
     link.stop();
+}
+
+#[cfg(unix)]
+#[test]
+fn handlers_that_do_not_return_are_told() {
+    let _alone = alone();
+    let (link, fake) = pair(3, 4, Full::Block);
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    link.set_signal(writer.as_raw_fd());
+    link.up().unwrap();
+    assert!(!link.status().stuck && link.stuck_actors().is_empty());
+    let mut bytes = [0; 8];
+    for (blocks, actors) in [([None, Some(2), None], vec![2]), ([Some(0), None, Some(1)], vec![0, 1])] {
+        fake.accuse(blocks);
+        // Whoever waits for news is told.
+        reader.read_exact(&mut bytes).unwrap();
+        link.signalled();
+        assert_eq!((link.status().stuck, link.stuck_actors()), (true, actors));
+    }
+    fake.accuse([None; 3]);
+    reader.read_exact(&mut bytes).unwrap();
+    assert!(!link.status().stuck && link.stuck_actors().is_empty());
+    close(&link);
+    link.set_signal(-1);
+}
+
+#[test]
+fn one_in_sixteen_messages_says_when_it_was_sent() {
+    let _alone = alone();
+    let (link, fake) = pair(1, 64, Full::Block);
+    link.up().unwrap();
+    let now = || monotonic_ns().wrapping_add_signed(link.device_time_offset().unwrap()) as u32;
+    let began = now();
+    let sent = link.send(0, 20, Some(LONG), &mut ok, |index| (header(0, index, 0), &[SWALLOWED; 8])).unwrap();
+    assert_eq!(sent, (20, Sent::Accepted));
+    (20..40).for_each(|id| assert_eq!(send(&link, 0, 2 * id, 0, SWALLOWED), Sent::Accepted));
+    until(|| fake.headers.lock().unwrap().len() == 40);
+    let took = now().wrapping_sub(began);
+    let stamps: Vec<_> = fake.headers.lock().unwrap().iter().map(|header| header.stamp).collect();
+    for (place, stamp) in stamps.into_iter().enumerate() {
+        match place % 16 {
+            0 => assert!(stamp & 1 == 1 && stamp.wrapping_sub(began) <= took + (1 << 20), "{place}"),
+            _ => assert_eq!(stamp, 0, "{place}"),
+        }
+    }
+    close(&link);
 }
 
 #[test]

@@ -10,7 +10,7 @@ fn headers() -> impl Strategy<Value = Header> {
     let small = (any::<u32>(), any::<u16>(), any::<u8>(), any::<u8>());
     let large = (any::<u64>(), any::<u64>(), any::<u64>(), any::<u32>(), any::<u32>(), any::<u32>());
     (small, large).prop_map(
-        |((kind, flags, priority, reason), (id, correlation, deadline, source, destination, spare))| Header {
+        |((kind, flags, priority, reason), (id, correlation, deadline, source, destination, stamp))| Header {
             kind,
             flags,
             priority,
@@ -21,7 +21,7 @@ fn headers() -> impl Strategy<Value = Header> {
             source,
             destination,
             bytes: 0,
-            spare,
+            stamp,
         },
     )
 }
@@ -89,7 +89,7 @@ proptest! {
         let (mut sent, mut came) = (0, Vec::new());
         for part in parts.into_iter().chain(std::iter::repeat_n(8, 40)) {
             let part = part.min((messages.len() - sent) as u64);
-            sent += inlet.push(part, &|index| (messages[sent + index as usize].0, &messages[sent + index as usize].1)) as usize;
+            sent += inlet.push(part, |index| (messages[sent + index as usize].0, messages[sent + index as usize].1.as_slice())) as usize;
             if let Some(mut reader) = outlet.try_read() {
                 while reader.next(|header, payload| came.push((header, payload.to_vec()))).is_some() {}
             }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use pygpukit_core::error::Error;
-use pygpukit_core::ring::link::{Link, Words};
+use pygpukit_core::ring::link::{Alarms, Link, Words};
 use pygpukit_core::ring::mapped::{
     BulkInlet, BulkOutlet, CALL, HOST, Header, Inlet, Message, Outlet, Rows, Slots, Word,
 };
@@ -136,13 +136,15 @@ fn bytes_of(buffer: &PyBuffer<u8>) -> PyResult<&[u8]> {
 #[pymethods]
 impl RingLink {
     #[new]
-    #[pyo3(signature = (common, orders, beats, exited, clock, keep, lane = None))]
+    #[allow(clippy::too_many_arguments)]
+    #[pyo3(signature = (common, orders, beats, exited, clock, alarms, keep, lane = None))]
     fn new(
         common: (Ring, Ring),
         orders: (usize, usize, usize, u64),
         beats: (usize, usize),
         exited: usize,
         clock: usize,
+        alarms: (usize, usize),
         keep: Py<PyAny>,
         lane: Option<Vec<usize>>,
     ) -> PyResult<RingLink> {
@@ -153,7 +155,10 @@ impl RingLink {
         // SAFETY: Python keeps the memory as long as the link, which `keep` sees to.
         let orders = unsafe { Orders::new(word(tail)?, word(head)?, base, count) };
         let (beat, device_beat) = (word(beats.0)?, word(beats.1)?);
-        let words = Words { beat, device_beat, exited: word(exited)?, clock: word(clock)? };
+        word(alarms.0)?;
+        // SAFETY: as above.
+        let alarms = unsafe { Alarms::new(alarms.0, alarms.1) };
+        let words = Words { beat, device_beat, exited: word(exited)?, clock: word(clock)?, alarms };
         let link = Arc::new(Link::new(common, orders, words));
         Ok(RingLink { link, lane, place: Mutex::default(), keep: Mutex::new(vec![keep]) })
     }
@@ -284,6 +289,11 @@ impl RingLink {
         d.set_item("stuck", status.stuck)?;
         d.set_item("orders_pending", status.orders_pending)?;
         Ok(d)
+    }
+
+    /// Numbers of the actors whose handlers have worked on one message for too long.
+    fn stuck_actors(&self) -> Vec<usize> {
+        self.link.stuck_actors()
     }
 
     /// Have the kernel trap, which on a GPU ends CUDA in the process; false if the order found no room.

@@ -200,6 +200,11 @@ impl MessageBase {
         answer
     }
 
+    /// This is the answer to another message, which nobody waits for any more.
+    fn _answers(&self, request: &MessageBase) {
+        self.correlation.store(request.id.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+
     /// Note that the sender waits for an answer; returns the number it will carry.
     fn _call(&self) -> u64 {
         self.begin_call()

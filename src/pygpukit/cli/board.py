@@ -222,11 +222,11 @@ def actors(ring: _Status, rates: Rates, width: int = _FILE_WIDTH) -> RenderableT
     for actor in ring["actors"]:
         latency = actor.get("latency")
         known = latency if isinstance(latency, dict) and _number(latency.get("count")) else {}
-        state = _word(actor.get("state"))
+        state = "STUCK" if actor.get("stuck") is True else _word(actor.get("state"))
         table.add_row(
             Text(_word(actor.get("kernel_id"))),
             _word(actor.get("tier") or "-"),
-            Text(state, "red" if state == "FAILED" else ""),
+            Text(state, "red" if state in ("FAILED", "STUCK") else ""),
             _whole(actor.get("input_depth")),
             _whole(actor.get("output_depth")),
             f"{rates.of(ring, actor):.0f}",

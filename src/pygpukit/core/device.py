@@ -144,6 +144,11 @@ def current_device() -> Device:
     return _native.current_device()
 
 
+def device_in_use() -> Device | None:
+    """The device this thread works on, or None where the process has opened none yet: asking opens nothing."""
+    return current_device() if _open else None
+
+
 def resolve_device(which: int | str | Device | None) -> Device:
     """The device that an argument means; None is the current one."""
     if isinstance(which, Device):

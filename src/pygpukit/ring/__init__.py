@@ -1,4 +1,4 @@
-"""Ring kernels: actors with typed mailboxes, as coroutines, threads and, later, persistent kernels on the device."""
+"""Ring kernels: actors with typed mailboxes: coroutines, threads, and handlers in a persistent kernel on the device."""
 
 from __future__ import annotations
 

@@ -15,6 +15,8 @@ from pygpukit.ring.waiting import ACCEPTED
 
 __all__ = ["RingClient"]
 
+_get_running_loop = asyncio._get_running_loop
+
 
 class RingClient:
     """Send and receive from any thread; made by `RingKernelRuntime.client`.
@@ -27,6 +29,7 @@ class RingClient:
         self._actor = actor
         self._loop = loop
         self._input_type = actor.kernel.input_type
+        self._call = actor.call
 
     @property
     def kernel_id(self) -> str:
@@ -90,10 +93,11 @@ class RingClient:
         UndeliveredError
             If the message went to the dead letters.
         """
-        self._check_thread()
+        if _get_running_loop() is self._loop:
+            self._check_thread()
         if type(message) is not self._input_type:
             check_input(self._actor, message)
-        return self._actor.call(message, timeout)
+        return self._call(message, timeout)
 
     def send_batch(self, messages: Sequence[Any] | np.ndarray[Any, Any], timeout: float | None = None) -> int:
         """Send many messages, a list or a structured array of the input type's dtype.
@@ -130,7 +134,7 @@ class RingClient:
         return self._actor.outbox.get_many(n, timeout)
 
     def _check_thread(self) -> None:
-        if asyncio._get_running_loop() is self._loop:
+        if _get_running_loop() is self._loop:
             raise RingError(
                 f"the client of {self.kernel_id!r} would make the runtime's event loop wait for itself; await the "
                 "methods of the runtime here, or use the client in a thread"

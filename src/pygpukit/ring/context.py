@@ -38,7 +38,7 @@ class ActorExit(BaseException):
 class KernelContext(ContextBase):
     """An actor's side of its mailboxes.
 
-    A coroutine awaits `receive`, `send` and `wait_active`; an actor in a thread of its own calls them.
+    A coroutine awaits `receive`, `send`, `publish` and `wait_active`; an actor in a thread of its own calls them.
     """
 
     def __init__(self, actor: HostActor) -> None:
@@ -162,6 +162,23 @@ class CoroutineContext(KernelContext):
             outcome = await put_message(self._actor.outbox, message)
         return self._went(message, outcome)
 
+    async def publish(self, topic: str, message: Any) -> int:
+        """Send a message to all actors that subscribe to a topic and take its type, on the host and on the device.
+
+        The actor itself gets none. What is rejected goes to the dead letters.
+
+        Returns
+        -------
+        int
+            How many accepted it.
+        """
+        self._turn += 1
+        if not self._turn & _LAST_OF_BURST:
+            await asyncio.sleep(0)
+        count = await self._actor.topics.publish(topic, message, self.kernel_id)
+        self._actor.forwarded += count
+        return count
+
     async def wait_active(self) -> None:
         """Wait until the actor is active."""
         while self._inbox.is_paused:
@@ -191,6 +208,12 @@ class ThreadContext(KernelContext):
         while (outcome := self._try_answer(message, self.current)) == TURN:
             continue
         return self._went(message, self._actor.outbox.put(message) if outcome == FULL else outcome)
+
+    def publish(self, topic: str, message: Any) -> int:
+        """Send a message to all subscribers, as in a coroutine, but without ``await``."""
+        count = self._actor.topics.publish_here(topic, message, self.kernel_id)
+        self._actor.forwarded += count
+        return count
 
     def wait_active(self) -> None:
         """Wait until the actor is active."""

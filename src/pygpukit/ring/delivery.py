@@ -28,6 +28,8 @@ def check_outcome(actor: Actor, outcome: int, timeout: float | None) -> bool:
     if outcome == CLOSED:
         raise ended_error(actor)
     kernel_id, size = actor.kernel.kernel_id, actor.inbox.capacity
+    if actor.state is KernelState.CREATED:
+        raise TimeoutError(f"{kernel_id!r} is being launched, and was not ready within {timeout} s")
     if outcome == REJECTED:
         raise MailboxFullError(f"the mailbox of {kernel_id!r} is full with {size} messages, and rejects more")
     raise TimeoutError(f"the mailbox of {kernel_id!r} was full with {size} messages for {timeout} s")

@@ -10,14 +10,15 @@ from typing import Any
 import numpy as np
 
 from pygpukit._pygpukit_rust import RingLink, current_stream
-from pygpukit.core.device import current_device, get_device_info
-from pygpukit.errors import RingError
+from pygpukit.core.device import Device, current_device, device, get_device_info
+from pygpukit.errors import ActorFailedError, RingError
 from pygpukit.jit import jit
 from pygpukit.ring.kernel import RingKernel
 from pygpukit.ring.memory import DeviceMemory, MappedMemory, Piece, power_of_two
 from pygpukit.ring.message import require_fixed
 from pygpukit.ring.program import HEADER_WORDS, MOST_BYTES, Handler, Program
-from pygpukit.ring.tables import BOX, BULK, ENGINE, FULL, NOBODY, OWNER, PLACE_WORDS, PORT
+from pygpukit.ring.tables import BOX, BULK, DESK, ENGINE, FULL, NOBODY, OWNER, PLACE_WORDS, PORT
+from pygpukit.ring.timers import Timers
 
 __all__ = ["DeviceRing", "Place", "RingOptions"]
 
@@ -32,6 +33,13 @@ _HEADER_BYTES = 4 * HEADER_WORDS
 _IDLE_NS, _IDLE_COMMON_NS, _PORT_NS = 4_000, 20_000, 10_000
 
 _LEAVE_SECONDS = 10.0
+
+# Looks of the watchdog in the time that a handler has: LOOKS in ring_warden.cuh. The host beats more often than that.
+_LOOKS = 4
+_SHORTEST_WATCHDOG = 0.1
+
+# Words by which the device tells of handlers that do not return, one a block; more than any device has.
+_ALARMS = 1 << 14
 
 # What the device counts in nanoseconds.
 _MOST_SECONDS = 1e9
@@ -49,18 +57,21 @@ class RingOptions:
     """Seconds after which the kernel ends by itself when the process does not run any more."""
     time_slice: float | None = 0.5
     """Seconds after which the kernel leaves the device for a moment; None: it stays."""
+    watchdog: float | None = 2.0
+    """Seconds a handler may work on one message before that is reported; None: nobody looks."""
 
     def __post_init__(self) -> None:
         for name, low in (("sms", 1), ("workers", 1)):
             value = getattr(self, name)
             if value is not None and (type(value) is not int or value < low):
                 raise RingError(f"{name} must be an int of at least {low}, not {value!r}")
-        for name in ("lease", "time_slice"):
+        for name, least in (("lease", 0.0), ("time_slice", 0.0), ("watchdog", _SHORTEST_WATCHDOG)):
             value = getattr(self, name)
-            if value is None and name == "time_slice":
+            if value is None and name != "lease":
                 continue
-            if not isinstance(value, int | float) or not 0 < value < _MOST_SECONDS:
-                raise RingError(f"{name} must be seconds above 0, not {value!r}")
+            if not isinstance(value, int | float) or not 0 < value < _MOST_SECONDS or value < least:
+                rule = f"at least {least:g} seconds" if least else "seconds above 0"
+                raise RingError(f"{name} must be {rule}, not {value!r}")
 
 
 @dataclass
@@ -74,7 +85,8 @@ class Place:
     dedicated: bool
     capacity: int
     window: int
-    state: Piece
+    state: Piece | None
+    """None of an actor in another process."""
     is_over: bool = False
 
 
@@ -83,20 +95,37 @@ class DeviceRing:
 
     Adding actors, `close` and everything else that moves the kernel is done by one thread at a time; none of it is to
     be called in an event loop.
+
+    Parameters
+    ----------
+    options : RingOptions
+        How it uses the device.
+    where : Device, optional
+        Which device; by default the one that is current in this thread.
     """
 
-    def __init__(self, options: RingOptions) -> None:
+    after_abort = "after which a process with a GPU has to be started again"
+    """What `runtime.abort()` costs."""
+
+    def __init__(self, options: RingOptions, where: Device | None = None) -> None:
+        self.device = current_device() if where is None else where
         self.options = options
+        with device(self.device):
+            self._lay_out()
+
+    def _lay_out(self) -> None:
+        options = self.options
         self.places: list[Place] = []
         self.program = Program()
         self._numbers: dict[str, int] = {}
         self._device = DeviceMemory()
         self._mapped = MappedMemory()
+        self.timers = Timers(self._device, self._mapped)
         self._lock = threading.Lock()
         self._is_up = False
         self.is_closed = False
         self._kernel: Any = None
-        self._compiled = 0
+        self._compiled = (0, 0)
         self._named = 0
         info = get_device_info()
         self._is_emulated = current_device().kind != "cuda"
@@ -112,6 +141,8 @@ class DeviceRing:
             for i, name in enumerate(("orders_tail", "host_beat", "orders_head", "beat", "exited", "clock"))
         }
         self._orders = self._mapped.take(64 * _ORDERS)
+        self._alarms = self._mapped.take(8 * _ALARMS)
+        self._desks: Piece | None = None
         widest = HEADER_WORDS + MOST_BYTES // 4
         self._common_in = self._ring(_COMMON, widest)
         self._common_out = self._ring(_COMMON, widest)
@@ -140,6 +171,7 @@ class DeviceRing:
             beats,
             words["exited"],
             words["clock"],
+            (self._alarms, _ALARMS),
             (self._mapped, self._device),
             self._groups(),
         )
@@ -165,7 +197,7 @@ class DeviceRing:
         return 1e-3 / self._clock_khz if self._clock_khz else 1e-9
 
     def index_of(self, kernel_id: str) -> int:
-        """Number of the actor that has this id now, or `NOBODY`."""
+        """Number of the actor that has this id now, or had it last; `NOBODY` if none did."""
         return self._numbers.get(kernel_id, NOBODY)
 
     def add(self, kernels: Sequence[RingKernel]) -> list[Place]:
@@ -178,19 +210,20 @@ class DeviceRing:
         KernelCompileError
             If a handler does not compile.
         """
-        with self._lock:
+        with self._lock, device(self.device):
             handlers = [Handler.of(kernel) for kernel in kernels]
             known = len(self.program.handlers)
             try:
                 numbers = [self.program.add(handler) for handler in handlers]
-                compiled = self._compile()
+                threads = self._bound(kernels)
+                compiled = self._compile(threads)
                 blocks = self._blocks(compiled, kernels, handlers)
             except BaseException:
                 del self.program.handlers[known:]
                 raise
             self._leave()
             try:
-                self._kernel, self._compiled = compiled, len(self.program.handlers)
+                self._kernel, self._compiled = compiled, (len(self.program.handlers), threads)
                 added = [
                     self._place(kernel, handler, number, own)
                     for kernel, handler, number, own in zip(kernels, handlers, numbers, blocks, strict=True)
@@ -203,12 +236,10 @@ class DeviceRing:
     def retire(self, place: Place) -> None:
         """An actor has ended: its block is another's when the kernel is built the next time."""
         place.is_over = True
-        if self._numbers.get(place.kernel.kernel_id) == place.index:
-            del self._numbers[place.kernel.kernel_id]
 
     def close(self) -> None:
         """End the kernel."""
-        with self._lock:
+        with self._lock, device(self.device):
             self.is_closed = True
             if self._is_up:
                 self._leave()
@@ -216,15 +247,35 @@ class DeviceRing:
 
     def state(self, place: Place) -> dict[str, Any]:
         """An actor's state as arrays: views of its memory."""
-        layout = place.handler.state
-        if layout is None:
+        layout, piece = place.handler.state, place.state
+        if layout is None or piece is None:
             return {}
-        return {one.name: place.state.view(one.offset, one.numpy_type, one.kind.shape or (1,)) for one in layout.fields}
+        return {one.name: piece.view(one.offset, one.numpy_type, one.kind.shape or (1,)) for one in layout.fields}
 
-    def _compile(self) -> Any:
-        if self._kernel is not None and self._compiled == len(self.program.handlers):
+    def ticks_of(self, index: int) -> tuple[int, int]:
+        """Ticks that an actor was given, and those that it missed."""
+        return self.timers.counts(index)
+
+    def stop_timers(self) -> None:
+        """Give no more ticks."""
+        self.timers.stop()
+
+    def take_losses(self) -> list[tuple[int, ActorFailedError, bool, list[int]]]:
+        """As `WorkerRing.take_losses`: when the kernel is lost all actors are, for good."""
+        failure = self.link.failure()
+        if failure is None:
+            return []
+        error = ActorFailedError(f"the ring is lost: {failure}")
+        return [(place.index, error, False, []) for place in self.places]
+
+    def loss_of(self, index: int) -> str:
+        """Nothing is lost here but with the whole ring."""
+        return ""
+
+    def _compile(self, threads: int) -> Any:
+        if self._kernel is not None and self._compiled == (len(self.program.handlers), threads):
             return self._kernel
-        return jit(self.program.source(), func="ring_kernel")
+        return jit(self.program.source(threads), func="ring_kernel")
 
     @property
     def _workers(self) -> int:
@@ -234,13 +285,20 @@ class DeviceRing:
 
     def _threads(self, kernels: Sequence[RingKernel]) -> int:
         sizes = [place.kernel.block_size for place in self.places if not place.is_over]
-        return max(32, *(-(-size // 32) * 32 for size in (*sizes, *(kernel.block_size for kernel in kernels))))
+        widest = max(32, *(-(-size // 32) * 32 for size in (*sizes, *(kernel.block_size for kernel in kernels))))
+        # One more warp fetches what the host sends.
+        return widest + 32
+
+    def _bound(self, kernels: Sequence[RingKernel]) -> int:
+        """Threads that the kernel is compiled for: more than there are, so that most actors need no other one."""
+        threads = self._threads(kernels)
+        return threads if threads == 64 else min(1024, 32 + power_of_two(max(128, threads - 32)))
 
     def _blocks(self, kernel: Any, kernels: Sequence[RingKernel], handlers: Sequence[Handler]) -> list[bool]:
         """Which of the new actors get a block of their own."""
         threads = self._threads(kernels)
         per_sm = 1 if self._is_emulated else max(1, round(kernel.occupancy(threads) * 2048 / threads))
-        most = 64 if self._is_emulated else per_sm * self._sms
+        most = 64 if self._is_emulated else min(per_sm * self._sms, _ALARMS - 1)
         used = 1 + sum(place.dedicated and not place.is_over for place in self.places)
         has_shared = any(not place.dedicated for place in self.places)
         must = sum(
@@ -313,7 +371,9 @@ class DeviceRing:
         one["restart_window"] = int(kernel.restart_window * 1e9)
         one["route"]["to"] = NOBODY
         one["names"] = self._named
-        self._named += len(handler.names)
+        self._named += len(handler.names) + len(handler.topics)
+        if kernel.every is not None:
+            self.timers.add(index, kernel.every, into)
         self._owners.write(owner, index * OWNER.itemsize)
         self.places.append(place)
         self._numbers[kernel.kernel_id] = index
@@ -343,9 +403,11 @@ class DeviceRing:
     def _write(self, added: list[Place]) -> None:
         """Tell the device of the actors there are."""
         for place in self.places:
-            if place.is_over and place.dedicated and not place.handler.takes_batches and self._is_emptied(place):
-                # Whoever still sends to it is told by the blocks that all share.
+            if place.is_over and place.dedicated and self._is_emptied(place):
+                # Whoever still sends to it is told by the blocks that all share; it is in their queue, as all are.
                 place.dedicated = False
+                word = self._boxes.view(place.index * BOX.itemsize, np.uint64, (1,)).to_numpy()
+                self._boxes.write(word | np.uint64(1), place.index * BOX.itemsize)
         self._mark_single_senders()
         first = added[0].index if added else len(self.places)
         rows = self._fixed[first : len(self.places)]
@@ -359,18 +421,19 @@ class DeviceRing:
         dedicated = np.array([place.index for place in self.places if place.dedicated], np.uint32)
         shared = np.array([place.index for place in self.places if not place.dedicated], np.uint64)
         size = power_of_two(2 * (count + self._workers + 1))
-        cells = (np.arange(size, dtype=np.uint64) << np.uint64(32)) | np.uint64(NOBODY)
-        cells[: len(shared)] = (np.arange(1, len(shared) + 1, dtype=np.uint64) << np.uint64(32)) | shared
+        cells = np.zeros((size, 2), np.uint64)
+        cells[:, 0] = (np.arange(size, dtype=np.uint64) << np.uint64(32)) | np.uint64(NOBODY)
+        cells[: len(shared), 0] = (np.arange(1, len(shared) + 1, dtype=np.uint64) << np.uint64(32)) | shared
         if self._queue is None or self._queue.nbytes < cells.nbytes:
             self._queue = self._device.take(cells.nbytes)
         self._queue.write(cells)
         places = self._device.take(4 * max(1, len(dedicated)))
         if len(dedicated):
             places.write(dedicated)
-        named = [self.index_of(name) for place in self.places for name in place.handler.names]
-        names = self._device.take(4 * max(1, len(named)))
-        if named:
-            names.write(np.array(named, np.uint32))
+        named = self._names()
+        names = self._device.take(max(4, named.nbytes))
+        if len(named):
+            names.write(named)
         engine = self._engine.read()[: ENGINE.itemsize].view(ENGINE)
         one = engine[0]
         one["queue_tail"], one["queue_head"] = len(shared), 0
@@ -382,6 +445,7 @@ class DeviceRing:
             one["plan"]["common_out"] = _port(self._common_out)
             one["lease_ns"] = int(self.options.lease * 1e9)
             one["slice_ns"] = int((self.options.time_slice or 0) * 1e9)
+            one["look_ns"] = int((self.options.watchdog or 0) * 1e9 / _LOOKS)
         plan = one["plan"]
         plan["actors"], plan["dedicated"] = count, len(dedicated)
         plan["idle_ns"], plan["idle_common_ns"] = _IDLE_NS, _IDLE_COMMON_NS
@@ -389,11 +453,34 @@ class DeviceRing:
         plan["places"], plan["names"] = places.address, names.address
         plan["queue"], plan["queue_mask"] = self._queue.address, size - 1
         plan["boxes"], plan["owners"] = self._boxes.address, self._owners.address
-        self._engine.write(engine)
+        one["timers"], one["timer_count"] = self.timers.write({place.index for place in self.places if place.is_over})
+        one["silent"] = self.timers.silent
         blocks = 1 + len(dedicated) + (self._workers if len(shared) else 0)
+        if self._desks is None or self._desks.nbytes < blocks * DESK.itemsize:
+            self._desks = self._device.take(blocks * DESK.itemsize)
+        plan["desks"], plan["alarms"] = self._desks.address, self._alarms
+        self._engine.write(engine)
         threads = self._threads(())
         current_stream().synchronize()
         self.link.program(self._kernel, self._engine.address, blocks, threads, 0)
+
+    def _names(self) -> np.ndarray[Any, Any]:
+        """Numbers of the actors that each one names, and where the lists of its topics begin; then these lists."""
+        numbers: list[int] = []
+        lists: list[int] = []
+        begins: dict[str, int] = {}
+        for place in self.places:
+            numbers += [self.index_of(name) for name in place.handler.names]
+            for topic in place.handler.topics:
+                if topic not in begins:
+                    begins[topic] = self._named + len(lists)
+                    found = self._subscribers(topic)
+                    lists += [len(found), *found]
+                numbers.append(begins[topic])
+        return np.array(numbers + lists, np.uint32)
+
+    def _subscribers(self, topic: str) -> list[int]:
+        return [place.index for place in self.places if topic in place.kernel.topics and not place.is_over]
 
     def _is_emptied(self, place: Place) -> bool:
         """Has the device taken all that the host sent to an actor?"""
@@ -403,14 +490,15 @@ class DeviceRing:
     def _mark_single_senders(self) -> None:
         """Whoever has a block and is sent to by one actor only needs no claims."""
         senders = np.zeros(len(self.places), np.int64)
-        names = {
-            index: place for place in self.places if (index := place.index) == self.index_of(place.kernel.kernel_id)
-        }
         for place in self.places:
-            for name in place.handler.names:
-                target = self.index_of(name)
-                if target in names:
-                    senders[target] += 1
+            targets = [index for name in place.handler.names if (index := self.index_of(name)) != NOBODY]
+            for topic in place.handler.topics:
+                targets += self._subscribers(topic)
+            if place.kernel.every is not None:
+                # The warden, which sends its ticks.
+                targets.append(place.index)
+            for target in targets:
+                senders[target] += 1
         is_known = not any(place.handler.answers for place in self.places)
         self._changed: set[int] = set()
         for place in self.places:
@@ -424,7 +512,7 @@ class DeviceRing:
         if self._is_up and not self.link.down(_LEAVE_SECONDS):
             raise RingError(
                 f"the ring did not leave the device within {_LEAVE_SECONDS:g} s: a handler does not return. It can be "
-                "ended by runtime.abort(), which costs the process its device"
+                "ended by runtime.abort(), which costs the ring's process its device"
             )
         self._is_up = False
 

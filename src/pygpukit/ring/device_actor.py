@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import struct
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from pygpukit.errors import MessageError, RingError, UndeliveredError
+from pygpukit.errors import DeviceError, MessageError, RingError, UndeliveredError
 from pygpukit.ring.actor import SENT
 from pygpukit.ring.delivery import check_outcome, ended_error
 from pygpukit.ring.device import DeviceRing, Place
@@ -22,6 +23,8 @@ from pygpukit.ring.post import Post
 from pygpukit.ring.states import KernelState
 from pygpukit.ring.tables import BUCKETS, MODES, REASONS
 from pygpukit.ring.telemetry import KernelTelemetry, Latency
+from pygpukit.ring.waiting import FULL
+from pygpukit.ring.worker_ring import WorkerRing
 
 __all__ = ["DeviceActor"]
 
@@ -52,7 +55,7 @@ class DeviceActor:
     """
 
     place: Place
-    ring: DeviceRing
+    ring: DeviceRing | WorkerRing
     link: Any
     """The host's end of the ring."""
 
@@ -68,10 +71,16 @@ class DeviceActor:
         self._misses = self._pause = 0
         self._tier = tier
         self._escalate = escalate
-        self._output = kernel.output_type
+        self._input, self._output = kernel.input_type, kernel.output_type
         self._launched_at = self._ended_at = 0.0
         self._index = 0
+        self._expected = 0
+        self._launching = threading.Lock()
         self._output_id = 0 if kernel.output_type is None else kernel.output_type.type_id
+
+    def is_launching(self) -> bool:
+        """Is it still on its way to the device?"""
+        return self.state is KernelState.CREATED
 
     def packed(self, message: Any) -> bytes:
         """A message's bytes."""
@@ -102,11 +111,19 @@ class DeviceActor:
 
     def call(self, message: Any, timeout: float | None) -> Any:
         """Send a message and wait for its answer, in this thread."""
-        if self.state is not KernelState.ACTIVE and not self.state.is_open:
-            raise ended_error(self)
-        found = self.link.ask(self._index, message, self.packed(message), timeout, self._output_id)
+        if self.state is not KernelState.ACTIVE:
+            timeout = self._open_within(timeout)
+        # The way of every round trip: as `packed` and `_answer`, without their frames.
+        try:
+            payload = message._packed() if type(message) is self._input else self.packed(message)
+        except Exception:
+            payload = self.packed(message)
+        found = self.link.ask(self._index, message, payload, timeout, self._output_id)
         if type(found) is bytes:
-            return self._answer(message, found)
+            output: Any = self._output
+            answer = output._load(output, found, 0)
+            answer._answers(message)
+            return answer
         fate, answer = self._fate(message, found)
         if fate == 0:
             return answer
@@ -114,6 +131,15 @@ class DeviceActor:
             raise TimeoutError(f"{self.kernel.kernel_id!r} did not answer within {timeout} s")
         check_outcome(self, OUTCOMES[fate], timeout)
         raise ended_error(self)
+
+    def _open_within(self, timeout: float | None) -> float | None:
+        """Wait in this thread until messages are accepted; the time that is left."""
+        left = self.inbox.await_launch(timeout)
+        if self.is_launching():
+            check_outcome(self, FULL, timeout)
+        if not self.state.is_open:
+            raise ended_error(self)
+        return left
 
     def try_call(self, message: Any) -> Any:
         """Send a message and wait a few microseconds for its answer, unless answers took longer lately.
@@ -144,7 +170,7 @@ class DeviceActor:
         """The answer of these bytes."""
         output = self._output
         answer: Any = output._load(output, payload, 0)  # type: ignore[union-attr]
-        answer.correlation_id = message.message_id
+        answer._answers(message)
         return answer
 
     def _fate(self, message: Any, found: tuple[int, Any]) -> tuple[int, Any]:
@@ -163,8 +189,7 @@ class DeviceActor:
 
     def send_array(self, array: np.ndarray[Any, Any], timeout: float | None) -> int:
         """Send the messages of a structured array, with one copy."""
-        if not self.state.is_open:
-            raise ended_error(self)
+        timeout = self._open_within(timeout)
         input_type = self.kernel.input_type
         assert input_type is not None
         if array.dtype != input_type.dtype:
@@ -183,13 +208,22 @@ class DeviceActor:
         """Up to `n` messages of the output as a structured array."""
         if self._output is None or self._output.dtype is None:
             raise MessageError(f"{self.kernel.kernel_id!r} has no output_type")
+        timeout = self.inbox.await_launch(timeout)
+        if not hasattr(self, "link"):
+            return np.empty(0, self._output.dtype)
         rows = np.empty(n, self._output.dtype)
         flat = rows.view(np.uint8).reshape(n, -1)
         until = None if timeout is None else time.monotonic() + timeout
         count = 0
         while count < n:
             left = 0.05 if until is None else min(0.05, max(0.0, until - time.monotonic()))
-            got = self.link.receive_into(self.place.index, flat[count:], rows.itemsize, left)
+            try:
+                got = self.link.receive_into(self.place.index, flat[count:], rows.itemsize, left)
+            except DeviceError:
+                # The ring was closed: what had come is there.
+                if count or not self.outbox.is_finished:
+                    break
+                raise ended_error(self) from None
             count += got
             if not got and (self.outbox.is_finished or (until is not None and time.monotonic() >= until)):
                 break
@@ -204,11 +238,14 @@ class DeviceActor:
             self.state = KernelState.FAILED
             raise
         self.ring = self._tier.ring
-        self.link = self.ring.link
+        with self._launching:
+            self.link = self.ring.link
+            if self._expected:
+                self.link.expect(self._expected)
         self._index = self.place.index
         self._launched_at = time.monotonic()
-        self._tier.actors[self.place.index] = self
         self.state = KernelState.LAUNCHED
+        self._tier.enrol(self)
 
     async def activate(self) -> None:
         """Let it take its messages; the device has answered when this returns."""
@@ -280,17 +317,23 @@ class DeviceActor:
 
     def expect(self, calls: int) -> None:
         """Event loops wait for the answers of so many more calls, or fewer."""
+        if not hasattr(self, "link"):
+            with self._launching:
+                if not hasattr(self, "link"):
+                    self._expected += calls
+                    return
         self.link.expect(calls)
 
     def figures(self) -> dict[str, int]:
         """What device and host have counted."""
         return dict(self.link.figures(self.place.index))
 
-    def failed(self, error: BaseException) -> None:
-        """The device is lost, and the actor with it."""
+    def lost(self, error: BaseException, is_restarted: bool) -> None:
+        """The device is lost, and the actor with it unless it was started again elsewhere."""
         if not self.state.is_over:
             self.error = error
-            self._end(KernelState.FAILED)
+            if not is_restarted:
+                self._end(KernelState.FAILED)
 
     def _end(self, state: KernelState) -> None:
         self.state = state
@@ -314,6 +357,7 @@ class DeviceActor:
         is_rejecting = self.kernel.backpressure.value == "reject"
         latency = _latency(self.link.buckets(self.place.index))
         until = self._ended_at or time.monotonic()
+        ticks, missed_ticks = self.ring.ticks_of(self.place.index)
         return KernelTelemetry(
             kernel_id=self.kernel.kernel_id,
             state=self.state,
@@ -338,6 +382,9 @@ class DeviceActor:
             uptime=until - self._launched_at if self._launched_at else 0.0,
             restarts=counts["restarts"],
             last_error=None if self.error is None else f"{type(self.error).__name__}: {self.error}",
+            ticks=ticks,
+            missed_ticks=missed_ticks,
+            stuck=self._index in self.link.stuck_actors(),
         )
 
 

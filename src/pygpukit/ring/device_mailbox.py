@@ -26,6 +26,9 @@ _NEVER = (1 << 64) - 1
 # How often a full mailbox on the device is looked at by an event loop.
 _ROOM_SECONDS = 200e-6
 
+# How often a thread looks whether an actor has been launched.
+_LAUNCH_SECONDS = 1e-3
+
 
 def deadline_of(message: Any) -> int:
     """A message's deadline in nanoseconds, or 0."""
@@ -42,7 +45,8 @@ class DeviceInbox:
     @property
     def capacity(self) -> int:
         """Messages of the host that fit."""
-        return self._actor.place.capacity
+        actor = self._actor
+        return actor.place.capacity if hasattr(actor, "place") else actor.kernel.input_queue_size
 
     @property
     def is_paused(self) -> bool:
@@ -59,10 +63,14 @@ class DeviceInbox:
         return self.put(message, 0.0)
 
     def put(self, message: Any, timeout: float | None = None) -> int:
-        """Send a message."""
+        """Send a message; while the actor is being launched, that is waited for."""
         actor = self._actor
-        if actor.state is not KernelState.ACTIVE and not actor.state.is_open:
-            return CLOSED
+        if actor.state is not KernelState.ACTIVE:
+            timeout = self.await_launch(timeout)
+            if actor.is_launching():
+                return FULL
+            if not actor.state.is_open:
+                return CLOSED
         fate = actor.link.send(
             actor.place.index,
             actor.packed(message),
@@ -76,6 +84,16 @@ class DeviceInbox:
         if OUTCOMES[fate] == DROPPED:
             actor.post.dead(actor.kernel.kernel_id, message, "dropped_new")
         return OUTCOMES[fate]
+
+    def await_launch(self, timeout: float | None) -> float | None:
+        """Wait in this thread while the actor is being launched, and return the time that is left."""
+        actor = self._actor
+        if not actor.is_launching():
+            return timeout
+        until = None if timeout is None else time.monotonic() + timeout
+        while actor.is_launching() and (until is None or time.monotonic() < until):
+            time.sleep(_LAUNCH_SECONDS)
+        return None if until is None else max(0.0, until - time.monotonic())
 
     def put_many(self, messages: Sequence[Any], timeout: float | None = None) -> tuple[int, int]:
         """Send messages until one cannot be."""
@@ -128,13 +146,20 @@ class DeviceOutbox:
     def __init__(self, actor: DeviceActor) -> None:
         self._actor = actor
         self._waits: dict[int, tuple[asyncio.Future[Any], asyncio.AbstractEventLoop]] = {}
-        self._ticket = 0
+        # Number 1 is of waits for a launch, of which nothing is kept.
+        self._ticket = 1
         self._lock = threading.Lock()
 
     @property
     def capacity(self) -> int:
         """Messages that wait to be received before the actor waits."""
-        return self._actor.place.window
+        actor = self._actor
+        return actor.place.window if self.is_there else actor.kernel.output_queue_size
+
+    @property
+    def is_there(self) -> bool:
+        """Has the actor been launched? One that is being launched has no output yet."""
+        return hasattr(self._actor, "link")
 
     @property
     def is_paused(self) -> bool:
@@ -145,11 +170,13 @@ class DeviceOutbox:
     def is_finished(self) -> bool:
         """Has the actor ended, and is nothing left?"""
         actor = self._actor
-        return actor.state.is_over and actor.link.depth(actor.place.index) == 0
+        return actor.state.is_over and (not self.is_there or actor.link.depth(actor.place.index) == 0)
 
     def try_get(self) -> Any:
         """The next message, or None."""
         actor = self._actor
+        if not self.is_there:
+            return None
         parts = actor.link.try_receive(actor.place.index)
         return None if parts is None else actor.loaded(parts)
 
@@ -159,8 +186,9 @@ class DeviceOutbox:
         until = None if timeout is None else time.monotonic() + timeout
         while True:
             left = 0.05 if until is None else min(0.05, max(0.0, until - time.monotonic()))
-            parts = actor.link.receive(actor.place.index, left)
-            if parts is not None:
+            if not self.is_there:
+                time.sleep(min(left, _LAUNCH_SECONDS))
+            elif (parts := actor.link.receive(actor.place.index, left)) is not None:
                 return actor.loaded(parts)
             if self.is_finished or (until is not None and time.monotonic() >= until):
                 return None
@@ -187,6 +215,9 @@ class DeviceOutbox:
     def await_item(self, future: asyncio.Future[Any], loop: asyncio.AbstractEventLoop, /) -> int:
         """Set the future when a message has come, or none will."""
         actor = self._actor
+        if not self.is_there:
+            loop.call_later(_ROOM_SECONDS, _set, future)
+            return 1
         with self._lock:
             self._ticket += 1
             ticket = self._ticket
@@ -221,7 +252,7 @@ class DeviceOutbox:
     def wake(self) -> None:
         """Let everybody who waits look again."""
         actor = self._actor
-        if not self._waits or not (actor.state.is_over or actor.link.depth(actor.place.index)):
+        if not self._waits or not self.is_there or not (actor.state.is_over or actor.link.depth(actor.place.index)):
             return
         with self._lock:
             waits, self._waits = list(self._waits.values()), {}

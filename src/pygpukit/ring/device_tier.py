@@ -3,47 +3,103 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from pygpukit.errors import ActorFailedError
+from pygpukit.core.device import Device, current_device, device_in_use
+from pygpukit.errors import RingError
 from pygpukit.ring.device import DeviceRing, Place, RingOptions
 from pygpukit.ring.kernel import RingKernel
 from pygpukit.ring.message import Message
 from pygpukit.ring.post import Post
-from pygpukit.ring.tables import REASONS
+from pygpukit.ring.tables import REASONS, WORKER_LOST
+from pygpukit.ring.worker_link import NO_STATUS
+from pygpukit.ring.worker_ring import WorkerRing
 
 if TYPE_CHECKING:
     from pygpukit.ring.device_actor import DeviceActor
 
 __all__ = ["DeviceTier"]
 
+_log = logging.getLogger("pygpukit.ring")
+
+_EXITS = (None, "asked", "lease", "slice")
+
 
 class DeviceTier:
-    """A runtime's device actors: the ring they share, and what comes from it."""
+    """A runtime's device actors: the ring they share, and what comes from it.
 
-    def __init__(self, post: Post, options: RingOptions) -> None:
+    Parameters
+    ----------
+    post : Post
+        The runtime's calls and dead letters.
+    options : RingOptions
+        How the ring uses the device.
+    is_isolated : bool
+        Is the ring in a process of its own?
+    """
+
+    def __init__(self, post: Post, options: RingOptions, is_isolated: bool = False) -> None:
         self._post = post
         self._options = options
-        self._ring: DeviceRing | None = None
+        self._make: type[DeviceRing] | type[WorkerRing] = WorkerRing if is_isolated else DeviceRing
+        self._ring: DeviceRing | WorkerRing | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._fd = -1
         self._pending: list[tuple[RingKernel, asyncio.Future[Place]]] = []
         self._adding: asyncio.Task[None] | None = None
+        self._threads: ThreadPoolExecutor | None = None
         self._types: dict[int, type[Message]] = {}
+        self._stuck: set[int] = set()
         self.actors: dict[int, DeviceActor] = {}
+        # Of actors that were lost before they were known here.
+        self._early: dict[int, RingError] = {}
+        self.device: Device | None = None
+        """Where the ring is made; by default on the device that is current then."""
 
     @property
-    def ring(self) -> DeviceRing:
+    def ring(self) -> DeviceRing | WorkerRing:
         """The ring; there is one when the first actor is launched."""
         assert self._ring is not None
         return self._ring
+
+    def current_device(self) -> Device | None:
+        """The device that is current in this thread; None where a worker process is to find its own."""
+        # With a worker this process may have nothing to do with any device, and is to open none.
+        return device_in_use() if self._make is WorkerRing else current_device()
 
     @property
     def is_made(self) -> bool:
         """Was a device actor launched?"""
         return self._ring is not None
+
+    def enrol(self, actor: DeviceActor) -> None:
+        """Tell an actor from now on what happens to it."""
+        index = actor.place.index
+        self.actors[index] = actor
+        error = self._early.pop(index, None)
+        if error is not None:
+            actor.lost(error, False)
+
+    def status(self) -> dict[str, Any]:
+        """Where the kernel is, and what became of it."""
+        if self._ring is None:
+            known: dict[str, Any] = NO_STATUS
+            stuck: list[int] = []
+        else:
+            known, stuck = self._ring.link.status(), self._ring.link.stuck_actors()
+        return {
+            "up": known["up"],
+            "launches": known["launches"],
+            "parks": known["parks"],
+            "last_exit": _EXITS[known["last_exit"]],
+            "beats": {"host": known["host_beat"], "device_ns": known["device_beat_ns"]},
+            "stuck": known["stuck"],
+            "stuck_actors": sorted(self.actors[index].kernel.kernel_id for index in stuck if index in self.actors),
+        }
 
     def type_of(self, kind: int) -> type[Message] | None:
         """The class of a message's type."""
@@ -55,7 +111,10 @@ class DeviceTier:
 
     async def in_thread(self, function: Callable[[], Any]) -> Any:
         """Run something that waits for the device."""
-        return await asyncio.get_running_loop().run_in_executor(None, function)
+        if self._threads is None:
+            # The loop's own may all be taken by callers that wait for what is ordered here.
+            self._threads = ThreadPoolExecutor(64, "pygpukit-ring")
+        return await asyncio.get_running_loop().run_in_executor(self._threads, function)
 
     async def place(self, kernel: RingKernel) -> Place:
         """Put a kernel on the device, together with all others that are launched at the same time."""
@@ -87,11 +146,12 @@ class DeviceTier:
                 if not future.done():
                     future.set_result(place)
 
-    async def _open(self) -> DeviceRing:
+    async def _open(self) -> DeviceRing | WorkerRing:
         """The ring; a new one for the first actor, and for the first one after it was closed."""
         if self._ring is None or self._ring.is_closed:
-            self._ring = await self.in_thread(lambda: DeviceRing(self._options))
-            self.actors = {}
+            self._ring = await self.in_thread(lambda: self._make(self._options, self.device))
+            self.actors, self._early = {}, {}
+            self._stuck = set()
             self._listen()
         return self._ring
 
@@ -129,19 +189,43 @@ class DeviceTier:
 
     def _collect(self) -> None:
         link = self.ring.link
+        # Looked at first: what was answered before a loss is answered.
+        losses = self.ring.take_losses()
         for parts in link.take_answers():
             actor = self.actors.get(parts[0][6])
             if actor is not None:
                 self._post.answer(actor.kernel.kernel_id, actor.loaded(parts))
+        for index, error, is_restarted, calls in losses:
+            for number in calls:
+                self._post.fail(number, error)
+            actor = self.actors.get(index)
+            if actor is not None:
+                actor.lost(error, is_restarted)
+            elif not is_restarted:
+                self._early[index] = error
         for parts in link.take_letters():
             self.bury(parts)
-        failure = link.failure()
-        if failure is not None:
-            error = ActorFailedError(f"the ring is lost: {failure}")
-            for actor in list(self.actors.values()):
-                actor.failed(error)
+        self._watch({index for index, *_ in losses})
         for actor in list(self.actors.values()):
             actor.outbox.wake()
+
+    def _watch(self, lost: set[int]) -> None:
+        """Say which handlers do not return, and which did after all."""
+        stuck = set(self.ring.link.stuck_actors())
+        if stuck == self._stuck:
+            return
+        began, ended, self._stuck = stuck - self._stuck, self._stuck - stuck, stuck
+        for index in began & self.actors.keys():
+            _log.warning(
+                "the handler of %r has worked on one message for more than %g s (watchdog), and holds up the other "
+                "actors when the ring is to leave the device. A handler cannot be stopped: wait for it, or call "
+                "runtime.abort(), %s",
+                self.actors[index].kernel.kernel_id,
+                self._options.watchdog,
+                self.ring.after_abort,
+            )
+        for index in (ended & self.actors.keys()) - lost:
+            _log.info("the handler of %r has returned after all", self.actors[index].kernel.kernel_id)
 
     def bury(self, parts: Any) -> None:
         """Note a message that reached nobody."""
@@ -154,7 +238,7 @@ class DeviceTier:
             message = cls._load(cls, payload, 0)
             message.message_id, message.correlation_id, message.priority = number, correlation, priority
         why = REASONS.get(reason, "lost")
-        self._post.dead(name, message, why)
+        self._post.dead(name, message, why, self.ring.loss_of(destination) if reason == WORKER_LOST else "")
         if why == "failed" and actor is not None and self._loop is not None:
             # The device says so a moment later.
             self._loop.call_soon_threadsafe(self._check_failed, actor, 20)
@@ -163,6 +247,11 @@ class DeviceTier:
         actor._look_at_mode()
         if tries and not actor.state.is_over and self._loop is not None and not self._loop.is_closed():
             self._loop.call_later(0.005, self._check_failed, actor, tries - 1)
+
+    def stop_timers(self) -> None:
+        """Let no timer of the ring begin anything more."""
+        if self._ring is not None:
+            self._ring.stop_timers()
 
     async def close(self) -> None:
         """End the kernel."""
@@ -178,6 +267,9 @@ class DeviceTier:
                 ring.link.signal(-1)
                 os.close(self._fd)
                 self._fd = -1
+            if self._threads is not None:
+                self._threads.shutdown(wait=False)
+                self._threads = None
 
 
 def _settle(future: asyncio.Future[Place], error: BaseException) -> None:

@@ -23,6 +23,7 @@ from pygpukit.ring.message import require_fixed
 from pygpukit.ring.post import Post
 from pygpukit.ring.states import KernelState
 from pygpukit.ring.telemetry import KernelTelemetry, Latency
+from pygpukit.ring.topics import Topics
 from pygpukit.ring.waiting import ACCEPTED, woken
 
 __all__ = ["CoroutineActor", "HostActor", "ThreadActor"]
@@ -41,6 +42,8 @@ class HostActor:
         What it runs.
     post : Post
         The runtime's calls and dead letters.
+    topics : Topics
+        The runtime's topics.
     find : callable
         Gives the actor of an id, or None.
     escalate : callable
@@ -51,11 +54,13 @@ class HostActor:
         self,
         kernel: RingKernel,
         post: Post,
+        topics: Topics,
         find: Callable[[str], Actor | None],
         escalate: Callable[[str, BaseException], None],
     ) -> None:
         self.kernel = kernel
         self.post = post
+        self.topics = topics
         self.find = find
         self._escalate = escalate
         # A bound method of this object would keep it alive through the native mailbox.

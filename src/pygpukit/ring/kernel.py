@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, overload
 
 from pygpukit.errors import RingError
 from pygpukit.ring.message import Message
 from pygpukit.ring.states import Backpressure
 
-__all__ = ["RingKernel", "find_kernel", "ring_kernel"]
+__all__ = ["RingKernel", "find_kernel", "find_subscribers", "ring_kernel"]
 
 _lock = threading.Lock()
 _kernels: dict[str, RingKernel] = {}
 
 _LARGEST_QUEUE = 1 << 24
+
+# Seconds between the ticks of a timer.
+_SHORTEST, _LONGEST = 1e-6, 1e9
+
+# Ids that an error names.
+_LISTED = 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +51,8 @@ class RingKernel:
     max_restarts: int = 3
     restart_window: float = 60.0
     escalate: bool = False
+    topics: tuple[str, ...] = ()
+    every: float | None = None
 
     def __post_init__(self) -> None:
         if not self.kernel_id or type(self.kernel_id) is not str:
@@ -70,6 +79,22 @@ class RingKernel:
                 f"{self.kernel_id!r} is a coroutine, and those run on the host; for device='gpu' write a plain "
                 "function whose docstring is the CUDA C++ source of the handler"
             )
+        for topic in self.topics:
+            if not topic or type(topic) is not str:
+                raise RingError(f"topics of {self.kernel_id!r} must be names, not {topic!r}")
+        if self.every is not None:
+            self._check_timer()
+
+    def _check_timer(self) -> None:
+        every = self.every
+        if self.device != "gpu":
+            raise RingError(
+                f"{self.kernel_id!r} is a host actor and has no timer: leave out every={every!r}, and let "
+                "ctx.receive(timeout) raise TimeoutError when it is time"
+            )
+        is_number = isinstance(every, int | float) and not isinstance(every, bool)
+        if not is_number or not _SHORTEST <= every <= _LONGEST:  # type: ignore[operator]
+            raise RingError(f"every of {self.kernel_id!r} must be seconds from 1e-6 to 1e9, not {every!r}")
 
     def _check_range(self, name: str, low: int, high: int) -> None:
         value = getattr(self, name)
@@ -108,6 +133,8 @@ def ring_kernel(
     max_restarts: int = 3,
     restart_window: float = 60.0,
     escalate: bool = False,
+    topics: Sequence[str] = (),
+    every: float | None = None,
 ) -> Callable[[Callable[..., Any]], RingKernel]: ...
 def ring_kernel(
     kernel_id: Any = None,
@@ -127,6 +154,8 @@ def ring_kernel(
     max_restarts: int = 3,
     restart_window: float = 60.0,
     escalate: bool = False,
+    topics: Sequence[str] = (),
+    every: float | None = None,
 ) -> RingKernel | Callable[[Callable[..., Any]], RingKernel]:
     """Make a function a ring kernel: an actor with a typed mailbox.
 
@@ -161,6 +190,10 @@ def ring_kernel(
         Seconds.
     escalate : bool
         When it is FAILED, end the runtime and raise there.
+    topics : sequence of str
+        Topics it subscribes to: it gets what others publish there, if it is of its input type.
+    every : float, optional
+        Of a device actor: seconds between two calls of the handler without a message, see ``ctx.is_tick()``.
 
     Returns
     -------
@@ -183,6 +216,8 @@ def ring_kernel(
     except ValueError:
         names = ", ".join(repr(one.value) for one in Backpressure)
         raise RingError(f"backpressure must be one of {names}, not {backpressure!r}") from None
+    if isinstance(topics, str):
+        raise RingError(f"topics must be a list of names, not one name; write topics=[{topics!r}]")
 
     def decorate(function: Callable[..., Any]) -> RingKernel:
         if not callable(function):
@@ -204,6 +239,8 @@ def ring_kernel(
             max_restarts=max_restarts,
             restart_window=restart_window,
             escalate=escalate,
+            topics=tuple(dict.fromkeys(topics)),
+            every=every,
         )
         for name in ("__module__", "__name__", "__qualname__", "__doc__"):
             object.__setattr__(kernel, name, getattr(function, name, None))
@@ -221,13 +258,20 @@ def find_kernel(kernel_id: str) -> RingKernel:
     Raises
     ------
     RingError
-        If there is none; the text lists those there are.
+        If there is none; the text lists those there are, the first ones of many.
     """
     with _lock:
         found = _kernels.get(kernel_id)
-        known = sorted(_kernels)
-    if found is None:
-        raise RingError(
-            f"there is no ring kernel {kernel_id!r}; those defined by @ring_kernel are: {', '.join(known) or 'none'}"
-        )
-    return found
+        if found is not None:
+            return found
+        # There may be very many of them.
+        known, count = list(islice(_kernels, _LISTED)), len(_kernels)
+    listed = ", ".join(sorted(known)) or "none"
+    others = f" and {count - len(known)} others" if count > len(known) else ""
+    raise RingError(f"there is no ring kernel {kernel_id!r}; those defined by @ring_kernel are: {listed}{others}")
+
+
+def find_subscribers(topic: str) -> list[RingKernel]:
+    """The kernels defined so far that subscribe to a topic."""
+    with _lock:
+        return [kernel for kernel in _kernels.values() if topic in kernel.topics]

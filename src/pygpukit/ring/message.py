@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import builtins
 import copy
 import dataclasses
 import hashlib
 import inspect
 import keyword
+import re
 import struct
 import sys
 from collections.abc import Callable, Mapping
@@ -326,9 +328,13 @@ def _compile(name: str, lines: list[str], names: dict[str, Any], where: str) -> 
     return scope[name]
 
 
+_CALLED = ("type", "len", "bool", "int", "float", "str", "bytes", "list", "dict", "tuple")
+_CALLED_IN = re.compile(rf"\b({'|'.join(_CALLED)})\b")
+
+
 def _make_init(where: str, kinds: dict[str, Kind], defaults: dict[str, Any]) -> Any:
-    names: dict[str, Any] = {"_MISSING": _MISSING}
-    parameters = ["self"]
+    names: dict[str, Any] = {"_MISSING": _MISSING} | {f"_b_{name}": getattr(builtins, name) for name in _CALLED}
+    parameters = ["_self"]
     body = []
     for name, kind in kinds.items():
         names[f"_k_{name}"] = kind
@@ -345,14 +351,15 @@ def _make_init(where: str, kinds: dict[str, Kind], defaults: dict[str, Any]) -> 
         else:
             names[f"_d_{name}"] = default
             parameters.append(f"{name}=_d_{name}")
-        test = kind.test.format(v=name, k=f"_k_{name}")
-        body.append(f"    self.{name} = {name} if {test} else _c_{name}({name})")
+        # Fields may have the names of what the tests use.
+        test = _CALLED_IN.sub(r"_b_\1", kind.test).format(v=name, k=f"_k_{name}")
+        body.append(f"    _self.{name} = {name} if {test} else _c_{name}({name})")
     lines = [
         f"def __init__({', '.join([*parameters, '*', 'priority=0', 'deadline=None', 'correlation_id=0'])}):",
         *body,
-        "    if priority: self.priority = priority",
-        "    if deadline is not None: self.deadline = deadline",
-        "    if correlation_id: self.correlation_id = correlation_id",
+        "    if priority: _self.priority = priority",
+        "    if deadline is not None: _self.deadline = deadline",
+        "    if correlation_id: _self.correlation_id = correlation_id",
     ]
     return _compile("__init__", lines, names, where)
 
@@ -393,21 +400,26 @@ def _make_array(field: FixedField) -> Callable[[Any, int], Any]:
 def _make_dump(layout: Layout, into: bool) -> Any:
     """A method that writes a message into a buffer, or gives its bytes."""
     names: dict[str, Any] = {"_pack": layout.struct.pack_into if into else layout.struct.pack, "_bf16": bfloat16_bits}
-    lines = ["def _dump(self, buffer, offset):" if into else "def _dump(self):"]
+    lines = ["def _dump(_self, _buffer, _offset):" if into else "def _dump(_self):"]
     values = []
     for field in layout.fields:
-        value = f"self.{field.name}"
+        value, local = f"_self.{field.name}", f"_v_{field.name}"
         if field.kind.shape:
             names[f"_t_{field.name}"] = field.numpy_type
             names[f"_c_{field.name}"] = field.kind.convert
-            lines.append(f"    {field.name} = {value}")
+            lines.append(f"    {local} = {value}")
             lines.append(
-                f"    if {field.name}.dtype != _t_{field.name} or {field.name}.shape != {field.kind.shape}: "
-                f"{field.name} = _c_{field.name}({field.name})"
+                f"    if {local}.dtype is not _t_{field.name} and {local}.dtype != _t_{field.name} "
+                f"or {local}.shape != {field.kind.shape}: {local} = _c_{field.name}({local})"
             )
-            value = f"{field.name}.tobytes()"
+            value = f"{local}.tobytes()"
         elif field.numpy_type.name == "bfloat16":
             value = f"_bf16({value})"
         values.append(value)
-    given = ", ".join((["buffer", "offset"] if into else []) + values)
-    return _compile("_dump", [*lines, f"    return _pack({given})"], names, layout.name)
+    given = ", ".join((["_buffer", "_offset"] if into else []) + values)
+    # One array is all there is of many messages.
+    is_array = (
+        not into and len(values) == 1 and layout.fields[0].kind.shape and layout.itemsize == layout.fields[0].nbytes
+    )
+    last = f"    return {values[0]}" if is_array else f"    return _pack({given})"
+    return _compile("_dump", [*lines, last], names, layout.name)

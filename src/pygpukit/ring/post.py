@@ -24,7 +24,7 @@ class DeadLetter:
     message: Any
     reason: str
     """``expired``, ``dropped_oldest``, ``dropped_new``, ``terminated``, ``failed``, ``unknown_destination``,
-    ``wrong_type``, ``rejected`` or ``late_answer``."""
+    ``wrong_type``, ``rejected``, ``outbox_full``, ``late_answer`` or ``worker_lost``."""
     detail: str
     time: float
     """Seconds of ``time.monotonic()``."""
@@ -105,6 +105,12 @@ class Post:
             return False
         call.settle(message)
         return True
+
+    def fail(self, number: int, error: RingError) -> None:
+        """Let one call raise."""
+        call = self._calls.pop(number, None)
+        if call is not None:
+            call.settle(error)
 
     def fail_calls(self, kernel_id: str, error: RingError) -> None:
         """Let all calls to a kernel raise."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import re
 from collections.abc import Iterable
@@ -12,7 +13,7 @@ import numpy as np
 
 from pygpukit.dtypes import dtype
 from pygpukit.errors import RingError
-from pygpukit.ring.kernel import RingKernel, find_kernel
+from pygpukit.ring.kernel import RingKernel, find_kernel, find_subscribers
 from pygpukit.ring.kinds import Kind, kind_of
 from pygpukit.ring.layout import Layout
 from pygpukit.ring.message import Message, require_fixed
@@ -23,11 +24,18 @@ __all__ = ["HEADER_WORDS", "MOST_BYTES", "Handler", "Program"]
 HEADER_WORDS = 12
 """Words of 4 bytes in a header."""
 
+MOST_THREADS = 1024 - 32
+"""Threads of a handler."""
+
 MOST_BYTES = 4096
 """Of a message to or from a device actor: blocks keep several in their shared memory."""
 
+# Shared memory of a block, without what the kernel needs whatever the messages are.
+_SHARED_BYTES = 48 * 1024 - 4096
+
 _NAME = re.compile(r'\b(send|find)\s*\(\s*"([^"\\\n]*)"')
-_DYNAMIC = re.compile(r"\b(reply|send_to)\s*\(")
+_TOPIC = re.compile(r'\bpublish\s*\(\s*"([^"\\\n]*)"')
+_DYNAMIC = re.compile(r"\b(reply|reply_to|send_to)\s*\(")
 _ENTRY = re.compile(r"\b(handle|handle_batch)\s*\(")
 _UNMARKED = re.compile(r"__device__\s+(?=(?:inline\s+)?void\s+handle(?:_batch)?\s*\()")
 _COMMENTS = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
@@ -51,7 +59,9 @@ class Handler:
     answers: bool
     """Does it send to actors that it does not name?"""
     others: tuple[type[Message], ...] = field(default=())
-    """Messages of the actors it names."""
+    """Messages of the actors it names, and of those that subscribe to its topics."""
+    topics: tuple[str, ...] = field(default=(), compare=False)
+    """Topics that it publishes to, by their numbers after those of the names."""
 
     @classmethod
     def of(cls, kernel: RingKernel) -> Handler:
@@ -80,6 +90,11 @@ class Handler:
             raise RingError(
                 f"{where} asks for grid_size={kernel.grid_size}: a device actor is one block; use block_size"
             )
+        if kernel.block_size > MOST_THREADS:
+            raise RingError(
+                f"{where} asks for block_size={kernel.block_size}, and {MOST_THREADS} is the most: one warp of its "
+                "block fetches messages"
+            )
         batches = "handle_batch" in entries
         if kernel.input_type is None:
             raise RingError(f"{where} needs an input_type: its messages are structs")
@@ -91,12 +106,19 @@ class Handler:
                 )
         if kernel.output_type is None and batches:
             raise RingError(f"{where} needs an output_type: handle_batch gives a result for every message")
+        if batches and kernel.every is not None:
+            raise RingError(
+                f"{where} has handle_batch, which gives a result for every message, and a tick asks for none; leave "
+                f"every={kernel.every!r} out, or let an actor with handle have the timer"
+            )
         if batches and kernel.dedicated is False:
             raise RingError(f"{where} has handle_batch, which needs a block of its own; leave dedicated out")
         names = tuple(dict.fromkeys(match.group(2) for match in _NAME.finditer(source)))
+        topics = tuple(dict.fromkeys(_TOPIC.findall(source)))
+        named = _NAME.sub(lambda m: f"{m[1]}(ring::Name{{{names.index(m[2])}u}}", source)
         layout, initial = _state(kernel)
         return cls(
-            source=_NAME.sub(lambda m: f"{m[1]}(ring::Name{{{names.index(m[2])}u}}", source),
+            source=_TOPIC.sub(lambda m: f"publish(ring::Topic{{{len(names) + topics.index(m[1])}u}}", named),
             input_type=kernel.input_type,
             output_type=kernel.output_type,
             state=layout,
@@ -105,7 +127,8 @@ class Handler:
             takes_batches=batches,
             names=names,
             answers=_DYNAMIC.search(code) is not None,
-            others=_types_of(names),
+            others=_types_of(names, topics),
+            topics=topics,
         )
 
     @property
@@ -115,16 +138,20 @@ class Handler:
         return max(HEADER_WORDS + require_fixed(one, "a device actor").itemsize // 4 for one in types)
 
 
-def _types_of(names: Iterable[str]) -> tuple[type[Message], ...]:
-    """Messages that the actors of these names take, as far as they are defined."""
-    found: dict[type[Message], None] = {}
+def _types_of(names: Iterable[str], topics: Iterable[str]) -> tuple[type[Message], ...]:
+    """Messages that the actors of these names and topics take, as far as they are defined."""
+    kernels: list[RingKernel] = []
     for name in names:
-        try:
-            kernel = find_kernel(name)
-        except RingError:
-            continue
-        if kernel.input_type is not None and kernel.input_type.is_fixed:
-            found[kernel.input_type] = None
+        with contextlib.suppress(RingError):
+            kernels.append(find_kernel(name))
+    for topic in topics:
+        kernels += [kernel for kernel in find_subscribers(topic) if kernel.kind == "device"]
+    found: dict[type[Message], None] = {}
+    for kernel in kernels:
+        # What does not fit is refused where its actor is launched.
+        one = kernel.input_type
+        if one is not None and one.is_fixed and require_fixed(one, "a device actor").itemsize <= MOST_BYTES:
+            found[one] = None
     return tuple(found)
 
 
@@ -182,17 +209,24 @@ class Program:
         most = max((handler.words for handler in self.handlers), default=PLACE_WORDS)
         return -(-max(most, PLACE_WORDS) // 4) * 4
 
-    def source(self) -> str:
-        """The whole program."""
+    def source(self, threads: int) -> str:
+        """The whole program, for blocks of at most so many threads."""
         messages: dict[int, type[Message]] = {}
         for handler in self.handlers:
             for one in (handler.input_type, handler.output_type, *handler.others):
                 if one is not None:
                     messages[one.type_id] = one
-        # Messages read together, which have to fit in shared memory.
-        look = 8 if self.stride <= 256 else 2
+        # Messages read together, three times, and what is left for runs of batches, twice.
+        look = next((many for many in (8, 4, 2) if 12 * many * self.stride <= 8192), 1)
         largest = max(require_fixed(one, "a device actor").itemsize for one in messages.values())
-        sizes = {"RING_LOOK": look, "RING_STRIDE": self.stride, "RING_OUT": largest}
+        run = (_SHARED_BYTES - 12 * look * self.stride - largest) // 2048 * 1024
+        sizes = {
+            "RING_LOOK": look,
+            "RING_STRIDE": self.stride,
+            "RING_OUT": largest,
+            "RING_RUN": run,
+            "RING_NARROW": int(threads <= 64),
+        }
         includes: dict[str, None] = {f"#define {name} {size}": None for name, size in sizes.items()}
         includes["#include <pygpukit/ring_serve.cuh>"] = None
         structs = "".join(_in_namespace(f"m_{number:08x}", one._layout, includes) for number, one in messages.items())
@@ -209,7 +243,8 @@ class Program:
             + f"namespace ring {{\n{traits}struct Nothing {{}};\n}}\n"
             + actors
             + self._dispatch()
-            + 'extern "C" __global__ void ring_kernel(ring::Engine* engine, unsigned long long launch) {\n'
+            + f'extern "C" __global__ void __launch_bounds__({threads}) '
+            + "ring_kernel(ring::Engine* engine, unsigned long long launch) {\n"
             + "    ring::run<Program>(engine, launch);\n}\n"
         )
 

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, nullcontext
 from typing import Any, TypeVar
 
+from pygpukit.core.device import Device
 from pygpukit.errors import ActorFailedError, RingError
 from pygpukit.ring.actor import SENT, Actor
 from pygpukit.ring.client import RingClient
@@ -25,6 +26,7 @@ from pygpukit.ring.loops import new_loop, start_loop
 from pygpukit.ring.post import DeadLetter, Post
 from pygpukit.ring.states import KernelState, check_transition
 from pygpukit.ring.telemetry import KernelTelemetry
+from pygpukit.ring.topics import Topics
 from pygpukit.ring.waiting import ACCEPTED, BURST, FULL, next_message, put_message
 
 __all__ = ["RingKernelRuntime"]
@@ -58,6 +60,11 @@ class RingKernelRuntime:
     time_slice : float, optional
         Seconds after which that kernel leaves the device for a moment, with everything kept: first-time kernels of
         other libraries wait until then. Shorter for GPUs that also drive a display, None to stay.
+    isolation : {None, "process"}
+        With ``"process"`` the device actors run in a worker process: when that is lost, this one goes on.
+    watchdog : float, optional
+        Seconds that a device actor's handler may work on one message. One that takes longer is `stuck` in `status` and
+        in its telemetry, and is logged. None: nobody looks.
 
     Examples
     --------
@@ -82,9 +89,15 @@ class RingKernelRuntime:
         workers: int | None = None,
         lease: float = 10.0,
         time_slice: float | None = 0.5,
+        isolation: str | None = None,
+        watchdog: float | None = 2.0,
     ) -> None:
+        if isolation not in (None, "process"):
+            raise RingError(f"isolation must be None or 'process', not {isolation!r}")
         self._post = Post(dead_letters)
-        self._tier = DeviceTier(self._post, RingOptions(sms, workers, lease, time_slice))
+        self._topics = Topics(self._post)
+        options = RingOptions(sms, workers, lease, time_slice, watchdog)
+        self._tier = DeviceTier(self._post, options, isolation == "process")
         self._actors: dict[str, Actor] = {}
         # What every message needs to know of its kernel, in one look.
         self._senders: dict[str, tuple[type[Any] | None, Callable[[Any], int], Actor]] = {}
@@ -140,15 +153,33 @@ class RingKernelRuntime:
             thread.join()
             self._thread = None
 
-    async def launch(self, kernel: str | RingKernel) -> None:
+    def launch(self, kernel: str | RingKernel) -> Coroutine[Any, Any, None]:
         """Start a kernel: it runs and accepts messages, and is given none before `activate`.
+
+        A coroutine function. The first device actor decides for all of the runtime on which device they are: the one
+        that is current where this is called.
 
         Parameters
         ----------
         kernel : str or RingKernel
             Its id, or what `ring_kernel` returned. One that has ended may be launched again, with empty mailboxes.
         """
-        await self._in_loop(lambda: self._launch(kernel))
+        # Now, and not when it is awaited: that may be in the thread of the runtime's loop.
+        return self._launch_on(kernel, self._device_for(kernel))
+
+    async def _launch_on(self, kernel: str | RingKernel, where: Device | None) -> None:
+        await self._in_loop(lambda: self._launch(kernel, where))
+
+    def _device_for(self, kernel: str | RingKernel) -> Device | None:
+        """The device that is current here, if that is for this launch to say."""
+        if self._tier.is_made:
+            return None
+        try:
+            spec = find_kernel(kernel) if isinstance(kernel, str) else kernel
+        except RingError:
+            # The launch says so.
+            return None
+        return self._tier.current_device() if spec.kind == "device" else None
 
     async def activate(self, kernel_id: str) -> None:
         """Give a launched kernel its messages."""
@@ -236,6 +267,31 @@ class RingKernelRuntime:
         if outcome == FULL:
             outcome = await put_message(actor.inbox, message, timeout)
         return outcome == ACCEPTED or check_outcome(actor, outcome, timeout)
+
+    async def publish(self, topic: str, message: Any, *, timeout: float | None = None) -> int:
+        """Send a message to all kernels that subscribe to a topic and take its type, on the host and on the device.
+
+        Parameters
+        ----------
+        topic : str
+            One of the ``topics`` of `ring_kernel`.
+        message : message
+            Each subscriber gets one of its own.
+        timeout : float, optional
+            Seconds to wait for room, where the policy of a subscriber is to wait.
+
+        Returns
+        -------
+        int
+            How many accepted it. For the others there are dead letters.
+        """
+        self._running_loop()
+        if self._is_closing:
+            raise RingError(f"the runtime is shutting down, and takes no more messages for the topic {topic!r}")
+        self._turn += 1
+        if not self._turn & _LAST_OF_BURST:
+            await asyncio.sleep(0)
+        return await self._topics.publish(topic, message, timeout=timeout)
 
     async def receive(self, kernel_id: str, timeout: float | None = None) -> Any:
         """The next message of a kernel's output mailbox.
@@ -327,7 +383,7 @@ class RingKernelRuntime:
         inside = asyncio._get_running_loop() is not None
         if self._loop is None and not inside:
             self._begin_thread()
-        if not inside and self.get_kernel_state(kernel_id) is KernelState.CREATED:
+        if not inside and kernel_id not in self._actors:
             self.run(self.launch(kernel_id))
             self.run(self.activate(kernel_id))
         actor = self._launched(kernel_id)
@@ -361,7 +417,7 @@ class RingKernelRuntime:
 
     def get_all_telemetry(self) -> dict[str, KernelTelemetry]:
         """The same of all kernels that were launched, by id."""
-        return {kernel_id: actor.telemetry() for kernel_id, actor in self._actors.items()}
+        return {kernel_id: actor.telemetry() for kernel_id, actor in list(self._actors.items())}
 
     def get_summary(self) -> dict[str, Any]:
         """Sums over all kernels: states, messages, restarts, dead letters by reason, uptime."""
@@ -383,7 +439,8 @@ class RingKernelRuntime:
         """The state of a device actor: arrays on the device, by field.
 
         They are the actor's own memory. Read them when it is at rest or deactivated: while it works the newest values
-        may still be in its block. What is written to them counts from the next activation on.
+        may still be in its block. What is written to them counts from the next activation on. With
+        ``isolation="process"`` they are copies, as NumPy arrays.
         """
         actor = self._launched(kernel_id)
         if not isinstance(actor, DeviceActor):
@@ -398,10 +455,24 @@ class RingKernelRuntime:
             raise RingError(f"{kernel_id!r} is a host actor, and handlers on the device cannot send to it")
         return actor.place.index
 
+    def status(self) -> dict[str, Any]:
+        """Where the kernel of the device actors is, and what became of it.
+
+        Returns
+        -------
+        dict
+            ``up``: is it on the device; ``launches`` and ``parks``: how often it went there, and was held away;
+            ``last_exit``: why it left last (``"asked"``, ``"lease"``, ``"slice"`` or None); ``beats``: signs of life of
+            both sides; ``stuck``: does it not leave, or a handler not return; ``stuck_actors``: ids of those whose
+            handlers do not (see `watchdog`).
+        """
+        return self._tier.status()
+
     def abort(self) -> None:
         """End the kernel of the device actors at once, with all that is on it, when a handler does not return.
 
-        On a GPU this loses the CUDA context: the process can use the device no more, and has to be started again.
+        On a GPU this loses the CUDA context: the process can use the device no more, and has to be started again. With
+        ``isolation="process"`` that is the worker process, which is.
         """
         if self._tier.is_made:
             self._tier.ring.link.trap()
@@ -486,28 +557,33 @@ class RingKernelRuntime:
         check_transition(kernel_id, verb, self.get_kernel_state(kernel_id))
         return self._launched(kernel_id)
 
-    async def _launch(self, kernel: str | RingKernel) -> None:
+    async def _launch(self, kernel: str | RingKernel, where: Device | None) -> None:
         spec = find_kernel(kernel) if isinstance(kernel, str) else kernel
         if self._failure is not None:
             raise self._escalated()
         if self._is_closing:
             raise RingError(f"cannot launch {spec.kernel_id!r}: the runtime is shutting down")
         known = self._actors.get(spec.kernel_id)
+        if known is not None and known.state is KernelState.CREATED:
+            raise RingError(f"cannot launch {spec.kernel_id!r}: it is being launched")
         check_transition(spec.kernel_id, "launch", KernelState.CREATED if known is None else known.state)
+        if where is not None:
+            self._tier.device = where
         actor = self._make(spec)
         self._senders.pop(spec.kernel_id, None)
         self._receivers.pop(spec.kernel_id, None)
         # The id is taken before anything is awaited, so that a second launch finds it.
         self._actors[spec.kernel_id] = actor
         await actor.launch()
+        self._topics.add(actor)
         self._senders[spec.kernel_id] = self._sender(spec.kernel_id)
         self._receivers[spec.kernel_id] = self._receiver(spec.kernel_id)
 
     def _make(self, spec: RingKernel) -> Actor:
         if spec.kind == "coroutine":
-            return CoroutineActor(spec, self._post, self._actors.get, self._escalate)
+            return CoroutineActor(spec, self._post, self._topics, self._actors.get, self._escalate)
         if spec.kind == "thread":
-            return ThreadActor(spec, self._post, self._actors.get, self._escalate)
+            return ThreadActor(spec, self._post, self._topics, self._actors.get, self._escalate)
         return DeviceActor(spec, self._post, self._tier, self._escalate)
 
     def _escalate(self, kernel_id: str, error: BaseException) -> None:
@@ -532,9 +608,14 @@ class RingKernelRuntime:
     async def _shutdown(self, drain: bool, timeout: float | None) -> None:
         self._is_closing = True
         self._senders.clear()
+        # Else there would always be something left to do.
+        self._tier.stop_timers()
         others = [task for task in self._tasks if task is not asyncio.current_task()]
         await asyncio.gather(*others, return_exceptions=True)
         until = None if timeout is None else time.monotonic() + timeout
+        # What is being launched comes up first, so that it can end.
+        while any(actor.state is KernelState.CREATED for actor in self._actors.values()) and not _is_over(until):
+            await asyncio.sleep(0.001)
         if drain and len(self._actors) > 1:
             # Those that only make messages end first; else the others would never be done. Device actors only answer.
             makers = [a for a in self._actors.values() if a.telemetry().received == 0 and a.kernel.kind != "device"]
@@ -567,6 +648,10 @@ class RingKernelRuntime:
                 return
             await asyncio.sleep(pause)
             pause = min(2 * pause, 0.05)
+
+
+def _is_over(until: float | None) -> bool:
+    return until is not None and time.monotonic() >= until
 
 
 @atexit.register

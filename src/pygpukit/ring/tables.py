@@ -12,6 +12,7 @@ __all__ = [
     "BOX",
     "BUCKETS",
     "BULK",
+    "DESK",
     "ENGINE",
     "FULL",
     "MODES",
@@ -21,6 +22,8 @@ __all__ = [
     "PLAN",
     "PORT",
     "REASONS",
+    "TIMER",
+    "WORKER_LOST",
     "assertions",
 ]
 
@@ -38,6 +41,9 @@ BUCKETS = 32
 MODES = {"CREATED": 0, "ACTIVE": 1, "PAUSED": 2, "DRAINING": 3, "ENDED": 4, "FAILED": 5}
 FULL = {"block": 0, "reject": 1, "drop_oldest": 2, "drop_new": 3}
 
+WORKER_LOST = 255
+"""Reason that the device does not know: its process is gone, and the message with it."""
+
 REASONS = {
     1: "unknown_destination",
     2: "rejected",
@@ -48,6 +54,7 @@ REASONS = {
     7: "failed",
     8: "dropped_oldest",
     9: "dropped_new",
+    WORKER_LOST: "worker_lost",
 }
 """Why a message is a dead letter, by `ring::Reason`."""
 
@@ -59,7 +66,7 @@ BOX: np.dtype[Any] = np.dtype(
     [
         *((name, _U8) for name in ("word", "head", "control", "drain_at", "trim", "trim_host")),
         ("wanted", _U4),
-        ("spare0", _U4),
+        ("gone", _U4),
         ("spare1", _U8, 9),
         ("slots", _SLOTS),
         ("accepts", _U4),
@@ -115,6 +122,16 @@ PLAN: np.dtype[Any] = np.dtype(
         ("common_out", PORT),
         ("port_every", _U4),
         ("spare", _U4),
+        ("desks", _U8),
+        ("alarms", _U8),
+    ]
+)
+DESK: np.dtype[Any] = np.dtype(
+    [
+        *((name, _U8) for name in ("at", "turn", "seen_at", "seen_turn")),
+        ("looks", _U4),
+        ("accused", _U4),
+        ("spare", _U8, 3),
     ]
 )
 ENGINE: np.dtype[Any] = np.dtype(
@@ -129,20 +146,33 @@ ENGINE: np.dtype[Any] = np.dtype(
         ("out_seen", _U8),
         ("spare3", _U8, 14),
         ("left", _U4),
-        ("spare4", _U4, 3),
+        ("accused", _U4),
+        ("changes", _U4),
+        ("spare4", _U4),
         ("common_in", PORT),
         ("spare5", _U8),
         ("plan", PLAN),
         *((name, _U8) for name in ("orders_tail", "host_beat", "orders_head", "beat", "exited", "clock")),
-        *((name, _U8) for name in ("orders", "orders_mask", "orders_taken", "lease_ns", "slice_ns", "spare6")),
+        *((name, _U8) for name in ("orders", "orders_mask", "orders_taken", "lease_ns", "slice_ns", "look_ns")),
+        *((name, _U8) for name in ("timers", "timer_count", "silent", "spare6")),
+    ]
+)
+TIMER: np.dtype[Any] = np.dtype(
+    [
+        *((name, _U8) for name in ("period", "next", "taken", "given", "missed", "seen")),
+        ("actor", _U4),
+        ("bytes", _U4),
+        ("spare", _U8),
     ]
 )
 
 _CHECKED = {
     "Box": (BOX, {"trim_host": "trim_host", "wanted": "wanted", "slots": "fixed"}),
     "Owner": (OWNER, {"bulk_out": "bulk_out", "waiting": "waiting", "figures": "figures", "route": "route"}),
-    "Plan": (PLAN, {"places": "places", "common_out": "common_out"}),
-    "Engine": (ENGINE, {"common_in": "common_in", "plan": "plan", "clock": "clock", "slice_ns": "slice_ns"}),
+    "Plan": (PLAN, {"places": "places", "common_out": "common_out", "alarms": "alarms"}),
+    "Desk": (DESK, {"turn": "turn", "accused": "accused"}),
+    "Engine": (ENGINE, {"common_in": "common_in", "plan": "plan", "clock": "clock", "silent": "silent"}),
+    "Timer": (TIMER, {"seen": "seen", "actor": "actor"}),
 }
 
 

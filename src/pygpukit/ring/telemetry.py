@@ -70,6 +70,12 @@ class KernelTelemetry:
     """Seconds since the launch, until the end."""
     restarts: int
     last_error: str | None
+    ticks: int = 0
+    """Times that its timer put into its mailbox; they are received as messages are."""
+    missed_ticks: int = 0
+    """Times that it did not, because the last one was not taken, or the mailbox was full, or the ring not there."""
+    stuck: bool = False
+    """Has a device actor's handler worked on one message for longer than the runtime's `watchdog` allows?"""
 
     @property
     def throughput(self) -> float:

@@ -40,6 +40,9 @@ def _expire(future: asyncio.Future[Any]) -> None:
 async def woken(mailbox: Mailbox, register: Callable[[Any, Any], int], until: float | None = None) -> bool:
     """Wait as `register` says; False when the loop's clock reached `until`."""
     loop = asyncio.get_running_loop()
+    # Some wake up at once to look again; that must not go on for ever.
+    if until is not None and loop.time() >= until:
+        return False
     future = loop.create_future()
     ticket = register(future, loop)
     if not ticket:

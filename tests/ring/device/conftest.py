@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
@@ -82,3 +83,12 @@ def start_child(device: str) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     for child in children:
         child.kill()
         child.communicate()
+
+
+@pytest.fixture
+def quiet() -> Iterator[None]:
+    """Log nothing: that a worker is lost is an error."""
+    logger = logging.getLogger("pygpukit.ring")
+    logger.setLevel(logging.CRITICAL)
+    yield
+    logger.setLevel(logging.NOTSET)

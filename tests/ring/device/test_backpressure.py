@@ -179,6 +179,34 @@ def test_a_device_actor_sends_to_a_full_one(dedicated: bool, policy: str) -> Non
         assert check_balance(runtime, first, 40).processed == 40
 
 
+@pytest.mark.parametrize("senders", [1, 3])
+def test_the_oldest_make_room_for_a_burst(dedicated: bool, senders: int) -> None:
+    """Handlers send more than fits, at once: as many go as come, and not one more."""
+    body = """
+    for (int i = 0; i < 20; i++) {
+        if (ctx.lane == 0) { out = in; out.value = i; }
+        ctx.send("next", out);
+    }
+    """
+    end = make(COUNT, dedicated=dedicated, queue_size=8, backpressure="drop_oldest")
+    makers = [make(body, to=end, dedicated=dedicated) for _ in range(senders)]
+    with RingKernelRuntime() as runtime:
+        *clients, _ = start(runtime, *makers, end)
+        runtime.run(runtime.deactivate(end))
+        for n, client in enumerate(clients):
+            client.send(Item(n, 0, 0))
+        count = 20 * senders
+        until(lambda: len(letters(runtime, "dropped_oldest")) == count - 8)
+        until(lambda: all(runtime.get_telemetry(one).sent == 20 for one in makers))
+        assert len(runtime.dead_letters()) == count - 8
+        if senders == 1:
+            assert [one.message.value for one in runtime.dead_letters()] == list(range(12))
+        runtime.run(runtime.reactivate(end))
+        until(lambda: processed(runtime, end) == 8)
+        figures = check_balance(runtime, end, count)
+        assert figures.displaced == count - 8
+
+
 @pytest.mark.parametrize("policy", ["block", "reject", "drop_oldest", "drop_new"])
 def test_counts_agree_under_pressure(dedicated: bool, policy: str) -> None:
     """Threads send to an actor that now and then stands still; nothing is unaccounted for."""

@@ -6,10 +6,24 @@ from typing import Any
 
 import numpy as np
 import pytest
-from device_actors import COUNT, ECHO, PASS, Item, Other, check_balance, letters, make, new_id, numbered, start, until
+from device_actors import (
+    COUNT,
+    ECHO,
+    PASS,
+    PICKY,
+    Item,
+    Other,
+    check_balance,
+    letters,
+    make,
+    new_id,
+    numbered,
+    start,
+    until,
+)
 
 import pygpukit as gp
-from pygpukit.ring import RingKernelRuntime, message
+from pygpukit.ring import KernelState, RingKernelRuntime, message
 
 BURST = """
     for (int i = 0; i < %d; i++) {
@@ -136,7 +150,31 @@ def test_a_name_that_is_launched_later(dedicated: bool) -> None:
         client.send(Item(2, 0, 0))
         assert end.receive(timeout=20).id == 2
         assert letters(runtime) == [1]
-        assert check_balance(runtime, early, 2).sent == 1
+        until(lambda: check_balance(runtime, early, 2).sent == 1)
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["terminated", "failed"])
+def test_a_name_whose_actor_has_ended(dedicated: bool, fails: bool) -> None:
+    """The sender is told what became of it, also when the ring was built anew since, and until it is there again."""
+    end = make(PICKY, dedicated=dedicated)
+    first = make(PASS, to=end, dedicated=dedicated)
+    with RingKernelRuntime() as runtime:
+        client, last = start(runtime, first, end)
+        if fails:
+            last.send(Item(0, 0, -1))
+            until(lambda: runtime.get_kernel_state(end) is KernelState.FAILED)
+        else:
+            runtime.run(runtime.terminate(end))
+        reason = "failed" if fails else "terminated"
+        client.send(Item(1, 0, 1))
+        until(lambda: letters(runtime, reason)[-1:] == [1])
+        start(runtime, make(COUNT, dedicated=dedicated))
+        client.send(Item(2, 0, 1))
+        until(lambda: letters(runtime, reason)[-1:] == [2])
+        [last] = start(runtime, end)
+        client.send(Item(3, 0, 1))
+        assert last.receive(timeout=20).id == 3
+        assert letters(runtime) == ([0] if fails else []) + [1, 2]
 
 
 def test_a_message_of_another_type(dedicated: bool) -> None:

@@ -18,6 +18,7 @@ from device_actors import (
     launch,
     letters,
     make,
+    numbered,
     processed,
     start,
     until,
@@ -56,6 +57,45 @@ def test_a_call_that_expires_is_told(dedicated: bool) -> None:
         with pytest.raises(UndeliveredError, match="not answered: expired"):
             runtime.run(runtime.send_and_receive(echo, late, timeout=20))
         assert client.call(Item(3, 0, 0, deadline=time.monotonic() + 600), timeout=20).id == 3
+
+
+@pytest.mark.parametrize("block_size", [32, 96])
+def test_a_batch_has_no_expired_messages(block_size: int) -> None:
+    batch = make(BATCH, block_size=block_size)
+    late = [0, 3, 4, 7]
+    with RingKernelRuntime() as runtime:
+        launch(runtime, batch)
+        client = runtime.client(batch)
+        now = time.monotonic()
+        for n in range(8):
+            client.send(Item(n, 0, n, deadline=now + 0.02) if n in late else Item(n, 0, n))
+        client.send(Item(8, 0, 8, deadline=now + 600))
+        time.sleep(0.05)
+        runtime.run(runtime.activate(batch))
+        until(lambda: letters(runtime, "expired") == late)
+        got = [client.receive(timeout=20) for _ in range(5)]
+        assert [(one.id, one.value, one.hops) for one in got] == [(n, n, 1) for n in (1, 2, 5, 6, 8)]
+        until(lambda: processed(runtime, batch) == 5)
+        figures = check_balance(runtime, batch, 9)
+        assert (figures.processed, figures.expired, figures.sent) == (5, 4, 5)
+        # One that is all late, and what comes after it.
+        with pytest.raises(UndeliveredError, match="not answered: expired"):
+            client.call(Item(9, 0, 9, deadline=time.monotonic() - 1), timeout=20)
+        assert client.call(Item(10, 0, 10), timeout=20).id == 10
+        until(lambda: count_of(runtime, batch) == 6)
+
+
+def test_a_batch_from_another_actor_after_the_end() -> None:
+    """What is sent to a batch actor that has failed says so."""
+    body = "if (batch.in(0).value < 0) { ctx.fail(); return; }" + BATCH
+    batch = make(body)
+    first = make(PASS, to=batch)
+    with RingKernelRuntime() as runtime:
+        client, _ = start(runtime, first, batch)
+        client.send(Item(1, 0, -1))
+        until(lambda: runtime.get_kernel_state(batch) is KernelState.FAILED)
+        client.send(Item(2, 0, 1))
+        until(lambda: letters(runtime, "failed") == [1, 2])
 
 
 def test_a_failure_costs_its_message_and_the_state(dedicated: bool) -> None:
@@ -127,11 +167,30 @@ def test_what_a_failed_actor_had_is_accounted_for(dedicated: bool) -> None:
         for n in range(10):
             client.send(Item(n, 0, -1 if n == 4 else 1))
         runtime.run(runtime.activate(picky))
-        until(lambda: len(letters(runtime)) == 6)
-        assert letters(runtime) == [4, 5, 6, 7, 8, 9]
+        # What it failed with, and what it will not come to.
+        until(lambda: letters(runtime) == letters(runtime, "failed") == [4, 5, 6, 7, 8, 9])
         until(lambda: runtime.get_telemetry(picky).discarded == 5)
         figures = check_balance(runtime, picky, 10)
         assert (figures.processed, figures.failed, figures.discarded) == (4, 1, 5)
+
+
+def test_mail_for_one_that_had_a_block_and_failed() -> None:
+    """The blocks that all share tell its senders, each message once."""
+    picky = make(PICKY, dedicated=True, queue_size=64)
+    senders = [make(PASS, to=picky, dedicated=own, queue_size=64) for own in (True, True, False)]
+    with RingKernelRuntime(workers=3) as runtime:
+        clients = start(runtime, picky, *senders)
+        with pytest.raises(UndeliveredError):
+            clients[0].call(Item(1, 0, -1), timeout=20)
+        until(lambda: runtime.get_kernel_state(picky) is KernelState.FAILED)
+        before = len(letters(runtime))
+        start(runtime, make(dedicated=True))
+        for n in range(0, 400, 4):
+            for client in clients[1:]:
+                assert client.send_batch(numbered(4, n), timeout=20) == 4
+        until(lambda: len(letters(runtime)) >= before + 1200)
+        runtime.run(runtime.terminate(senders[0]))
+        assert sorted(letters(runtime)[before:]) == sorted(3 * list(range(400)))
 
 
 def test_a_failure_of_a_sender(dedicated: bool) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
 from actors import run
 from device_actors import (
+    BATCH,
     COUNT,
     ECHO,
     PASS,
@@ -20,14 +22,17 @@ from device_actors import (
     launch,
     letters,
     make,
+    new_id,
     numbered,
     processed,
     start,
     until,
 )
 
-from pygpukit.errors import RingError
-from pygpukit.ring import KernelState, RingKernelRuntime
+import pygpukit as gp
+from pygpukit.errors import ActorFailedError, KernelCompileError, RingError
+from pygpukit.ring import KernelState, RingClient, RingKernelRuntime, ring_kernel
+from pygpukit.ring.device import DeviceRing
 
 
 def test_steps(dedicated: bool) -> None:
@@ -119,6 +124,121 @@ def test_an_ended_actor_is_launched_again(dedicated: bool) -> None:
             [client] = start(runtime, echo)
             assert runtime.get_telemetry(echo).received == 0
         assert runtime.dead_letters() == []
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Actors are added to the ring when this is set."""
+    go, add = threading.Event(), DeviceRing.add
+
+    def held_add(ring: DeviceRing, kernels: Any) -> Any:
+        assert go.wait(30)
+        return add(ring, kernels)
+
+    monkeypatch.setattr(DeviceRing, "add", held_add)
+    return go
+
+
+def test_who_sends_during_a_launch_waits_for_it(dedicated: bool, held: threading.Event) -> None:
+    echo, host = make(dedicated=dedicated), new_id("host")
+
+    @ring_kernel(kernel_id=host, input_type=Item)
+    async def forward(ctx: Any) -> None:
+        while not ctx.should_terminate:
+            await ctx.send(await ctx.receive(), to=echo)
+
+    with RingKernelRuntime() as runtime:
+        start(runtime, host)
+        for again in (0, 100):
+            held.clear()
+            launching = threading.Thread(target=start, args=(runtime, echo))
+            launching.start()
+            until(lambda: echo in runtime.kernel_ids and runtime.get_kernel_state(echo) is KernelState.CREATED)
+
+            async def main(again: int = again) -> Any:
+                tasks = [
+                    asyncio.create_task(runtime.send_and_receive(echo, Item(again, 0, 0), timeout=20)),
+                    asyncio.create_task(runtime.send(echo, Item(again + 1, 0, 0), timeout=20)),
+                    asyncio.create_task(runtime.receive(echo, timeout=20)),
+                ]
+                await runtime.send(host, Item(again + 1, 0, 0))
+                with pytest.raises(TimeoutError):
+                    await runtime.send(echo, Item(0, 0, 0), timeout=0.01)
+                with pytest.raises(TimeoutError):
+                    await runtime.receive(echo, timeout=0.01)
+                held.set()
+                return await asyncio.gather(*tasks)
+
+            client = runtime.client(echo)
+            with pytest.raises(RingError, match="it is being launched"):
+                runtime.run(runtime.launch(echo))
+            told = r"is being launched, and was not ready within 0\.01 s"
+            with pytest.raises(TimeoutError, match=told):
+                client.send(Item(0, 0, 0), timeout=0.01)
+            with pytest.raises(TimeoutError, match=told):
+                client.call(Item(0, 0, 0), timeout=0.01)
+            with pytest.raises(TimeoutError, match=told):
+                client.send_batch(numbered(1), timeout=0.01)
+            assert len(client.receive_batch(1, timeout=0.01)) == 0
+            calls: list[Any] = []
+            calling = threading.Thread(target=lambda: calls.append(client.call(Item(7, 0, 0), timeout=30)))  # noqa: B023
+            calling.start()
+            answer, accepted, first = runtime.run(main())
+            launching.join()
+            calling.join()
+            assert (answer.id, accepted, first.id) == (again, True, again + 1)
+            assert [one.id for one in calls] == [7]
+            assert client.receive(timeout=20).id == again + 1
+            check_balance(runtime, echo, 4)
+            runtime.run(runtime.terminate(echo))
+        assert runtime.dead_letters() == []
+
+
+def test_who_waits_for_a_launch_that_fails_is_told(held: threading.Event) -> None:
+    bad = make("this is wrong;")
+    with RingKernelRuntime() as runtime:
+
+        async def main() -> list[Any]:
+            launching = asyncio.create_task(runtime.launch(bad))
+            await asyncio.sleep(0.01)
+            tasks = [
+                launching,
+                asyncio.create_task(runtime.send(bad, Item(0, 0, 0))),
+                asyncio.create_task(runtime.receive(bad)),
+                asyncio.create_task(runtime.receive(bad, timeout=20)),
+            ]
+            await asyncio.sleep(0.01)
+            held.set()
+            return await asyncio.gather(*tasks, return_exceptions=True)
+
+        errors = runtime.run(main())
+        assert isinstance(errors[0], KernelCompileError)
+        assert all(isinstance(one, ActorFailedError) for one in errors[1:]), errors
+        client = RingClient(runtime._launched(bad), runtime._running_loop())
+        with pytest.raises(ActorFailedError):
+            client.receive(timeout=5)
+
+
+def test_the_device_is_the_callers(device: str) -> None:
+    """Not that of the thread in which the ring is made, nor of the loop's."""
+    other = "emulated" if device == "cpu" else f"cuda:{gp.device_count() - 1}"
+    echo, second = make(), make(COUNT)
+    with RingKernelRuntime() as runtime:
+        with gp.device(other) as chosen:
+            client = runtime.client(echo)
+            assert client.call(Item(1, 0, 0), timeout=20).id == 1
+        # The first one decides.
+        start(runtime, second)
+        assert repr(runtime._tier.ring.device) == repr(chosen)
+        assert {repr(runtime.get_state(one)["count"].device) for one in (echo, second)} == {repr(chosen)}
+
+    async def main() -> None:
+        async with RingKernelRuntime() as runtime:
+            with gp.device(other) as chosen:
+                await runtime.launch(echo)
+            assert repr(runtime._tier.ring.device) == repr(chosen)
+
+    run(main())
 
 
 def test_terminate_drains_all(dedicated: bool) -> None:
@@ -281,3 +401,47 @@ def test_many_actors_at_once() -> None:
             assert [answer.id for answer in answers] == list(range(200))
 
         runtime.run(all_of_them())
+
+
+def test_closing_while_the_first_actor_is_launched() -> None:
+    echo = make()
+
+    async def main() -> RingKernelRuntime:
+        async with RingKernelRuntime() as runtime:
+            launch = asyncio.create_task(runtime.launch(echo))
+            await asyncio.sleep(0)
+        await asyncio.gather(launch, return_exceptions=True)
+        return runtime
+
+    runtime = asyncio.run(main())
+    assert not runtime.status()["up"]
+    assert runtime.get_kernel_state(echo).is_over
+
+
+def test_blocks_of_batches_that_ended_are_others() -> None:
+    batch = make(BATCH)
+    with RingKernelRuntime() as runtime:
+        for n in range(5):
+            [client] = start(runtime, batch)
+            assert client.call(Item(n, 0, 0), timeout=20).id == n
+            runtime.run(runtime.terminate(batch))
+        start(runtime, make())
+        assert sum(place.dedicated for place in runtime._tier.ring.places) <= 2
+
+
+def test_orders_beside_callers_that_take_all_threads() -> None:
+    echo = make()
+
+    async def main() -> None:
+        async with RingKernelRuntime() as runtime:
+            await runtime.launch(echo)
+            client = runtime.client(echo)
+            loop = asyncio.get_running_loop()
+            loop.set_default_executor(ThreadPoolExecutor(2))
+            calls = [asyncio.to_thread(client.call, Item(n, 0, 0), 30.0) for n in range(4)]
+            waiting = asyncio.gather(*calls)
+            await asyncio.sleep(0.05)
+            await asyncio.wait_for(runtime.activate(echo), 20)
+            assert [answer.id for answer in await waiting] == [0, 1, 2, 3]
+
+    asyncio.run(main())

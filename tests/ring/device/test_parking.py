@@ -51,8 +51,8 @@ class Load:
 
     def _receive(self) -> None:
         try:
-            while not self.is_over.is_set() or self.seen < self.sent:
-                got = self.last.receive_batch(16, timeout=30)["id"]
+            while self.threads[1].is_alive() or self.seen < self.sent:
+                got = self.last.receive_batch(16, timeout=0.2)["id"]
                 if not np.array_equal(got, np.arange(self.seen, self.seen + len(got))):
                     self.errors.append((self.seen, got))
                 self.seen += len(got)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import numpy as np
@@ -63,6 +64,18 @@ def test_what_cannot_be_a_device_actor(what: str) -> None:
         assert client.call(Item(1, 0, 0), timeout=20).id == 1
 
 
+def test_an_unknown_name_among_very_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = importlib.import_module("pygpukit.ring.kernel")
+    few = {f"k{n}": object() for n in (2, 0, 1)}
+    monkeypatch.setattr(kernel, "_kernels", few)
+    with pytest.raises(RingError, match=r"are: k0, k1, k2$"):
+        kernel.find_kernel("none")
+    monkeypatch.setattr(kernel, "_kernels", {f"k{n}": object() for n in range(100_000)})
+    with pytest.raises(RingError, match=r"are: k0, k1, .* and 99980 others$"):
+        kernel.find_kernel("none")
+    assert kernel.find_kernel("k7") is kernel._kernels["k7"]
+
+
 def test_a_coroutine_is_no_device_actor() -> None:
     async def function(ctx: Any) -> None: ...
 
@@ -110,7 +123,7 @@ def test_one_bad_actor_of_many_that_are_launched_together() -> None:
 
 def test_more_dedicated_actors_than_fit() -> None:
     good = make(dedicated=True)
-    many = [make(dedicated=True, queue_size=2, block_size=1024) for _ in range(600)]
+    many = [make(dedicated=True, queue_size=2, block_size=992) for _ in range(600)]
     with RingKernelRuntime() as runtime:
         [client] = start(runtime, good)
         with pytest.raises(RingError, match=r"need a block of their own, and \d+ of \d+ blocks"):

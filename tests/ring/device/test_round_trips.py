@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from typing import Any
 
 import numpy as np
@@ -279,3 +280,18 @@ def test_numbers_and_priorities_travel(dedicated: bool) -> None:
             assert (got.correlation_id, got.priority) == (asked.message_id, n)
             seen.add(got.message_id)
         assert len(seen) == 30
+
+
+@pytest.mark.parametrize("body", [ECHO, BATCH], ids=["one", "batch"])
+def test_latencies_of_the_hosts_messages(dedicated: bool, body: str) -> None:
+    """One in 16 is timed, from sending until the handler has returned."""
+    echo = make(body, dedicated=dedicated or body is BATCH)
+    with RingKernelRuntime() as runtime:
+        [client] = start(runtime, echo)
+        began = time.monotonic()
+        for n in range(64):
+            assert client.call(Item(n, 0, 0), timeout=20).id == n
+        took = time.monotonic() - began
+        until(lambda: runtime.get_telemetry(echo).latency.count == 4)
+        latency = runtime.get_telemetry(echo).latency
+        assert 0 < latency.p50 <= latency.max <= 2 * took

@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 
 use super::link::{CHECK, Call, Check, Link, NAP, SPIN};
 use super::mapped::{ANSWER, DEAD, Header, Message};
-use super::orders::{SET_MODE, TRAP, TRIM};
+use super::orders::{SET_MODE, TRAP, TRIM, monotonic_ns};
 use super::peer::{Full, Peer, Sent, Way};
 
 /// How long the device may take to make room by dropping messages, unless the sender says.
@@ -17,6 +17,9 @@ const TRIMMED: Duration = Duration::from_secs(5);
 
 /// How long the device's clock is waited for, unless the sender says.
 const CLOCKED: Duration = Duration::from_secs(5);
+
+/// One in so many messages says when it was sent.
+const STAMPED: u64 = 16;
 
 /// Modes from this one on are final.
 const ENDED: u64 = 4;
@@ -68,7 +71,7 @@ impl Link {
                 std::thread::sleep(NAP);
             }
             self.check_failure()?;
-            done += self.put(peer, count - done, &|index| message(done + index));
+            done += self.put(peer, count - done, |index| message(done + index));
             if done == count {
                 return Ok((done, Sent::Accepted));
             }
@@ -87,18 +90,37 @@ impl Link {
         }
     }
 
-    fn put<'a>(&self, peer: &Peer, count: u64, message: &dyn Fn(u64) -> (Header, &'a [u8])) -> u64 {
+    fn put<'a>(&self, peer: &Peer, count: u64, message: impl Fn(u64) -> (Header, &'a [u8])) -> u64 {
         let mut sent = peer.sent.lock();
+        let first = *sent;
+        let stamped = |index, is_due| {
+            let (mut header, payload) = message(index);
+            if is_due {
+                header.stamp = self.stamp();
+            }
+            (header, payload)
+        };
+        let some = &|index| stamped(index, (first + index).is_multiple_of(STAMPED));
         let pushed = match &peer.way {
-            Way::Own(inlet, _) => inlet.push(count, message),
-            Way::Bulk(inlet, _) => inlet.push(count, message),
+            Way::Own(inlet, _) => inlet.push(count, some),
+            // Of those that are read together only the first is looked at.
+            Way::Bulk(inlet, _) => {
+                inlet.push(count, |index| stamped(index, index == 0 && first.is_multiple_of(STAMPED)))
+            }
             Way::Shared => {
                 let room = peer.room.saturating_sub(sent.saturating_sub(peer.seen.handled_of_host()));
-                self.common_in.push(count.min(room), message)
+                self.common_in.push(count.min(room), some)
             }
         };
         *sent += pushed;
         pushed
+    }
+
+    /// Now, as messages say it: the low half of the device's clock, and 0 while that is not known.
+    #[cold]
+    fn stamp(&self) -> u32 {
+        let now = |offset| monotonic_ns().wrapping_add_signed(offset) as u32 | 1;
+        self.resident.offset.get().map_or(0, now)
     }
 
     /// Send a message and wait for the answer to it. Without a message it took too long: a later answer goes to those

@@ -52,6 +52,39 @@ pub struct Words {
     pub exited: Word,
     /// The device's clock when it was last asked for.
     pub clock: Word,
+    pub alarms: Alarms,
+}
+
+/// Words by which the device tells of handlers that do not return: how often that changed and how many there are, then
+/// for each block the actor whose handler it is in, plus 1.
+pub struct Alarms {
+    base: usize,
+    count: usize,
+}
+
+impl Alarms {
+    /// # Safety
+    /// There are `count` words at the address, aligned to 8, which live as long as this value.
+    pub unsafe fn new(base: usize, count: usize) -> Alarms {
+        Alarms { base, count }
+    }
+
+    /// Changes whenever an actor gets stuck, and when it is not any more.
+    pub(super) fn state(&self) -> u64 {
+        self.word(0).load()
+    }
+
+    /// Those that are.
+    fn actors(&self) -> Vec<usize> {
+        let many = self.state() as u32 as usize;
+        let found = (1..self.count).filter_map(|block| (self.word(block).load() as usize).checked_sub(1));
+        found.take(many).collect()
+    }
+
+    fn word(&self, index: usize) -> Word {
+        // SAFETY: as `new` demands.
+        unsafe { Word::new(self.base + 8 * index) }
+    }
 }
 
 pub struct Link {
@@ -130,6 +163,11 @@ impl Link {
     pub fn peer(&self, actor: usize) -> Result<&Peer> {
         let there = || Error::Value(format!("there is no actor {actor}: this ring has {}", self.peers.len()));
         self.peers.get(actor).ok_or_else(there)
+    }
+
+    /// Actors whose handlers have worked on one message for longer than they may.
+    pub fn stuck_actors(&self) -> Vec<usize> {
+        self.words.alarms.actors()
     }
 
     /// Begin the heartbeat, and reading for those who sleep.

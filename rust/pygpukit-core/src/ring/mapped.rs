@@ -30,7 +30,8 @@ pub struct Header {
     pub source: u32,
     pub destination: u32,
     pub bytes: u32,
-    pub spare: u32,
+    /// When it was sent on the device's clock, of some messages: else 0.
+    pub stamp: u32,
 }
 
 pub const HEADER: usize = size_of::<Header>();
@@ -274,7 +275,8 @@ impl BulkInlet {
     }
 
     /// Write as many of these as there is room for, and publish them together.
-    pub fn push<'a>(&self, count: u64, message: &dyn Fn(u64) -> (Header, &'a [u8])) -> u64 {
+    #[inline]
+    pub fn push<'a>(&self, count: u64, message: impl Fn(u64) -> (Header, &'a [u8])) -> u64 {
         let mut written = self.written.lock();
         let count = count.min(self.rows.mask + 1 - (*written - self.head.load()));
         for index in 0..count {

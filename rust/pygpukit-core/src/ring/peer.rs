@@ -34,7 +34,7 @@ pub enum Sent {
 pub struct Seen(usize);
 
 impl Seen {
-    pub const NAMES: [&'static str; 15] = [
+    pub const NAMES: [&'static str; 16] = [
         "mode",
         "generation",
         "processed",
@@ -50,6 +50,7 @@ impl Seen {
         "max_depth",
         "waiting",
         "dead",
+        "reads",
     ];
 
     /// # Safety

@@ -86,6 +86,7 @@ pub struct Resident {
 pub struct Care {
     queried: Option<Instant>,
     compared: Option<Instant>,
+    alarms: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -97,6 +98,7 @@ pub struct Status {
     pub last_exit: u64,
     pub device_beat: u64,
     pub host_beat: u64,
+    /// It does not leave, or a handler does not return.
     pub stuck: bool,
     pub orders_pending: u64,
 }
@@ -292,6 +294,10 @@ impl Link {
     /// What the keeper does for the kernel.
     pub(super) fn care(&self, care: &mut Care, now: Instant) {
         let resident = &self.resident;
+        let alarms = self.words.alarms.state();
+        if std::mem::replace(&mut care.alarms, alarms) != alarms {
+            self.signal.give();
+        }
         let number = resident.present.load(Ordering::Acquire);
         if number == 0 {
             return;
@@ -334,7 +340,11 @@ impl Link {
         };
         let mut state = self.resident.state.lock();
         // It may have left by itself meanwhile, and even come back.
-        if !self.settle(&mut state) && state.running && state.launches == number {
+        if self.settle(&mut state) {
+            self.launch_if_wanted(&mut state);
+            drop(state);
+            self.signal.give();
+        } else if state.running && state.launches == number {
             self.fail(&mut state, error);
         }
     }
@@ -389,7 +399,7 @@ impl Link {
             last_exit: state.last_exit,
             device_beat: self.words.device_beat.load(),
             host_beat: self.words.beat.load(),
-            stuck: self.resident.stuck.load(Ordering::Acquire),
+            stuck: self.resident.stuck.load(Ordering::Acquire) || self.words.alarms.state() as u32 != 0,
             orders_pending: self.orders.pending(),
         }
     }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use pygpukit_core::error::{Error, Result};
-use pygpukit_core::ring::link::{Link, Words};
+use pygpukit_core::ring::link::{Alarms, Link, Words};
 use pygpukit_core::ring::mapped::{ANSWER, CALL, DEAD, HOST, Header, Inlet, Message, Outlet, Slots, Word};
 use pygpukit_core::ring::orders::{CLOCK, LEAVE, Orders, SET_MODE, TRAP, TRIM, monotonic_ns};
 use pygpukit_core::ring::peer::{Full, Peer, Seen, Way};
@@ -65,6 +65,8 @@ const IN: usize = 64;
 const OUT: usize = IN + SLOTS as usize * SLOT;
 const SEEN_AT: usize = OUT + SLOTS as usize * SLOT;
 const TAKEN: usize = SEEN_AT + ACTORS * SEEN;
+const ALARMS: usize = TAKEN + ACTORS;
+const ALARM_WORDS: usize = 4;
 
 /// What the thread has in its memory between two launches.
 struct Warden {
@@ -83,6 +85,9 @@ pub struct Fake {
     pub deaf: AtomicBool,
     /// Leaves by itself after as many turns, if not 0.
     pub slice: AtomicU32,
+    /// Its slice is over in the moment somebody asks whether it is there.
+    pub leaves: AtomicBool,
+    over: AtomicBool,
     /// Ends without a word.
     pub vanishes: AtomicBool,
     pub refuses: AtomicBool,
@@ -105,6 +110,12 @@ impl Program for FakeProgram {
     }
 
     fn is_idle(&self) -> Result<bool> {
+        if self.0.leaves.swap(false, Ordering::AcqRel) {
+            self.0.over.store(true, Ordering::Release);
+            while self.0.alive.load(Ordering::Acquire) != 0 {
+                std::thread::yield_now();
+            }
+        }
         match self.0.fault.load(Ordering::Acquire) {
             true => Err(Error::Kernel("it trapped".to_string())),
             false => Ok(self.0.alive.load(Ordering::Acquire) == 0),
@@ -124,6 +135,8 @@ pub fn pair(actors: usize, room: u64, full: Full) -> (Arc<Link>, Arc<Fake>) {
         device_beat: shared.word(DEVICE_BEAT),
         exited: shared.word(EXITED),
         clock: shared.word(CLOCK_WORD),
+        // SAFETY: as above.
+        alarms: unsafe { Alarms::new(shared.at(ALARMS), ALARM_WORDS) },
     };
     let link = Arc::new(Link::new(common, orders, words));
     let warden = Warden {
@@ -139,6 +152,8 @@ pub fn pair(actors: usize, room: u64, full: Full) -> (Arc<Link>, Arc<Fake>) {
         idle: AtomicBool::new(false),
         deaf: AtomicBool::new(false),
         slice: AtomicU32::new(0),
+        leaves: AtomicBool::new(false),
+        over: AtomicBool::new(false),
         vanishes: AtomicBool::new(false),
         refuses: AtomicBool::new(false),
         fault: AtomicBool::new(false),
@@ -158,6 +173,16 @@ impl Fake {
         let seen = unsafe { Seen::new(self.shared.at(SEEN_AT + actor * SEEN)) };
         let peer = Peer::new(seen, self.shared.word(TAKEN + actor), Way::Shared, room, full, 8, 7);
         assert_eq!(link.add(peer).unwrap(), actor);
+    }
+
+    /// Say in which blocks a handler does not return, and whose.
+    pub fn accuse(&self, actors: [Option<usize>; ALARM_WORDS - 1]) {
+        for (block, actor) in actors.into_iter().enumerate() {
+            self.shared.word(ALARMS + 1 + block).store(actor.map_or(0, |actor| actor as u64 + 1));
+        }
+        let head = self.shared.word(ALARMS);
+        let changes = (head.load() >> 32) + 1;
+        head.store(changes << 32 | actors.iter().flatten().count() as u64);
     }
 
     /// How many of the actor's messages the host took.
@@ -187,7 +212,7 @@ impl Fake {
             if self.vanishes.load(Ordering::Acquire) {
                 return None;
             }
-            if slice != 0 && turn == slice {
+            if slice != 0 && turn == slice || self.over.swap(false, Ordering::AcqRel) {
                 return Some(SLICE_ENDED);
             }
             if !self.deaf.load(Ordering::Acquire) {

@@ -1,6 +1,6 @@
 // Ring kernels: what happens to one actor, whichever block serves it: orders, states, figures, messages that are not handled.
 #pragma once
-#include <pygpukit/ring.cuh>
+#include <pygpukit/ring_send.cuh>
 
 namespace ring {
 
@@ -28,7 +28,8 @@ __device__ __noinline__ void show(u32 self, u32 lane) {
         own.shown = events();
     }
     __syncwarp();
-    if (lane < FIGURES) poke(own.seen + lane, own.figures[lane]);
+    // One is changed by the warp that listens.
+    if (lane < FIGURES) poke(own.seen + lane, *(volatile u64*)&own.figures[lane]);
     if (lane < BUCKETS / 2) poke(own.seen + 16 + lane, ((const u64*)own.buckets)[lane]);
     __syncwarp();
 }
@@ -40,6 +41,7 @@ __device__ __noinline__ void acknowledge(u32 self, u32 mode, u32 lane) {
     if (lane == 0) {
         own.mode = mode;
         own.figures[MODE] = mode;
+        if (mode >= ENDED) *(volatile u32*)&block.plan.boxes[self].gone = 1;
     }
     show(self, lane);
     __threadfence_system();
@@ -67,6 +69,7 @@ __device__ __noinline__ void load_state(char* state, u32 lane) {
 // Do what the host wants of the actor. One warp.
 __device__ __noinline__ void obey(u32 self, char* state, u64 control, u32 lane) {
     Owner& own = block.owner;
+    control &= ~ROLL;
     if (control >> 1 == own.answered) return;
     const u32 wanted = *(volatile u32*)&block.plan.boxes[self].wanted;
     __syncwarp();
@@ -113,15 +116,21 @@ __device__ __noinline__ void begin_anew(u32 self, char* state, u32 lane) {
 // How long a message took, if it says when it was sent. One thread.
 __device__ __forceinline__ void note_latency(u32 stamp) {
     if (stamp == 0) return;
-    const u32 bucket = 32 - __clz((u32)now() - stamp);
+    u32 took = (u32)now() - stamp;
+    // The host's idea of this clock may be a bit ahead.
+    if (took > 0xfff00000u) took = 0;
+    const u32 bucket = 32 - __clz(took);
     block.owner.buckets[bucket < BUCKETS ? bucket : BUCKETS - 1]++;
 }
 
 // The message is not handled: it goes to the dead letters. One warp.
 __device__ __noinline__ void discard(Engine* e, const Header* header, u8 reason, u32 figure, u32 lane) {
-    copy_words(&block.header, header, sizeof(Header), lane, 32);
-    __syncwarp();
-    bury(e, header + 1, reason, lane);
+    // A tick is nobody's message, and missed by none but a handler that failed with it.
+    if (!(header->flags & TICK) || reason == FAILURE) {
+        copy_words(&block.header, header, sizeof(Header), lane, 32);
+        __syncwarp();
+        bury(e, header + 1, reason, lane);
+    }
     if (lane == 0) {
         block.owner.figures[figure]++;
         block.owner.figures[FROM_HOST] += header->source == HOST;
@@ -129,9 +138,13 @@ __device__ __noinline__ void discard(Engine* e, const Header* header, u8 reason,
     __syncwarp();
 }
 
+// Why messages to an actor that has ended are not handled.
+__device__ __forceinline__ u8 end_of(u32 mode) { return mode == FAILED ? FAILURE : GONE; }
+
 // Messages to an actor that has ended. One warp.
-__device__ __noinline__ void discard_all(Engine* e, u32 count, u32 lane) {
-    for (u32 i = 0; i < count; i++) discard(e, (const Header*)(block.stage + i * RING_STRIDE), GONE, DISCARDED, lane);
+__device__ __noinline__ void discard_all(Engine* e, u32 first, u32 count, u32 lane) {
+    const u8 reason = end_of(block.owner.mode);
+    for (u32 i = 0; i < count; i++) discard(e, (const Header*)(block.stage + first + i * RING_STRIDE), reason, DISCARDED, lane);
 }
 
 // The messages handled leave their ring. Their words are in shared memory: they were read. One thread.
@@ -141,9 +154,21 @@ __device__ __forceinline__ void release(u32 self, bool device, u32 count) {
         own.head += count;
         poke(&block.plan.boxes[self].head, own.head);
     } else {
-        own.in.at += count;
-        poke(own.in.head, own.in.at);
+        const u64 at = own.in.at + count;
+        // The warp that listens may write there from now on.
+        __threadfence_block();
+        *(volatile u64*)&own.in.at = at;
+        poke(own.in.head, at);
     }
+}
+
+// Messages of the host that were fetched and lie one behind the other from this position on. One warp.
+__device__ __forceinline__ u32 heard_count(u64 position) {
+    u32 count = (u32)(*(volatile u64*)&block.heard - position);
+    count = __shfl_sync(~0u, count, 0);
+    if (count > 0) __threadfence_block();
+    const u32 to_end = HEARD - (u32)position % HEARD;
+    return count < to_end ? count : to_end;
 }
 
 // Is somebody waiting for room? One warp.
@@ -158,17 +183,18 @@ __device__ __noinline__ void trim(Engine* e, u32 self, u32 lane) {
     const Fixed fixed = fixed_of(box);
     u64 few = 0, gone = 0;
     if (lane == 0) {
-        few = atomicExch(&box.trim, 0ull);
+        few = peek(&box.trim);
         gone = peek(&box.trim_host);
     }
     few = __shfl_sync(~0u, few, 0);
+    const u64 room = few < fixed.limit ? few : fixed.limit;
     gone = __shfl_sync(~0u, gone, 0);
     Header* header = (Header*)block.stage;
     Bulk& bulk = own.bulk_in;
-    const bool port = own.in.slots.base != 0, plain = bulk.base != 0;
+    const bool port = own.in.slots.base != 0 && fixed.dedicated, plain = bulk.base != 0 && fixed.dedicated;
     while (port && own.figures[FROM_HOST] < gone) {
-        if (read_words<1>(own.in.slots, own.in.at, lane) == 0) break;
-        discard(e, header, OLDEST, DISPLACED, lane);
+        if (heard_count(own.in.at) == 0) break;
+        discard(e, (const Header*)(block.stage + heard_at(own.in.at)), OLDEST, DISPLACED, lane);
         if (lane == 0) release(self, false, 1);
         __syncwarp();
     }
@@ -181,12 +207,19 @@ __device__ __noinline__ void trim(Engine* e, u32 self, u32 lane) {
         __syncwarp();
     }
     const bool shares = !port && !plain;
-    while (agree((few > 0 && (peek(&box.word) >> 1) - own.head >= fixed.limit) || (shares && own.figures[FROM_HOST] < gone))) {
-        if (read_words<1>(fixed.slots, own.head, lane) == 0) break;
+    // As many as were asked for at most: those who asked fill the room meanwhile.
+    u64 dropped = 0;
+    while (agree((dropped < room && (peek(&box.word) >> 1) - own.head + room > fixed.limit) || (shares && own.figures[FROM_HOST] < gone))) {
+        if (read_one(fixed.slots, own.head, 0, lane) == 0) break;
         discard(e, header, OLDEST, DISPLACED, lane);
         if (lane == 0) release(self, true, 1);
         __syncwarp();
-        if (few > 0) few--;
+        dropped++;
+    }
+    if (lane == 0 && few > 0) {
+        // Whoever sees that nothing is asked for sees the room too.
+        __threadfence();
+        atomicAdd(&box.trim, 0ull - few);
     }
     show(self, lane);
 }

@@ -4,12 +4,13 @@
 // `reply_bytes(type)`.
 #pragma once
 #include <pygpukit/ring_actor.cuh>
+#include <pygpukit/ring_talk.cuh>
 #include <pygpukit/ring_warden.cuh>
 
 namespace ring {
 
 // Plain messages in a row, and places for the results of them; in shared memory.
-const u32 RUN_BYTES = 16384;
+const u32 RUN_BYTES = RING_RUN;
 struct Run {
     char *in, *out;
     u64 in_stride, out_stride;
@@ -26,7 +27,7 @@ template <class In, class Out> struct Batch {
 };
 
 // Is the message's deadline over? Clocks of threads differ, so one decides. The whole group.
-__device__ __noinline__ bool is_late(const Context& ctx) {
+__device__ __forceinline__ bool is_late(const Context& ctx) {
     if (ctx.lane == 0) block.found[1] = now() > ctx.header().deadline;
     ctx.sync();
     const bool late = block.found[1] != 0;
@@ -34,20 +35,21 @@ __device__ __noinline__ bool is_late(const Context& ctx) {
     return late;
 }
 
-// Handle the messages in the stage until one has to wait. Returns how many are done with. The whole group.
-template <class P> __device__ __forceinline__ u32 handle(Context& ctx, u32 type, u32 count) {
+// Handle messages of the stage until one has to wait. Returns how many are done with. The whole group.
+template <class P> __device__ __forceinline__ u32 handle(Context& ctx, u32 type, u32 first, u32 count) {
     Owner& own = block.owner;
     const u64 began = clock64();
     u32 done = 0;
     bool waits;
     do {
-        ctx.at = done * RING_STRIDE;
-        if (ctx.header().deadline != 0 && is_late(ctx)) {
+        ctx.at = first + done * RING_STRIDE;
+        if (done > 0 && ctx.lane == 0) poke(&block.plan.desks[blockIdx.x].turn, began + done);
+        if (rarely(ctx.header().deadline != 0) && is_late(ctx)) {
             if (ctx.lane < 32) discard(ctx.engine, &ctx.header(), EXPIRED, EXPIRED_COUNT, ctx.lane);
         } else {
             P::dispatch(type, ctx);
             ctx.sync();
-            if (own.failing == 0) {
+            if (!rarely(own.failing != 0)) {
                 if (ctx.lane == 0) {
                     own.figures[PROCESSED]++;
                     own.figures[FROM_HOST] += ctx.header().source == HOST;
@@ -74,58 +76,147 @@ template <class P> __device__ __forceinline__ u32 handle(Context& ctx, u32 type,
     return done;
 }
 
-// How a dedicated block watches its two sources: the one that was busy last is looked at more often, and many at a time.
-struct Eye {
-    u64 control;
-    u32 mode, skipped;
-    bool port, idle, trims, device, many, busy;
-};
-const u32 NEWS = 1u << 16, FROM_DEVICE = 1u << 17;
-
-// Take the messages that are there into the stage: how many, and where from; or NEWS when the host wants something. One warp.
-__device__ __forceinline__ u32 look(const Box& box, const Slots mailbox, Eye& eye, u32 lane) {
+// Fetches the host's messages for a block of one actor. A read across the bus takes a microsecond or two, and what a warp reads
+// after it comes after it: so this is done by a warp that does nothing else. One warp.
+__device__ __forceinline__ void listen(u32 lane) {
     Owner& own = block.owner;
-    if (eye.many) {
-        const u32 n = eye.device ? read_words<LOOK>(mailbox, own.head, lane) : read_words<LOOK>(own.in.slots, own.in.at, lane);
-        eye.many = n > 1;
-        if (!agree(n == 0 || peek(&box.control) != eye.control)) return n | (eye.device ? FROM_DEVICE : 0);
-    }
-    const u64* there = own.in.slots.at(own.in.at);
-    const u64 head = own.head;
-    const u64* slot = mailbox.at(head);
-    // What the host wrote takes long to come: meanwhile the mailbox is looked at. And it is a read across the bus, which one
-    // that is idle does not do all the time.
-    eye.skipped = eye.idle ? eye.skipped + 1 : block.plan.port_every;
-    const bool asks = eye.port && eye.skipped >= block.plan.port_every;
-    if (asks) eye.skipped = 0;
-    const u64 from_host = asks ? peek(there + lane) : 0;
-    const u32 tries = eye.device ? 4 : 1;
-    for (u32 i = 0; i < tries; i++) {
-        const u64 control = peek(&box.control), word = peek(slot + lane);
-        if (agree(control != eye.control)) return NEWS;
-        if (take_words(word, slot, mailbox.words, head, block.stage, lane)) {
-            __syncwarp();
-            // Where one follows another there may be more.
-            eye.many = eye.busy && eye.device;
-            eye.device = true;
-            return 1 | FROM_DEVICE;
+    const Slots slots = own.in.slots;
+    const u32 every = block.plan.port_every;
+    u64 heard = own.in.at, reads = own.figures[READS];
+    bool many = false;
+    u32 skipped = 0;
+    Backoff backoff;
+    while (!agree(*(volatile u32*)&block.closing != 0)) {
+        // One that is idle does not read across the bus all the time.
+        const bool looks = !backoff.is_idle() || ++skipped >= every;
+        const u32 kept = (u32)(heard - __shfl_sync(~0u, *(volatile u64*)&own.in.at, 0));
+        __threadfence_block();
+        u32 count = 0;
+        if (looks && kept + LOOK <= HEARD) {
+            skipped = 0;
+            reads++;
+            count = many ? read_many(slots, heard, true, lane) : read_one(slots, heard, heard_at(heard), lane);
         }
+        // Where one follows another there may be more.
+        many = count > 0 && (many ? count > 1 : backoff.spins == 0);
+        if (count > 0) {
+            heard += count;
+            __threadfence_block();
+            __syncwarp();
+            if (lane == 0) *(volatile u64*)&block.heard = heard;
+            __syncwarp();
+            backoff.reset();
+        } else {
+            backoff.rest(block.plan.idle_ns, 128);
+        }
+        if (lane == 0) *(volatile u64*)&own.figures[READS] = reads;
     }
-    if (asks && take_words(from_host, there, own.in.slots.words, own.in.at, block.stage, lane)) {
+}
+
+// What a look at the sources of a block with one actor found: how many messages and where from, or that the host wants something; and
+// what the next look is told of this one.
+enum Found : u32 { COUNT = 0xffff, NEWS = 1u << 16, HOSTS = 1u << 17, DEVICES = 1u << 18, MANY = 1u << 19, OVER = 1u << 20, BULK = 1u << 21 };
+const u32 GLANCES = 8;  // at the mailbox, before the block looks up
+
+// The messages that are there. `last`: what was found the last time; MANY if there was work too. One warp.
+__device__ __forceinline__ u32 look(u32 last, u32 lane) {
+    const Watch watch = block.watch;
+    const u64 head = block.owner.head, known = block.owner.in.at;
+    const u64* slot = watch.mailbox.at(head);
+    const u32 tag = tag_of(head);
+    bool mailed = false, other = false;
+    u64 word = 0, control = 0;
+    for (u32 i = 0; i < GLANCES && !mailed && !other; i++) {
+        word = peek(slot + lane);
+        control = peek(watch.control_at);
+        const u64 heard = *(volatile u64*)&block.heard;
+        mailed = __all_sync(~0u, (u32)(word >> 32) == tag);
+        other = agree((control ^ watch.control | heard ^ known) != 0);
+    }
+    if (rarely(other)) {
+        if (agree(control != watch.control)) return NEWS;
+        // Both have their turn.
+        if (last & DEVICES || !mailed) return heard_count(known) | HOSTS;
+    }
+    if (!mailed) return 0;
+    u32 count = 1;
+    // Where one follows another there may be more.
+    if (last & MANY && last & DEVICES) count = read_many(watch.mailbox, head, false, lane);
+    else keep_words(word, slot, watch.mailbox.words, tag, block.stage, lane);
+    __syncwarp();
+    return count | DEVICES;
+}
+
+// The same for an actor that does not simply take messages: it is at rest or has ended, waits for room, makes room, or takes many. One
+// warp.
+__device__ __noinline__ u32 look_about(Engine* e, u32 self, u32 mode, bool bulk, bool trims, u32 last, u32 lane) {
+    const bool takes = is_running(mode) || mode >= ENDED;
+    const bool ready = takes && (block.owner.waiting == 0 || flush(e, lane));
+    u32 found = 0;
+    if (ready && !bulk) found = look(last, lane);
+    else if (agree(peek(block.watch.control_at) != block.watch.control)) found = NEWS;
+    else if (ready) found = 1 | BULK;
+    if (trims && wants_room(block.plan.boxes[self])) {
+        trim(e, self, lane);
+        found &= NEWS;
+    }
+    return mode >= ENDED ? found | OVER : found;
+}
+
+// Do what the host wants; NEWS when the block is to leave. One warp.
+__device__ __noinline__ u32 attend(u32 self, char* state, u32 lane) {
+    const u64 control = __shfl_sync(~0u, load(block.watch.control_at), 0);
+    obey(self, state, control, lane);
+    __syncwarp();
+    if (lane == 0) {
+        block.watch.control = control & ~1ull;
+        poke(&block.plan.desks[blockIdx.x].at, control | HERE);
+    }
+    __syncwarp();
+    return control & 1 ? NEWS : 0;
+}
+
+// Of messages that are read together those whose deadline is over go to the dead letters, and the others move up. Returns how many
+// are left. One warp.
+__device__ __noinline__ u32 drop_late(Engine* e, const Run& run, u32 lane) {
+    u32 kept = 0;
+    // Clocks of threads differ, so one decides.
+    const u64 t = __shfl_sync(~0u, now(), 0);
+    for (u32 i = 0; i < run.size; i++) {
+        const Header* header = run.asked(i);
+        const u64 deadline = header->deadline;
+        if (deadline != 0 && t > deadline) {
+            discard(e, header, EXPIRED, EXPIRED_COUNT, lane);
+            continue;
+        }
+        if (kept != i) copy_words(run.asked(kept), header, run.in_stride, lane, 32);
+        kept++;
         __syncwarp();
-        eye.many = eye.busy && !eye.device;
-        eye.device = false;
-        return 1;
     }
-    return 0;
+    return kept;
+}
+
+// As `copy_words`, with all reads of a thread on their way at once: each takes microseconds.
+__device__ __forceinline__ void copy_from_host(void* to, const void* from, u64 bytes, u32 lane, u32 width) {
+    const u32 count = (u32)bytes / 16;
+    for (u32 first = lane; first < count; first += 4 * width) {
+        uint4 parts[4];
+#pragma unroll
+        for (u32 k = 0; k < 4; k++)
+            if (first + k * width < count) parts[k] = ((const uint4*)from)[first + k * width];
+#pragma unroll
+        for (u32 k = 0; k < 4; k++)
+            if (first + k * width < count) ((uint4*)to)[first + k * width] = parts[k];
+    }
 }
 
 // Plain messages, as many as there are and fit: a result of each. The whole group; returns how many.
-template <class P> __device__ __forceinline__ u32 handle_run(Context& ctx, const Slots mailbox) {
+template <class P> __device__ __noinline__ u32 handle_run(Context ctx) {
     __shared__ __align__(16) char asked[RUN_BYTES];
     __shared__ __align__(16) char replies[RUN_BYTES];
     Owner& own = block.owner;
     Bulk &in = own.bulk_in, &out = own.bulk_out;
+    const Slots mailbox = block.watch.mailbox;
     Run run;
     run.in = asked;
     run.out = replies;
@@ -141,11 +232,14 @@ template <class P> __device__ __forceinline__ u32 handle_run(Context& ctx, const
             if (to_end < room) room = to_end;
         }
         room = __shfl_sync(~0u, room, 0);
-        if (room >= LOOK) from_device = read_words<LOOK>(mailbox, own.head, ctx.lane);
-        else if (room > 0) from_device = read_words<1>(mailbox, own.head, ctx.lane);
+        if (room >= LOOK) from_device = read_many(mailbox, own.head, false, ctx.lane);
+        else if (room > 0) from_device = read_one(mailbox, own.head, 0, ctx.lane);
         if (ctx.lane == 0) {
             if (from_device == 0) {
-                if (in.at == in.seen) in.seen = load_host(in.tail);
+                if (in.at == in.seen) {
+                    in.seen = load_host(in.tail);
+                    own.figures[READS]++;
+                }
                 count = in.seen - in.at;
                 const u64 to_end = in.mask + 1 - (in.at & in.mask);
                 if (count > to_end) count = to_end;
@@ -166,17 +260,32 @@ template <class P> __device__ __forceinline__ u32 handle_run(Context& ctx, const
         run.in = (char*)block.stage;
         run.in_stride = 4 * RING_STRIDE;
     } else {
-        copy_words(asked, in.base + (in.at & in.mask) * in.stride, run.size * in.stride, ctx.lane, ctx.width);
+        copy_from_host(asked, in.base + (in.at & in.mask) * in.stride, run.size * in.stride, ctx.lane, ctx.width);
     }
+    if (ctx.lane == 0) block.found[1] = 0;
     ctx.sync();
+    const u32 taken = run.size;
+    for (u32 i = ctx.lane; i < taken; i += ctx.width)
+        if (run.asked(i)->deadline != 0) atomicExch(&block.found[1], 1ull);
+    ctx.sync();
+    if (block.found[1] != 0 && own.mode < ENDED) {
+        ctx.sync();
+        if (ctx.lane < 32) {
+            const u32 kept = drop_late(ctx.engine, run, ctx.lane);
+            if (ctx.lane == 0) block.found[0] = kept;
+        }
+        ctx.sync();
+        run.size = (u32)block.found[0];
+    }
     const u64 began = clock64();
-    if (own.mode < ENDED) P::dispatch_batch(own.type, ctx, run);
+    if (own.mode < ENDED && run.size > 0) P::dispatch_batch(own.type, ctx, run);
     ctx.sync();
     const bool failed = own.failing != 0, gone = own.mode >= ENDED;
     ctx.sync();
     if (failed || gone) {
         if (ctx.lane < 32) {
-            for (u32 i = 0; i < run.size; i++) discard(ctx.engine, run.asked(i), gone ? GONE : FAILURE, gone ? DISCARDED : FAILURES, ctx.lane);
+            const u8 reason = gone ? end_of(own.mode) : (u8)FAILURE;
+            for (u32 i = 0; i < run.size; i++) discard(ctx.engine, run.asked(i), reason, gone ? DISCARDED : FAILURES, ctx.lane);
             if (failed) begin_anew(ctx.self, ctx.state, ctx.lane);
         }
         ctx.sync();
@@ -210,158 +319,223 @@ template <class P> __device__ __forceinline__ u32 handle_run(Context& ctx, const
             own.figures[PROCESSED] += run.size;
             own.figures[SENT] += run.size;
             if (!from_device) own.figures[FROM_HOST] += run.size;
-            note_latency(run.asked(0)->stamp);
+            if (run.size > 0) note_latency(run.asked(0)->stamp);
         }
         if (from_device) {
-            release(ctx.self, true, run.size);
+            release(ctx.self, true, taken);
         } else {
-            in.at += run.size;
+            in.at += taken;
             poke(in.head, in.at);
         }
         own.figures[BUSY] += clock64() - began;
     }
     ctx.sync();
-    return run.size;
+    return taken;
 }
 
 // An actor with a block of its own. The whole group.
 template <class P> __device__ __forceinline__ void serve_one(Context& ctx) {
     Owner& own = block.owner;
-    Box& box = block.plan.boxes[ctx.self];
-    const Fixed fixed = fixed_of(box);
     const u32 type = own.type;
     const bool bulk = P::takes_batches(type);
-    bool unsaved = false;
+    bool trims = false;
+    if (NARROW || ctx.lane < 32) {
+        Box& box = block.plan.boxes[ctx.self];
+        const Fixed fixed = fixed_of(box);
+        trims = fixed.full == DROP_OLDEST;
+        if (ctx.lane == 0) {
+            block.watch.control_at = &box.control;
+            block.watch.control = own.answered << 1;
+            block.watch.mailbox = fixed.slots;
+        }
+    }
+    u32 mode = own.mode, last = 0, unshown = 0;
+    bool plain = false, unsaved = false;
     Backoff backoff;
-    Eye eye;
-    eye.control = own.answered << 1;
-    eye.mode = own.mode;
-    eye.skipped = 0;
-    eye.port = own.in.slots.base != 0;
-    eye.trims = fixed.full == DROP_OLDEST;
-    eye.device = eye.many = eye.idle = eye.busy = false;
     // The first warp changes what all have read.
     ctx.sync();
     for (;;) {
         u32 found = 0;
-        if (ctx.lane < 32) {
-            const bool takes = is_running(eye.mode) || eye.mode >= ENDED;
-            const bool ready = takes && (own.waiting == 0 || flush(ctx.engine, ctx.lane));
-            eye.idle = backoff.is_idle();
-            if (ready && !bulk) found = look(box, fixed.slots, eye, ctx.lane);
-            else if (agree(peek(&box.control) != eye.control)) found = NEWS;
-            else if (ready) found = 1;
-            if (eye.trims && wants_room(box)) {
-                trim(ctx.engine, ctx.self, ctx.lane);
-                found &= NEWS;
-            }
-            if (found & NEWS) {
-                const u64 control = __shfl_sync(~0u, load(&box.control), 0);
-                obey(ctx.self, ctx.state, control, ctx.lane);
-                found = control & 1 ? NEWS : 0;
-                eye.control = control & ~1ull;
-                eye.mode = own.mode;
+        if (NARROW || ctx.lane < 32) {
+            found = plain ? look(last, ctx.lane) : look_about(ctx.engine, ctx.self, mode, bulk, trims, last, ctx.lane);
+            if (rarely(found & NEWS)) {
+                found = attend(ctx.self, ctx.state, ctx.lane);
                 backoff.reset();
             }
         }
-        if (ctx.width > 32) {
+        if (!NARROW && ctx.width > 32) {
             if (ctx.lane == 0) block.found[0] = found;
             ctx.sync();
             found = (u32)block.found[0];
             ctx.sync();
         }
-        if (found & NEWS) break;
-        u32 done = 0;
-        if (bulk && found != 0) {
-            done = handle_run<P>(ctx, fixed.slots);
-        } else if (found != 0) {
-            done = found & 0xffff;
-            // Its mode is the first warp's to know.
-            if (own.mode < ENDED) done = handle<P>(ctx, type, done);
-            else if (ctx.lane < 32) discard_all(ctx.engine, done, ctx.lane);
-            if (ctx.lane == 0) release(ctx.self, found & FROM_DEVICE, done);
+        u32 done = found & COUNT;
+        if (done != 0) {
+            if (rarely(found & BULK)) {
+                done = handle_run<P>(ctx);
+            } else {
+                const u32 first = found & HOSTS ? heard_at(own.in.at) : 0;
+                if (!rarely(found & OVER)) done = handle<P>(ctx, type, first, done);
+                else if (ctx.lane < 32) discard_all(ctx.engine, first, done, ctx.lane);
+                if (ctx.lane == 0) release(ctx.self, !(found & HOSTS), done);
+            }
+        } else if (rarely(found & NEWS)) {
+            break;
         }
-        if (ctx.lane < 32) {
+        if (NARROW || ctx.lane < 32) {
             __syncwarp();
-            eye.mode = own.mode;
-            eye.busy = done > 0;
             if (done > 0) {
+                // One that follows another at once, or several at once, let expect more.
+                last = found & DEVICES | (last & DEVICES || done > 1 ? MANY : 0);
                 backoff.reset();
                 unsaved = true;
-                if (events() - own.shown > 1000) show(ctx.self, ctx.lane);
-            } else {
-                if (eye.mode == DRAINING) {
-                    end_when_drained(ctx.self, ctx.state, ctx.lane);
-                    eye.mode = own.mode;
+                unshown += done;
+                if (unshown > 500) {
+                    unshown = 0;
+                    show(ctx.self, ctx.lane);
                 }
-                if (backoff.spins >= 32 && unsaved) {
+            } else {
+                last = 0;
+                if (own.mode == DRAINING) end_when_drained(ctx.self, ctx.state, ctx.lane);
+                if (backoff.spins >= 16 && unsaved) {
                     unsaved = false;
+                    unshown = 0;
                     save_state(ctx.state, ctx.lane);
                     show(ctx.self, ctx.lane);
                 }
-                backoff.rest(bulk ? block.plan.idle_common_ns : block.plan.idle_ns, 128);
+                backoff.rest(bulk ? block.plan.idle_common_ns : block.plan.idle_ns, bulk ? 128 : 64);
             }
+            mode = own.mode;
+            plain = !bulk && !trims && own.waiting == 0 && is_running(mode);
         }
     }
+}
+
+const u32 OWNER_STEPS = (sizeof(Owner) / 16 + 31) / 32;
+// All but the last warp of a block, which is for those that listen.
+__device__ __forceinline__ void sync_workers(u32 threads) {
+    if (NARROW || threads == 32) __syncwarp();
+    else asm volatile("bar.sync 2, %0;" ::"r"(threads) : "memory");
+}
+
+// What one thread knows, to all of them. Nobody reads it any more when this is called again.
+__device__ __forceinline__ u32 tell_workers(u32 what, u64& more, u32 lane, u32 threads) {
+    if (NARROW || threads == 32) {
+        __syncwarp();
+        more = __shfl_sync(~0u, more, 0);
+        return __shfl_sync(~0u, what, 0);
+    }
+    if (lane == 0) {
+        block.found[0] = what;
+        block.found[1] = more;
+    }
+    sync_workers(threads);
+    what = (u32)block.found[0];
+    more = block.found[1];
+    sync_workers(threads);
+    return what;
+}
+
+__device__ __forceinline__ void prefetch(const char* p) { asm volatile("prefetch.global.L1 [%0];" ::"l"(p)); }
+
+// An actor's own things come from memory and go back there. They are read together with all else that is needed first, after the
+// cell of the run queue: it was filled after a word was changed that the block before changed after this was performed.
+__device__ __forceinline__ void take_owner(u32 index, u32 lane, u32 width) {
+    const u64* from = (const u64*)&block.plan.owners[index];
+    u64 parts[OWNER_STEPS][2];
+#pragma unroll
+    for (u32 i = 0; i < OWNER_STEPS; i++) {
+        const u32 at = 2 * (lane + i * width);
+        if (at < sizeof(Owner) / 8) peek_pair(from + at, parts[i]);
+    }
+#pragma unroll
+    for (u32 i = 0; i < OWNER_STEPS; i++) {
+        const u32 at = 2 * (lane + i * width);
+        if (at < sizeof(Owner) / 8) {
+            ((u64*)&block.owner)[at] = parts[i][0];
+            ((u64*)&block.owner)[at + 1] = parts[i][1];
+        }
+    }
+}
+__device__ __forceinline__ void leave_owner(u32 index, u32 lane, u32 width) {
+    u64* to = (u64*)&block.plan.owners[index];
+    for (u32 at = 2 * lane; at < sizeof(Owner) / 8; at += 2 * width) poke_pair(to + at, (const u64*)&block.owner + at);
 }
 
 // A block that serves whoever has something to do.
 template <class P> __device__ __forceinline__ void serve_all(Context& ctx) {
     Engine* e = ctx.engine;
+    const u32 threads = blockDim.x - 32;
     Owner& own = block.owner;
     Backoff backoff;
     u64 number = 0;
     bool has_number = false;
     for (;;) {
+        u32 index = 0;
+        u64 hint = 0;
+        const bool fresh = !has_number;
         if (ctx.lane == 0) {
-            if (!has_number) number = atomicAdd(&e->queue_head, 1ull);
-            const u32 found = dequeue(e, number);
-            has_number = found == NOBODY;
-            block.found[0] = found;
+            if (fresh) number = atomicAdd(&e->queue_head, 1ull);
+            index = dequeue(e, number, hint);
+            has_number = index == NOBODY;
         }
-        __syncthreads();
-        const u32 index = (u32)block.found[0];
-        __syncthreads();
-        if (index == HOST) break;
-        if (index == NOBODY) {
-            backoff.rest(1000, 4096);
+        index = tell_workers(index, hint, ctx.lane, threads);
+        if (rarely(index >= SKIPPED)) {
+            // It works on nothing, for the watchdog.
+            if (ctx.lane == 0 && (fresh || index != NOBODY)) poke(&block.plan.desks[blockIdx.x].at, 0);
+            if (index == HOST) break;
+            if (index == NOBODY) backoff.rest(1000, 512);
             continue;
         }
         backoff.reset();
         Box& box = block.plan.boxes[index];
-        const u64 control = __shfl_sync(~0u, peek(&box.control), 0);
-        // Whoever put it into the queue changed this word after the block that had the actor before left it behind.
-        load(&box.word);
+        const u64 seen = peek(&box.control);
+        const u64* place = (const u64*)hint;
+        const u64 hinted = hint != 0 && ctx.lane < 32 ? peek(place + ctx.lane) : 0;
         const Fixed fixed = fixed_of(box);
-        copy_words(&own, &block.plan.owners[index], sizeof(Owner), ctx.lane, blockDim.x);
+        take_owner(index, ctx.lane, threads);
+        // Whoever put it into the queue changed this word after the block that had the actor before left its state behind.
+        const u64 claimed = load(&box.word);
+        if (ctx.lane == 0) poke(&block.plan.desks[blockIdx.x].at, tagged((u32)number, index + 1));
+        const u64 control = __shfl_sync(~0u, seen, 0);
         ctx.self = index;
         ctx.width = fixed.width;
-        __syncthreads();
+        sync_workers(threads);
         ctx.state = own.state;
+        ctx.names = block.plan.names + own.names;
+        // The handler will want these, and they are not in the cache of this SM.
+        if (ctx.lane == 0) prefetch((const char*)ctx.names);
+        if (ctx.lane * 128 < own.state_bytes) prefetch(own.state + ctx.lane * 128);
         u32 count = 0;
         bool runs = false;
         if (ctx.lane < 32) {
             if (ctx.lane == 0) block.ready[TO_HOST].left = block.ready[TO_ACTOR].left = 0;
-            if (control >> 1 != own.answered) {
+            if (rarely(control >> 1 != own.answered)) {
                 // What was ordered is seen behind the number of the order.
                 __threadfence();
                 obey(index, ctx.state, control, ctx.lane);
             }
-            if (fixed.full == DROP_OLDEST && wants_room(box)) trim(e, index, ctx.lane);
+            if (rarely(fixed.full == DROP_OLDEST) && wants_room(box)) trim(e, index, ctx.lane);
             runs = is_running(own.mode) || own.mode >= ENDED;
-            if (runs && (own.waiting == 0 || flush(e, ctx.lane))) count = read_words<LOOK>(fixed.slots, own.head, ctx.lane);
-            if (ctx.lane == 0) block.found[0] = count;
+            if (runs && (own.waiting == 0 || flush(e, ctx.lane))) {
+                const u64 head = own.head;
+                const u64* slot = fixed.slots.at(head);
+                const bool many = agree((claimed >> 1) - head > 1);
+                if (many) count = read_many(fixed.slots, head, false, ctx.lane);
+                else count = take_words(place == slot ? hinted : peek(slot + ctx.lane), slot, fixed.slots.words, head, block.stage, ctx.lane);
+                __syncwarp();
+            }
         }
-        __syncthreads();
-        count = (u32)block.found[0];
+        u64 nothing = 0;
+        count = tell_workers(count, nothing, ctx.lane, threads);
         u32 done = 0;
         if (count > 0 && ctx.lane < ctx.width) {
             done = count;
-            if (own.mode < ENDED) done = handle<P>(ctx, own.type, count);
-            else if (ctx.lane < 32) discard_all(e, count, ctx.lane);
+            if (!rarely(own.mode >= ENDED)) done = handle<P>(ctx, own.type, 0, count);
+            else if (ctx.lane < 32) discard_all(e, 0, count, ctx.lane);
             if (ctx.lane == 0) release(index, true, done);
         }
-        __syncthreads();
+        sync_workers(threads);
         u64 word = 0;
         if (ctx.lane < 32) {
             if (own.mode == DRAINING) end_when_drained(index, ctx.state, ctx.lane);
@@ -370,9 +544,9 @@ template <class P> __device__ __forceinline__ void serve_all(Context& ctx) {
             if ((word >> 1) == own.head || events() - own.shown > 1000 || (own.waiting != 0 && events() != own.shown)) show(index, ctx.lane);
             else if (ctx.lane == 0 && done > 0) poke(own.seen + FROM_HOST, own.figures[FROM_HOST]);
         }
-        __syncthreads();
-        copy_words(&block.plan.owners[index], &own, sizeof(Owner), ctx.lane, blockDim.x);
-        __syncthreads();
+        sync_workers(threads);
+        leave_owner(index, ctx.lane, threads);
+        sync_workers(threads);
         if (ctx.lane == 0) {
             // After the barrier, so that it is for what all threads wrote.
             __threadfence();
@@ -402,6 +576,7 @@ template <class P> __device__ __forceinline__ void run(Engine* engine, u64 launc
     ctx.self = ctx.at = 0;
     ctx.engine = engine;
     ctx.state = 0;
+    ctx.names = 0;
     if (blockIdx.x == 0) {
         if (ctx.lane < 32) warden(engine, ctx.lane);
     } else if (blockIdx.x <= block.plan.dedicated) {
@@ -410,10 +585,23 @@ template <class P> __device__ __forceinline__ void run(Engine* engine, u64 launc
         copy_words(&own, &block.plan.owners[ctx.self], sizeof(Owner), ctx.lane, blockDim.x);
         __syncthreads();
         ctx.state = own.state_bytes <= STATE_BYTES ? block.state : own.state;
+        ctx.names = block.plan.names + own.names;
         if (ctx.lane < 32) load_state(ctx.state, ctx.lane);
+        u64* desk = &block.plan.desks[blockIdx.x].at;
+        if (ctx.lane == 0) {
+            poke(desk, own.answered << 1 | HERE);
+            block.heard = own.in.at;
+            block.closing = 0;
+        }
         __syncthreads();
-        if (ctx.lane < ctx.width) serve_one<P>(ctx);
+        if (ctx.lane < ctx.width) {
+            serve_one<P>(ctx);
+            if (ctx.lane == 0) *(volatile u32*)&block.closing = 1;
+        } else if (ctx.lane >= blockDim.x - 32 && own.in.slots.base != 0) {
+            listen(ctx.lane % 32);
+        }
         __syncthreads();
+        if (ctx.lane == 0) poke(desk, 0);
         if (ctx.lane < 32) {
             // Of an actor at rest the arrays are what counts: they may have been written.
             if (is_running(own.mode)) save_state(ctx.state, ctx.lane);
@@ -421,7 +609,7 @@ template <class P> __device__ __forceinline__ void run(Engine* engine, u64 launc
         }
         __syncthreads();
         copy_words(&block.plan.owners[ctx.self], &own, sizeof(Owner), ctx.lane, blockDim.x);
-    } else {
+    } else if (ctx.lane < blockDim.x - 32) {
         serve_all<P>(ctx);
     }
     __syncthreads();

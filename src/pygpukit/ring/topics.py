@@ -1,0 +1,111 @@
+"""Topics on the host: who subscribes to them, and how a message comes to all of those."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from typing import Any
+
+from pygpukit._pygpukit_rust import MessageBase
+from pygpukit.errors import ActorFailedError, MessageError
+from pygpukit.ring.actor import Actor
+from pygpukit.ring.post import Post
+from pygpukit.ring.waiting import ACCEPTED, CLOSED, DROPPED, FULL, put_message
+
+__all__ = ["Topics"]
+
+
+class Topics:
+    """A runtime's topics, with the actors that subscribe to them.
+
+    What is published goes to every subscriber that accepts messages and takes this type, except to the actor that
+    publishes it. Each gets a message of its own; what the fields refer to is shared. Those that have room get it first;
+    only then those are waited for that are full and block.
+
+    Parameters
+    ----------
+    post : Post
+        The runtime's dead letters.
+    """
+
+    def __init__(self, post: Post) -> None:
+        self._post = post
+        self._actors: dict[str, dict[str, Actor]] = {}
+
+    def add(self, actor: Actor) -> None:
+        """An actor was launched; it takes the place of an earlier one of its id."""
+        kernel_id = actor.kernel.kernel_id
+        for actors in self._actors.values():
+            actors.pop(kernel_id, None)
+        for topic in actor.kernel.topics:
+            self._actors.setdefault(topic, {})[kernel_id] = actor
+
+    async def publish(self, topic: str, message: Any, by: str | None = None, timeout: float | None = None) -> int:
+        """Send a message to all subscribers; how many accepted it."""
+        until = None if timeout is None else time.monotonic() + timeout
+        count, full = self._give(topic, message, by)
+        for actor, one in full:
+            outcome = CLOSED
+            with suppress(ActorFailedError):
+                outcome = await put_message(actor.inbox, one, _left(until))
+            count += self._is_accepted(topic, actor, one, by, outcome)
+        return count
+
+    def publish_here(self, topic: str, message: Any, by: str | None = None) -> int:
+        """The same in a thread, which waits here."""
+        count, full = self._give(topic, message, by)
+        for actor, one in full:
+            outcome = CLOSED
+            with suppress(ActorFailedError):
+                outcome = actor.inbox.put(one)
+            count += self._is_accepted(topic, actor, one, by, outcome)
+        return count
+
+    def _give(self, topic: str, message: Any, by: str | None) -> tuple[int, list[tuple[Actor, Any]]]:
+        """Give a message to all that have room; how many accepted it, and those that have to be waited for."""
+        if not isinstance(message, MessageBase):
+            raise MessageError(f"messages are published, not {message!r} ({type(message).__name__}); use @message")
+        count, full = 0, []
+        for actor in list(self._actors.get(topic, {}).values()):
+            if actor.kernel.kernel_id == by or not actor.state.is_open or not _takes(actor, message):
+                continue
+            one = _copy(message)
+            outcome = CLOSED
+            # One that was lost a moment ago is no subscriber any more, and the others are to get it.
+            with suppress(ActorFailedError):
+                outcome = actor.inbox.try_put(one)
+            if outcome == FULL:
+                full.append((actor, one))
+            else:
+                count += self._is_accepted(topic, actor, one, by, outcome)
+        return count, full
+
+    def _is_accepted(self, topic: str, actor: Actor, message: Any, by: str | None, outcome: int) -> bool:
+        # One that was dropped is a dead letter already, and one that has ended meanwhile is no subscriber any more.
+        if outcome not in (ACCEPTED, DROPPED, CLOSED):
+            sender = "" if by is None else f" by {by!r}"
+            self._post.dead(actor.kernel.kernel_id, message, "rejected", f"published to {topic!r}{sender}")
+        return outcome == ACCEPTED
+
+
+def _left(until: float | None) -> float | None:
+    return None if until is None else max(0.0, until - time.monotonic())
+
+
+def _takes(actor: Actor, message: Any) -> bool:
+    expected = actor.kernel.input_type
+    if actor.kernel.kind == "device":
+        return type(message) is expected
+    return expected is None or isinstance(message, expected)
+
+
+def _copy(message: Any) -> Any:
+    """The same fields with a header of its own: a number, and nobody who waits for an answer."""
+    cls: Any = type(message)
+    one = cls.__new__(cls)
+    for name in message._kinds:
+        setattr(one, name, getattr(message, name))
+    one.priority, one.correlation_id = message.priority, message.correlation_id
+    if message.deadline is not None:
+        one.deadline = message.deadline
+    return one
