@@ -31,6 +31,9 @@ _HEADER_BYTES = 4 * HEADER_WORDS
 # How long a block that has nothing to do sleeps between two looks at its mailbox, and the warden between two at the
 # host's memory. All blocks together look at that 100,000 times a second at most.
 _IDLE_NS, _IDLE_COMMON_NS, _PORT_NS = 4_000, 20_000, 10_000
+# Looks for which an actor stays with the block that served it last, about 100 us: one that gets messages more often is
+# served nearly as one with a block of its own.
+_STAYS = 64
 
 _LEAVE_SECONDS = 10.0
 
@@ -436,7 +439,7 @@ class DeviceRing:
             names.write(named)
         engine = self._engine.read()[: ENGINE.itemsize].view(ENGINE)
         one = engine[0]
-        one["queue_tail"], one["queue_head"] = len(shared), 0
+        one["queue_tail"], one["queue_head"], one["wanted"] = len(shared), 0, 0
         if one["orders"] == 0:
             for name, address in self._words.items():
                 one[name] = address
@@ -450,6 +453,7 @@ class DeviceRing:
         plan["actors"], plan["dedicated"] = count, len(dedicated)
         plan["idle_ns"], plan["idle_common_ns"] = _IDLE_NS, _IDLE_COMMON_NS
         plan["port_every"] = max(2, len(dedicated)) * _PORT_NS // _IDLE_NS
+        plan["stays"] = _STAYS
         plan["places"], plan["names"] = places.address, names.address
         plan["queue"], plan["queue_mask"] = self._queue.address, size - 1
         plan["boxes"], plan["owners"] = self._boxes.address, self._owners.address

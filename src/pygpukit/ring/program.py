@@ -228,7 +228,7 @@ class Program:
             "RING_NARROW": int(threads <= 64),
         }
         includes: dict[str, None] = {f"#define {name} {size}": None for name, size in sizes.items()}
-        includes["#include <pygpukit/ring_serve.cuh>"] = None
+        includes["#include <pygpukit/ring_kernel.cuh>"] = None
         structs = "".join(_in_namespace(f"m_{number:08x}", one._layout, includes) for number, one in messages.items())
         traits = "".join(
             f"template <> struct TypeOf<m_{number:08x}::{one.__name__}> {{ static const u32 value = {number:#x}u; }};\n"

@@ -121,7 +121,7 @@ PLAN: np.dtype[Any] = np.dtype(
         *((name, _U8) for name in ("places", "names", "queue", "queue_mask", "boxes", "owners")),
         ("common_out", PORT),
         ("port_every", _U4),
-        ("spare", _U4),
+        ("stays", _U4),
         ("desks", _U8),
         ("alarms", _U8),
     ]
@@ -136,8 +136,9 @@ DESK: np.dtype[Any] = np.dtype(
 )
 ENGINE: np.dtype[Any] = np.dtype(
     [
-        ("leaving", _U4),
-        ("spare0", _U4, 31),
+        ("leaving", _U8),
+        ("wanted", _U8),
+        ("spare0", _U8, 14),
         ("queue_tail", _U8),
         ("spare1", _U8, 15),
         ("queue_head", _U8),

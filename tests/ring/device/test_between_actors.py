@@ -256,3 +256,29 @@ def test_more_sends_than_can_wait_are_dead_letters(dedicated: bool) -> None:
         until(lambda: len(letters(runtime, "outbox_full")) > 0)
         runtime.run(runtime.reactivate(end))
         until(lambda: runtime.get_telemetry(end).processed + len(letters(runtime, "outbox_full")) == 200)
+
+
+def test_a_handler_that_takes_long_keeps_nobody_waiting() -> None:
+    """Two blocks for all: what one of them is busy with must not delay those that the other could serve."""
+    wait = """
+    while (in.value != 0 && *(volatile long long*)in.id == 0) __nanosleep(100);
+    if (ctx.lane == 0) out = in;
+    ctx.send(out);
+    """
+    write = "if (ctx.lane == 0) { out = in; *(volatile long long*)in.id = 1; } ctx.send(out);"
+    slow, opens = make(wait), make(write)
+    others = [make() for _ in range(4)]
+    flag = gp.zeros(1, dtype=gp.int64)
+    with RingKernelRuntime(workers=2) as runtime:
+        gate, opener, *clients = start(runtime, slow, opens, *others)
+        for _ in range(2):
+            # So that it is where it was served last, and what comes next is seen there.
+            gate.call(Item(flag.ptr, 0, 0), timeout=20)
+            gate.send(Item(flag.ptr, 0, 1))
+            for n, client in enumerate(clients):
+                assert client.call(Item(n, 0, 0), timeout=20).id == n
+            with pytest.raises(TimeoutError):
+                gate.receive(timeout=0.01)
+            opener.call(Item(flag.ptr, 0, 0), timeout=20)
+            gate.receive(timeout=20)
+            flag.fill(0)

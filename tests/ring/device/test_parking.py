@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from device_actors import ECHO, PASS, Item, check_balance, make, numbered, processed, start, until
+from device_actors import ECHO, PASS, Item, check_balance, make, new_id, numbered, processed, start, until
 
 import pygpukit as gp
 from pygpukit.ring import RingKernelRuntime
@@ -91,6 +91,26 @@ def test_parking_under_load_loses_nothing(dedicated: bool) -> None:
             link.resume()
             load.goes_on()
         assert link.status()["parks"] >= 15
+
+
+def test_tokens_that_never_end_do_not_keep_the_kernel(dedicated: bool) -> None:
+    """One block for all that share, so that it always finds something to do."""
+    body = 'if (ctx.lane == 0) out = in; ctx.send("next", out);'
+    ids = [new_id() for _ in range(4)]
+    for one, following in zip(ids, ids[1:] + ids[:1], strict=True):
+        make(body, kernel_id=one, to=following, dedicated=dedicated)
+    with RingKernelRuntime(workers=1) as runtime:
+        for n, client in enumerate(start(runtime, *ids)):
+            client.send_batch(numbered(5, 5 * n))
+        link = runtime._tier.ring.link
+        for _ in range(5):
+            before = processed(runtime, ids[0])
+            until(lambda before=before: processed(runtime, ids[0]) > before + 5)
+            link.park()
+            assert link.status()["up"] is False
+            link.resume()
+        for one in ids:
+            runtime.run(runtime.deactivate(one))
 
 
 def test_nothing_moves_while_it_is_parked(dedicated: bool) -> None:

@@ -232,14 +232,16 @@ struct alignas(16) Plan {
     Box* boxes;
     Owner* owners;
     Port common_out;
-    u32 port_every, spare;  // looks at the mailbox for one at the host's ring, of a block that is idle
+    u32 port_every;  // looks at the mailbox for one at the host's ring, of a block that is idle
+    u32 stays;       // looks for which an actor stays with the worker that served it
     Desk* desks;            // of all blocks
     u64* alarms;            // in mapped memory: times anything changed and how many are stuck; the actor of each block that is
 };
 
 struct Engine {
-    u32 leaving;
-    u32 spare0[31];
+    u64 leaving;
+    u64 wanted;  // numbers of the run queue that were filled when nobody waited for them, all before this
+    u64 spare0[14];
     u64 queue_tail;
     u64 spare1[15];
     u64 queue_head;
@@ -264,6 +266,7 @@ struct Engine {
 // and RING_OUT bytes are the largest result.
 const bool NARROW = RING_NARROW;  // no actor has more than one warp
 const u32 LOOK = RING_LOOK;
+const u32 GLANCES = 8;         // at what may be there, before a block looks up
 const u32 HEARD = 2 * LOOK;    // messages of the host that are fetched before they are wanted
 const u32 STATE_BYTES = 2048;  // a state up to this size is here while its actor has a block of its own
 // The next place of a ring that only this block writes: a message for it needs nothing more.

@@ -22,28 +22,35 @@ __device__ __noinline__ void fill(Engine* e, u64 number, u32 actor, const u64* s
     Cell& cell = block.plan.queue[number & block.plan.queue_mask];
     const u64 is_free = tagged((u32)number, NOBODY);
     poke(&cell.hint, (u64)slot);
+    const u64 head = peek(&e->queue_head);
     while (claim_quietly(&cell.word, is_free, tagged((u32)number + 1, actor)) != is_free) {
         // Whoever was to empty the cell may have left; all actors are in the queue when the kernel comes back.
         if (peek(&e->leaving) != 0) return;
         __nanosleep(50);
     }
+    // A worker that has a guest takes numbers when it is asked to.
+    if (number >= head) atomicMax(&e->wanted, number + 1);
 }
 __device__ __forceinline__ void enqueue(Engine* e, u32 actor) { fill(e, atomicAdd(&e->queue_tail, 1ull), actor, 0); }
+__device__ __forceinline__ bool is_filled(u64 word, u64 number) { return (u32)(word >> 32) == (u32)number + 1 && (u32)word != NOBODY; }
+// The cell of this number is free for the next round.
+__device__ __forceinline__ void empty(Cell& cell, u64 number) { poke(&cell.word, tagged((u32)(number + block.plan.queue_mask + 1), NOBODY)); }
 // The actor in the cell of this number, SKIPPED, NOBODY when there is none yet, or HOST when the kernel is to leave. One thread.
 __device__ __forceinline__ u32 dequeue(Engine* e, u64 number, u64& hint) {
     Cell& cell = block.plan.queue[number & block.plan.queue_mask];
-    for (u32 i = 0; i < 8; i++) {
+    const u64 leaving = peek(&e->leaving);
+    for (u32 i = 0; i < GLANCES; i++) {
         u64 parts[2];
         peek_pair(&cell.word, parts);
-        const u64 found = parts[0];
+        // That there is work is no reason to stay: it may make more for ever. All actors are in the queue when the kernel comes back.
+        if (i == 0 && leaving != 0) return HOST;
         hint = parts[1];
-        if ((u32)(found >> 32) == (u32)number + 1 && (u32)found != NOBODY) {
-            poke(&cell.word, tagged((u32)(number + block.plan.queue_mask + 1), NOBODY));
-            return (u32)found;
+        if (is_filled(parts[0], number)) {
+            empty(cell, number);
+            return (u32)parts[0];
         }
     }
-    // Whoever waits for room is in the queue all the time, so that is no reason to stay; all are in it when the kernel comes back.
-    return peek(&e->leaving) != 0 ? HOST : NOBODY;
+    return NOBODY;
 }
 // A number, and a claim, on their way at the same time.
 __device__ __forceinline__ u64 take_number_and_claim(Engine* e, u64* p, u64 expected, u64 v, u64& old) {

@@ -112,7 +112,7 @@ __device__ __noinline__ void warden(Engine* engine, u32 lane) {
             }
             if (lane == 0) {
                 e.common_in.at = at;
-                atomicExch(&e.leaving, why);
+                atomicExch(&e.leaving, (u64)why);
                 await_others(engine);
             }
             break;
@@ -166,7 +166,7 @@ __device__ __noinline__ void refill(Engine* e) {
         e->queue_tail = *shared;
         e->queue_head = 0;
         e->left = 0;
-        e->leaving = 0;
+        e->leaving = e->wanted = 0;
     }
 }
 
