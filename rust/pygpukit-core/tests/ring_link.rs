@@ -187,6 +187,30 @@ fn a_full_mailbox_refuses_or_lets_wait() {
 }
 
 #[test]
+fn whoever_waits_for_room_is_not_let_in_once_it_is_closed() {
+    let _alone = alone();
+    // The kernel is not there: nobody makes room.
+    let (link, _fake) = pair(1, 4, Full::Block);
+    let send =
+        |link: &Link, count| link.send(0, count, Some(LONG), &mut ok, |index| (header(0, index, 0), &[0; 8])).unwrap();
+    assert_eq!(send(&link, 4), (4, Sent::Accepted));
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| send(&link, 3));
+        std::thread::sleep(Duration::from_millis(5));
+        link.peer(0).unwrap().close(None);
+        assert_eq!(waits.join().unwrap(), (0, Sent::Closed));
+    });
+    assert_eq!(send(&link, 1), (0, Sent::Closed));
+    // One that was promised more takes that.
+    let (link, _fake) = pair(1, 4, Full::Reject);
+    link.peer(0).unwrap().close(Some(3));
+    assert_eq!(send(&link, 5), (3, Sent::Closed));
+    link.peer(0).unwrap().close(Some(9));
+    assert_eq!(send(&link, 1), (0, Sent::Closed));
+    assert_eq!(link.peer(0).unwrap().counts(), (3, 0, 0, 0));
+}
+
+#[test]
 fn it_is_away_while_anybody_holds_it() {
     let _alone = alone();
     let (link, _fake) = pair(1, 4, Full::Block);

@@ -99,6 +99,7 @@ fn fate(sent: Sent) -> u8 {
         Sent::TimedOut => 3,
         Sent::Died => 4,
         Sent::Unanswered => 5,
+        Sent::Closed => 6,
     }
 }
 
@@ -468,6 +469,13 @@ impl RingLink {
         self.link.peer(actor).py()?;
         let timeout = seconds(timeout)?;
         detached(py, || self.link.set_mode(actor, mode, timeout, &mut check_signals))
+    }
+
+    /// Take no more than so many messages for an actor, than were sent unless it is said: it is to end.
+    #[pyo3(signature = (actor, most = None))]
+    fn close(&self, actor: usize, most: Option<u64>) -> PyResult<()> {
+        self.link.peer(actor).py()?.close(most);
+        Ok(())
     }
 
     /// Let an actor send to the host whether or not anybody receives: it is to end.

@@ -273,6 +273,8 @@ class DeviceActor:
         if not hasattr(self, "place"):
             self._end(KernelState.TERMINATED)
             return
+        # Whoever waits for room now would be told that the message was accepted, and it would go to the dead letters.
+        self.link.close(self.place.index)
         self.unbind_output()
         if not await self._order("DRAINING" if drain else "ENDED", timeout):
             if drain and not await self._order("ENDED", 1.0):

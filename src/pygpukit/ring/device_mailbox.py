@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["OUTCOMES", "DeviceInbox", "DeviceOutbox", "deadline_of"]
 
-OUTCOMES = (ACCEPTED, REJECTED, DROPPED, FULL)
-"""What the link says became of a message, as mailboxes say it."""
+OUTCOMES = {0: ACCEPTED, 1: REJECTED, 2: DROPPED, 3: FULL, 6: CLOSED}
+"""What the link says became of a message that is not on its way, as mailboxes say it."""
 
 # Nanoseconds of a message without a deadline.
 _NEVER = (1 << 64) - 1

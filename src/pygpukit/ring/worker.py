@@ -24,6 +24,7 @@ from pygpukit.core.device import current_device
 from pygpukit.ring.device import DeviceRing, Place, RingOptions
 from pygpukit.ring.loops import new_loop
 from pygpukit.ring.message import Message
+from pygpukit.ring.tables import MODES
 from pygpukit.ring.worker_wire import (
     ACCEPT,
     COUNTS,
@@ -330,6 +331,9 @@ class Worker:
         }
 
     async def _mode(self, index: int, mode: int, timeout: float | None) -> bool:
+        if mode >= MODES["DRAINING"]:
+            # What the runtime has accepted, of which it may have to be given some yet.
+            self._link.close(index, self._peers[index].accepted)
         done: bool = await self._loop.run_in_executor(None, self._link.set_mode, index, mode, timeout)
         self._forward()
         return done

@@ -46,7 +46,7 @@ NO_STATUS = {
 _ANSWER, _DEAD = 2, 4
 
 # What became of a message, as `RingLink` says it.
-_ACCEPTED, _REJECTED, _DROPPED, _LATE, _DIED, _UNANSWERED = range(6)
+_ACCEPTED, _REJECTED, _DROPPED, _LATE, _DIED, _UNANSWERED, _CLOSED = range(7)
 
 # Rows of an array travel in frames of at most so many bytes.
 _FRAME_BYTES = 1 << 20
@@ -200,6 +200,13 @@ class WorkerLink:
                 while self.process is process:
                     self._changed.wait()
 
+    def close(self, actor: int) -> None:
+        """Take no more messages for an actor: it is to end."""
+        peer = self.peers[actor]
+        with self.lock:
+            peer.is_closed = True
+            peer.room.notify_all()
+
     def unbound(self, actor: int) -> None:
         """Let an actor send whether or not anybody receives."""
         self.tell("unbound", actor)
@@ -326,6 +333,8 @@ class WorkerLink:
         while True:
             if peer.is_over:
                 raise ActorFailedError(f"{peer.place.kernel.kernel_id!r} is lost: {peer.loss}")
+            if peer.is_closed:
+                return 0, _CLOSED
             if self.process is not None and peer.free > 0:
                 return min(peer.free, wanted), _ACCEPTED
             if policy is Backpressure.REJECT or policy is Backpressure.DROP_NEW:

@@ -67,6 +67,8 @@ class WorkerPeer:
         """Why it was lost last."""
         self.has_ended = False
         """Is it not to be started again?"""
+        self.is_closed = False
+        """Does it take no more messages?"""
         self.is_over = False
         """Is it gone with its worker?"""
         self.room = threading.Condition(lock)

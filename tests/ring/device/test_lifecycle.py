@@ -270,6 +270,34 @@ def test_terminate_drains_a_small_output(dedicated: bool) -> None:
         assert np.array_equal(client.receive_batch(500, timeout=20)["id"], np.arange(500))
 
 
+@pytest.mark.parametrize("isolation", [None, "process"])
+def test_nothing_is_accepted_once_it_is_to_end(dedicated: bool, isolation: str | None) -> None:
+    """Senders that wait for room are told so, and all others' messages are handled."""
+    echo = make(COUNT, dedicated=dedicated, queue_size=8)
+    accepted, refused = [0] * 4, [0] * 4
+
+    def send(n: int) -> None:
+        try:
+            while client.send(Item(n, 0, 0), timeout=60):
+                accepted[n] += 1
+        except RingError:
+            refused[n] += 1
+
+    with RingKernelRuntime(isolation=isolation) as runtime:
+        launch(runtime, echo)
+        client = runtime.client(echo)
+        threads = [threading.Thread(target=send, args=(n,)) for n in range(4)]
+        for thread in threads:
+            thread.start()
+        until(lambda: sum(accepted) >= 8)
+        runtime.run(runtime.terminate(echo, timeout=60))
+        for thread in threads:
+            thread.join()
+        assert refused == [1] * 4
+        assert runtime.dead_letters() == []
+        assert check_balance(runtime, echo, sum(accepted)).processed == sum(accepted)
+
+
 def test_terminate_without_draining(dedicated: bool) -> None:
     echo = make(dedicated=dedicated, queue_size=1024)
     with RingKernelRuntime() as runtime:

@@ -24,6 +24,12 @@ const STAMPED: u64 = 16;
 /// Modes from this one on are final.
 const ENDED: u64 = 4;
 
+/// Has it been given all that it takes?
+fn is_closed(peer: &Peer) -> bool {
+    let sent = peer.sent.lock();
+    *sent == peer.most.load(Ordering::Relaxed)
+}
+
 impl Link {
     /// Send messages to one actor; `message` gives each one's header and payload. Returns how many were accepted, and
     /// what became of the next.
@@ -41,6 +47,9 @@ impl Link {
         self.stir_for_loops();
         if done == count {
             return Ok((done, Sent::Accepted));
+        }
+        if is_closed(peer) {
+            return Ok((done, Sent::Closed));
         }
         let timeout = match peer.full {
             Full::Reject | Full::DropNew => {
@@ -75,6 +84,9 @@ impl Link {
             if done == count {
                 return Ok((done, Sent::Accepted));
             }
+            if is_closed(peer) {
+                return Ok((done, Sent::Closed));
+            }
         }
     }
 
@@ -93,6 +105,7 @@ impl Link {
     fn put<'a>(&self, peer: &Peer, count: u64, message: impl Fn(u64) -> (Header, &'a [u8])) -> u64 {
         let mut sent = peer.sent.lock();
         let first = *sent;
+        let count = count.min(peer.most.load(Ordering::Relaxed) - first);
         let stamped = |index, is_due| {
             let (mut header, payload) = message(index);
             if is_due {
@@ -283,8 +296,10 @@ impl Link {
         let peer = self.peer(actor)?;
         let began = Instant::now();
         let generation = self.generation.fetch_add(1, Ordering::Relaxed) + 1;
+        // Until when it drains: all that it takes, or what it has been given.
         let sent = *peer.sent.lock();
-        if !self.order([SET_MODE, actor as u64, mode, generation, sent], timeout, check)? {
+        let last = Some(peer.most.load(Ordering::Relaxed)).filter(|most| *most != u64::MAX).unwrap_or(sent);
+        if !self.order([SET_MODE, actor as u64, mode, generation, last], timeout, check)? {
             return Ok(false);
         }
         let left = timeout.map(|limit| limit.saturating_sub(began.elapsed()));

@@ -27,6 +27,8 @@ pub enum Sent {
     Died,
     /// It was accepted, and the answer has not come yet.
     Unanswered,
+    /// The actor is to end, and takes no more.
+    Closed,
 }
 
 /// Words an actor's owner on the device writes; by their order in `ring::Seen`.
@@ -106,6 +108,8 @@ pub struct Peer {
     pub bytes: usize,
     pub kind: u32,
     pub(super) sent: Mutex<u64>,
+    /// How many it takes at all; changes while `sent` is held.
+    pub(super) most: AtomicU64,
     /// Up to which of them room was asked for.
     pub(super) asked: Mutex<u64>,
     pub(super) refused: AtomicU64,
@@ -120,16 +124,38 @@ pub struct Peer {
 
 impl Peer {
     pub fn new(seen: Seen, taken: Word, way: Way, room: u64, full: Full, bytes: usize, kind: u32) -> Peer {
-        let (sent, asked) = (Mutex::new(0), Mutex::new(0));
+        let (sent, most, asked) = (Mutex::new(0), AtomicU64::new(u64::MAX), Mutex::new(0));
         let (refused, answered, output) = (AtomicU64::new(0), AtomicU64::new(0), Mutex::default());
         let (awaited, watched) = (AtomicU32::new(0), AtomicU32::new(0));
-        Peer { seen, taken, way, room, full, bytes, kind, sent, asked, refused, answered, output, awaited, watched }
+        Peer {
+            seen,
+            taken,
+            way,
+            room,
+            full,
+            bytes,
+            kind,
+            sent,
+            most,
+            asked,
+            refused,
+            answered,
+            output,
+            awaited,
+            watched,
+        }
     }
 
     /// What the host sent, what it could not send, answers that came, and what waits to be received.
     pub fn counts(&self) -> (u64, u64, u64, u64) {
         let (refused, answered) = (self.refused.load(Ordering::Relaxed), self.answered.load(Ordering::Relaxed));
         (*self.sent.lock(), refused, answered, self.depth())
+    }
+
+    /// Take no more messages of the host than so many, counted from the first; than were sent, unless it is said.
+    pub fn close(&self, most: Option<u64>) {
+        let sent = self.sent.lock();
+        self.most.fetch_min(most.unwrap_or(*sent).max(*sent), Ordering::Relaxed);
     }
 
     /// The actor need not wait for who receives any more.
