@@ -31,9 +31,9 @@ _HEADER_BYTES = 4 * HEADER_WORDS
 # How long a block that has nothing to do sleeps between two looks at its mailbox, and the warden between two at the
 # host's memory. All blocks together look at that 100,000 times a second at most.
 _IDLE_NS, _IDLE_COMMON_NS, _PORT_NS = 4_000, 20_000, 10_000
-# Looks for which an actor stays with the block that served it last, about 100 us: one that gets messages more often is
+# Looks for which an actor stays with the block that served it last, about 200 us: one that gets messages more often is
 # served nearly as one with a block of its own.
-_STAYS = 64
+_STAYS = 128
 
 _LEAVE_SECONDS = 10.0
 

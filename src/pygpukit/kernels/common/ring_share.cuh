@@ -88,14 +88,25 @@ __device__ __noinline__ void let_go(Engine* e, u32 index, bool runs) {
     if (load(&box.control) >> 1 != own.answered || peek(&box.trim) != 0 || peek(&box.trim_host) > own.figures[FROM_HOST]) schedule(e, index);
 }
 
-// What a worker finds that has a guest: a message or an order for it, that others wait for a worker, or neither.
+// A number that was filled when nobody waited for it, or NONE. One thread.
+__device__ __noinline__ u64 take_wanted(Engine* e, u64 wanted) {
+    for (u64 head = peek(&e->queue_head); head < wanted;) {
+        const u64 old = claim_quietly(&e->queue_head, head, head + 1);
+        if (old == head) return head;
+        head = old;
+    }
+    return NONE;
+}
+
+// What a worker finds that has a guest: a message or an order for it; that it has to let it go, for somebody whose number in the queue
+// it has taken or because the kernel leaves; or nothing.
 const u32 MAILED = 0, WANTED = 1, NOTHING = 2;
 struct Sight {
     u64 word, control;  // of the message, by lane
     bool at_once;
 };
 // One warp.
-__device__ __forceinline__ u32 look_after(Engine* e, u64& known, Sight& sight, u32 lane) {
+__device__ __forceinline__ u32 look_after(Engine* e, u64& known, Sight& sight, u64& number, bool& has_number, u32 lane) {
     const Watch watch = block.watch;
     const u64 head = block.owner.head;
     const u64* slot = watch.mailbox.at(head);
@@ -106,9 +117,10 @@ __device__ __forceinline__ u32 look_after(Engine* e, u64& known, Sight& sight, u
         sight.control = peek(watch.control_at);
         peek_pair(&e->leaving, parts);
         if (rarely(agree(parts[0] != 0 || parts[1] != known))) {
-            const u64 wanted = __shfl_sync(~0u, parts[1], 0);
-            if (agree(parts[0] != 0 || wanted > peek(&e->queue_head))) return WANTED;
-            known = wanted;
+            known = __shfl_sync(~0u, parts[1], 0);
+            if (lane == 0 && parts[0] == 0) number = take_wanted(e, known);
+            has_number = lane == 0 && parts[0] == 0 && number != NONE;
+            if (agree(has_number || (lane == 0 && parts[0] != 0))) return WANTED;
         }
         const bool ordered = agree(sight.control != watch.control);
         if (__all_sync(~0u, (u32)(sight.word >> 32) == tag) || ordered) {
@@ -135,7 +147,7 @@ template <class P> __device__ __forceinline__ void serve_all(Context& ctx) {
         bool several = false;
         if (has_guest) {
             u32 found = 0;
-            if (ctx.lane < 32) found = look_after(e, known, sight, ctx.lane);
+            if (ctx.lane < 32) found = look_after(e, known, sight, number, has_number, ctx.lane);
             u64 nothing = 0;
             found = tell_workers(found, nothing, ctx.lane, threads);
             if (found != MAILED) {
