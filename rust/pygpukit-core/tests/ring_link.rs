@@ -82,6 +82,30 @@ fn what_comes_back_goes_to_those_it_is_for() {
 }
 
 #[test]
+fn answers_that_more_follow_are_counted_when_they_were_read() {
+    let _alone = alone();
+    let (link, fake) = pair(1, 4, Full::Block);
+    link.up().unwrap();
+    let mut answers = Vec::new();
+    for (id, what) in [(1, BEGUN), (2, ANSWERED), (3, BEGUN)] {
+        assert_eq!(send(&link, 0, id, CALL, what), Sent::Accepted);
+    }
+    until(|| {
+        link.try_receive(0).unwrap();
+        answers.extend(link.take_answers());
+        answers.len() == 3
+    });
+    assert_eq!(fake.taken(0), 1);
+    link.took(0, 2).unwrap();
+    assert_eq!(fake.taken(0), 3);
+    // Of a call the first answer is all.
+    assert_eq!(call(&link, 0, 4, BEGUN).unwrap().0, Sent::Accepted);
+    assert_eq!(fake.taken(0), 4);
+    assert!(link.took(1, 1).is_err());
+    close(&link);
+}
+
+#[test]
 fn actors_are_added_while_messages_go_to_and_fro() {
     let _alone = alone();
     let (link, fake) = pair(1, 4, Full::Block);

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from pygpukit.errors import RingError
 from pygpukit.ring.actor import Actor
 from pygpukit.ring.delivery import check_input, check_outcome, ended_error
+from pygpukit.ring.replies import Replies
 from pygpukit.ring.waiting import ACCEPTED
 
 __all__ = ["RingClient"]
@@ -30,6 +31,8 @@ class RingClient:
         self._loop = loop
         self._input_type = actor.kernel.input_type
         self._call = actor.call
+        self._put = actor.inbox.put
+        self._get = actor.outbox.get
 
     @property
     def kernel_id(self) -> str:
@@ -61,7 +64,7 @@ class RingClient:
         self._check_thread()
         if type(message) is not self._input_type:
             check_input(self._actor, message)
-        outcome = self._actor.inbox.put(message, timeout)
+        outcome = self._put(message, timeout)
         return outcome == ACCEPTED or check_outcome(self._actor, outcome, timeout)
 
     def receive(self, timeout: float | None = None) -> Any:
@@ -75,10 +78,9 @@ class RingClient:
             If the kernel has ended and nothing is left.
         """
         self._check_thread()
-        outbox = self._actor.outbox
-        message = outbox.get(timeout)
+        message = self._get(timeout)
         if message is None:
-            if outbox.is_finished:
+            if self._actor.outbox.is_finished:
                 raise ended_error(self._actor)
             raise TimeoutError(f"{self.kernel_id!r} sent nothing within {timeout} s")
         return message
@@ -98,6 +100,40 @@ class RingClient:
         if type(message) is not self._input_type:
             check_input(self._actor, message)
         return self._call(message, timeout)
+
+    def stream(self, message: Any, timeout: float | None = None) -> Generator[Any, None, None]:
+        """Send a message with the first step, and give its answers as they come, up to the last one.
+
+        Whoever stops before, by ``break`` or ``close()``, is sent no more; what comes then is a dead letter.
+
+        Parameters
+        ----------
+        message : message
+            Of the kernel's input type.
+        timeout : float, optional
+            Seconds to wait for room, and then for each answer.
+
+        Raises
+        ------
+        TimeoutError
+            If there was no answer in time; that ends the stream.
+        UndeliveredError
+            If the message went to the dead letters.
+        """
+        self._check_thread()
+        check_input(self._actor, message)
+        return self._stream(message, timeout)
+
+    def _stream(self, message: Any, timeout: float | None) -> Generator[Any, None, None]:
+        replies = Replies(self._actor, message)
+        try:
+            outcome = self._put(message, timeout)
+            if outcome != ACCEPTED:
+                check_outcome(self._actor, outcome, timeout)
+            while (reply := replies.next_here(timeout)) is not None:
+                yield reply
+        finally:
+            replies.close()
 
     def send_batch(self, messages: Sequence[Any] | np.ndarray[Any, Any], timeout: float | None = None) -> int:
         """Send many messages, a list or a structured array of the input type's dtype.

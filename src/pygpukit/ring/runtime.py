@@ -8,7 +8,7 @@ import threading
 import time
 import weakref
 from asyncio import Future
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, nullcontext
 from typing import Any, TypeVar
 
@@ -24,6 +24,7 @@ from pygpukit.ring.host import CoroutineActor, ThreadActor
 from pygpukit.ring.kernel import RingKernel, find_kernel
 from pygpukit.ring.loops import new_loop, start_loop
 from pygpukit.ring.post import DeadLetter, Post
+from pygpukit.ring.replies import replies_of
 from pygpukit.ring.states import KernelState, check_transition
 from pygpukit.ring.telemetry import KernelTelemetry
 from pygpukit.ring.topics import Topics
@@ -356,6 +357,16 @@ class RingKernelRuntime:
         finally:
             actor.expect(-1)
             self._post.forget(number)
+
+    def stream(self, kernel_id: str, message: Any, timeout: float | None = None) -> AsyncGenerator[Any, None]:
+        """Send a message with the first step, and give its answers as they come, up to the last one.
+
+        Parameters and errors are those of `send_and_receive`, but the time is that for room, and then for each answer.
+        Whoever stops before the last one, by ``break`` or ``aclose()``, is sent no more.
+        """
+        actor = self._launched(kernel_id)
+        check_input(actor, message)
+        return replies_of(actor, message, timeout, self.send)
 
     @asynccontextmanager
     async def kernel_scope(self, kernel: str | RingKernel) -> AsyncIterator[str]:

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::error::{Error, Result};
 
 use super::link::{CHECK, Call, Check, Link, NAP, SPIN};
-use super::mapped::{ANSWER, DEAD, Header, Message};
+use super::mapped::{ANSWER, DEAD, Header, MORE, Message};
 use super::orders::{SET_MODE, TRAP, TRIM, monotonic_ns};
 use super::peer::{Full, Peer, Sent, Way};
 
@@ -251,15 +251,22 @@ impl Link {
         outcome.map(|_| count)
     }
 
-    /// Answers that no thread waits for, since the last look.
+    /// Answers that no thread waits for, since the last look. Those that more follow are counted by `took`: whoever gets
+    /// them may keep them waiting, and then their actor waits too.
     pub fn take_answers(&self) -> Vec<Message> {
         let answers = std::mem::take(&mut *self.answers.lock());
-        for answer in &answers {
+        for answer in answers.iter().filter(|answer| answer.header.flags & MORE == 0) {
             if let Some(peer) = self.peers.get(answer.header.source as usize) {
                 peer.taken.add(1);
             }
         }
         answers
+    }
+
+    /// So many of an actor's answers that more follow are out of the way.
+    pub fn took(&self, actor: usize, count: u64) -> Result<()> {
+        self.peer(actor)?.taken.add(count);
+        Ok(())
     }
 
     /// Dead letters that ended no call, since the last look.
@@ -289,7 +296,10 @@ impl Link {
         }
         let left = timeout.map(|limit| limit.saturating_sub(began.elapsed()));
         let answered = || (peer.seen.generation() >= generation || peer.seen.mode() >= ENDED).then_some(());
-        Ok(self.wait(Some(peer), false, left, check, answered)?.is_some())
+        let done = self.wait(Some(peer), false, left, check, answered)?.is_some();
+        // What the actor sent before is there too, and may have come after the last look.
+        self.drain();
+        Ok(done)
     }
 
     /// Have the kernel end itself by a trap, which ends CUDA in the process; false if the order found no room.
