@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator, Sequence
+import math
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 import numpy as np
 
+from pygpukit._pygpukit_rust import set_patience
 from pygpukit.errors import RingError
 from pygpukit.ring.actor import Actor
 from pygpukit.ring.delivery import check_input, check_outcome, ended_error
 from pygpukit.ring.replies import Replies
 from pygpukit.ring.waiting import ACCEPTED
 
-__all__ = ["RingClient"]
+__all__ = ["RingClient", "check_wait"]
+
+# Seconds that a wait stays awake before it sleeps, by the name of the strategy; None for what is best for most.
+_PATIENCE = {"hybrid": None, "spin": math.inf, "sleep": 0.0}
 
 _get_running_loop = asyncio._get_running_loop
+
+
+def check_wait(wait: str, whose: str = "") -> None:
+    """Refuse a strategy that there is not; `whose` clients can have the default only."""
+    choices = {"hybrid": None} if whose else _PATIENCE
+    if wait not in choices:
+        of = f" of {whose}," if whose else ""
+        raise ValueError(f"wait{of} must be {' or '.join(map(repr, choices))}, not {wait!r}")
 
 
 class RingClient:
@@ -26,13 +39,14 @@ class RingClient:
     loop it is refused, because the loop would wait for itself: await the runtime's methods there.
     """
 
-    def __init__(self, actor: Actor, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, actor: Actor, loop: asyncio.AbstractEventLoop, wait: str = "hybrid") -> None:
         self._actor = actor
         self._loop = loop
         self._input_type = actor.kernel.input_type
-        self._call = actor.call
-        self._put = actor.inbox.put
-        self._get = actor.outbox.get
+        self._patience = _PATIENCE[wait]
+        self._call = self._waiting(actor.call)
+        self._put = self._waiting(actor.inbox.put)
+        self._get = self._waiting(actor.outbox.get)
 
     @property
     def kernel_id(self) -> str:
@@ -130,7 +144,8 @@ class RingClient:
             outcome = self._put(message, timeout)
             if outcome != ACCEPTED:
                 check_outcome(self._actor, outcome, timeout)
-            while (reply := replies.next_here(timeout)) is not None:
+            get = self._waiting(replies.next_here)
+            while (reply := get(timeout)) is not None:
                 yield reply
         finally:
             replies.close()
@@ -145,12 +160,12 @@ class RingClient:
         """
         self._check_thread()
         if isinstance(messages, np.ndarray):
-            sent = self._actor.send_array(messages, timeout)
+            sent: int = self._waiting(self._actor.send_array)(messages, timeout)
         else:
             for message in messages:
                 if type(message) is not self._input_type:
                     check_input(self._actor, message)
-            sent, _ = self._actor.inbox.put_many(messages, timeout)
+            sent, _ = self._waiting(self._actor.inbox.put_many)(messages, timeout)
         if sent < len(messages) and not self._actor.state.is_open:
             raise ended_error(self._actor)
         return sent
@@ -166,8 +181,22 @@ class RingClient:
         self._check_thread()
         output_type = self._actor.kernel.output_type
         if output_type is not None and output_type.is_fixed:
-            return self._actor.receive_array(n, timeout)
-        return self._actor.outbox.get_many(n, timeout)
+            return self._waiting(self._actor.receive_array)(n, timeout)
+        return self._waiting(self._actor.outbox.get_many)(n, timeout)
+
+    def _waiting(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A function whose waits are those of this client."""
+        if self._patience is None:
+            return function
+
+        def waits(*args: Any) -> Any:
+            before = set_patience(self._patience)
+            try:
+                return function(*args)
+            finally:
+                set_patience(before)
+
+        return waits
 
     def _check_thread(self) -> None:
         if _get_running_loop() is self._loop:

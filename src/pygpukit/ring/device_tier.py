@@ -69,7 +69,12 @@ class DeviceTier:
     def current_device(self) -> Device | None:
         """The device that is current in this thread; None where a worker process is to find its own."""
         # With a worker this process may have nothing to do with any device, and is to open none.
-        return device_in_use() if self._make is WorkerRing else current_device()
+        return device_in_use() if self.is_isolated else current_device()
+
+    @property
+    def is_isolated(self) -> bool:
+        """Are the actors in a process of their own?"""
+        return self._make is WorkerRing
 
     @property
     def is_made(self) -> bool:

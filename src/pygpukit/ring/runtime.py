@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from pygpukit.core.device import Device
 from pygpukit.errors import ActorFailedError, RingError
 from pygpukit.ring.actor import SENT, Actor
-from pygpukit.ring.client import RingClient
+from pygpukit.ring.client import RingClient, check_wait
 from pygpukit.ring.delivery import check_input, check_outcome, ended_error
 from pygpukit.ring.device import RingOptions
 from pygpukit.ring.device_actor import DeviceActor
@@ -386,11 +386,19 @@ class RingKernelRuntime:
             if self.get_kernel_state(kernel_id).is_open:
                 await self.terminate(kernel_id)
 
-    def client(self, kernel_id: str) -> RingClient:
+    def client(self, kernel_id: str, wait: str = "hybrid") -> RingClient:
         """A client for threads. Where no event loop runs, the kernel is launched and activated if it is not yet.
 
         A runtime that was not started gets a loop in a thread of its own.
+
+        Parameters
+        ----------
+        kernel_id : str
+            Whose.
+        wait : {"hybrid", "spin", "sleep"}
+            How its threads wait: awake for a moment and then asleep, always awake, or asleep at once.
         """
+        check_wait(wait)
         inside = asyncio._get_running_loop() is not None
         if self._loop is None and not inside:
             self._begin_thread()
@@ -398,7 +406,9 @@ class RingKernelRuntime:
             self.run(self.launch(kernel_id))
             self.run(self.activate(kernel_id))
         actor = self._launched(kernel_id)
-        return RingClient(actor, self._running_loop())
+        if actor.kernel.kind == "device" and self._tier.is_isolated:
+            check_wait(wait, f"{kernel_id!r}, whose messages come through a socket with isolation='process'")
+        return RingClient(actor, self._running_loop(), wait)
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine, such as ``runtime.deactivate(id)``, in the runtime's loop, and wait for it here."""

@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
 
-use super::link::{CHECK, Call, Check, Link, NAP, SPIN};
+use super::link::{CHECK, Call, Check, Link, NAP, SPIN, stay_awake};
 use super::mapped::{ANSWER, DEAD, Header, MORE, Message};
 use super::orders::{SET_MODE, TRAP, TRIM, monotonic_ns};
+use super::park::patience;
 use super::peer::{Full, Peer, Sent, Way};
 
 /// How long the device may take to make room by dropping messages, unless the sender says.
@@ -51,6 +52,7 @@ impl Link {
             Full::DropOldest => timeout.or(Some(TRIMMED)),
         };
         let began = Instant::now();
+        let patience = patience(SPIN);
         let mut looked = began;
         loop {
             if peer.full == Full::DropOldest {
@@ -67,8 +69,10 @@ impl Link {
                 self.check_ended()?;
                 looked = now;
             }
-            if now - began > SPIN {
+            if now - began > patience {
                 std::thread::sleep(NAP);
+            } else {
+                stay_awake(now - began);
             }
             self.check_failure()?;
             done += self.put(peer, count - done, |index| message(done + index));
