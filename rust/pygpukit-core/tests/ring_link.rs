@@ -14,6 +14,7 @@ use pygpukit_core::error::{Error, Result};
 use pygpukit_core::ring::link::Link;
 use pygpukit_core::ring::mapped::{CALL, HOST, Header, Message};
 use pygpukit_core::ring::orders::monotonic_ns;
+use pygpukit_core::ring::park::set_patience;
 use pygpukit_core::ring::peer::{Full, Sent};
 use pygpukit_core::sync::{Park, SyncKind, may_sync};
 use ring::*;
@@ -78,6 +79,48 @@ fn what_comes_back_goes_to_those_it_is_for() {
     assert_eq!(link.take_letters().iter().map(|letter| letter.header.id).collect::<Vec<_>>(), [13]);
     assert_eq!((link.letter_count(), fake.taken(0)), (1, 2));
     assert!(link.take_answers().is_empty() && link.try_receive(0).unwrap().is_none());
+    close(&link);
+}
+
+#[test]
+fn answers_that_more_follow_are_counted_when_they_were_read() {
+    let _alone = alone();
+    let (link, fake) = pair(1, 4, Full::Block);
+    link.up().unwrap();
+    let mut answers = Vec::new();
+    for (id, what) in [(1, BEGUN), (2, ANSWERED), (3, BEGUN)] {
+        assert_eq!(send(&link, 0, id, CALL, what), Sent::Accepted);
+    }
+    until(|| {
+        link.try_receive(0).unwrap();
+        answers.extend(link.take_answers());
+        answers.len() == 3
+    });
+    assert_eq!(fake.taken(0), 1);
+    link.took(0, 2).unwrap();
+    assert_eq!(fake.taken(0), 3);
+    // Of a call the first answer is all.
+    assert_eq!(call(&link, 0, 4, BEGUN).unwrap().0, Sent::Accepted);
+    assert_eq!(fake.taken(0), 4);
+    assert!(link.took(1, 1).is_err());
+    close(&link);
+}
+
+#[test]
+fn a_wait_that_never_sleeps_looks_for_signals_too() {
+    let _alone = alone();
+    let (link, _fake) = pair(1, 1, Full::Block);
+    link.up().unwrap();
+    for patience in [Some(Duration::MAX), None, Some(Duration::ZERO)] {
+        assert_eq!(set_patience(patience), None);
+        let mut checks = 0;
+        let mut thrice = || {
+            checks += 1;
+            if checks < 3 { Ok(()) } else { Err(Error::Value("Ctrl-C".into())) }
+        };
+        assert!(matches!(link.receive(0, Some(LONG), &mut thrice), Err(Error::Value(_))));
+        assert_eq!((checks, set_patience(None)), (3, patience));
+    }
     close(&link);
 }
 
@@ -452,9 +495,17 @@ fn a_closed_link_ends_its_waits() {
     let (link, _fake) = pair(1, 4, Full::Block);
     link.up().unwrap();
     std::thread::scope(|scope| {
-        let received = scope.spawn(|| link.receive(0, Some(LONG), &mut ok));
+        let waits = [Some(Duration::MAX), None, Some(Duration::ZERO)].map(|patience| {
+            let link = &link;
+            scope.spawn(move || {
+                set_patience(patience);
+                link.receive(0, Some(LONG), &mut ok)
+            })
+        });
         close(&link);
-        assert!(matches!(received.join().unwrap(), Err(Error::Device(_))));
+        for received in waits {
+            assert!(matches!(received.join().unwrap(), Err(Error::Device(_))));
+        }
     });
     assert!(link.up().is_err());
 }

@@ -419,6 +419,11 @@ impl RingLink {
         self.all_parts(py, &self.link.take_answers())
     }
 
+    /// So many answers of an actor that more follow were taken by those who wanted them.
+    fn took(&self, actor: usize, n: u64) -> PyResult<()> {
+        self.link.took(actor, n).py()
+    }
+
     /// Dead letters that ended no call, since the last look.
     fn take_letters<'py>(&self, py: Python<'py>) -> Vec<Parts<'py>> {
         self.all_parts(py, &self.link.take_letters())

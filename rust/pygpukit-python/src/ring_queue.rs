@@ -6,7 +6,7 @@ use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 use pygpukit_core::ring::histogram::Histogram;
-use pygpukit_core::ring::park::Parker;
+use pygpukit_core::ring::park::{self, LOOK, Parker, patience};
 use pygpukit_core::ring::queue::{Get, NEVER, Outcome, Policy, Queue, Wake};
 use pyo3::exceptions::PyValueError;
 use pyo3::intern;
@@ -169,7 +169,7 @@ impl RingQueue {
         Ok(got)
     }
 
-    /// Sleep without the interpreter until woken; false when the time is over.
+    /// Wait without the interpreter until woken, awake for a while and then asleep; false when the time is over.
     fn sleep(
         &self,
         py: Python<'_>,
@@ -182,18 +182,27 @@ impl RingQueue {
         let parker = Arc::new(Parker::default());
         let Some(ticket) = register(Waiter::Thread(parker.clone())) else { return Ok(true) };
         let slept = detached(py, || {
-            if parker.look() {
-                return Ok(true);
-            }
+            let mut now = Instant::now();
+            // None: it never sleeps.
+            let awake = now.checked_add(patience(LOOK));
             loop {
-                let slice = Instant::now() + SLICE;
-                if parker.sleep_until(until.map_or(slice, |until| until.min(slice))) {
+                let slice = now + SLICE;
+                let limit = until.map_or(slice, |until| until.min(slice));
+                let woken = if awake.is_none_or(|awake| now < awake) {
+                    parker.look_until(awake.map_or(limit, |awake| awake.min(limit)))
+                } else {
+                    parker.sleep_until(limit)
+                };
+                if woken {
                     return Ok(true);
                 }
-                if until.is_some_and(|until| Instant::now() >= until) {
+                now = Instant::now();
+                if until.is_some_and(|until| now >= until) {
                     return Ok(false);
                 }
-                check_signals()?;
+                if now >= slice {
+                    check_signals()?;
+                }
             }
         });
         if !matches!(slept, Ok(true)) {
@@ -488,6 +497,15 @@ impl RingQueue {
     }
 }
 
+/// Seconds that waits of this thread for messages stay awake before they sleep; None for what is best for most. Returns what
+/// it was before.
+#[pyfunction]
+#[pyo3(signature = (seconds))]
+fn set_patience(seconds: Option<f64>) -> Option<f64> {
+    let patience = seconds.map(|seconds| Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX));
+    park::set_patience(patience).map(|before| before.as_secs_f64())
+}
+
 fn percentiles<'py>(py: Python<'py>, histogram: &Histogram) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
     dict.set_item("count", histogram.count())?;
@@ -526,6 +544,7 @@ impl ContextBase {
 }
 
 pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
+    m.add_function(wrap_pyfunction!(set_patience, m)?)?;
     m.add_class::<RingQueue>()?;
     m.add_class::<ContextBase>()
 }

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from pygpukit.ring.kernel import RingKernel
 from pygpukit.ring.states import KernelState
 from pygpukit.ring.telemetry import KernelTelemetry
+
+if TYPE_CHECKING:
+    from pygpukit.ring.post import Post
 
 __all__ = ["SENT", "Actor", "Mailbox"]
 
@@ -83,6 +86,10 @@ class Actor(Protocol):
         """What it runs."""
 
     @property
+    def post(self) -> Post:
+        """The runtime's calls and dead letters."""
+
+    @property
     def state(self) -> KernelState:
         """Where it is in its life."""
 
@@ -106,6 +113,9 @@ class Actor(Protocol):
 
     def expect(self, calls: int) -> None:
         """Event loops wait for the answers of so many more calls, or fewer."""
+
+    def took(self, replies: int) -> None:
+        """So many replies that others follow were read."""
 
     def send_array(self, array: np.ndarray[Any, Any], timeout: float | None) -> int:
         """Send the messages of a structured array in this thread; how many were accepted."""

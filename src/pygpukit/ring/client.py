@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 import numpy as np
 
+from pygpukit._pygpukit_rust import set_patience
 from pygpukit.errors import RingError
 from pygpukit.ring.actor import Actor
 from pygpukit.ring.delivery import check_input, check_outcome, ended_error
+from pygpukit.ring.replies import Replies
 from pygpukit.ring.waiting import ACCEPTED
 
-__all__ = ["RingClient"]
+__all__ = ["RingClient", "check_wait"]
+
+# Seconds that a wait stays awake before it sleeps, by the name of the strategy; None for what is best for most.
+_PATIENCE = {"hybrid": None, "spin": math.inf, "sleep": 0.0}
 
 _get_running_loop = asyncio._get_running_loop
+
+
+def check_wait(wait: str, whose: str = "") -> None:
+    """Refuse a strategy that there is not; `whose` clients can have the default only."""
+    choices = {"hybrid": None} if whose else _PATIENCE
+    if wait not in choices:
+        of = f" of {whose}," if whose else ""
+        raise ValueError(f"wait{of} must be {' or '.join(map(repr, choices))}, not {wait!r}")
 
 
 class RingClient:
@@ -25,11 +39,14 @@ class RingClient:
     loop it is refused, because the loop would wait for itself: await the runtime's methods there.
     """
 
-    def __init__(self, actor: Actor, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, actor: Actor, loop: asyncio.AbstractEventLoop, wait: str = "hybrid") -> None:
         self._actor = actor
         self._loop = loop
         self._input_type = actor.kernel.input_type
-        self._call = actor.call
+        self._patience = _PATIENCE[wait]
+        self._call = self._waiting(actor.call)
+        self._put = self._waiting(actor.inbox.put)
+        self._get = self._waiting(actor.outbox.get)
 
     @property
     def kernel_id(self) -> str:
@@ -61,7 +78,7 @@ class RingClient:
         self._check_thread()
         if type(message) is not self._input_type:
             check_input(self._actor, message)
-        outcome = self._actor.inbox.put(message, timeout)
+        outcome = self._put(message, timeout)
         return outcome == ACCEPTED or check_outcome(self._actor, outcome, timeout)
 
     def receive(self, timeout: float | None = None) -> Any:
@@ -75,10 +92,9 @@ class RingClient:
             If the kernel has ended and nothing is left.
         """
         self._check_thread()
-        outbox = self._actor.outbox
-        message = outbox.get(timeout)
+        message = self._get(timeout)
         if message is None:
-            if outbox.is_finished:
+            if self._actor.outbox.is_finished:
                 raise ended_error(self._actor)
             raise TimeoutError(f"{self.kernel_id!r} sent nothing within {timeout} s")
         return message
@@ -99,6 +115,41 @@ class RingClient:
             check_input(self._actor, message)
         return self._call(message, timeout)
 
+    def stream(self, message: Any, timeout: float | None = None) -> Generator[Any, None, None]:
+        """Send a message with the first step, and give its answers as they come, up to the last one.
+
+        Whoever stops before, by ``break`` or ``close()``, is sent no more; what comes then is a dead letter.
+
+        Parameters
+        ----------
+        message : message
+            Of the kernel's input type.
+        timeout : float, optional
+            Seconds to wait for room, and then for each answer.
+
+        Raises
+        ------
+        TimeoutError
+            If there was no answer in time; that ends the stream.
+        UndeliveredError
+            If the message went to the dead letters.
+        """
+        self._check_thread()
+        check_input(self._actor, message)
+        return self._stream(message, timeout)
+
+    def _stream(self, message: Any, timeout: float | None) -> Generator[Any, None, None]:
+        replies = Replies(self._actor, message)
+        try:
+            outcome = self._put(message, timeout)
+            if outcome != ACCEPTED:
+                check_outcome(self._actor, outcome, timeout)
+            get = self._waiting(replies.next_here)
+            while (reply := get(timeout)) is not None:
+                yield reply
+        finally:
+            replies.close()
+
     def send_batch(self, messages: Sequence[Any] | np.ndarray[Any, Any], timeout: float | None = None) -> int:
         """Send many messages, a list or a structured array of the input type's dtype.
 
@@ -109,12 +160,12 @@ class RingClient:
         """
         self._check_thread()
         if isinstance(messages, np.ndarray):
-            sent = self._actor.send_array(messages, timeout)
+            sent: int = self._waiting(self._actor.send_array)(messages, timeout)
         else:
             for message in messages:
                 if type(message) is not self._input_type:
                     check_input(self._actor, message)
-            sent, _ = self._actor.inbox.put_many(messages, timeout)
+            sent, _ = self._waiting(self._actor.inbox.put_many)(messages, timeout)
         if sent < len(messages) and not self._actor.state.is_open:
             raise ended_error(self._actor)
         return sent
@@ -130,8 +181,22 @@ class RingClient:
         self._check_thread()
         output_type = self._actor.kernel.output_type
         if output_type is not None and output_type.is_fixed:
-            return self._actor.receive_array(n, timeout)
-        return self._actor.outbox.get_many(n, timeout)
+            return self._waiting(self._actor.receive_array)(n, timeout)
+        return self._waiting(self._actor.outbox.get_many)(n, timeout)
+
+    def _waiting(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A function whose waits are those of this client."""
+        if self._patience is None:
+            return function
+
+        def waits(*args: Any) -> Any:
+            before = set_patience(self._patience)
+            try:
+                return function(*args)
+            finally:
+                set_patience(before)
+
+        return waits
 
     def _check_thread(self) -> None:
         if _get_running_loop() is self._loop:

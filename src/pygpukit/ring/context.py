@@ -24,6 +24,7 @@ from pygpukit.ring.waiting import (
 
 if TYPE_CHECKING:
     from pygpukit.ring.host import HostActor
+    from pygpukit.ring.replies import Replies
 
 __all__ = ["ActorExit", "CoroutineContext", "KernelContext", "ThreadContext"]
 
@@ -54,8 +55,10 @@ class KernelContext(ContextBase):
         """Id of the actor."""
         return self._actor.kernel.kernel_id
 
-    def _addressed(self, message: Any, to: str) -> Any:
+    def _addressed(self, message: Any, to: str, more: bool) -> Any:
         """The mailbox of another actor, or None when the message went to the dead letters."""
+        if more:
+            raise ValueError(f"more=True is said of an answer, and a message to {to!r} is none: leave it out, or to=")
         actor = self._actor
         other = actor.find(to)
         if other is None:
@@ -76,6 +79,18 @@ class KernelContext(ContextBase):
             reason = "terminated" if outcome == CLOSED else "rejected"
             actor.post.dead(to, message, reason, f"sent by {self.kernel_id!r}")
         return False
+
+    def _replies(self, message: Any) -> Replies | None:
+        """Who collects the answers of which this is one; None when the first one is all that is waited for."""
+        return self._actor.post.replies_to(message.correlation_id)
+
+    def _gave(self, message: Any, outcome: int) -> bool:
+        """What became of a reply that others follow."""
+        actor = self._actor
+        actor.answered += 1
+        if outcome != ACCEPTED:
+            actor.post.late(self.kernel_id, message)
+        return outcome == ACCEPTED
 
     def _went(self, message: Any, outcome: int) -> bool:
         """What became of a message for the own output mailbox, or for who waits for it."""
@@ -129,7 +144,7 @@ class CoroutineContext(KernelContext):
         self.current = message
         return message
 
-    async def send(self, message: Any, to: str | None = None) -> bool:
+    async def send(self, message: Any, to: str | None = None, *, more: bool = False) -> bool:
         """Send a message: to who called, into the output mailbox, or to another actor.
 
         Parameters
@@ -138,17 +153,19 @@ class CoroutineContext(KernelContext):
             Of the kernel's output type, or of the other's input type.
         to : str, optional
             Id of another actor. What cannot be delivered there goes to the dead letters.
+        more : bool
+            Further answers to the same message follow. Who reads them with `stream` is waited for when it is slow.
 
         Returns
         -------
         bool
-            Whether it was accepted.
+            Whether it was accepted; False also when nobody waits for this answer any more.
         """
         if to is not None:
             self._turn += 1
             if not self._turn & _LAST_OF_BURST:
                 await asyncio.sleep(0)
-            mailbox = self._addressed(message, to)
+            mailbox = self._addressed(message, to, more)
             return mailbox is not None and self._forwarded(message, to, await put_message(mailbox, message))
         if type(message) is not self._output_type:
             self._actor.check_output(message)
@@ -160,6 +177,8 @@ class CoroutineContext(KernelContext):
             outcome = self._try_answer(message, self.current)
         if outcome == FULL:
             outcome = await put_message(self._actor.outbox, message)
+        elif more and outcome == AWAITED and (replies := self._replies(message)) is not None:
+            return self._gave(message, await put_message(replies.mailbox, replies.entry(message)))
         return self._went(message, outcome)
 
     async def publish(self, topic: str, message: Any) -> int:
@@ -198,15 +217,17 @@ class ThreadContext(KernelContext):
         self.current = message
         return message
 
-    def send(self, message: Any, to: str | None = None) -> bool:
+    def send(self, message: Any, to: str | None = None, *, more: bool = False) -> bool:
         """Send a message, as in a coroutine, but without ``await``."""
         if to is not None:
-            mailbox = self._addressed(message, to)
+            mailbox = self._addressed(message, to, more)
             return mailbox is not None and self._forwarded(message, to, mailbox.put(message))
         if type(message) is not self._output_type:
             self._actor.check_output(message)
         while (outcome := self._try_answer(message, self.current)) == TURN:
             continue
+        if more and outcome == AWAITED and (replies := self._replies(message)) is not None:
+            return self._gave(message, replies.mailbox.put(replies.entry(message)))
         return self._went(message, self._actor.outbox.put(message) if outcome == FULL else outcome)
 
     def publish(self, topic: str, message: Any) -> int:

@@ -286,6 +286,8 @@ class DeviceActor:
                 raise TimeoutError(f"{self.kernel.kernel_id!r} has not ended within {timeout} s")
         await self._discarded()
         self._look_at_mode()
+        # Answers that have come are no answers missed.
+        self._tier.collect()
         if not self.state.is_over:
             self._end(KernelState.TERMINATED)
 
@@ -302,6 +304,10 @@ class DeviceActor:
         """Let the output grow: whoever would make room there may be who waits for the end."""
         if hasattr(self, "place"):
             self.link.unbound(self.place.index)
+
+    def took(self, replies: int) -> None:
+        """The actor may send so many more."""
+        self.link.took(self._index, replies)
 
     async def _order(self, mode: str, timeout: float | None, waits: bool = True) -> bool:
         done: bool = await self._tier.in_thread(

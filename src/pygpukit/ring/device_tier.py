@@ -10,12 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from pygpukit.core.device import Device, current_device, device_in_use
-from pygpukit.errors import RingError
+from pygpukit.errors import RingError, UndeliveredError
 from pygpukit.ring.device import DeviceRing, Place, RingOptions
 from pygpukit.ring.kernel import RingKernel
 from pygpukit.ring.message import Message
 from pygpukit.ring.post import Post
-from pygpukit.ring.tables import REASONS, WORKER_LOST
+from pygpukit.ring.tables import ANSWER, MORE, REASONS, WORKER_LOST
 from pygpukit.ring.worker_link import NO_STATUS
 from pygpukit.ring.worker_ring import WorkerRing
 
@@ -69,7 +69,12 @@ class DeviceTier:
     def current_device(self) -> Device | None:
         """The device that is current in this thread; None where a worker process is to find its own."""
         # With a worker this process may have nothing to do with any device, and is to open none.
-        return device_in_use() if self._make is WorkerRing else current_device()
+        return device_in_use() if self.is_isolated else current_device()
+
+    @property
+    def is_isolated(self) -> bool:
+        """Are the actors in a process of their own?"""
+        return self._make is WorkerRing
 
     @property
     def is_made(self) -> bool:
@@ -185,16 +190,17 @@ class DeviceTier:
         except BlockingIOError:
             return
         self.ring.link.signalled()
-        self._collect()
+        self.collect()
 
-    def _collect(self) -> None:
+    def collect(self) -> None:
+        """Hand out what has come; in the runtime's loop."""
         link = self.ring.link
         # Looked at first: what was answered before a loss is answered.
         losses = self.ring.take_losses()
         for parts in link.take_answers():
             actor = self.actors.get(parts[0][6])
             if actor is not None:
-                self._post.answer(actor.kernel.kernel_id, actor.loaded(parts))
+                self._answer(actor, parts)
         for index, error, is_restarted, calls in losses:
             for number in calls:
                 self._post.fail(number, error)
@@ -208,6 +214,16 @@ class DeviceTier:
         self._watch({index for index, *_ in losses})
         for actor in list(self.actors.values()):
             actor.outbox.wake()
+
+    def _answer(self, actor: DeviceActor, parts: Any) -> None:
+        message = actor.loaded(parts)
+        if parts[0][1] & MORE:
+            replies = self._post.replies_to(message.correlation_id)
+            if replies is not None and replies.give(message):
+                return
+            # Nobody will read it.
+            actor.took(1)
+        self._post.answer(actor.kernel.kernel_id, message)
 
     def _watch(self, lost: set[int]) -> None:
         """Say which handlers do not return, and which did after all."""
@@ -229,7 +245,7 @@ class DeviceTier:
 
     def bury(self, parts: Any) -> None:
         """Note a message that reached nobody."""
-        (kind, _, priority, reason, number, correlation, _, destination, *_), payload = parts
+        (kind, flags, priority, reason, number, correlation, source, destination, *_), payload = parts
         actor = self.actors.get(destination)
         name = actor.kernel.kernel_id if actor is not None else f"actor {destination}"
         cls = self.type_of(kind)
@@ -239,6 +255,11 @@ class DeviceTier:
             message.message_id, message.correlation_id, message.priority = number, correlation, priority
         why = REASONS.get(reason, "lost")
         self._post.dead(name, message, why, self.ring.loss_of(destination) if reason == WORKER_LOST else "")
+        if flags & ANSWER:
+            sender = self.actors.get(source)
+            whose = repr(sender.kernel.kernel_id) if sender is not None else f"actor {source}"
+            text = f"{whose} sent {message!r} as an answer, which was lost: {why}"
+            self._post.fail(correlation, UndeliveredError(text))
         if why == "failed" and actor is not None and self._loop is not None:
             # The device says so a moment later.
             self._loop.call_soon_threadsafe(self._check_failed, actor, 20)
@@ -261,7 +282,7 @@ class DeviceTier:
         try:
             await self.in_thread(ring.close)
         finally:
-            self._collect()
+            self.collect()
             if self._loop is not None and self._fd >= 0:
                 self._loop.remove_reader(self._fd)
                 ring.link.signal(-1)

@@ -122,6 +122,7 @@ class HostActor:
     def unbind_output(self) -> None:
         """Let the output mailbox grow: whoever would make room there may be who waits for the end."""
         self.outbox.set_capacity(_UNBOUNDED)
+        self.post.unbind(self.kernel.kernel_id)
 
     def call(self, message: Any, timeout: float | None) -> Any:
         """Send a message and wait for its answer, in this thread."""
@@ -148,6 +149,9 @@ class HostActor:
 
     def expect(self, calls: int) -> None:
         """Answers of host actors come by themselves."""
+
+    def took(self, replies: int) -> None:
+        """Whoever sends replies sees for itself that there is room."""
 
     def send_array(self, array: np.ndarray[Any, Any], timeout: float | None) -> int:
         """Send the messages of a structured array."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from pygpukit._pygpukit_rust import RingQueue
 from pygpukit.errors import RingError, UndeliveredError
+from pygpukit.ring.replies import Replies
 
 __all__ = ["DeadLetter", "Post"]
 
@@ -79,7 +80,7 @@ class Post:
     """
 
     def __init__(self, keep: int) -> None:
-        self._calls: dict[int, _AsyncCall | _ThreadCall] = {}
+        self._calls: dict[int, _AsyncCall | _ThreadCall | Replies] = {}
         self._letters: deque[DeadLetter] = deque(maxlen=keep)
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
@@ -93,6 +94,27 @@ class Post:
         call = self._calls[number] = _ThreadCall(kernel_id)
         return call.slot
 
+    def expect_all(self, number: int, replies: Replies) -> None:
+        """Collect all answers of a call."""
+        if self._calls.setdefault(number, replies) is not replies:
+            raise RingError(f"message {number} is on its way already, and its answers are waited for; send another one")
+
+    def replies_to(self, number: int) -> Replies | None:
+        """Who collects the answers to this message, if somebody does."""
+        call = self._calls.get(number)
+        return call if isinstance(call, Replies) else None
+
+    def forget_all(self, number: int, replies: Replies) -> None:
+        """They are not collected any more; the last of them may have come, and the message have been sent again."""
+        if self._calls.get(number) is replies:
+            del self._calls[number]
+
+    def unbind(self, kernel_id: str) -> None:
+        """Let what is collected of a kernel's answers grow."""
+        for call in list(self._calls.values()):
+            if isinstance(call, Replies) and call.kernel_id == kernel_id:
+                call.unbind()
+
     def forget(self, number: int) -> None:
         """Nobody waits for this answer any more."""
         self._calls.pop(number, None)
@@ -101,10 +123,14 @@ class Post:
         """Give an answer to who waits for it; one that comes too late is a dead letter."""
         call = self._calls.pop(message.correlation_id, None)
         if call is None:
-            self.dead(kernel_id, message, "late_answer", f"nobody waits for {message.correlation_id} any more")
+            self.late(kernel_id, message)
             return False
         call.settle(message)
         return True
+
+    def late(self, kernel_id: str, message: Any) -> None:
+        """Note an answer that comes too late."""
+        self.dead(kernel_id, message, "late_answer", f"nobody waits for {message.correlation_id} any more")
 
     def fail(self, number: int, error: RingError) -> None:
         """Let one call raise."""

@@ -8,14 +8,14 @@ import threading
 import time
 import weakref
 from asyncio import Future
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, nullcontext
 from typing import Any, TypeVar
 
 from pygpukit.core.device import Device
 from pygpukit.errors import ActorFailedError, RingError
 from pygpukit.ring.actor import SENT, Actor
-from pygpukit.ring.client import RingClient
+from pygpukit.ring.client import RingClient, check_wait
 from pygpukit.ring.delivery import check_input, check_outcome, ended_error
 from pygpukit.ring.device import RingOptions
 from pygpukit.ring.device_actor import DeviceActor
@@ -24,6 +24,7 @@ from pygpukit.ring.host import CoroutineActor, ThreadActor
 from pygpukit.ring.kernel import RingKernel, find_kernel
 from pygpukit.ring.loops import new_loop, start_loop
 from pygpukit.ring.post import DeadLetter, Post
+from pygpukit.ring.replies import replies_of
 from pygpukit.ring.states import KernelState, check_transition
 from pygpukit.ring.telemetry import KernelTelemetry
 from pygpukit.ring.topics import Topics
@@ -357,6 +358,16 @@ class RingKernelRuntime:
             actor.expect(-1)
             self._post.forget(number)
 
+    def stream(self, kernel_id: str, message: Any, timeout: float | None = None) -> AsyncGenerator[Any, None]:
+        """Send a message with the first step, and give its answers as they come, up to the last one.
+
+        Parameters and errors are those of `send_and_receive`, but the time is that for room, and then for each answer.
+        Whoever stops before the last one, by ``break`` or ``aclose()``, is sent no more.
+        """
+        actor = self._launched(kernel_id)
+        check_input(actor, message)
+        return replies_of(actor, message, timeout, self.send)
+
     @asynccontextmanager
     async def kernel_scope(self, kernel: str | RingKernel) -> AsyncIterator[str]:
         """Launch and activate a kernel, and terminate it at the end of the block.
@@ -375,11 +386,19 @@ class RingKernelRuntime:
             if self.get_kernel_state(kernel_id).is_open:
                 await self.terminate(kernel_id)
 
-    def client(self, kernel_id: str) -> RingClient:
+    def client(self, kernel_id: str, wait: str = "hybrid") -> RingClient:
         """A client for threads. Where no event loop runs, the kernel is launched and activated if it is not yet.
 
         A runtime that was not started gets a loop in a thread of its own.
+
+        Parameters
+        ----------
+        kernel_id : str
+            Whose.
+        wait : {"hybrid", "spin", "sleep"}
+            How its threads wait: awake for a moment and then asleep, always awake, or asleep at once.
         """
+        check_wait(wait)
         inside = asyncio._get_running_loop() is not None
         if self._loop is None and not inside:
             self._begin_thread()
@@ -387,7 +406,9 @@ class RingKernelRuntime:
             self.run(self.launch(kernel_id))
             self.run(self.activate(kernel_id))
         actor = self._launched(kernel_id)
-        return RingClient(actor, self._running_loop())
+        if actor.kernel.kind == "device" and self._tier.is_isolated:
+            check_wait(wait, f"{kernel_id!r}, whose messages come through a socket with isolation='process'")
+        return RingClient(actor, self._running_loop(), wait)
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine, such as ``runtime.deactivate(id)``, in the runtime's loop, and wait for it here."""

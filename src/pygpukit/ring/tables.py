@@ -9,6 +9,7 @@ import numpy as np
 from pygpukit.ring.layout import offset_assertions
 
 __all__ = [
+    "ANSWER",
     "BOX",
     "BUCKETS",
     "BULK",
@@ -16,6 +17,7 @@ __all__ = [
     "ENGINE",
     "FULL",
     "MODES",
+    "MORE",
     "NOBODY",
     "OWNER",
     "PLACE_WORDS",
@@ -40,6 +42,9 @@ BUCKETS = 32
 
 MODES = {"CREATED": 0, "ACTIVE": 1, "PAUSED": 2, "DRAINING": 3, "ENDED": 4, "FAILED": 5}
 FULL = {"block": 0, "reject": 1, "drop_oldest": 2, "drop_new": 3}
+
+ANSWER, MORE = 2, 16
+"""Flags of an answer, and of one that others to the same message follow: `ring::Flag`."""
 
 WORKER_LOST = 255
 """Reason that the device does not know: its process is gone, and the message with it."""

@@ -38,6 +38,7 @@ from pygpukit.ring.worker_wire import (
     SEEN_WORDS,
     STUCK,
     TICKS,
+    TOOK,
     Frames,
     Parts,
     frame,
@@ -128,6 +129,8 @@ class Worker:
                 peer = self._peers[index]
                 peer.credit = max(peer.credit, taken + peer.place.window)
                 self._forward()
+            elif what == TOOK:
+                self._link.took(*ACCEPT.unpack(body))
             elif what == ORDER:
                 self._ordered(*msgpack.unpackb(body))
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from pygpukit.errors import ActorFailedError, RingError
 from pygpukit.ring.states import Backpressure
-from pygpukit.ring.tables import BUCKETS
+from pygpukit.ring.tables import ANSWER, BUCKETS, MORE
 from pygpukit.ring.worker_peer import HOST, WorkerPeer
 from pygpukit.ring.worker_process import WorkerGoneError, WorkerProcess
 from pygpukit.ring.worker_wire import (
@@ -25,6 +25,7 @@ from pygpukit.ring.worker_wire import (
     SEEN,
     SEEN_WORDS,
     STUCK,
+    TOOK,
     Parts,
     frame,
     pack_mail,
@@ -43,7 +44,7 @@ NO_STATUS = {
 }
 """What `RingLink.status` would say where there is no kernel."""
 
-_ANSWER, _DEAD = 2, 4
+_DEAD = 4
 
 # What became of a message, as `RingLink` says it.
 _ACCEPTED, _REJECTED, _DROPPED, _LATE, _DIED, _UNANSWERED, _CLOSED = range(7)
@@ -274,6 +275,15 @@ class WorkerLink:
             found, self._answers = self._answers, []
         return found
 
+    def took(self, actor: int, n: int) -> None:
+        """So many replies of an actor were read; those of a worker that is lost do not count any more."""
+        peer = self.peers[actor]
+        with self.lock:
+            n = min(n, peer.unread)
+            peer.unread -= n
+            if n:
+                self._write(frame(TOOK, ACCEPT.pack(actor, n)))
+
     def take_letters(self) -> list[Parts]:
         """Dead letters that ended no call, since the last look."""
         with self.lock:
@@ -391,9 +401,13 @@ class WorkerLink:
                     news |= self._settle(number if source == HOST else 0, parts, self._letters)
                     continue
                 peer = self.peers[source]
-                peer.note_came(parts, bool(flags & _ANSWER))
-                if flags & _ANSWER:
-                    news |= self._settle(correlation, parts, self._answers)
+                peer.note_came(parts, bool(flags & ANSWER), bool(flags & MORE))
+                if flags & ANSWER:
+                    is_taken = not self._settle(correlation, parts, self._answers)
+                    news |= not is_taken
+                    if is_taken and flags & MORE:
+                        # One reply is all that a call waits for.
+                        self.took(source, 1)
                     continue
                 arrived[source] = peer
                 news |= peer.watched > 0

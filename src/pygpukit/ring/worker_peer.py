@@ -76,6 +76,8 @@ class WorkerPeer:
         self.sent = self.settled = self.refused = self.answered = 0
         self.output: deque[Parts] = deque()
         self.received = self.credited = 0
+        self.unread = 0
+        """Replies of streams that came, and of which the worker has not been told that they were read."""
         self.watched = 0
         self.buckets: list[int] = []
         self._words: list[int] = [0] * FIGURES
@@ -127,10 +129,13 @@ class WorkerPeer:
         if entry is self._pending[0]:
             self._settle(entry.start + entry.ahead)
 
-    def note_came(self, parts: Parts, is_answer: bool) -> None:
-        """The actor sent this to the host."""
+    def note_came(self, parts: Parts, is_answer: bool, more: bool) -> None:
+        """The actor sent this to the host; with `more` it is not done yet with what it answers."""
         self._came += 1
-        self.note_done(parts[0][5])
+        if more:
+            self.unread += 1
+        else:
+            self.note_done(parts[0][5])
         if is_answer:
             self.answered += 1
         else:
@@ -190,7 +195,7 @@ class WorkerPeer:
         self._single.clear()
         self._rows.clear()
         self._begin = self.settled = self.sent
-        self._came = 0
+        self._came = self.unread = 0
         # The new worker begins to count, and what is here already came from the old one.
         self.received, self.credited = -len(self.output), 0
         calls, self._calls = list(self._calls), {}

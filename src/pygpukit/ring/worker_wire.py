@@ -31,6 +31,7 @@ __all__ = [
     "SEEN_WORDS",
     "STUCK",
     "TICKS",
+    "TOOK",
     "Frames",
     "Parts",
     "describe",
@@ -43,12 +44,13 @@ __all__ = [
 HEAD = struct.Struct("<IB")
 """Bytes that follow, and what they are."""
 
-ORDER, RESULT, MAIL, ROWS, CREDIT, SEEN, FAILED, STUCK = range(1, 9)
+ORDER, RESULT, MAIL, ROWS, CREDIT, SEEN, FAILED, STUCK, TOOK = range(1, 10)
 """Orders to the worker and what became of them; messages, both ways; rows of an array; how many results were received;
-how many messages are done with; why the ring is lost; which actors' handlers do not return."""
+how many messages are done with; why the ring is lost; which actors' handlers do not return; how many replies of
+streams were read."""
 
 ACCEPT = struct.Struct("<IQ")
-"""Before rows: the actor, and the number of the first message. Of CREDIT: the actor, and how many were received."""
+"""Before rows: the actor, and the number of the first message. Of CREDIT and TOOK: the actor, and how many."""
 
 COUNTS = 15
 """What the device counts of an actor, of all that a link shows."""

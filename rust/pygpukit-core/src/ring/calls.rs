@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
 
-use super::link::{CHECK, Call, Check, Link, NAP, SPIN};
-use super::mapped::{ANSWER, DEAD, Header, Message};
+use super::link::{CHECK, Call, Check, Link, NAP, SPIN, stay_awake};
+use super::mapped::{ANSWER, DEAD, Header, MORE, Message};
 use super::orders::{SET_MODE, TRAP, TRIM, monotonic_ns};
+use super::park::patience;
 use super::peer::{Full, Peer, Sent, Way};
 
 /// How long the device may take to make room by dropping messages, unless the sender says.
@@ -60,6 +61,7 @@ impl Link {
             Full::DropOldest => timeout.or(Some(TRIMMED)),
         };
         let began = Instant::now();
+        let patience = patience(SPIN);
         let mut looked = began;
         loop {
             if peer.full == Full::DropOldest {
@@ -76,8 +78,10 @@ impl Link {
                 self.check_ended()?;
                 looked = now;
             }
-            if now - began > SPIN {
+            if now - began > patience {
                 std::thread::sleep(NAP);
+            } else {
+                stay_awake(now - began);
             }
             self.check_failure()?;
             done += self.put(peer, count - done, |index| message(done + index));
@@ -264,15 +268,22 @@ impl Link {
         outcome.map(|_| count)
     }
 
-    /// Answers that no thread waits for, since the last look.
+    /// Answers that no thread waits for, since the last look. Those that more follow are counted by `took`: whoever gets
+    /// them may keep them waiting, and then their actor waits too.
     pub fn take_answers(&self) -> Vec<Message> {
         let answers = std::mem::take(&mut *self.answers.lock());
-        for answer in &answers {
+        for answer in answers.iter().filter(|answer| answer.header.flags & MORE == 0) {
             if let Some(peer) = self.peers.get(answer.header.source as usize) {
                 peer.taken.add(1);
             }
         }
         answers
+    }
+
+    /// So many of an actor's answers that more follow are out of the way.
+    pub fn took(&self, actor: usize, count: u64) -> Result<()> {
+        self.peer(actor)?.taken.add(count);
+        Ok(())
     }
 
     /// Dead letters that ended no call, since the last look.
@@ -304,7 +315,10 @@ impl Link {
         }
         let left = timeout.map(|limit| limit.saturating_sub(began.elapsed()));
         let answered = || (peer.seen.generation() >= generation || peer.seen.mode() >= ENDED).then_some(());
-        Ok(self.wait(Some(peer), false, left, check, answered)?.is_some())
+        let done = self.wait(Some(peer), false, left, check, answered)?.is_some();
+        // What the actor sent before is there too, and may have come after the last look.
+        self.drain();
+        Ok(done)
     }
 
     /// Have the kernel end itself by a trap, which ends CUDA in the process; false if the order found no room.

@@ -15,11 +15,12 @@ use crate::error::{Error, Result};
 use super::list::List;
 use super::mapped::{ANSWER, DEAD, HOST, Inlet, Message, Outlet, Word};
 use super::orders::Orders;
+use super::park::patience;
 use super::peer::{Peer, Way};
 use super::resident::{Care, Resident};
 use super::signal::Signal;
 
-/// How long a thread spins before it sleeps.
+/// How long a thread spins before it sleeps, unless it has said otherwise.
 pub(super) const SPIN: Duration = Duration::from_micros(100);
 
 /// How long it sleeps between two looks.
@@ -377,6 +378,7 @@ impl Link {
         mut get: impl FnMut() -> Option<T>,
     ) -> Result<Option<T>> {
         let began = Instant::now();
+        let patience = patience(SPIN);
         let mut looked = began;
         let mut slept = false;
         for turn in 0u32.. {
@@ -399,16 +401,16 @@ impl Link {
             if timeout.is_some_and(|limit| now - began >= limit) {
                 return Ok(None);
             }
-            if now - began < SPIN {
-                std::hint::spin_loop();
-                continue;
-            }
             if now - looked > CHECK {
                 check()?;
                 self.check_ended()?;
                 looked = now;
             }
-            self.sleep(of, &mut slept);
+            if now - began >= patience {
+                self.sleep(of, &mut slept);
+            } else {
+                stay_awake(now - began);
+            }
         }
         Ok(None)
     }
@@ -435,5 +437,14 @@ impl Link {
             return Err(Error::Device("the ring was closed while somebody waited for it".to_string()));
         }
         Ok(())
+    }
+}
+
+/// Between two looks of a wait that has taken so long: who waits longer than most lets others have the processor.
+pub(super) fn stay_awake(waited: Duration) {
+    if waited < SPIN {
+        std::hint::spin_loop();
+    } else {
+        std::thread::yield_now();
     }
 }

@@ -11,10 +11,12 @@ use super::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
 /// Source of messages that come from the host.
 pub const HOST: u32 = u32::MAX;
 
-/// Flags of a message: its sender waits for the answer, it is such an answer, it could not be handled.
+/// Flags of a message: its sender waits for the answer, it is such an answer, it could not be handled, more answers to the
+/// same message follow.
 pub const CALL: u16 = 1;
 pub const ANSWER: u16 = 2;
 pub const DEAD: u16 = 4;
+pub const MORE: u16 = 16;
 
 /// As `ring::Header` in `ring.cuh`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,5 +1,6 @@
-//! A thread that waits for a mailbox: for a moment awake, then asleep.
+//! A thread that waits for a mailbox: for a moment awake, then asleep. How long it stays awake is its own choice.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -9,7 +10,22 @@ use parking_lot::{Condvar, Mutex};
 use super::queue::Wake;
 
 /// How long a thread looks before it sleeps. An answer often comes sooner than a sleeping processor wakes.
-const LOOK: Duration = Duration::from_micros(20);
+pub const LOOK: Duration = Duration::from_micros(20);
+
+thread_local! {
+    static PATIENCE: Cell<Option<Duration>> = const { Cell::new(None) };
+}
+
+/// Stay awake for so long in every wait of this thread from now on; None: as long as is best for most. Returns what it
+/// was before. It is the thread's, because a wait passes many hands, and none but the last has to know.
+pub fn set_patience(patience: Option<Duration>) -> Option<Duration> {
+    PATIENCE.replace(patience)
+}
+
+/// How long a wait of this thread stays awake, if `usual` is best for most.
+pub fn patience(usual: Duration) -> Duration {
+    PATIENCE.get().unwrap_or(usual)
+}
 
 /// One wait of one thread.
 #[derive(Debug, Default)]
@@ -20,11 +36,10 @@ pub struct Parker {
 }
 
 impl Parker {
-    /// Look for a moment without sleeping; whether it was woken. Others may have the processor meanwhile.
-    pub fn look(&self) -> bool {
-        let start = Instant::now();
+    /// Look until a moment without sleeping; whether it was woken. Others may have the processor meanwhile.
+    pub fn look_until(&self, until: Instant) -> bool {
         while !self.woken.load(Ordering::Acquire) {
-            if start.elapsed() > LOOK {
+            if Instant::now() > until {
                 return false;
             }
             for _ in 0..16 {

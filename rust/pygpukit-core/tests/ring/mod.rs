@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use pygpukit_core::error::{Error, Result};
 use pygpukit_core::ring::link::{Alarms, Link, Words};
-use pygpukit_core::ring::mapped::{ANSWER, CALL, DEAD, HOST, Header, Inlet, Message, Outlet, Slots, Word};
+use pygpukit_core::ring::mapped::{ANSWER, CALL, DEAD, HOST, Header, Inlet, MORE, Message, Outlet, Slots, Word};
 use pygpukit_core::ring::orders::{CLOCK, LEAVE, Orders, SET_MODE, TRAP, TRIM, monotonic_ns};
 use pygpukit_core::ring::peer::{Full, Peer, Seen, Way};
 use pygpukit_core::ring::resident::Program;
@@ -28,6 +28,7 @@ pub const ANSWERED: u8 = 0;
 pub const BURIED: u8 = 1;
 pub const TOLD: u8 = 2;
 pub const SWALLOWED: u8 = 3;
+pub const BEGUN: u8 = 4;
 
 /// The memory that both sides see.
 pub struct Shared(Box<[AtomicU64]>);
@@ -278,6 +279,7 @@ impl Fake {
             BURIED => Header { flags: asked.flags | DEAD, reason: 6, ..asked },
             TOLD => Header { flags: 0, ..told },
             SWALLOWED => return,
+            BEGUN => Header { flags: told.flags | MORE, ..told },
             _ => told,
         };
         while warden.told.push(1, &|_| (header, &message.payload)) == 0 {

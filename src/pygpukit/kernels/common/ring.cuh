@@ -26,7 +26,7 @@ enum Mode : u32 { CREATED = 0, ACTIVE = 1, PAUSED = 2, DRAINING = 3, ENDED = 4, 
 enum Full : u32 { BLOCK = 0, REJECT = 1, DROP_OLDEST = 2, DROP_NEW = 3 };
 enum Order : u32 { SET_MODE = 1, LEAVE = 2, TRIM = 3, CLOCK = 4, TRAP = 5 };
 enum Why : u32 { PARKED = 1, LEASE_ENDED = 2, SLICE_ENDED = 3 };
-enum Flag : u16 { CALL = 1, ANSWER = 2, DEAD = 4, TICK = 8 };
+enum Flag : u16 { CALL = 1, ANSWER = 2, DEAD = 4, TICK = 8, MORE = 16 };
 enum Reason : u8 { UNKNOWN = 1, REFUSED = 2, OVERFLOWN = 3, EXPIRED = 4, GONE = 5, WRONG_TYPE = 6, FAILURE = 7, OLDEST = 8, NEWEST = 9 };
 
 struct alignas(16) Header {

@@ -436,17 +436,18 @@ struct Context {
     // whole group, with a message that the group shares.
     template <class M> __device__ __forceinline__ u64 send_to(u32 destination, const M& payload) const { return post(payload, destination, 0, 0); }
     template <class M> __device__ __forceinline__ u64 send(Name name, const M& payload) const { return post(payload, find(name), 0, 0); }
-    // Give a result: to whoever called, or into the actor's output, which the host receives.
-    template <class M> __device__ __forceinline__ u64 send(const M& payload) const {
-        return post(payload, HOST, header().id, header().flags & CALL ? ANSWER : 0);
+    // Give a result: to whoever called, or into the actor's output, which the host receives. With MORE it is not the last answer
+    // to this message.
+    template <class M> __device__ __forceinline__ u64 send(const M& payload, u32 more = 0) const {
+        return post(payload, HOST, header().id, header().flags & CALL ? ANSWER | more : 0);
     }
     // Answer the message: to the actor that sent it, or to the host.
-    template <class M> __device__ __forceinline__ u64 reply(const M& payload) const {
-        return header().source >= NOBODY ? send(payload) : post(payload, header().source, header().id, 0);
+    template <class M> __device__ __forceinline__ u64 reply(const M& payload, u32 more = 0) const {
+        return header().source >= NOBODY ? send(payload, more) : post(payload, header().source, header().id, more);
     }
     // In ring_talk.cuh: answer later, and send to many.
     __device__ __forceinline__ void remember(u64 (&asker)[2]) const;
-    template <class M> __device__ __forceinline__ u64 reply_to(const u64 (&asker)[2], const M& payload) const;
+    template <class M> __device__ __forceinline__ u64 reply_to(const u64 (&asker)[2], const M& payload, u32 more = 0) const;
     template <class M> __device__ __forceinline__ u32 publish(Topic topic, const M& payload) const;
 };
 

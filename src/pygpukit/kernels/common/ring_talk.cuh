@@ -27,10 +27,10 @@ __device__ __forceinline__ void Context::remember(u64 (&asker)[2]) const {
 }
 
 // Answer a message that was remembered.
-template <class M> __device__ __forceinline__ u64 Context::reply_to(const u64 (&asker)[2], const M& payload) const {
+template <class M> __device__ __forceinline__ u64 Context::reply_to(const u64 (&asker)[2], const M& payload, u32 more) const {
     const u64 id = asker[0], who = asker[1];
-    if ((u32)who >= NOBODY) return post(payload, HOST, id, who >> 32 != 0 ? ANSWER : 0);
-    return post(payload, (u32)who, id, 0);
+    if ((u32)who >= NOBODY) return post(payload, HOST, id, who >> 32 != 0 ? ANSWER | more : 0);
+    return post(payload, (u32)who, id, more);
 }
 
 // Send to all subscribers of a topic that take this type, but not to this actor itself; returns to how many.
