@@ -17,7 +17,7 @@ from pygpukit.ring.kernel import RingKernel
 from pygpukit.ring.memory import DeviceMemory, MappedMemory, Piece, power_of_two
 from pygpukit.ring.message import require_fixed
 from pygpukit.ring.program import HEADER_WORDS, MOST_BYTES, Handler, Program
-from pygpukit.ring.tables import BOX, BULK, DESK, ENGINE, FULL, NOBODY, OWNER, PLACE_WORDS, PORT
+from pygpukit.ring.tables import BOX, BULK, DESK, ENGINE, FULL, GROUP, NOBODY, OWNER, PLACE_WORDS, PORT
 from pygpukit.ring.timers import Timers
 
 __all__ = ["DeviceRing", "Place", "RingOptions"]
@@ -128,7 +128,7 @@ class DeviceRing:
         self._is_up = False
         self.is_closed = False
         self._kernel: Any = None
-        self._compiled = (0, 0)
+        self._compiled = (0, 0, False)
         self._named = 0
         info = get_device_info()
         self._is_emulated = current_device().kind != "cuda"
@@ -218,15 +218,15 @@ class DeviceRing:
             known = len(self.program.handlers)
             try:
                 numbers = [self.program.add(handler) for handler in handlers]
-                threads = self._bound(kernels)
-                compiled = self._compile(threads)
+                needs = (len(self.program.handlers), self._bound(kernels), self._has_groups(kernels))
+                compiled = self._compile(needs)
                 blocks = self._blocks(compiled, kernels, handlers)
             except BaseException:
                 del self.program.handlers[known:]
                 raise
             self._leave()
             try:
-                self._kernel, self._compiled = compiled, (len(self.program.handlers), threads)
+                self._kernel, self._compiled = compiled, needs
                 added = [
                     self._place(kernel, handler, number, own)
                     for kernel, handler, number, own in zip(kernels, handlers, numbers, blocks, strict=True)
@@ -275,10 +275,15 @@ class DeviceRing:
         """Nothing is lost here but with the whole ring."""
         return ""
 
-    def _compile(self, threads: int) -> Any:
-        if self._kernel is not None and self._compiled == (len(self.program.handlers), threads):
+    def _compile(self, needs: tuple[int, int, bool]) -> Any:
+        """The kernel with so many handlers, for so many threads and for actors with several blocks or not."""
+        if self._kernel is not None and self._compiled == needs:
             return self._kernel
-        return jit(self.program.source(threads), func="ring_kernel")
+        return jit(self.program.source(*needs[1:]), func="ring_kernel")
+
+    def _has_groups(self, kernels: Sequence[RingKernel]) -> bool:
+        there = (place.kernel for place in self.places if not place.is_over)
+        return any(kernel.grid_size > 1 for kernel in (*there, *kernels))
 
     @property
     def _workers(self) -> int:
@@ -302,24 +307,25 @@ class DeviceRing:
         threads = self._threads(kernels)
         per_sm = 1 if self._is_emulated else max(1, round(kernel.occupancy(threads) * 2048 / threads))
         most = 64 if self._is_emulated else min(per_sm * self._sms, _ALARMS - 1)
-        used = 1 + sum(place.dedicated and not place.is_over for place in self.places)
+        used = 1 + sum(place.kernel.grid_size for place in self.places if place.dedicated and not place.is_over)
         has_shared = any(not place.dedicated for place in self.places)
-        must = sum(
-            kernel.dedicated is True or handler.takes_batches for kernel, handler in zip(kernels, handlers, strict=True)
-        )
-        shared = self._workers if has_shared or len(kernels) > must else 0
+        owns = [
+            kernel.dedicated is True or handler.takes_batches or kernel.grid_size > 1
+            for kernel, handler in zip(kernels, handlers, strict=True)
+        ]
+        must = sum(kernel.grid_size for kernel, own in zip(kernels, owns, strict=True) if own)
+        shared = self._workers if has_shared or not all(owns) else 0
         free = most - used - shared
         if must > free:
             raise RingError(
-                f"{must} further device actors need a block of their own, and {max(0, free)} of {most} blocks of "
+                f"further device actors need {must} blocks of their own, and {max(0, free)} of {most} blocks of "
                 f"{threads} threads are free on {self._sms} SMs; let actors share blocks (dedicated=False), use "
                 "smaller blocks (block_size) or give the ring more SMs (sms)"
             )
         chosen = []
         # Blocks that spin take turns with others on their SM: by default one in four SMs has one.
         left = min(free - must, max(4, self._sms // 4) - used - must)
-        for kernel_, handler in zip(kernels, handlers, strict=True):
-            own = kernel_.dedicated is True or handler.takes_batches
+        for kernel_, own in zip(kernels, owns, strict=True):
             if kernel_.dedicated is None and not own and left > 0:
                 own, left = True, left - 1
             chosen.append(own)
@@ -373,6 +379,8 @@ class DeviceRing:
         one["restarts_left"] = one["max_restarts"] = restarts
         one["restart_window"] = int(kernel.restart_window * 1e9)
         one["route"]["to"] = NOBODY
+        if kernel.grid_size > 1:
+            one["group"] = self._device.take(GROUP.itemsize).address
         one["names"] = self._named
         self._named += len(handler.names) + len(handler.topics)
         if kernel.every is not None:
@@ -412,6 +420,7 @@ class DeviceRing:
                 word = self._boxes.view(place.index * BOX.itemsize, np.uint64, (1,)).to_numpy()
                 self._boxes.write(word | np.uint64(1), place.index * BOX.itemsize)
         self._mark_single_senders()
+        self._number_blocks()
         first = added[0].index if added else len(self.places)
         rows = self._fixed[first : len(self.places)]
         self._boxes.write(np.ascontiguousarray(rows), first * BOX.itemsize)
@@ -421,7 +430,7 @@ class DeviceRing:
             if place.index in self._changed:
                 self._boxes.write(np.ascontiguousarray(fixed), place.index * BOX.itemsize + 128)
         count = len(self.places)
-        dedicated = np.array([place.index for place in self.places if place.dedicated], np.uint32)
+        dedicated = np.array(self._blocks_of_their_own(), np.uint32)
         shared = np.array([place.index for place in self.places if not place.dedicated], np.uint64)
         size = power_of_two(2 * (count + self._workers + 1))
         cells = np.zeros((size, 2), np.uint64)
@@ -452,7 +461,7 @@ class DeviceRing:
         plan = one["plan"]
         plan["actors"], plan["dedicated"] = count, len(dedicated)
         plan["idle_ns"], plan["idle_common_ns"] = _IDLE_NS, _IDLE_COMMON_NS
-        plan["port_every"] = max(2, len(dedicated)) * _PORT_NS // _IDLE_NS
+        plan["port_every"] = max(2, sum(place.dedicated for place in self.places)) * _PORT_NS // _IDLE_NS
         plan["stays"] = _STAYS
         plan["places"], plan["names"] = places.address, names.address
         plan["queue"], plan["queue_mask"] = self._queue.address, size - 1
@@ -490,6 +499,20 @@ class DeviceRing:
         """Has the device taken all that the host sent to an actor?"""
         figures = dict(self.link.figures(place.index))
         return bool(figures["host_sent"] == figures["from_host"])
+
+    def _blocks_of_their_own(self) -> list[int]:
+        """The actors of the blocks from number 1 on."""
+        return [place.index for place in self.places if place.dedicated for _ in range(place.kernel.grid_size)]
+
+    def _number_blocks(self) -> None:
+        """Tell actors with blocks of their own which they are."""
+        blocks = self._blocks_of_their_own()
+        for place in self.places:
+            box = self._fixed[place.index]
+            now = (place.kernel.grid_size, blocks.index(place.index) + 1) if place.dedicated else (1, 0)
+            if (int(box["blocks"]), int(box["first"])) != now:
+                box["blocks"], box["first"] = now
+                self._changed.add(place.index)
 
     def _mark_single_senders(self) -> None:
         """Whoever has a block and is sent to by one actor only needs no claims."""

@@ -172,7 +172,7 @@ def ring_kernel(
     queue_size, input_queue_size, output_queue_size : int
         Most messages in its mailboxes.
     grid_size, block_size : int
-        Blocks and threads of a device actor.
+        Blocks of a device actor, all of which work on each message, and threads of a block.
     backpressure : {"block", "reject", "drop_oldest", "drop_new"} or Backpressure
         What happens to a message for a full mailbox.
     device : {"host", "gpu"}, optional

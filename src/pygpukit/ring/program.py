@@ -86,10 +86,9 @@ class Handler:
             )
         if len(entries) > 1:
             raise RingError(f"{where} has both handle and handle_batch; write one of them")
-        if kernel.grid_size != 1:
-            raise RingError(
-                f"{where} asks for grid_size={kernel.grid_size}: a device actor is one block; use block_size"
-            )
+        if kernel.grid_size != 1 and ("handle_batch" in entries or kernel.dedicated is False):
+            why = "handle_batch is for one block" if "handle_batch" in entries else "it shares blocks (dedicated=False)"
+            raise RingError(f"{where} asks for grid_size={kernel.grid_size}, but {why}")
         if kernel.block_size > MOST_THREADS:
             raise RingError(
                 f"{where} asks for block_size={kernel.block_size}, and {MOST_THREADS} is the most: one warp of its "
@@ -209,8 +208,8 @@ class Program:
         most = max((handler.words for handler in self.handlers), default=PLACE_WORDS)
         return -(-max(most, PLACE_WORDS) // 4) * 4
 
-    def source(self, threads: int) -> str:
-        """The whole program, for blocks of at most so many threads."""
+    def source(self, threads: int, groups: bool) -> str:
+        """The whole program, for blocks of at most so many threads, and actors with several of them or not."""
         messages: dict[int, type[Message]] = {}
         for handler in self.handlers:
             for one in (handler.input_type, handler.output_type, *handler.others):
@@ -226,6 +225,7 @@ class Program:
             "RING_OUT": largest,
             "RING_RUN": run,
             "RING_NARROW": int(threads <= 64),
+            "RING_GROUPS": int(groups),
         }
         includes: dict[str, None] = {f"#define {name} {size}": None for name, size in sizes.items()}
         includes["#include <pygpukit/ring_kernel.cuh>"] = None
@@ -290,7 +290,7 @@ class Program:
             else:
                 one += (
                     f"        case {number}: k{number}::handle(*(const k{number}::In*)(&ctx.header() + 1), "
-                    f"*(k{number}::Out*)ring::block.out, {state}, ctx); break;\n"
+                    f"*(k{number}::Out*)ctx.out(), {state}, ctx); break;\n"
                 )
         return (
             "struct Program {\n"

@@ -16,6 +16,7 @@ __all__ = [
     "DESK",
     "ENGINE",
     "FULL",
+    "GROUP",
     "MODES",
     "MORE",
     "NOBODY",
@@ -80,7 +81,9 @@ BOX: np.dtype[Any] = np.dtype(
         ("single", _U2),
         ("width", _U4),
         ("limit", _U4),
-        ("spare2", _U4, 23),
+        ("blocks", _U4),
+        ("first", _U4),
+        ("spare2", _U4, 21),
     ]
 )
 _ROUTE = np.dtype(
@@ -118,6 +121,21 @@ OWNER: np.dtype[Any] = np.dtype(
         ("figures", _U8, 16),
         ("buckets", _U4, BUCKETS),
         ("route", _ROUTE),
+        ("group", _U8),
+        ("spare", _U8),
+    ]
+)
+GROUP: np.dtype[Any] = np.dtype(
+    [
+        ("turn", _U8),
+        ("spare0", _U8, 15),
+        ("arrived", _U8),
+        ("spare1", _U8, 15),
+        ("next_id", _U8),
+        ("told", _U8),
+        ("spare2", _U8, 14),
+        ("message", _U4, 1088),
+        ("out", np.uint8, 4096),
     ]
 )
 PLAN: np.dtype[Any] = np.dtype(
@@ -174,7 +192,8 @@ TIMER: np.dtype[Any] = np.dtype(
 
 _CHECKED = {
     "Box": (BOX, {"trim_host": "trim_host", "wanted": "wanted", "slots": "fixed"}),
-    "Owner": (OWNER, {"bulk_out": "bulk_out", "waiting": "waiting", "figures": "figures", "route": "route"}),
+    "Owner": (OWNER, {"bulk_out": "bulk_out", "waiting": "waiting", "figures": "figures", "group": "group"}),
+    "Group": (GROUP, {"arrived": "arrived", "next_id": "next_id", "message": "message", "out": "out"}),
     "Plan": (PLAN, {"places": "places", "common_out": "common_out", "alarms": "alarms"}),
     "Desk": (DESK, {"turn": "turn", "accused": "accused"}),
     "Engine": (ENGINE, {"common_in": "common_in", "plan": "plan", "clock": "clock", "silent": "silent"}),

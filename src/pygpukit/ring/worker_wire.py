@@ -136,6 +136,7 @@ def describe(kernel: RingKernel, handler: Handler) -> dict[str, Any]:
         "options": {
             "input_queue_size": kernel.input_queue_size,
             "output_queue_size": kernel.output_queue_size,
+            "grid_size": kernel.grid_size,
             "block_size": kernel.block_size,
             "backpressure": kernel.backpressure.value,
             "dedicated": kernel.dedicated,

@@ -38,7 +38,13 @@ BAD = {
     "no handler": ("__device__ void other() {}", {}, RingError, "has no handler"),
     "a commented handler": ("// __device__ void handle(const Item& in) {}", {}, RingError, "has no handler"),
     "both": (source_of(ECHO) + source_of(BATCH), {}, RingError, "has both handle and handle_batch"),
-    "grid_size": (source_of(ECHO), {"grid_size": 2}, RingError, "asks for grid_size=2: a device actor is one block"),
+    "grid_size of batches": (source_of(BATCH), {"grid_size": 2}, RingError, "grid_size=2, but handle_batch is for one"),
+    "grid_size that shares": (
+        source_of(ECHO),
+        {"grid_size": 2, "dedicated": False},
+        RingError,
+        "grid_size=2, but it shares blocks",
+    ),
     "no input_type": (source_of(ECHO), {"input_type": None}, RingError, "needs an input_type"),
     "variable input": (source_of(ECHO), {"input_type": Text}, MessageError, "words"),
     "variable output": (source_of(ECHO), {"output_type": Text}, MessageError, "words"),
@@ -126,7 +132,7 @@ def test_more_dedicated_actors_than_fit() -> None:
     many = [make(dedicated=True, queue_size=2, block_size=992) for _ in range(600)]
     with RingKernelRuntime() as runtime:
         [client] = start(runtime, good)
-        with pytest.raises(RingError, match=r"need a block of their own, and \d+ of \d+ blocks"):
+        with pytest.raises(RingError, match=r"need \d+ blocks of their own, and \d+ of \d+ blocks"):
             runtime._tier.ring.add([_kernel(one) for one in many])
         assert client.call(Item(1, 0, 0), timeout=20).id == 1
 

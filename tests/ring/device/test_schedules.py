@@ -17,10 +17,18 @@ RALLY = """
 
 
 def test_parks_and_pauses(schedule: int, dedicated: bool) -> None:
+    rally(dedicated, 1)
+
+
+def test_parks_and_pauses_of_groups(schedule: int) -> None:
+    rally(True, 2)
+
+
+def rally(dedicated: bool, blocks: int) -> None:
     left, right = new_id("left"), new_id("right")
     # Two warps and one.
-    make(RALLY, to=right, kernel_id=left, dedicated=dedicated, block_size=64)
-    make(RALLY, to=left, kernel_id=right, dedicated=dedicated, block_size=32)
+    make(RALLY, to=right, kernel_id=left, dedicated=dedicated, block_size=64, grid_size=blocks)
+    make(RALLY, to=left, kernel_id=right, dedicated=dedicated, block_size=32, grid_size=blocks)
     with RingKernelRuntime() as runtime:
         clients = start(runtime, left, right)
         link = runtime._tier.ring.link

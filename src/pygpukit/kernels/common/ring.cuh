@@ -156,8 +156,9 @@ struct alignas(128) Fixed {
     Slots slots;
     u32 accepts, full;
     u16 dedicated, single;
-    u32 width;
+    u32 width;  // threads of it in a block
     u32 limit;  // messages of other actors it has room for
+    u32 blocks, first;  // with blocks of its own: how many, and the number of the first
 };
 
 // What others use of an actor.
@@ -196,6 +197,18 @@ struct Route {
     u64 word, seen;
 };
 
+// What blocks share that serve one actor together: the first takes the messages and gives them to the others.
+struct alignas(128) Group {
+    u64 turn;  // twice the messages they were given; odd when they are to leave
+    u64 spare0[15];
+    u64 arrived;  // blocks at a barrier, of all barriers
+    u64 spare1[15];
+    u64 next_id, told;
+    u64 spare2[14];
+    u32 message[1088];  // one of the largest, with its header
+    char out[4096];
+};
+
 // What only the block needs that serves the actor; in shared memory meanwhile.
 struct alignas(16) Owner {
     u64 head;  // messages taken from the mailbox
@@ -217,6 +230,8 @@ struct alignas(16) Owner {
     u64 figures[16];
     u32 buckets[BUCKETS];
     Route route;
+    Group* group;  // of an actor with several blocks
+    u64 spare;
 };
 
 // In a control word: asks for a sign of life; in what a block says of itself: that is one.
@@ -264,7 +279,8 @@ struct Engine {
 
 // What a block works on, in its shared memory. Sizes are the program's: RING_LOOK messages of RING_STRIDE words are read together,
 // and RING_OUT bytes are the largest result.
-const bool NARROW = RING_NARROW;  // no actor has more than one warp
+const bool NARROW = RING_NARROW;  // no actor has more than one warp in a block
+const bool GROUPS = RING_GROUPS;  // some actors have more than one block
 const u32 LOOK = RING_LOOK;
 const u32 GLANCES = 8;         // at what may be there, before a block looks up
 const u32 HEARD = 2 * LOOK;    // messages of the host that are fetched before they are wanted
@@ -292,8 +308,10 @@ struct alignas(16) Block {
     Header header;  // of a message on its way
     u64 found[2];
     u64 heard;   // how far the host's ring was read: a ring of messages in the stage, behind those of the mailbox
-    u32 closing;  // nobody has to listen any more
-    u32 spare;
+    u32 closing;   // nobody has to listen any more
+    u32 meetings;  // barriers of a group of blocks
+    u64 turn;      // of such a group
+    u64 spare;
     u32 stage[(LOOK + HEARD) * RING_STRIDE];
     char out[RING_OUT];
     char state[STATE_BYTES];

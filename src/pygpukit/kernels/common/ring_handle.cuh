@@ -4,6 +4,7 @@
 // `reply_bytes(type)`.
 #pragma once
 #include <pygpukit/ring_actor.cuh>
+#include <pygpukit/ring_group.cuh>
 #include <pygpukit/ring_talk.cuh>
 #include <pygpukit/ring_watchdog.cuh>
 
@@ -29,9 +30,9 @@ template <class In, class Out> struct Batch {
 // Is the message's deadline over? Clocks of threads differ, so one decides. The whole group.
 __device__ __forceinline__ bool is_late(const Context& ctx) {
     if (ctx.lane == 0) block.found[1] = now() > ctx.header().deadline;
-    ctx.sync();
+    ctx.sync_block();
     const bool late = block.found[1] != 0;
-    ctx.sync();
+    ctx.sync_block();
     return late;
 }
 
@@ -47,6 +48,7 @@ template <class P> __device__ __forceinline__ u32 handle(Context& ctx, u32 type,
         if (rarely(ctx.header().deadline != 0) && is_late(ctx)) {
             if (ctx.lane < 32) discard(ctx.engine, &ctx.header(), EXPIRED, EXPIRED_COUNT, ctx.lane);
         } else {
+            if (GROUPS && ctx.group) share(ctx);
             P::dispatch(type, ctx);
             ctx.sync();
             if (!rarely(own.failing != 0)) {
@@ -56,21 +58,21 @@ template <class P> __device__ __forceinline__ u32 handle(Context& ctx, u32 type,
                     note_latency(ctx.header().stamp);
                 }
             } else {
-                ctx.sync();
+                ctx.sync_block();
                 if (ctx.lane < 32) {
                     discard(ctx.engine, &ctx.header(), FAILURE, FAILURES, ctx.lane);
                     begin_anew(ctx.self, ctx.state, ctx.lane);
                 }
-                ctx.sync();
+                ctx.sync_block();
                 const bool failed = own.mode == FAILED;
-                ctx.sync();
+                ctx.sync_block();
                 if (failed) return done + 1;
             }
         }
         done++;
         // Read before the first warp goes on and delivers what waits.
         waits = own.waiting != 0;
-        ctx.sync();
+        ctx.sync_block();
     } while (done < count && !waits);
     if (ctx.lane == 0) own.figures[BUSY] += clock64() - began;
     return done;

@@ -6,6 +6,35 @@
 
 namespace ring {
 
+// The block of an actor that has one of its own, or the first of several.
+template <class P> __device__ __forceinline__ void serve_alone(Context& ctx) {
+    Owner& own = block.owner;
+    if (ctx.lane < 32) load_state(ctx.state, ctx.lane);
+    u64* desk = &block.plan.desks[blockIdx.x].at;
+    if (ctx.lane == 0) {
+        poke(desk, own.answered << 1 | HERE);
+        block.heard = own.in.at;
+        block.closing = 0;
+    }
+    __syncthreads();
+    if (ctx.lane < ctx.threads()) {
+        serve_one<P>(ctx);
+        if (GROUPS && ctx.group && ctx.lane == 0) dismiss(ctx.group);
+        if (ctx.lane == 0) *(volatile u32*)&block.closing = 1;
+    } else if (ctx.lane >= blockDim.x - 32 && own.in.slots.base != 0) {
+        listen(ctx.lane % 32);
+    }
+    __syncthreads();
+    if (ctx.lane == 0) poke(desk, 0);
+    if (ctx.lane < 32) {
+        // Of an actor at rest the arrays are what counts: they may have been written.
+        if (is_running(own.mode)) save_state(ctx.state, ctx.lane);
+        show(ctx.self, ctx.lane);
+    }
+    __syncthreads();
+    copy_words(&block.plan.owners[ctx.self], &own, sizeof(Owner), ctx.lane, blockDim.x);
+}
+
 template <class P> __device__ __forceinline__ void run(Engine* engine, u64 launch) {
     copy_words(&block.plan, &engine->plan, sizeof(Plan), threadIdx.x, blockDim.x);
     // All of it, for it is read as a whole.
@@ -19,38 +48,33 @@ template <class P> __device__ __forceinline__ void run(Engine* engine, u64 launc
     ctx.engine = engine;
     ctx.state = 0;
     ctx.names = 0;
+    ctx.group = 0;
+    ctx.here = 0;
     if (blockIdx.x == 0) {
         if (ctx.lane < 32) warden(engine, ctx.lane);
     } else if (blockIdx.x <= block.plan.dedicated) {
         ctx.self = block.plan.places[blockIdx.x - 1];
-        ctx.width = fixed_of(block.plan.boxes[ctx.self]).width;
+        const Fixed fixed = fixed_of(block.plan.boxes[ctx.self]);
+        ctx.width = fixed.width;
         copy_words(&own, &block.plan.owners[ctx.self], sizeof(Owner), ctx.lane, blockDim.x);
+        if (threadIdx.x == 0) block.meetings = block.turn = 0;
         __syncthreads();
         ctx.state = own.state_bytes <= STATE_BYTES ? block.state : own.state;
         ctx.names = block.plan.names + own.names;
-        if (ctx.lane < 32) load_state(ctx.state, ctx.lane);
-        u64* desk = &block.plan.desks[blockIdx.x].at;
-        if (ctx.lane == 0) {
-            poke(desk, own.answered << 1 | HERE);
-            block.heard = own.in.at;
-            block.closing = 0;
+        if (GROUPS && fixed.blocks > 1) {
+            ctx.group = own.group;
+            ctx.here = fixed.width;
+            ctx.width = fixed.width * fixed.blocks;
+            ctx.state = own.state;
+            // All have read what the first one will write when it leaves.
+            if (threadIdx.x < fixed.width) ctx.sync();
         }
-        __syncthreads();
-        if (ctx.lane < ctx.width) {
-            serve_one<P>(ctx);
-            if (ctx.lane == 0) *(volatile u32*)&block.closing = 1;
-        } else if (ctx.lane >= blockDim.x - 32 && own.in.slots.base != 0) {
-            listen(ctx.lane % 32);
+        if (GROUPS && blockIdx.x != fixed.first) {
+            ctx.lane += (blockIdx.x - fixed.first) * fixed.width;
+            if (threadIdx.x < fixed.width) follow<P>(ctx);
+        } else {
+            serve_alone<P>(ctx);
         }
-        __syncthreads();
-        if (ctx.lane == 0) poke(desk, 0);
-        if (ctx.lane < 32) {
-            // Of an actor at rest the arrays are what counts: they may have been written.
-            if (is_running(own.mode)) save_state(ctx.state, ctx.lane);
-            show(ctx.self, ctx.lane);
-        }
-        __syncthreads();
-        copy_words(&block.plan.owners[ctx.self], &own, sizeof(Owner), ctx.lane, blockDim.x);
     } else if (ctx.lane < blockDim.x - 32) {
         serve_all<P>(ctx);
     }

@@ -368,22 +368,46 @@ __device__ __forceinline__ bool post_at_once(const Header& h, const u32* payload
     return true;
 }
 
+// The first threads of a block that serve an actor.
+__device__ __forceinline__ void sync_threads(u32 count) {
+    if (NARROW || count <= 32) __syncwarp();
+    else asm volatile("bar.sync 1, %0;" ::"r"(count) : "memory");
+}
+// All threads of a group of blocks: what they did before is seen by all after it.
+__device__ __noinline__ void meet(Group* group, u32 threads, u32 blocks) {
+    sync_threads(threads);
+    if (threadIdx.x == 0) {
+        const u64 all = (u64)++block.meetings * blocks;
+        __threadfence();
+        atomicAdd(&group->arrived, 1ull);
+        Backoff backoff;
+        while (load(&group->arrived) < all) backoff.rest(500, 64);
+    }
+    sync_threads(threads);
+}
+
 // The number of a message's type; specialised for each.
 template <class M> struct TypeOf;
 
 // What a handler sees: a group of threads, one message, and ways to send others.
 struct Context {
-    u32 lane, width;
+    u32 lane, width;  // of the group's threads, in all its blocks
     u32 self;
     u32 at;  // of the message, in the stage
     Engine* engine;
     char* state;
     const u32* names;  // actors that the handler names
+    Group* group;      // of several blocks, or null
+    u32 here;          // threads in this block, if it is one of several
 
     __device__ __forceinline__ void sync() const {
-        if (NARROW || width <= 32) __syncwarp();
-        else asm volatile("bar.sync 1, %0;" ::"r"(width) : "memory");
+        if (GROUPS && group) meet(group, here, width / here);
+        else sync_block();
     }
+    // The threads of this block only.
+    __device__ __forceinline__ void sync_block() const { sync_threads(threads()); }
+    __device__ __forceinline__ u32 threads() const { return GROUPS && group ? here : width; }
+    __device__ __forceinline__ char* out() const { return GROUPS && group ? group->out : block.out; }
     __device__ __forceinline__ u32 id() const { return self; }
     __device__ __forceinline__ Header& header() const { return *(Header*)(block.stage + at); }
     __device__ __forceinline__ u64 time() const { return now(); }
@@ -417,7 +441,7 @@ struct Context {
         h.bytes = sizeof(M);
         h.stamp = rarely(h.id % 16 == 0) ? (u32)now() | 1 : 0;
         sync();
-        if (NARROW || lane < 32) {
+        if ((NARROW && !GROUPS) || lane < 32) {
             const bool small = HEADER_WORDS + sizeof(M) / 4 <= 32;
             const u32* words = (const u32*)&payload;
             if (!small || (rarely(!post_at_once(h, words, lane)) && !post_again(engine, h, words, lane))) {
@@ -426,8 +450,9 @@ struct Context {
                 __syncwarp();
                 put(engine, &payload, lane);
             }
-            if (lane == 0) block.owner.next_id++;
         }
+        // Every block of a group counts.
+        if (GROUPS ? threadIdx.x == 0 : lane == 0) block.owner.next_id++;
         sync();
         return h.id;
     }

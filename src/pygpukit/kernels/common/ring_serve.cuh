@@ -122,7 +122,7 @@ template <class P> __device__ __forceinline__ void serve_one(Context& ctx) {
     bool plain = false, unsaved = false;
     Backoff backoff;
     // The first warp changes what all have read.
-    ctx.sync();
+    ctx.sync_block();
     for (;;) {
         u32 found = 0;
         if (NARROW || ctx.lane < 32) {
@@ -132,11 +132,11 @@ template <class P> __device__ __forceinline__ void serve_one(Context& ctx) {
                 backoff.reset();
             }
         }
-        if (!NARROW && ctx.width > 32) {
+        if (!NARROW && ctx.threads() > 32) {
             if (ctx.lane == 0) block.found[0] = found;
-            ctx.sync();
+            ctx.sync_block();
             found = (u32)block.found[0];
-            ctx.sync();
+            ctx.sync_block();
         }
         u32 done = found & COUNT;
         if (done != 0) {

@@ -42,10 +42,11 @@ template <class M> __device__ __forceinline__ u32 Context::publish(Topic topic, 
         // What is true now may not be a moment later: all do as one found it.
         if (lane < 32) {
             const u32 found = takers(list + first, count - first, TypeOf<M>::value, self, lane);
-            if (lane == 0) block.found[1] = found;
+            if (lane == 0 && GROUPS && group) poke(&group->told, found);
+            else if (lane == 0) block.found[1] = found;
         }
         sync();
-        u32 left = (u32)block.found[1];
+        u32 left = (u32)(GROUPS && group ? peek(&group->told) : block.found[1]);
         sync();
         for (; left != 0; left &= left - 1) {
             post(payload, __ldg(list + first + __ffs(left) - 1), 0, 0);

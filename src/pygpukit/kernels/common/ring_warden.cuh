@@ -154,6 +154,8 @@ __device__ __noinline__ void refill(Engine* e) {
         Box& box = plan.boxes[i];
         box.control &= ~(ROLL | 1);
         plan.owners[i].route.to = NOBODY;
+        Group* group = plan.owners[i].group;
+        if (group) group->turn = group->arrived = 0;
         if (fixed_of(box).dedicated) continue;
         box.word |= 1;
         const u32 place = atomicAdd(shared, 1u);
