@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 import logging
 import threading
 import time
@@ -279,11 +280,12 @@ class CoroutineActor(HostActor):
                 await self.kernel.function(context)
             except (ActorExit, asyncio.CancelledError):
                 break
-            except Exception as error:
+            except (Exception, SystemExit) as error:
+                # The end of an actor is not that of its program, which a loop would make of SystemExit.
                 again = self._crashed(error, context)
                 state = KernelState.TERMINATED if again else KernelState.FAILED
             except BaseException as error:
-                # The end of the process, or Ctrl-C: the actor is over, and the loop is told as always.
+                # Ctrl-C: the actor is over, and the loop is told as always.
                 self._crashed(error, context)
                 self._end(KernelState.FAILED)
                 raise
@@ -310,11 +312,18 @@ class ThreadActor(HostActor):
             context = ThreadContext(self)
             again = False
             try:
-                self.kernel.function(context)
+                made = self.kernel.function(context)
+                if inspect.isawaitable(made) or inspect.isgenerator(made) or inspect.isasyncgen(made):
+                    if inspect.iscoroutine(made):
+                        made.close()
+                    raise TypeError(
+                        f"the function of {self.kernel.kernel_id!r} returned a {type(made).__name__}, which nobody "
+                        "runs; give @ring_kernel the coroutine function itself"
+                    )
             except ActorExit:
                 break
             except BaseException as error:
-                again = self._crashed(error, context) and isinstance(error, Exception)
+                again = self._crashed(error, context) and isinstance(error, Exception | SystemExit)
                 state = KernelState.TERMINATED if again else KernelState.FAILED
         self._end(state)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import threading
 from collections.abc import Callable, Sequence
@@ -57,6 +58,7 @@ class RingKernel:
     def __post_init__(self) -> None:
         if not self.kernel_id or type(self.kernel_id) is not str:
             raise RingError(f"kernel_id must be a name, not {self.kernel_id!r}")
+        self._check_function()
         for name, most in (("input_queue_size", _LARGEST_QUEUE), ("output_queue_size", _LARGEST_QUEUE)):
             self._check_range(name, 1, most)
         self._check_range("grid_size", 1, (1 << 31) - 1)
@@ -74,7 +76,7 @@ class RingKernel:
                 raise RingError(f"{name} of {self.kernel_id!r} must be a class made by @message, not {given!r}")
         if self.device not in ("host", "gpu"):
             raise RingError(f"device of {self.kernel_id!r} must be 'host' or 'gpu', not {self.device!r}")
-        if self.device == "gpu" and inspect.iscoroutinefunction(self.function):
+        if self.device == "gpu" and inspect.iscoroutinefunction(_called(self.function)):
             raise RingError(
                 f"{self.kernel_id!r} is a coroutine, and those run on the host; for device='gpu' write a plain "
                 "function whose docstring is the CUDA C++ source of the handler"
@@ -84,6 +86,14 @@ class RingKernel:
                 raise RingError(f"topics of {self.kernel_id!r} must be names, not {topic!r}")
         if self.every is not None:
             self._check_timer()
+
+    def _check_function(self) -> None:
+        called = _called(self.function)
+        if inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
+            raise TypeError(
+                f"{self.kernel_id!r} has 'yield': calling it makes a generator and runs nothing. An actor is a "
+                "function or a coroutine function that sends by ctx.send(message)"
+            )
 
     def _check_timer(self) -> None:
         every = self.every
@@ -106,10 +116,16 @@ class RingKernel:
         """What runs it."""
         if self.device == "gpu":
             return "device"
-        return "coroutine" if inspect.iscoroutinefunction(self.function) else "thread"
+        return "coroutine" if inspect.iscoroutinefunction(_called(self.function)) else "thread"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.function(*args, **kwargs)
+
+
+def _called(function: Callable[..., Any]) -> Any:
+    """What runs when it is called: of an object that is no function, its method."""
+    is_function = inspect.isroutine(function) or isinstance(function, functools.partial | type)
+    return function if is_function else inspect.getattr_static(type(function), "__call__", function)
 
 
 @overload
@@ -224,7 +240,7 @@ def ring_kernel(
             raise RingError(f"@ring_kernel(...) decorates a function, not {function!r}")
         kernel = RingKernel(
             function=function,
-            kernel_id=function.__name__ if kernel_id is None else kernel_id,
+            kernel_id=getattr(function, "__name__", None) if kernel_id is None else kernel_id,  # type: ignore[arg-type]
             input_type=input_type,
             output_type=output_type,
             input_queue_size=queue_size if input_queue_size is None else input_queue_size,

@@ -107,6 +107,7 @@ class RingKernelRuntime:
         self._started_at = 0.0
         self._turn = 0
         self._is_closing = False
+        self._closing = threading.Lock()
         self._failure: tuple[str, BaseException] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -142,16 +143,20 @@ class RingKernelRuntime:
             raise self._escalated()
 
     def close(self, timeout: float | None = 30.0) -> None:
-        """Shut down a runtime that has a loop in a thread of its own, and wait for it here."""
-        thread = self._thread
-        if thread is None or threading.current_thread() is thread:
+        """Shut down a runtime that has a loop in a thread of its own, and wait for it here; once is enough."""
+        if threading.current_thread() is self._thread or (self._thread is None and self._loop is not None):
             raise RingError("close() is for a runtime with a loop of its own, from another thread; await shutdown()")
-        try:
-            if self._loop is not None:
-                asyncio.run_coroutine_threadsafe(self.shutdown(timeout=timeout), self._loop).result()
-        finally:
-            thread.join()
-            self._thread = None
+        # A second thread that closes it waits for the first one's end.
+        with self._closing:
+            thread = self._thread
+            if thread is None:
+                return
+            try:
+                if self._loop is not None:
+                    asyncio.run_coroutine_threadsafe(self.shutdown(timeout=timeout), self._loop).result()
+            finally:
+                thread.join()
+                self._thread = None
 
     def launch(self, kernel: str | RingKernel) -> Coroutine[Any, Any, None]:
         """Start a kernel: it runs and accepts messages, and is given none before `activate`.
@@ -378,9 +383,11 @@ class RingKernelRuntime:
     def client(self, kernel_id: str) -> RingClient:
         """A client for threads. Where no event loop runs, the kernel is launched and activated if it is not yet.
 
-        A runtime that was not started gets a loop in a thread of its own.
+        A runtime that was not started gets a loop in a thread of its own; one that was shut down gets none.
         """
         inside = asyncio._get_running_loop() is not None
+        if self._loop is None and self._is_closing:
+            raise RingError(f"no client of {kernel_id!r}: the runtime was shut down; make another one")
         if self._loop is None and not inside:
             self._begin_thread()
         if not inside and kernel_id not in self._actors:
