@@ -7,8 +7,9 @@ import threading
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
-from actors import KINDS, Answer, Ask, make_actor, run
+from actors import KINDS, Answer, Ask, make_actor, run, until
 
 from pygpukit.errors import ActorFailedError, RingError, UndeliveredError
 from pygpukit.ring import KernelState, RingKernelRuntime, ring_kernel
@@ -136,3 +137,156 @@ def test_a_function_that_only_makes_a_coroutine_fails() -> None:
 def test_a_function_without_a_name_needs_an_id() -> None:
     with pytest.raises(RingError, match="kernel_id must be a name, not None"):
         ring_kernel()(functools.partial(print))
+
+
+NO_TIMES = {
+    "nan": (float("nan"), ValueError, "timeout must be seconds or None, not nan"),
+    "bool": (True, TypeError, r"timeout must be seconds or None, not True \(bool\)"),
+    "str": ("1", TypeError, r"timeout must be seconds or None, not '1' \(str\)"),
+}
+
+
+@pytest.mark.parametrize("what", NO_TIMES)
+def test_what_is_no_timeout(what: str) -> None:
+    timeout, error, text = NO_TIMES[what]
+    kernel = make_actor("coroutine").kernel_id
+
+    with RingKernelRuntime() as runtime:
+        client = runtime.client(kernel)
+        for call in (
+            lambda: client.send(Ask(1), timeout),
+            lambda: client.receive(timeout),
+            lambda: client.call(Ask(1), timeout),
+            lambda: client.send_batch([Ask(1)], timeout),
+            lambda: client.receive_batch(1, timeout),
+            lambda: runtime.run(runtime.send(kernel, Ask(1), timeout=timeout)),
+            lambda: runtime.run(runtime.publish("topic", Ask(1), timeout=timeout)),
+            lambda: runtime.run(runtime.receive(kernel, timeout)),
+            lambda: runtime.run(runtime.send_and_receive(kernel, Ask(1), timeout)),
+            lambda: runtime.run(runtime.deactivate(kernel, timeout)),
+            lambda: runtime.run(runtime.terminate(kernel, timeout=timeout)),
+            lambda: runtime.run(runtime.shutdown(timeout=timeout)),
+            lambda: runtime.close(timeout),
+        ):
+            with pytest.raises(error, match=text):
+                call()
+        # Nothing was begun.
+        assert runtime.get_kernel_state(kernel) is KernelState.ACTIVE
+        assert runtime.get_telemetry(kernel).received == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_timeouts_of_actors(kind: str) -> None:
+    found: list[Any] = []
+
+    async def coroutine(ctx: Any) -> None:
+        for timeout in (-1, "1", float("nan")):
+            try:
+                await ctx.receive(timeout)
+            except (TimeoutError, TypeError, ValueError) as error:
+                found.append(type(error))
+        found.append((await ctx.receive(float("inf"))).n)
+
+    def thread(ctx: Any) -> None:
+        for timeout in (-1, "1", float("nan")):
+            try:
+                ctx.receive(timeout)
+            except (TimeoutError, TypeError, ValueError) as error:
+                found.append(type(error))
+        found.append(ctx.receive(float("inf")).n)
+
+    async def main() -> None:
+        kernel = ring_kernel(kernel_id=f"waits-{kind}", input_type=Ask)(coroutine if kind == "coroutine" else thread)
+        async with RingKernelRuntime() as runtime, runtime.kernel_scope(kernel):
+            await until(lambda: len(found) == 3)
+            await runtime.send(kernel.kernel_id, Ask(7))
+
+    run(main())
+    assert found == [TimeoutError, TypeError, ValueError, 7]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_times_without_end_and_in_the_past(kind: str) -> None:
+    kernel = make_actor(kind).kernel_id
+    with RingKernelRuntime() as runtime:
+        client = runtime.client(kernel)
+        for timeout in (float("inf"), 1e300, np.float32(60)):
+            assert client.call(Ask(5), timeout).n == 5
+            assert runtime.run(runtime.send_and_receive(kernel, Ask(6), timeout)).n == 6
+            assert client.send(Ask(7), timeout)
+            assert client.receive(timeout).n == 7
+            assert runtime.run(runtime.send(kernel, Ask(8), timeout=timeout))
+            assert runtime.run(runtime.receive(kernel, timeout)).n == 8
+        for timeout in (-1, -1e300, 0):
+            with pytest.raises(TimeoutError, match=r"sent nothing within 0\.0 s"):
+                client.receive(timeout)
+            with pytest.raises(TimeoutError, match=r"no message came within 0\.0 s"):
+                runtime.run(runtime.receive(kernel, timeout))
+            assert client.send(Ask(9), timeout)
+            assert client.receive(60).n == 9
+        runtime.run(runtime.deactivate(kernel, float("inf")))
+        runtime.run(runtime.terminate(kernel, timeout=float("inf")))
+
+
+def test_sizes_of_batches() -> None:
+    fixed, any_size = make_actor("thread").kernel_id, make_actor("thread", output_type=None).kernel_id
+    with RingKernelRuntime() as runtime:
+        for kernel in (fixed, any_size):
+            client = runtime.client(kernel)
+            client.send_batch([Ask(n) for n in range(3)])
+            assert len(client.receive_batch(0)) == 0
+            assert len(client.receive_batch(np.int64(2))) == 2
+            for n, error in ((-1, ValueError), (1.5, TypeError), (True, TypeError), (None, TypeError)):
+                with pytest.raises(error, match=rf"n must be .*, not {n}"):
+                    client.receive_batch(n)
+            assert len(client.receive_batch(1)) == 1
+
+
+@pytest.mark.parametrize("kernel", [None, 5, b"name"])
+def test_what_is_no_kernel(kernel: Any) -> None:
+    async def main() -> None:
+        async with RingKernelRuntime() as runtime:
+            with pytest.raises(TypeError, match=f"by its id or by what @ring_kernel returned, not by {kernel!r}"):
+                await runtime.launch(kernel)
+            with pytest.raises(TypeError, match="by its id"):
+                await runtime.send(kernel, Ask(1))
+            with pytest.raises(TypeError, match="by its id"):
+                runtime.client(kernel)
+            with pytest.raises(TypeError, match="by its id"):
+                async with runtime.kernel_scope(kernel):
+                    pass
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({"dead_letters": one} for one in (-1, None, 1.5, True)),
+        *({"lease": one} for one in (0, -1, float("nan"), float("inf"), True, "1", None)),
+        *({"time_slice": one} for one in (0, float("nan"), True, "1")),
+        *({"watchdog": one} for one in (0, 0.01, float("nan"), True, "1")),
+        *({"workers": one} for one in (0, 1.5, True)),
+    ],
+    ids=str,
+)
+def test_odd_options_of_a_runtime(options: dict[str, Any]) -> None:
+    [(name, value)] = options.items()
+    with pytest.raises(RingError, match=f"^{name} must be .*, not {value!r}$"):
+        RingKernelRuntime(**options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({"restart_window": one} for one in ("x", None, True, -1, float("nan"), float("inf"))),
+        *({"max_restarts": one} for one in (-1, 1.5, None, True)),
+        *({"dedicated": one} for one in (1, "yes")),
+        *({"escalate": one} for one in (1, None)),
+    ],
+    ids=str,
+)
+def test_odd_options_of_a_kernel(options: dict[str, Any]) -> None:
+    [(name, value)] = options.items()
+    with pytest.raises(RingError, match=f"^{name} of 'odd' must be .*, not {value!r}$"):
+        ring_kernel(kernel_id="odd", **options)(lambda ctx: None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 from pygpukit.errors import RingError
 from pygpukit.ring.actor import Actor
 from pygpukit.ring.delivery import check_input, check_outcome, ended_error
+from pygpukit.ring.limits import check_timeout
 from pygpukit.ring.waiting import ACCEPTED
 
 __all__ = ["RingClient"]
@@ -61,6 +63,7 @@ class RingClient:
         self._check_thread()
         if type(message) is not self._input_type:
             check_input(self._actor, message)
+        timeout = check_timeout(timeout)
         outcome = self._actor.inbox.put(message, timeout)
         return outcome == ACCEPTED or check_outcome(self._actor, outcome, timeout)
 
@@ -75,7 +78,7 @@ class RingClient:
             If the kernel has ended and nothing is left.
         """
         self._check_thread()
-        outbox = self._actor.outbox
+        outbox, timeout = self._actor.outbox, check_timeout(timeout)
         message = outbox.get(timeout)
         if message is None:
             if outbox.is_finished:
@@ -97,7 +100,7 @@ class RingClient:
             self._check_thread()
         if type(message) is not self._input_type:
             check_input(self._actor, message)
-        return self._call(message, timeout)
+        return self._call(message, None if timeout is None else check_timeout(timeout))
 
     def send_batch(self, messages: Sequence[Any] | np.ndarray[Any, Any], timeout: float | None = None) -> int:
         """Send many messages, a list or a structured array of the input type's dtype.
@@ -108,6 +111,7 @@ class RingClient:
             How many were sent. Fewer than all when the time was over or the mailbox is full and rejects.
         """
         self._check_thread()
+        timeout = check_timeout(timeout)
         if isinstance(messages, np.ndarray):
             sent = self._actor.send_array(messages, timeout)
         else:
@@ -128,6 +132,12 @@ class RingClient:
             A structured array when the output type has a fixed layout, else a list.
         """
         self._check_thread()
+        timeout = check_timeout(timeout)
+        if isinstance(n, bool) or not hasattr(n, "__index__"):
+            raise TypeError(f"n must be an int, not {n!r} ({type(n).__name__})")
+        n = operator.index(n)
+        if n < 0:
+            raise ValueError(f"n must be at least 0, not {n}")
         output_type = self._actor.kernel.output_type
         if output_type is not None and output_type.is_fixed:
             return self._actor.receive_array(n, timeout)

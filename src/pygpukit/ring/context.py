@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pygpukit._pygpukit_rust import ContextBase
 from pygpukit.errors import MailboxFullError
+from pygpukit.ring.limits import check_timeout
 from pygpukit.ring.waiting import (
     ACCEPTED,
     AWAITED,
@@ -123,7 +124,7 @@ class CoroutineContext(KernelContext):
                     raise
                 message = self._get_or_wait(self._loop)
         else:
-            message = await next_message(self._inbox, timeout)
+            message = await next_message(self._inbox, check_timeout(timeout))
         if message is None:
             raise ActorExit
         self.current = message
@@ -190,7 +191,7 @@ class ThreadContext(KernelContext):
 
     def receive(self, timeout: float | None = None) -> Any:
         """The next message, as in a coroutine, but without ``await``."""
-        message = self._inbox.get(timeout)
+        message = self._inbox.get(check_timeout(timeout))
         if message is None:
             if self._inbox.is_finished:
                 raise ActorExit

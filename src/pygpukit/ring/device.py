@@ -14,6 +14,7 @@ from pygpukit.core.device import Device, current_device, device, get_device_info
 from pygpukit.errors import ActorFailedError, RingError
 from pygpukit.jit import jit
 from pygpukit.ring.kernel import RingKernel
+from pygpukit.ring.limits import MOST_SECONDS, is_number
 from pygpukit.ring.memory import DeviceMemory, MappedMemory, Piece, power_of_two
 from pygpukit.ring.message import require_fixed
 from pygpukit.ring.program import HEADER_WORDS, MOST_BYTES, Handler, Program
@@ -41,9 +42,6 @@ _SHORTEST_WATCHDOG = 0.1
 # Words by which the device tells of handlers that do not return, one a block; more than any device has.
 _ALARMS = 1 << 14
 
-# What the device counts in nanoseconds.
-_MOST_SECONDS = 1e9
-
 
 @dataclass(frozen=True)
 class RingOptions:
@@ -69,7 +67,7 @@ class RingOptions:
             value = getattr(self, name)
             if value is None and name != "lease":
                 continue
-            if not isinstance(value, int | float) or not 0 < value < _MOST_SECONDS or value < least:
+            if not is_number(value) or not 0 < value < MOST_SECONDS or value < least:
                 rule = f"at least {least:g} seconds" if least else "seconds above 0"
                 raise RingError(f"{name} must be {rule}, not {value!r}")
 

@@ -18,6 +18,7 @@ from pygpukit.ring.device import DeviceRing, Place
 from pygpukit.ring.device_mailbox import OUTCOMES, DeviceInbox, DeviceOutbox
 from pygpukit.ring.device_tier import DeviceTier
 from pygpukit.ring.kernel import RingKernel
+from pygpukit.ring.limits import end_of, left_of, part_of
 from pygpukit.ring.message import Message
 from pygpukit.ring.post import Post
 from pygpukit.ring.states import KernelState
@@ -213,10 +214,10 @@ class DeviceActor:
             return np.empty(0, self._output.dtype)
         rows = np.empty(n, self._output.dtype)
         flat = rows.view(np.uint8).reshape(n, -1)
-        until = None if timeout is None else time.monotonic() + timeout
+        until = end_of(timeout)
         count = 0
         while count < n:
-            left = 0.05 if until is None else min(0.05, max(0.0, until - time.monotonic()))
+            left = part_of(until, 0.05)
             try:
                 got = self.link.receive_into(self.place.index, flat[count:], rows.itemsize, left)
             except DeviceError:
@@ -225,7 +226,7 @@ class DeviceActor:
                     break
                 raise ended_error(self) from None
             count += got
-            if not got and (self.outbox.is_finished or (until is not None and time.monotonic() >= until)):
+            if not got and (self.outbox.is_finished or left_of(until) == 0.0):
                 break
         return rows[:count]
 

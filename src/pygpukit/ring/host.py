@@ -20,6 +20,7 @@ from pygpukit.ring.actor import Actor
 from pygpukit.ring.context import ActorExit, CoroutineContext, KernelContext, ThreadContext
 from pygpukit.ring.delivery import check_outcome, ended_error
 from pygpukit.ring.kernel import RingKernel
+from pygpukit.ring.limits import end_of, left_of
 from pygpukit.ring.message import require_fixed
 from pygpukit.ring.post import Post
 from pygpukit.ring.states import KernelState
@@ -97,8 +98,7 @@ class HostActor:
     async def deactivate(self, timeout: float | None) -> None:
         """Hold its messages back, and wait until it comes for one."""
         self.inbox.pause()
-        until = None if timeout is None else self._loop.time() + timeout
-        if not await woken(self.inbox, self.inbox.await_parked, until):
+        if not await woken(self.inbox, self.inbox.await_parked, end_of(timeout)):
             self.inbox.resume()
             raise TimeoutError(
                 f"{self.kernel.kernel_id!r} did not come to ctx.receive() or ctx.wait_active() within {timeout} s; "
@@ -127,14 +127,14 @@ class HostActor:
     def call(self, message: Any, timeout: float | None) -> Any:
         """Send a message and wait for its answer, in this thread."""
         kernel_id = self.kernel.kernel_id
-        until = None if timeout is None else time.monotonic() + timeout
+        until = end_of(timeout)
         number = message._call()
         slot = self.post.expect_here(kernel_id, number)
         try:
             outcome = self.inbox.put(message, timeout)
             if outcome != ACCEPTED:
                 check_outcome(self, outcome, timeout)
-            answer = slot.get(None if until is None else max(0.0, until - time.monotonic()))
+            answer = slot.get(left_of(until))
         finally:
             self.post.forget(number)
         if answer is None:

@@ -11,6 +11,7 @@ from itertools import islice
 from typing import Any, overload
 
 from pygpukit.errors import RingError
+from pygpukit.ring.limits import MOST_SECONDS, is_number
 from pygpukit.ring.message import Message
 from pygpukit.ring.states import Backpressure
 
@@ -21,8 +22,8 @@ _kernels: dict[str, RingKernel] = {}
 
 _LARGEST_QUEUE = 1 << 24
 
-# Seconds between the ticks of a timer.
-_SHORTEST, _LONGEST = 1e-6, 1e9
+# Seconds between the ticks of a timer, at least.
+_SHORTEST = 1e-6
 
 # Ids that an error names.
 _LISTED = 20
@@ -66,10 +67,15 @@ class RingKernel:
         self._check_range("max_restarts", 0, 1 << 31)
         if self.restart not in ("never", "on_failure"):
             raise RingError(f"restart of {self.kernel_id!r} must be 'never' or 'on_failure', not {self.restart!r}")
-        if not self.restart_window > 0:
+        if not is_number(self.restart_window) or not 0 < self.restart_window <= MOST_SECONDS:
             raise RingError(
-                f"restart_window of {self.kernel_id!r} must be seconds above 0, not {self.restart_window!r}"
+                f"restart_window of {self.kernel_id!r} must be seconds above 0 and at most {MOST_SECONDS:g}, not "
+                f"{self.restart_window!r}"
             )
+        for name, allowed in (("dedicated", (None, True, False)), ("escalate", (True, False))):
+            if not any(getattr(self, name) is one for one in allowed):
+                named = ", ".join(map(str, allowed))
+                raise RingError(f"{name} of {self.kernel_id!r} must be one of {named}, not {getattr(self, name)!r}")
         for name in ("input_type", "output_type"):
             given = getattr(self, name)
             if given is not None and not (isinstance(given, type) and issubclass(given, Message)):
@@ -102,8 +108,7 @@ class RingKernel:
                 f"{self.kernel_id!r} is a host actor and has no timer: leave out every={every!r}, and let "
                 "ctx.receive(timeout) raise TimeoutError when it is time"
             )
-        is_number = isinstance(every, int | float) and not isinstance(every, bool)
-        if not is_number or not _SHORTEST <= every <= _LONGEST:  # type: ignore[operator]
+        if not is_number(every) or not _SHORTEST <= every <= MOST_SECONDS:  # type: ignore[operator]
             raise RingError(f"every of {self.kernel_id!r} must be seconds from 1e-6 to 1e9, not {every!r}")
 
     def _check_range(self, name: str, low: int, high: int) -> None:
@@ -268,14 +273,21 @@ def ring_kernel(
     return decorate
 
 
-def find_kernel(kernel_id: str) -> RingKernel:
-    """The kernel of an id.
+def find_kernel(kernel_id: str | RingKernel) -> RingKernel:
+    """The kernel of an id; a kernel is its own.
 
     Raises
     ------
     RingError
         If there is none; the text lists those there are, the first ones of many.
     """
+    if isinstance(kernel_id, RingKernel):
+        return kernel_id
+    if not isinstance(kernel_id, str):
+        raise TypeError(
+            f"a ring kernel is named by its id or by what @ring_kernel returned, not by {kernel_id!r} "
+            f"({type(kernel_id).__name__})"
+        )
     with _lock:
         found = _kernels.get(kernel_id)
         if found is not None:

@@ -22,6 +22,7 @@ from pygpukit.ring.device_actor import DeviceActor
 from pygpukit.ring.device_tier import DeviceTier
 from pygpukit.ring.host import CoroutineActor, ThreadActor
 from pygpukit.ring.kernel import RingKernel, find_kernel
+from pygpukit.ring.limits import check_timeout, end_of, left_of
 from pygpukit.ring.loops import new_loop, start_loop
 from pygpukit.ring.post import DeadLetter, Post
 from pygpukit.ring.states import KernelState, check_transition
@@ -94,6 +95,8 @@ class RingKernelRuntime:
     ) -> None:
         if isolation not in (None, "process"):
             raise RingError(f"isolation must be None or 'process', not {isolation!r}")
+        if type(dead_letters) is not int or dead_letters < 0:
+            raise RingError(f"dead_letters must be an int of at least 0, not {dead_letters!r}")
         self._post = Post(dead_letters)
         self._topics = Topics(self._post)
         options = RingOptions(sms, workers, lease, time_slice, watchdog)
@@ -130,10 +133,11 @@ class RingKernelRuntime:
         ActorFailedError
             If a kernel that escalates has failed.
         """
+        limit = check_timeout(timeout)
         if self._loop is None:
             return
         try:
-            await self._in_loop(lambda: self._shutdown(drain, timeout))
+            await self._in_loop(lambda: self._shutdown(drain, limit))
         finally:
             loop, self._loop = self._loop, None
             _live.discard(self)
@@ -146,6 +150,7 @@ class RingKernelRuntime:
         """Shut down a runtime that has a loop in a thread of its own, and wait for it here; once is enough."""
         if threading.current_thread() is self._thread or (self._thread is None and self._loop is not None):
             raise RingError("close() is for a runtime with a loop of its own, from another thread; await shutdown()")
+        timeout = check_timeout(timeout)
         # A second thread that closes it waits for the first one's end.
         with self._closing:
             thread = self._thread
@@ -180,7 +185,7 @@ class RingKernelRuntime:
         if self._tier.is_made:
             return None
         try:
-            spec = find_kernel(kernel) if isinstance(kernel, str) else kernel
+            spec = find_kernel(kernel)
         except RingError:
             # The launch says so.
             return None
@@ -202,7 +207,8 @@ class RingKernelRuntime:
             If it did not come there in time; it is active as before.
         """
         actor = self._checked(kernel_id, "deactivate")
-        await self._in_loop(lambda: actor.deactivate(timeout))
+        limit = check_timeout(timeout)
+        await self._in_loop(lambda: actor.deactivate(limit))
 
     async def reactivate(self, kernel_id: str) -> None:
         """Give a deactivated kernel its messages again."""
@@ -224,7 +230,8 @@ class RingKernelRuntime:
             Seconds it has. A coroutine is cancelled then; a thread cannot be, and the error says so.
         """
         actor = self._checked(kernel_id, "terminate")
-        await self._in_loop(lambda: actor.terminate(drain, timeout))
+        limit = check_timeout(timeout)
+        await self._in_loop(lambda: actor.terminate(drain, limit))
 
     async def send(
         self,
@@ -255,6 +262,8 @@ class RingKernelRuntime:
         bool
             True when it was accepted; False when it was dropped, as the policy says.
         """
+        if timeout is not None:
+            timeout = check_timeout(timeout)
         # Before it is accepted: a sender that is cancelled here has sent nothing.
         self._turn += 1
         if not self._turn & _LAST_OF_BURST:
@@ -291,6 +300,7 @@ class RingKernelRuntime:
             How many accepted it. For the others there are dead letters.
         """
         self._running_loop()
+        timeout = check_timeout(timeout)
         if self._is_closing:
             raise RingError(f"the runtime is shutting down, and takes no more messages for the topic {topic!r}")
         self._turn += 1
@@ -308,6 +318,8 @@ class RingKernelRuntime:
         RingError
             If the kernel has ended and nothing is left; `ActorFailedError` if it failed.
         """
+        if timeout is not None:
+            timeout = check_timeout(timeout)
         try_get, actor = self._receivers.get(kernel_id) or self._receiver(kernel_id)
         message = try_get()
         if message is None:
@@ -340,6 +352,8 @@ class RingKernelRuntime:
         ActorFailedError
             If the kernel failed.
         """
+        if timeout is not None:
+            timeout = check_timeout(timeout)
         actor = self._actors.get(kernel_id) or self._launched(kernel_id)
         if type(message) is not actor.kernel.input_type:
             check_input(actor, message)
@@ -371,7 +385,7 @@ class RingKernelRuntime:
         str
             The kernel's id.
         """
-        kernel_id = kernel if isinstance(kernel, str) else kernel.kernel_id
+        kernel_id = find_kernel(kernel).kernel_id
         await self.launch(kernel)
         await self.activate(kernel_id)
         try:
@@ -565,7 +579,7 @@ class RingKernelRuntime:
         return self._launched(kernel_id)
 
     async def _launch(self, kernel: str | RingKernel, where: Device | None) -> None:
-        spec = find_kernel(kernel) if isinstance(kernel, str) else kernel
+        spec = find_kernel(kernel)
         if self._failure is not None:
             raise self._escalated()
         if self._is_closing:
@@ -619,9 +633,9 @@ class RingKernelRuntime:
         self._tier.stop_timers()
         others = [task for task in self._tasks if task is not asyncio.current_task()]
         await asyncio.gather(*others, return_exceptions=True)
-        until = None if timeout is None else time.monotonic() + timeout
+        until = end_of(timeout)
         # What is being launched comes up first, so that it can end.
-        while any(actor.state is KernelState.CREATED for actor in self._actors.values()) and not _is_over(until):
+        while any(actor.state is KernelState.CREATED for actor in self._actors.values()) and left_of(until) != 0.0:
             await asyncio.sleep(0.001)
         if drain and len(self._actors) > 1:
             # Those that only make messages end first; else the others would never be done. Device actors only answer.
@@ -636,7 +650,7 @@ class RingKernelRuntime:
             await self._tier.close()
 
     async def _end_actors(self, actors: list[Actor], drain: bool, until: float | None) -> None:
-        left = None if until is None else max(_GRACE, until - time.monotonic())
+        left = None if until is None else max(_GRACE, left_of(until) or 0.0)
         ends = (actor.terminate(drain, left) for actor in actors if not actor.state.is_over)
         for end in await asyncio.gather(*ends, return_exceptions=True):
             if isinstance(end, BaseException):
@@ -645,7 +659,7 @@ class RingKernelRuntime:
     async def _settle(self, until: float | None) -> None:
         """Wait until no actor has anything left that it may send to another; then they can end in any order."""
         pause = 0.001
-        while until is None or time.monotonic() < until:
+        while left_of(until) != 0.0:
             open_actors = [actor for actor in self._actors.values() if actor.state.is_open]
             for actor in open_actors:
                 if actor.state is not KernelState.ACTIVE:
@@ -655,10 +669,6 @@ class RingKernelRuntime:
                 return
             await asyncio.sleep(pause)
             pause = min(2 * pause, 0.05)
-
-
-def _is_over(until: float | None) -> bool:
-    return until is not None and time.monotonic() >= until
 
 
 @atexit.register

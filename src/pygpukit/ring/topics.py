@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import suppress
 from typing import Any
 
 from pygpukit._pygpukit_rust import MessageBase
 from pygpukit.errors import ActorFailedError, MessageError
 from pygpukit.ring.actor import Actor
+from pygpukit.ring.limits import end_of, left_of
 from pygpukit.ring.post import Post
 from pygpukit.ring.waiting import ACCEPTED, CLOSED, DROPPED, FULL, put_message
 
@@ -42,12 +42,12 @@ class Topics:
 
     async def publish(self, topic: str, message: Any, by: str | None = None, timeout: float | None = None) -> int:
         """Send a message to all subscribers; how many accepted it."""
-        until = None if timeout is None else time.monotonic() + timeout
+        until = end_of(timeout)
         count, full = self._give(topic, message, by)
         for actor, one in full:
             outcome = CLOSED
             with suppress(ActorFailedError):
-                outcome = await put_message(actor.inbox, one, _left(until))
+                outcome = await put_message(actor.inbox, one, left_of(until))
             count += self._is_accepted(topic, actor, one, by, outcome)
         return count
 
@@ -86,10 +86,6 @@ class Topics:
             sender = "" if by is None else f" by {by!r}"
             self._post.dead(actor.kernel.kernel_id, message, "rejected", f"published to {topic!r}{sender}")
         return outcome == ACCEPTED
-
-
-def _left(until: float | None) -> float | None:
-    return None if until is None else max(0.0, until - time.monotonic())
 
 
 def _takes(actor: Actor, message: Any) -> bool:
