@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from actors import KINDS, Answer, Ask, make_actor, run
+from actors import KINDS, Answer, Ask, make_actor, run, until
 
 import pygpukit as gp
 from pygpukit.errors import ActorFailedError, MessageError, RingError
@@ -162,6 +162,33 @@ def test_calls_of_threads_end_when_the_actor_fails() -> None:
         client.send(Ask(1))
         thread.join(90)
         assert "ZeroDivisionError" in str(errors[0])
+
+
+def test_an_answer_on_its_way_to_a_loop_is_late_too() -> None:
+    asked, answered = threading.Event(), threading.Event()
+
+    @ring_kernel(kernel_id="on-its-way", input_type=Ask, output_type=Answer)
+    def thread(ctx: Any) -> None:
+        while not ctx.should_terminate:
+            one = ctx.receive()
+            asked.wait(60)
+            ctx.send(Answer(one.n))
+            answered.set()
+
+    async def main() -> None:
+        async with RingKernelRuntime() as runtime, runtime.kernel_scope(thread) as kernel:
+            call = asyncio.ensure_future(runtime.send_and_receive(kernel, Ask(5)))
+            await asyncio.sleep(0)
+            # The loop does nothing meanwhile, so that it finds the answer after the end of the call.
+            asked.set()
+            assert answered.wait(60)
+            call.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await call
+            await until(lambda: len(runtime.dead_letters()) == 1)
+            assert [(one.message.n, one.reason) for one in runtime.dead_letters()] == [(5, "late_answer")]
+
+    run(main())
 
 
 def test_run_is_for_threads() -> None:

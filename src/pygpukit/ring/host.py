@@ -138,6 +138,9 @@ class HostActor:
         finally:
             self.post.forget(number)
         if answer is None:
+            # It may have come in the moment of giving up.
+            answer = slot.try_get()
+        if answer is None:
             raise TimeoutError(f"{kernel_id!r} did not answer within {timeout} s")
         if isinstance(answer, BaseException):
             raise answer

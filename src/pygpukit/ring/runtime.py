@@ -371,6 +371,9 @@ class RingKernelRuntime:
                     answer = await future
                 return answer
         except TimeoutError:
+            if future.done() and not future.cancelled():
+                # It came in the moment of giving up.
+                return future.result()
             raise TimeoutError(f"{kernel_id!r} did not answer within {timeout} s") from None
         finally:
             actor.expect(-1)
