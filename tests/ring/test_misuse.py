@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -290,3 +291,46 @@ def test_odd_options_of_a_kernel(options: dict[str, Any]) -> None:
     [(name, value)] = options.items()
     with pytest.raises(RingError, match=f"^{name} of 'odd' must be .*, not {value!r}$"):
         ring_kernel(kernel_id="odd", **options)(lambda ctx: None)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_message_in_many_calls(kind: str) -> None:
+    async def main() -> None:
+        first, second = (make_actor(kind, make).kernel_id for make in (None, lambda one: Answer(-one.n)))
+        asked = Ask(3, priority=7, deadline=1e6)
+        async with RingKernelRuntime() as runtime, runtime.kernel_scope(first), runtime.kernel_scope(second):
+            calls = [runtime.send_and_receive(one, asked, timeout=60) for one in (first, second, first, second)]
+            answers = await asyncio.gather(*calls)
+            assert [answer.n for answer in answers] == [3, -3, 3, -3]
+            assert len({answer.correlation_id for answer in answers}) == 4
+            assert answers[0].correlation_id == asked.message_id
+            client = runtime.client(first)
+            found = await asyncio.gather(*(asyncio.to_thread(client.call, asked, 60) for _ in range(8)))
+            assert len({answer.correlation_id for answer in found}) == 8
+            # One that was called with can be sent as well, and what comes of it is nobody's answer.
+            assert await runtime.send(first, asked)
+            assert await asyncio.to_thread(client.send, asked)
+            assert await asyncio.to_thread(client.send_batch, [asked, Ask(4)]) == 2
+            got = [(await runtime.receive(first, timeout=60)).n for _ in range(4)]
+            assert got == [3, 3, 3, 4]
+            assert runtime.dead_letters() == []
+
+    run(main())
+
+
+def test_a_call_is_not_answered_by_an_earlier_one() -> None:
+    go = threading.Event()
+
+    def wait(one: Any) -> Answer:
+        go.wait(60)
+        return Answer(one.n)
+
+    asked = Ask(1)
+    with RingKernelRuntime() as runtime:
+        client = runtime.client(make_actor("thread", wait).kernel_id)
+        with pytest.raises(TimeoutError, match="did not answer"):
+            client.call(asked, timeout=0.01)
+        go.set()
+        answer = client.call(asked, timeout=60)
+    assert answer.correlation_id != asked.message_id
+    assert [letter.reason for letter in runtime.dead_letters()] == ["late_answer"]

@@ -383,7 +383,7 @@ impl RingLink {
         Ok((done, fate(sent)))
     }
 
-    /// Send a message, whose bytes are the payload, and wait for the answer. The bytes of an answer of this kind; else what
+    /// Send a message that is a call, whose bytes are the payload, and wait for the answer. The bytes of an answer of this kind; else what
     /// became of it, as `send`, 4 if it came back as a dead letter, or 5 if the answer has not come; and the answer or the
     /// letter.
     fn ask<'py>(
@@ -396,7 +396,7 @@ impl RingLink {
         kind: u32,
     ) -> PyResult<Bound<'py, PyAny>> {
         let deadline = message.deadline_ns();
-        let header = self.header(actor, message.begin_call(), CALL, message.priority())?;
+        let header = self.header(actor, message.id(), CALL, message.priority())?;
         let timeout = seconds(timeout)?;
         let (sent, reply) = detached(py, || {
             let deadline = if deadline == NEVER { 0 } else { deadline };

@@ -13,6 +13,7 @@ from pygpukit.errors import RingError
 from pygpukit.ring.actor import Actor
 from pygpukit.ring.delivery import check_input, check_outcome, ended_error
 from pygpukit.ring.limits import check_timeout
+from pygpukit.ring.post import CALL
 from pygpukit.ring.waiting import ACCEPTED
 
 __all__ = ["RingClient"]
@@ -64,6 +65,8 @@ class RingClient:
         if type(message) is not self._input_type:
             check_input(self._actor, message)
         timeout = check_timeout(timeout)
+        if message._flags & CALL:
+            message = message._copy()
         outcome = self._actor.inbox.put(message, timeout)
         return outcome == ACCEPTED or check_outcome(self._actor, outcome, timeout)
 
@@ -118,7 +121,8 @@ class RingClient:
             for message in messages:
                 if type(message) is not self._input_type:
                     check_input(self._actor, message)
-            sent, _ = self._actor.inbox.put_many(messages, timeout)
+            each = [one._copy() if one._flags & CALL else one for one in messages]
+            sent, _ = self._actor.inbox.put_many(each, timeout)
         if sent < len(messages) and not self._actor.state.is_open:
             raise ended_error(self._actor)
         return sent

@@ -114,6 +114,9 @@ class DeviceActor:
         """Send a message and wait for its answer, in this thread."""
         if self.state is not KernelState.ACTIVE:
             timeout = self._open_within(timeout)
+        if not message._call():
+            message = message._copy()
+            message._call()
         # The way of every round trip: as `packed` and `_answer`, without their frames.
         try:
             payload = message._packed() if type(message) is self._input else self.packed(message)

@@ -129,6 +129,9 @@ class HostActor:
         kernel_id = self.kernel.kernel_id
         until = end_of(timeout)
         number = message._call()
+        if not number:
+            message = message._copy()
+            number = message._call()
         slot = self.post.expect_here(kernel_id, number)
         try:
             outcome = self.inbox.put(message, timeout)

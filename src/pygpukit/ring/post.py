@@ -12,7 +12,10 @@ from typing import Any
 from pygpukit._pygpukit_rust import RingQueue
 from pygpukit.errors import RingError, UndeliveredError
 
-__all__ = ["DeadLetter", "Post"]
+__all__ = ["CALL", "DeadLetter", "Post"]
+
+CALL = 1
+"""Flag of a message whose sender waits for its answer."""
 
 
 @dataclass(frozen=True)

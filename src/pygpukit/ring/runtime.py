@@ -24,7 +24,7 @@ from pygpukit.ring.host import CoroutineActor, ThreadActor
 from pygpukit.ring.kernel import RingKernel, find_kernel
 from pygpukit.ring.limits import check_timeout, end_of, left_of
 from pygpukit.ring.loops import new_loop, start_loop
-from pygpukit.ring.post import DeadLetter, Post
+from pygpukit.ring.post import CALL, DeadLetter, Post
 from pygpukit.ring.states import KernelState, check_transition
 from pygpukit.ring.telemetry import KernelTelemetry
 from pygpukit.ring.topics import Topics
@@ -271,6 +271,8 @@ class RingKernelRuntime:
         input_type, try_put, actor = self._senders.get(kernel_id) or self._sender(kernel_id)
         if type(message) is not input_type:
             check_input(actor, message)
+        if message._flags & CALL:
+            message = message._copy()
         if priority is not None:
             message.priority = priority
         if deadline is not None:
@@ -360,13 +362,22 @@ class RingKernelRuntime:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
         number = message._call()
+        if not number:
+            # The answer to another call with it is still to come, or was: this one is a message of its own.
+            message = message._copy()
+            number = message._call()
         self._post.expect(kernel_id, number, future, loop)
         actor.expect(1)
         try:
             async with asyncio.timeout(timeout) if timeout is not None else nullcontext():
                 answer = actor.try_call(message)
                 if answer is None:
-                    await self.send(kernel_id, message)
+                    _, try_put, to = self._senders.get(kernel_id) or self._sender(kernel_id)
+                    outcome = try_put(message)
+                    if outcome == FULL:
+                        outcome = await put_message(to.inbox, message)
+                    if outcome != ACCEPTED:
+                        check_outcome(to, outcome, None)
                 if answer is None or answer is SENT:
                     answer = await future
                 return answer

@@ -5,10 +5,10 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
-from pygpukit._pygpukit_rust import MessageBase
 from pygpukit.errors import ActorFailedError, MessageError
 from pygpukit.ring.actor import Actor
 from pygpukit.ring.limits import end_of, left_of
+from pygpukit.ring.message import Message
 from pygpukit.ring.post import Post
 from pygpukit.ring.waiting import ACCEPTED, CLOSED, DROPPED, FULL, put_message
 
@@ -63,13 +63,13 @@ class Topics:
 
     def _give(self, topic: str, message: Any, by: str | None) -> tuple[int, list[tuple[Actor, Any]]]:
         """Give a message to all that have room; how many accepted it, and those that have to be waited for."""
-        if not isinstance(message, MessageBase):
+        if not isinstance(message, Message):
             raise MessageError(f"messages are published, not {message!r} ({type(message).__name__}); use @message")
         count, full = 0, []
         for actor in list(self._actors.get(topic, {}).values()):
             if actor.kernel.kernel_id == by or not actor.state.is_open or not _takes(actor, message):
                 continue
-            one = _copy(message)
+            one = message._copy()
             outcome = CLOSED
             # One that was lost a moment ago is no subscriber any more, and the others are to get it.
             with suppress(ActorFailedError):
@@ -93,15 +93,3 @@ def _takes(actor: Actor, message: Any) -> bool:
     if actor.kernel.kind == "device":
         return type(message) is expected
     return expected is None or isinstance(message, expected)
-
-
-def _copy(message: Any) -> Any:
-    """The same fields with a header of its own: a number, and nobody who waits for an answer."""
-    cls: Any = type(message)
-    one = cls.__new__(cls)
-    for name in message._kinds:
-        setattr(one, name, getattr(message, name))
-    one.priority, one.correlation_id = message.priority, message.correlation_id
-    if message.deadline is not None:
-        one.deadline = message.deadline
-    return one

@@ -118,7 +118,7 @@ class WorkerLink:
 
     def ask(self, actor: int, message: Any, payload: bytes, timeout: float | None, kind: int) -> Any:
         """Send a message and wait for the answer: its bytes if it is of this kind, else what became of it and parts."""
-        number = message._call()
+        number = message.message_id
         until = end_of(timeout)
         slot: queue.SimpleQueue[Any] = queue.SimpleQueue()
         with self.lock:
