@@ -62,9 +62,10 @@ class KernelContext(ContextBase):
         if other is None:
             actor.post.dead(to, message, "unknown_destination", f"sent by {self.kernel_id!r}")
             return None
-        expected = other.kernel.input_type
-        if expected is not None and not isinstance(message, expected):
-            actor.post.dead(to, message, "wrong_type", f"{to!r} takes {expected.__name__}")
+        if not other.kernel.takes(message):
+            expected = other.kernel.input_type
+            name = "messages" if expected is None else expected.__name__
+            actor.post.dead(to, message, "wrong_type", f"{to!r} takes {name}")
             return None
         return other.inbox
 

@@ -72,7 +72,7 @@ class DeviceActor:
         self._misses = self._pause = 0
         self._tier = tier
         self._escalate = escalate
-        self._input, self._output = kernel.input_type, kernel.output_type
+        self._output = kernel.output_type
         self._launched_at = self._ended_at = 0.0
         self._index = 0
         self._expected = 0
@@ -85,11 +85,6 @@ class DeviceActor:
 
     def packed(self, message: Any) -> bytes:
         """A message's bytes."""
-        if type(message) is not self.kernel.input_type:
-            raise MessageError(
-                f"{self.kernel.kernel_id!r} runs on the device and takes exactly {self.kernel.input_type.__name__}, "  # type: ignore[union-attr]
-                f"not {type(message).__name__}"
-            )
         try:
             packed: bytes = message._packed()
             return packed
@@ -119,7 +114,7 @@ class DeviceActor:
             message._call()
         # The way of every round trip: as `packed` and `_answer`, without their frames.
         try:
-            payload = message._packed() if type(message) is self._input else self.packed(message)
+            payload = message._packed()
         except Exception:
             payload = self.packed(message)
         found = self.link.ask(self._index, message, payload, timeout, self._output_id)

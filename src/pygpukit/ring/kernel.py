@@ -123,6 +123,12 @@ class RingKernel:
             return "device"
         return "coroutine" if inspect.iscoroutinefunction(_called(self.function)) else "thread"
 
+    def takes(self, message: Any) -> bool:
+        """May it be sent this? Host actors take instances of subclasses too; handlers on the device know one layout."""
+        if self.device == "gpu":
+            return type(message) is self.input_type
+        return isinstance(message, self.input_type or Message)
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.function(*args, **kwargs)
 

@@ -67,7 +67,7 @@ class Topics:
             raise MessageError(f"messages are published, not {message!r} ({type(message).__name__}); use @message")
         count, full = 0, []
         for actor in list(self._actors.get(topic, {}).values()):
-            if actor.kernel.kernel_id == by or not actor.state.is_open or not _takes(actor, message):
+            if actor.kernel.kernel_id == by or not actor.state.is_open or not actor.kernel.takes(message):
                 continue
             one = message._copy()
             outcome = CLOSED
@@ -86,10 +86,3 @@ class Topics:
             sender = "" if by is None else f" by {by!r}"
             self._post.dead(actor.kernel.kernel_id, message, "rejected", f"published to {topic!r}{sender}")
         return outcome == ACCEPTED
-
-
-def _takes(actor: Actor, message: Any) -> bool:
-    expected = actor.kernel.input_type
-    if actor.kernel.kind == "device":
-        return type(message) is expected
-    return expected is None or isinstance(message, expected)
