@@ -334,6 +334,13 @@ class DeviceActor:
             if not is_restarted:
                 self._end(KernelState.FAILED)
 
+    def abandon(self, error: BaseException) -> None:
+        """It runs in the process that this one was forked from."""
+        self.state, self.error = KernelState.FAILED, error
+        # What they lead to is the other process's, and the same memory.
+        for name in ("link", "place"):
+            self.__dict__.pop(name, None)
+
     def _end(self, state: KernelState) -> None:
         self.state = state
         self._ended_at = time.monotonic()

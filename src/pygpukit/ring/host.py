@@ -211,6 +211,14 @@ class HostActor:
             last_error=None if self.error is None else f"{type(self.error).__name__}: {self.error}",
         )
 
+    def abandon(self, error: BaseException) -> None:
+        """It runs in the process that this one was forked from."""
+        # Without the lock, which a thread that is not here may have.
+        self.state, self.error = KernelState.FAILED, error
+        for mailbox in (self.inbox, self.outbox):
+            mailbox.close()
+            mailbox.discard()
+
     def _start(self) -> None:
         raise RingError("a host actor is a coroutine or a thread")
 

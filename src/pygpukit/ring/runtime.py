@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import atexit
 import threading
 import time
-import weakref
 from asyncio import Future
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, nullcontext
 from typing import Any, TypeVar
 
 from pygpukit.core.device import Device
-from pygpukit.errors import ActorFailedError, RingError
+from pygpukit.errors import ActorFailedError, ForkError, RingError
+from pygpukit.ring import ends
 from pygpukit.ring.actor import SENT, Actor
 from pygpukit.ring.client import RingClient
 from pygpukit.ring.delivery import check_input, check_outcome, ended_error
@@ -26,7 +25,7 @@ from pygpukit.ring.limits import check_timeout, end_of, left_of
 from pygpukit.ring.loops import new_loop, start_loop
 from pygpukit.ring.post import CALL, DeadLetter, Post
 from pygpukit.ring.states import KernelState, check_transition
-from pygpukit.ring.telemetry import KernelTelemetry
+from pygpukit.ring.telemetry import KernelTelemetry, summed_up
 from pygpukit.ring.topics import Topics
 from pygpukit.ring.waiting import ACCEPTED, BURST, FULL, next_message, put_message
 
@@ -38,8 +37,6 @@ _LAST_OF_BURST = BURST - 1
 
 # Seconds that actors have to end even when the time for draining is over.
 _GRACE = 0.1
-
-_live: weakref.WeakSet[RingKernelRuntime] = weakref.WeakSet()
 
 
 class RingKernelRuntime:
@@ -112,6 +109,7 @@ class RingKernelRuntime:
         self._is_closing = False
         self._closing = threading.Lock()
         self._failure: tuple[str, BaseException] | None = None
+        self._fork: ForkError | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def start(self) -> None:
@@ -140,7 +138,7 @@ class RingKernelRuntime:
             await self._in_loop(lambda: self._shutdown(drain, limit))
         finally:
             loop, self._loop = self._loop, None
-            _live.discard(self)
+            ends.forget(self)
             if self._thread is not None and loop is not None:
                 loop.call_soon_threadsafe(loop.stop)
         if self._failure is not None:
@@ -456,16 +454,8 @@ class RingKernelRuntime:
 
     def get_summary(self) -> dict[str, Any]:
         """Sums over all kernels: states, messages, restarts, dead letters by reason, uptime."""
-        all_telemetry = self.get_all_telemetry().values()
-        states = [one.state.name for one in all_telemetry]
-        summed = ("received", "processed", "failed", "sent", "rejected", "dropped", "displaced", "expired", "discarded")
         return {
-            "kernels": len(states),
-            "states": {name: states.count(name) for name in dict.fromkeys(states)},
-            **{name: sum(getattr(one, name) for one in all_telemetry) for name in summed},
-            "input_depth": sum(one.input_depth for one in all_telemetry),
-            "output_depth": sum(one.output_depth for one in all_telemetry),
-            "restarts": sum(one.restarts for one in all_telemetry),
+            **summed_up(self.get_all_telemetry().values()),
             "dead_letters": self._post.counts(),
             "uptime": time.monotonic() - self._started_at if self._started_at else 0.0,
         }
@@ -501,6 +491,7 @@ class RingKernelRuntime:
             both sides; ``stuck``: does it not leave, or a handler not return; ``stuck_actors``: ids of those whose
             handlers do not (see `watchdog`).
         """
+        self._refuse_in_forks()
         return self._tier.status()
 
     def abort(self) -> None:
@@ -509,6 +500,7 @@ class RingKernelRuntime:
         On a GPU this loses the CUDA context: the process can use the device no more, and has to be started again. With
         ``isolation="process"`` that is the worker process, which is.
         """
+        self._refuse_in_forks()
         if self._tier.is_made:
             self._tier.ring.link.trap()
 
@@ -538,25 +530,43 @@ class RingKernelRuntime:
             if kind is None:
                 raise
 
+    def _abandon(self, error: ForkError) -> None:
+        """This process was forked from the runtime's: from now on all is refused, and no lock of before is used."""
+        self._fork = error
+        actors, self._actors = self._actors, {}
+        for actor in actors.values():
+            actor.abandon(error)
+        self._senders.clear()
+        self._receivers.clear()
+        self._loop = self._thread = None
+        self._closing = threading.Lock()
+
+    def _refuse_in_forks(self) -> None:
+        if self._fork is not None:
+            raise self._fork
+
     def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._refuse_in_forks()
         if self._loop is not None and not self._loop.is_closed():
             raise RingError("the runtime runs already")
         self._loop = loop
         self._is_closing = False
         self._failure = None
         self._started_at = time.monotonic()
-        _live.add(self)
+        ends.remember(self)
         # Seen by `pygpukit top`.
         from pygpukit.scheduler.publish import publish_ring
 
         publish_ring(self)
 
     def _begin_thread(self) -> None:
+        self._refuse_in_forks()
         loop = new_loop()
         self._begin(loop)
         self._thread = start_loop(loop)
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
+        self._refuse_in_forks()
         if self._loop is None:
             raise RingError("the runtime does not run: use 'async with RingKernelRuntime()', 'with' or await start()")
         return self._loop
@@ -571,6 +581,7 @@ class RingKernelRuntime:
     def _launched(self, kernel_id: str) -> Actor:
         actor = self._actors.get(kernel_id)
         if actor is None:
+            self._refuse_in_forks()
             find_kernel(kernel_id)
             raise RingError(f"{kernel_id!r} is CREATED; launch it first")
         return actor
@@ -683,14 +694,3 @@ class RingKernelRuntime:
                 return
             await asyncio.sleep(pause)
             pause = min(2 * pause, 0.05)
-
-
-@atexit.register
-def _close_mailboxes() -> None:
-    """Threads that wait for messages at the end of the process are let go."""
-    for runtime in list(_live):
-        for actor in list(runtime._actors.values()):
-            if isinstance(actor, ThreadActor):
-                actor.inbox.close()
-                actor.inbox.discard()
-                actor.outbox.close()
