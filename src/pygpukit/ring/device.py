@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from pygpukit.ring.limits import MOST_SECONDS, is_number
 from pygpukit.ring.memory import DeviceMemory, MappedMemory, Piece, power_of_two
 from pygpukit.ring.message import require_fixed
 from pygpukit.ring.program import HEADER_WORDS, MOST_BYTES, Handler, Program
-from pygpukit.ring.tables import BOX, BULK, DESK, ENGINE, FULL, NOBODY, OWNER, PLACE_WORDS, PORT
+from pygpukit.ring.tables import BOX, BULK, DESK, ENGINE, FULL, MODES, NOBODY, OWNER, PLACE_WORDS, PORT
 from pygpukit.ring.timers import Timers
 
 __all__ = ["DeviceRing", "Place", "RingOptions"]
@@ -34,6 +34,9 @@ _HEADER_BYTES = 4 * HEADER_WORDS
 _IDLE_NS, _IDLE_COMMON_NS, _PORT_NS = 4_000, 20_000, 10_000
 
 _LEAVE_SECONDS = 10.0
+
+# A state of so many bytes is an array of its own, and freed when nobody has it any more.
+_OWN_STATE = 4096
 
 # Looks of the watchdog in the time that a handler has: LOOKS in ring_warden.cuh. The host beats more often than that.
 _LOOKS = 4
@@ -86,6 +89,10 @@ class Place:
     state: Piece | None
     """None of an actor in another process."""
     is_over: bool = False
+    pieces: list[Piece] = field(default_factory=list)
+    """Memory on the device that only a living actor needs."""
+    rings: list[int] = field(default_factory=list)
+    """Addresses of rings with the host, of an actor with a block of its own."""
 
 
 class DeviceRing:
@@ -148,6 +155,9 @@ class DeviceRing:
         self._boxes = self._device.take(64 * BOX.itemsize)
         self._owners = self._device.take(64 * OWNER.itemsize)
         self._queue: Piece | None = None
+        self._lists: list[Piece] = []
+        # What stands where an actor that has ended has no memory any more.
+        self._nothing = self._device.take(16)
         self._fixed = np.zeros(64, BOX)
         self.link = self._connect()
 
@@ -221,12 +231,16 @@ class DeviceRing:
                 raise
             self._leave()
             try:
+                self._release()
                 self._kernel, self._compiled = compiled, (len(self.program.handlers), threads)
                 added = [
                     self._place(kernel, handler, number, own)
                     for kernel, handler, number, own in zip(kernels, handlers, numbers, blocks, strict=True)
                 ]
                 self._write(added)
+                # Not before: what was given is taken again first.
+                self._device.trim()
+                self._mapped.trim()
             finally:
                 self._come_back()
             return added
@@ -257,6 +271,10 @@ class DeviceRing:
     def stop_timers(self) -> None:
         """Give no more ticks."""
         self.timers.stop()
+
+    def name_of(self, index: int) -> str:
+        """Id of the actor of this number."""
+        return self.places[index].kernel.kernel_id if index < len(self.places) else f"actor {index}"
 
     def take_losses(self) -> list[tuple[int, ActorFailedError, bool, list[int]]]:
         """As `WorkerRing.take_losses`: when the kernel is lost all actors are, for good."""
@@ -329,7 +347,7 @@ class DeviceRing:
         slots = asked if dedicated else 2 * asked
         mail = self._device.take(8 * slots * words)
         size = 0 if handler.state is None else handler.state.itemsize
-        state = self._device.take(max(16, size))
+        state = self._device.take(max(16, size), _OWN_STATE)
         initial = self._device.take(max(16, size))
         if handler.initial:
             state.write(handler.initial)
@@ -347,7 +365,9 @@ class DeviceRing:
         elif dedicated:
             own = (self._ring(asked, words), self._ring(power_of_two(window), words))
         policy = FULL[kernel.backpressure.value]
-        added = self.link.add(seen, taken, own, bulk, asked, policy, into, kernel.input_type.type_id, None)  # type: ignore[union-attr]
+        place.pieces = [mail, initial, outbox]
+        place.rings = [at for ring in own or () for at in ring[:2]] + [at for ring in bulk or () for at in ring[:3]]
+        added = self.link.add(seen, taken, own, bulk, asked, policy, into, kernel.input_type.type_id)  # type: ignore[union-attr]
         assert added == index
         if index == len(self._fixed):
             self._grow()
@@ -396,16 +416,45 @@ class DeviceRing:
         self._owners = self._device.take(2 * owners.nbytes)
         self._boxes.write(boxes.read())
         self._owners.write(owners.read())
+        self._device.give(boxes, owners)
         self._fixed = np.concatenate([self._fixed, np.zeros(len(self._fixed), BOX)])
+
+    def _release(self) -> None:
+        """Take the memory of actors that have ended; the kernel is not on the device.
+
+        Their numbers, figures and tables stay. Whoever still sends to them is told by the blocks that all share.
+        """
+        for place in [place for place in self.places if place.is_over and place.pieces]:
+            box = self._boxes.read(place.index * BOX.itemsize, BOX.itemsize).view(BOX)
+            owner = self._owners.read(place.index * OWNER.itemsize, OWNER.itemsize).view(OWNER)
+            if place.dedicated and self.link.retire(place.index):
+                place.dedicated = False
+                # It is in the queue, as all are that share.
+                box["word"] |= np.uint64(1)
+                for name in ("in", "out", "bulk_in", "bulk_out"):
+                    owner[name] = np.zeros(1, OWNER[name])
+                self._mapped.give(*place.rings)
+            is_empty = box["word"][0] >> np.uint64(1) == box["head"][0] and owner["waiting"][0] == 0
+            if not place.dedicated and is_empty and owner["mode"][0] >= MODES["ENDED"]:
+                box["slots"]["base"], box["slots"]["mask"], box["limit"] = self._remnant(box), 1, 2
+                owner["state"] = owner["initial"] = owner["outbox"] = self._nothing.address
+                owner["state_bytes"], owner["outbox_size"] = 16, 0
+                self._device.give(*place.pieces)
+                if place.state is not None:
+                    self._device.let_go(place.state)
+                place.pieces, place.rings = [], []
+                # The actor has its own, with the state.
+                self.places[place.index] = replace(place, state=None)
+            self._boxes.write(box, place.index * BOX.itemsize)
+            self._owners.write(owner, place.index * OWNER.itemsize)
+            self._fixed[place.index] = box[0]
+
+    def _remnant(self, box: np.ndarray[Any, Any]) -> int:
+        """Address of the smallest mailbox, for what is still sent to an actor that has ended."""
+        return self._device.take(8 * 2 * int(box["slots"]["words"][0])).address
 
     def _write(self, added: list[Place]) -> None:
         """Tell the device of the actors there are."""
-        for place in self.places:
-            if place.is_over and place.dedicated and self._is_emptied(place):
-                # Whoever still sends to it is told by the blocks that all share; it is in their queue, as all are.
-                place.dedicated = False
-                word = self._boxes.view(place.index * BOX.itemsize, np.uint64, (1,)).to_numpy()
-                self._boxes.write(word | np.uint64(1), place.index * BOX.itemsize)
         self._mark_single_senders()
         first = added[0].index if added else len(self.places)
         rows = self._fixed[first : len(self.places)]
@@ -423,8 +472,10 @@ class DeviceRing:
         cells[:, 0] = (np.arange(size, dtype=np.uint64) << np.uint64(32)) | np.uint64(NOBODY)
         cells[: len(shared), 0] = (np.arange(1, len(shared) + 1, dtype=np.uint64) << np.uint64(32)) | shared
         if self._queue is None or self._queue.nbytes < cells.nbytes:
+            self._device.give(self._queue)
             self._queue = self._device.take(cells.nbytes)
         self._queue.write(cells)
+        self._device.give(*self._lists)
         places = self._device.take(4 * max(1, len(dedicated)))
         if len(dedicated):
             places.write(dedicated)
@@ -432,6 +483,7 @@ class DeviceRing:
         names = self._device.take(max(4, named.nbytes))
         if len(named):
             names.write(named)
+        self._lists = [places, names]
         engine = self._engine.read()[: ENGINE.itemsize].view(ENGINE)
         one = engine[0]
         one["queue_tail"], one["queue_head"] = len(shared), 0
@@ -455,6 +507,7 @@ class DeviceRing:
         one["silent"] = self.timers.silent
         blocks = 1 + len(dedicated) + (self._workers if len(shared) else 0)
         if self._desks is None or self._desks.nbytes < blocks * DESK.itemsize:
+            self._device.give(self._desks)
             self._desks = self._device.take(blocks * DESK.itemsize)
         plan["desks"], plan["alarms"] = self._desks.address, self._alarms
         self._engine.write(engine)
@@ -479,11 +532,6 @@ class DeviceRing:
 
     def _subscribers(self, topic: str) -> list[int]:
         return [place.index for place in self.places if topic in place.kernel.topics and not place.is_over]
-
-    def _is_emptied(self, place: Place) -> bool:
-        """Has the device taken all that the host sent to an actor?"""
-        figures = dict(self.link.figures(place.index))
-        return bool(figures["host_sent"] == figures["from_host"])
 
     def _mark_single_senders(self) -> None:
         """Whoever has a block and is sent to by one actor only needs no claims."""

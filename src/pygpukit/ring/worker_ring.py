@@ -150,6 +150,11 @@ class WorkerRing:
         losses = self.link.take_losses()
         return [(index, ActorFailedError(text), restarts, calls) for index, text, restarts, calls in losses]
 
+    def name_of(self, index: int) -> str:
+        """As `DeviceRing.name_of`."""
+        peers = self.link.peers
+        return peers[index].place.kernel.kernel_id if index < len(peers) else f"actor {index}"
+
     def loss_of(self, index: int) -> str:
         """Why an actor's worker was lost last."""
         return self.link.peers[index].loss

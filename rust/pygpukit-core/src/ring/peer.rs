@@ -1,7 +1,7 @@
 //! An actor of the device, as the host knows it.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
@@ -106,6 +106,8 @@ pub struct Peer {
     pub bytes: usize,
     pub kind: u32,
     pub(super) sent: Mutex<u64>,
+    /// Has it ended, and what is sent to it goes with all others'? Its rings are not used any more. Set under `sent`.
+    pub(super) retired: AtomicBool,
     /// Up to which of them room was asked for.
     pub(super) asked: Mutex<u64>,
     pub(super) refused: AtomicU64,
@@ -123,7 +125,24 @@ impl Peer {
         let (sent, asked) = (Mutex::new(0), Mutex::new(0));
         let (refused, answered, output) = (AtomicU64::new(0), AtomicU64::new(0), Mutex::default());
         let (awaited, watched) = (AtomicU32::new(0), AtomicU32::new(0));
-        Peer { seen, taken, way, room, full, bytes, kind, sent, asked, refused, answered, output, awaited, watched }
+        let retired = AtomicBool::new(false);
+        Peer {
+            seen,
+            taken,
+            way,
+            room,
+            full,
+            bytes,
+            kind,
+            sent,
+            retired,
+            asked,
+            refused,
+            answered,
+            output,
+            awaited,
+            watched,
+        }
     }
 
     /// What the host sent, what it could not send, answers that came, and what waits to be received.
