@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import functools
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -38,6 +39,41 @@ def test_closing_in_several_threads() -> None:
             thread.join(60)
             assert not thread.is_alive()
     assert runtime.get_kernel_state(kernel) is KernelState.TERMINATED
+
+
+def test_a_coroutine_that_is_run_at_the_end_is_cancelled() -> None:
+    runtime = RingKernelRuntime()
+    begun = threading.Event()
+
+    async def endless() -> None:
+        begun.set()
+        await asyncio.get_running_loop().create_future()
+
+    def run_it() -> None:
+        with pytest.raises(concurrent.futures.CancelledError):
+            runtime.run(endless())
+
+    with runtime, concurrent.futures.ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(run_it)
+        assert begun.wait(60)
+        runtime.close()
+        waiting.result(60)
+
+
+def test_a_loop_of_its_own_and_another_one_after_it() -> None:
+    kernel = make_actor("coroutine").kernel_id
+    runtime = RingKernelRuntime()
+    assert runtime.client(kernel).call(Ask(1), timeout=60).n == 1
+
+    async def main() -> None:
+        await runtime.shutdown()
+        async with runtime:
+            await runtime.launch(kernel)
+            with pytest.raises(RingError, match=r"close\(\) is for a runtime with a loop of its own"):
+                runtime.close()
+
+    run(main())
+    runtime.close()
 
 
 def test_closing_in_the_loop_is_refused() -> None:

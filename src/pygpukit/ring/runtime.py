@@ -137,9 +137,11 @@ class RingKernelRuntime:
         try:
             await self._in_loop(lambda: self._shutdown(drain, limit))
         finally:
+            # In this order: one that has a loop and no thread is in the loop of somebody else.
             loop, self._loop = self._loop, None
+            thread, self._thread = self._thread, None
             ends.forget(self)
-            if self._thread is not None and loop is not None:
+            if thread is not None and loop is not None:
                 loop.call_soon_threadsafe(loop.stop)
         if self._failure is not None:
             raise self._escalated()
@@ -159,7 +161,6 @@ class RingKernelRuntime:
                     asyncio.run_coroutine_threadsafe(self.shutdown(timeout=timeout), self._loop).result()
             finally:
                 thread.join()
-                self._thread = None
 
     def launch(self, kernel: str | RingKernel) -> Coroutine[Any, Any, None]:
         """Start a kernel: it runs and accepts messages, and is given none before `activate`.
