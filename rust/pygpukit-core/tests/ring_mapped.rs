@@ -99,3 +99,34 @@ proptest! {
         prop_assert_eq!(came, expected);
     }
 }
+
+#[test]
+fn a_ring_that_was_closed_is_not_looked_at() {
+    let (count, words) = (4u64, 32);
+    let cells = memory(1 + count as usize * words);
+    // SAFETY: there are as many cells behind the first.
+    let slots = unsafe { Slots::new(std::ptr::from_ref(&cells[1]) as usize, count, words) };
+    let (inlet, outlet) = (Inlet::new(word(&cells[0]), slots), Outlet::new(word(&cells[0]), slots));
+    let push = || inlet.push(1, &|_| (Header { id: 5, ..Header::default() }, b"four"));
+    assert_eq!(push(), 1);
+    assert!(!outlet.close(), "there is a message in it");
+    assert_eq!(outlet.drain(drop), 1);
+    assert!(outlet.close() && outlet.close());
+    // The memory is another's now.
+    assert_eq!(push(), 1);
+    assert_eq!(outlet.drain(drop), 0);
+
+    let (cells, stride) = (memory(2), HEADER + 16);
+    let mut bytes = vec![0u128; count as usize * stride / 16];
+    // SAFETY: that many rows, aligned.
+    let rows = unsafe { Rows::new(bytes.as_mut_ptr() as usize, count, stride) };
+    let inlet = BulkInlet::new(word(&cells[0]), word(&cells[1]), rows);
+    let outlet = BulkOutlet::new(word(&cells[0]), word(&cells[1]), rows);
+    let push = || inlet.push(1, |_| (Header::default(), b"four"));
+    assert_eq!(push(), 1);
+    assert!(!outlet.close(), "there is a message in it");
+    assert!(outlet.try_read().unwrap().next(|_, payload| assert_eq!(payload, b"four")).is_some());
+    assert!(outlet.close() && outlet.close());
+    assert_eq!(push(), 1);
+    assert!(outlet.try_read().is_none());
+}

@@ -277,9 +277,10 @@ fn swap_context(context: Option<&Bound<'_, ExecContext>>) -> ExecContext {
     ExecContext { ctx: exec::swap(context.and_then(|c| c.get().ctx.clone())) }
 }
 
-/// In a forked child: take no turns with the parent's tasks.
+/// In a forked child: take no turns with the parent's tasks, and wait for none of its threads.
 #[pyfunction]
 fn forget_tasks() {
+    crate::inside::forget_threads();
     runtime::forget_tasks();
 }
 

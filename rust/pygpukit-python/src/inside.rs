@@ -18,6 +18,11 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 static INSIDE: AtomicUsize = AtomicUsize::new(0);
 
+thread_local! {
+    /// How often this thread is counted.
+    static HERE: Cell<usize> = const { Cell::new(0) };
+}
+
 /// Counts its thread for as long as it lives.
 pub struct Inside(());
 
@@ -25,6 +30,7 @@ impl Inside {
     /// Refused once the end has begun.
     pub fn enter() -> Result<Inside> {
         INSIDE.fetch_add(1, Ordering::SeqCst);
+        HERE.set(HERE.get() + 1);
         let inside = Inside(());
         if runtime::is_exiting() { Err(Error::ShuttingDown) } else { Ok(inside) }
     }
@@ -33,7 +39,13 @@ impl Inside {
 impl Drop for Inside {
     fn drop(&mut self) {
         INSIDE.fetch_sub(1, Ordering::SeqCst);
+        HERE.set(HERE.get() - 1);
     }
+}
+
+/// In a forked child: of all threads only this one is there.
+pub fn forget_threads() {
+    INSIDE.store(HERE.get(), Ordering::SeqCst);
 }
 
 thread_local! {

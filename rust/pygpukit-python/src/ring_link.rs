@@ -40,8 +40,8 @@ struct RingLink {
     /// Groups of SMs its kernel runs on; None for the whole device.
     lane: Option<Vec<usize>>,
     place: Mutex<Option<(&'static DeviceState, Arc<Place>)>>,
-    /// Owners of the memory.
-    keep: Mutex<Vec<Py<PyAny>>>,
+    /// Owner of the memory.
+    keep: Mutex<Option<Py<PyAny>>>,
 }
 
 fn word(address: usize) -> PyResult<Word> {
@@ -161,7 +161,7 @@ impl RingLink {
         let alarms = unsafe { Alarms::new(alarms.0, alarms.1) };
         let words = Words { beat, device_beat, exited: word(exited)?, clock: word(clock)?, alarms };
         let link = Arc::new(Link::new(common, orders, words));
-        Ok(RingLink { link, lane, place: Mutex::default(), keep: Mutex::new(vec![keep]) })
+        Ok(RingLink { link, lane, place: Mutex::default(), keep: Mutex::new(Some(keep)) })
     }
 
     /// SMs of the groups that lanes of the current device are made of.
@@ -183,7 +183,6 @@ impl RingLink {
         full: u8,
         bytes: usize,
         kind: u32,
-        keep: Py<PyAny>,
     ) -> PyResult<usize> {
         let full = match full {
             0 => Full::Block,
@@ -199,8 +198,13 @@ impl RingLink {
         // SAFETY: Python keeps the memory as long as the link.
         let seen = unsafe { Seen::new(seen) };
         let peer = Peer::new(seen, word(taken)?, way(own, bulk)?, room, full, bytes, kind);
-        self.keep.lock().push(keep);
         self.link.add(peer).py()
+    }
+
+    /// Let go of the rings of an actor that has ended, while the kernel is away: what is sent to it goes with all others'.
+    /// False while it has not taken all that was sent.
+    fn retire(&self, actor: usize) -> PyResult<bool> {
+        self.link.retire(actor).py()
     }
 
     /// Take the kernel off the device and end the heartbeat and all waits; false if the kernel has not left.
@@ -384,7 +388,7 @@ impl RingLink {
         Ok((done, fate(sent)))
     }
 
-    /// Send a message, whose bytes are the payload, and wait for the answer. The bytes of an answer of this kind; else what
+    /// Send a message that is a call, whose bytes are the payload, and wait for the answer. The bytes of an answer of this kind; else what
     /// became of it, as `send`, 4 if it came back as a dead letter, or 5 if the answer has not come; and the answer or the
     /// letter.
     fn ask<'py>(
@@ -397,7 +401,7 @@ impl RingLink {
         kind: u32,
     ) -> PyResult<Bound<'py, PyAny>> {
         let deadline = message.deadline_ns();
-        let header = self.header(actor, message.begin_call(), CALL, message.priority())?;
+        let header = self.header(actor, message.id(), CALL, message.priority())?;
         let timeout = seconds(timeout)?;
         let (sent, reply) = detached(py, || {
             let deadline = if deadline == NEVER { 0 } else { deadline };
@@ -517,7 +521,7 @@ impl Drop for RingLink {
         });
         if !gone {
             // The kernel still uses the memory.
-            std::mem::forget(std::mem::take(&mut *self.keep.lock()));
+            std::mem::forget(self.keep.lock().take());
         }
     }
 }

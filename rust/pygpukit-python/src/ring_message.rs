@@ -56,9 +56,7 @@ impl MessageBase {
         self.priority.load(Ordering::Relaxed)
     }
 
-    /// Its number; its sender waits for an answer.
-    pub fn begin_call(&self) -> u64 {
-        self.flags.fetch_or(CALL, Ordering::Relaxed);
+    pub fn id(&self) -> u64 {
         self.id.load(Ordering::Relaxed)
     }
 
@@ -159,8 +157,9 @@ impl MessageBase {
         let deadline = match deadline {
             None => NEVER,
             Some(value) => match value.extract::<f64>() {
-                // The cast saturates: what lies before the clock's start is over, what lies too far ahead never comes.
-                Ok(seconds) if !seconds.is_nan() => (seconds * 1e9) as u64,
+                // The cast saturates: what lies before the clock's start is over, what lies too far ahead never comes. 0
+                // is none in a device's header.
+                Ok(seconds) if !seconds.is_nan() => ((seconds * 1e9) as u64).max(1),
                 _ => {
                     return Err(PyTypeError::new_err(format!(
                         "deadline must be seconds of time.monotonic() or None, not {}",
@@ -200,14 +199,17 @@ impl MessageBase {
         answer
     }
 
-    /// This is the answer to another message, which nobody waits for any more.
+    /// This is the answer of a device to another message, which may be used for a call again: the device has a copy.
     fn _answers(&self, request: &MessageBase) {
         self.correlation.store(request.id.load(Ordering::Relaxed), Ordering::Relaxed);
+        request.flags.fetch_and(!CALL, Ordering::Relaxed);
     }
 
-    /// Note that the sender waits for an answer; returns the number it will carry.
+    /// Note that the sender waits for an answer; returns the number it will carry, or 0 if there was a call with this
+    /// message already, whose answer may still come.
     fn _call(&self) -> u64 {
-        self.begin_call()
+        let is_first = self.flags.fetch_or(CALL, Ordering::Relaxed) & CALL == 0;
+        if is_first { self.id() } else { 0 }
     }
 }
 

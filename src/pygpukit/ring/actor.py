@@ -140,3 +140,6 @@ class Actor(Protocol):
 
     def telemetry(self) -> KernelTelemetry:
         """What happened so far."""
+
+    def abandon(self, error: BaseException) -> None:
+        """This process was forked from the one where it runs: it is none of this one, where it has failed."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import operator
 from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
@@ -13,6 +14,8 @@ from pygpukit._pygpukit_rust import set_patience
 from pygpukit.errors import RingError
 from pygpukit.ring.actor import Actor
 from pygpukit.ring.delivery import check_input, check_outcome, ended_error
+from pygpukit.ring.limits import check_timeout
+from pygpukit.ring.post import CALL
 from pygpukit.ring.replies import Replies
 from pygpukit.ring.waiting import ACCEPTED
 
@@ -78,6 +81,9 @@ class RingClient:
         self._check_thread()
         if type(message) is not self._input_type:
             check_input(self._actor, message)
+        timeout = check_timeout(timeout)
+        if message._flags & CALL:
+            message = message._copy()
         outcome = self._put(message, timeout)
         return outcome == ACCEPTED or check_outcome(self._actor, outcome, timeout)
 
@@ -92,6 +98,7 @@ class RingClient:
             If the kernel has ended and nothing is left.
         """
         self._check_thread()
+        timeout = check_timeout(timeout)
         message = self._get(timeout)
         if message is None:
             if self._actor.outbox.is_finished:
@@ -113,7 +120,7 @@ class RingClient:
             self._check_thread()
         if type(message) is not self._input_type:
             check_input(self._actor, message)
-        return self._call(message, timeout)
+        return self._call(message, None if timeout is None else check_timeout(timeout))
 
     def stream(self, message: Any, timeout: float | None = None) -> Generator[Any, None, None]:
         """Send a message with the first step, and give its answers as they come, up to the last one.
@@ -136,12 +143,12 @@ class RingClient:
         """
         self._check_thread()
         check_input(self._actor, message)
-        return self._stream(message, timeout)
+        return self._stream(message, check_timeout(timeout))
 
     def _stream(self, message: Any, timeout: float | None) -> Generator[Any, None, None]:
         replies = Replies(self._actor, message)
         try:
-            outcome = self._put(message, timeout)
+            outcome = self._put(replies.message, timeout)
             if outcome != ACCEPTED:
                 check_outcome(self._actor, outcome, timeout)
             get = self._waiting(replies.next_here)
@@ -159,13 +166,15 @@ class RingClient:
             How many were sent. Fewer than all when the time was over or the mailbox is full and rejects.
         """
         self._check_thread()
+        timeout = check_timeout(timeout)
         if isinstance(messages, np.ndarray):
             sent: int = self._waiting(self._actor.send_array)(messages, timeout)
         else:
             for message in messages:
                 if type(message) is not self._input_type:
                     check_input(self._actor, message)
-            sent, _ = self._waiting(self._actor.inbox.put_many)(messages, timeout)
+            each = [one._copy() if one._flags & CALL else one for one in messages]
+            sent, _ = self._waiting(self._actor.inbox.put_many)(each, timeout)
         if sent < len(messages) and not self._actor.state.is_open:
             raise ended_error(self._actor)
         return sent
@@ -179,6 +188,12 @@ class RingClient:
             A structured array when the output type has a fixed layout, else a list.
         """
         self._check_thread()
+        timeout = check_timeout(timeout)
+        if isinstance(n, bool) or not hasattr(n, "__index__"):
+            raise TypeError(f"n must be an int, not {n!r} ({type(n).__name__})")
+        n = operator.index(n)
+        if n < 0:
+            raise ValueError(f"n must be at least 0, not {n}")
         output_type = self._actor.kernel.output_type
         if output_type is not None and output_type.is_fixed:
             return self._waiting(self._actor.receive_array)(n, timeout)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pygpukit._pygpukit_rust import ContextBase
 from pygpukit.errors import MailboxFullError
+from pygpukit.ring.limits import check_timeout
 from pygpukit.ring.waiting import (
     ACCEPTED,
     AWAITED,
@@ -64,9 +65,10 @@ class KernelContext(ContextBase):
         if other is None:
             actor.post.dead(to, message, "unknown_destination", f"sent by {self.kernel_id!r}")
             return None
-        expected = other.kernel.input_type
-        if expected is not None and not isinstance(message, expected):
-            actor.post.dead(to, message, "wrong_type", f"{to!r} takes {expected.__name__}")
+        if not other.kernel.takes(message):
+            expected = other.kernel.input_type
+            name = "messages" if expected is None else expected.__name__
+            actor.post.dead(to, message, "wrong_type", f"{to!r} takes {name}")
             return None
         return other.inbox
 
@@ -138,7 +140,7 @@ class CoroutineContext(KernelContext):
                     raise
                 message = self._get_or_wait(self._loop)
         else:
-            message = await next_message(self._inbox, timeout)
+            message = await next_message(self._inbox, check_timeout(timeout))
         if message is None:
             raise ActorExit
         self.current = message
@@ -209,7 +211,7 @@ class ThreadContext(KernelContext):
 
     def receive(self, timeout: float | None = None) -> Any:
         """The next message, as in a coroutine, but without ``await``."""
-        message = self._inbox.get(timeout)
+        message = self._inbox.get(check_timeout(timeout))
         if message is None:
             if self._inbox.is_finished:
                 raise ActorExit

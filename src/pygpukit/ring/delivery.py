@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from pygpukit._pygpukit_rust import MessageBase
 from pygpukit.errors import ActorFailedError, MailboxFullError, MessageError, RingError
 from pygpukit.ring.actor import Actor
 from pygpukit.ring.states import KernelState
@@ -15,10 +14,12 @@ __all__ = ["check_input", "check_outcome", "ended_error"]
 
 def check_input(actor: Actor, message: Any) -> None:
     """Refuse what is not of the input type."""
-    expected = actor.kernel.input_type
-    if not isinstance(message, expected or MessageBase):
-        name = expected.__name__ if expected else "messages"
-        raise MessageError(f"{actor.kernel.kernel_id!r} takes {name}, not {message!r} ({type(message).__name__})")
+    kernel = actor.kernel
+    if not kernel.takes(message):
+        name = kernel.input_type.__name__ if kernel.input_type else "messages"
+        if kernel.input_type is not None and isinstance(message, kernel.input_type):
+            name = f"exactly {name} and nothing derived from it"
+        raise MessageError(f"{kernel.kernel_id!r} takes {name}, not {message!r} ({type(message).__name__})")
 
 
 def check_outcome(actor: Actor, outcome: int, timeout: float | None) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -14,10 +14,11 @@ from pygpukit.core.device import Device, current_device, device, get_device_info
 from pygpukit.errors import ActorFailedError, RingError
 from pygpukit.jit import jit
 from pygpukit.ring.kernel import RingKernel
+from pygpukit.ring.limits import MOST_SECONDS, is_number
 from pygpukit.ring.memory import DeviceMemory, MappedMemory, Piece, power_of_two
 from pygpukit.ring.message import require_fixed
 from pygpukit.ring.program import HEADER_WORDS, MOST_BYTES, Handler, Program
-from pygpukit.ring.tables import BOX, BULK, DESK, ENGINE, FULL, GROUP, NOBODY, OWNER, PLACE_WORDS, PORT
+from pygpukit.ring.tables import BOX, BULK, DESK, ENGINE, FULL, GROUP, MODES, NOBODY, OWNER, PLACE_WORDS, PORT
 from pygpukit.ring.timers import Timers
 
 __all__ = ["DeviceRing", "Place", "RingOptions"]
@@ -37,15 +38,15 @@ _STAYS = 128
 
 _LEAVE_SECONDS = 10.0
 
+# A state of so many bytes is an array of its own, and freed when nobody has it any more.
+_OWN_STATE = 4096
+
 # Looks of the watchdog in the time that a handler has: LOOKS in ring_warden.cuh. The host beats more often than that.
 _LOOKS = 4
 _SHORTEST_WATCHDOG = 0.1
 
 # Words by which the device tells of handlers that do not return, one a block; more than any device has.
 _ALARMS = 1 << 14
-
-# What the device counts in nanoseconds.
-_MOST_SECONDS = 1e9
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class RingOptions:
             value = getattr(self, name)
             if value is None and name != "lease":
                 continue
-            if not isinstance(value, int | float) or not 0 < value < _MOST_SECONDS or value < least:
+            if not is_number(value) or not 0 < value < MOST_SECONDS or value < least:
                 rule = f"at least {least:g} seconds" if least else "seconds above 0"
                 raise RingError(f"{name} must be {rule}, not {value!r}")
 
@@ -91,6 +92,10 @@ class Place:
     state: Piece | None
     """None of an actor in another process."""
     is_over: bool = False
+    pieces: list[Piece] = field(default_factory=list)
+    """Memory on the device that only a living actor needs."""
+    rings: list[int] = field(default_factory=list)
+    """Addresses of rings with the host, of an actor with a block of its own."""
 
 
 class DeviceRing:
@@ -153,6 +158,9 @@ class DeviceRing:
         self._boxes = self._device.take(64 * BOX.itemsize)
         self._owners = self._device.take(64 * OWNER.itemsize)
         self._queue: Piece | None = None
+        self._lists: list[Piece] = []
+        # What stands where an actor that has ended has no memory any more.
+        self._nothing = self._device.take(16)
         self._fixed = np.zeros(64, BOX)
         self.link = self._connect()
 
@@ -226,15 +234,42 @@ class DeviceRing:
                 raise
             self._leave()
             try:
+                self._release()
                 self._kernel, self._compiled = compiled, needs
                 added = [
                     self._place(kernel, handler, number, own)
                     for kernel, handler, number, own in zip(kernels, handlers, numbers, blocks, strict=True)
                 ]
                 self._write(added)
+                # Not before: what was given is taken again first.
+                self._device.trim()
+                self._mapped.trim()
             finally:
                 self._come_back()
             return added
+
+    def is_at_rest(self, timeout: float | None) -> bool:
+        """Has no actor anything left to do? The kernel leaves the device for a moment, so that nothing moves."""
+        with self._lock, device(self.device):
+            if not self._is_up or self.link.failure() is not None:
+                return True
+            has_left = self.link.down(_LEAVE_SECONDS if timeout is None else min(timeout, _LEAVE_SECONDS))
+            try:
+                return has_left and self._is_empty()
+            finally:
+                self.link.up()
+
+    def _is_empty(self) -> bool:
+        """Is nothing in a mailbox, nor waits for room in one? The kernel is not on the device."""
+        count = len(self.places)
+        boxes = self._boxes.read(0, count * BOX.itemsize).view(BOX)
+        owners = self._owners.read(0, count * OWNER.itemsize).view(OWNER)
+        has_mail = boxes["word"] >> np.uint64(1) != boxes["head"]
+        is_busy = (owners["mode"] < MODES["ENDED"]) & (has_mail | (owners["waiting"] != 0))
+        for place in self.places:
+            figures = dict(self.link.figures(place.index))
+            is_busy[place.index] |= not place.is_over and figures["host_sent"] != figures["from_host"]
+        return not is_busy.any()
 
     def retire(self, place: Place) -> None:
         """An actor has ended: its block is another's when the kernel is built the next time."""
@@ -262,6 +297,10 @@ class DeviceRing:
     def stop_timers(self) -> None:
         """Give no more ticks."""
         self.timers.stop()
+
+    def name_of(self, index: int) -> str:
+        """Id of the actor of this number."""
+        return self.places[index].kernel.kernel_id if index < len(self.places) else f"actor {index}"
 
     def take_losses(self) -> list[tuple[int, ActorFailedError, bool, list[int]]]:
         """As `WorkerRing.take_losses`: when the kernel is lost all actors are, for good."""
@@ -340,7 +379,7 @@ class DeviceRing:
         slots = asked if dedicated else 2 * asked
         mail = self._device.take(8 * slots * words)
         size = 0 if handler.state is None else handler.state.itemsize
-        state = self._device.take(max(16, size))
+        state = self._device.take(max(16, size), _OWN_STATE)
         initial = self._device.take(max(16, size))
         if handler.initial:
             state.write(handler.initial)
@@ -348,6 +387,7 @@ class DeviceRing:
         row = _HEADER_BYTES + 4 * (self.program.stride - HEADER_WORDS)
         stride = -(-row // 16) * 16
         outbox = self._device.take(_OUTBOX * stride)
+        group = [self._device.take(GROUP.itemsize)] if kernel.grid_size > 1 else []
         seen, taken = self._mapped.take(256), self._mapped.take(8)
         place = Place(index, kernel, handler, number, dedicated, asked, window, state)
         into = require_fixed(kernel.input_type, "a device actor").itemsize
@@ -358,7 +398,9 @@ class DeviceRing:
         elif dedicated:
             own = (self._ring(asked, words), self._ring(power_of_two(window), words))
         policy = FULL[kernel.backpressure.value]
-        added = self.link.add(seen, taken, own, bulk, asked, policy, into, kernel.input_type.type_id, None)  # type: ignore[union-attr]
+        place.pieces = [mail, initial, outbox, *group]
+        place.rings = [at for ring in own or () for at in ring[:2]] + [at for ring in bulk or () for at in ring[:3]]
+        added = self.link.add(seen, taken, own, bulk, asked, policy, into, kernel.input_type.type_id)  # type: ignore[union-attr]
         assert added == index
         if index == len(self._fixed):
             self._grow()
@@ -379,8 +421,7 @@ class DeviceRing:
         one["restarts_left"] = one["max_restarts"] = restarts
         one["restart_window"] = int(kernel.restart_window * 1e9)
         one["route"]["to"] = NOBODY
-        if kernel.grid_size > 1:
-            one["group"] = self._device.take(GROUP.itemsize).address
+        one["group"] = group[0].address if group else 0
         one["names"] = self._named
         self._named += len(handler.names) + len(handler.topics)
         if kernel.every is not None:
@@ -409,16 +450,45 @@ class DeviceRing:
         self._owners = self._device.take(2 * owners.nbytes)
         self._boxes.write(boxes.read())
         self._owners.write(owners.read())
+        self._device.give(boxes, owners)
         self._fixed = np.concatenate([self._fixed, np.zeros(len(self._fixed), BOX)])
+
+    def _release(self) -> None:
+        """Take the memory of actors that have ended; the kernel is not on the device.
+
+        Their numbers, figures and tables stay. Whoever still sends to them is told by the blocks that all share.
+        """
+        for place in [place for place in self.places if place.is_over and place.pieces]:
+            box = self._boxes.read(place.index * BOX.itemsize, BOX.itemsize).view(BOX)
+            owner = self._owners.read(place.index * OWNER.itemsize, OWNER.itemsize).view(OWNER)
+            if place.dedicated and self.link.retire(place.index):
+                place.dedicated = False
+                # It is in the queue, as all are that share.
+                box["word"] |= np.uint64(1)
+                for name in ("in", "out", "bulk_in", "bulk_out"):
+                    owner[name] = np.zeros(1, OWNER[name])
+                self._mapped.give(*place.rings)
+            is_empty = box["word"][0] >> np.uint64(1) == box["head"][0] and owner["waiting"][0] == 0
+            if not place.dedicated and is_empty and owner["mode"][0] >= MODES["ENDED"]:
+                box["slots"]["base"], box["slots"]["mask"], box["limit"] = self._remnant(box), 1, 2
+                owner["state"] = owner["initial"] = owner["outbox"] = self._nothing.address
+                owner["state_bytes"], owner["outbox_size"], owner["group"] = 16, 0, 0
+                self._device.give(*place.pieces)
+                if place.state is not None:
+                    self._device.let_go(place.state)
+                place.pieces, place.rings = [], []
+                # The actor has its own, with the state.
+                self.places[place.index] = replace(place, state=None)
+            self._boxes.write(box, place.index * BOX.itemsize)
+            self._owners.write(owner, place.index * OWNER.itemsize)
+            self._fixed[place.index] = box[0]
+
+    def _remnant(self, box: np.ndarray[Any, Any]) -> int:
+        """Address of the smallest mailbox, for what is still sent to an actor that has ended."""
+        return self._device.take(8 * 2 * int(box["slots"]["words"][0])).address
 
     def _write(self, added: list[Place]) -> None:
         """Tell the device of the actors there are."""
-        for place in self.places:
-            if place.is_over and place.dedicated and self._is_emptied(place):
-                # Whoever still sends to it is told by the blocks that all share; it is in their queue, as all are.
-                place.dedicated = False
-                word = self._boxes.view(place.index * BOX.itemsize, np.uint64, (1,)).to_numpy()
-                self._boxes.write(word | np.uint64(1), place.index * BOX.itemsize)
         self._mark_single_senders()
         self._number_blocks()
         first = added[0].index if added else len(self.places)
@@ -437,8 +507,10 @@ class DeviceRing:
         cells[:, 0] = (np.arange(size, dtype=np.uint64) << np.uint64(32)) | np.uint64(NOBODY)
         cells[: len(shared), 0] = (np.arange(1, len(shared) + 1, dtype=np.uint64) << np.uint64(32)) | shared
         if self._queue is None or self._queue.nbytes < cells.nbytes:
+            self._device.give(self._queue)
             self._queue = self._device.take(cells.nbytes)
         self._queue.write(cells)
+        self._device.give(*self._lists)
         places = self._device.take(4 * max(1, len(dedicated)))
         if len(dedicated):
             places.write(dedicated)
@@ -446,6 +518,7 @@ class DeviceRing:
         names = self._device.take(max(4, named.nbytes))
         if len(named):
             names.write(named)
+        self._lists = [places, names]
         engine = self._engine.read()[: ENGINE.itemsize].view(ENGINE)
         one = engine[0]
         one["queue_tail"], one["queue_head"], one["wanted"] = len(shared), 0, 0
@@ -470,6 +543,7 @@ class DeviceRing:
         one["silent"] = self.timers.silent
         blocks = 1 + len(dedicated) + (self._workers if len(shared) else 0)
         if self._desks is None or self._desks.nbytes < blocks * DESK.itemsize:
+            self._device.give(self._desks)
             self._desks = self._device.take(blocks * DESK.itemsize)
         plan["desks"], plan["alarms"] = self._desks.address, self._alarms
         self._engine.write(engine)
@@ -494,11 +568,6 @@ class DeviceRing:
 
     def _subscribers(self, topic: str) -> list[int]:
         return [place.index for place in self.places if topic in place.kernel.topics and not place.is_over]
-
-    def _is_emptied(self, place: Place) -> bool:
-        """Has the device taken all that the host sent to an actor?"""
-        figures = dict(self.link.figures(place.index))
-        return bool(figures["host_sent"] == figures["from_host"])
 
     def _blocks_of_their_own(self) -> list[int]:
         """The actors of the blocks from number 1 on."""

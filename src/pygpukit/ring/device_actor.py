@@ -18,6 +18,7 @@ from pygpukit.ring.device import DeviceRing, Place
 from pygpukit.ring.device_mailbox import OUTCOMES, DeviceInbox, DeviceOutbox
 from pygpukit.ring.device_tier import DeviceTier
 from pygpukit.ring.kernel import RingKernel
+from pygpukit.ring.limits import end_of, left_of, part_of
 from pygpukit.ring.message import Message
 from pygpukit.ring.post import Post
 from pygpukit.ring.states import KernelState
@@ -71,7 +72,7 @@ class DeviceActor:
         self._misses = self._pause = 0
         self._tier = tier
         self._escalate = escalate
-        self._input, self._output = kernel.input_type, kernel.output_type
+        self._output = kernel.output_type
         self._launched_at = self._ended_at = 0.0
         self._index = 0
         self._expected = 0
@@ -84,11 +85,6 @@ class DeviceActor:
 
     def packed(self, message: Any) -> bytes:
         """A message's bytes."""
-        if type(message) is not self.kernel.input_type:
-            raise MessageError(
-                f"{self.kernel.kernel_id!r} runs on the device and takes exactly {self.kernel.input_type.__name__}, "  # type: ignore[union-attr]
-                f"not {type(message).__name__}"
-            )
         try:
             packed: bytes = message._packed()
             return packed
@@ -113,9 +109,12 @@ class DeviceActor:
         """Send a message and wait for its answer, in this thread."""
         if self.state is not KernelState.ACTIVE:
             timeout = self._open_within(timeout)
+        if not message._call():
+            message = message._copy()
+            message._call()
         # The way of every round trip: as `packed` and `_answer`, without their frames.
         try:
-            payload = message._packed() if type(message) is self._input else self.packed(message)
+            payload = message._packed()
         except Exception:
             payload = self.packed(message)
         found = self.link.ask(self._index, message, payload, timeout, self._output_id)
@@ -213,10 +212,10 @@ class DeviceActor:
             return np.empty(0, self._output.dtype)
         rows = np.empty(n, self._output.dtype)
         flat = rows.view(np.uint8).reshape(n, -1)
-        until = None if timeout is None else time.monotonic() + timeout
+        until = end_of(timeout)
         count = 0
         while count < n:
-            left = 0.05 if until is None else min(0.05, max(0.0, until - time.monotonic()))
+            left = part_of(until, 0.05)
             try:
                 got = self.link.receive_into(self.place.index, flat[count:], rows.itemsize, left)
             except DeviceError:
@@ -225,7 +224,7 @@ class DeviceActor:
                     break
                 raise ended_error(self) from None
             count += got
-            if not got and (self.outbox.is_finished or (until is not None and time.monotonic() >= until)):
+            if not got and (self.outbox.is_finished or left_of(until) == 0.0):
                 break
         return rows[:count]
 
@@ -342,6 +341,13 @@ class DeviceActor:
             self.error = error
             if not is_restarted:
                 self._end(KernelState.FAILED)
+
+    def abandon(self, error: BaseException) -> None:
+        """It runs in the process that this one was forked from."""
+        self.state, self.error = KernelState.FAILED, error
+        # What they lead to is the other process's, and the same memory.
+        for name in ("link", "place"):
+            self.__dict__.pop(name, None)
 
     def _end(self, state: KernelState) -> None:
         self.state = state

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pygpukit.errors import RingError
+from pygpukit.ring.limits import end_of, left_of, part_of
 from pygpukit.ring.states import KernelState
 from pygpukit.ring.waiting import ACCEPTED, CLOSED, DROPPED, FULL, REJECTED
 
@@ -90,16 +91,16 @@ class DeviceInbox:
         actor = self._actor
         if not actor.is_launching():
             return timeout
-        until = None if timeout is None else time.monotonic() + timeout
-        while actor.is_launching() and (until is None or time.monotonic() < until):
+        until = end_of(timeout)
+        while actor.is_launching() and left_of(until) != 0.0:
             time.sleep(_LAUNCH_SECONDS)
-        return None if until is None else max(0.0, until - time.monotonic())
+        return left_of(until)
 
     def put_many(self, messages: Sequence[Any], timeout: float | None = None) -> tuple[int, int]:
         """Send messages until one cannot be."""
-        until = None if timeout is None else time.monotonic() + timeout
+        until = end_of(timeout)
         for count, message in enumerate(messages):
-            outcome = self.put(message, None if until is None else max(0.0, until - time.monotonic()))
+            outcome = self.put(message, left_of(until))
             if outcome not in (ACCEPTED, DROPPED):
                 return count, outcome
         return len(messages), ACCEPTED
@@ -183,22 +184,22 @@ class DeviceOutbox:
     def get(self, timeout: float | None = None) -> Any:
         """Wait for the next message in this thread; None when the time is over or none will come."""
         actor = self._actor
-        until = None if timeout is None else time.monotonic() + timeout
+        until = end_of(timeout)
         while True:
-            left = 0.05 if until is None else min(0.05, max(0.0, until - time.monotonic()))
+            left = part_of(until, 0.05)
             if not self.is_there:
                 time.sleep(min(left, _LAUNCH_SECONDS))
             elif (parts := actor.link.receive(actor.place.index, left)) is not None:
                 return actor.loaded(parts)
-            if self.is_finished or (until is not None and time.monotonic() >= until):
+            if self.is_finished or left_of(until) == 0.0:
                 return None
 
     def get_many(self, n: int, timeout: float | None = 0.0) -> list[Any]:
         """Up to `n` messages."""
-        until = None if timeout is None else time.monotonic() + timeout
+        until = end_of(timeout)
         found: list[Any] = []
         while len(found) < n:
-            message = self.get(None if until is None else max(0.0, until - time.monotonic()))
+            message = self.get(left_of(until))
             if message is None:
                 break
             found.append(message)

@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 from pygpukit.core.device import Device, current_device, device_in_use
 from pygpukit.errors import RingError, UndeliveredError
@@ -54,7 +55,8 @@ class DeviceTier:
         self._threads: ThreadPoolExecutor | None = None
         self._types: dict[int, type[Message]] = {}
         self._stuck: set[int] = set()
-        self.actors: dict[int, DeviceActor] = {}
+        # Those that somebody has: one whose id was launched again may be gone, with its state.
+        self.actors: WeakValueDictionary[int, DeviceActor] = WeakValueDictionary()
         # Of actors that were lost before they were known here.
         self._early: dict[int, RingError] = {}
         self.device: Device | None = None
@@ -96,6 +98,7 @@ class DeviceTier:
             stuck: list[int] = []
         else:
             known, stuck = self._ring.link.status(), self._ring.link.stuck_actors()
+        actors = dict(self.actors)
         return {
             "up": known["up"],
             "launches": known["launches"],
@@ -103,7 +106,7 @@ class DeviceTier:
             "last_exit": _EXITS[known["last_exit"]],
             "beats": {"host": known["host_beat"], "device_ns": known["device_beat_ns"]},
             "stuck": known["stuck"],
-            "stuck_actors": sorted(self.actors[index].kernel.kernel_id for index in stuck if index in self.actors),
+            "stuck_actors": sorted(actors[index].kernel.kernel_id for index in stuck if index in actors),
         }
 
     def type_of(self, kind: int) -> type[Message] | None:
@@ -120,6 +123,11 @@ class DeviceTier:
             # The loop's own may all be taken by callers that wait for what is ordered here.
             self._threads = ThreadPoolExecutor(64, "pygpukit-ring")
         return await asyncio.get_running_loop().run_in_executor(self._threads, function)
+
+    async def is_at_rest(self, timeout: float | None) -> bool:
+        """Has no actor anything left to do?"""
+        ring = self._ring
+        return ring is None or bool(await self.in_thread(lambda: ring.is_at_rest(timeout)))
 
     async def place(self, kernel: RingKernel) -> Place:
         """Put a kernel on the device, together with all others that are launched at the same time."""
@@ -155,7 +163,7 @@ class DeviceTier:
         """The ring; a new one for the first actor, and for the first one after it was closed."""
         if self._ring is None or self._ring.is_closed:
             self._ring = await self.in_thread(lambda: self._make(self._options, self.device))
-            self.actors, self._early = {}, {}
+            self.actors, self._early = WeakValueDictionary(), {}
             self._stuck = set()
             self._listen()
         return self._ring
@@ -231,23 +239,23 @@ class DeviceTier:
         if stuck == self._stuck:
             return
         began, ended, self._stuck = stuck - self._stuck, self._stuck - stuck, stuck
-        for index in began & self.actors.keys():
+        for index in began:
             _log.warning(
                 "the handler of %r has worked on one message for more than %g s (watchdog), and holds up the other "
                 "actors when the ring is to leave the device. A handler cannot be stopped: wait for it, or call "
                 "runtime.abort(), %s",
-                self.actors[index].kernel.kernel_id,
+                self.ring.name_of(index),
                 self._options.watchdog,
                 self.ring.after_abort,
             )
-        for index in (ended & self.actors.keys()) - lost:
-            _log.info("the handler of %r has returned after all", self.actors[index].kernel.kernel_id)
+        for index in ended - lost:
+            _log.info("the handler of %r has returned after all", self.ring.name_of(index))
 
     def bury(self, parts: Any) -> None:
         """Note a message that reached nobody."""
         (kind, flags, priority, reason, number, correlation, source, destination, *_), payload = parts
         actor = self.actors.get(destination)
-        name = actor.kernel.kernel_id if actor is not None else f"actor {destination}"
+        name = self.ring.name_of(destination)
         cls = self.type_of(kind)
         message: Any = payload
         if cls is not None:

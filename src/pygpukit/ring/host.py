@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 import logging
 import threading
 import time
@@ -19,6 +20,7 @@ from pygpukit.ring.actor import Actor
 from pygpukit.ring.context import ActorExit, CoroutineContext, KernelContext, ThreadContext
 from pygpukit.ring.delivery import check_outcome, ended_error
 from pygpukit.ring.kernel import RingKernel
+from pygpukit.ring.limits import end_of, left_of
 from pygpukit.ring.message import require_fixed
 from pygpukit.ring.post import Post
 from pygpukit.ring.states import KernelState
@@ -96,8 +98,7 @@ class HostActor:
     async def deactivate(self, timeout: float | None) -> None:
         """Hold its messages back, and wait until it comes for one."""
         self.inbox.pause()
-        until = None if timeout is None else self._loop.time() + timeout
-        if not await woken(self.inbox, self.inbox.await_parked, until):
+        if not await woken(self.inbox, self.inbox.await_parked, end_of(timeout)):
             self.inbox.resume()
             raise TimeoutError(
                 f"{self.kernel.kernel_id!r} did not come to ctx.receive() or ctx.wait_active() within {timeout} s; "
@@ -127,16 +128,22 @@ class HostActor:
     def call(self, message: Any, timeout: float | None) -> Any:
         """Send a message and wait for its answer, in this thread."""
         kernel_id = self.kernel.kernel_id
-        until = None if timeout is None else time.monotonic() + timeout
+        until = end_of(timeout)
         number = message._call()
+        if not number:
+            message = message._copy()
+            number = message._call()
         slot = self.post.expect_here(kernel_id, number)
         try:
             outcome = self.inbox.put(message, timeout)
             if outcome != ACCEPTED:
                 check_outcome(self, outcome, timeout)
-            answer = slot.get(None if until is None else max(0.0, until - time.monotonic()))
+            answer = slot.get(left_of(until))
         finally:
             self.post.forget(number)
+        if answer is None:
+            # It may have come in the moment of giving up.
+            answer = slot.try_get()
         if answer is None:
             raise TimeoutError(f"{kernel_id!r} did not answer within {timeout} s")
         if isinstance(answer, BaseException):
@@ -207,6 +214,14 @@ class HostActor:
             restarts=self.restarts,
             last_error=None if self.error is None else f"{type(self.error).__name__}: {self.error}",
         )
+
+    def abandon(self, error: BaseException) -> None:
+        """It runs in the process that this one was forked from."""
+        # Without the lock, which a thread that is not here may have.
+        self.state, self.error = KernelState.FAILED, error
+        for mailbox in (self.inbox, self.outbox):
+            mailbox.close()
+            mailbox.discard()
 
     def _start(self) -> None:
         raise RingError("a host actor is a coroutine or a thread")
@@ -283,11 +298,12 @@ class CoroutineActor(HostActor):
                 await self.kernel.function(context)
             except (ActorExit, asyncio.CancelledError):
                 break
-            except Exception as error:
+            except (Exception, SystemExit) as error:
+                # The end of an actor is not that of its program, which a loop would make of SystemExit.
                 again = self._crashed(error, context)
                 state = KernelState.TERMINATED if again else KernelState.FAILED
             except BaseException as error:
-                # The end of the process, or Ctrl-C: the actor is over, and the loop is told as always.
+                # Ctrl-C: the actor is over, and the loop is told as always.
                 self._crashed(error, context)
                 self._end(KernelState.FAILED)
                 raise
@@ -314,11 +330,18 @@ class ThreadActor(HostActor):
             context = ThreadContext(self)
             again = False
             try:
-                self.kernel.function(context)
+                made = self.kernel.function(context)
+                if inspect.isawaitable(made) or inspect.isgenerator(made) or inspect.isasyncgen(made):
+                    if inspect.iscoroutine(made):
+                        made.close()
+                    raise TypeError(
+                        f"the function of {self.kernel.kernel_id!r} returned a {type(made).__name__}, which nobody "
+                        "runs; give @ring_kernel the coroutine function itself"
+                    )
             except ActorExit:
                 break
             except BaseException as error:
-                again = self._crashed(error, context) and isinstance(error, Exception)
+                again = self._crashed(error, context) and isinstance(error, Exception | SystemExit)
                 state = KernelState.TERMINATED if again else KernelState.FAILED
         self._end(state)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import threading
 from collections.abc import Callable, Sequence
@@ -10,6 +11,7 @@ from itertools import islice
 from typing import Any, overload
 
 from pygpukit.errors import RingError
+from pygpukit.ring.limits import MOST_SECONDS, is_number
 from pygpukit.ring.message import Message
 from pygpukit.ring.states import Backpressure
 
@@ -20,8 +22,8 @@ _kernels: dict[str, RingKernel] = {}
 
 _LARGEST_QUEUE = 1 << 24
 
-# Seconds between the ticks of a timer.
-_SHORTEST, _LONGEST = 1e-6, 1e9
+# Seconds between the ticks of a timer, at least.
+_SHORTEST = 1e-6
 
 # Ids that an error names.
 _LISTED = 20
@@ -57,6 +59,7 @@ class RingKernel:
     def __post_init__(self) -> None:
         if not self.kernel_id or type(self.kernel_id) is not str:
             raise RingError(f"kernel_id must be a name, not {self.kernel_id!r}")
+        self._check_function()
         for name, most in (("input_queue_size", _LARGEST_QUEUE), ("output_queue_size", _LARGEST_QUEUE)):
             self._check_range(name, 1, most)
         self._check_range("grid_size", 1, (1 << 31) - 1)
@@ -64,17 +67,22 @@ class RingKernel:
         self._check_range("max_restarts", 0, 1 << 31)
         if self.restart not in ("never", "on_failure"):
             raise RingError(f"restart of {self.kernel_id!r} must be 'never' or 'on_failure', not {self.restart!r}")
-        if not self.restart_window > 0:
+        if not is_number(self.restart_window) or not 0 < self.restart_window <= MOST_SECONDS:
             raise RingError(
-                f"restart_window of {self.kernel_id!r} must be seconds above 0, not {self.restart_window!r}"
+                f"restart_window of {self.kernel_id!r} must be seconds above 0 and at most {MOST_SECONDS:g}, not "
+                f"{self.restart_window!r}"
             )
+        for name, allowed in (("dedicated", (None, True, False)), ("escalate", (True, False))):
+            if not any(getattr(self, name) is one for one in allowed):
+                named = ", ".join(map(str, allowed))
+                raise RingError(f"{name} of {self.kernel_id!r} must be one of {named}, not {getattr(self, name)!r}")
         for name in ("input_type", "output_type"):
             given = getattr(self, name)
             if given is not None and not (isinstance(given, type) and issubclass(given, Message)):
                 raise RingError(f"{name} of {self.kernel_id!r} must be a class made by @message, not {given!r}")
         if self.device not in ("host", "gpu"):
             raise RingError(f"device of {self.kernel_id!r} must be 'host' or 'gpu', not {self.device!r}")
-        if self.device == "gpu" and inspect.iscoroutinefunction(self.function):
+        if self.device == "gpu" and inspect.iscoroutinefunction(_called(self.function)):
             raise RingError(
                 f"{self.kernel_id!r} is a coroutine, and those run on the host; for device='gpu' write a plain "
                 "function whose docstring is the CUDA C++ source of the handler"
@@ -85,6 +93,14 @@ class RingKernel:
         if self.every is not None:
             self._check_timer()
 
+    def _check_function(self) -> None:
+        called = _called(self.function)
+        if inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
+            raise TypeError(
+                f"{self.kernel_id!r} has 'yield': calling it makes a generator and runs nothing. An actor is a "
+                "function or a coroutine function that sends by ctx.send(message)"
+            )
+
     def _check_timer(self) -> None:
         every = self.every
         if self.device != "gpu":
@@ -92,8 +108,7 @@ class RingKernel:
                 f"{self.kernel_id!r} is a host actor and has no timer: leave out every={every!r}, and let "
                 "ctx.receive(timeout) raise TimeoutError when it is time"
             )
-        is_number = isinstance(every, int | float) and not isinstance(every, bool)
-        if not is_number or not _SHORTEST <= every <= _LONGEST:  # type: ignore[operator]
+        if not is_number(every) or not _SHORTEST <= every <= MOST_SECONDS:  # type: ignore[operator]
             raise RingError(f"every of {self.kernel_id!r} must be seconds from 1e-6 to 1e9, not {every!r}")
 
     def _check_range(self, name: str, low: int, high: int) -> None:
@@ -106,10 +121,22 @@ class RingKernel:
         """What runs it."""
         if self.device == "gpu":
             return "device"
-        return "coroutine" if inspect.iscoroutinefunction(self.function) else "thread"
+        return "coroutine" if inspect.iscoroutinefunction(_called(self.function)) else "thread"
+
+    def takes(self, message: Any) -> bool:
+        """May it be sent this? Host actors take instances of subclasses too; handlers on the device know one layout."""
+        if self.device == "gpu":
+            return type(message) is self.input_type
+        return isinstance(message, self.input_type or Message)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.function(*args, **kwargs)
+
+
+def _called(function: Callable[..., Any]) -> Any:
+    """What runs when it is called: of an object that is no function, its method."""
+    is_function = inspect.isroutine(function) or isinstance(function, functools.partial | type)
+    return function if is_function else inspect.getattr_static(type(function), "__call__", function)
 
 
 @overload
@@ -224,7 +251,7 @@ def ring_kernel(
             raise RingError(f"@ring_kernel(...) decorates a function, not {function!r}")
         kernel = RingKernel(
             function=function,
-            kernel_id=function.__name__ if kernel_id is None else kernel_id,
+            kernel_id=getattr(function, "__name__", None) if kernel_id is None else kernel_id,  # type: ignore[arg-type]
             input_type=input_type,
             output_type=output_type,
             input_queue_size=queue_size if input_queue_size is None else input_queue_size,
@@ -252,14 +279,21 @@ def ring_kernel(
     return decorate
 
 
-def find_kernel(kernel_id: str) -> RingKernel:
-    """The kernel of an id.
+def find_kernel(kernel_id: str | RingKernel) -> RingKernel:
+    """The kernel of an id; a kernel is its own.
 
     Raises
     ------
     RingError
         If there is none; the text lists those there are, the first ones of many.
     """
+    if isinstance(kernel_id, RingKernel):
+        return kernel_id
+    if not isinstance(kernel_id, str):
+        raise TypeError(
+            f"a ring kernel is named by its id or by what @ring_kernel returned, not by {kernel_id!r} "
+            f"({type(kernel_id).__name__})"
+        )
     with _lock:
         found = _kernels.get(kernel_id)
         if found is not None:

@@ -8,6 +8,10 @@ import threading
 __all__ = ["new_loop", "start_loop"]
 
 
+# How long a task that is cancelled at the end may take.
+_CANCEL_SECONDS = 5.0
+
+
 def new_loop() -> asyncio.AbstractEventLoop:
     """An event loop that nobody runs yet."""
     try:
@@ -30,5 +34,11 @@ def _run(loop: asyncio.AbstractEventLoop) -> None:
     try:
         loop.run_forever()
     finally:
+        # Whoever waits for one of these elsewhere is told that it has ended.
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        if left:
+            loop.run_until_complete(asyncio.wait(left, timeout=_CANCEL_SECONDS))
         loop.run_until_complete(loop.shutdown_asyncgens())
         loop.close()

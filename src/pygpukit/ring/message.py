@@ -156,6 +156,14 @@ class Message(MessageBase):
         kinds = cls._kinds.values()
         return cls(*[kind.decode(v) if kind.decode else v for kind, v in zip(kinds, values, strict=True)])
 
+    def _copy(self) -> Any:
+        """The same fields with a header of its own: a number, and nobody who waits for an answer."""
+        one = type(self).__new__(type(self))
+        for name in self._kinds:
+            setattr(one, name, getattr(self, name))
+        one.priority, one.correlation_id, one._deadline_ns = self.priority, self.correlation_id, self._deadline_ns
+        return one
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in self._kinds)})"
 

@@ -13,7 +13,10 @@ from pygpukit._pygpukit_rust import RingQueue
 from pygpukit.errors import RingError, UndeliveredError
 from pygpukit.ring.replies import Replies
 
-__all__ = ["DeadLetter", "Post"]
+__all__ = ["CALL", "DeadLetter", "Post"]
+
+CALL = 1
+"""Flag of a message whose sender waits for its answer."""
 
 
 @dataclass(frozen=True)
@@ -32,9 +35,12 @@ class DeadLetter:
 
 
 class _AsyncCall:
-    __slots__ = ("_future", "_loop", "_thread", "kernel_id")
+    __slots__ = ("_future", "_loop", "_post", "_thread", "kernel_id")
 
-    def __init__(self, kernel_id: str, future: asyncio.Future[Any], loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, post: Post, kernel_id: str, future: asyncio.Future[Any], loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self._post = post
         self.kernel_id = kernel_id
         self._future = future
         self._loop = loop
@@ -52,8 +58,10 @@ class _AsyncCall:
 
     def _set(self, answer: Any) -> None:
         if self._future.done():
-            return
-        if isinstance(answer, BaseException):
+            # The caller gave up while this was on its way to the loop.
+            if not isinstance(answer, BaseException):
+                self._post.late(self.kernel_id, answer)
+        elif isinstance(answer, BaseException):
             self._future.set_exception(answer)
         else:
             self._future.set_result(answer)
@@ -87,7 +95,7 @@ class Post:
 
     def expect(self, kernel_id: str, number: int, future: asyncio.Future[Any], loop: Any) -> None:
         """Set a future of this thread's loop to the answer of a call."""
-        self._calls[number] = _AsyncCall(kernel_id, future, loop)
+        self._calls[number] = _AsyncCall(self, kernel_id, future, loop)
 
     def expect_here(self, kernel_id: str, number: int) -> RingQueue:
         """A mailbox that will get the answer of a call, or an exception."""
@@ -129,7 +137,7 @@ class Post:
         return True
 
     def late(self, kernel_id: str, message: Any) -> None:
-        """Note an answer that comes too late."""
+        """Note an answer that nobody waits for any more."""
         self.dead(kernel_id, message, "late_answer", f"nobody waits for {message.correlation_id} any more")
 
     def fail(self, number: int, error: RingError) -> None:

@@ -41,6 +41,32 @@ _UNMARKED = re.compile(r"__device__\s+(?=(?:inline\s+)?void\s+handle(?:_batch)?\
 _COMMENTS = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 
 
+# Words that cannot be names in CUDA C++, and names of types that every handler has.
+_TAKEN = re.compile(
+    "alignas|alignof|and|and_eq|asm|auto|bitand|bitor|bool|break|case|catch|char|char16_t|char32_t|char8_t|class|"
+    "co_await|co_return|co_yield|compl|concept|const|const_cast|consteval|constexpr|constinit|continue|decltype|"
+    "default|delete|do|double|dynamic_cast|else|enum|explicit|export|extern|false|float|for|friend|goto|if|inline|"
+    "int|long|mutable|namespace|new|noexcept|not|not_eq|nullptr|operator|or|or_eq|private|protected|public|"
+    "register|reinterpret_cast|requires|return|short|signed|sizeof|static|static_assert|static_cast|struct|switch|"
+    "template|this|thread_local|throw|true|try|typedef|typeid|typename|union|unsigned|using|virtual|void|volatile|"
+    "wchar_t|while|xor|xor_eq|Context|State"
+)
+
+
+def _is_usable(name: str) -> bool:
+    """Can something be called so in CUDA C++?"""
+    return name.isascii() and _TAKEN.fullmatch(name) is None
+
+
+def _check_names(one: type[Message], where: str) -> None:
+    for what, name in (("is called", one.__name__), *(("has a field", name) for name in one._kinds)):
+        if not _is_usable(name):
+            raise RingError(
+                f"{where} has messages that are structs of CUDA C++, where {name!r} is no name, and {one.__name__} "
+                f"{what} {name!r}; call it otherwise"
+            )
+
+
 @dataclass(frozen=True)
 class Handler:
     """What actors with the same source, messages and state have in common, whomever they name."""
@@ -98,6 +124,8 @@ class Handler:
         if kernel.input_type is None:
             raise RingError(f"{where} needs an input_type: its messages are structs")
         for one in (kernel.input_type, kernel.output_type):
+            if one is not None:
+                _check_names(one, where)
             if one is not None and require_fixed(one, where).itemsize > MOST_BYTES:
                 raise RingError(
                     f"{where} has messages of {require_fixed(one, where).itemsize} bytes ({one.__name__}), and "
@@ -149,7 +177,9 @@ def _types_of(names: Iterable[str], topics: Iterable[str]) -> tuple[type[Message
     for kernel in kernels:
         # What does not fit is refused where its actor is launched.
         one = kernel.input_type
-        if one is not None and one.is_fixed and require_fixed(one, "a device actor").itemsize <= MOST_BYTES:
+        if one is None or not one.is_fixed or not all(map(_is_usable, (one.__name__, *one._kinds))):
+            continue
+        if require_fixed(one, "a device actor").itemsize <= MOST_BYTES:
             found[one] = None
     return tuple(found)
 
@@ -161,8 +191,10 @@ def _state(kernel: RingKernel) -> tuple[Layout | None, bytes]:
     kinds: dict[str, Kind] = {}
     values: dict[str, Any] = {}
     for name, given in kernel.state.items():
-        if not name.isidentifier():
-            raise RingError(f"state of {kernel.kernel_id!r} has a field {name!r}, which is no name")
+        if not str(name).isidentifier() or not _is_usable(str(name)):
+            raise RingError(
+                f"state of {kernel.kernel_id!r} has a field {name!r}, which is no name in CUDA C++; call it otherwise"
+            )
         annotation = given
         if isinstance(given, np.ndarray | np.generic):
             values[name] = given

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Any
 
 from pygpukit._pygpukit_rust import RingQueue
-from pygpukit.ring.waiting import ACCEPTED, next_message
+from pygpukit.ring.delivery import check_outcome
+from pygpukit.ring.waiting import ACCEPTED, next_message, put_message
 
 if TYPE_CHECKING:
     from pygpukit.ring.actor import Actor
@@ -33,7 +34,14 @@ class Replies:
         # A device actor waits by itself, when so many of its replies have not been read.
         self.mailbox = RingQueue(_UNBOUNDED if actor.kernel.kind == "device" else size, "block")
         self._actor = actor
-        self._number: int = message._call()
+        number = message._call()
+        if not number:
+            # The answer to a call with it is still to come, or was: this one is a message of its own.
+            message = message._copy()
+            number = message._call()
+        self.message = message
+        """What is to be sent."""
+        self._number: int = number
         self._read = 0
         # The actor needs to know now and then, not for every reply.
         self._batch = max(1, size // 4)
@@ -107,13 +115,13 @@ class Replies:
         return TimeoutError(f"{self.kernel_id!r} sent no reply within {timeout} s")
 
 
-async def replies_of(
-    actor: Actor, message: Any, timeout: float | None, send: Callable[..., Coroutine[Any, Any, bool]]
-) -> AsyncGenerator[Any, None]:
-    """Send a message as `RingKernelRuntime.send` does, and give its answers as they come."""
+async def replies_of(actor: Actor, message: Any, timeout: float | None) -> AsyncGenerator[Any, None]:
+    """Send a message in an event loop, and give its answers as they come."""
     replies = Replies(actor, message)
     try:
-        await send(actor.kernel.kernel_id, message, timeout=timeout)
+        outcome = await put_message(actor.inbox, replies.message, timeout)
+        if outcome != ACCEPTED:
+            check_outcome(actor, outcome, timeout)
         while (reply := await replies.next(timeout)) is not None:
             yield reply
     finally:

@@ -3,30 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-import atexit
 import threading
 import time
-import weakref
 from asyncio import Future
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, nullcontext
 from typing import Any, TypeVar
 
 from pygpukit.core.device import Device
-from pygpukit.errors import ActorFailedError, RingError
+from pygpukit.errors import ActorFailedError, ForkError, RingError
+from pygpukit.ring import ends
 from pygpukit.ring.actor import SENT, Actor
 from pygpukit.ring.client import RingClient, check_wait
+from pygpukit.ring.closing import end_all
 from pygpukit.ring.delivery import check_input, check_outcome, ended_error
 from pygpukit.ring.device import RingOptions
 from pygpukit.ring.device_actor import DeviceActor
 from pygpukit.ring.device_tier import DeviceTier
 from pygpukit.ring.host import CoroutineActor, ThreadActor
 from pygpukit.ring.kernel import RingKernel, find_kernel
+from pygpukit.ring.limits import check_timeout, end_of, left_of
 from pygpukit.ring.loops import new_loop, start_loop
-from pygpukit.ring.post import DeadLetter, Post
+from pygpukit.ring.post import CALL, DeadLetter, Post
 from pygpukit.ring.replies import replies_of
 from pygpukit.ring.states import KernelState, check_transition
-from pygpukit.ring.telemetry import KernelTelemetry
+from pygpukit.ring.telemetry import KernelTelemetry, summed_up
 from pygpukit.ring.topics import Topics
 from pygpukit.ring.waiting import ACCEPTED, BURST, FULL, next_message, put_message
 
@@ -35,11 +36,6 @@ __all__ = ["RingKernelRuntime"]
 T = TypeVar("T")
 
 _LAST_OF_BURST = BURST - 1
-
-# Seconds that actors have to end even when the time for draining is over.
-_GRACE = 0.1
-
-_live: weakref.WeakSet[RingKernelRuntime] = weakref.WeakSet()
 
 
 class RingKernelRuntime:
@@ -95,6 +91,8 @@ class RingKernelRuntime:
     ) -> None:
         if isolation not in (None, "process"):
             raise RingError(f"isolation must be None or 'process', not {isolation!r}")
+        if type(dead_letters) is not int or dead_letters < 0:
+            raise RingError(f"dead_letters must be an int of at least 0, not {dead_letters!r}")
         self._post = Post(dead_letters)
         self._topics = Topics(self._post)
         options = RingOptions(sms, workers, lease, time_slice, watchdog)
@@ -108,7 +106,9 @@ class RingKernelRuntime:
         self._started_at = 0.0
         self._turn = 0
         self._is_closing = False
+        self._closing = threading.Lock()
         self._failure: tuple[str, BaseException] | None = None
+        self._fork: ForkError | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def start(self) -> None:
@@ -130,29 +130,36 @@ class RingKernelRuntime:
         ActorFailedError
             If a kernel that escalates has failed.
         """
+        limit = check_timeout(timeout)
         if self._loop is None:
             return
         try:
-            await self._in_loop(lambda: self._shutdown(drain, timeout))
+            await self._in_loop(lambda: self._shutdown(drain, limit))
         finally:
+            # In this order: one that has a loop and no thread is in the loop of somebody else.
             loop, self._loop = self._loop, None
-            _live.discard(self)
-            if self._thread is not None and loop is not None:
+            thread, self._thread = self._thread, None
+            ends.forget(self)
+            if thread is not None and loop is not None:
                 loop.call_soon_threadsafe(loop.stop)
         if self._failure is not None:
             raise self._escalated()
 
     def close(self, timeout: float | None = 30.0) -> None:
-        """Shut down a runtime that has a loop in a thread of its own, and wait for it here."""
-        thread = self._thread
-        if thread is None or threading.current_thread() is thread:
+        """Shut down a runtime that has a loop in a thread of its own, and wait for it here; once is enough."""
+        if threading.current_thread() is self._thread or (self._thread is None and self._loop is not None):
             raise RingError("close() is for a runtime with a loop of its own, from another thread; await shutdown()")
-        try:
-            if self._loop is not None:
-                asyncio.run_coroutine_threadsafe(self.shutdown(timeout=timeout), self._loop).result()
-        finally:
-            thread.join()
-            self._thread = None
+        timeout = check_timeout(timeout)
+        # A second thread that closes it waits for the first one's end.
+        with self._closing:
+            thread = self._thread
+            if thread is None:
+                return
+            try:
+                if self._loop is not None:
+                    asyncio.run_coroutine_threadsafe(self.shutdown(timeout=timeout), self._loop).result()
+            finally:
+                thread.join()
 
     def launch(self, kernel: str | RingKernel) -> Coroutine[Any, Any, None]:
         """Start a kernel: it runs and accepts messages, and is given none before `activate`.
@@ -176,7 +183,7 @@ class RingKernelRuntime:
         if self._tier.is_made:
             return None
         try:
-            spec = find_kernel(kernel) if isinstance(kernel, str) else kernel
+            spec = find_kernel(kernel)
         except RingError:
             # The launch says so.
             return None
@@ -198,7 +205,8 @@ class RingKernelRuntime:
             If it did not come there in time; it is active as before.
         """
         actor = self._checked(kernel_id, "deactivate")
-        await self._in_loop(lambda: actor.deactivate(timeout))
+        limit = check_timeout(timeout)
+        await self._in_loop(lambda: actor.deactivate(limit))
 
     async def reactivate(self, kernel_id: str) -> None:
         """Give a deactivated kernel its messages again."""
@@ -220,7 +228,8 @@ class RingKernelRuntime:
             Seconds it has. A coroutine is cancelled then; a thread cannot be, and the error says so.
         """
         actor = self._checked(kernel_id, "terminate")
-        await self._in_loop(lambda: actor.terminate(drain, timeout))
+        limit = check_timeout(timeout)
+        await self._in_loop(lambda: actor.terminate(drain, limit))
 
     async def send(
         self,
@@ -251,6 +260,8 @@ class RingKernelRuntime:
         bool
             True when it was accepted; False when it was dropped, as the policy says.
         """
+        if timeout is not None:
+            timeout = check_timeout(timeout)
         # Before it is accepted: a sender that is cancelled here has sent nothing.
         self._turn += 1
         if not self._turn & _LAST_OF_BURST:
@@ -258,6 +269,8 @@ class RingKernelRuntime:
         input_type, try_put, actor = self._senders.get(kernel_id) or self._sender(kernel_id)
         if type(message) is not input_type:
             check_input(actor, message)
+        if message._flags & CALL:
+            message = message._copy()
         if priority is not None:
             message.priority = priority
         if deadline is not None:
@@ -287,6 +300,7 @@ class RingKernelRuntime:
             How many accepted it. For the others there are dead letters.
         """
         self._running_loop()
+        timeout = check_timeout(timeout)
         if self._is_closing:
             raise RingError(f"the runtime is shutting down, and takes no more messages for the topic {topic!r}")
         self._turn += 1
@@ -304,6 +318,8 @@ class RingKernelRuntime:
         RingError
             If the kernel has ended and nothing is left; `ActorFailedError` if it failed.
         """
+        if timeout is not None:
+            timeout = check_timeout(timeout)
         try_get, actor = self._receivers.get(kernel_id) or self._receiver(kernel_id)
         message = try_get()
         if message is None:
@@ -336,23 +352,37 @@ class RingKernelRuntime:
         ActorFailedError
             If the kernel failed.
         """
+        if timeout is not None:
+            timeout = check_timeout(timeout)
         actor = self._actors.get(kernel_id) or self._launched(kernel_id)
         if type(message) is not actor.kernel.input_type:
             check_input(actor, message)
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
         number = message._call()
+        if not number:
+            # The answer to another call with it is still to come, or was: this one is a message of its own.
+            message = message._copy()
+            number = message._call()
         self._post.expect(kernel_id, number, future, loop)
         actor.expect(1)
         try:
             async with asyncio.timeout(timeout) if timeout is not None else nullcontext():
                 answer = actor.try_call(message)
                 if answer is None:
-                    await self.send(kernel_id, message)
+                    _, try_put, to = self._senders.get(kernel_id) or self._sender(kernel_id)
+                    outcome = try_put(message)
+                    if outcome == FULL:
+                        outcome = await put_message(to.inbox, message)
+                    if outcome != ACCEPTED:
+                        check_outcome(to, outcome, None)
                 if answer is None or answer is SENT:
                     answer = await future
                 return answer
         except TimeoutError:
+            if future.done() and not future.cancelled():
+                # It came in the moment of giving up.
+                return future.result()
             raise TimeoutError(f"{kernel_id!r} did not answer within {timeout} s") from None
         finally:
             actor.expect(-1)
@@ -364,9 +394,9 @@ class RingKernelRuntime:
         Parameters and errors are those of `send_and_receive`, but the time is that for room, and then for each answer.
         Whoever stops before the last one, by ``break`` or ``aclose()``, is sent no more.
         """
-        actor = self._launched(kernel_id)
+        *_, actor = self._sender(kernel_id)
         check_input(actor, message)
-        return replies_of(actor, message, timeout, self.send)
+        return replies_of(actor, message, check_timeout(timeout))
 
     @asynccontextmanager
     async def kernel_scope(self, kernel: str | RingKernel) -> AsyncIterator[str]:
@@ -377,7 +407,7 @@ class RingKernelRuntime:
         str
             The kernel's id.
         """
-        kernel_id = kernel if isinstance(kernel, str) else kernel.kernel_id
+        kernel_id = find_kernel(kernel).kernel_id
         await self.launch(kernel)
         await self.activate(kernel_id)
         try:
@@ -389,7 +419,7 @@ class RingKernelRuntime:
     def client(self, kernel_id: str, wait: str = "hybrid") -> RingClient:
         """A client for threads. Where no event loop runs, the kernel is launched and activated if it is not yet.
 
-        A runtime that was not started gets a loop in a thread of its own.
+        A runtime that was not started gets a loop in a thread of its own; one that was shut down gets none.
 
         Parameters
         ----------
@@ -400,6 +430,8 @@ class RingKernelRuntime:
         """
         check_wait(wait)
         inside = asyncio._get_running_loop() is not None
+        if self._loop is None and self._is_closing:
+            raise RingError(f"no client of {kernel_id!r}: the runtime was shut down; make another one")
         if self._loop is None and not inside:
             self._begin_thread()
         if not inside and kernel_id not in self._actors:
@@ -442,16 +474,8 @@ class RingKernelRuntime:
 
     def get_summary(self) -> dict[str, Any]:
         """Sums over all kernels: states, messages, restarts, dead letters by reason, uptime."""
-        all_telemetry = self.get_all_telemetry().values()
-        states = [one.state.name for one in all_telemetry]
-        summed = ("received", "processed", "failed", "sent", "rejected", "dropped", "displaced", "expired", "discarded")
         return {
-            "kernels": len(states),
-            "states": {name: states.count(name) for name in dict.fromkeys(states)},
-            **{name: sum(getattr(one, name) for one in all_telemetry) for name in summed},
-            "input_depth": sum(one.input_depth for one in all_telemetry),
-            "output_depth": sum(one.output_depth for one in all_telemetry),
-            "restarts": sum(one.restarts for one in all_telemetry),
+            **summed_up(self.get_all_telemetry().values()),
             "dead_letters": self._post.counts(),
             "uptime": time.monotonic() - self._started_at if self._started_at else 0.0,
         }
@@ -487,6 +511,7 @@ class RingKernelRuntime:
             both sides; ``stuck``: does it not leave, or a handler not return; ``stuck_actors``: ids of those whose
             handlers do not (see `watchdog`).
         """
+        self._refuse_in_forks()
         return self._tier.status()
 
     def abort(self) -> None:
@@ -495,6 +520,7 @@ class RingKernelRuntime:
         On a GPU this loses the CUDA context: the process can use the device no more, and has to be started again. With
         ``isolation="process"`` that is the worker process, which is.
         """
+        self._refuse_in_forks()
         if self._tier.is_made:
             self._tier.ring.link.trap()
 
@@ -524,25 +550,43 @@ class RingKernelRuntime:
             if kind is None:
                 raise
 
+    def _abandon(self, error: ForkError) -> None:
+        """This process was forked from the runtime's: from now on all is refused, and no lock of before is used."""
+        self._fork = error
+        actors, self._actors = self._actors, {}
+        for actor in actors.values():
+            actor.abandon(error)
+        self._senders.clear()
+        self._receivers.clear()
+        self._loop = self._thread = None
+        self._closing = threading.Lock()
+
+    def _refuse_in_forks(self) -> None:
+        if self._fork is not None:
+            raise self._fork
+
     def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._refuse_in_forks()
         if self._loop is not None and not self._loop.is_closed():
             raise RingError("the runtime runs already")
         self._loop = loop
         self._is_closing = False
         self._failure = None
         self._started_at = time.monotonic()
-        _live.add(self)
+        ends.remember(self)
         # Seen by `pygpukit top`.
         from pygpukit.scheduler.publish import publish_ring
 
         publish_ring(self)
 
     def _begin_thread(self) -> None:
+        self._refuse_in_forks()
         loop = new_loop()
         self._begin(loop)
         self._thread = start_loop(loop)
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
+        self._refuse_in_forks()
         if self._loop is None:
             raise RingError("the runtime does not run: use 'async with RingKernelRuntime()', 'with' or await start()")
         return self._loop
@@ -557,6 +601,7 @@ class RingKernelRuntime:
     def _launched(self, kernel_id: str) -> Actor:
         actor = self._actors.get(kernel_id)
         if actor is None:
+            self._refuse_in_forks()
             find_kernel(kernel_id)
             raise RingError(f"{kernel_id!r} is CREATED; launch it first")
         return actor
@@ -579,7 +624,7 @@ class RingKernelRuntime:
         return self._launched(kernel_id)
 
     async def _launch(self, kernel: str | RingKernel, where: Device | None) -> None:
-        spec = find_kernel(kernel) if isinstance(kernel, str) else kernel
+        spec = find_kernel(kernel)
         if self._failure is not None:
             raise self._escalated()
         if self._is_closing:
@@ -633,54 +678,11 @@ class RingKernelRuntime:
         self._tier.stop_timers()
         others = [task for task in self._tasks if task is not asyncio.current_task()]
         await asyncio.gather(*others, return_exceptions=True)
-        until = None if timeout is None else time.monotonic() + timeout
+        until = end_of(timeout)
         # What is being launched comes up first, so that it can end.
-        while any(actor.state is KernelState.CREATED for actor in self._actors.values()) and not _is_over(until):
+        while any(actor.state is KernelState.CREATED for actor in self._actors.values()) and left_of(until) != 0.0:
             await asyncio.sleep(0.001)
-        if drain and len(self._actors) > 1:
-            # Those that only make messages end first; else the others would never be done. Device actors only answer.
-            makers = [a for a in self._actors.values() if a.telemetry().received == 0 and a.kernel.kind != "device"]
-            await self._end_actors(makers, drain, until)
-            for actor in self._actors.values():
-                actor.unbind_output()
-            await self._settle(until)
         try:
-            await self._end_actors(list(self._actors.values()), drain, until)
+            await end_all(list(self._actors.values()), self._tier, drain, until)
         finally:
             await self._tier.close()
-
-    async def _end_actors(self, actors: list[Actor], drain: bool, until: float | None) -> None:
-        left = None if until is None else max(_GRACE, until - time.monotonic())
-        ends = (actor.terminate(drain, left) for actor in actors if not actor.state.is_over)
-        for end in await asyncio.gather(*ends, return_exceptions=True):
-            if isinstance(end, BaseException):
-                raise end
-
-    async def _settle(self, until: float | None) -> None:
-        """Wait until no actor has anything left that it may send to another; then they can end in any order."""
-        pause = 0.001
-        while until is None or time.monotonic() < until:
-            open_actors = [actor for actor in self._actors.values() if actor.state.is_open]
-            for actor in open_actors:
-                if actor.state is not KernelState.ACTIVE:
-                    await actor.activate()
-            figures = [actor.telemetry() for actor in open_actors]
-            if not any(one.input_depth + one.in_progress for one in figures):
-                return
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, 0.05)
-
-
-def _is_over(until: float | None) -> bool:
-    return until is not None and time.monotonic() >= until
-
-
-@atexit.register
-def _close_mailboxes() -> None:
-    """Threads that wait for messages at the end of the process are let go."""
-    for runtime in list(_live):
-        for actor in list(runtime._actors.values()):
-            if isinstance(actor, ThreadActor):
-                actor.inbox.close()
-                actor.inbox.discard()
-                actor.outbox.close()

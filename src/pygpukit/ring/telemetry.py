@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
 from pygpukit.ring.states import KernelState
 
-__all__ = ["KernelTelemetry", "Latency"]
+__all__ = ["KernelTelemetry", "Latency", "summed_up"]
 
 
 @dataclass(frozen=True)
@@ -85,3 +86,19 @@ class KernelTelemetry:
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
         return {**dataclasses.asdict(self), "state": self.state.name, "throughput": self.throughput}
+
+
+_SUMMED = (
+    *("received", "processed", "failed", "sent", "rejected", "dropped", "displaced", "expired", "discarded"),
+    *("input_depth", "output_depth", "restarts"),
+)
+
+
+def summed_up(all_telemetry: Collection[KernelTelemetry]) -> dict[str, Any]:
+    """How many kernels there are, how many in which state, and sums of their figures."""
+    states = [one.state.name for one in all_telemetry]
+    return {
+        "kernels": len(states),
+        "states": {name: states.count(name) for name in dict.fromkeys(states)},
+        **{name: sum(getattr(one, name) for one in all_telemetry) for name in _SUMMED},
+    }

@@ -44,6 +44,7 @@ class Timers:
         table = np.concatenate(rows)
         table = table[[int(actor) not in over for actor in table["actor"]]]
         if self._table is None or self._table.nbytes < table.nbytes:
+            self._device.give(self._table)
             self._table = self._device.take(power_of_two(table.nbytes))
         if len(table):
             self._table.write(table)

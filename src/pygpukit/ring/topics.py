@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import suppress
 from typing import Any
 
-from pygpukit._pygpukit_rust import MessageBase
 from pygpukit.errors import ActorFailedError, MessageError
 from pygpukit.ring.actor import Actor
+from pygpukit.ring.limits import end_of, left_of
+from pygpukit.ring.message import Message
 from pygpukit.ring.post import Post
 from pygpukit.ring.waiting import ACCEPTED, CLOSED, DROPPED, FULL, put_message
 
@@ -42,12 +42,12 @@ class Topics:
 
     async def publish(self, topic: str, message: Any, by: str | None = None, timeout: float | None = None) -> int:
         """Send a message to all subscribers; how many accepted it."""
-        until = None if timeout is None else time.monotonic() + timeout
+        until = end_of(timeout)
         count, full = self._give(topic, message, by)
         for actor, one in full:
             outcome = CLOSED
             with suppress(ActorFailedError):
-                outcome = await put_message(actor.inbox, one, _left(until))
+                outcome = await put_message(actor.inbox, one, left_of(until))
             count += self._is_accepted(topic, actor, one, by, outcome)
         return count
 
@@ -63,13 +63,13 @@ class Topics:
 
     def _give(self, topic: str, message: Any, by: str | None) -> tuple[int, list[tuple[Actor, Any]]]:
         """Give a message to all that have room; how many accepted it, and those that have to be waited for."""
-        if not isinstance(message, MessageBase):
+        if not isinstance(message, Message):
             raise MessageError(f"messages are published, not {message!r} ({type(message).__name__}); use @message")
         count, full = 0, []
         for actor in list(self._actors.get(topic, {}).values()):
-            if actor.kernel.kernel_id == by or not actor.state.is_open or not _takes(actor, message):
+            if actor.kernel.kernel_id == by or not actor.state.is_open or not actor.kernel.takes(message):
                 continue
-            one = _copy(message)
+            one = message._copy()
             outcome = CLOSED
             # One that was lost a moment ago is no subscriber any more, and the others are to get it.
             with suppress(ActorFailedError):
@@ -86,26 +86,3 @@ class Topics:
             sender = "" if by is None else f" by {by!r}"
             self._post.dead(actor.kernel.kernel_id, message, "rejected", f"published to {topic!r}{sender}")
         return outcome == ACCEPTED
-
-
-def _left(until: float | None) -> float | None:
-    return None if until is None else max(0.0, until - time.monotonic())
-
-
-def _takes(actor: Actor, message: Any) -> bool:
-    expected = actor.kernel.input_type
-    if actor.kernel.kind == "device":
-        return type(message) is expected
-    return expected is None or isinstance(message, expected)
-
-
-def _copy(message: Any) -> Any:
-    """The same fields with a header of its own: a number, and nobody who waits for an answer."""
-    cls: Any = type(message)
-    one = cls.__new__(cls)
-    for name in message._kinds:
-        setattr(one, name, getattr(message, name))
-    one.priority, one.correlation_id = message.priority, message.correlation_id
-    if message.deadline is not None:
-        one.deadline = message.deadline
-    return one

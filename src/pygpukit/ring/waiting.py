@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pygpukit.ring.actor import Mailbox
+from pygpukit.ring.limits import end_of, left_of
 
 __all__ = [
     "ACCEPTED",
@@ -38,16 +39,16 @@ def _expire(future: asyncio.Future[Any]) -> None:
 
 
 async def woken(mailbox: Mailbox, register: Callable[[Any, Any], int], until: float | None = None) -> bool:
-    """Wait as `register` says; False when the loop's clock reached `until`."""
+    """Wait as `register` says; False when ``time.monotonic()`` reached `until`."""
     loop = asyncio.get_running_loop()
     # Some wake up at once to look again; that must not go on for ever.
-    if until is not None and loop.time() >= until:
+    if (left := left_of(until)) == 0.0:
         return False
     future = loop.create_future()
     ticket = register(future, loop)
     if not ticket:
         return True
-    timer = None if until is None else loop.call_at(until, _expire, future)
+    timer = None if left is None else loop.call_later(left, _expire, future)
     try:
         if await future is not False:
             return True
@@ -74,7 +75,7 @@ async def next_message(mailbox: Mailbox, timeout: float | None = None) -> Any:
                 raise
             message = mailbox.get_or_wait(loop)
         return message
-    until = loop.time() + timeout
+    until = end_of(timeout)
     while (message := mailbox.try_get()) is None and not mailbox.is_finished:
         if not await woken(mailbox, mailbox.await_item, until):
             if not mailbox.is_paused:
@@ -85,7 +86,7 @@ async def next_message(mailbox: Mailbox, timeout: float | None = None) -> Any:
 
 async def put_message(mailbox: Mailbox, message: Any, timeout: float | None = None) -> int:
     """Put a message in, waiting for room where that is the policy; FULL when the time is over."""
-    until = None if timeout is None else asyncio.get_running_loop().time() + timeout
+    until = end_of(timeout)
     while (outcome := mailbox.try_put(message)) == FULL:
         if not await woken(mailbox, mailbox.await_space, until):
             break

@@ -341,6 +341,11 @@ class Worker:
         self._forward()
         return done
 
+    async def _rest(self, timeout: float | None) -> bool:
+        if any(peer.backlog for peer in self._peers):
+            return False
+        return await self._loop.run_in_executor(None, self._ring.is_at_rest, timeout)
+
     async def _state(self, index: int) -> bytes:
         piece = self._peers[index].place.state
         assert piece is not None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import queue
 import threading
-import time
 from contextlib import suppress
 from typing import Any
 
@@ -13,6 +12,7 @@ import msgpack  # type: ignore[import-untyped]
 import numpy as np
 
 from pygpukit.errors import ActorFailedError, RingError
+from pygpukit.ring.limits import end_of, left_of
 from pygpukit.ring.states import Backpressure
 from pygpukit.ring.tables import ANSWER, BUCKETS, MORE
 from pygpukit.ring.worker_peer import HOST, WorkerPeer
@@ -56,14 +56,6 @@ _FRAME_BYTES = 1 << 20
 _FIGURES_SECONDS = 1.0
 
 
-def _end(timeout: float | None) -> float | None:
-    return None if timeout is None else time.monotonic() + timeout
-
-
-def _left(until: float | None) -> float | None:
-    return None if until is None else max(0.0, until - time.monotonic())
-
-
 class WorkerLink:
     """Messages to actors of a worker process and from them; its methods are those of `RingLink`.
 
@@ -99,7 +91,7 @@ class WorkerLink:
         peer = self.peers[actor]
         header = (0, flags, priority, 0, id, correlation, HOST, actor, deadline)
         with self.lock:
-            room, fate = self._claim(peer, 1, _end(timeout))
+            room, fate = self._claim(peer, 1, end_of(timeout))
             if room:
                 self._write(frame(MAIL, pack_mail([(header, payload)])))
                 peer.note_sent((self._kind(peer), *header[1:]), payload, 1)
@@ -111,7 +103,7 @@ class WorkerLink:
         size = peer.place.handler.input_type.dtype.itemsize  # type: ignore[union-attr]
         data = memoryview(rows).cast("B")
         count, done, fate = len(data) // size, 0, _ACCEPTED
-        until = _end(timeout)
+        until = end_of(timeout)
         most = max(1, _FRAME_BYTES // size)
         while done < count and not fate:
             with self.lock:
@@ -127,8 +119,8 @@ class WorkerLink:
 
     def ask(self, actor: int, message: Any, payload: bytes, timeout: float | None, kind: int) -> Any:
         """Send a message and wait for the answer: its bytes if it is of this kind, else what became of it and parts."""
-        number = message._call()
-        until = _end(timeout)
+        number = message.message_id
+        until = end_of(timeout)
         slot: queue.SimpleQueue[Any] = queue.SimpleQueue()
         with self.lock:
             if number in self._calls:
@@ -140,7 +132,7 @@ class WorkerLink:
             fate = self.send(actor, payload, number, message._flags, message.priority, 0, deadline, timeout)
             if fate:
                 return fate, None
-            found = slot.get(timeout=_left(until))
+            found = slot.get(timeout=left_of(until))
         except queue.Empty:
             with self.lock:
                 self._calls.pop(number, None)
@@ -184,19 +176,19 @@ class WorkerLink:
     def set_mode(self, actor: int, mode: int, timeout: float | None = None) -> bool:
         """Tell an actor what to do; true when the device has answered, or the actor is lost."""
         peer = self.peers[actor]
-        until = _end(timeout)
+        until = end_of(timeout)
         while True:
             with self.lock:
                 peer.mode = mode
                 while self.process is None and not peer.is_over:
-                    if not self._changed.wait(_left(until)):
+                    if not self._changed.wait(left_of(until)):
                         return False
                 process = self.process
                 if peer.is_over or process is None:
                     return True
             # A worker that is lost meanwhile carries it out when it is back.
             with suppress(WorkerGoneError):
-                return bool(process.order("mode", actor, mode, _left(until)))
+                return bool(process.order("mode", actor, mode, left_of(until)))
             with self.lock:
                 while self.process is process:
                     self._changed.wait()
@@ -350,7 +342,7 @@ class WorkerLink:
             if policy is Backpressure.REJECT or policy is Backpressure.DROP_NEW:
                 peer.refused += wanted
                 return 0, _REJECTED if policy is Backpressure.REJECT else _DROPPED
-            left = _left(until)
+            left = left_of(until)
             if left == 0.0 or not peer.room.wait(left):
                 return 0, _LATE
 
@@ -371,10 +363,10 @@ class WorkerLink:
 
     def _receive(self, actor: int, n: int, timeout: float | None) -> list[Parts]:
         peer = self.peers[actor]
-        until = _end(timeout)
+        until = end_of(timeout)
         with self.lock:
             while not peer.output:
-                left = _left(until)
+                left = left_of(until)
                 if left == 0.0 or not peer.arrived.wait(left):
                     break
             return self._take(peer, n)

@@ -8,6 +8,7 @@ from collections import deque
 from typing import Any
 
 from pygpukit.ring.device import Place
+from pygpukit.ring.post import CALL
 from pygpukit.ring.states import Backpressure
 from pygpukit.ring.tables import MODES, WORKER_LOST
 from pygpukit.ring.worker_wire import FIGURES, TICKS, Parts
@@ -16,8 +17,6 @@ __all__ = ["WorkerPeer"]
 
 HOST = 0xFFFFFFFF
 """Where messages of the host come from."""
-
-_CALL = 1
 
 _DRAINING = MODES["DRAINING"]
 
@@ -112,7 +111,7 @@ class WorkerPeer:
             self._single[entry.first] = entry
         else:
             self._rows.append(entry)
-        if header[1] & _CALL:
+        if header[1] & CALL:
             self._calls[entry.first] = None
             if len(self._calls) > _MOST_CALLS:
                 del self._calls[next(iter(self._calls))]

@@ -115,6 +115,15 @@ class WorkerRing:
                     raise ActorFailedError("the worker was lost while actors were launched")
             return added
 
+    def is_at_rest(self, timeout: float | None) -> bool:
+        """Has no actor anything left to do? One that is lost has not."""
+        process = self.link.process
+        if process is None:
+            return True
+        with suppress(WorkerGoneError, TimeoutError):
+            return bool(process.order("rest", timeout, timeout=timeout))
+        return False
+
     def retire(self, place: Place) -> None:
         """An actor has ended."""
         place.is_over = True
@@ -149,6 +158,11 @@ class WorkerRing:
         """Actors whose worker was lost since the last look, why, whether they begin anew, and calls not answered."""
         losses = self.link.take_losses()
         return [(index, ActorFailedError(text), restarts, calls) for index, text, restarts, calls in losses]
+
+    def name_of(self, index: int) -> str:
+        """As `DeviceRing.name_of`."""
+        peers = self.link.peers
+        return peers[index].place.kernel.kernel_id if index < len(peers) else f"actor {index}"
 
     def loss_of(self, index: int) -> str:
         """Why an actor's worker was lost last."""

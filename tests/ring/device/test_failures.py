@@ -59,6 +59,19 @@ def test_a_call_that_expires_is_told(dedicated: bool) -> None:
         assert client.call(Item(3, 0, 0, deadline=time.monotonic() + 600), timeout=20).id == 3
 
 
+@pytest.mark.parametrize("deadline", [0, -0.5, float("-inf")])
+def test_a_deadline_before_the_clock_began_is_over(dedicated: bool, deadline: float) -> None:
+    count = make(COUNT, dedicated=dedicated)
+    with RingKernelRuntime() as runtime:
+        [client] = start(runtime, count)
+        with pytest.raises(UndeliveredError, match="expired"):
+            client.call(Item(1, 0, 0, deadline=deadline), timeout=20)
+        client.send(Item(2, 0, 0, deadline=deadline))
+        runtime.run(runtime.send(count, Item(3, 0, 0), deadline=deadline))
+        until(lambda: sorted(letters(runtime, "expired")) == [1, 2, 3])
+        until(lambda: runtime.get_telemetry(count).expired == 3)
+
+
 @pytest.mark.parametrize("block_size", [32, 96])
 def test_a_batch_has_no_expired_messages(block_size: int) -> None:
     batch = make(BATCH, block_size=block_size)

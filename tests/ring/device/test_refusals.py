@@ -33,6 +33,11 @@ def define(doc: str | None, **options: Any) -> str:
     return ring_kernel(kernel_id=new_id("bad"), **options)(function).kernel_id
 
 
+def named(field: str, cls: str = "Named") -> Any:
+    """A message with a field of this name."""
+    return message(type(cls, (), {"__annotations__": {field: gp.int32}}))
+
+
 BAD = {
     "no docstring": (None, {}, RingError, "has no handler: its docstring must be CUDA"),
     "no handler": ("__device__ void other() {}", {}, RingError, "has no handler"),
@@ -53,6 +58,18 @@ BAD = {
     "shared batch": (source_of(BATCH), {"dedicated": False}, RingError, "needs a block of its own"),
     "variable state": (source_of(ECHO), {"state": {"s": str}}, RingError, "'s' of the state"),
     "a name of state": (source_of(ECHO), {"state": {"a b": gp.int32}}, RingError, "'a b', which is no name"),
+    "a word of state": (source_of(ECHO), {"state": {"class": gp.int32}}, RingError, "'class', which is no name"),
+    "a number of state": (source_of(ECHO), {"state": {1: gp.int32}}, RingError, "a field 1, which is no name"),
+    "letters of state": (source_of(ECHO), {"state": {"gr\u00f6sse": gp.int32}}, RingError, "which is no name in CUDA"),
+    **{
+        f"a field {name!r}": (source_of(ECHO), {side: named(name)}, RingError, f"Named has a field {name!r}; call it")
+        for side, name in (
+            *(("input_type", name) for name in ("int", "operator", "template", "this", "xor", "gr\u00f6sse")),
+            *(("output_type", name) for name in ("float", "namespace")),
+        )
+    },
+    "a class 'double'": (source_of(ECHO), {"input_type": named("x", "double")}, RingError, "double is called 'double'"),
+    "a class 'State'": (source_of(ECHO), {"input_type": named("x", "State")}, RingError, "State is called 'State'"),
     "complex state": (source_of(ECHO), {"state": {"z": np.zeros(2, complex)}}, (RingError, TypeError), "complex"),
 }
 
@@ -162,6 +179,55 @@ def test_messages_of_the_wrong_type(dedicated: bool) -> None:
         assert [client.receive(timeout=20).id for _ in range(10)] == list(range(0, 20, 2))
         assert client.send_batch(numbered(4).reshape(2, 2)) in (2, 4)
         assert len(client.receive_batch(4, timeout=20)) == 4
+
+
+def test_messages_of_a_subclass() -> None:
+    @message
+    class Longer(Item):
+        more: gp.int32
+
+    class Same(Item):
+        pass
+
+    echo = make()
+
+    @ring_kernel(kernel_id=new_id("front"), input_type=Item)
+    async def front(ctx: Any) -> None:
+        while not ctx.should_terminate:
+            one = await ctx.receive()
+            sent = [await ctx.send(cls.__new__(cls), to=echo) for cls in (Longer, Same)]
+            await ctx.send(Item(one.id, sum(sent), 0))
+
+    with RingKernelRuntime() as runtime:
+        [client] = start(runtime, echo)
+        for wrong in (Longer(1, 0, 0, 0), Same(1, 0, 0)):
+            for use in (
+                client.send,
+                lambda one: client.call(one, timeout=5),
+                lambda one: client.send_batch([one]),
+                lambda one: runtime.run(runtime.send(echo, one)),
+                lambda one: runtime.run(runtime.send_and_receive(echo, one)),
+            ):
+                with pytest.raises(MessageError, match=f"'{echo}' takes exactly Item and nothing derived .*, not"):
+                    use(wrong)
+        # The actor that sends them goes on, as with any other type.
+        assert runtime.client(front.kernel_id).call(Item(4, 0, 0), timeout=20).hops == 0
+        assert [letter.reason for letter in runtime.dead_letters()] == ["wrong_type", "wrong_type"]
+
+
+def test_words_of_cuda_are_names_on_the_host() -> None:
+    odd = named("int")
+
+    @ring_kernel(kernel_id=new_id("host"), input_type=odd)
+    async def host(ctx: Any) -> None:
+        await ctx.send(await ctx.receive())
+
+    # A device actor that names it has nothing to do with its messages.
+    body = f'if (in.value == 1) ctx.send("{host.kernel_id}", in);' + ECHO
+    with RingKernelRuntime() as runtime:
+        [client] = start(runtime, make(body))
+        assert client.call(Item(1, 0, 0), timeout=20).id == 1
+        assert runtime.client(host.kernel_id).call(odd(5), timeout=20).int == 5
 
 
 def test_an_actor_without_output(dedicated: bool) -> None:

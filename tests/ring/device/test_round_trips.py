@@ -64,6 +64,24 @@ def test_coroutines(dedicated: bool) -> None:
     run(main())
 
 
+@pytest.mark.parametrize("isolation", [None, "process"])
+def test_one_message_in_many_calls(isolation: str | None) -> None:
+    async def main() -> None:
+        echo = make()
+        asked = Item(5, 1, 2)
+        async with RingKernelRuntime(isolation=isolation) as runtime, runtime.kernel_scope(echo):
+            answers = await asyncio.gather(*(runtime.send_and_receive(echo, asked, timeout=20) for _ in range(4)))
+            client = runtime.client(echo)
+            answers += await asyncio.gather(*(asyncio.to_thread(client.call, asked, 20) for _ in range(4)))
+            assert [(one.id, one.hops) for one in answers] == 8 * [(5, 2)]
+            assert len({one.correlation_id for one in answers}) == 8
+            assert await runtime.send(echo, asked)
+            assert (await runtime.receive(echo, timeout=20)).id == 5
+            assert runtime.dead_letters() == []
+
+    run(main())
+
+
 def test_concurrent_calls_get_their_own_answers(dedicated: bool) -> None:
     echo = make(dedicated=dedicated)
     wrong: list[Any] = []

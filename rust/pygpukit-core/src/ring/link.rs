@@ -321,6 +321,30 @@ impl Link {
         }
     }
 
+    /// An actor has ended, and the kernel is away: let go of its rings. What is sent to it from now on goes with all
+    /// others', as whoever serves it on the device must know. False while it has not taken all that was sent.
+    pub fn retire(&self, actor: usize) -> Result<bool> {
+        let peer = self.peer(actor)?;
+        {
+            let sent = peer.sent.lock();
+            if *sent != peer.seen.handled_of_host() {
+                return Ok(false);
+            }
+            peer.retired.store(true, Ordering::Release);
+        }
+        let is_closed = || match &peer.way {
+            Way::Shared => true,
+            Way::Own(_, outlet) => outlet.close(),
+            Way::Bulk(_, outlet) => outlet.close(),
+        };
+        while !is_closed() {
+            let mut news = false;
+            let count = self.drain_of(peer, &mut news);
+            self.announce(count, news);
+        }
+        Ok(true)
+    }
+
     pub(super) fn announce(&self, count: u64, news: bool) {
         if count > 0 && self.sleepers.load(Ordering::Acquire) > 0 {
             self.ring_bell();

@@ -201,6 +201,9 @@ impl Inlet {
     }
 }
 
+/// How far a ring was read that is not looked at any more: its memory may be gone.
+const CLOSED: u64 = u64::MAX;
+
 /// A ring the device writes and the host reads.
 #[derive(Debug)]
 pub struct Outlet {
@@ -216,7 +219,7 @@ impl Outlet {
 
     /// Hand out the messages that are there, unless another thread does. Returns how many.
     pub fn drain(&self, mut take: impl FnMut(Message)) -> u64 {
-        let Some(mut read) = self.read.try_lock() else { return 0 };
+        let Some(mut read) = self.read.try_lock().filter(|read| **read != CLOSED) else { return 0 };
         let mut count = 0;
         while let Some(message) = self.slots.read(*read) {
             *read += 1;
@@ -231,6 +234,16 @@ impl Outlet {
             self.head.store(*read);
         }
         count
+    }
+
+    /// Do not look at it any more; false while there are messages in it.
+    pub fn close(&self) -> bool {
+        let mut read = self.read.lock();
+        let is_empty = *read == CLOSED || self.slots.read(*read).is_none();
+        if is_empty {
+            *read = CLOSED;
+        }
+        is_empty
     }
 }
 
@@ -322,9 +335,19 @@ impl BulkOutlet {
 
     /// Begin to read, unless another thread does or there is nothing.
     pub fn try_read(&self) -> Option<BulkReader<'_>> {
-        let read = self.read.try_lock()?;
+        let read = self.read.try_lock().filter(|read| **read != CLOSED)?;
         let tail = self.tail.load();
         (tail != *read).then_some(BulkReader { outlet: self, read, tail })
+    }
+
+    /// Do not look at it any more; false while there are messages in it.
+    pub fn close(&self) -> bool {
+        let mut read = self.read.lock();
+        let is_empty = *read == CLOSED || self.tail.load() == *read;
+        if is_empty {
+            *read = CLOSED;
+        }
+        is_empty
     }
 }
 
