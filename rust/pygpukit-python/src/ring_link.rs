@@ -331,7 +331,7 @@ impl RingLink {
         Ok(self.link.peer(actor).py()?.depth())
     }
 
-    /// Send one message: 0 if it was accepted, 1 rejected, 2 dropped, 3 too late.
+    /// Send one message: 0 if it was accepted, 1 rejected, 2 dropped, 3 too late, 6 if the actor takes no more.
     #[pyo3(signature = (actor, payload, id, flags = 0, priority = 0, correlation = 0, deadline = 0, timeout = None))]
     #[allow(clippy::too_many_arguments)]
     fn send(
@@ -401,7 +401,8 @@ impl RingLink {
         kind: u32,
     ) -> PyResult<Bound<'py, PyAny>> {
         let deadline = message.deadline_ns();
-        let header = self.header(actor, message.id(), CALL, message.priority())?;
+        let correlation = message.correlation();
+        let header = Header { correlation, ..self.header(actor, message.id(), CALL, message.priority())? };
         let timeout = seconds(timeout)?;
         let (sent, reply) = detached(py, || {
             let deadline = if deadline == NEVER { 0 } else { deadline };

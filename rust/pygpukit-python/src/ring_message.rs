@@ -60,6 +60,10 @@ impl MessageBase {
         self.id.load(Ordering::Relaxed)
     }
 
+    pub fn correlation(&self) -> u64 {
+        self.correlation.load(Ordering::Relaxed)
+    }
+
     /// Nanoseconds of `time.monotonic_ns()`, or `NEVER`.
     pub fn deadline_ns(&self) -> u64 {
         self.deadline.load(Ordering::Relaxed)
@@ -117,7 +121,7 @@ impl MessageBase {
     /// Number of the message this one answers; 0 when it answers none.
     #[getter]
     fn correlation_id(&self) -> u64 {
-        self.correlation.load(Ordering::Relaxed)
+        self.correlation()
     }
 
     #[setter]

@@ -12,6 +12,7 @@ import msgpack  # type: ignore[import-untyped]
 import numpy as np
 
 from pygpukit.errors import ActorFailedError, RingError
+from pygpukit.ring.device_mailbox import deadline_of
 from pygpukit.ring.limits import end_of, left_of
 from pygpukit.ring.states import Backpressure
 from pygpukit.ring.tables import ANSWER, BUCKETS, MORE
@@ -127,9 +128,9 @@ class WorkerLink:
                 raise RingError(f"message {number} is on its way already")
             self._calls[number] = slot
         try:
-            deadline = int(message._deadline_ns)
-            deadline = 0 if deadline == (1 << 64) - 1 else deadline
-            fate = self.send(actor, payload, number, message._flags, message.priority, 0, deadline, timeout)
+            priority, correlation = message.priority, message.correlation_id
+            deadline = deadline_of(message)
+            fate = self.send(actor, payload, number, message._flags, priority, correlation, deadline, timeout)
             if fate:
                 return fate, None
             found = slot.get(timeout=left_of(until))

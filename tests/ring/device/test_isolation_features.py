@@ -85,27 +85,6 @@ def test_topics_of_actors_and_of_the_host(dedicated: bool) -> None:
         assert runtime.dead_letters() == []
 
 
-def test_a_type_of_a_subscriber_that_is_launched_later() -> None:
-    topic = new_id("topic")
-    body = """
-    __shared__ Other made;
-    if (ctx.lane == 0) { made.id = in.id; made.x = 0.5 * in.value; }
-    ctx.publish("topic", made);
-    """
-    end = make(
-        "if (ctx.lane == 0) { out.id = in.id; out.value = (int)(2 * in.x); } ctx.send(out);",
-        input_type=Other,
-        topics=[topic],
-    )
-    first = publisher(topic, body)
-    with isolated() as runtime:
-        [client] = start(runtime, first)
-        [last] = start(runtime, end)
-        client.send(Item(3, 0, 21))
-        got = last.receive(timeout=30)
-        assert (got.id, got.value) == (3, 21)
-
-
 def test_subscribers_after_a_loss(dedicated: bool) -> None:
     topic = new_id("topic")
     first = publisher(topic, dedicated=dedicated, **AGAIN)
@@ -192,19 +171,6 @@ def test_timers_after_a_loss(dedicated: bool) -> None:
         assert ticks(runtime, paused) == rest
         runtime.run(runtime.reactivate(paused))
         until(lambda: ticks(runtime, paused) > rest + 2)
-
-
-def test_timers_end_with_the_runtime(dedicated: bool) -> None:
-    end = make(dedicated=dedicated, output_queue_size=1 << 16)
-    body = 'if (ctx.lane == 0) { out = in; state.count += 1; } ctx.send("next", out);'
-    one = timer(body, to=end, every=1e-6, dedicated=dedicated)
-    runtime = isolated()
-    for each in (end, one):
-        runtime.client(each)
-    until(lambda: processed(runtime, end) > 20)
-    runtime.close(timeout=None)
-    assert processed(runtime, end) == processed(runtime, one) == ticks(runtime, one)
-    assert runtime.dead_letters() == []
 
 
 def test_timers_that_were_stopped_stay_so() -> None:

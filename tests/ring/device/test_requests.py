@@ -178,3 +178,17 @@ def test_requests_in_a_random_order(schedule: int, dedicated: bool) -> None:
             link.park()
             link.resume()
         assert runtime.dead_letters() == []
+
+
+@pytest.mark.parametrize("isolation", [None, "process"])
+def test_a_call_keeps_the_number_of_what_it_answers(dedicated: bool, isolation: str | None) -> None:
+    body = "if (ctx.lane == 0) { out = in; out.value = (int)ctx.correlation(); } ctx.send(out);"
+    echo = make(body, dedicated=dedicated)
+    with RingKernelRuntime(isolation=isolation) as runtime:
+        [client] = start(runtime, echo)
+        message = Item(1, 0, 0)
+        message.correlation_id = 4711
+        assert client.call(message, timeout=30).value == 4711
+        later = Item(2, 0, 0)
+        later.correlation_id = 4712
+        assert runtime.run(runtime.send_and_receive(echo, later, timeout=30)).value == 4712

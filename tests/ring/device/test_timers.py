@@ -153,12 +153,13 @@ def test_ending(dedicated: bool, drain: bool) -> None:
         assert given > 5
 
 
-def test_the_end_of_the_runtime(dedicated: bool) -> None:
+@pytest.mark.parametrize("isolation", [None, "process"])
+def test_the_end_of_the_runtime(dedicated: bool, isolation: str | None) -> None:
     """Timers that always have something to do do not hold it up, and what they sent is handled."""
     end = make(dedicated=dedicated, output_queue_size=1 << 16)
     body = 'if (ctx.lane == 0) { out = in; state.count += 1; } ctx.send("next", out);'
     one = timer(body, to=end, every=1e-6, dedicated=dedicated)
-    runtime = RingKernelRuntime()
+    runtime = RingKernelRuntime(isolation=isolation)
     for each in (end, one):
         runtime.client(each)
     until(lambda: processed(runtime, end) > 20)

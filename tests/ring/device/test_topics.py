@@ -173,7 +173,8 @@ def test_many_subscribers() -> None:
         assert runtime.dead_letters() == []
 
 
-def test_a_type_that_only_subscribers_have(dedicated: bool) -> None:
+@pytest.mark.parametrize("isolation", [None, "process"])
+def test_a_type_that_only_subscribers_have(dedicated: bool, isolation: str | None) -> None:
     topic = new_id("topic")
     body = """
     __shared__ Other made;
@@ -187,8 +188,10 @@ def test_a_type_that_only_subscribers_have(dedicated: bool) -> None:
         dedicated=dedicated,
     )
     first = publisher(topic, body, dedicated=dedicated)
-    with RingKernelRuntime() as runtime:
-        client, last = start(runtime, first, end)
+    with RingKernelRuntime(isolation=isolation) as runtime:
+        # The subscriber comes later, and with it the type.
+        [client] = start(runtime, first)
+        [last] = start(runtime, end)
         client.send(Item(3, 0, 21))
         got = last.receive(timeout=30)
         assert (got.id, got.value) == (3, 21)

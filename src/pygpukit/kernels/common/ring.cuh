@@ -308,10 +308,9 @@ struct alignas(16) Block {
     Header header;  // of a message on its way
     u64 found[2];
     u64 heard;   // how far the host's ring was read: a ring of messages in the stage, behind those of the mailbox
-    u32 closing;   // nobody has to listen any more
-    u32 meetings;  // barriers of a group of blocks
-    u64 turn;      // of such a group
-    u64 spare;
+    u32 closing;  // nobody has to listen any more
+    u32 spare;
+    u64 turn, meetings;  // of a group of blocks: messages, barriers
     u32 stage[(LOOK + HEARD) * RING_STRIDE];
     char out[RING_OUT];
     char state[STATE_BYTES];

@@ -377,7 +377,7 @@ __device__ __forceinline__ void sync_threads(u32 count) {
 __device__ __noinline__ void meet(Group* group, u32 threads, u32 blocks) {
     sync_threads(threads);
     if (threadIdx.x == 0) {
-        const u64 all = (u64)++block.meetings * blocks;
+        const u64 all = ++block.meetings * blocks;
         __threadfence();
         atomicAdd(&group->arrived, 1ull);
         Backoff backoff;
