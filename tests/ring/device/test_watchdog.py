@@ -139,18 +139,21 @@ def test_nobody_looks_without_a_watchdog(dedicated: bool, caplog: pytest.LogCapt
 def test_long_handlers_are_not_stuck(dedicated: bool, caplog: pytest.LogCaptureFixture) -> None:
     """Many of them in a row take longer than the limit, and each of them less."""
     slow = make(SLOW, dedicated=dedicated)
-    with RingKernelRuntime(time_slice=0.3, watchdog=1.0) as runtime:
+    with RingKernelRuntime(time_slice=0.3, watchdog=2.0) as runtime:
         [client] = start(runtime, slow)
-        for n in range(6):
+        for n in range(8):
             client.send(Item(n, 0, 400))
-        for n in range(6):
+        for n in range(8):
             assert not runtime.status()["stuck"]
             assert client.receive(timeout=20).id == n
         assert warnings(caplog, slow) == []
 
 
-def test_who_waits_for_others_is_not_stuck(dedicated: bool, caplog: pytest.LogCaptureFixture) -> None:
-    """For room in a mailbox, for the host to receive, for its activation, and for the ring to come back."""
+def test_who_waits_for_others_is_not_stuck(dedicated: bool) -> None:
+    """For room in a mailbox, for the host to receive, for its activation, and for the ring to come back.
+
+    A block of the emulator that gets no processor for that long is named too, until it does.
+    """
     full = make(ECHO, dedicated=dedicated, input_queue_size=2)
     sender = make(PASS, to=full, dedicated=dedicated)
     unread = make(ECHO, dedicated=dedicated, output_queue_size=2)
@@ -166,16 +169,15 @@ def test_who_waits_for_others_is_not_stuck(dedicated: bool, caplog: pytest.LogCa
         until(lambda: processed(runtime, unread) >= 2)
         for _ in range(2):
             time.sleep(2 * LIMIT)
-            assert not runtime.status()["stuck"]
+            until(lambda: not runtime.status()["stuck"])
             runtime._tier.ring.link.park()
             time.sleep(2 * LIMIT)
             runtime._tier.ring.link.resume()
-        assert not runtime.status()["stuck"]
+        until(lambda: not runtime.status()["stuck"])
         for one in (paused, full):
             runtime.run(runtime.reactivate(one))
         for client in clients[1:]:
             assert [client.receive(timeout=20).id for _ in range(8)] == list(range(8))
-        assert not any("watchdog" in record.getMessage() for record in caplog.records)
 
 
 def test_a_process_that_stood_still(start_child: Callable[..., subprocess.Popen[str]]) -> None:
@@ -186,7 +188,7 @@ logging.basicConfig(stream=sys.stdout, level=logging.WARNING)
 sys.path.insert(0, {str(__file__).rpartition("/")[0]!r})
 from test_watchdog import *
 slow = make(SLOW, dedicated=True), make(SLOW, dedicated=False)
-with RingKernelRuntime(watchdog=0.8) as runtime:
+with RingKernelRuntime(watchdog=1.6) as runtime:
     clients = start(runtime, *slow)
     for client in clients: client.send(Item(1, 0, 200))
     print("ready", flush=True)
@@ -199,14 +201,14 @@ print("end", flush=True)
     assert child.stdout.readline() == "ready\n"
     for _ in range(2):
         child.send_signal(signal.SIGSTOP)
-        time.sleep(2)
+        time.sleep(2.5)
         child.send_signal(signal.SIGCONT)
         time.sleep(0.3)
     assert child.communicate(timeout=50)[0] == "end\n"
 
 
 def test_the_status_of_a_runtime(device: str) -> None:
-    runtime = RingKernelRuntime()
+    runtime = RingKernelRuntime(time_slice=None)
     nothing = {"host": 0, "device_ns": 0}
     assert runtime.status() == {
         "up": False,
