@@ -45,6 +45,7 @@ class RingClient:
     def __init__(self, actor: Actor, loop: asyncio.AbstractEventLoop, wait: str = "hybrid") -> None:
         self._actor = actor
         self._loop = loop
+        self._post = actor.post
         self._input_type = actor.kernel.input_type
         self._patience = _PATIENCE[wait]
         self._call = self._waiting(actor.call)
@@ -78,7 +79,7 @@ class RingClient:
         MailboxFullError
             If the mailbox is full and the policy is to reject.
         """
-        self._check_thread()
+        self._check_open()
         if type(message) is not self._input_type:
             check_input(self._actor, message)
         timeout = check_timeout(timeout)
@@ -116,8 +117,8 @@ class RingClient:
         UndeliveredError
             If the message went to the dead letters.
         """
-        if _get_running_loop() is self._loop:
-            self._check_thread()
+        if _get_running_loop() is self._loop or self._post.is_closing:
+            self._check_open()
         if type(message) is not self._input_type:
             check_input(self._actor, message)
         return self._call(message, None if timeout is None else check_timeout(timeout))
@@ -141,7 +142,7 @@ class RingClient:
         UndeliveredError
             If the message went to the dead letters.
         """
-        self._check_thread()
+        self._check_open()
         check_input(self._actor, message)
         return self._stream(message, check_timeout(timeout))
 
@@ -165,7 +166,7 @@ class RingClient:
         int
             How many were sent. Fewer than all when the time was over or the mailbox is full and rejects.
         """
-        self._check_thread()
+        self._check_open()
         timeout = check_timeout(timeout)
         if isinstance(messages, np.ndarray):
             sent: int = self._waiting(self._actor.send_array)(messages, timeout)
@@ -176,7 +177,9 @@ class RingClient:
             each = [one._copy() if one._flags & CALL else one for one in messages]
             sent, _ = self._waiting(self._actor.inbox.put_many)(each, timeout)
         if sent < len(messages) and not self._actor.state.is_open:
-            raise ended_error(self._actor)
+            error = ended_error(self._actor)
+            error.add_note(f"{sent} of {len(messages)} messages were accepted before")
+            raise error
         return sent
 
     def receive_batch(self, n: int, timeout: float | None = None) -> Any:
@@ -212,6 +215,11 @@ class RingClient:
                 set_patience(before)
 
         return waits
+
+    def _check_open(self) -> None:
+        self._check_thread()
+        if self._post.is_closing and self._actor.state.is_open:
+            raise RingError(f"the runtime is shutting down, and {self.kernel_id!r} takes no more messages")
 
     def _check_thread(self) -> None:
         if _get_running_loop() is self._loop:

@@ -228,18 +228,28 @@ class DeviceRing:
                 numbers = [self.program.add(handler) for handler in handlers]
                 needs = (len(self.program.handlers), self._bound(kernels), self._has_groups(kernels))
                 compiled = self._compile(needs)
-                blocks = self._blocks(compiled, kernels, handlers)
             except BaseException:
                 del self.program.handlers[known:]
                 raise
-            self._leave()
+            try:
+                self._leave()
+            except RingError:
+                del self.program.handlers[known:]
+                # It comes back when it has left after all.
+                self.link.up()
+                raise
+            placed = len(self.places)
             try:
                 self._release()
-                self._kernel, self._compiled = compiled, needs
-                added = [
-                    self._place(kernel, handler, number, own)
-                    for kernel, handler, number, own in zip(kernels, handlers, numbers, blocks, strict=True)
-                ]
+                try:
+                    blocks = self._blocks(compiled, kernels, handlers)
+                    self._kernel, self._compiled = compiled, needs
+                    for kernel, handler, number, own in zip(kernels, handlers, numbers, blocks, strict=True):
+                        self._place(kernel, handler, number, own)
+                except BaseException:
+                    self._undo(placed, known)
+                    raise
+                added = self.places[placed:]
                 self._write(added)
                 # Not before: what was given is taken again first.
                 self._device.trim()
@@ -247,6 +257,19 @@ class DeviceRing:
             finally:
                 self._come_back()
             return added
+
+    def _undo(self, placed: int, known: int) -> None:
+        """Some actors could not be given their places: those that were have ended, and all others go on."""
+        if len(self.places) == placed:
+            del self.program.handlers[known:]
+        for place in self.places[placed:]:
+            place.is_over, place.dedicated = True, False
+            self._fixed[place.index]["word"] = 1
+            row = self._owners.read(place.index * OWNER.itemsize, OWNER.itemsize).view(OWNER)
+            row["mode"] = MODES["ENDED"]
+            self._owners.write(row, place.index * OWNER.itemsize)
+        if self._kernel is not None and self.places:
+            self._write(self.places[placed:])
 
     def is_at_rest(self, timeout: float | None) -> bool:
         """Has no actor anything left to do? The kernel leaves the device for a moment, so that nothing moves."""
@@ -321,8 +344,16 @@ class DeviceRing:
         return jit(self.program.source(*needs[1:]), func="ring_kernel")
 
     def _has_groups(self, kernels: Sequence[RingKernel]) -> bool:
-        there = (place.kernel for place in self.places if not place.is_over)
-        return any(kernel.grid_size > 1 for kernel in (*there, *kernels))
+        return any(kernel.grid_size > 1 for kernel in (*self._served(), *kernels))
+
+    def _served(self) -> list[RingKernel]:
+        """Kernels whose handlers may run, or whose blocks are still theirs."""
+        return [place.kernel for place in self.places if place.dedicated or not place.is_over]
+
+    def _count_workers(self, more: bool = False) -> int:
+        """Blocks that actors share; one where all have ended that do, for what is still sent to them."""
+        shared = [place for place in self.places if not place.dedicated]
+        return self._workers if more or any(not place.is_over for place in shared) else min(1, len(shared))
 
     @property
     def _workers(self) -> int:
@@ -331,8 +362,8 @@ class DeviceRing:
         return 2 if self._is_emulated else 16
 
     def _threads(self, kernels: Sequence[RingKernel]) -> int:
-        sizes = [place.kernel.block_size for place in self.places if not place.is_over]
-        widest = max(32, *(-(-size // 32) * 32 for size in (*sizes, *(kernel.block_size for kernel in kernels))))
+        sizes = [kernel.block_size for kernel in (*self._served(), *kernels)]
+        widest = max(32, *(-(-size // 32) * 32 for size in sizes))
         # One more warp fetches what the host sends.
         return widest + 32
 
@@ -346,15 +377,13 @@ class DeviceRing:
         threads = self._threads(kernels)
         per_sm = 1 if self._is_emulated else max(1, round(kernel.occupancy(threads) * 2048 / threads))
         most = 64 if self._is_emulated else min(per_sm * self._sms, _ALARMS - 1)
-        used = 1 + sum(place.kernel.grid_size for place in self.places if place.dedicated and not place.is_over)
-        has_shared = any(not place.dedicated for place in self.places)
+        used = 1 + len(self._blocks_of_their_own())
         owns = [
             kernel.dedicated is True or handler.takes_batches or kernel.grid_size > 1
             for kernel, handler in zip(kernels, handlers, strict=True)
         ]
         must = sum(kernel.grid_size for kernel, own in zip(kernels, owns, strict=True) if own)
-        shared = self._workers if has_shared or not all(owns) else 0
-        free = most - used - shared
+        free = most - used - self._count_workers(not all(owns))
         if must > free:
             raise RingError(
                 f"further device actors need {must} blocks of their own, and {max(0, free)} of {most} blocks of "
@@ -521,7 +550,7 @@ class DeviceRing:
         self._lists = [places, names]
         engine = self._engine.read()[: ENGINE.itemsize].view(ENGINE)
         one = engine[0]
-        one["queue_tail"], one["queue_head"], one["wanted"] = len(shared), 0, 0
+        one["queue_tail"], one["queue_head"], one["wanted"] = len(shared), 0, len(shared)
         if one["orders"] == 0:
             for name, address in self._words.items():
                 one[name] = address
@@ -541,7 +570,7 @@ class DeviceRing:
         plan["boxes"], plan["owners"] = self._boxes.address, self._owners.address
         one["timers"], one["timer_count"] = self.timers.write({place.index for place in self.places if place.is_over})
         one["silent"] = self.timers.silent
-        blocks = 1 + len(dedicated) + (self._workers if len(shared) else 0)
+        blocks = 1 + len(dedicated) + self._count_workers()
         if self._desks is None or self._desks.nbytes < blocks * DESK.itemsize:
             self._device.give(self._desks)
             self._desks = self._device.take(blocks * DESK.itemsize)

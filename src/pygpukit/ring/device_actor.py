@@ -36,6 +36,9 @@ _FAILED = MODES["FAILED"]
 # How long an event loop stands still for an answer that is about to come: less than it takes to come back to it later.
 _QUICK_SECONDS = 15e-6
 
+# How often an actor whose end nobody waits for is looked at.
+_FINISH_SECONDS = 0.05
+
 # How long the device may take to give back what an actor that has ended did not handle.
 _DISCARD_SECONDS = 5.0
 
@@ -76,6 +79,7 @@ class DeviceActor:
         self._launched_at = self._ended_at = 0.0
         self._index = 0
         self._expected = 0
+        self._finishing: asyncio.Future[None] | None = None
         self._launching = threading.Lock()
         self._output_id = 0 if kernel.output_type is None else kernel.output_type.type_id
 
@@ -275,20 +279,37 @@ class DeviceActor:
         # Whoever waits for room now would be told that the message was accepted, and it would go to the dead letters.
         self.link.close(self.place.index)
         self.unbind_output()
-        if not await self._order("DRAINING" if drain else "ENDED", timeout):
-            if drain and not await self._order("ENDED", 1.0):
-                raise TimeoutError(
-                    f"{self.kernel.kernel_id!r} has not finished within {timeout} s: its handler has not returned, and "
-                    "a running handler cannot be stopped; it stays TERMINATING"
-                )
-            if not drain:
-                raise TimeoutError(f"{self.kernel.kernel_id!r} has not ended within {timeout} s")
+        try:
+            await self._order_end(drain, timeout)
+        except BaseException:
+            # It ends when its handler returns.
+            if self._finishing is None:
+                self._finishing = asyncio.ensure_future(self._finish())
+            raise
         await self._discarded()
         self._look_at_mode()
         # Answers that have come are no answers missed.
         self._tier.collect()
         if not self.state.is_over:
             self._end(KernelState.TERMINATED)
+
+    async def _finish(self) -> None:
+        """Note the end of an actor that nobody waits for any more."""
+        while not self.state.is_over and not self.ring.is_closed:
+            if self.figures()["mode"] >= MODES["ENDED"]:
+                await self.terminate(True, None)
+                return
+            await asyncio.sleep(_FINISH_SECONDS)
+
+    async def _order_end(self, drain: bool, timeout: float | None) -> None:
+        if not await self._order("DRAINING" if drain else "ENDED", timeout):
+            if drain and not await self._order("ENDED", 1.0):
+                raise TimeoutError(
+                    f"{self.kernel.kernel_id!r} has not finished within {timeout} s: its handler has not returned, and "
+                    "a running handler cannot be stopped; it stays TERMINATING until it does"
+                )
+            if not drain:
+                raise TimeoutError(f"{self.kernel.kernel_id!r} has not ended within {timeout} s")
 
     async def _discarded(self) -> None:
         """Wait until what was left in the mailbox of an actor that has ended is with the dead letters."""
@@ -306,7 +327,8 @@ class DeviceActor:
 
     def took(self, replies: int) -> None:
         """The actor may send so many more."""
-        self.link.took(self._index, replies)
+        if hasattr(self, "link"):
+            self.link.took(self._index, replies)
 
     async def _order(self, mode: str, timeout: float | None, waits: bool = True) -> bool:
         done: bool = await self._tier.in_thread(
@@ -353,6 +375,7 @@ class DeviceActor:
         self.state = state
         self._ended_at = time.monotonic()
         if hasattr(self, "place"):
+            self.link.close(self.place.index)
             self.ring.retire(self.place)
         self.outbox.wake()
         self.post.fail_calls(self.kernel.kernel_id, ended_error(self))

@@ -16,7 +16,7 @@ from pygpukit.ring.device import DeviceRing, Place, RingOptions
 from pygpukit.ring.kernel import RingKernel
 from pygpukit.ring.message import Message
 from pygpukit.ring.post import Post
-from pygpukit.ring.tables import ANSWER, MORE, REASONS, WORKER_LOST
+from pygpukit.ring.tables import ANSWER, MODES, MORE, REASONS, WORKER_LOST
 from pygpukit.ring.worker_link import NO_STATUS
 from pygpukit.ring.worker_ring import WorkerRing
 
@@ -28,6 +28,9 @@ __all__ = ["DeviceTier"]
 _log = logging.getLogger("pygpukit.ring")
 
 _EXITS = (None, "asked", "lease", "slice")
+
+# How long an actor that is not wanted any more is waited for to end.
+_ABANDON_SECONDS = 1.0
 
 
 class DeviceTier:
@@ -154,10 +157,8 @@ class DeviceTier:
                     continue
                 _settle(pending[0][1], error)
                 continue
-            for (kernel, future), place in zip(pending, places, strict=True):
-                self._learn(kernel)
-                if not future.done():
-                    future.set_result(place)
+            for one, place in zip(pending, places, strict=True):
+                await self._placed(one, place)
 
     async def _open(self) -> DeviceRing | WorkerRing:
         """The ring; a new one for the first actor, and for the first one after it was closed."""
@@ -176,9 +177,19 @@ class DeviceTier:
         except BaseException as error:
             _settle(future, error)
             return
+        await self._placed(one, place)
+
+    async def _placed(self, one: tuple[RingKernel, asyncio.Future[Place]], place: Place) -> None:
+        kernel, future = one
         self._learn(kernel)
         if not future.done():
             future.set_result(place)
+            return
+        # Whoever launched it does not want it any more.
+        ring = self.ring
+        ring.link.close(place.index)
+        ring.retire(place)
+        await self.in_thread(lambda: ring.link.set_mode(place.index, MODES["ENDED"], _ABANDON_SECONDS))
 
     def _learn(self, kernel: RingKernel) -> None:
         for one in (kernel.input_type, kernel.output_type):

@@ -91,6 +91,8 @@ class Post:
         self._calls: dict[int, _AsyncCall | _ThreadCall | Replies] = {}
         self._letters: deque[DeadLetter] = deque(maxlen=keep)
         self._lock = threading.Lock()
+        self.is_closing = False
+        """Are clients to send no more, because the runtime ends?"""
         self._counts: Counter[str] = Counter()
 
     def expect(self, kernel_id: str, number: int, future: asyncio.Future[Any], loop: Any) -> None:

@@ -570,7 +570,7 @@ class RingKernelRuntime:
         if self._loop is not None and not self._loop.is_closed():
             raise RingError("the runtime runs already")
         self._loop = loop
-        self._is_closing = False
+        self._is_closing = self._post.is_closing = False
         self._failure = None
         self._started_at = time.monotonic()
         ends.remember(self)
@@ -672,7 +672,7 @@ class RingKernelRuntime:
         return error
 
     async def _shutdown(self, drain: bool, timeout: float | None) -> None:
-        self._is_closing = True
+        self._is_closing = self._post.is_closing = True
         self._senders.clear()
         # Else there would always be something left to do.
         self._tier.stop_timers()

@@ -284,6 +284,7 @@ def _replaced(peer: WorkerPeer) -> RingKernel:
         function=_nothing,
         state={},
         dedicated=False,
+        grid_size=1,
         block_size=32,
         input_queue_size=1,
         output_queue_size=1,

@@ -110,7 +110,7 @@ def test_tokens_that_never_end_do_not_keep_the_kernel(dedicated: bool) -> None:
             assert link.status()["up"] is False
             link.resume()
         for one in ids:
-            runtime.run(runtime.deactivate(one))
+            runtime.run(runtime.terminate(one, drain=False, timeout=20))
 
 
 def test_nothing_moves_while_it_is_parked(dedicated: bool) -> None:

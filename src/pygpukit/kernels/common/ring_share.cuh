@@ -117,10 +117,12 @@ __device__ __forceinline__ u32 look_after(Engine* e, u64& known, Sight& sight, u
         sight.control = peek(watch.control_at);
         peek_pair(&e->leaving, parts);
         if (rarely(agree(parts[0] != 0 || parts[1] != known))) {
-            known = __shfl_sync(~0u, parts[1], 0);
-            if (lane == 0 && parts[0] == 0) number = take_wanted(e, known);
+            const u64 wanted = __shfl_sync(~0u, parts[1], 0);
+            if (lane == 0 && parts[0] == 0) number = take_wanted(e, wanted);
             has_number = lane == 0 && parts[0] == 0 && number != NONE;
             if (agree(has_number || (lane == 0 && parts[0] != 0))) return WANTED;
+            // All of them were taken.
+            known = wanted;
         }
         const bool ordered = agree(sight.control != watch.control);
         if (__all_sync(~0u, (u32)(sight.word >> 32) == tag) || ordered) {
@@ -230,6 +232,7 @@ template <class P> __device__ __forceinline__ void serve_all(Context& ctx) {
         sync_workers(threads);
         if (ctx.lane < 32) {
             if (own.mode == DRAINING) end_when_drained(index, ctx.state, ctx.lane);
+            if (events() - own.shown > 500) show(index, ctx.lane);
             if (ctx.lane == 0) {
                 if (done > 0) poke(own.seen + FROM_HOST, own.figures[FROM_HOST]);
                 // It works on nothing, for the watchdog.

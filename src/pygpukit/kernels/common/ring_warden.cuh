@@ -168,7 +168,9 @@ __device__ __noinline__ void refill(Engine* e) {
         e->queue_tail = *shared;
         e->queue_head = 0;
         e->left = 0;
-        e->leaving = e->wanted = 0;
+        e->leaving = 0;
+        // Nobody waits for them yet, and workers may find other work first.
+        e->wanted = *shared;
     }
 }
 
