@@ -41,7 +41,7 @@ _LEAVE_SECONDS = 10.0
 # A state of so many bytes is an array of its own, and freed when nobody has it any more.
 _OWN_STATE = 4096
 
-# Looks of the watchdog in the time that a handler has: LOOKS in ring_warden.cuh. The host beats more often than that.
+# Looks of the watchdog in the time that a handler has: LOOKS in ring_watchdog.cuh. The host beats more often than that.
 _LOOKS = 4
 _SHORTEST_WATCHDOG = 0.1
 

@@ -24,7 +24,7 @@ from pygpukit.ring.post import Post
 from pygpukit.ring.states import KernelState
 from pygpukit.ring.tables import BUCKETS, MODES, REASONS
 from pygpukit.ring.telemetry import KernelTelemetry, Latency
-from pygpukit.ring.waiting import FULL
+from pygpukit.ring.waiting import FULL, called
 from pygpukit.ring.worker_ring import WorkerRing
 
 __all__ = ["DeviceActor"]
@@ -113,9 +113,7 @@ class DeviceActor:
         """Send a message and wait for its answer, in this thread."""
         if self.state is not KernelState.ACTIVE:
             timeout = self._open_within(timeout)
-        if not message._call():
-            message = message._copy()
-            message._call()
+        message = called(message)
         # The way of every round trip: as `packed` and `_answer`, without their frames.
         try:
             payload = message._packed()

@@ -26,13 +26,11 @@ from pygpukit.ring.post import Post
 from pygpukit.ring.states import KernelState
 from pygpukit.ring.telemetry import KernelTelemetry, Latency
 from pygpukit.ring.topics import Topics
-from pygpukit.ring.waiting import ACCEPTED, woken
+from pygpukit.ring.waiting import ACCEPTED, UNBOUNDED, called, woken
 
 __all__ = ["CoroutineActor", "HostActor", "ThreadActor"]
 
 _log = logging.getLogger("pygpukit.ring")
-
-_UNBOUNDED = 1 << 62
 
 
 class HostActor:
@@ -122,17 +120,15 @@ class HostActor:
 
     def unbind_output(self) -> None:
         """Let the output mailbox grow: whoever would make room there may be who waits for the end."""
-        self.outbox.set_capacity(_UNBOUNDED)
+        self.outbox.set_capacity(UNBOUNDED)
         self.post.unbind(self.kernel.kernel_id)
 
     def call(self, message: Any, timeout: float | None) -> Any:
         """Send a message and wait for its answer, in this thread."""
         kernel_id = self.kernel.kernel_id
         until = end_of(timeout)
-        number = message._call()
-        if not number:
-            message = message._copy()
-            number = message._call()
+        message = called(message)
+        number = message.message_id
         slot = self.post.expect_here(kernel_id, number)
         try:
             outcome = self.inbox.put(message, timeout)

@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from pygpukit._pygpukit_rust import RingQueue
 from pygpukit.ring.delivery import check_outcome
-from pygpukit.ring.waiting import ACCEPTED, next_message, put_message
+from pygpukit.ring.waiting import ACCEPTED, UNBOUNDED, called, next_message, put_message
 
 if TYPE_CHECKING:
     from pygpukit.ring.actor import Actor
 
 __all__ = ["Replies", "replies_of"]
-
-_UNBOUNDED = 1 << 62
 
 
 class Replies:
@@ -32,16 +30,11 @@ class Replies:
         self.kernel_id = actor.kernel.kernel_id
         size = actor.kernel.output_queue_size
         # A device actor waits by itself, when so many of its replies have not been read.
-        self.mailbox = RingQueue(_UNBOUNDED if actor.kernel.kind == "device" else size, "block")
+        self.mailbox = RingQueue(UNBOUNDED if actor.kernel.kind == "device" else size, "block")
         self._actor = actor
-        number = message._call()
-        if not number:
-            # The answer to a call with it is still to come, or was: this one is a message of its own.
-            message = message._copy()
-            number = message._call()
-        self.message = message
+        self.message = called(message)
         """What is to be sent."""
-        self._number: int = number
+        self._number: int = self.message.message_id
         self._read = 0
         # The actor needs to know now and then, not for every reply.
         self._batch = max(1, size // 4)
@@ -65,7 +58,7 @@ class Replies:
 
     def unbind(self) -> None:
         """Let the replies be as many as they are: whoever reads them may be who waits for the actor's end."""
-        self.mailbox.set_capacity(_UNBOUNDED)
+        self.mailbox.set_capacity(UNBOUNDED)
 
     def next_here(self, timeout: float | None) -> Any:
         """The next reply, waiting for it in this thread; None when there are no more."""

@@ -29,7 +29,7 @@ from pygpukit.ring.replies import replies_of
 from pygpukit.ring.states import KernelState, check_transition
 from pygpukit.ring.telemetry import KernelTelemetry, summed_up
 from pygpukit.ring.topics import Topics
-from pygpukit.ring.waiting import ACCEPTED, BURST, FULL, next_message, put_message
+from pygpukit.ring.waiting import ACCEPTED, BURST, FULL, called, next_message, put_message
 
 __all__ = ["RingKernelRuntime"]
 
@@ -359,11 +359,8 @@ class RingKernelRuntime:
             check_input(actor, message)
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
-        number = message._call()
-        if not number:
-            # The answer to another call with it is still to come, or was: this one is a message of its own.
-            message = message._copy()
-            number = message._call()
+        message = called(message)
+        number = message.message_id
         self._post.expect(kernel_id, number, future, loop)
         actor.expect(1)
         try:

@@ -19,6 +19,8 @@ __all__ = [
     "FULL",
     "REJECTED",
     "TURN",
+    "UNBOUNDED",
+    "called",
     "next_message",
     "put_message",
     "woken",
@@ -31,6 +33,17 @@ ACCEPTED, DROPPED, REJECTED, FULL, CLOSED, AWAITED, TURN = range(7)
 
 BURST = 128
 """A coroutine that never has to wait lets others run after so many messages; a power of two."""
+
+UNBOUNDED = 1 << 62
+"""Size of a mailbox that takes all."""
+
+
+def called(message: Any) -> Any:
+    """What is sent for a call: the message, or a copy where the answer to another call with it may still come."""
+    if not message._call():
+        message = message._copy()
+        message._call()
+    return message
 
 
 def _expire(future: asyncio.Future[Any]) -> None:

@@ -31,7 +31,7 @@ pub enum Sent {
     Closed,
 }
 
-/// Words an actor's owner on the device writes; by their order in `ring::Seen`.
+/// Words an actor's owner on the device writes; by their order in `ring::Figure`.
 #[derive(Clone, Copy, Debug)]
 pub struct Seen(usize);
 
@@ -56,7 +56,7 @@ impl Seen {
     ];
 
     /// # Safety
-    /// There is a `ring::Seen` at this address, which lives as long as this value.
+    /// There are these words at this address, and the buckets behind them, which live as long as this value.
     pub unsafe fn new(address: usize) -> Seen {
         Seen(address)
     }
