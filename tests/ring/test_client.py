@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -291,3 +292,20 @@ def test_a_runtime_outlives_its_loop() -> None:
     run(main())
     assert runtime.get_kernel_state(kernel) is KernelState.TERMINATED
     run(main())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_message_that_was_sent_before_it_is_called_with(kind: str) -> None:
+    """Both are handled, and each has its own answer."""
+    kernel = make_actor(kind).kernel_id
+    with RingKernelRuntime() as runtime:
+        runtime.run(runtime.launch(kernel))
+        client, once = runtime.client(kernel), Ask(7)
+        assert client.send(once)
+        with ThreadPoolExecutor(1) as threads:
+            called = threads.submit(client.call, once, 30)
+            runtime.run(until(lambda: runtime.get_telemetry(kernel).input_depth == 2))
+            runtime.run(runtime.activate(kernel))
+            answer, result = called.result(), client.receive(timeout=30)
+        assert result.correlation_id == once.message_id != answer.correlation_id
+        assert runtime.dead_letters() == []

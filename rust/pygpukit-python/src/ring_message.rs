@@ -41,6 +41,9 @@ fn next_ids(count: u64) -> u64 {
     NEXT.get_or_init(start).fetch_add(count, Ordering::Relaxed)
 }
 
+/// In the flags, and nobody else's: it was sent without a call, and whoever gets it has this very object.
+const SENT: u16 = 1 << 15;
+
 /// Header of a message; the classes that ``message`` makes inherit it.
 #[pyclass(frozen, subclass, weakref, module = "pygpukit.ring", name = "MessageBase")]
 pub struct MessageBase {
@@ -58,6 +61,13 @@ impl MessageBase {
 
     pub fn id(&self) -> u64 {
         self.id.load(Ordering::Relaxed)
+    }
+
+    /// It was sent, unless that is a call.
+    pub fn note_sent(&self) {
+        if self.flags.load(Ordering::Relaxed) & (CALL | SENT) == 0 {
+            self.flags.fetch_or(SENT, Ordering::Relaxed);
+        }
     }
 
     pub fn correlation(&self) -> u64 {
@@ -189,12 +199,12 @@ impl MessageBase {
 
     #[getter(_flags)]
     fn flags_py(&self) -> u16 {
-        self.flags.load(Ordering::Relaxed)
+        self.flags.load(Ordering::Relaxed) & !SENT
     }
 
     #[setter(_flags)]
     fn set_flags(&self, flags: u16) {
-        self.flags.store(flags, Ordering::Relaxed);
+        self.flags.store(flags & !SENT, Ordering::Relaxed);
     }
 
     /// Make another message the answer to this one, and return it.
@@ -209,11 +219,16 @@ impl MessageBase {
         request.flags.fetch_and(!CALL, Ordering::Relaxed);
     }
 
-    /// Note that the sender waits for an answer; returns the number it will carry, or 0 if there was a call with this
-    /// message already, whose answer may still come.
+    /// Note that the sender waits for an answer; returns the number it will carry, or 0 if this message was sent already,
+    /// or called with, and its answer may still come.
     fn _call(&self) -> u64 {
-        let is_first = self.flags.fetch_or(CALL, Ordering::Relaxed) & CALL == 0;
-        if is_first { self.id() } else { 0 }
+        let add = |flags| (flags & (CALL | SENT) == 0).then_some(flags | CALL);
+        self.flags.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).map_or(0, |_| self.id())
+    }
+
+    /// Note that it was sent.
+    fn _sent(&self) {
+        self.note_sent();
     }
 }
 

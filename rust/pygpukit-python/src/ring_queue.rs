@@ -142,7 +142,10 @@ impl RingQueue {
     fn put_now(&self, message: &Bound<'_, PyAny>) -> PyResult<Outcome> {
         let py = message.py();
         let (priority, deadline) = match message.cast::<MessageBase>() {
-            Ok(header) => (header.get().priority(), header.get().deadline_ns()),
+            Ok(header) => {
+                header.get().note_sent();
+                (header.get().priority(), header.get().deadline_ns())
+            }
             Err(_) => (0, NEVER),
         };
         let put = self.queue.put(message.clone().unbind(), priority, deadline, now(py));

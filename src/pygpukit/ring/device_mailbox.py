@@ -72,6 +72,7 @@ class DeviceInbox:
                 return FULL
             if not actor.state.is_open:
                 return CLOSED
+        message._sent()
         fate = actor.link.send(
             actor.place.index,
             actor.packed(message),

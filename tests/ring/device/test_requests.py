@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from device_actors import Item, Other, letters, make, new_id, processed, start, until
+from device_actors import PICKY, Item, Other, launch, letters, make, new_id, processed, start, until
 
 import pygpukit as gp
 from pygpukit.ring import RingKernelRuntime
@@ -192,3 +193,20 @@ def test_a_call_keeps_the_number_of_what_it_answers(dedicated: bool, isolation: 
         later = Item(2, 0, 0)
         later.correlation_id = 4712
         assert runtime.run(runtime.send_and_receive(echo, later, timeout=30)).value == 4712
+
+
+def test_a_message_that_was_sent_before_it_is_called_with(dedicated: bool) -> None:
+    """When the first of them becomes a dead letter, the other one is answered all the same."""
+    picky = make(PICKY, dedicated=dedicated, restart="on_failure")
+    with RingKernelRuntime() as runtime:
+        launch(runtime, picky)
+        client, once = runtime.client(picky), Item(1, 0, -1)
+        client.send(once)
+        once.value = 1
+        with ThreadPoolExecutor(1) as threads:
+            called = threads.submit(client.call, once, 30)
+            until(lambda: dict(runtime._tier.ring.link.figures(0))["host_sent"] == 2)
+            runtime.run(runtime.activate(picky))
+            assert called.result().value == 1
+        until(lambda: len(letters(runtime, "failed")) == 1)
+        assert runtime.dead_letters()[0].message.message_id == once.message_id
