@@ -32,8 +32,8 @@ _HEADER_BYTES = 4 * HEADER_WORDS
 # How long a block that has nothing to do sleeps between two looks at its mailbox, and the warden between two at the
 # host's memory. All blocks together look at that 100,000 times a second at most.
 _IDLE_NS, _IDLE_COMMON_NS, _PORT_NS = 4_000, 20_000, 10_000
-# Looks for which an actor stays with the block that served it last, about 200 us: one that gets messages more often is
-# served nearly as one with a block of its own.
+# Looks at its mailbox for which an actor stays with the block that served it last, so that one that gets messages often
+# needs no queue.
 _STAYS = 128
 
 _LEAVE_SECONDS = 10.0
@@ -243,12 +243,16 @@ class DeviceRing:
                 self._release()
                 try:
                     blocks = self._blocks(compiled, kernels, handlers)
-                    self._kernel, self._compiled = compiled, needs
                     for kernel, handler, number, own in zip(kernels, handlers, numbers, blocks, strict=True):
                         self._place(kernel, handler, number, own)
                 except BaseException:
-                    self._undo(placed, known)
+                    if len(self.places) == placed:
+                        del self.program.handlers[known:]
+                    else:
+                        self._kernel, self._compiled = compiled, needs
+                    self._undo(self.places[placed:])
                     raise
+                self._kernel, self._compiled = compiled, needs
                 added = self.places[placed:]
                 self._write(added)
                 # Not before: what was given is taken again first.
@@ -258,18 +262,16 @@ class DeviceRing:
                 self._come_back()
             return added
 
-    def _undo(self, placed: int, known: int) -> None:
+    def _undo(self, placed: list[Place]) -> None:
         """Some actors could not be given their places: those that were have ended, and all others go on."""
-        if len(self.places) == placed:
-            del self.program.handlers[known:]
-        for place in self.places[placed:]:
+        for place in placed:
             place.is_over, place.dedicated = True, False
             self._fixed[place.index]["word"] = 1
             row = self._owners.read(place.index * OWNER.itemsize, OWNER.itemsize).view(OWNER)
             row["mode"] = MODES["ENDED"]
             self._owners.write(row, place.index * OWNER.itemsize)
-        if self._kernel is not None and self.places:
-            self._write(self.places[placed:])
+        if self._kernel is not None:
+            self._write(placed)
 
     def is_at_rest(self, timeout: float | None) -> bool:
         """Has no actor anything left to do? The kernel leaves the device for a moment, so that nothing moves."""
@@ -280,7 +282,8 @@ class DeviceRing:
             try:
                 return has_left and self._is_empty()
             finally:
-                self.link.up()
+                if self.link.failure() is None:
+                    self.link.up()
 
     def _is_empty(self) -> bool:
         """Is nothing in a mailbox, nor waits for room in one? The kernel is not on the device."""

@@ -176,6 +176,28 @@ def test_a_launch_that_fails_half_way_is_taken_back(monkeypatch: pytest.MonkeyPa
         assert open_places.count(good) == 1
 
 
+def test_a_handler_after_one_that_was_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of as many handlers, but another one: the kernel of the first must not be taken for its."""
+    place, refused = ring_device.DeviceRing._place, []
+
+    def refuses(self: Any, kernel: Any, *args: Any) -> Any:
+        if not refused:
+            refused.append(kernel.kernel_id)
+            raise MemoryError("no more")
+        return place(self, kernel, *args)
+
+    bad = make("if (ctx.lane == 0) { out = in; out.value = -1; } ctx.send(out);")
+    good = make("if (ctx.lane == 0) { out = in; out.value = 1; } ctx.send(out);")
+    with RingKernelRuntime() as runtime:
+        [echo] = start(runtime, make())
+        monkeypatch.setattr(ring_device.DeviceRing, "_place", refuses)
+        with pytest.raises(MemoryError):
+            runtime.run(runtime.launch(bad))
+        [client] = start(runtime, good)
+        assert client.call(Item(1, 0, 0), timeout=20).value == 1
+        assert echo.call(Item(2, 0, 0), timeout=20).id == 2
+
+
 def test_a_group_that_has_ended_does_not_keep_a_worker_from_coming_back() -> None:
     group, kept = make(grid_size=2), make(restart="on_failure")
     with isolated() as runtime:

@@ -62,7 +62,7 @@ __device__ __noinline__ void put_away(u32 index, u32 lane, u32 threads) {
     if (lane < 32) {
         const u64 word = __shfl_sync(~0u, peek(&block.plan.boxes[index].word), 0);
         // Whoever has more to do is shown when it has done it.
-        if ((word >> 1) == own.head || events() - own.shown > 1000 || (own.waiting != 0 && events() != own.shown)) show(index, lane);
+        if ((word >> 1) == own.head || (own.waiting != 0 && events() != own.shown)) show(index, lane);
     }
     sync_workers(threads);
     u64* to = (u64*)&block.plan.owners[index];
