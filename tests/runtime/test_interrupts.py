@@ -102,8 +102,8 @@ x = gp.zeros(4)
 def slow():
     print("waiting")
     time.sleep(1000)
-native.submit_host(slow, [], [x])
 try:
+    native.submit_host(slow, [], [x])
     gp.synchronize()
 except KeyboardInterrupt:
     print("interrupted", gp.add(x, 1.0).tolist())

@@ -74,6 +74,7 @@ def test_ctrl_c_is_for_the_runtime(start_child: Start) -> None:
         PROGRAM
         + """
 try:
+    print("ready", flush=True)
     time.sleep(60)
 except KeyboardInterrupt:
     print(client.call(Item(2, 0, 0), timeout=20).id, flush=True)
@@ -83,6 +84,7 @@ except KeyboardInterrupt:
     )
     assert child.stdout is not None
     worker = int(child.stdout.readline())
+    assert child.stdout.readline() == "ready\n"
     os.kill(worker, signal.SIGINT)
     child.send_signal(signal.SIGINT)
     out, err = child.communicate(timeout=30)
