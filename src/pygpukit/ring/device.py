@@ -34,7 +34,7 @@ _HEADER_BYTES = 4 * HEADER_WORDS
 _IDLE_NS, _IDLE_COMMON_NS, _PORT_NS = 4_000, 20_000, 10_000
 # Looks at its mailbox for which an actor stays with the block that served it last, so that one that gets messages often
 # needs no queue.
-_STAYS = 128
+_STAYS = 256
 
 _LEAVE_SECONDS = 10.0
 

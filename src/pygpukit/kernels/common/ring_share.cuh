@@ -68,14 +68,14 @@ __device__ __noinline__ void put_away(u32 index, u32 lane, u32 threads) {
     u64* to = (u64*)&block.plan.owners[index];
     for (u32 at = 2 * lane; at < sizeof(Owner) / 8; at += 2 * threads) poke_pair(to + at, (const u64*)&own + at);
     sync_workers(threads);
-    // After the barrier, so that it is for what all threads wrote.
-    if (lane == 0) __threadfence();
 }
 
 // The actor was put away and is for whoever is sent for: at rest, or in the queue if there is something for it. One thread.
 __device__ __noinline__ void let_go(Engine* e, u32 index, bool runs) {
     const Owner& own = block.owner;
     Box& box = block.plan.boxes[index];
+    // Behind a barrier, so it is for what all threads wrote. Not before: it empties the cache of the SM.
+    __threadfence();
     if (own.waiting != 0) return enqueue(e, index);
     if (runs) {
         // Idle only if nothing was claimed meanwhile, be it written yet or not.
@@ -111,24 +111,24 @@ __device__ __forceinline__ u32 look_after(Engine* e, u64& known, Sight& sight, u
     const u64 head = block.owner.head;
     const u64* slot = watch.mailbox.at(head);
     const u32 tag = tag_of(head);
-    for (u32 i = 0; i < GLANCES; i++) {
-        u64 parts[2];
+    u64 parts[2];
+    sight.word = peek(slot + lane);
+    sight.control = peek(watch.control_at);
+    peek_pair(&e->leaving, parts);
+    if (rarely(agree(parts[0] != 0 || parts[1] != known))) {
+        const u64 wanted = __shfl_sync(~0u, parts[1], 0);
+        if (lane == 0 && parts[0] == 0) number = take_wanted(e, wanted);
+        has_number = lane == 0 && parts[0] == 0 && number != NONE;
+        if (agree(has_number || (lane == 0 && parts[0] != 0))) return WANTED;
+        // All of them were taken.
+        known = wanted;
+    }
+    sight.at_once = __all_sync(~0u, (u32)(sight.word >> 32) == tag);
+    if (agree(sight.at_once || sight.control != watch.control)) return MAILED;
+    // Only at the message: others look at the rest too, which takes longer therefore.
+    for (u32 i = 0; i < GLANCES / 2; i++) {
         sight.word = peek(slot + lane);
-        sight.control = peek(watch.control_at);
-        peek_pair(&e->leaving, parts);
-        if (rarely(agree(parts[0] != 0 || parts[1] != known))) {
-            const u64 wanted = __shfl_sync(~0u, parts[1], 0);
-            if (lane == 0 && parts[0] == 0) number = take_wanted(e, wanted);
-            has_number = lane == 0 && parts[0] == 0 && number != NONE;
-            if (agree(has_number || (lane == 0 && parts[0] != 0))) return WANTED;
-            // All of them were taken.
-            known = wanted;
-        }
-        const bool ordered = agree(sight.control != watch.control);
-        if (__all_sync(~0u, (u32)(sight.word >> 32) == tag) || ordered) {
-            sight.at_once = i == 0;
-            return MAILED;
-        }
+        if (__all_sync(~0u, (u32)(sight.word >> 32) == tag)) return MAILED;
     }
     return NOTHING;
 }
