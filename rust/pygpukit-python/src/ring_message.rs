@@ -202,6 +202,12 @@ impl MessageBase {
         self.flags.load(Ordering::Relaxed) & !SENT
     }
 
+    /// Was it sent for a call?
+    #[getter]
+    fn _is_call(&self) -> bool {
+        self.flags.load(Ordering::Relaxed) & CALL != 0
+    }
+
     #[setter(_flags)]
     fn set_flags(&self, flags: u16) {
         self.flags.store(flags & !SENT, Ordering::Relaxed);

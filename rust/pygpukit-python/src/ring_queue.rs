@@ -100,7 +100,7 @@ const AWAITED: u8 = 5;
 const TURN: u8 = 6;
 
 /// A coroutine that never has to wait lets others run after so many messages.
-const BURST: u32 = 128;
+const BURST: u32 = 256;
 
 fn moment(timeout: Option<f64>) -> PyResult<Option<Instant>> {
     match timeout {
@@ -148,7 +148,7 @@ impl RingQueue {
             }
             Err(_) => (0, NEVER),
         };
-        let put = self.queue.put(message.clone().unbind(), priority, deadline, now(py));
+        let put = self.queue.put(message.clone().unbind(), priority, deadline, || now(py));
         match (put.outcome, put.returned) {
             (Outcome::Accepted, Some(displaced)) => self.dead(py, displaced, "dropped_oldest")?,
             (Outcome::Dropped, Some(refused)) => self.dead(py, refused, "dropped_new")?,
@@ -167,7 +167,7 @@ impl RingQueue {
 
     fn get_now(&self, py: Python<'_>) -> PyResult<Get<Py<PyAny>>> {
         let mut late = Vec::new();
-        let got = self.queue.get(now(py), &mut late);
+        let got = self.queue.get(|| now(py), &mut late);
         self.bury(py, late)?;
         Ok(got)
     }

@@ -15,7 +15,6 @@ from pygpukit.errors import RingError
 from pygpukit.ring.actor import Actor
 from pygpukit.ring.delivery import check_input, check_outcome, ended_error
 from pygpukit.ring.limits import check_timeout
-from pygpukit.ring.post import CALL
 from pygpukit.ring.replies import Replies
 from pygpukit.ring.waiting import ACCEPTED
 
@@ -83,7 +82,7 @@ class RingClient:
         if type(message) is not self._input_type:
             check_input(self._actor, message)
         timeout = check_timeout(timeout)
-        if message._flags & CALL:
+        if message._is_call:
             message = message._copy()
         outcome = self._put(message, timeout)
         return outcome == ACCEPTED or check_outcome(self._actor, outcome, timeout)
@@ -174,7 +173,7 @@ class RingClient:
             for message in messages:
                 if type(message) is not self._input_type:
                     check_input(self._actor, message)
-            each = [one._copy() if one._flags & CALL else one for one in messages]
+            each = [one._copy() if one._is_call else one for one in messages]
             sent, _ = self._waiting(self._actor.inbox.put_many)(each, timeout)
         if sent < len(messages) and not self._actor.state.is_open:
             error = ended_error(self._actor)

@@ -24,7 +24,7 @@ from pygpukit.ring.host import CoroutineActor, ThreadActor
 from pygpukit.ring.kernel import RingKernel, find_kernel
 from pygpukit.ring.limits import check_timeout, end_of, left_of
 from pygpukit.ring.loops import new_loop, start_loop
-from pygpukit.ring.post import CALL, DeadLetter, Post
+from pygpukit.ring.post import DeadLetter, Post
 from pygpukit.ring.replies import replies_of
 from pygpukit.ring.states import KernelState, check_transition
 from pygpukit.ring.telemetry import KernelTelemetry, summed_up
@@ -269,7 +269,7 @@ class RingKernelRuntime:
         input_type, try_put, actor = self._senders.get(kernel_id) or self._sender(kernel_id)
         if type(message) is not input_type:
             check_input(actor, message)
-        if message._flags & CALL:
+        if message._is_call:
             message = message._copy()
         if priority is not None:
             message.priority = priority

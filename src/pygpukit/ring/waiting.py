@@ -31,7 +31,7 @@ __all__ = [
 ACCEPTED, DROPPED, REJECTED, FULL, CLOSED, AWAITED, TURN = range(7)
 
 
-BURST = 128
+BURST = 256
 """A coroutine that never has to wait lets others run after so many messages; a power of two."""
 
 UNBOUNDED = 1 << 62

@@ -213,6 +213,12 @@ impl<T, W> State<T, W> {
             self.counts.done += measured.finish(now);
         }
     }
+
+    /// The time, where the next message depends on it: a clock takes as long to read as a message to take.
+    fn time(&self, now: impl FnOnce() -> u64) -> u64 {
+        let is_needed = self.measured.is_some() || self.items.front().is_some_and(|item| item.deadline != NEVER);
+        if is_needed { now() } else { 0 }
+    }
 }
 
 impl<T, W: Wake> Queue<T, W> {
@@ -253,7 +259,7 @@ impl<T, W: Wake> Queue<T, W> {
         self.rouse(woken);
     }
 
-    pub fn put(&self, value: T, priority: u8, deadline: u64, now: u64) -> Put<T> {
+    pub fn put(&self, value: T, priority: u8, deadline: u64, now: impl FnOnce() -> u64) -> Put<T> {
         let mut state = self.state.lock();
         let over = |outcome, value| Put { outcome, returned: Some(value) };
         if state.closed {
@@ -280,14 +286,16 @@ impl<T, W: Wake> Queue<T, W> {
                 },
             }
         }
-        state.insert(Item { value, priority, deadline, accepted: now });
+        let accepted = if state.measured.is_some() { now() } else { 0 };
+        state.insert(Item { value, priority, deadline, accepted });
         self.release(state);
         Put { outcome: Outcome::Accepted, returned }
     }
 
     /// Take the next message. What has expired on the way is added to `late`.
-    pub fn get(&self, now: u64, late: &mut Vec<T>) -> Get<T> {
+    pub fn get(&self, now: impl FnOnce() -> u64, late: &mut Vec<T>) -> Get<T> {
         let mut state = self.state.lock();
+        let now = state.time(now);
         state.finish(now);
         if state.paused {
             return Get::Empty;

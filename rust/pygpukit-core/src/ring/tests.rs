@@ -115,11 +115,11 @@ proptest! {
             let (mut late, mut wanted_late) = (Vec::new(), Vec::new());
             match step {
                 Step::Put { priority, deadline } => {
-                    let put = queue.put(now, priority, deadline, now);
+                    let put = queue.put(now, priority, deadline, || now);
                     prop_assert_eq!((put.outcome, put.returned), model.put(now, priority, deadline));
                 }
                 Step::Get => {
-                    let got = queue.get(now, &mut late);
+                    let got = queue.get(|| now, &mut late);
                     match model.get(now, &mut wanted_late) {
                         Some(wanted) => prop_assert!(matches!(got, Get::Item(value) if value == wanted)),
                         None if model.closed && model.items.is_empty() => prop_assert!(matches!(got, Get::Finished)),
@@ -176,7 +176,7 @@ proptest! {
 /// Ask until there is an answer, asleep in between.
 fn take(queue: &Mailbox) -> Option<u64> {
     loop {
-        match queue.get(0, &mut Vec::new()) {
+        match queue.get(|| 0, &mut Vec::new()) {
             Get::Item(value) => return Some(value),
             Get::Finished => return None,
             Get::Empty => {}
@@ -190,7 +190,7 @@ fn take(queue: &Mailbox) -> Option<u64> {
 
 fn give(queue: &Mailbox, value: u64) {
     loop {
-        match queue.put(value, 0, NEVER, 0).outcome {
+        match queue.put(value, 0, NEVER, || 0).outcome {
             Outcome::Accepted => return,
             other => assert_eq!(other, Outcome::Full),
         }
@@ -242,10 +242,10 @@ fn many_threads_lose_and_repeat_nothing() {
 fn failing_is_counted_apart() {
     let queue = Mailbox::new(4, Policy::Block, true);
     for value in 0..3 {
-        queue.put(value, 0, NEVER, 10);
+        queue.put(value, 0, NEVER, || 10);
     }
-    assert!(matches!(queue.get(20, &mut Vec::new()), Get::Item(0)));
-    assert!(matches!(queue.get(50, &mut Vec::new()), Get::Item(1)));
+    assert!(matches!(queue.get(|| 20, &mut Vec::new()), Get::Item(0)));
+    assert!(matches!(queue.get(|| 50, &mut Vec::new()), Get::Item(1)));
     assert_eq!(queue.fail(), 1);
     assert_eq!(queue.fail(), 0);
     let counts = queue.counts();
@@ -260,7 +260,7 @@ fn a_given_up_wait_passes_the_wake_on() {
     let (first, second) = (Arc::new(Parker::default()), Arc::new(Parker::default()));
     let ticket = queue.await_item(first.clone()).expect("it is empty");
     assert!(queue.await_item(second.clone()).is_some());
-    queue.put(7, 0, NEVER, 0);
+    queue.put(7, 0, NEVER, || 0);
     assert!(first.sleep_until(Instant::now()));
     assert!(!second.sleep_until(Instant::now()));
     queue.forget(ticket);
@@ -271,10 +271,10 @@ fn a_given_up_wait_passes_the_wake_on() {
 fn standing_still_is_acknowledged() {
     let queue = Mailbox::new(4, Policy::Block, true);
     let (consumer, watcher) = (Arc::new(Parker::default()), Arc::new(Parker::default()));
-    queue.put(1, 0, NEVER, 0);
-    assert!(matches!(queue.get(0, &mut Vec::new()), Get::Item(1)));
+    queue.put(1, 0, NEVER, || 0);
+    assert!(matches!(queue.get(|| 0, &mut Vec::new()), Get::Item(1)));
     queue.pause();
-    queue.put(2, 0, NEVER, 0);
+    queue.put(2, 0, NEVER, || 0);
     assert!(queue.await_parked(watcher.clone()).is_some());
     assert!(!watcher.sleep_until(Instant::now()));
     assert!(queue.await_item(consumer.clone()).is_some());

@@ -21,7 +21,9 @@ __device__ __noinline__ void show(u32 self, u32 lane) {
     // Whether to show is decided by figures that change now: all lanes have to have read them.
     __syncwarp();
     if (lane == 0) {
-        const u64 depth = (peek(&block.plan.boxes[self].word) >> 1) - own.head;
+        // A message may have been handled before its sender has counted it.
+        const long long left = (long long)((peek(&block.plan.boxes[self].word) >> 1) - own.head);
+        const u64 depth = left < 0 ? 0 : (u64)left;
         own.figures[DEPTH] = depth;
         if (depth > own.figures[DEEPEST]) own.figures[DEEPEST] = depth;
         own.figures[WAITING] = own.waiting;

@@ -52,10 +52,11 @@ __device__ __forceinline__ u32 look(u32 last, u32 lane) {
     const u64* slot = watch.mailbox.at(head);
     const u32 tag = tag_of(head);
     bool mailed = false, other = false;
-    u64 word = 0, control = 0;
+    u64 word = 0;
+    // Once: it is in no hurry, and each of several reads makes the others slower.
+    const u64 control = peek(watch.control_at);
     for (u32 i = 0; i < GLANCES && !mailed && !other; i++) {
         word = peek(slot + lane);
-        control = peek(watch.control_at);
         const u64 heard = *(volatile u64*)&block.heard;
         mailed = __all_sync(~0u, (u32)(word >> 32) == tag);
         other = agree((control ^ watch.control | heard ^ known) != 0);

@@ -3,12 +3,14 @@
 // A worker takes an actor from the run queue, and when it has served it the actor stays for a while, unless the queue has more than
 // the other workers wait for: what it has is in shared memory then, and a message for it is seen at once, as in a block of its own.
 // To senders it is at work. A worker with such a guest has no number in the queue: whoever comes there would wait for the guest's
-// handler.
+// handler. Where workers are few, whoever is sent for waits until one lets its guest go, which takes longer than the queue: so one that
+// had to has no guests for a while.
 #pragma once
 #include <pygpukit/ring_handle.cuh>
 
 namespace ring {
 
+const u32 ALONE = 64;  // messages that a worker handles without guests after it had to let one go
 const u32 OWNER_STEPS = (sizeof(Owner) / 16 + 31) / 32;
 // All but the last warp of a block, which is for those that listen.
 __device__ __forceinline__ void sync_workers(u32 threads) {
@@ -141,7 +143,7 @@ template <class P> __device__ __forceinline__ void serve_all(Context& ctx) {
     Backoff backoff;
     Fixed fixed = {};
     u64 number = 0, known = 0;
-    u32 index = NOBODY, turns = 0;
+    u32 index = NOBODY, turns = 0, alone = 0;
     bool has_number = false, has_guest = false, unsaved = false;
     for (;;) {
         Sight sight = {};
@@ -159,6 +161,7 @@ template <class P> __device__ __forceinline__ void serve_all(Context& ctx) {
                     unsaved = false;
                     put_away(index, ctx.lane, threads);
                 }
+                if (found == WANTED) alone = ALONE;
                 if (found == WANTED || backoff.spins >= block.plan.stays) {
                     has_guest = false;
                     if (ctx.lane == 0) let_go(e, index, true);
@@ -243,7 +246,8 @@ template <class P> __device__ __forceinline__ void serve_all(Context& ctx) {
             }
         }
         sync_workers(threads);
-        has_guest = unsaved = block.plan.stays != 0 && own.mode == ACTIVE && own.waiting == 0 && fixed.full != DROP_OLDEST;
+        if (alone > 0) alone--;
+        has_guest = unsaved = alone == 0 && block.plan.stays != 0 && own.mode == ACTIVE && own.waiting == 0 && fixed.full != DROP_OLDEST;
         if (has_guest) continue;
         put_away(index, ctx.lane, threads);
         if (ctx.lane == 0) let_go(e, index, runs);
