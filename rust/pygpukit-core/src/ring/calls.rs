@@ -118,14 +118,13 @@ impl Link {
             (header, payload)
         };
         let some = &|index| stamped(index, (first + index).is_multiple_of(STAMPED));
-        let is_retired = peer.retired.load(Ordering::Acquire);
         let pushed = match &peer.way {
-            Way::Own(inlet, _) if !is_retired => inlet.push(count, some),
+            Way::Own(inlet, _) => inlet.push(count, some),
             // Of those that are read together only the first is looked at.
-            Way::Bulk(inlet, _) if !is_retired => {
+            Way::Bulk(inlet, _) => {
                 inlet.push(count, |index| stamped(index, index == 0 && first.is_multiple_of(STAMPED)))
             }
-            _ => {
+            Way::Shared => {
                 let room = peer.room.saturating_sub(sent.saturating_sub(peer.seen.handled_of_host()));
                 self.common_in.push(count.min(room), some)
             }

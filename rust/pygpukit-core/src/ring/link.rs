@@ -321,8 +321,8 @@ impl Link {
         }
     }
 
-    /// An actor has ended, and the kernel is away: let go of its rings. What is sent to it from now on goes with all
-    /// others', as whoever serves it on the device must know. False while it has not taken all that was sent.
+    /// An actor has ended, and the kernel is away: let go of its rings. It takes nothing more. False while it has not taken
+    /// all that was sent.
     pub fn retire(&self, actor: usize) -> Result<bool> {
         let peer = self.peer(actor)?;
         {
@@ -330,7 +330,7 @@ impl Link {
             if *sent != peer.seen.handled_of_host() {
                 return Ok(false);
             }
-            peer.retired.store(true, Ordering::Release);
+            peer.most.fetch_min(*sent, Ordering::Relaxed);
         }
         let is_closed = || match &peer.way {
             Way::Shared => true,

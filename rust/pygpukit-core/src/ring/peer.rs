@@ -1,7 +1,7 @@
 //! An actor of the device, as the host knows it.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
@@ -110,8 +110,6 @@ pub struct Peer {
     pub(super) sent: Mutex<u64>,
     /// How many it takes at all; changes while `sent` is held.
     pub(super) most: AtomicU64,
-    /// Has it ended, and what is sent to it goes with all others'? Its rings are not used any more. Set under `sent`.
-    pub(super) retired: AtomicBool,
     /// Up to which of them room was asked for.
     pub(super) asked: Mutex<u64>,
     pub(super) refused: AtomicU64,
@@ -129,7 +127,6 @@ impl Peer {
         let (sent, most, asked) = (Mutex::new(0), AtomicU64::new(u64::MAX), Mutex::new(0));
         let (refused, answered, output) = (AtomicU64::new(0), AtomicU64::new(0), Mutex::default());
         let (awaited, watched) = (AtomicU32::new(0), AtomicU32::new(0));
-        let retired = AtomicBool::new(false);
         Peer {
             seen,
             taken,
@@ -140,7 +137,6 @@ impl Peer {
             kind,
             sent,
             most,
-            retired,
             asked,
             refused,
             answered,
