@@ -230,7 +230,8 @@ def main() -> int:
     ]
     for step in steps:
         step()
-    return report.finish(arguments.json, " ".join(["python", "benchmarks/ring/host.py", *sys.argv[1:]]))
+    command = f"python benchmarks/ring/host.py --rounds {arguments.rounds} --trips {arguments.trips} "
+    return report.finish(arguments.json, command + f"--burst {arguments.burst} --seconds {arguments.seconds:g}")
 
 
 if __name__ == "__main__":
