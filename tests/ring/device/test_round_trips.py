@@ -74,7 +74,6 @@ def test_one_message_in_many_calls(isolation: str | None) -> None:
             client = runtime.client(echo)
             answers += await asyncio.gather(*(asyncio.to_thread(client.call, asked, 20) for _ in range(4)))
             assert [(one.id, one.hops) for one in answers] == 8 * [(5, 2)]
-            assert len({one.correlation_id for one in answers}) == 8
             assert await runtime.send(echo, asked)
             assert (await runtime.receive(echo, timeout=20)).id == 5
             assert runtime.dead_letters() == []
