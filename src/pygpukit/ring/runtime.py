@@ -249,9 +249,9 @@ class RingKernelRuntime:
         message : message
             Of the kernel's input type.
         priority : int, optional
-            0 to 255, in place of the message's own.
+            0 to 255: the message has it from now on.
         deadline : float, optional
-            Seconds of ``time.monotonic()``, in place of the message's own.
+            Seconds of ``time.monotonic()``: the message has it from now on.
         timeout : float, optional
             Seconds to wait for room, where the policy is to wait.
 

@@ -266,10 +266,10 @@ def test_a_handler_that_takes_long_keeps_nobody_waiting() -> None:
     ctx.send(out);
     """
     write = "if (ctx.lane == 0) { out = in; *(volatile long long*)in.id = 1; } ctx.send(out);"
-    slow, opens = make(wait), make(write)
-    others = [make() for _ in range(4)]
+    slow, opens, *others = (make(text, dedicated=False) for text in (wait, write, *4 * [ECHO]))
     flag = gp.zeros(1, dtype=gp.int64)
-    with RingKernelRuntime(workers=2) as runtime:
+    # It does not leave the device in the middle, for which it would wait.
+    with RingKernelRuntime(workers=2, time_slice=None) as runtime:
         gate, opener, *clients = start(runtime, slow, opens, *others)
         for _ in range(2):
             # So that it is where it was served last, and what comes next is seen there.
