@@ -71,7 +71,7 @@ class DeviceActor:
         self.state = KernelState.CREATED
         self.error: BaseException | None = None
         self.inbox = DeviceInbox(self)
-        self.outbox = DeviceOutbox(self)
+        self.outbox = DeviceOutbox(self, tier.awaited)
         self._misses = self._pause = 0
         self._tier = tier
         self._escalate = escalate

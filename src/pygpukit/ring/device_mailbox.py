@@ -143,10 +143,14 @@ class DeviceInbox:
 
 
 class DeviceOutbox:
-    """What a device actor sent to the host; a `Mailbox` that only gives."""
+    """What a device actor sent to the host; a `Mailbox` that only gives.
 
-    def __init__(self, actor: DeviceActor) -> None:
+    While event loops wait for it, it is one of `awaited`.
+    """
+
+    def __init__(self, actor: DeviceActor, awaited: set[DeviceOutbox]) -> None:
         self._actor = actor
+        self._awaited = awaited
         self._waits: dict[int, tuple[asyncio.Future[Any], asyncio.AbstractEventLoop]] = {}
         # Number 1 is of waits for a launch, of which nothing is kept.
         self._ticket = 1
@@ -224,6 +228,7 @@ class DeviceOutbox:
             self._ticket += 1
             ticket = self._ticket
             self._waits[ticket] = (future, loop)
+            self._awaited.add(self)
         actor.link.watch(actor.place.index, True)
         if actor.link.depth(actor.place.index) or actor.state.is_over:
             self.forget(ticket)
@@ -242,6 +247,8 @@ class DeviceOutbox:
         """Give up a wait."""
         with self._lock:
             known = self._waits.pop(ticket, None)
+            if not self._waits:
+                self._awaited.discard(self)
         if known is not None:
             self._actor.link.watch(self._actor.place.index, False)
 
@@ -258,6 +265,7 @@ class DeviceOutbox:
             return
         with self._lock:
             waits, self._waits = list(self._waits.values()), {}
+            self._awaited.discard(self)
         for future, loop in waits:
             actor.link.watch(actor.place.index, False)
             if loop is asyncio._get_running_loop():

@@ -22,6 +22,7 @@ from pygpukit.ring.worker_ring import WorkerRing
 
 if TYPE_CHECKING:
     from pygpukit.ring.device_actor import DeviceActor
+    from pygpukit.ring.device_mailbox import DeviceOutbox
 
 __all__ = ["DeviceTier"]
 
@@ -60,6 +61,7 @@ class DeviceTier:
         self._stuck: set[int] = set()
         # Those that somebody has: one whose id was launched again may be gone, with its state.
         self.actors: WeakValueDictionary[int, DeviceActor] = WeakValueDictionary()
+        self.awaited: set[DeviceOutbox] = set()
         # Of actors that were lost before they were known here.
         self._early: dict[int, RingError] = {}
         self.device: Device | None = None
@@ -231,8 +233,8 @@ class DeviceTier:
         for parts in link.take_letters():
             self.bury(parts)
         self._watch({index for index, *_ in losses})
-        for actor in list(self.actors.values()):
-            actor.outbox.wake()
+        for outbox in list(self.awaited):
+            outbox.wake()
 
     def _answer(self, actor: DeviceActor, parts: Any) -> None:
         message = actor.loaded(parts)
