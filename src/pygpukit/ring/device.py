@@ -33,7 +33,7 @@ _HEADER_BYTES = 4 * HEADER_WORDS
 # host's memory. All blocks together look at that 100,000 times a second at most.
 _IDLE_NS, _IDLE_COMMON_NS, _PORT_NS = 4_000, 20_000, 10_000
 # Looks at its mailbox for which an actor stays with the block that served it last, so that one that gets messages often
-# needs no queue.
+# needs no queue. Less than the 512 after which a block that finds nothing sleeps between looks.
 _STAYS = 256
 
 _LEAVE_SECONDS = 10.0

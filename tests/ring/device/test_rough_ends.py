@@ -7,7 +7,7 @@ import threading
 from typing import Any
 
 import pytest
-from device_actors import ECHO, Item, check_balance, letters, make, new_id, numbered, processed, start, until
+from device_actors import ECHO, PASS, Item, check_balance, letters, make, new_id, numbered, processed, start, until
 from workers import isolated
 
 import pygpukit as gp
@@ -267,3 +267,36 @@ def test_all_blocks_can_be_had_again_and_again() -> None:
             [client] = start(runtime, many)
             assert client.call(Item(n, 0, 0), timeout=60).id == n
             runtime.run(runtime.terminate(many, timeout=60))
+
+
+@pytest.mark.parametrize("drain", [True, False])
+def test_an_end_does_not_wait_for_what_was_sent(dedicated: bool, drain: bool) -> None:
+    """It was sent to one that has no room and stands still: the mailbox of who sent it is empty all the same."""
+    last = make(queue_size=4)
+    first = make(PASS, to=last, dedicated=dedicated, queue_size=16)
+    with RingKernelRuntime() as runtime:
+        client, after = start(runtime, first, last)
+        runtime.run(runtime.deactivate(last))
+        for n in range(12):
+            client.send(Item(n, 0, 0))
+        until(lambda: processed(runtime, first) >= 5)
+        runtime.run(runtime.terminate(first, drain=drain, timeout=0.2))
+        counts = check_balance(runtime, first, 12)
+        assert counts.input_depth == 0
+        until(lambda: sorted(letters(runtime)) == list(range(counts.processed, 12)))
+        runtime.run(runtime.reactivate(last))
+        assert [after.receive(timeout=20).id for _ in range(counts.processed)] == list(range(counts.processed))
+
+
+def test_the_end_of_one_that_floods_itself(dedicated: bool) -> None:
+    """Its outbox is for its own mailbox, which is full."""
+    name = new_id("flood")
+    make(f'for (int i = 0; i < 20; i++) ctx.send("{name}", in);', kernel_id=name, dedicated=dedicated, queue_size=4)
+    with RingKernelRuntime() as runtime:
+        [client] = start(runtime, name)
+        client.send(Item(1, 0, 0))
+        until(lambda: processed(runtime, name) >= 1)
+        runtime.run(runtime.terminate(name, drain=False, timeout=20))
+        counts = runtime.get_telemetry(name)
+        # Whatever it had sent to itself was handled, or is a dead letter, at the end or before for lack of room.
+        until(lambda: len(letters(runtime)) == 20 * counts.processed + 1 - counts.processed)

@@ -28,8 +28,8 @@ __device__ __noinline__ void fill(Engine* e, u64 number, u32 actor, const u64* s
         if (peek(&e->leaving) != 0) return;
         __nanosleep(50);
     }
-    // A worker that has a guest takes numbers when it is asked to.
-    if (number >= head) atomicMax(&e->wanted, number + 1);
+    // A worker that has a guest takes numbers when it is asked to; one of nobody can wait for the next.
+    if (number >= head && actor != SKIPPED) atomicMax(&e->wanted, number + 1);
 }
 __device__ __forceinline__ void enqueue(Engine* e, u32 actor) { fill(e, atomicAdd(&e->queue_tail, 1ull), actor, 0); }
 __device__ __forceinline__ bool is_filled(u64 word, u64 number) { return (u32)(word >> 32) == (u32)number + 1 && (u32)word != NOBODY; }

@@ -78,8 +78,9 @@ __device__ __forceinline__ u32 look(u32 last, u32 lane) {
 // The same for an actor that does not simply take messages: it is at rest or has ended, waits for room, makes room, or takes many. One
 // warp.
 __device__ __noinline__ u32 look_about(Engine* e, u32 self, u32 mode, bool bulk, bool trims, u32 last, u32 lane) {
-    const bool takes = is_running(mode) || mode >= ENDED;
-    const bool ready = takes && (block.owner.waiting == 0 || flush(e, lane));
+    const bool is_over = mode >= ENDED;
+    // What it has sent goes first, but whoever has ended sends no more: its mailbox is emptied anyway.
+    const bool ready = (is_running(mode) || is_over) && (block.owner.waiting == 0 || flush(e, lane) || is_over);
     u32 found = 0;
     if (ready && !bulk) found = look(last, lane);
     else if (agree(peek(block.watch.control_at) != block.watch.control)) found = NEWS;
@@ -88,7 +89,7 @@ __device__ __noinline__ u32 look_about(Engine* e, u32 self, u32 mode, bool bulk,
         trim(e, self, lane);
         found &= NEWS;
     }
-    return mode >= ENDED ? found | OVER : found;
+    return is_over ? found | OVER : found;
 }
 
 // Do what the host wants; NEWS when the block is to leave. One warp.

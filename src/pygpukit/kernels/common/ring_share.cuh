@@ -214,7 +214,8 @@ template <class P> __device__ __forceinline__ void serve_all(Context& ctx) {
             }
             if (rarely(fixed.full == DROP_OLDEST) && wants_room(block.plan.boxes[index])) trim(e, index, ctx.lane);
             runs = is_running(own.mode) || own.mode >= ENDED;
-            if (runs && (own.waiting == 0 || flush(e, ctx.lane))) {
+            // As in `look_about`.
+            if (runs && (own.waiting == 0 || flush(e, ctx.lane) || own.mode >= ENDED)) {
                 const u64 head = own.head;
                 const u64* slot = fixed.slots.at(head);
                 if (agree(has_guest ? several : (claimed >> 1) - head > 1)) count = read_many(fixed.slots, head, false, ctx.lane);
