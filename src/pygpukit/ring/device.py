@@ -11,7 +11,7 @@ import numpy as np
 
 from pygpukit._pygpukit_rust import RingLink, current_stream
 from pygpukit.core.device import Device, current_device, device, get_device_info
-from pygpukit.errors import ActorFailedError, RingError
+from pygpukit.errors import ActorFailedError, KernelCompileError, RingError
 from pygpukit.jit import jit
 from pygpukit.ring.kernel import RingKernel
 from pygpukit.ring.limits import MOST_SECONDS, is_number
@@ -228,6 +228,13 @@ class DeviceRing:
                 numbers = [self.program.add(handler) for handler in handlers]
                 needs = (len(self.program.handlers), self._bound(kernels), self._has_groups(kernels))
                 compiled = self._compile(needs)
+            except KernelCompileError as error:
+                users = [(handler, kernel.kernel_id) for handler, kernel in zip(handlers, kernels, strict=True)]
+                text = self.program.name_handlers(str(error), users)
+                del self.program.handlers[known:]
+                raise KernelCompileError(
+                    text, log=error.log, options=error.options, source=error.source, line=error.line
+                ) from None
             except BaseException:
                 del self.program.handlers[known:]
                 raise
@@ -333,7 +340,8 @@ class DeviceRing:
         failure = self.link.failure()
         if failure is None:
             return []
-        error = ActorFailedError(f"the ring is lost: {failure}")
+        users = [(place.handler, place.kernel.kernel_id) for place in self.places]
+        error = ActorFailedError(f"the ring is lost: {self.program.name_handlers(failure, users)}")
         return [(place.index, error, False, []) for place in self.places]
 
     def loss_of(self, index: int) -> str:

@@ -38,6 +38,7 @@ _TOPIC = re.compile(r'\bpublish\s*\(\s*"([^"\\\n]*)"')
 _DYNAMIC = re.compile(r"\b(reply|reply_to|send_to)\s*\(")
 _ENTRY = re.compile(r"\b(handle|handle_batch)\s*\(")
 _UNMARKED = re.compile(r"__device__\s+(?=(?:inline\s+)?void\s+handle(?:_batch)?\s*\()")
+_NUMBERED = re.compile(r"\bhandler ([0-9]+)\b")
 _COMMENTS = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 
 
@@ -234,6 +235,13 @@ class Program:
         self.handlers.append(handler)
         return len(self.handlers) - 1
 
+    def name_handlers(self, text: str, users: Iterable[tuple[Handler, str]]) -> str:
+        """A text of the compiler, or of the device, with ids of actors in place of the numbers of handlers."""
+        names: dict[int, str] = {}
+        for handler, kernel_id in users:
+            names.setdefault(self.handlers.index(handler), f"handler of {kernel_id!r}")
+        return _NUMBERED.sub(lambda match: names.get(int(match[1]), match[0]), text)
+
     @property
     def stride(self) -> int:
         """Words of the largest message, a multiple of 4."""
@@ -302,7 +310,7 @@ class Program:
             lines.append(body)
         # A context whose address is passed on would be in memory: handlers are part of the loop.
         source = _UNMARKED.sub("__device__ __forceinline__ ", handler.source)
-        lines += ['#line 1 "handler"', source, "}", ""]
+        lines += [f'#line 1 "handler {number}"', source, '#line 1 "ring"', "}", ""]
         return "\n".join(lines)
 
     def _dispatch(self) -> str:
@@ -311,6 +319,7 @@ class Program:
             state = f"*(k{number}::State*)ctx.state"
             if handler.takes_batches:
                 many += (
+                    f'#line 1 "call of handle_batch with batch, state and ctx, handler {number}"\n'
                     f"        case {number}: {{ k{number}::Batch batch; batch.run = run; batch.size = run.size; "
                     f"k{number}::handle_batch(batch, {state}, ctx); break; }}\n"
                 )
@@ -321,6 +330,7 @@ class Program:
                 sizes += f"        if (type == {number}) return {size}u;\n"
             else:
                 one += (
+                    f'#line 1 "call of handle with in, out, state and ctx, handler {number}"\n'
                     f"        case {number}: k{number}::handle(*(const k{number}::In*)(&ctx.header() + 1), "
                     f"*(k{number}::Out*)ctx.out(), {state}, ctx); break;\n"
                 )

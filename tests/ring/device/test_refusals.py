@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 from typing import Any
 
@@ -106,6 +107,22 @@ def test_a_coroutine_is_no_device_actor() -> None:
         ring_kernel(kernel_id=new_id(), device="gpu")(function)
 
 
+def test_handlers_with_other_parameters() -> None:
+    """Which of many it is, and what it should have."""
+    bad = define("__global__ void handle(const Item& in) {}")
+
+    async def main() -> None:
+        async with RingKernelRuntime() as runtime:
+            *others, error = await asyncio.gather(
+                *(runtime.launch(one) for one in (make(), make(), bad)), return_exceptions=True
+            )
+            assert others == [None, None]
+            assert isinstance(error, KernelCompileError)
+            assert f"call of handle with in, out, state and ctx, handler of {bad!r}, line 1: " in str(error)
+
+    asyncio.run(main())
+
+
 def test_a_handler_that_does_not_compile(dedicated: bool) -> None:
     good = make(dedicated=dedicated)
     bad = define("""
@@ -119,7 +136,7 @@ def test_a_handler_that_does_not_compile(dedicated: bool) -> None:
         assert client.call(Item(1, 0, 0), timeout=20).id == 1
         with pytest.raises(KernelCompileError) as caught:
             runtime.run(runtime.launch(bad))
-        assert "handler(3)" in str(caught.value) or "handler:3" in str(caught.value)
+        assert f"handler of {bad!r}, line 3: " in str(caught.value)
         assert "this is wrong" in str(caught.value)
         assert client.call(Item(2, 0, 0), timeout=20).id == 2
         # It may be repaired and launched again.
