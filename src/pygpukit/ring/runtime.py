@@ -202,7 +202,7 @@ class RingKernelRuntime:
         Raises
         ------
         TimeoutError
-            If it did not come there in time; it is active as before.
+            If it did not come there in time; it is active as before, as it is when this is cancelled.
         """
         actor = self._checked(kernel_id, "deactivate")
         limit = check_timeout(timeout)
