@@ -134,3 +134,36 @@ def test_terminate_does_not_wait_for_deactivations(busy: Busy) -> None:
             assert busy.done == [0, 1]
 
     run(main())
+
+
+@pytest.mark.parametrize("drain", [True, False])
+def test_a_cancelled_shutdown_is_finished_by_the_next(busy: Busy, drain: bool) -> None:
+    async def main() -> None:
+        runtime = RingKernelRuntime()
+        await runtime.start()
+        await busy.start(runtime)
+        await runtime.send(busy.kernel_id, Ask(1))
+        await _time_out(runtime.shutdown())
+        assert runtime.get_kernel_state(busy.kernel_id) is KernelState.TERMINATING
+        again = asyncio.create_task(runtime.shutdown(drain))
+        await asyncio.sleep(0.02)
+        assert not again.done()
+        busy.let_go()
+        await again
+        assert runtime.get_kernel_state(busy.kernel_id) is KernelState.TERMINATED
+        assert busy.done == ([0, 1] if drain else [0])
+        # It is over, and can be started again.
+        await runtime.shutdown()
+        await runtime.start()
+        await runtime.shutdown()
+
+    run(main())
+
+
+def test_close_finishes_a_cancelled_shutdown(busy: Busy) -> None:
+    with RingKernelRuntime() as runtime:
+        runtime.run(busy.start(runtime))
+        run(_time_out(runtime.shutdown()))
+        busy.let_go()
+    assert runtime.get_kernel_state(busy.kernel_id) is KernelState.TERMINATED
+    assert busy.done == [0]

@@ -56,6 +56,7 @@ class DeviceTier:
         self._fd = -1
         self._pending: list[tuple[RingKernel, asyncio.Future[Place]]] = []
         self._adding: asyncio.Task[None] | None = None
+        self._closing: asyncio.Future[None] | None = None
         self._threads: ThreadPoolExecutor | None = None
         self._types: dict[int, type[Message]] = {}
         self._stuck: set[int] = set()
@@ -296,10 +297,15 @@ class DeviceTier:
             self._ring.stop_timers()
 
     async def close(self) -> None:
-        """End the kernel."""
-        if self._ring is None or self._ring.is_closed:
-            return
-        ring = self._ring
+        """End the kernel; whoever comes while that is under way waits for it."""
+        if self._closing is None:
+            if self._ring is None or self._ring.is_closed:
+                return
+            self._closing = asyncio.ensure_future(self._close(self._ring))
+        # Once begun it is done, also when who waits is cancelled.
+        await asyncio.shield(self._closing)
+
+    async def _close(self, ring: DeviceRing | WorkerRing) -> None:
         try:
             await self.in_thread(ring.close)
         finally:
@@ -312,6 +318,7 @@ class DeviceTier:
             if self._threads is not None:
                 self._threads.shutdown(wait=False)
                 self._threads = None
+            self._closing = None
 
 
 def _settle(future: asyncio.Future[Place], error: BaseException) -> None:

@@ -22,7 +22,7 @@ from pygpukit.ring.device_actor import DeviceActor
 from pygpukit.ring.device_tier import DeviceTier
 from pygpukit.ring.host import CoroutineActor, ThreadActor
 from pygpukit.ring.kernel import RingKernel, find_kernel
-from pygpukit.ring.limits import check_timeout, end_of, left_of
+from pygpukit.ring.limits import check_timeout
 from pygpukit.ring.loops import new_loop, start_loop
 from pygpukit.ring.post import DeadLetter, Post
 from pygpukit.ring.replies import replies_of
@@ -116,7 +116,7 @@ class RingKernelRuntime:
         self._begin(asyncio.get_running_loop())
 
     async def shutdown(self, drain: bool = True, timeout: float | None = 30.0) -> None:
-        """Terminate all kernels.
+        """Terminate all kernels. One that was cancelled is finished by the next.
 
         Parameters
         ----------
@@ -133,15 +133,15 @@ class RingKernelRuntime:
         limit = check_timeout(timeout)
         if self._loop is None:
             return
+        is_over = True
         try:
             await self._in_loop(lambda: self._shutdown(drain, limit))
+        except asyncio.CancelledError:
+            is_over = False
+            raise
         finally:
-            # In this order: one that has a loop and no thread is in the loop of somebody else.
-            loop, self._loop = self._loop, None
-            thread, self._thread = self._thread, None
-            ends.forget(self)
-            if thread is not None and loop is not None:
-                loop.call_soon_threadsafe(loop.stop)
+            if is_over:
+                self._leave_loop()
         if self._failure is not None:
             raise self._escalated()
 
@@ -582,6 +582,14 @@ class RingKernelRuntime:
         self._begin(loop)
         self._thread = start_loop(loop)
 
+    def _leave_loop(self) -> None:
+        # In this order: one that has a loop and no thread is in the loop of somebody else.
+        loop, self._loop = self._loop, None
+        thread, self._thread = self._thread, None
+        ends.forget(self)
+        if thread is not None and loop is not None:
+            loop.call_soon_threadsafe(loop.stop)
+
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         self._refuse_in_forks()
         if self._loop is None:
@@ -671,15 +679,6 @@ class RingKernelRuntime:
     async def _shutdown(self, drain: bool, timeout: float | None) -> None:
         self._is_closing = self._post.is_closing = True
         self._senders.clear()
-        # Else there would always be something left to do.
-        self._tier.stop_timers()
         others = [task for task in self._tasks if task is not asyncio.current_task()]
         await asyncio.gather(*others, return_exceptions=True)
-        until = end_of(timeout)
-        # What is being launched comes up first, so that it can end.
-        while any(actor.state is KernelState.CREATED for actor in self._actors.values()) and left_of(until) != 0.0:
-            await asyncio.sleep(0.001)
-        try:
-            await end_all(list(self._actors.values()), self._tier, drain, until)
-        finally:
-            await self._tier.close()
+        await end_all(self._actors, self._tier, drain, timeout)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from test_rough_ends import HOLD, flag
 
 from pygpukit.errors import RingError
 from pygpukit.ring import KernelState, RingKernelRuntime
+from pygpukit.ring.device import DeviceRing
 
 
 async def _until(condition: Any) -> None:
@@ -121,5 +123,55 @@ def test_a_cancelled_activation_happens(dedicated: bool) -> None:
                 await activating
             await _until(lambda: runtime.get_kernel_state(name) is KernelState.ACTIVE)
             assert (await runtime.send_and_receive(name, Item(5, 0, 0), timeout=30)).id == 5
+
+    run(main())
+
+
+def test_a_cancelled_shutdown_is_finished_by_the_next(busy: Busy) -> None:
+    async def main() -> None:
+        runtime = RingKernelRuntime()
+        await runtime.start()
+        await busy.start(runtime)
+        await runtime.send(busy.kernel_id, Item(0, 0, 0))
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(runtime.shutdown(), 0.02)
+        assert not runtime.get_kernel_state(busy.kernel_id).is_over
+        again = asyncio.create_task(runtime.shutdown())
+        await asyncio.sleep(0.02)
+        assert not again.done()
+        busy.let_go()
+        await again
+        assert runtime.get_kernel_state(busy.kernel_id) is KernelState.TERMINATED
+        assert processed(runtime, busy.kernel_id) == 2
+        assert not runtime.status()["up"]
+
+    run(main())
+
+
+def test_a_shutdown_that_is_cancelled_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, go, close = threading.Event(), threading.Event(), DeviceRing.close
+
+    def held(ring: DeviceRing) -> None:
+        begun.set()
+        assert go.wait(30)
+        close(ring)
+
+    monkeypatch.setattr(DeviceRing, "close", held)
+
+    async def main() -> None:
+        runtime, name = RingKernelRuntime(), make()
+        await runtime.start()
+        await runtime.launch(name)
+        ending = asyncio.create_task(runtime.shutdown())
+        await _until(begun.is_set)
+        ending.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await ending
+        again = asyncio.create_task(runtime.shutdown())
+        await asyncio.sleep(0.02)
+        assert not again.done()
+        go.set()
+        await again
+        assert not runtime.status()["up"]
 
     run(main())
