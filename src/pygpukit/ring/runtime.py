@@ -451,6 +451,7 @@ class RingKernelRuntime:
     @property
     def kernel_ids(self) -> list[str]:
         """Ids of the kernels that were launched, in that order."""
+        self._refuse_in_forks()
         return list(self._actors)
 
     def get_kernel_state(self, kernel_id: str) -> KernelState:
@@ -458,6 +459,7 @@ class RingKernelRuntime:
         actor = self._actors.get(kernel_id)
         if actor is not None:
             return actor.state
+        self._refuse_in_forks()
         find_kernel(kernel_id)
         return KernelState.CREATED
 
@@ -467,6 +469,7 @@ class RingKernelRuntime:
 
     def get_all_telemetry(self) -> dict[str, KernelTelemetry]:
         """The same of all kernels that were launched, by id."""
+        self._refuse_in_forks()
         return {kernel_id: actor.telemetry() for kernel_id, actor in list(self._actors.items())}
 
     def get_summary(self) -> dict[str, Any]:
@@ -523,6 +526,7 @@ class RingKernelRuntime:
 
     def dead_letters(self, kernel_id: str | None = None) -> list[DeadLetter]:
         """Messages that reached nobody, or whose receiver failed with them, oldest first."""
+        self._refuse_in_forks()
         return self._post.letters(kernel_id)
 
     async def __aenter__(self) -> RingKernelRuntime:
