@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 from pygpukit.core.device import Device, current_device, device_in_use
 from pygpukit.errors import RingError, UndeliveredError
 from pygpukit.ring.device import DeviceRing, Place, RingOptions
-from pygpukit.ring.kernel import RingKernel
+from pygpukit.ring.kernel import RingKernel, find_kernel
 from pygpukit.ring.message import Message
 from pygpukit.ring.post import Post
 from pygpukit.ring.tables import ANSWER, MODES, MORE, REASONS, WORKER_LOST
@@ -78,6 +78,17 @@ class DeviceTier:
         """The device that is current in this thread; None where a worker process is to find its own."""
         # With a worker this process may have nothing to do with any device, and is to open none.
         return device_in_use() if self.is_isolated else current_device()
+
+    def device_for(self, kernel: str | RingKernel) -> Device | None:
+        """The device that is current here, if that is for the launch of this kernel to say."""
+        if self.is_made:
+            return None
+        try:
+            spec = find_kernel(kernel)
+        except RingError:
+            # The launch says so.
+            return None
+        return self.current_device() if spec.kind == "device" else None
 
     @property
     def is_isolated(self) -> bool:

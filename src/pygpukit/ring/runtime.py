@@ -26,6 +26,7 @@ from pygpukit.ring.limits import check_timeout
 from pygpukit.ring.loops import new_loop, start_loop
 from pygpukit.ring.post import DeadLetter, Post
 from pygpukit.ring.replies import replies_of
+from pygpukit.ring.starts import Starts
 from pygpukit.ring.states import KernelState, check_transition
 from pygpukit.ring.telemetry import KernelTelemetry, summed_up
 from pygpukit.ring.topics import Topics
@@ -98,6 +99,7 @@ class RingKernelRuntime:
         options = RingOptions(sms, workers, lease, time_slice, watchdog)
         self._tier = DeviceTier(self._post, options, isolation == "process")
         self._actors: dict[str, Actor] = {}
+        self._starts = Starts(lambda kernel_id: self._actors.get(kernel_id), self._launch)
         # What every message needs to know of its kernel, in one look.
         self._senders: dict[str, tuple[type[Any] | None, Callable[[Any], int], Actor]] = {}
         self._receivers: dict[str, tuple[Callable[[], Any], Actor]] = {}
@@ -107,6 +109,7 @@ class RingKernelRuntime:
         self._turn = 0
         self._is_closing = False
         self._closing = threading.Lock()
+        self._beginning = threading.Lock()
         self._failure: tuple[str, BaseException] | None = None
         self._fork: ForkError | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -173,21 +176,10 @@ class RingKernelRuntime:
             Its id, or what `ring_kernel` returned. One that has ended may be launched again, with empty mailboxes.
         """
         # Now, and not when it is awaited: that may be in the thread of the runtime's loop.
-        return self._launch_on(kernel, self._device_for(kernel))
+        return self._launch_on(kernel, self._tier.device_for(kernel))
 
     async def _launch_on(self, kernel: str | RingKernel, where: Device | None) -> None:
         await self._in_loop(lambda: self._launch(kernel, where))
-
-    def _device_for(self, kernel: str | RingKernel) -> Device | None:
-        """The device that is current here, if that is for this launch to say."""
-        if self._tier.is_made:
-            return None
-        try:
-            spec = find_kernel(kernel)
-        except RingError:
-            # The launch says so.
-            return None
-        return self._tier.current_device() if spec.kind == "device" else None
 
     async def activate(self, kernel_id: str) -> None:
         """Give a launched kernel its messages."""
@@ -414,9 +406,11 @@ class RingKernelRuntime:
                 await self.terminate(kernel_id)
 
     def client(self, kernel_id: str, wait: str = "hybrid") -> RingClient:
-        """A client for threads. Where no event loop runs, the kernel is launched and activated if it is not yet.
+        """A client for threads. Where no event loop runs, a kernel that was not launched is launched and activated.
 
-        A runtime that was not started gets a loop in a thread of its own; one that was shut down gets none.
+        One that was launched stays as it is. That holds for one that has ended, too: what it sent can be received.
+        A runtime that was not started gets a loop in a thread of its own; one that was shut down gets none. Threads may
+        ask for clients at the same time.
 
         Parameters
         ----------
@@ -427,13 +421,14 @@ class RingKernelRuntime:
         """
         check_wait(wait)
         inside = asyncio._get_running_loop() is not None
-        if self._loop is None and self._is_closing:
-            raise RingError(f"no client of {kernel_id!r}: the runtime was shut down; make another one")
-        if self._loop is None and not inside:
-            self._begin_thread()
-        if not inside and kernel_id not in self._actors:
-            self.run(self.launch(kernel_id))
-            self.run(self.activate(kernel_id))
+        with self._beginning:
+            if self._loop is None and self._is_closing:
+                raise RingError(f"no client of {kernel_id!r}: the runtime was shut down; make another one")
+            if self._loop is None and not inside:
+                self._begin_thread()
+        known = self._actors.get(kernel_id)
+        if not inside and (known is None or known.state in (KernelState.CREATED, KernelState.LAUNCHED)):
+            self.run(self._starts.start(kernel_id, self._tier.device_for(kernel_id)))
         actor = self._launched(kernel_id)
         if actor.kernel.kind == "device" and self._tier.is_isolated:
             check_wait(wait, f"{kernel_id!r}, whose messages come through a socket with isolation='process'")
@@ -541,7 +536,8 @@ class RingKernelRuntime:
                 raise
 
     def __enter__(self) -> RingKernelRuntime:
-        self._begin_thread()
+        with self._beginning:
+            self._begin_thread()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
@@ -560,7 +556,7 @@ class RingKernelRuntime:
         self._senders.clear()
         self._receivers.clear()
         self._loop = self._thread = None
-        self._closing = threading.Lock()
+        self._closing, self._beginning = threading.Lock(), threading.Lock()
 
     def _refuse_in_forks(self) -> None:
         if self._fork is not None:
@@ -583,7 +579,11 @@ class RingKernelRuntime:
     def _begin_thread(self) -> None:
         self._refuse_in_forks()
         loop = new_loop()
-        self._begin(loop)
+        try:
+            self._begin(loop)
+        except RingError:
+            loop.close()
+            raise
         self._thread = start_loop(loop)
 
     def _leave_loop(self) -> None:
