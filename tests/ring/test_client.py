@@ -71,6 +71,47 @@ def test_from_many_threads_each_gets_its_own_answers(kind: str) -> None:
         assert runtime.get_telemetry(kernel).answered == 600
 
 
+@pytest.mark.parametrize("is_begun", [True, False])
+@pytest.mark.parametrize("kind", KINDS)
+def test_threads_that_ask_for_a_client_at_once(kind: str, is_begun: bool) -> None:
+    many = 6
+    for _ in range(5):
+        kernel, runtime, together = make_actor(kind).kernel_id, RingKernelRuntime(), threading.Barrier(many)
+        if is_begun:
+            runtime.__enter__()
+
+        def ask(n: int, kernel: str = kernel, runtime: Any = runtime, together: threading.Barrier = together) -> int:
+            together.wait(60)
+            return int(runtime.client(kernel).call(Ask(n), timeout=60).n)
+
+        try:
+            with ThreadPoolExecutor(many) as threads:
+                assert list(threads.map(ask, range(many))) == list(range(many))
+        finally:
+            runtime.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_client_of_one_that_has_ended(kind: str) -> None:
+    kernel = make_actor(kind).kernel_id
+    with RingKernelRuntime() as runtime:
+        runtime.client(kernel).send(Ask(3))
+        runtime.run(runtime.terminate(kernel))
+        client = runtime.client(kernel)
+        assert runtime.get_kernel_state(kernel) is KernelState.TERMINATED
+        assert client.receive(timeout=60).n == 3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_client_changes_no_state(kind: str) -> None:
+    kernel = make_actor(kind).kernel_id
+    with RingKernelRuntime() as runtime:
+        for step, state in (("launch", "LAUNCHED"), ("activate", "ACTIVE"), ("deactivate", "DEACTIVATED")):
+            runtime.run(getattr(runtime, step)(kernel))
+            runtime.client(kernel).send(Ask(3))
+            assert runtime.get_kernel_state(kernel).name == state
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_beside_a_running_loop(kind: str) -> None:
     async def main() -> None:

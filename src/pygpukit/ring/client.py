@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from pygpukit._pygpukit_rust import set_patience
-from pygpukit.errors import RingError
+from pygpukit.errors import ForkError, RingError
 from pygpukit.ring.actor import Actor
 from pygpukit.ring.delivery import check_input, check_outcome, ended_error
 from pygpukit.ring.limits import check_timeout
@@ -196,6 +196,8 @@ class RingClient:
         n = operator.index(n)
         if n < 0:
             raise ValueError(f"n must be at least 0, not {n}")
+        if isinstance(self._actor.error, ForkError):
+            raise ended_error(self._actor)
         output_type = self._actor.kernel.output_type
         if output_type is not None and output_type.is_fixed:
             return self._waiting(self._actor.receive_array)(n, timeout)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from pygpukit.ring.actor import Actor
 from pygpukit.ring.device_tier import DeviceTier
-from pygpukit.ring.limits import left_of
+from pygpukit.ring.limits import end_of, left_of
 from pygpukit.ring.states import KernelState
 
 __all__ = ["end_all"]
@@ -16,8 +16,26 @@ __all__ = ["end_all"]
 _GRACE = 0.1
 
 
-async def end_all(actors: Sequence[Actor], tier: DeviceTier, drain: bool, until: float | None) -> None:
-    """End actors, with what was accepted handled or not."""
+async def end_all(actors: Mapping[str, Actor], tier: DeviceTier, drain: bool, timeout: float | None) -> None:
+    """End a runtime's actors, with what was accepted handled or not, and their ring."""
+    # Else there would always be something left to do.
+    tier.stop_timers()
+    until = end_of(timeout)
+    # What is being launched comes up first, so that it can end.
+    while any(actor.state is KernelState.CREATED for actor in actors.values()) and left_of(until) != 0.0:
+        await asyncio.sleep(0.001)
+    try:
+        await _end_actors(list(actors.values()), tier, drain, until)
+    except asyncio.CancelledError:
+        # Device actors need the ring to end, which is left to whoever comes next.
+        raise
+    except BaseException:
+        await tier.close()
+        raise
+    await tier.close()
+
+
+async def _end_actors(actors: Sequence[Actor], tier: DeviceTier, drain: bool, until: float | None) -> None:
     if drain and len(actors) > 1:
         # Those that only make messages end first; else the others would never be done. Device actors only answer.
         makers = [one for one in actors if one.telemetry().received == 0 and one.kernel.kind != "device"]

@@ -24,7 +24,7 @@ from pygpukit.ring.post import Post
 from pygpukit.ring.states import KernelState
 from pygpukit.ring.tables import BUCKETS, MODES, REASONS
 from pygpukit.ring.telemetry import KernelTelemetry, Latency
-from pygpukit.ring.waiting import FULL, called
+from pygpukit.ring.waiting import FULL, called, in_turn
 from pygpukit.ring.worker_ring import WorkerRing
 
 __all__ = ["DeviceActor"]
@@ -80,6 +80,9 @@ class DeviceActor:
         self._index = 0
         self._expected = 0
         self._finishing: asyncio.Future[None] | None = None
+        # Held from an order to activate or to deactivate until the device has answered it.
+        self._orders = asyncio.Lock()
+        self._ordering: asyncio.Future[None] | None = None
         self._launching = threading.Lock()
         self._output_id = 0 if kernel.output_type is None else kernel.output_type.type_id
 
@@ -250,20 +253,55 @@ class DeviceActor:
 
     async def activate(self) -> None:
         """Let it take its messages; the device has answered when this returns."""
-        await self._order("ACTIVE", None)
-        if self.state.is_open:
-            self.state = KernelState.ACTIVE
+        # What is ordered happens, also when whoever waits for it is cancelled.
+        self._ordering = asyncio.ensure_future(self._activate())
+        await asyncio.shield(self._ordering)
+
+    async def _activate(self) -> None:
+        async with self._orders:
+            if self.state.is_open:
+                await self._order("ACTIVE", None)
+            if self.state.is_open:
+                self.state = KernelState.ACTIVE
 
     async def deactivate(self, timeout: float | None) -> None:
         """Let it stand still; the device has answered when this returns."""
-        if not await self._order("PAUSED", timeout):
-            await self._order("ACTIVE", None, waits=False)
-            raise TimeoutError(
-                f"{self.kernel.kernel_id!r} did not stand still within {timeout} s: its handler has not returned"
-            )
+        until = end_of(timeout)
+        if not await in_turn(self._orders, until):
+            raise self._not_still(timeout)
+        if self.state is not KernelState.ACTIVE:
+            # By whoever had the turn before, or it ends.
+            self._orders.release()
+            self._check_open()
+            return
+        pausing = asyncio.ensure_future(self._order("PAUSED", left_of(until)))
+        try:
+            if not await asyncio.shield(pausing):
+                raise self._not_still(timeout)
+            self._check_open()
+        except BaseException:
+            self._ordering = asyncio.ensure_future(self._undo(pausing))
+            raise
+        self.state = KernelState.DEACTIVATED
+        self._orders.release()
+
+    def _check_open(self) -> None:
         if not self.state.is_open:
             raise RingError(f"{self.kernel.kernel_id!r} became {self.state.name} while it was to be deactivated")
-        self.state = KernelState.DEACTIVATED
+
+    def _not_still(self, timeout: float | None) -> TimeoutError:
+        return TimeoutError(
+            f"{self.kernel.kernel_id!r} did not stand still within {timeout} s: its handler has not returned"
+        )
+
+    async def _undo(self, pausing: asyncio.Future[bool]) -> None:
+        """Activate it again, after an order that nobody wants any more, which may still be on its way."""
+        try:
+            await asyncio.wait([pausing])
+            if self.state.is_open and not self.ring.is_closed and pausing.exception() is None:
+                await self._order("ACTIVE", None, waits=False)
+        finally:
+            self._orders.release()
 
     async def terminate(self, drain: bool, timeout: float | None) -> None:
         """Let it work on what was accepted, and end it."""
@@ -300,6 +338,15 @@ class DeviceActor:
             await asyncio.sleep(_FINISH_SECONDS)
 
     async def _order_end(self, drain: bool, timeout: float | None) -> None:
+        was_ordered = self._orders.locked()
+        until = end_of(timeout)
+        await self._order_last(drain, timeout)
+        if was_ordered:
+            # What was ordered before may have reached the device after it. Now that is answered, and no more follows.
+            async with self._orders:
+                await self._order_last(drain, left_of(until))
+
+    async def _order_last(self, drain: bool, timeout: float | None) -> None:
         if not await self._order("DRAINING" if drain else "ENDED", timeout):
             if drain and not await self._order("ENDED", 1.0):
                 raise TimeoutError(

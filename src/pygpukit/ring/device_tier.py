@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 from pygpukit.core.device import Device, current_device, device_in_use
 from pygpukit.errors import RingError, UndeliveredError
 from pygpukit.ring.device import DeviceRing, Place, RingOptions
-from pygpukit.ring.kernel import RingKernel
+from pygpukit.ring.kernel import RingKernel, find_kernel
 from pygpukit.ring.message import Message
 from pygpukit.ring.post import Post
 from pygpukit.ring.tables import ANSWER, MODES, MORE, REASONS, WORKER_LOST
@@ -56,6 +56,7 @@ class DeviceTier:
         self._fd = -1
         self._pending: list[tuple[RingKernel, asyncio.Future[Place]]] = []
         self._adding: asyncio.Task[None] | None = None
+        self._closing: asyncio.Future[None] | None = None
         self._threads: ThreadPoolExecutor | None = None
         self._types: dict[int, type[Message]] = {}
         self._stuck: set[int] = set()
@@ -77,6 +78,17 @@ class DeviceTier:
         """The device that is current in this thread; None where a worker process is to find its own."""
         # With a worker this process may have nothing to do with any device, and is to open none.
         return device_in_use() if self.is_isolated else current_device()
+
+    def device_for(self, kernel: str | RingKernel) -> Device | None:
+        """The device that is current here, if that is for the launch of this kernel to say."""
+        if self.is_made:
+            return None
+        try:
+            spec = find_kernel(kernel)
+        except RingError:
+            # The launch says so.
+            return None
+        return self.current_device() if spec.kind == "device" else None
 
     @property
     def is_isolated(self) -> bool:
@@ -297,10 +309,15 @@ class DeviceTier:
             self._ring.stop_timers()
 
     async def close(self) -> None:
-        """End the kernel."""
-        if self._ring is None or self._ring.is_closed:
-            return
-        ring = self._ring
+        """End the kernel; whoever comes while that is under way waits for it."""
+        if self._closing is None:
+            if self._ring is None or self._ring.is_closed:
+                return
+            self._closing = asyncio.ensure_future(self._close(self._ring))
+        # Once begun it is done, also when who waits is cancelled.
+        await asyncio.shield(self._closing)
+
+    async def _close(self, ring: DeviceRing | WorkerRing) -> None:
         try:
             await self.in_thread(ring.close)
         finally:
@@ -313,6 +330,7 @@ class DeviceTier:
             if self._threads is not None:
                 self._threads.shutdown(wait=False)
                 self._threads = None
+            self._closing = None
 
 
 def _settle(future: asyncio.Future[Place], error: BaseException) -> None:

@@ -26,7 +26,7 @@ from pygpukit.ring.post import Post
 from pygpukit.ring.states import KernelState
 from pygpukit.ring.telemetry import KernelTelemetry, Latency
 from pygpukit.ring.topics import Topics
-from pygpukit.ring.waiting import ACCEPTED, UNBOUNDED, called, woken
+from pygpukit.ring.waiting import ACCEPTED, UNBOUNDED, called, in_turn, woken
 
 __all__ = ["CoroutineActor", "HostActor", "ThreadActor"]
 
@@ -75,6 +75,8 @@ class HostActor:
         self.forwarded = 0
         self._crashes: deque[float] = deque()
         self._lock = threading.Lock()
+        # Held while it is activated or deactivated: one that gives up must not resume what another one paused.
+        self._orders = asyncio.Lock()
         self._launched_at = self._ended_at = 0.0
         self._loop: asyncio.AbstractEventLoop
         self._ended: asyncio.Future[None]
@@ -90,20 +92,38 @@ class HostActor:
 
     async def activate(self) -> None:
         """Deliver its messages."""
-        if self._move(KernelState.ACTIVE):
-            self.inbox.resume()
+        async with self._orders:
+            if self._move(KernelState.ACTIVE):
+                self.inbox.resume()
 
     async def deactivate(self, timeout: float | None) -> None:
         """Hold its messages back, and wait until it comes for one."""
-        self.inbox.pause()
-        if not await woken(self.inbox, self.inbox.await_parked, end_of(timeout)):
-            self.inbox.resume()
+        until = end_of(timeout)
+        is_still = False
+        if await in_turn(self._orders, until):
+            try:
+                # Whoever had the turn before may have done it.
+                is_still = self.state is KernelState.DEACTIVATED or await self._stand_still(until)
+            finally:
+                self._orders.release()
+        if not is_still:
             raise TimeoutError(
                 f"{self.kernel.kernel_id!r} did not come to ctx.receive() or ctx.wait_active() within {timeout} s; "
                 "it is active as before"
             )
-        if not self._move(KernelState.DEACTIVATED):
+
+    async def _stand_still(self, until: float | None) -> bool:
+        is_still = False
+        self.inbox.pause()
+        try:
+            is_still = await woken(self.inbox, self.inbox.await_parked, until)
+        finally:
+            # Also when whoever waits is cancelled.
+            if not is_still:
+                self.inbox.resume()
+        if is_still and not self._move(KernelState.DEACTIVATED):
             raise RingError(f"{self.kernel.kernel_id!r} became {self.state.name} while it was to be deactivated")
+        return is_still
 
     async def terminate(self, drain: bool, timeout: float | None) -> None:
         """Accept nothing more, let it finish, and wait for its end."""

@@ -22,10 +22,11 @@ from pygpukit.ring.device_actor import DeviceActor
 from pygpukit.ring.device_tier import DeviceTier
 from pygpukit.ring.host import CoroutineActor, ThreadActor
 from pygpukit.ring.kernel import RingKernel, find_kernel
-from pygpukit.ring.limits import check_timeout, end_of, left_of
+from pygpukit.ring.limits import check_timeout
 from pygpukit.ring.loops import new_loop, start_loop
 from pygpukit.ring.post import DeadLetter, Post
 from pygpukit.ring.replies import replies_of
+from pygpukit.ring.starts import Starts
 from pygpukit.ring.states import KernelState, check_transition
 from pygpukit.ring.telemetry import KernelTelemetry, summed_up
 from pygpukit.ring.topics import Topics
@@ -98,6 +99,7 @@ class RingKernelRuntime:
         options = RingOptions(sms, workers, lease, time_slice, watchdog)
         self._tier = DeviceTier(self._post, options, isolation == "process")
         self._actors: dict[str, Actor] = {}
+        self._starts = Starts(lambda kernel_id: self._actors.get(kernel_id), self._launch)
         # What every message needs to know of its kernel, in one look.
         self._senders: dict[str, tuple[type[Any] | None, Callable[[Any], int], Actor]] = {}
         self._receivers: dict[str, tuple[Callable[[], Any], Actor]] = {}
@@ -107,6 +109,7 @@ class RingKernelRuntime:
         self._turn = 0
         self._is_closing = False
         self._closing = threading.Lock()
+        self._beginning = threading.Lock()
         self._failure: tuple[str, BaseException] | None = None
         self._fork: ForkError | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -116,7 +119,7 @@ class RingKernelRuntime:
         self._begin(asyncio.get_running_loop())
 
     async def shutdown(self, drain: bool = True, timeout: float | None = 30.0) -> None:
-        """Terminate all kernels.
+        """Terminate all kernels. One that was cancelled is finished by the next.
 
         Parameters
         ----------
@@ -133,15 +136,15 @@ class RingKernelRuntime:
         limit = check_timeout(timeout)
         if self._loop is None:
             return
+        is_over = True
         try:
             await self._in_loop(lambda: self._shutdown(drain, limit))
+        except asyncio.CancelledError:
+            is_over = False
+            raise
         finally:
-            # In this order: one that has a loop and no thread is in the loop of somebody else.
-            loop, self._loop = self._loop, None
-            thread, self._thread = self._thread, None
-            ends.forget(self)
-            if thread is not None and loop is not None:
-                loop.call_soon_threadsafe(loop.stop)
+            if is_over:
+                self._leave_loop()
         if self._failure is not None:
             raise self._escalated()
 
@@ -173,21 +176,10 @@ class RingKernelRuntime:
             Its id, or what `ring_kernel` returned. One that has ended may be launched again, with empty mailboxes.
         """
         # Now, and not when it is awaited: that may be in the thread of the runtime's loop.
-        return self._launch_on(kernel, self._device_for(kernel))
+        return self._launch_on(kernel, self._tier.device_for(kernel))
 
     async def _launch_on(self, kernel: str | RingKernel, where: Device | None) -> None:
         await self._in_loop(lambda: self._launch(kernel, where))
-
-    def _device_for(self, kernel: str | RingKernel) -> Device | None:
-        """The device that is current here, if that is for this launch to say."""
-        if self._tier.is_made:
-            return None
-        try:
-            spec = find_kernel(kernel)
-        except RingError:
-            # The launch says so.
-            return None
-        return self._tier.current_device() if spec.kind == "device" else None
 
     async def activate(self, kernel_id: str) -> None:
         """Give a launched kernel its messages."""
@@ -202,7 +194,7 @@ class RingKernelRuntime:
         Raises
         ------
         TimeoutError
-            If it did not come there in time; it is active as before.
+            If it did not come there in time; it is active as before, as it is when this is cancelled.
         """
         actor = self._checked(kernel_id, "deactivate")
         limit = check_timeout(timeout)
@@ -414,9 +406,11 @@ class RingKernelRuntime:
                 await self.terminate(kernel_id)
 
     def client(self, kernel_id: str, wait: str = "hybrid") -> RingClient:
-        """A client for threads. Where no event loop runs, the kernel is launched and activated if it is not yet.
+        """A client for threads. Where no event loop runs, a kernel that was not launched is launched and activated.
 
-        A runtime that was not started gets a loop in a thread of its own; one that was shut down gets none.
+        One that was launched stays as it is. That holds for one that has ended, too: what it sent can be received.
+        A runtime that was not started gets a loop in a thread of its own; one that was shut down gets none. Threads may
+        ask for clients at the same time.
 
         Parameters
         ----------
@@ -427,13 +421,14 @@ class RingKernelRuntime:
         """
         check_wait(wait)
         inside = asyncio._get_running_loop() is not None
-        if self._loop is None and self._is_closing:
-            raise RingError(f"no client of {kernel_id!r}: the runtime was shut down; make another one")
-        if self._loop is None and not inside:
-            self._begin_thread()
-        if not inside and kernel_id not in self._actors:
-            self.run(self.launch(kernel_id))
-            self.run(self.activate(kernel_id))
+        with self._beginning:
+            if self._loop is None and self._is_closing:
+                raise RingError(f"no client of {kernel_id!r}: the runtime was shut down; make another one")
+            if self._loop is None and not inside:
+                self._begin_thread()
+        known = self._actors.get(kernel_id)
+        if not inside and (known is None or known.state in (KernelState.CREATED, KernelState.LAUNCHED)):
+            self.run(self._starts.start(kernel_id, self._tier.device_for(kernel_id)))
         actor = self._launched(kernel_id)
         if actor.kernel.kind == "device" and self._tier.is_isolated:
             check_wait(wait, f"{kernel_id!r}, whose messages come through a socket with isolation='process'")
@@ -451,6 +446,7 @@ class RingKernelRuntime:
     @property
     def kernel_ids(self) -> list[str]:
         """Ids of the kernels that were launched, in that order."""
+        self._refuse_in_forks()
         return list(self._actors)
 
     def get_kernel_state(self, kernel_id: str) -> KernelState:
@@ -458,6 +454,7 @@ class RingKernelRuntime:
         actor = self._actors.get(kernel_id)
         if actor is not None:
             return actor.state
+        self._refuse_in_forks()
         find_kernel(kernel_id)
         return KernelState.CREATED
 
@@ -467,6 +464,7 @@ class RingKernelRuntime:
 
     def get_all_telemetry(self) -> dict[str, KernelTelemetry]:
         """The same of all kernels that were launched, by id."""
+        self._refuse_in_forks()
         return {kernel_id: actor.telemetry() for kernel_id, actor in list(self._actors.items())}
 
     def get_summary(self) -> dict[str, Any]:
@@ -523,6 +521,7 @@ class RingKernelRuntime:
 
     def dead_letters(self, kernel_id: str | None = None) -> list[DeadLetter]:
         """Messages that reached nobody, or whose receiver failed with them, oldest first."""
+        self._refuse_in_forks()
         return self._post.letters(kernel_id)
 
     async def __aenter__(self) -> RingKernelRuntime:
@@ -537,7 +536,8 @@ class RingKernelRuntime:
                 raise
 
     def __enter__(self) -> RingKernelRuntime:
-        self._begin_thread()
+        with self._beginning:
+            self._begin_thread()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
@@ -556,7 +556,7 @@ class RingKernelRuntime:
         self._senders.clear()
         self._receivers.clear()
         self._loop = self._thread = None
-        self._closing = threading.Lock()
+        self._closing, self._beginning = threading.Lock(), threading.Lock()
 
     def _refuse_in_forks(self) -> None:
         if self._fork is not None:
@@ -579,8 +579,20 @@ class RingKernelRuntime:
     def _begin_thread(self) -> None:
         self._refuse_in_forks()
         loop = new_loop()
-        self._begin(loop)
+        try:
+            self._begin(loop)
+        except RingError:
+            loop.close()
+            raise
         self._thread = start_loop(loop)
+
+    def _leave_loop(self) -> None:
+        # In this order: one that has a loop and no thread is in the loop of somebody else.
+        loop, self._loop = self._loop, None
+        thread, self._thread = self._thread, None
+        ends.forget(self)
+        if thread is not None and loop is not None:
+            loop.call_soon_threadsafe(loop.stop)
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         self._refuse_in_forks()
@@ -671,15 +683,6 @@ class RingKernelRuntime:
     async def _shutdown(self, drain: bool, timeout: float | None) -> None:
         self._is_closing = self._post.is_closing = True
         self._senders.clear()
-        # Else there would always be something left to do.
-        self._tier.stop_timers()
         others = [task for task in self._tasks if task is not asyncio.current_task()]
         await asyncio.gather(*others, return_exceptions=True)
-        until = end_of(timeout)
-        # What is being launched comes up first, so that it can end.
-        while any(actor.state is KernelState.CREATED for actor in self._actors.values()) and left_of(until) != 0.0:
-            await asyncio.sleep(0.001)
-        try:
-            await end_all(list(self._actors.values()), self._tier, drain, until)
-        finally:
-            await self._tier.close()
+        await end_all(self._actors, self._tier, drain, timeout)

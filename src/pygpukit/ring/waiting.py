@@ -21,6 +21,7 @@ __all__ = [
     "TURN",
     "UNBOUNDED",
     "called",
+    "in_turn",
     "next_message",
     "put_message",
     "woken",
@@ -73,6 +74,16 @@ async def woken(mailbox: Mailbox, register: Callable[[Any, Any], int], until: fl
             timer.cancel()
     mailbox.forget(ticket)
     return False
+
+
+async def in_turn(orders: asyncio.Lock, until: float | None) -> bool:
+    """Wait until no other order for an actor is under way; False when ``time.monotonic()`` reached `until`."""
+    try:
+        async with asyncio.timeout(left_of(until)):
+            await orders.acquire()
+    except TimeoutError:
+        return False
+    return True
 
 
 async def next_message(mailbox: Mailbox, timeout: float | None = None) -> Any:
