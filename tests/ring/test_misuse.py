@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import functools
+import re
 import threading
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -279,21 +280,31 @@ def test_sizes_of_batches() -> None:
             assert len(client.receive_batch(1)) == 1
 
 
-@pytest.mark.parametrize("kernel", [None, 5, b"name"])
+@pytest.mark.parametrize("kernel", [None, 5, b"name", [], {}])
 def test_what_is_no_kernel(kernel: Any) -> None:
     async def main() -> None:
         async with RingKernelRuntime() as runtime:
-            with pytest.raises(TypeError, match=f"by its id or by what @ring_kernel returned, not by {kernel!r}"):
+            text = re.escape(f"by its id or by what @ring_kernel returned, not by {kernel!r}")
+            with pytest.raises(TypeError, match=text):
                 await runtime.launch(kernel)
-            with pytest.raises(TypeError, match="by its id"):
-                await runtime.send(kernel, Ask(1))
-            with pytest.raises(TypeError, match="by its id"):
-                runtime.client(kernel)
+            for wrong in (
+                runtime.send(kernel, Ask(1)),
+                runtime.receive(kernel),
+                runtime.send_and_receive(kernel, Ask(1)),
+                runtime.activate(kernel),
+            ):
+                with pytest.raises(TypeError, match="by its id"):
+                    await wrong
+            for wrong in (runtime.client, runtime.get_kernel_state, runtime.get_telemetry):
+                with pytest.raises(TypeError, match="by its id"):
+                    wrong(kernel)
             with pytest.raises(TypeError, match="by its id"):
                 async with runtime.kernel_scope(kernel):
                     pass
 
     run(main())
+    with RingKernelRuntime() as runtime, pytest.raises(TypeError, match="by its id"):
+        runtime.client(kernel)
 
 
 @pytest.mark.parametrize(

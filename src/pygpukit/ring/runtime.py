@@ -266,7 +266,11 @@ class RingKernelRuntime:
         self._turn += 1
         if not self._turn & _LAST_OF_BURST:
             await asyncio.sleep(0)
-        input_type, try_put, actor = self._senders.get(kernel_id) or self._sender(kernel_id)
+        try:
+            known = self._senders.get(kernel_id)
+        except TypeError:
+            known = None
+        input_type, try_put, actor = known or self._sender(kernel_id)
         if type(message) is not input_type:
             check_input(actor, message)
         if message._is_call:
@@ -320,7 +324,11 @@ class RingKernelRuntime:
         """
         if timeout is not None:
             timeout = check_timeout(timeout)
-        try_get, actor = self._receivers.get(kernel_id) or self._receiver(kernel_id)
+        try:
+            known = self._receivers.get(kernel_id)
+        except TypeError:
+            known = None
+        try_get, actor = known or self._receiver(kernel_id)
         message = try_get()
         if message is None:
             if timeout is None:
@@ -354,7 +362,11 @@ class RingKernelRuntime:
         """
         if timeout is not None:
             timeout = check_timeout(timeout)
-        actor = self._actors.get(kernel_id) or self._launched(kernel_id)
+        try:
+            known = self._actors.get(kernel_id)
+        except TypeError:
+            known = None
+        actor = known or self._launched(kernel_id)
         if type(message) is not actor.kernel.input_type:
             check_input(actor, message)
         loop = asyncio.get_running_loop()
@@ -431,7 +443,7 @@ class RingKernelRuntime:
             raise RingError(f"no client of {kernel_id!r}: the runtime was shut down; make another one")
         if self._loop is None and not inside:
             self._begin_thread()
-        if not inside and kernel_id not in self._actors:
+        if not inside and (type(kernel_id) is not str or kernel_id not in self._actors):
             self.run(self.launch(kernel_id))
             self.run(self.activate(kernel_id))
         actor = self._launched(kernel_id)
@@ -455,7 +467,7 @@ class RingKernelRuntime:
 
     def get_kernel_state(self, kernel_id: str) -> KernelState:
         """Where a kernel is in its life."""
-        actor = self._actors.get(kernel_id)
+        actor = self._actors.get(kernel_id) if type(kernel_id) is str else None
         if actor is not None:
             return actor.state
         find_kernel(kernel_id)
@@ -596,7 +608,7 @@ class RingKernelRuntime:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(function(), loop))
 
     def _launched(self, kernel_id: str) -> Actor:
-        actor = self._actors.get(kernel_id)
+        actor = self._actors.get(kernel_id) if type(kernel_id) is str else None
         if actor is None:
             self._refuse_in_forks()
             find_kernel(kernel_id)
