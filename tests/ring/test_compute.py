@@ -200,12 +200,13 @@ def test_the_orchestrator_launches_and_remembers() -> None:
 
 
 def test_the_orchestrator_calls_functions_in_a_thread() -> None:
-    """On the stream, while the event loop goes on."""
+    """On the stream and from the pool, while the event loop goes on."""
     goes_on = threading.Event()
-    seen = []
+    pool = gp.memory.MemoryPool(quota=1 << 20)
+    seen: list[tuple[str, int | None]] = []
 
     def function() -> None:
-        seen.append(gp.current_stream())
+        seen.append((repr(gp.current_stream()), gp.memory.get_default_pool().quota))
         assert goes_on.wait(60)
 
     async def coroutine() -> None: ...
@@ -213,14 +214,14 @@ def test_the_orchestrator_calls_functions_in_a_thread() -> None:
     async def main() -> None:
         async with ComputeOrchestrator() as orchestrator:
             stream = orchestrator.create_stream()
-            launch = asyncio.ensure_future(
-                orchestrator.launch_kernel(function, KernelLaunchConfig(stream=stream)),
-            )
-            while not seen:
-                await asyncio.sleep(0.001)
+            with pool:
+                launch = asyncio.ensure_future(orchestrator.launch_kernel(function, KernelLaunchConfig(stream=stream)))
+                while not seen:
+                    await asyncio.sleep(0.001)
             goes_on.set()
             assert (await launch).success
-            assert repr(seen[0]) == repr(stream) != repr(gp.current_stream())
+            assert seen == [(repr(stream), 1 << 20)]
+            assert repr(stream) != repr(gp.current_stream())
             for one in (coroutine, lambda: coroutine()):
                 failed = await orchestrator.launch_kernel(one)
                 assert not failed.success

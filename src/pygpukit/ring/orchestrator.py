@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from pygpukit._pygpukit_rust import Event, Kernel, Stream, current_stream
+from pygpukit._pygpukit_rust import Event, Kernel, Stream, current_context, current_stream, swap_context
 from pygpukit.core.device import synchronize
 from pygpukit.errors import RingError
 from pygpukit.ring.accelerator import Accelerator
@@ -125,7 +125,7 @@ class ComputeOrchestrator:
         ----------
         kernel : kernel, callable or str
             What to launch, or its registered name. A function that is no kernel is called with the arguments in a
-            thread, on the stream.
+            thread, on the stream and with the current pool.
         config : KernelLaunchConfig, optional
             Grid, block, shared memory and stream.
         *args
@@ -154,7 +154,7 @@ class ComputeOrchestrator:
 
     async def synchronize(self) -> None:
         """Wait for everything the device was given."""
-        await asyncio.to_thread(synchronize)
+        await _in_thread(synchronize)
 
     def get_execution_history(self, limit: int | None = None, kernel_name: str | None = None) -> list[KernelExecution]:
         """The last launches, oldest first."""
@@ -186,5 +186,19 @@ class ComputeOrchestrator:
                 stream.record(Event()).synchronize()
 
         start = time.perf_counter()
-        await asyncio.to_thread(call)
+        await _in_thread(call)
         return (time.perf_counter() - start) * 1e3
+
+
+async def _in_thread(call: Callable[[], None]) -> None:
+    """Call something in a thread, with the device, stream and pool of this one."""
+    context = current_context()
+
+    def there() -> None:
+        outside = swap_context(context)
+        try:
+            call()
+        finally:
+            swap_context(outside)
+
+    await asyncio.to_thread(there)
