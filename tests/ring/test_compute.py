@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import numpy as np
@@ -198,8 +199,61 @@ def test_the_orchestrator_launches_and_remembers() -> None:
     asyncio.run(main())
 
 
+def test_the_orchestrator_calls_functions_in_a_thread() -> None:
+    """On the stream and from the pool, while the event loop goes on."""
+    goes_on = threading.Event()
+    pool = gp.memory.MemoryPool(quota=1 << 20)
+    seen: list[tuple[str, int | None]] = []
+
+    def function() -> None:
+        seen.append((repr(gp.current_stream()), gp.memory.get_default_pool().quota))
+        assert goes_on.wait(60)
+
+    async def coroutine() -> None: ...
+
+    async def main() -> None:
+        async with ComputeOrchestrator() as orchestrator:
+            stream = orchestrator.create_stream()
+            with pool:
+                launch = asyncio.ensure_future(orchestrator.launch_kernel(function, KernelLaunchConfig(stream=stream)))
+                while not seen:
+                    await asyncio.sleep(0.001)
+            goes_on.set()
+            assert (await launch).success
+            assert seen == [(repr(stream), 1 << 20)]
+            assert repr(stream) != repr(gp.current_stream())
+            for one in (coroutine, lambda: coroutine()):
+                failed = await orchestrator.launch_kernel(one)
+                assert not failed.success
+                assert "is a coroutine function, and cannot be launched" in str(failed.error)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("name", [None, "", 5])
+def test_names_of_kernels(name: Any) -> None:
+    orchestrator = ComputeOrchestrator()
+    with pytest.raises(RingError, match=f"name of a kernel must be a str, not {name!r}"):
+        orchestrator.register_kernel(name, print)
+    with pytest.raises(RingError, match="registered are: none"):
+        orchestrator.get_kernel("other")
+
+
+@pytest.mark.parametrize("shape", [1.5, "ab", True, -1, (2, -1), (2, 1.5), None])
+def test_shapes_of_buffers(shape: Any) -> None:
+    with pytest.raises(ShapeError, match="shape must be an int from 0 or a sequence of them, not"):
+        UnifiedBuffer(shape)
+    assert UnifiedBuffer(np.int64(4)).shape == (4,)
+
+
 @pytest.mark.parametrize(
-    "options", [{"grid_size": 0}, {"block_size": (1, 2, 3, 4)}, {"grid_size": (1.5,)}, {"shared_memory_bytes": -1}]
+    "options",
+    [
+        *({"grid_size": size} for size in (0, 1.5, (1.5,), "4", True)),
+        {"block_size": (1, 2, 3, 4)},
+        *({"shared_memory_bytes": size} for size in (-1, 1.5, None)),
+        {"stream": "x"},
+    ],
 )
 def test_wrong_launch_configurations(options: dict[str, Any]) -> None:
     with pytest.raises(RingError, match=next(iter(options))):
@@ -218,6 +272,8 @@ def test_devices() -> None:
     assert memory["free"] + memory["used"] == memory["total"]
     with pytest.raises(DeviceError, match="there is no device 99"):
         accelerator.get_device(99)
+    with pytest.raises(TypeError, match="must be an int, not '0'"):
+        accelerator.get_device("0")
 
 
 def test_figures_without_a_gpu() -> None:

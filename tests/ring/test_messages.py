@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
+import math
+import pickle
 import re
 import time
 from typing import Any
@@ -244,6 +247,48 @@ def test_wrong_values_are_named(make: Any, text: str) -> None:
         make()
 
 
+@pytest.mark.parametrize(
+    ("of", "largest", "beyond"),
+    [
+        (gp.float16, 65504.0, 65520.0),
+        (gp.float32, float(np.finfo("f4").max), 3.4028235677973366e38),
+        (gp.bfloat16, float(ml_dtypes.finfo(ml_dtypes.bfloat16).max), 3.397e38),
+    ],
+    ids=str,
+)
+def test_ranges_of_floats(of: Any, largest: float, beyond: float) -> None:
+    """What would become infinite is refused where the message is made; what is infinite is not."""
+    made = message(type("Made", (), {"__annotations__": {"x": of}}))
+
+    def sent(value: Any) -> float:
+        return float(made.from_bytes(made(value).to_bytes()).x)
+
+    below = math.nextafter((largest + beyond) / 2, 0.0)
+    for value in (largest, -largest, below, math.inf, -math.inf):
+        assert sent(value) == (value if math.isinf(value) else math.copysign(largest, value))
+    assert math.isnan(sent(math.nan))
+    assert sent(np.float64(2.5)) == sent(2.5) == 2.5
+    for value in (beyond, -beyond, np.float64(beyond), 10**300):
+        with pytest.raises(MessageError, match=rf"is {of.name}, and .* must be from -\S+ to {re.escape(str(largest))}"):
+            made(value)
+
+
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
+def test_copies(again: Any) -> None:
+    one = Request([1.0, 2.0], "x", priority=3, deadline=1e9, correlation_id=7)
+    one._call()
+    two = again(one)
+    assert two == one
+    assert (two.priority, two.deadline, two.correlation_id) == (3, 1e9, 7)
+    assert two.message_id != one.message_id
+    assert not two._is_call
+    assert (two.values is one.values) == (again is copy.copy)
+    array = Sample(7, np.arange(64, dtype="f4"))
+    loaded = again(Sample.from_bytes(array.to_bytes()))
+    assert loaded == array
+    assert again([array, array])[0] == array
+
+
 def test_numbers_are_taken_as_the_fields_type() -> None:
     one = Sample(np.int32(4), list(range(64)))
     assert type(one.id) is int
@@ -272,7 +317,7 @@ def test_names_of_the_header_are_refused(name: str) -> None:
         message(type("Odd", (), {"__annotations__": {name: int}}))
 
 
-@pytest.mark.parametrize("shape", [0, -1, (), (2, 0), "4", 1.5, 1 << 40])
+@pytest.mark.parametrize("shape", [0, -1, (), (2, 0), "4", 1.5, 1 << 40, True, (2, True)])
 def test_shapes_of_fixed_arrays(shape: Any) -> None:
     with pytest.raises(ShapeError, match="is not a fixed array"):
         gp.float32[shape]
@@ -327,6 +372,9 @@ def test_the_header() -> None:
         first.deadline = "soon"
     with pytest.raises(ValueError, match="priority"):
         first.priority = -1
+    for number in (-1, 1 << 64, "7"):
+        with pytest.raises(ValueError, match=f"correlation_id must be the message_id of another .* not {number!r}"):
+            Request([], correlation_id=number)
 
 
 def test_type_ids_follow_name_and_fields() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any
 
 import pytest
@@ -138,5 +139,8 @@ def test_what_is_refused() -> None:
         async with RingKernelRuntime() as runtime:
             with pytest.raises(MessageError, match="messages are published, not 3"):
                 await runtime.publish("news", 3)
+            for topic in (None, 5, "", []):
+                with pytest.raises(RingError, match=rf"a topic is a name, .*, not {re.escape(repr(topic))}"):
+                    await runtime.publish(topic, Ask(1))
 
     run(main())

@@ -23,6 +23,12 @@ class Row:
     n: gp.int64
 
 
+@message
+class Text:
+    n: int
+    text: str = ""
+
+
 @pytest.mark.parametrize("wait", WAITS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_all_that_waits(kind: str, wait: str) -> None:
@@ -71,6 +77,35 @@ def test_it_can_be_interrupted(wait: str, interrupt: Callable[..., None]) -> Non
                 interrupt(waits)
         # As other waits of the thread.
         assert set_patience(None) is None
+
+
+@pytest.mark.parametrize("row", [Answer, Row, Text], ids=["int", "row", "list"])
+def test_what_an_interrupted_batch_had_taken_is_not_lost(row: Any, interrupt: Callable[..., None]) -> None:
+    """Neither what was there, nor what comes at that moment."""
+    kernel = make_actor("thread", lambda one: row(one.n), output_type=row, output_queue_size=8).kernel_id
+    with RingKernelRuntime() as runtime:
+        client = runtime.client(kernel)
+        for many in (5, 20_000):
+            sender = threading.Thread(target=client.send_batch, args=([Ask(n) for n in range(many)],))
+            sender.start()
+            with pytest.raises(KeyboardInterrupt):
+                interrupt(lambda: client.receive_batch(100_000))
+            got = client.receive_batch(many, timeout=60)
+            sender.join()
+            assert (got["n"].tolist() if row.is_fixed else [one.n for one in got]) == list(range(many))
+        counts = runtime.get_telemetry(kernel)
+        assert (counts.sent, counts.output_depth) == (20_005, 0)
+
+
+@pytest.mark.parametrize("is_array", [False, True])
+def test_a_batch_of_short_waits_can_be_interrupted(is_array: bool, interrupt: Callable[..., None]) -> None:
+    kernel = make_actor("thread", lambda one: time.sleep(0.005), input_type=Row, queue_size=2).kernel_id
+    rows = [Row(n) for n in range(400)]
+    with RingKernelRuntime() as runtime:
+        client = runtime.client(kernel)
+        with pytest.raises(KeyboardInterrupt):
+            interrupt(lambda: client.send_batch(Row.to_array(rows) if is_array else rows))
+        assert runtime.get_telemetry(kernel).received < 400
 
 
 def test_it_is_the_clients_own() -> None:

@@ -57,7 +57,7 @@ type Mailbox = Queue<u32, Waiter>;
 
 fn take(queue: &Mailbox) -> Option<u32> {
     loop {
-        match queue.get(0, &mut Vec::new()) {
+        match queue.get(|| 0, &mut Vec::new()) {
             Get::Item(value) => return Some(value),
             Get::Finished => return None,
             Get::Empty => {}
@@ -71,7 +71,7 @@ fn take(queue: &Mailbox) -> Option<u32> {
 
 fn give(queue: &Mailbox, value: u32) -> bool {
     loop {
-        match queue.put(value, 0, NEVER, 0).outcome {
+        match queue.put(value, 0, NEVER, || 0).outcome {
             Outcome::Accepted => return true,
             Outcome::Full => {}
             _ => return false,

@@ -3,7 +3,7 @@
 use pygpukit_core::dtype::{DType, Kind};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::PyTuple;
+use pyo3::types::{PyBool, PyTuple};
 
 use crate::errors::raise;
 
@@ -73,13 +73,14 @@ impl DataType {
 
     /// An array of this type and a fixed shape, for a field of a message: ``float32[64]``, ``float32[8, 8]``.
     fn __getitem__(slf: Bound<'_, Self>, shape: &Bound<'_, PyAny>) -> PyResult<FixedArray> {
-        let sizes = match shape.cast::<PyTuple>() {
-            Ok(tuple) => tuple.extract::<Vec<usize>>(),
-            Err(_) => shape.extract::<usize>().map(|size| vec![size]),
+        let size = |one: &Bound<'_, PyAny>| (!one.is_instance_of::<PyBool>()).then(|| one.extract::<usize>().ok())?;
+        let sizes: Option<Vec<usize>> = match shape.cast::<PyTuple>() {
+            Ok(tuple) => tuple.iter().map(|one| size(&one)).collect(),
+            Err(_) => size(shape).map(|size| vec![size]),
         };
         let total = |sizes: &[usize]| sizes.iter().try_fold(1usize, |all, &size| all.checked_mul(size));
         match sizes {
-            Ok(sizes) if !sizes.is_empty() && total(&sizes).is_some_and(|all| (1..=MAX_ELEMENTS).contains(&all)) => {
+            Some(sizes) if !sizes.is_empty() && total(&sizes).is_some_and(|all| (1..=MAX_ELEMENTS).contains(&all)) => {
                 Ok(FixedArray { dtype: slf.get().dtype, shape: sizes })
             }
             _ => Err(raise(

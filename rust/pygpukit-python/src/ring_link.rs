@@ -466,11 +466,22 @@ impl RingLink {
         let length = bytes_of(&buffer)?.len();
         let timeout = seconds(timeout)?;
         let start = buffer.buf_ptr() as usize;
-        detached(py, || {
+        let count = detached(py, || {
             // SAFETY: the buffer is held, contiguous and writable, and of that many bytes.
             let bytes = unsafe { std::slice::from_raw_parts_mut(start as *mut u8, length) };
             self.link.receive_into(actor, bytes, row, timeout, &mut check_signals)
-        })
+        })?;
+        // A signal that came meanwhile would otherwise be seen by the caller before it knows how many came.
+        if let Err(interrupt) = py.check_signals() {
+            self.link.give_back(actor, &bytes_of(&buffer)?[..count * row], row).py()?;
+            return Err(interrupt);
+        }
+        Ok(count)
+    }
+
+    /// Rows that were taken are the first of an actor's output again.
+    fn give_back(&self, actor: usize, rows: &Bound<'_, PyAny>, row: usize) -> PyResult<()> {
+        self.link.give_back(actor, bytes_of(&PyBuffer::<u8>::get(rows)?)?, row).py()
     }
 
     /// Tell an actor what to do; true when the device has answered.

@@ -135,8 +135,17 @@ impl MessageBase {
     }
 
     #[setter]
-    fn set_correlation_id(&self, id: u64) {
-        self.correlation.store(id, Ordering::Relaxed);
+    fn set_correlation_id(&self, id: &Bound<'_, PyAny>) -> PyResult<()> {
+        match id.extract::<u64>() {
+            Ok(id) => {
+                self.correlation.store(id, Ordering::Relaxed);
+                Ok(())
+            }
+            Err(_) => Err(PyValueError::new_err(format!(
+                "correlation_id must be the message_id of another message, or 0, not {}",
+                id.repr()?
+            ))),
+        }
     }
 
     /// 0 to 255; the larger goes first.

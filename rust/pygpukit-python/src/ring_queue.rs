@@ -14,12 +14,32 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyList};
 
-use crate::errors::check_signals;
+use crate::errors::{ToPy, check_signals};
 use crate::inside::{attached, detached};
 use crate::ring_message::{MessageBase, now};
 
 /// How long a thread sleeps before it looks for signals and the end of the interpreter.
 const SLICE: Duration = Duration::from_millis(100);
+
+/// How often somebody with many messages looks for signals, whose single waits may be short.
+const EVERY: Duration = Duration::from_millis(50);
+
+/// When to look for signals next.
+struct Look(Instant);
+
+impl Look {
+    fn new() -> Look {
+        Look(Instant::now() + EVERY)
+    }
+
+    fn now(&mut self) -> PyResult<()> {
+        if Instant::now() < self.0 {
+            return Ok(());
+        }
+        *self = Look::new();
+        check_signals().py()
+    }
+}
 
 enum Waiter {
     Thread(Arc<Parker>),
@@ -102,6 +122,14 @@ const TURN: u8 = 6;
 /// A coroutine that never has to wait lets others run after so many messages.
 const BURST: u32 = 256;
 
+/// A message's priority and deadline.
+fn urgency(message: &Bound<'_, PyAny>) -> (u8, u64) {
+    match message.cast::<MessageBase>() {
+        Ok(header) => (header.get().priority(), header.get().deadline_ns()),
+        Err(_) => (0, NEVER),
+    }
+}
+
 fn moment(timeout: Option<f64>) -> PyResult<Option<Instant>> {
     match timeout {
         None => Ok(None),
@@ -141,13 +169,10 @@ impl RingQueue {
 
     fn put_now(&self, message: &Bound<'_, PyAny>) -> PyResult<Outcome> {
         let py = message.py();
-        let (priority, deadline) = match message.cast::<MessageBase>() {
-            Ok(header) => {
-                header.get().note_sent();
-                (header.get().priority(), header.get().deadline_ns())
-            }
-            Err(_) => (0, NEVER),
-        };
+        if let Ok(header) = message.cast::<MessageBase>() {
+            header.get().note_sent();
+        }
+        let (priority, deadline) = urgency(message);
         let put = self.queue.put(message.clone().unbind(), priority, deadline, || now(py));
         match (put.outcome, put.returned) {
             (Outcome::Accepted, Some(displaced)) => self.dead(py, displaced, "dropped_oldest")?,
@@ -280,12 +305,16 @@ impl RingQueue {
     #[pyo3(signature = (messages, timeout=None))]
     fn put_many(&self, py: Python<'_>, messages: Vec<Bound<'_, PyAny>>, timeout: Option<f64>) -> PyResult<(usize, u8)> {
         let until = moment(timeout)?;
+        let mut look = Look::new();
         for (at, message) in messages.iter().enumerate() {
+            if (at as u32).is_multiple_of(BURST) {
+                look.now()?;
+            }
             loop {
                 let outcome = self.put_now(message)?;
                 match outcome {
                     Outcome::Accepted | Outcome::Dropped => break,
-                    Outcome::Full if self.sleep(py, |w| self.queue.await_space(w), until)? => {}
+                    Outcome::Full if self.sleep(py, |w| self.queue.await_space(w), until)? => look.now()?,
                     _ => return Ok((at, code(outcome))),
                 }
             }
@@ -348,18 +377,37 @@ impl RingQueue {
     fn get_many<'py>(&self, py: Python<'py>, n: usize, timeout: Option<f64>) -> PyResult<Bound<'py, PyList>> {
         let until = moment(timeout)?;
         let list = PyList::empty(py);
-        loop {
-            let mut late = Vec::new();
-            let taken = self.queue.get_many(n - list.len(), now(py), &mut late);
-            self.bury(py, late)?;
-            for message in taken {
-                list.append(message)?;
+        let mut look = Look::new();
+        let mut get = || {
+            loop {
+                let mut late = Vec::new();
+                let taken = self.queue.get_many(n - list.len(), now(py), &mut late);
+                for message in taken {
+                    list.append(message)?;
+                }
+                self.bury(py, late)?;
+                let is_over = list.len() >= n || self.queue.is_finished();
+                if is_over || !self.sleep(py, |w| self.queue.await_item(w), until)? {
+                    // A signal that came meanwhile would otherwise be seen by the caller before it has the list.
+                    return py.check_signals();
+                }
+                look.now()?;
             }
-            let is_over = list.len() >= n || self.queue.is_finished();
-            if is_over || !self.sleep(py, |w| self.queue.await_item(w), until)? {
-                return Ok(list);
-            }
+        };
+        let outcome = get();
+        if outcome.is_err() {
+            self.give_back(list.iter().collect());
         }
+        outcome.map(|()| list)
+    }
+
+    /// Messages that were taken are in it again, before others of their priority.
+    fn give_back(&self, messages: Vec<Bound<'_, PyAny>>) {
+        let with_urgency = |message: Bound<'_, PyAny>| {
+            let (priority, deadline) = urgency(&message);
+            (message.unbind(), priority, deadline)
+        };
+        self.queue.give_back(messages.into_iter().map(with_urgency).collect());
     }
 
     /// Have a future of this thread's event loop set when it is time to get; 0 when it is now, else a ticket.

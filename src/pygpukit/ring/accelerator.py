@@ -47,6 +47,8 @@ class Accelerator:
 
     def get_device(self, i: int) -> Device:
         """The device of a number."""
+        if isinstance(i, bool) or not hasattr(i, "__index__"):
+            raise TypeError(f"a device's number must be an int, not {i!r} ({type(i).__name__})")
         if not 0 <= i < self.device_count:
             raise DeviceError(f"there is no device {i}: this machine has {self.device_count}")
         return resolve_device(i) if self.cuda_available else current_device()

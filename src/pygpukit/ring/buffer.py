@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Iterable, Sequence
 from enum import Enum
 from typing import Any
 
@@ -63,9 +64,13 @@ class UnifiedBuffer:
     """
 
     def __init__(self, shape: int | Sequence[int], dtype: DTypeLike = float32, *, pinned: bool = True) -> None:
-        self._shape = (shape,) if isinstance(shape, int) else tuple(shape)
-        if any(type(size) is not int or size < 0 for size in self._shape):
-            raise ShapeError(f"shape must be ints from 0, not {shape!r}")
+        try:
+            sizes = tuple(shape) if isinstance(shape, Iterable) else (shape,)
+            self._shape = tuple(map(operator.index, sizes))
+        except TypeError:
+            self._shape = (-1,)
+        if any(size < 0 for size in self._shape) or isinstance(shape, bool):
+            raise ShapeError(f"shape must be an int from 0 or a sequence of them, not {shape!r}")
         self._dtype = _dtype(dtype)
         self._pinned = pinned
         self._host: np.ndarray[Any, Any] | None = None

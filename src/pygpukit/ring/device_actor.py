@@ -219,18 +219,22 @@ class DeviceActor:
         flat = rows.view(np.uint8).reshape(n, -1)
         until = end_of(timeout)
         count = 0
-        while count < n:
-            left = part_of(until, 0.05)
-            try:
-                got = self.link.receive_into(self.place.index, flat[count:], rows.itemsize, left)
-            except DeviceError:
-                # The ring was closed: what had come is there.
-                if count or not self.outbox.is_finished:
+        try:
+            while count < n:
+                left = part_of(until, 0.05)
+                try:
+                    got = self.link.receive_into(self.place.index, flat[count:], rows.itemsize, left)
+                except DeviceError:
+                    # The ring was closed: what had come is there.
+                    if count or not self.outbox.is_finished:
+                        break
+                    raise ended_error(self) from None
+                count += got
+                if not got and (self.outbox.is_finished or left_of(until) == 0.0):
                     break
-                raise ended_error(self) from None
-            count += got
-            if not got and (self.outbox.is_finished or left_of(until) == 0.0):
-                break
+        except BaseException:
+            self.link.give_back(self.place.index, flat[:count], rows.itemsize)
+            raise
         return rows[:count]
 
     async def launch(self) -> None:

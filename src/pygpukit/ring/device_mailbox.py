@@ -201,14 +201,9 @@ class DeviceOutbox:
 
     def get_many(self, n: int, timeout: float | None = 0.0) -> list[Any]:
         """Up to `n` messages."""
-        until = end_of(timeout)
-        found: list[Any] = []
-        while len(found) < n:
-            message = self.get(left_of(until))
-            if message is None:
-                break
-            found.append(message)
-        return found
+        rows = self._actor.receive_array(n, timeout)
+        output_type: Any = self._actor.kernel.output_type
+        return list(output_type.from_array(rows))
 
     def get_or_wait(self, event_loop: asyncio.AbstractEventLoop, /) -> Any:
         """The next message, None when none will come, or a future that is set when it is time to ask again."""

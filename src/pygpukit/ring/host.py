@@ -187,7 +187,15 @@ class HostActor:
         output_type = self.kernel.output_type
         require_fixed(output_type, f"an array of what {self.kernel.kernel_id!r} sends")
         assert output_type is not None
-        return output_type.to_array(self.outbox.get_many(n, timeout))
+        taken = self.outbox.get_many(n, timeout)
+        try:
+            return output_type.to_array(taken)
+        except MessageError:
+            # One that does not fit would come again and again.
+            raise
+        except BaseException:
+            self.outbox.give_back(taken)
+            raise
 
     def check_output(self, message: Any) -> None:
         """Refuse what is not of the output type."""

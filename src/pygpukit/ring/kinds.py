@@ -69,6 +69,27 @@ def _convert_float(value: Any) -> float:
     return float(value)
 
 
+# Bits of the fraction and largest exponent.
+_FLOATS = {"float16": (10, 15), "bfloat16": (7, 127), "float32": (23, 127)}
+
+
+def _float_kind(of: DataType) -> Kind:
+    if of.name not in _FLOATS:
+        return Kind(of.name, "type({v}) is float", _convert_float, dtype=of)
+    fraction, exponent = _FLOATS[of.name]
+    largest = (2.0 - 2.0**-fraction) * 2.0**exponent
+    # From here on they are rounded to infinity.
+    limit = (2.0 - 2.0 ** -(fraction + 1)) * 2.0**exponent
+
+    def convert(value: Any) -> float:
+        number = _convert_float(value)
+        if limit <= abs(number) < math.inf:
+            raise ValueError(f"from {-largest} to {largest}, inf or nan")
+        return number
+
+    return Kind(of.name, f"type({{v}}) is float and {-limit} < {{v}} < {limit}", convert, dtype=of)
+
+
 def _convert_bool(value: Any) -> bool:
     return bool(value) if isinstance(value, bool | np.bool_) else bool(_refuse(value))
 
@@ -77,7 +98,7 @@ def _scalar(of: DataType) -> Kind:
     if of.kind == "b":
         return Kind(of.name, "type({v}) is bool", _convert_bool, dtype=of)
     if of.kind == "f":
-        return Kind(of.name, "type({v}) is float", _convert_float, dtype=of)
+        return _float_kind(of)
     return _int_kind(of)
 
 

@@ -164,6 +164,18 @@ class Message(MessageBase):
         one.priority, one.correlation_id, one._deadline_ns = self.priority, self.correlation_id, self._deadline_ns
         return one
 
+    __copy__ = _copy
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        one = memo[id(self)] = self._copy()
+        for name in self._kinds:
+            setattr(one, name, copy.deepcopy(getattr(self, name), memo))
+        return one
+
+    def __reduce__(self) -> Any:
+        header = {name: getattr(self, name) for name in ("priority", "correlation_id", "_deadline_ns")}
+        return _made, (type(self), {name: getattr(self, name) for name in self._kinds} | header)
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in self._kinds)})"
 
@@ -173,6 +185,14 @@ class Message(MessageBase):
         return all(_equal(getattr(self, name), getattr(other, name)) for name in self._kinds)
 
     __hash__ = None  # type: ignore[assignment]
+
+
+def _made(cls: Any, values: dict[str, Any]) -> Any:
+    """A message that was pickled."""
+    one = cls.__new__(cls)
+    for name, value in values.items():
+        setattr(one, name, value)
+    return one
 
 
 _RESERVED = {name for name in dir(Message) if not name.startswith("__")}

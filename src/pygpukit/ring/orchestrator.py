@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from pygpukit._pygpukit_rust import Event, Kernel, Stream, current_stream
+from pygpukit._pygpukit_rust import Event, Kernel, Stream, current_context, current_stream, swap_context
 from pygpukit.core.device import synchronize
 from pygpukit.errors import RingError
 from pygpukit.ring.accelerator import Accelerator
@@ -34,11 +35,13 @@ class KernelLaunchConfig:
     def __post_init__(self) -> None:
         for name in ("grid_size", "block_size"):
             given = getattr(self, name)
-            sizes = (given,) if isinstance(given, int) else given
-            if sizes is not None and (not 1 <= len(sizes) <= 3 or any(type(s) is not int or s < 1 for s in sizes)):
+            sizes = given if isinstance(given, tuple | list) else (given,)
+            if given is not None and (not 1 <= len(sizes) <= 3 or any(type(s) is not int or s < 1 for s in sizes)):
                 raise RingError(f"{name} must be one to three ints from 1, not {given!r}")
-        if self.shared_memory_bytes < 0:
-            raise RingError(f"shared_memory_bytes must be 0 or more, not {self.shared_memory_bytes}")
+        if type(self.shared_memory_bytes) is not int or self.shared_memory_bytes < 0:
+            raise RingError(f"shared_memory_bytes must be an int from 0, not {self.shared_memory_bytes!r}")
+        if not isinstance(self.stream, Stream | None):
+            raise RingError(f"stream must be a Stream or None, not {self.stream!r}")
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,8 @@ class ComputeOrchestrator:
 
     def register_kernel(self, name: str, fn: Callable[..., Any]) -> None:
         """Give a kernel a name."""
+        if not name or type(name) is not str:
+            raise RingError(f"the name of a kernel must be a str, not {name!r}")
         if not callable(fn):
             raise RingError(f"{name!r} must be a kernel or a function, not {fn!r}")
         self._kernels[name] = fn
@@ -119,8 +124,8 @@ class ComputeOrchestrator:
         Parameters
         ----------
         kernel : kernel, callable or str
-            What to launch, or its registered name. A function that is no kernel is called with the arguments, on the
-            stream.
+            What to launch, or its registered name. A function that is no kernel is called with the arguments in a
+            thread, on the stream and with the current pool.
         config : KernelLaunchConfig, optional
             Grid, block, shared memory and stream.
         *args
@@ -129,7 +134,7 @@ class ComputeOrchestrator:
         Returns
         -------
         KernelExecution
-            With `success`; a failure is in `error` and is not raised.
+            With `success`; a failure is in `error` and is not raised. A coroutine function is one.
         """
         if not self._is_open:
             raise RingError("the orchestrator is not open: use 'async with ComputeOrchestrator() as orchestrator'")
@@ -149,7 +154,7 @@ class ComputeOrchestrator:
 
     async def synchronize(self) -> None:
         """Wait for everything the device was given."""
-        await asyncio.to_thread(synchronize)
+        await _in_thread(synchronize)
 
     def get_execution_history(self, limit: int | None = None, kernel_name: str | None = None) -> list[KernelExecution]:
         """The last launches, oldest first."""
@@ -163,15 +168,37 @@ class ComputeOrchestrator:
     async def _timed(self, fn: Callable[..., Any], config: KernelLaunchConfig, args: tuple[Any, ...]) -> float:
         """Milliseconds that a launch took."""
         stream = config.stream or current_stream()
-        start = time.perf_counter()
-        with stream:
-            begin = stream.record(Event())
-            if isinstance(fn, Kernel | LaunchableKernel):
-                fn(*args, grid=config.grid_size, block=config.block_size, shared=config.shared_memory_bytes)
-            else:
-                fn(*args)
-            end = stream.record(Event())
-        await asyncio.to_thread(end.synchronize)
         if isinstance(fn, Kernel | LaunchableKernel):
+            # Here, so that those that are launched one after another come to the stream in that order.
+            with stream:
+                begin = stream.record(Event())
+                fn(*args, grid=config.grid_size, block=config.block_size, shared=config.shared_memory_bytes)
+                end = stream.record(Event())
+            await asyncio.to_thread(end.synchronize)
             return begin.elapsed_ms(end)
+
+        def call() -> None:
+            with stream:
+                made = fn(*args)
+                if inspect.iscoroutine(made):
+                    made.close()
+                    raise TypeError(f"{fn!r} is a coroutine function, and cannot be launched: await it instead")
+                stream.record(Event()).synchronize()
+
+        start = time.perf_counter()
+        await _in_thread(call)
         return (time.perf_counter() - start) * 1e3
+
+
+async def _in_thread(call: Callable[[], None]) -> None:
+    """Call something in a thread, with the device, stream and pool of this one."""
+    context = current_context()
+
+    def there() -> None:
+        outside = swap_context(context)
+        try:
+            call()
+        finally:
+            swap_context(outside)
+
+    await asyncio.to_thread(there)

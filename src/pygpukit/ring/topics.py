@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
-from pygpukit.errors import ActorFailedError, MessageError
+from pygpukit.errors import ActorFailedError, MessageError, RingError
 from pygpukit.ring.actor import Actor
 from pygpukit.ring.limits import end_of, left_of
 from pygpukit.ring.message import Message
@@ -65,6 +65,8 @@ class Topics:
         """Give a message to all that have room; how many accepted it, and those that have to be waited for."""
         if not isinstance(message, Message):
             raise MessageError(f"messages are published, not {message!r} ({type(message).__name__}); use @message")
+        if not topic or not isinstance(topic, str):
+            raise RingError(f"a topic is a name, one of the topics of @ring_kernel, not {topic!r}")
         count, full = 0, []
         for actor in list(self._actors.get(topic, {}).values()):
             if actor.kernel.kernel_id == by or not actor.state.is_open or not actor.kernel.takes(message):

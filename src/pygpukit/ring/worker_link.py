@@ -170,6 +170,16 @@ class WorkerLink:
             rows[: len(found)] = np.frombuffer(b"".join(payload for _, payload in found), np.uint8).reshape(-1, row)
         return len(found)
 
+    def give_back(self, actor: int, rows: Any, row: int) -> None:
+        """Rows that were taken are the first of an actor's output again. Their headers are not known any more."""
+        peer = self.peers[actor]
+        with self.lock:
+            peer.output.extendleft(((0,) * 9, bytes(one)) for one in rows.reshape(-1, row)[::-1])
+            peer.received -= len(rows)
+            peer.arrived.notify_all()
+            if peer.watched:
+                self.give_signal()
+
     def depth(self, actor: int) -> int:
         """Messages in an actor's output."""
         return len(self.peers[actor].output)

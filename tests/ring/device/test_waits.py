@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import resource
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from device_actors import COUNT, ECHO, Item, make, start
+from device_actors import BATCH, COUNT, ECHO, Item, make, numbered, start
 from workers import isolated
 
 from pygpukit.ring import RingKernelRuntime
@@ -58,6 +59,36 @@ def test_it_can_be_interrupted(wait: str, interrupt: Callable[..., None]) -> Non
         for waits in (client.receive, lambda: client.call(Item(1, 0, 0)), lambda: list(client.stream(Item(1, 0, 0)))):
             with pytest.raises(KeyboardInterrupt):
                 interrupt(waits)
+
+
+@pytest.mark.parametrize("make_runtime", [RingKernelRuntime, isolated], ids=["here", "worker"])
+def test_what_an_interrupted_batch_had_taken_is_not_lost(
+    make_runtime: Callable[[], RingKernelRuntime], dedicated: bool, interrupt: Callable[..., None]
+) -> None:
+    kernel = make(dedicated=dedicated, output_queue_size=8)
+    with make_runtime() as runtime:
+        (client,) = start(runtime, kernel)
+        client.send_batch(numbered(4))
+        with pytest.raises(KeyboardInterrupt):
+            interrupt(lambda: client.receive_batch(1000))
+        assert client.receive(timeout=30).id == 0
+        # The others are still more than none, and room for all that the actor may send is there again.
+        client.send_batch(numbered(20, 4), timeout=30)
+        assert client.receive_batch(23, timeout=30)["id"].tolist() == list(range(1, 24))
+        assert runtime.get_telemetry(kernel).output_depth == 0
+
+
+def test_a_stream_of_batches_survives_an_interrupt(interrupt: Callable[..., None]) -> None:
+    """Neither what was there is lost, nor what comes at that moment."""
+    kernel = make(BATCH)
+    with RingKernelRuntime() as runtime:
+        (client,) = start(runtime, kernel)
+        sender = threading.Thread(target=client.send_batch, args=(numbered(5000),))
+        sender.start()
+        with pytest.raises(KeyboardInterrupt):
+            interrupt(lambda: client.receive_batch(100_000))
+        assert client.receive_batch(5000, timeout=60)["id"].tolist() == list(range(5000))
+        sender.join()
 
 
 def test_how_a_worker_is_waited_for() -> None:

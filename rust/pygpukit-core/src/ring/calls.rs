@@ -268,6 +268,21 @@ impl Link {
         outcome.map(|_| count)
     }
 
+    /// Rows that were taken are the first of an actor's output again. Their headers are not known any more.
+    pub fn give_back(&self, actor: usize, rows: &[u8], row: usize) -> Result<()> {
+        let peer = self.peer(actor)?;
+        let rows = rows.chunks_exact(row.max(1));
+        let count = rows.len() as u64;
+        let mut output = peer.output.lock();
+        for payload in rows.rev() {
+            output.push_front(Message { header: Header::default(), payload: payload.into() });
+        }
+        drop(output);
+        peer.taken.add(count.wrapping_neg());
+        self.announce(count, peer.watched.load(Ordering::Acquire) > 0);
+        Ok(())
+    }
+
     /// Answers that no thread waits for, since the last look. Those that more follow are counted by `took`: whoever gets
     /// them may keep them waiting, and then their actor waits too.
     pub fn take_answers(&self) -> Vec<Message> {

@@ -326,6 +326,19 @@ impl<T, W: Wake> Queue<T, W> {
         taken
     }
 
+    /// Messages that were taken, with priority and deadline, are in it again, before others of their priority; also where
+    /// there is no room. Not for a queue that is measured: its consumer has begun with them.
+    pub fn give_back(&self, taken: Vec<(T, u8, u64)>) {
+        let mut state = self.state.lock();
+        debug_assert!(state.measured.is_none());
+        state.counts.delivered -= taken.len() as u64;
+        for (value, priority, deadline) in taken.into_iter().rev() {
+            let at = state.items.partition_point(|other| other.priority > priority);
+            state.items.insert(at, Item { value, priority, deadline, accepted: 0 });
+        }
+        self.release(state);
+    }
+
     /// Wait for a message; None when it is time to ask. A consumer that waits here or below stands still.
     pub fn await_item(&self, waiter: W) -> Option<u64> {
         self.await_getting(waiter, |state| state.paused || (state.items.is_empty() && !state.closed))

@@ -255,6 +255,27 @@ fn failing_is_counted_apart() {
 }
 
 #[test]
+fn what_is_given_back_comes_first_among_equals() {
+    let queue = Mailbox::new(2, Policy::Block, false);
+    queue.put(1, 3, NEVER, || 0);
+    queue.put(2, 0, 7, || 0);
+    assert_eq!(queue.get_many(2, 0, &mut Vec::new()), [1, 2]);
+    for (value, priority) in [(3, 5), (4, 0)] {
+        queue.put(value, priority, NEVER, || 0);
+    }
+    let parker = Arc::new(Parker::default());
+    queue.give_back(vec![(1, 3, NEVER), (2, 0, 7)]);
+    assert!(queue.await_space(parker).is_some());
+    assert_eq!((queue.counts().delivered, queue.counts().depth), (0, 4));
+    assert_eq!(queue.get_many(3, 7, &mut Vec::new()), [3, 1, 2]);
+    assert_eq!((queue.counts().delivered, queue.counts().depth), (3, 1));
+    queue.give_back(vec![(2, 0, 7)]);
+    let mut late = Vec::new();
+    assert_eq!(queue.get_many(9, 8, &mut late), [4]);
+    assert_eq!(late, [2]);
+}
+
+#[test]
 fn a_given_up_wait_passes_the_wake_on() {
     let queue = Mailbox::new(4, Policy::Block, false);
     let (first, second) = (Arc::new(Parker::default()), Arc::new(Parker::default()));
