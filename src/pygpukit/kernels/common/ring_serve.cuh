@@ -145,9 +145,10 @@ template <class P> __device__ __forceinline__ void serve_one(Context& ctx) {
             if (rarely(found & BULK)) {
                 done = handle_run<P>(ctx);
             } else {
-                const u32 first = found & HOSTS ? heard_at(own.in.at) : 0;
-                if (!rarely(found & OVER)) done = handle<P>(ctx, type, first, done);
-                else if (ctx.lane < 32) discard_all(ctx.engine, first, done, ctx.lane);
+                // Read only by those who need it: the first warp changes it when it has discarded the messages.
+                const auto first = [&] { return found & HOSTS ? heard_at(own.in.at) : 0; };
+                if (!rarely(found & OVER)) done = handle<P>(ctx, type, first(), done);
+                else if (ctx.lane < 32) discard_all(ctx.engine, first(), done, ctx.lane);
                 if (ctx.lane == 0) release(ctx.self, !(found & HOSTS), done);
             }
         } else if (rarely(found & NEWS)) {
