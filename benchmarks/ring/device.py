@@ -140,7 +140,7 @@ class Bench:
         with RingKernelRuntime() as runtime:
             client = runtime.client("echo")
             alone, beside = [], []
-            # One round takes milliseconds, in which other things happen on the machine too.
+            # One round takes a tenth of a second, in which other things may happen on the machine.
             for _ in range(ROUNDS):
                 alone.append(trips(lambda m: client.call(m, 10.0), self.n))
                 with busy_operators():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from typing import Any
 
@@ -239,9 +240,9 @@ def test_names_of_kernels(name: Any) -> None:
         orchestrator.get_kernel("other")
 
 
-@pytest.mark.parametrize("shape", [1.5, "ab", True, -1, (2, -1), (2, 1.5), None])
+@pytest.mark.parametrize("shape", [1.5, "ab", -1, (2, -1), (2, 1.5), None])
 def test_shapes_of_buffers(shape: Any) -> None:
-    with pytest.raises(ShapeError, match="shape must be an int from 0 or a sequence of them, not"):
+    with pytest.raises((ShapeError, TypeError), match=rf"shape must be .*ints.*, not {re.escape(repr(shape))}"):
         UnifiedBuffer(shape)
     assert UnifiedBuffer(np.int64(4)).shape == (4,)
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from enum import Enum
 from typing import Any
 
 import numpy as np
 
 from pygpukit._pygpukit_rust import GPUArray
-from pygpukit.array.creation import empty
+from pygpukit.array.creation import dimensions, empty
 from pygpukit.core.memory import empty_pinned
 from pygpukit.core.transfer import copy_to_device, copy_to_host
 from pygpukit.dtypes import DataType, DTypeLike, dtype, float32, to_numpy_dtype
@@ -64,13 +63,9 @@ class UnifiedBuffer:
     """
 
     def __init__(self, shape: int | Sequence[int], dtype: DTypeLike = float32, *, pinned: bool = True) -> None:
-        try:
-            sizes = tuple(shape) if isinstance(shape, Iterable) else (shape,)
-            self._shape = tuple(map(operator.index, sizes))
-        except TypeError:
-            self._shape = (-1,)
-        if any(size < 0 for size in self._shape) or isinstance(shape, bool):
-            raise ShapeError(f"shape must be an int from 0 or a sequence of them, not {shape!r}")
+        self._shape = tuple(dimensions(shape))
+        if any(size < 0 for size in self._shape):
+            raise ShapeError(f"shape must be ints from 0, not {shape!r}")
         self._dtype = _dtype(dtype)
         self._pinned = pinned
         self._host: np.ndarray[Any, Any] | None = None

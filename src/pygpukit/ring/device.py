@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from pygpukit.ring.kernel import RingKernel
 from pygpukit.ring.limits import MOST_SECONDS, is_number
 from pygpukit.ring.memory import DeviceMemory, MappedMemory, Piece, power_of_two
 from pygpukit.ring.message import require_fixed
-from pygpukit.ring.program import HEADER_WORDS, MOST_BYTES, Handler, Program
+from pygpukit.ring.program import HEADER_WORDS, MOST_BYTES, Handler, Program, name_handlers
 from pygpukit.ring.tables import BOX, BULK, DESK, ENGINE, FULL, GROUP, MODES, NOBODY, OWNER, PLACE_WORDS, PORT
 from pygpukit.ring.timers import Timers
 
@@ -227,14 +227,8 @@ class DeviceRing:
             try:
                 numbers = [self.program.add(handler) for handler in handlers]
                 needs = (len(self.program.handlers), self._bound(kernels), self._has_groups(kernels))
-                compiled = self._compile(needs)
-            except KernelCompileError as error:
-                users = [(handler, kernel.kernel_id) for handler, kernel in zip(handlers, kernels, strict=True)]
-                text = self.program.name_handlers(str(error), users)
-                del self.program.handlers[known:]
-                raise KernelCompileError(
-                    text, log=error.log, options=error.options, source=error.source, line=error.line
-                ) from None
+                users = {number: kernel.kernel_id for number, kernel in zip(numbers, kernels, strict=True)}
+                compiled = self._compile(needs, users)
             except BaseException:
                 del self.program.handlers[known:]
                 raise
@@ -340,19 +334,27 @@ class DeviceRing:
         failure = self.link.failure()
         if failure is None:
             return []
-        users = [(place.handler, place.kernel.kernel_id) for place in self.places]
-        error = ActorFailedError(f"the ring is lost: {self.program.name_handlers(failure, users)}")
+        users = {place.number: place.kernel.kernel_id for place in self.places}
+        error = ActorFailedError(f"the ring is lost: {name_handlers(failure, users)}")
         return [(place.index, error, False, []) for place in self.places]
 
     def loss_of(self, index: int) -> str:
         """Nothing is lost here but with the whole ring."""
         return ""
 
-    def _compile(self, needs: tuple[int, int, bool]) -> Any:
-        """The kernel with so many handlers, for so many threads and for actors with several blocks or not."""
+    def _compile(self, needs: tuple[int, int, bool], users: Mapping[int, str]) -> Any:
+        """The kernel with so many handlers, for so many threads and for actors with several blocks or not.
+
+        `users` are the ids of those whose handlers are new, by number.
+        """
         if self._kernel is not None and self._compiled == needs:
             return self._kernel
-        return jit(self.program.source(*needs[1:]), func="ring_kernel")
+        try:
+            return jit(self.program.source(*needs[1:]), func="ring_kernel")
+        except KernelCompileError as error:
+            text = name_handlers(str(error), users)
+            parts = {name: getattr(error, name) for name in ("log", "options", "source", "line")}
+            raise KernelCompileError(text, **parts) from None
 
     def _has_groups(self, kernels: Sequence[RingKernel]) -> bool:
         return any(kernel.grid_size > 1 for kernel in (*self._served(), *kernels))

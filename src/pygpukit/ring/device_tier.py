@@ -268,8 +268,7 @@ class DeviceTier:
             _log.warning(
                 "the handler of %r has worked on one message for more than %g s (watchdog), and holds up the other "
                 "actors, and whoever uses a kernel for the first time, when the ring is to leave the device. A handler "
-                "cannot be stopped: wait for it, or call "
-                "runtime.abort(), %s",
+                "cannot be stopped: wait for it, or call runtime.abort(), %s",
                 self.ring.name_of(index),
                 self._options.watchdog,
                 self.ring.after_abort,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +19,7 @@ from pygpukit.ring.layout import Layout
 from pygpukit.ring.message import Message, require_fixed
 from pygpukit.ring.tables import PLACE_WORDS, assertions
 
-__all__ = ["HEADER_WORDS", "MOST_BYTES", "Handler", "Program"]
+__all__ = ["HEADER_WORDS", "MOST_BYTES", "Handler", "Program", "name_handlers"]
 
 HEADER_WORDS = 12
 """Words of 4 bytes in a header."""
@@ -221,6 +221,16 @@ def _annotation_of(value: np.ndarray[Any, Any] | np.generic) -> Any:
     return kind[value.shape] if value.shape else kind
 
 
+def name_handlers(text: str, users: Mapping[int, str]) -> str:
+    """A text of the compiler, or of the device, with ids of actors in place of the numbers of handlers."""
+
+    def name(match: re.Match[str]) -> str:
+        user = users.get(int(match[1]))
+        return match[0] if user is None else f"handler of {user!r}"
+
+    return _NUMBERED.sub(name, text)
+
+
 class Program:
     """Handlers in the order they came; the number of a handler never changes."""
 
@@ -234,13 +244,6 @@ class Program:
                 return number
         self.handlers.append(handler)
         return len(self.handlers) - 1
-
-    def name_handlers(self, text: str, users: Iterable[tuple[Handler, str]]) -> str:
-        """A text of the compiler, or of the device, with ids of actors in place of the numbers of handlers."""
-        names: dict[int, str] = {}
-        for handler, kernel_id in users:
-            names.setdefault(self.handlers.index(handler), f"handler of {kernel_id!r}")
-        return _NUMBERED.sub(lambda match: names.get(int(match[1]), match[0]), text)
 
     @property
     def stride(self) -> int:
