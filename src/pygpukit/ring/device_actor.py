@@ -33,6 +33,8 @@ _DROPPED, _DEAD, _UNANSWERED = 2, 4, 5
 
 _FAILED = MODES["FAILED"]
 
+_ACTIVE = KernelState.ACTIVE
+
 # How long an event loop stands still for an answer that is about to come: less than it takes to come back to it later.
 _QUICK_SECONDS = 15e-6
 
@@ -114,10 +116,11 @@ class DeviceActor:
 
     def call(self, message: Any, timeout: float | None) -> Any:
         """Send a message and wait for its answer, in this thread."""
-        if self.state is not KernelState.ACTIVE:
+        if self.state is not _ACTIVE:
             timeout = self._open_within(timeout)
-        message = called(message)
         # The way of every round trip: as `packed` and `_answer`, without their frames.
+        if not message._call():
+            message = called(message)
         try:
             payload = message._packed()
         except Exception:

@@ -408,9 +408,13 @@ def _converter(where: str, name: str, kind: Kind) -> Callable[[Any], Any]:
 
 
 def _make_load(layout: Layout) -> Any:
-    names: dict[str, Any] = {"_unpack": layout.scalars.unpack_from, "_bf16": from_bfloat16_bits}
+    names: dict[str, Any] = {
+        "_new": MessageBase.__new__,
+        "_unpack": layout.scalars.unpack_from,
+        "_bf16": from_bfloat16_bits,
+    }
     scalars = [field for field in layout.fields if not field.kind.shape]
-    lines = ["def _load(cls, buffer, offset):", "    self = cls.__new__(cls)"]
+    lines = ["def _load(cls, buffer, offset):", "    self = _new(cls)"]
     if scalars:
         lines.append(f"    {''.join(f'self.{field.name}, ' for field in scalars)}= _unpack(buffer, offset)")
     lines += [f"    self.{f.name} = _bf16(self.{f.name})" for f in scalars if f.numpy_type.name == "bfloat16"]

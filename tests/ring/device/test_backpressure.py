@@ -125,7 +125,7 @@ def test_drop_oldest(dedicated: bool) -> None:
         until(lambda: processed(runtime, echo) == 8)
         figures = check_balance(runtime, echo, 32)
         assert (figures.processed, figures.displaced, figures.input_depth) == (8, 24, 0)
-        assert len(letters(runtime, "dropped_oldest")) == 24
+        until(lambda: len(letters(runtime, "dropped_oldest")) == 24)
 
 
 def test_drop_oldest_of_calls(dedicated: bool) -> None:
