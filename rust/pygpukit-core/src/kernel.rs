@@ -9,7 +9,7 @@ use parking_lot::RwLock;
 use crate::device::{KernelAttributes, RawKernel, RawLibrary, SharedDevice};
 use crate::error::{Error, Result};
 use crate::slices::{Sliced, Slicer, Slicing};
-use crate::sync::{SyncKind, may_sync};
+use crate::sync::{SyncKind, may_sync, may_sync_briefly};
 
 /// A kernel's name as a number, which launch records keep instead of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,7 +100,7 @@ impl Drop for Library {
         if crate::runtime::exiting() {
             return;
         }
-        may_sync(SyncKind::ModuleUnload, || self.device.library_unload(self.raw));
+        may_sync_briefly(SyncKind::ModuleUnload, || self.device.library_unload(self.raw));
     }
 }
 

@@ -6,8 +6,12 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
+
+use crate::error::Result;
+use crate::runtime;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SyncKind {
@@ -19,11 +23,19 @@ pub enum SyncKind {
 
 /// Something resident on the device that can leave it for a moment.
 pub trait Park: Send + Sync {
-    /// Leave the device; returns when it has.
-    fn park(&self, kind: SyncKind);
-    /// Come back.
+    /// Leave the device, as soon as may be, and stay away.
+    fn hold(&self, kind: SyncKind);
+    /// Wait until it has left, and call `check` now and then. An error when that gives one, or when it takes too long.
+    fn await_left(&self, limit: Duration, check: &mut dyn FnMut() -> Result<()>) -> Result<()>;
+    /// Come back, when nobody else holds it.
     fn resume(&self);
 }
+
+/// How long a call waits for resident kernels. They leave within microseconds, unless a handler does not return.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The same where something is only given back.
+const BRIEFLY: Duration = Duration::from_secs(5);
 
 /// The resident kernels, and what each call in progress has parked.
 #[derive(Default)]
@@ -44,7 +56,7 @@ pub fn register_parker(parker: Arc<dyn Park>) {
     let mut gate = GATE.lock();
     let gate = gate.get_or_insert_default();
     for (kind, parked) in gate.calls.values_mut() {
-        parker.park(*kind);
+        parker.hold(*kind);
         parked.push(parker.clone());
     }
     gate.parkers.push(parker);
@@ -57,8 +69,23 @@ pub fn unregister_parker(parker: &Arc<dyn Park>) {
     }
 }
 
-/// Run a driver call that may wait for the whole device, with resident kernels parked around it.
-pub fn may_sync<R>(kind: SyncKind, call: impl FnOnce() -> R) -> R {
+/// Run a driver call that may wait for the whole device, with resident kernels parked around it. It is not made when they do
+/// not leave, or when the wait for them is ended by a signal.
+pub fn may_sync<R>(kind: SyncKind, call: impl FnOnce() -> Result<R>) -> Result<R> {
+    parked(kind, PATIENCE, &mut runtime::wait_check, call)?
+}
+
+/// The same for what is given back, which nobody can be told of: rather than wait for ever, it is not given back.
+pub fn may_sync_briefly(kind: SyncKind, call: impl FnOnce()) {
+    let _ = parked(kind, BRIEFLY, &mut || Ok(()), call);
+}
+
+fn parked<R>(
+    kind: SyncKind,
+    limit: Duration,
+    check: &mut dyn FnMut() -> Result<()>,
+    call: impl FnOnce() -> R,
+) -> Result<R> {
     struct Resume(u64);
     impl Drop for Resume {
         fn drop(&mut self) {
@@ -75,41 +102,85 @@ pub fn may_sync<R>(kind: SyncKind, call: impl FnOnce() -> R) -> R {
         gate.calls.insert(gate.next, (kind, gate.parkers.clone()));
         (Resume(gate.next), gate.parkers.clone())
     };
+    // All of them, before the first error: they are all let go then.
     for parker in &parkers {
-        parker.park(kind);
+        parker.hold(kind);
+    }
+    for parker in &parkers {
+        parker.await_left(limit, check)?;
     }
     let result = call();
     drop(resume);
-    result
+    Ok(result)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::Error;
     use parking_lot::Mutex;
 
-    struct Log(Mutex<Vec<&'static str>>);
-    impl Park for Log {
-        fn park(&self, _: SyncKind) {
-            self.0.lock().push("park");
-        }
-        fn resume(&self) {
-            self.0.lock().push("resume");
+    /// Says what happens to it; one that is stuck does not leave.
+    struct Log {
+        told: Mutex<Vec<&'static str>>,
+        stuck: bool,
+    }
+
+    impl Log {
+        fn new(stuck: bool) -> Arc<Log> {
+            Arc::new(Log { told: Mutex::new(Vec::new()), stuck })
         }
     }
 
+    impl Park for Log {
+        fn hold(&self, _: SyncKind) {
+            self.told.lock().push("hold");
+        }
+        fn await_left(&self, limit: Duration, check: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+            check()?;
+            self.told.lock().push(if limit == BRIEFLY { "briefly" } else { "left" });
+            if self.stuck { Err(Error::Device("it stays".into())) } else { Ok(()) }
+        }
+        fn resume(&self) {
+            self.told.lock().push("resume");
+        }
+    }
+
+    /// The gate is the process's.
+    static ALONE: Mutex<()> = Mutex::new(());
+
     #[test]
     fn resident_kernels_are_parked_around_the_call_and_after_a_panic() {
-        let log = Arc::new(Log(Mutex::new(Vec::new())));
+        let _alone = ALONE.lock();
+        let log = Log::new(false);
         let parker: Arc<dyn Park> = log.clone();
         register_parker(parker.clone());
-        may_sync(SyncKind::ModuleLoad, || log.0.lock().push("call"));
+        may_sync(SyncKind::ModuleLoad, || {
+            log.told.lock().push("call");
+            Ok(())
+        })
+        .unwrap();
         let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            may_sync(SyncKind::HostFree, || panic!("driver"));
+            may_sync_briefly(SyncKind::HostFree, || panic!("driver"));
         }));
         unregister_parker(&parker);
-        may_sync(SyncKind::HostFree, || ());
+        may_sync(SyncKind::HostFree, || Ok(())).unwrap();
         assert!(caught.is_err());
-        assert_eq!(*log.0.lock(), ["park", "call", "resume", "park", "resume"]);
+        assert_eq!(*log.told.lock(), ["hold", "left", "call", "resume", "hold", "briefly", "resume"]);
+    }
+
+    #[test]
+    fn no_call_is_made_beside_one_that_stays_and_all_are_let_go() {
+        let _alone = ALONE.lock();
+        let logs = [Log::new(false), Log::new(true), Log::new(false)];
+        let parkers = logs.each_ref().map(|log| -> Arc<dyn Park> { log.clone() });
+        parkers.iter().for_each(|parker| register_parker(parker.clone()));
+        let called = may_sync(SyncKind::ModuleLoad, || -> Result<()> { unreachable!("it would wait for ever") });
+        may_sync_briefly(SyncKind::ModuleUnload, || unreachable!("it would wait for ever"));
+        parkers.iter().for_each(unregister_parker);
+        assert!(matches!(called, Err(Error::Device(text)) if text == "it stays"));
+        assert_eq!(*logs[0].told.lock(), ["hold", "left", "resume", "hold", "briefly", "resume"]);
+        assert_eq!(*logs[1].told.lock(), ["hold", "left", "resume", "hold", "briefly", "resume"]);
+        assert_eq!(*logs[2].told.lock(), ["hold", "resume", "hold", "resume"]);
     }
 }

@@ -259,13 +259,13 @@ fn it_is_away_while_anybody_holds_it() {
     let (link, _fake) = pair(1, 4, Full::Block);
     link.up().unwrap();
     assert!(link.status().up);
-    link.park(SyncKind::HostFree);
-    may_sync(SyncKind::ModuleLoad, || assert!(!link.status().up));
+    link.park(LONG, &mut ok).unwrap();
+    assert!(!may_sync(SyncKind::ModuleLoad, || Ok(link.status().up)).unwrap());
     link.resume();
     let status = link.status();
     assert_eq!((status.up, status.launches, status.parks, status.last_exit), (true, 2, 1, PARKED));
     // An order waits for the kernel, and so does a call.
-    link.park(SyncKind::HostFree);
+    link.park(LONG, &mut ok).unwrap();
     std::thread::scope(|scope| {
         let mode = scope.spawn(|| link.set_mode(0, 2, Some(LONG), &mut ok).unwrap());
         let called = scope.spawn(|| call(&link, 0, 1, ANSWERED).unwrap().0);
@@ -275,12 +275,31 @@ fn it_is_away_while_anybody_holds_it() {
         assert_eq!(called.join().unwrap(), Sent::Accepted);
     });
     // Taken down while it is held, it does not come back.
-    link.park(SyncKind::HostFree);
+    link.park(LONG, &mut ok).unwrap();
     assert!(link.down(LONG));
     link.resume();
     assert!(!link.status().up);
     link.up().unwrap();
     assert_eq!(call(&link, 0, 2, ANSWERED).unwrap().0, Sent::Accepted);
+    close(&link);
+}
+
+#[test]
+fn a_wait_for_one_that_does_not_leave_ends_and_holds_it_no_longer() {
+    let _alone = alone();
+    let (link, fake) = pair(1, 4, Full::Block);
+    link.up().unwrap();
+    fake.deaf.store(true, Ordering::Release);
+    let late = link.park(Duration::from_millis(20), &mut ok);
+    assert!(matches!(late, Err(Error::Device(text)) if text.contains("not within 0.02 s") && text.contains("abort()")));
+    let mut interrupted = || Err(Error::Value("Ctrl-C".into()));
+    assert!(matches!(link.park(LONG, &mut interrupted), Err(Error::Value(_))));
+    fake.deaf.store(false, Ordering::Release);
+    // It was asked to leave, does so at last, and comes back.
+    until(|| link.status().launches == 2);
+    assert_eq!(call(&link, 0, 1, ANSWERED).unwrap().0, Sent::Accepted);
+    assert!(!may_sync(SyncKind::ModuleLoad, || Ok(link.status().up)).unwrap());
+    assert!(link.status().up);
     close(&link);
 }
 
@@ -295,7 +314,9 @@ fn a_call_in_progress_holds_one_that_comes_up_meanwhile() {
             may_sync(SyncKind::GreenContext, || {
                 begins.send(()).unwrap();
                 waits.recv().unwrap();
-            });
+                Ok(())
+            })
+            .unwrap();
         });
         begun.1.recv().unwrap();
         link.up().unwrap();
@@ -317,7 +338,7 @@ fn many_hold_and_let_go_at_once() {
         for _ in 0..3 {
             scope.spawn(|| {
                 for _ in 0..20 {
-                    may_sync(SyncKind::ModuleLoad, || assert!(!link.status().up));
+                    assert!(!may_sync(SyncKind::ModuleLoad, || Ok(link.status().up)).unwrap());
                 }
             });
         }
@@ -432,7 +453,7 @@ fn a_lost_kernel_is_told_to_everybody() {
         (
             |link, fake| {
                 fake.refuses.store(true, Ordering::Release);
-                link.park(SyncKind::HostFree);
+                link.park(LONG, &mut ok).unwrap();
                 link.resume();
             },
             |error| matches!(error, Error::Launch(_)),
@@ -453,7 +474,7 @@ fn a_lost_kernel_is_told_to_everybody() {
         assert!(link.set_mode(0, 1, Some(LONG), &mut ok).is_err_and(|error| is_it(&error)));
         assert!(link.up().is_err() && call(&link, 0, 2, ANSWERED).is_err());
         // Nothing is there that a driver call would wait for.
-        may_sync(SyncKind::ModuleLoad, || ());
+        may_sync(SyncKind::ModuleLoad, || Ok(())).unwrap();
         assert!(!link.status().up);
         close(&link);
     }
@@ -465,7 +486,7 @@ fn a_refused_first_launch_is_an_error_of_up() {
     let (link, fake) = pair(1, 4, Full::Block);
     fake.refuses.store(true, Ordering::Release);
     assert!(matches!(link.up(), Err(Error::Launch(_))));
-    may_sync(SyncKind::ModuleLoad, || ());
+    may_sync(SyncKind::ModuleLoad, || Ok(())).unwrap();
     link.stop();
 }
 

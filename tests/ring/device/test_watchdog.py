@@ -207,6 +207,41 @@ print("end", flush=True)
     assert child.communicate(timeout=50)[0] == "end\n"
 
 
+def test_ctrl_c_beside_a_handler_that_does_not_return(start_child: Callable[..., subprocess.Popen[str]]) -> None:
+    """What has to wait until the ring has left the device can be given up, and done later."""
+    child = start_child(
+        f"""
+import sys, time
+sys.path.insert(0, {str(__file__).rpartition("/")[0]!r})
+from test_watchdog import *
+slow = make(SLOW)
+a = gp.zeros(1, dtype=gp.int32)
+def fill(): gp.jit('extern "C" __global__ void fill(int* a) {{ *a = 3; }}', func="fill")(a, grid=1, block=1)
+with RingKernelRuntime(watchdog=0.2, time_slice=None) as runtime:
+    [client] = start(runtime, slow)
+    client.send(Item(1, 0, 5000))
+    until(lambda: runtime.status()["stuck_actors"])
+    began = time.monotonic()
+    print("waiting", flush=True)
+    try:
+        fill()
+    except KeyboardInterrupt:
+        print("interrupted", time.monotonic() - began < 3, bool(runtime.status()["stuck_actors"]), flush=True)
+    # The ring was asked to leave, and comes back by itself.
+    assert client.receive(timeout=40).id == 1
+    assert client.call(Item(2, 0, 1), timeout=40).id == 2
+    fill()
+    print(a.to_numpy()[0], flush=True)
+"""
+    )
+    assert child.stdout is not None
+    assert child.stdout.readline() == "waiting\n"
+    time.sleep(0.5)
+    child.send_signal(signal.SIGINT)
+    out, err = child.communicate(timeout=60)
+    assert (child.returncode, out) == (0, "interrupted True True\n3\n"), out + err
+
+
 def test_the_status_of_a_runtime(device: str) -> None:
     runtime = RingKernelRuntime(time_slice=None)
     nothing = {"host": 0, "device_ns": 0}

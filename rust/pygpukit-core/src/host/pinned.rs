@@ -241,29 +241,37 @@ impl PinnedPool {
 
     /// Give memory that nobody uses back to the system; returns its bytes. May wait for the whole device.
     pub fn trim(&self) -> Result<usize> {
-        let regions: Vec<(usize, usize)> = {
+        let is_unused = |region: &Region| region.ready == region.pieces;
+        {
             let mut state = self.state.lock();
             settle(&mut state)?;
-            let State { regions, free, .. } = &mut *state;
-            let unused: Vec<(usize, usize)> =
-                regions.iter().filter(|(_, r)| r.ready == r.pieces).map(|(start, r)| (*start, r.bytes)).collect();
-            for (start, _) in &unused {
-                regions.remove(start);
+            if !state.regions.values().any(is_unused) {
+                return Ok(0);
             }
-            for free in free.values_mut() {
-                free.ready.retain(|piece| regions.contains_key(&piece.region));
-            }
-            unused
-        };
-        let (mut freed, mut result) = (0, Ok(()));
-        for (start, bytes) in regions {
-            let done = may_sync(SyncKind::HostFree, || self.device.host_free(start as *mut u8, bytes));
-            // What the driver does not take back is lost to us all the same.
-            self.state.lock().held -= bytes;
-            freed += bytes;
-            result = result.and(done);
         }
-        result.map(|()| freed)
+        may_sync(SyncKind::HostFree, || {
+            let unused: Vec<(usize, usize)> = {
+                let State { regions, free, .. } = &mut *self.state.lock();
+                let unused: Vec<_> =
+                    regions.iter().filter(|(_, r)| is_unused(r)).map(|(start, r)| (*start, r.bytes)).collect();
+                for (start, _) in &unused {
+                    regions.remove(start);
+                }
+                for free in free.values_mut() {
+                    free.ready.retain(|piece| regions.contains_key(&piece.region));
+                }
+                unused
+            };
+            let (mut freed, mut result) = (0, Ok(()));
+            for (start, bytes) in unused {
+                let done = self.device.host_free(start as *mut u8, bytes);
+                // What the driver does not take back is lost to us all the same.
+                self.state.lock().held -= bytes;
+                freed += bytes;
+                result = result.and(done);
+            }
+            result.map(|()| freed)
+        })
     }
 }
 

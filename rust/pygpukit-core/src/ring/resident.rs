@@ -19,7 +19,7 @@ use crate::launch::{check_dimensions, put_resident};
 use crate::runtime;
 use crate::sync::{Park, SyncKind, register_parker, unregister_parker};
 
-use super::link::{Link, NAP};
+use super::link::{CHECK, Check, Link, NAP};
 use super::orders::{CLOCK, LEAVE, Offset, monotonic_ns};
 
 /// What is launched, and where.
@@ -178,11 +178,17 @@ impl Link {
         let began = Instant::now();
         let Some(_turn) = self.resident.turn.try_lock_for(timeout) else { return false };
         self.resident.state.lock().wanted = false;
-        let gone = self.await_exit(Some(timeout.saturating_sub(began.elapsed())));
+        let gone = matches!(self.await_exit(timeout.saturating_sub(began.elapsed()), &mut || Ok(())), Ok(true));
         if gone {
             self.forget_parker();
         }
         gone
+    }
+
+    /// Hold the kernel away until as many calls of `resume`; it has left when this returns. After an error it is not held.
+    pub fn park(&self, limit: Duration, check: Check<'_>) -> Result<()> {
+        self.hold(SyncKind::ModuleLoad);
+        self.await_left(limit, check).inspect_err(|_| self.resume())
     }
 
     fn forget_parker(self: &Arc<Self>) {
@@ -193,24 +199,30 @@ impl Link {
     }
 
     /// Ask the kernel that is there to leave and wait until it has; false if that took too long.
-    fn await_exit(&self, timeout: Option<Duration>) -> bool {
+    fn await_exit(&self, limit: Duration, check: Check<'_>) -> Result<bool> {
         let began = Instant::now();
+        let mut looked = began;
         let number = {
             let mut state = self.resident.state.lock();
             self.settle(&mut state);
             state.running.then_some(state.launches)
         };
-        let Some(number) = number else { return true };
+        let Some(number) = number else { return Ok(true) };
         loop {
             if self.words.exited.load() >> 8 >= number || self.resident.present.load(Ordering::Acquire) != number {
                 self.settle(&mut self.resident.state.lock());
-                return true;
+                return Ok(true);
             }
             self.ask_to_leave(number);
             self.drain();
-            let waited = began.elapsed();
-            if timeout.is_some_and(|limit| waited >= limit) {
-                return false;
+            let now = Instant::now();
+            let waited = now - began;
+            if waited >= limit {
+                return Ok(false);
+            }
+            if now - looked > CHECK {
+                check()?;
+                looked = now;
             }
             if waited > LOOK {
                 std::thread::sleep(NAP);
@@ -406,12 +418,22 @@ impl Link {
 }
 
 impl Park for Link {
-    fn park(&self, _kind: SyncKind) {
+    fn hold(&self, _kind: SyncKind) {
         let mut state = self.resident.state.lock();
         state.holds += 1;
         state.parks += u64::from(state.running);
-        drop(state);
-        self.await_exit(None);
+    }
+
+    fn await_left(&self, limit: Duration, check: Check<'_>) -> Result<()> {
+        if self.await_exit(limit, check)? {
+            return Ok(());
+        }
+        Err(Error::Device(format!(
+            "a ring's kernel was to leave the device for a moment, for a call of the driver that waits for all kernels, and has \
+             not within {} s: a handler of it does not return. Wait for it, or end it with abort() of its runtime, whose \
+             status() says which actor it is",
+            limit.as_secs_f64()
+        )))
     }
 
     fn resume(&self) {
