@@ -187,12 +187,8 @@ class RingClient:
         Returns
         -------
         numpy.ndarray or list
-            A structured array when the output type has a fixed layout, else a list.
-
-        Raises
-        ------
-        RingError
-            If the kernel has ended and nothing is left.
+            A structured array when the output type has a fixed layout, else a list. Empty, and no error, also when the
+            kernel has ended and nothing is left: so many clients can be looked at in turn.
         """
         self._check_thread()
         timeout = check_timeout(timeout)
@@ -204,13 +200,9 @@ class RingClient:
         if isinstance(self._actor.error, ForkError):
             raise ended_error(self._actor)
         output_type = self._actor.kernel.output_type
-        receive: Callable[..., Any] = self._actor.outbox.get_many
         if output_type is not None and output_type.is_fixed:
-            receive = self._actor.receive_array
-        messages = self._waiting(receive)(n, timeout)
-        if n and not len(messages) and self._actor.outbox.is_finished:
-            raise ended_error(self._actor)
-        return messages
+            return self._waiting(self._actor.receive_array)(n, timeout)
+        return self._waiting(self._actor.outbox.get_many)(n, timeout)
 
     def _waiting(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """A function whose waits are those of this client."""
