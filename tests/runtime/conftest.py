@@ -38,10 +38,14 @@ def fake_cuda(repository: Path) -> str:
 
 
 _PRELUDE = """
-import ctypes, os, sys
+import ctypes, os, pathlib, sys
 import numpy as np
 import pygpukit as gp
 from pygpukit import _pygpukit_rust as native
+from pygpukit.jit import bundle as _bundle
+
+# What was compiled for real GPUs (make gpu-bundle) is nothing for a driver that is not.
+_bundle._PACKAGE_BUNDLES = pathlib.Path("/nonexistent")
 
 fake = ctypes.CDLL(os.environ["PYGPUKIT_LIBCUDA"])
 fake.fakecuda_counter.restype = ctypes.c_uint64
