@@ -165,6 +165,12 @@ def test_batches_of_a_structured_array(kind: str) -> None:
             client.send_batch(np.zeros(3))
 
 
+@pytest.mark.parametrize("kernel_id", [[1], {}, 7, None])
+def test_what_names_no_kernel(kernel_id: object) -> None:
+    with RingKernelRuntime() as runtime, pytest.raises(TypeError, match="a ring kernel is named by its id"):
+        runtime.client(kernel_id)  # type: ignore[arg-type]
+
+
 def test_batches_of_lists() -> None:
     kernel = make_actor("thread", queue_size=1000, input_type=None, output_type=None).kernel_id
     with RingKernelRuntime() as runtime:

@@ -32,7 +32,7 @@ pub trait Park: Send + Sync {
 }
 
 /// How long a call waits for resident kernels. They leave within microseconds, unless a handler does not return.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The same where something is only given back.
 const BRIEFLY: Duration = Duration::from_secs(5);
@@ -70,9 +70,11 @@ pub fn unregister_parker(parker: &Arc<dyn Park>) {
 }
 
 /// Run a driver call that may wait for the whole device, with resident kernels parked around it. It is not made when they do
-/// not leave, or when the wait for them is ended by a signal.
+/// not leave, or when a signal ends the wait of who loads something.
 pub fn may_sync<R>(kind: SyncKind, call: impl FnOnce() -> Result<R>) -> Result<R> {
-    parked(kind, PATIENCE, &mut runtime::wait_check, call)?
+    // Others hold locks, or go on after an error: handlers of signals are not for them.
+    let mut check = || if kind == SyncKind::ModuleLoad { runtime::wait_check() } else { Ok(()) };
+    parked(kind, PATIENCE, &mut check, call)?
 }
 
 /// The same for what is given back, which nobody can be told of: rather than wait for ever, it is not given back.

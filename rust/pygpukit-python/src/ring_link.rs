@@ -14,7 +14,7 @@ use pygpukit_core::ring::peer::{Full, Peer, Seen, Sent, Way};
 use pygpukit_core::ring::queue::NEVER;
 use pygpukit_core::ring::resident::{KernelProgram, Place};
 use pygpukit_core::runtime::DeviceState;
-use pygpukit_core::sync::Park;
+use pygpukit_core::sync::{PATIENCE, Park};
 use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyModule};
@@ -105,9 +105,6 @@ fn fate(sent: Sent) -> u8 {
 
 /// How long a link that is let go waits for its kernel to leave.
 const LAST: Duration = Duration::from_secs(5);
-
-/// How long `park` waits.
-const PARKED: Duration = Duration::from_secs(60);
 
 impl RingLink {
     fn parts<'py>(&self, py: Python<'py>, message: &Message) -> Parts<'py> {
@@ -265,7 +262,7 @@ impl RingLink {
 
     /// Hold the kernel away from the device until as many calls of `resume`; returns when it has left.
     fn park(&self, py: Python<'_>) -> PyResult<()> {
-        detached(py, || self.link.park(PARKED, &mut check_signals))
+        detached(py, || self.link.park(PATIENCE, &mut check_signals))
     }
 
     /// Let it come back.

@@ -420,6 +420,8 @@ class RingKernelRuntime:
             How its threads wait: awake for a moment and then asleep, always awake, or asleep at once.
         """
         check_wait(wait)
+        if not isinstance(kernel_id, str):
+            kernel_id = find_kernel(kernel_id).kernel_id
         inside = asyncio._get_running_loop() is not None
         with self._beginning:
             if self._loop is None and self._is_closing:
