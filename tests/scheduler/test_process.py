@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from multiprocessing.popen_fork import Popen
 from pathlib import Path
 from typing import Any
 
@@ -216,6 +217,29 @@ def test_a_crash_harms_nobody(scheduler: Scheduler, programs: Any, tmp_path: Pat
     until(lambda: neighbour.stats()["submissions"] > before + 20)
     stop.touch()
     assert neighbour.result(timeout=PATIENCE) > 0
+
+
+@pytest.mark.parametrize(("seconds", "said"), [(0.2, "was ended by SIGKILL"), (60.0, "said no more")])
+def test_a_process_that_another_thread_reaps(
+    scheduler: Scheduler, programs: Any, monkeypatch: pytest.MonkeyPatch, seconds: float, said: str
+) -> None:
+    poll = Popen.poll
+    told_at: dict[Popen, float] = {}
+
+    def poll_late(self: Popen, flag: int = os.WNOHANG) -> int | None:
+        # To reap a process and to say so are two steps, and others may look between them.
+        code = poll(self, flag)
+        if code is not None and time.monotonic() < told_at.setdefault(self, time.monotonic() + seconds):
+            return None
+        return code
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Popen, "poll", poll_late)
+        crashing = scheduler.submit(programs.end_by, args=("kill",), isolation="process")
+        with pytest.raises(TaskProcessError, match=said):
+            crashing.result(timeout=PATIENCE)
+    assert len(told_at) == 1
+    assert crashing.stats()["process"]["exit_code"] == (-signal.SIGKILL if seconds < 1 else None)
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks into /proc")

@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import threading
+import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -163,10 +164,10 @@ class TaskProcess:
                     raise EOFError
                 what, parcel = words.recv()
             except (EOFError, OSError):
-                process.join(_GRACE_SECONDS)
+                code = _exit_code(process, _GRACE_SECONDS)
                 if self._task._cancel.is_set():
                     raise TaskCancelledError(f"task '{self._task.name}' was cancelled") from None
-                raise TaskProcessError(self._epitaph(process.exitcode)) from None
+                raise TaskProcessError(self._epitaph(code)) from None
             if what == "figures":
                 self._told = parcel
                 self._state = "running"
@@ -211,14 +212,16 @@ class TaskProcess:
         if process is None:
             return
         patience = _GRACE_SECONDS if self._task._cancel.is_set() else _EXIT_SECONDS
-        process.join(patience)
-        if process.exitcode is None:
+        code = _exit_code(process, patience)
+        if code is None:
             process.kill()
-            process.join()
-        self._exit_code, self._state = process.exitcode, "ended"
+            code = _exit_code(process, None)
+        self._exit_code, self._state = code, "ended"
         self._process = None
         _alive.discard(self)
-        process.close()
+        # One whose code somebody else took counts as running.
+        with suppress(ValueError):
+            process.close()
 
     def figures(self, lease: _native.TaskLease) -> dict[str, Any]:
         """What the process said last, and how it does."""
@@ -236,6 +239,16 @@ def _start(process: SpawnProcess) -> None:
     # The module's own list of processes is not made for several threads.
     with _starting:
         process.start()
+
+
+def _exit_code(process: SpawnProcess, patience: float | None) -> int | None:
+    """The exit code of a process that ends within `patience` seconds (None: however long it takes)."""
+    process.join(patience)
+    # A thread that starts another process reaps this one too, and tells its code a moment later.
+    late = time.monotonic() + _GRACE_SECONDS
+    while process.exitcode is None and connection.wait([process.sentinel], 0) and time.monotonic() < late:
+        time.sleep(0.001)
+    return process.exitcode
 
 
 def _lend(lease: _native.TaskLease, turns: socket.socket) -> None:
