@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import signal
 import subprocess
@@ -27,6 +28,12 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.setdefault("PYGPUKIT_DEVICE", "cpu")
     # Compiled kernels are kept between runs, but apart from the user's own.
     os.environ.setdefault("PYGPUKIT_CACHE_DIR", str(ROOT / ".pytest_cache" / "kernels"))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    # Many tests collect garbage, and what is there before the first of them is none.
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -19,6 +19,10 @@ from pygpukit.ops.table import Row
 from pygpukit.ops.tolerance import tolerance
 from pygpukit.ops.units import ALL_TYPES
 
+# Types whose kernels are another type's at another width. The emulator sees a third of their rows, since compiling is
+# most of what these tests do there; a GPU sees all.
+ALIKE = ("int8", "int16", "uint16", "uint32", "uint64", "float8_e5m2", "complex128")
+
 SHAPE = (7, 5, 67)
 COUNT = 7 * 5 * 67
 SCALARS: dict[str, Any] = {"b": True, "i": 3, "u": 3, "f": -1.5, "c": 1.5 - 0.5j}
@@ -42,8 +46,11 @@ def moved(x: op_cases.Array, by: int) -> gp.GPUArray:
 
 def each_row(name: str, run: Callable[[Row, Plan, list[op_cases.Array]], None]) -> None:
     """Run every row defined for a type, and report all that fail together."""
+    rows = op_cases.rows_of(name)
+    if name in ALIKE and gp.current_device().kind == "emulated":
+        rows = rows[ALIKE.index(name) % 3 :: 3]
     failures = []
-    for row in op_cases.rows_of(name):
+    for row in rows:
         try:
             run(row, op_cases.same_plan(row, name), op_cases.arguments(row, name, COUNT))
         except (AssertionError, gp.GPUKitError) as error:
