@@ -319,6 +319,12 @@ class DeviceTier:
     async def _close(self, ring: DeviceRing | WorkerRing) -> None:
         try:
             await self.in_thread(ring.close)
+        except RingError as error:
+            # It is left as it is, with nobody who would hear of it.
+            self.collect()
+            for actor in list(self.actors.values()):
+                actor.lost(error, False)
+            raise
         finally:
             self.collect()
             if self._loop is not None and self._fd >= 0:

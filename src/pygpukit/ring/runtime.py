@@ -132,6 +132,8 @@ class RingKernelRuntime:
         ------
         ActorFailedError
             If a kernel that escalates has failed.
+        RingError
+            If a handler on the device does not return, ten seconds after that; all device actors have failed then.
         """
         limit = check_timeout(timeout)
         if self._loop is None:

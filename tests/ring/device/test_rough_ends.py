@@ -59,6 +59,29 @@ def test_a_launch_that_gives_up_takes_nobody_along(dedicated: bool, monkeypatch:
         assert client.call(Item(0, 0, 0), timeout=30).id == 0
 
 
+def test_a_ring_that_cannot_be_closed_has_failed(dedicated: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ring_device, "_LEAVE_SECONDS", 0.2)
+    slow, echo = make(HOLD, dedicated=dedicated), make(dedicated=dedicated)
+    stop = flag()
+    runtime = RingKernelRuntime().__enter__()
+    try:
+        client, other = start(runtime, slow, echo)
+        client.send(Item(stop.ctypes.data, 0, 0))
+        until(lambda: stop[1] == 1)
+        with pytest.raises(RingError, match="did not leave the device"):
+            runtime.close(timeout=0.1)
+        # It has handled nothing more that anybody will hear of; the other one had ended, or was kept from it.
+        assert runtime.get_kernel_state(slow) is KernelState.FAILED
+        assert runtime.get_kernel_state(echo).is_over
+        with pytest.raises(RingError, match="did not leave the device"):
+            client.call(Item(1, 0, 0), timeout=30)
+        with pytest.raises(RingError):
+            other.call(Item(1, 0, 0), timeout=30)
+        runtime.close()
+    finally:
+        stop[0] = 1
+
+
 def test_busy_actors_leave_room_for_others_that_share() -> None:
     """As many as there are blocks always have something to do, also when the kernel comes back."""
     pumps, echo = [pump() for _ in range(2)], make(dedicated=False)
