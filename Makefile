@@ -21,7 +21,6 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYO3_PYTHON := $(CURDIR)/$(BIN)/python
 
 .DEFAULT_GOAL := help
-.NOTPARALLEL:
 MAKEFLAGS += --no-print-directory
 .PHONY: help env build demo test lint types rust-test deferred-test py-test test-gpu test-sanitizer test-eviction gpu-bundle \
 	bench wheel docs clean force
@@ -50,10 +49,11 @@ build: $(VENV)/.built ## Build the Rust extension into the environment
 demo: build ## Run the guided demo on whichever device this machine has
 	$(BIN)/pygpukit demo
 
-# The extension is built beside the first checks: its optimised build leaves processors idle.
+# The extension is built beside the first checks: its optimised build leaves processors idle. Python's tests measure time.
 test: env ## Everything a change must pass: lint, types, Rust tests, Python tests (no GPU)
-	@$(MAKE) build & trap wait EXIT; $(MAKE) lint types rust-test && wait $$!
-	@$(MAKE) deferred-test py-test
+	@$(MAKE) -j2 build lint types rust-test
+	@$(MAKE) deferred-test
+	@$(MAKE) py-test
 
 lint: env ## Check style: ruff, rustfmt, clippy
 	$(BIN)/ruff check .

@@ -19,8 +19,8 @@ from pygpukit.ops.table import Row
 from pygpukit.ops.tolerance import tolerance
 from pygpukit.ops.units import ALL_TYPES
 
-# Types whose kernels are another type's at another width. The emulator sees a third of their rows, since compiling is
-# most of what these tests do there; a GPU sees all.
+# Types whose kernels are another type's with elements of another width or format. The emulator sees a third of their
+# rows, since compiling is most of what these tests do there; a GPU sees all.
 ALIKE = ("int8", "int16", "uint16", "uint32", "uint64", "float8_e5m2", "complex128")
 
 SHAPE = (7, 5, 67)

@@ -11,7 +11,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from multiprocessing.popen_fork import Popen
 from pathlib import Path
 from typing import Any
 
@@ -223,6 +222,9 @@ def test_a_crash_harms_nobody(scheduler: Scheduler, programs: Any, tmp_path: Pat
 def test_a_process_that_another_thread_reaps(
     scheduler: Scheduler, programs: Any, monkeypatch: pytest.MonkeyPatch, seconds: float, said: str
 ) -> None:
+    # Where there is no fork, there is no such module.
+    from multiprocessing.popen_fork import Popen
+
     poll = Popen.poll
     told_at: dict[Popen, float] = {}
 

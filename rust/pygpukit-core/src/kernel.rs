@@ -100,7 +100,7 @@ impl Drop for Library {
         if crate::runtime::exiting() {
             return;
         }
-        may_sync_briefly(SyncKind::ModuleUnload, || self.device.library_unload(self.raw));
+        may_sync_briefly(|| self.device.library_unload(self.raw));
     }
 }
 

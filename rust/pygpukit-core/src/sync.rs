@@ -16,7 +16,6 @@ use crate::runtime;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SyncKind {
     ModuleLoad,
-    ModuleUnload,
     GreenContext,
     HostFree,
 }
@@ -24,7 +23,7 @@ pub enum SyncKind {
 /// Something resident on the device that can leave it for a moment.
 pub trait Park: Send + Sync {
     /// Leave the device, as soon as may be, and stay away.
-    fn hold(&self, kind: SyncKind);
+    fn hold(&self);
     /// Wait until it has left, and call `check` now and then. An error when that gives one, or when it takes too long.
     fn await_left(&self, limit: Duration, check: &mut dyn FnMut() -> Result<()>) -> Result<()>;
     /// Come back, when nobody else holds it.
@@ -41,7 +40,7 @@ const BRIEFLY: Duration = Duration::from_secs(5);
 #[derive(Default)]
 struct Gate {
     parkers: Vec<Arc<dyn Park>>,
-    calls: HashMap<u64, (SyncKind, Vec<Arc<dyn Park>>)>,
+    calls: HashMap<u64, Vec<Arc<dyn Park>>>,
     next: u64,
 }
 
@@ -55,8 +54,8 @@ fn same(a: &Arc<dyn Park>, b: &Arc<dyn Park>) -> bool {
 pub fn register_parker(parker: Arc<dyn Park>) {
     let mut gate = GATE.lock();
     let gate = gate.get_or_insert_default();
-    for (kind, parked) in gate.calls.values_mut() {
-        parker.hold(*kind);
+    for parked in gate.calls.values_mut() {
+        parker.hold();
         parked.push(parker.clone());
     }
     gate.parkers.push(parker);
@@ -74,25 +73,20 @@ pub fn unregister_parker(parker: &Arc<dyn Park>) {
 pub fn may_sync<R>(kind: SyncKind, call: impl FnOnce() -> Result<R>) -> Result<R> {
     // Others hold locks, or go on after an error: handlers of signals are not for them.
     let mut check = || if kind == SyncKind::ModuleLoad { runtime::wait_check() } else { Ok(()) };
-    parked(kind, PATIENCE, &mut check, call)?
+    parked(PATIENCE, &mut check, call)?
 }
 
 /// The same for what is given back, which nobody can be told of: rather than wait for ever, it is not given back.
-pub fn may_sync_briefly(kind: SyncKind, call: impl FnOnce()) {
-    let _ = parked(kind, BRIEFLY, &mut || Ok(()), call);
+pub fn may_sync_briefly(call: impl FnOnce()) {
+    let _ = parked(BRIEFLY, &mut || Ok(()), call);
 }
 
-fn parked<R>(
-    kind: SyncKind,
-    limit: Duration,
-    check: &mut dyn FnMut() -> Result<()>,
-    call: impl FnOnce() -> R,
-) -> Result<R> {
+fn parked<R>(limit: Duration, check: &mut dyn FnMut() -> Result<()>, call: impl FnOnce() -> R) -> Result<R> {
     struct Resume(u64);
     impl Drop for Resume {
         fn drop(&mut self) {
             let parked = GATE.lock().as_mut().and_then(|gate| gate.calls.remove(&self.0));
-            for parker in parked.into_iter().flat_map(|(_, parked)| parked).rev() {
+            for parker in parked.into_iter().flatten().rev() {
                 parker.resume();
             }
         }
@@ -101,12 +95,12 @@ fn parked<R>(
         let mut gate = GATE.lock();
         let gate = gate.get_or_insert_default();
         gate.next += 1;
-        gate.calls.insert(gate.next, (kind, gate.parkers.clone()));
+        gate.calls.insert(gate.next, gate.parkers.clone());
         (Resume(gate.next), gate.parkers.clone())
     };
     // All of them, before the first error: they are all let go then.
     for parker in &parkers {
-        parker.hold(kind);
+        parker.hold();
     }
     for parker in &parkers {
         parker.await_left(limit, check)?;
@@ -135,7 +129,7 @@ mod tests {
     }
 
     impl Park for Log {
-        fn hold(&self, _: SyncKind) {
+        fn hold(&self) {
             self.told.lock().push("hold");
         }
         fn await_left(&self, limit: Duration, check: &mut dyn FnMut() -> Result<()>) -> Result<()> {
@@ -163,7 +157,7 @@ mod tests {
         })
         .unwrap();
         let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            may_sync_briefly(SyncKind::HostFree, || panic!("driver"));
+            may_sync_briefly(|| panic!("driver"));
         }));
         unregister_parker(&parker);
         may_sync(SyncKind::HostFree, || Ok(())).unwrap();
@@ -178,7 +172,7 @@ mod tests {
         let parkers = logs.each_ref().map(|log| -> Arc<dyn Park> { log.clone() });
         parkers.iter().for_each(|parker| register_parker(parker.clone()));
         let called = may_sync(SyncKind::ModuleLoad, || -> Result<()> { unreachable!("it would wait for ever") });
-        may_sync_briefly(SyncKind::ModuleUnload, || unreachable!("it would wait for ever"));
+        may_sync_briefly(|| unreachable!("it would wait for ever"));
         parkers.iter().for_each(unregister_parker);
         assert!(matches!(called, Err(Error::Device(text)) if text == "it stays"));
         assert_eq!(*logs[0].told.lock(), ["hold", "left", "resume", "hold", "briefly", "resume"]);

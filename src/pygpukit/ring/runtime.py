@@ -133,7 +133,7 @@ class RingKernelRuntime:
         ActorFailedError
             If a kernel that escalates has failed.
         RingError
-            If a handler on the device does not return, ten seconds after that; all device actors have failed then.
+            If a handler on the device has not returned ten seconds later; all device actors have failed then.
         """
         limit = check_timeout(timeout)
         if self._loop is None:

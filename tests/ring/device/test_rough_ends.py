@@ -80,6 +80,8 @@ def test_a_ring_that_cannot_be_closed_has_failed(dedicated: bool, monkeypatch: p
         runtime.close()
     finally:
         stop[0] = 1
+        # Until then the device reads that word.
+        until(lambda: not runtime.status()["up"])
 
 
 def test_busy_actors_leave_room_for_others_that_share() -> None:

@@ -17,7 +17,7 @@ use crate::kernel::Kernel;
 use crate::lane::Lane;
 use crate::launch::{check_dimensions, put_resident};
 use crate::runtime;
-use crate::sync::{Park, SyncKind, register_parker, unregister_parker};
+use crate::sync::{Park, register_parker, unregister_parker};
 
 use super::link::{CHECK, Check, Link, NAP};
 use super::orders::{CLOCK, LEAVE, Offset, monotonic_ns};
@@ -187,7 +187,7 @@ impl Link {
 
     /// Hold the kernel away until as many calls of `resume`; it has left when this returns. After an error it is not held.
     pub fn park(&self, limit: Duration, check: Check<'_>) -> Result<()> {
-        self.hold(SyncKind::ModuleLoad);
+        self.hold();
         self.await_left(limit, check).inspect_err(|_| self.resume())
     }
 
@@ -418,7 +418,7 @@ impl Link {
 }
 
 impl Park for Link {
-    fn hold(&self, _kind: SyncKind) {
+    fn hold(&self) {
         let mut state = self.resident.state.lock();
         state.holds += 1;
         state.parks += u64::from(state.running);
