@@ -90,16 +90,16 @@ def percentiles(times: list[float]) -> dict[str, float]:
     return {f"p{q:g}": float(np.percentile(times, q)) for q in (50, 90, 99, 99.9)}
 
 
-def trips(call: Callable[[Any], Any], n: int) -> list[float]:
+def trips(call: Callable[[Any, float], Any], n: int) -> list[float]:
     """Microseconds of calls; every answer is looked at."""
     request = Packet(np.arange(8))
     for _ in range(n // 10 + 1):
-        call(request)
+        call(request, 10.0)
     times = []
     for i in range(n):
         request = Packet(np.full(8, i, np.int64))
         began = time.perf_counter_ns()
-        answer = call(request)
+        answer = call(request, 10.0)
         times.append((time.perf_counter_ns() - began) / 1e3)
         assert answer.x[0] == i + 1, (answer, i)
     return times
@@ -142,9 +142,9 @@ class Bench:
             alone, beside = [], []
             # One round takes a tenth of a second, in which other things may happen on the machine.
             for _ in range(ROUNDS):
-                alone.append(trips(lambda m: client.call(m, 10.0), self.n))
+                alone.append(trips(client.call, self.n))
                 with busy_operators():
-                    beside.append(trips(lambda m: client.call(m, 10.0), self.n))
+                    beside.append(trips(client.call, self.n))
         self._trip("alone", alone, 6.0, 12.0)
         self._trip("beside operators", beside, 8.0, 30.0)
 
@@ -248,7 +248,7 @@ class Bench:
         for name in ("echo", "group"):
             with RingKernelRuntime() as runtime:
                 client = runtime.client(name)
-                found[name] = percentiles(trips(lambda m, client=client: client.call(m, 10.0), self.n // 4))  # type: ignore[misc]
+                found[name] = percentiles(trips(client.call, self.n // 4))
         ours, other = found["group"]["p50"], found["echo"]["p50"]
         self.report.add("request, 8 blocks, reply against one (us)", ours, other, "us", math.inf, **found["group"])
 
@@ -257,7 +257,7 @@ class Bench:
         with RingKernelRuntime() as runtime:
             client = runtime.client("echo")
             link = runtime._tier.ring.link
-            times, trip = [], float(np.median(trips(lambda m: client.call(m, 10.0), 100)))
+            times, trip = [], float(np.median(trips(client.call, 100)))
             for i in range(max(20, self.n // 40)):
                 began = time.perf_counter_ns()
                 link.park()

@@ -83,6 +83,44 @@ fn what_comes_back_goes_to_those_it_is_for() {
 }
 
 #[test]
+fn a_call_that_was_begun_and_given_up_is_forgotten() {
+    let _alone = alone();
+    let (link, _fake) = pair(1, 4, Full::Block);
+    let payload = [ANSWERED, 1, 0, 0, 0, 0, 0, 0];
+    let begun = link.begin(0, header(0, 10, CALL), &payload).unwrap();
+    assert!(link.begin(0, header(0, 10, CALL), &payload).is_err());
+    // Nobody is on the device, so the answer cannot have come.
+    drop(begun);
+    assert!(link.begin(0, header(0, 10, CALL), &payload).is_ok());
+    link.up().unwrap();
+    let mut answers = Vec::new();
+    until(|| {
+        link.try_receive(0).unwrap();
+        answers.extend(link.take_answers());
+        answers.len() == 2
+    });
+    assert!(answers.iter().all(|answer| answer.header.correlation == 10));
+    close(&link);
+}
+
+#[test]
+fn a_call_that_finds_no_room_is_sent_when_it_is_finished() {
+    let _alone = alone();
+    let (link, _fake) = pair(1, 1, Full::Block);
+    let payload = [TOLD, 0, 0, 0, 0, 0, 0, 0];
+    while link.send(0, 1, Some(Duration::ZERO), &mut ok, |_| (header(0, 1, 0), &payload)).unwrap().0 == 1 {}
+    let payload = [ANSWERED, 1, 0, 0, 0, 0, 0, 0];
+    let begun = link.begin(0, header(0, 10, CALL), &payload).unwrap();
+    let soon = Some(Duration::from_millis(1));
+    assert_eq!(begun.finish(soon, &mut ok).unwrap().0, Sent::TimedOut);
+    let begun = link.begin(0, header(0, 10, CALL), &payload).unwrap();
+    link.up().unwrap();
+    let (sent, reply) = begun.finish(Some(LONG), &mut ok).unwrap();
+    assert_eq!((sent, reply.unwrap().header.correlation), (Sent::Accepted, 10));
+    close(&link);
+}
+
+#[test]
 fn answers_that_more_follow_are_counted_when_they_were_read() {
     let _alone = alone();
     let (link, fake) = pair(1, 4, Full::Block);

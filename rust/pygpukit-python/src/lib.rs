@@ -18,6 +18,7 @@ mod partition;
 mod pool;
 mod profile;
 mod qos;
+mod ring_caller;
 mod ring_link;
 mod ring_message;
 mod ring_queue;

@@ -11,19 +11,18 @@ use pygpukit_core::ring::mapped::{
 };
 use pygpukit_core::ring::orders::Orders;
 use pygpukit_core::ring::peer::{Full, Peer, Seen, Sent, Way};
-use pygpukit_core::ring::queue::NEVER;
 use pygpukit_core::ring::resident::{KernelProgram, Place};
 use pygpukit_core::runtime::DeviceState;
 use pygpukit_core::sync::{PATIENCE, Park};
 use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyModule};
+use pyo3::types::{PyBytes, PyDict, PyModule, PyType};
 
 use crate::device::context;
 use crate::errors::{ToPy, check_signals};
 use crate::inside::detached;
 use crate::kernel::PyKernel;
-use crate::ring_message::MessageBase;
+use crate::ring_caller::RingCaller;
 
 /// Where a ring of messages is: the reader's count, the slots, how many, and words of each.
 type Ring = (usize, usize, u64, usize);
@@ -32,11 +31,11 @@ type Ring = (usize, usize, u64, usize);
 type Plain = (usize, usize, usize, u64, usize);
 
 /// Header and payload: type, flags, priority, reason, id, correlation, source, destination, deadline.
-type Parts<'py> = ((u32, u16, u8, u8, u64, u64, u32, u32, u64), Bound<'py, PyBytes>);
+pub type Parts<'py> = ((u32, u16, u8, u8, u64, u64, u32, u32, u64), Bound<'py, PyBytes>);
 
 #[pyclass(frozen, weakref, module = "pygpukit", name = "RingLink")]
-struct RingLink {
-    link: Arc<Link>,
+pub struct RingLink {
+    pub link: Arc<Link>,
     /// Groups of SMs its kernel runs on; None for the whole device.
     lane: Option<Vec<usize>>,
     place: Mutex<Option<(&'static DeviceState, Arc<Place>)>>,
@@ -81,7 +80,7 @@ fn way(own: Option<(Ring, Ring)>, bulk: Option<(Plain, Plain)>) -> PyResult<Way>
     })
 }
 
-fn seconds(timeout: Option<f64>) -> PyResult<Option<Duration>> {
+pub fn seconds(timeout: Option<f64>) -> PyResult<Option<Duration>> {
     timeout
         .map(|seconds| {
             Duration::try_from_secs_f64(seconds.max(0.0))
@@ -91,7 +90,7 @@ fn seconds(timeout: Option<f64>) -> PyResult<Option<Duration>> {
         .py()
 }
 
-fn fate(sent: Sent) -> u8 {
+pub fn fate(sent: Sent) -> u8 {
     match sent {
         Sent::Accepted => 0,
         Sent::Rejected => 1,
@@ -107,7 +106,7 @@ fn fate(sent: Sent) -> u8 {
 const LAST: Duration = Duration::from_secs(5);
 
 impl RingLink {
-    fn parts<'py>(&self, py: Python<'py>, message: &Message) -> Parts<'py> {
+    pub fn parts<'py>(&self, py: Python<'py>, message: &Message) -> Parts<'py> {
         let h = &message.header;
         let deadline = self.link.to_host(h.deadline);
         let header = (h.kind, h.flags, h.priority, h.reason, h.id, h.correlation, h.source, h.destination, deadline);
@@ -385,35 +384,10 @@ impl RingLink {
         Ok((done, fate(sent)))
     }
 
-    /// Send a message that is a call, whose bytes are the payload, and wait for the answer. The bytes of an answer of this kind; else what
-    /// became of it, as `send`, 4 if it came back as a dead letter, or 5 if the answer has not come; and the answer or the
-    /// letter.
-    fn ask<'py>(
-        &self,
-        py: Python<'py>,
-        actor: usize,
-        message: PyRef<'_, MessageBase>,
-        payload: &[u8],
-        timeout: Option<f64>,
-        kind: u32,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        let deadline = message.deadline_ns();
-        let correlation = message.correlation();
-        let header = Header { correlation, ..self.header(actor, message.id(), CALL, message.priority())? };
-        let timeout = seconds(timeout)?;
-        let (sent, reply) = detached(py, || {
-            let deadline = if deadline == NEVER { 0 } else { deadline };
-            let deadline = self.link.to_device(deadline, timeout, &mut check_signals)?;
-            self.link.call(actor, Header { deadline, ..header }, payload, timeout, &mut check_signals)
-        })?;
-        match (sent, reply) {
-            (Sent::Accepted, Some(answer)) if answer.header.kind == kind => {
-                Ok(PyBytes::new(py, &answer.payload).into_any())
-            }
-            (sent, reply) => {
-                Ok((fate(sent), reply.map(|message| self.parts(py, &message))).into_pyobject(py)?.into_any())
-            }
-        }
+    /// Calls of one actor, which answers with messages of this class or with none.
+    fn caller(slf: Bound<'_, Self>, actor: usize, output: Option<Bound<'_, PyType>>) -> PyResult<RingCaller> {
+        let header = slf.get().header(actor, 0, CALL, 0)?;
+        RingCaller::new(slf.unbind(), actor, header, output)
     }
 
     /// Answers that no thread waits for, since the last look.

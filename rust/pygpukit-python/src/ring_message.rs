@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU64, Ordering};
 use pygpukit_core::ring::queue::NEVER;
 use pygpukit_core::sched::clock::{Clock, Monotonic};
 use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyTuple};
+use pyo3::types::{PyDict, PyTuple, PyType};
 
 /// The sender of this message waits for its answer.
 const CALL: u16 = 1;
@@ -87,6 +88,30 @@ impl MessageBase {
             self.answer(request);
         }
         self.flags.load(Ordering::Relaxed) & ANSWER != 0
+    }
+
+    /// Note that the sender waits for an answer; false if this message was sent already, or called with, and its answer may
+    /// still come.
+    pub fn mark(&self) -> bool {
+        let add = |flags| (flags & (CALL | SENT) == 0).then_some(flags | CALL);
+        self.flags.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_ok()
+    }
+
+    /// It may be used for a call again.
+    pub fn unmark(&self) {
+        self.flags.fetch_and(!CALL, Ordering::Relaxed);
+    }
+
+    /// This is the answer of a device to another message, which may be used for a call again: the device has a copy.
+    pub fn ends(&self, request: &MessageBase) {
+        self.correlation.store(request.id(), Ordering::Relaxed);
+        request.unmark();
+    }
+
+    /// A message of this class without values.
+    pub fn blank<'py>(class: &Bound<'py, PyType>) -> PyResult<Bound<'py, MessageBase>> {
+        let py = class.py();
+        Ok(py.get_type::<MessageBase>().call_method1(intern!(py, "__new__"), (class,))?.cast_into()?)
     }
 
     fn answer(&self, request: &MessageBase) {
@@ -228,17 +253,10 @@ impl MessageBase {
         answer
     }
 
-    /// This is the answer of a device to another message, which may be used for a call again: the device has a copy.
-    fn _answers(&self, request: &MessageBase) {
-        self.correlation.store(request.id.load(Ordering::Relaxed), Ordering::Relaxed);
-        request.flags.fetch_and(!CALL, Ordering::Relaxed);
-    }
-
     /// Note that the sender waits for an answer; returns the number it will carry, or 0 if this message was sent already,
     /// or called with, and its answer may still come.
     fn _call(&self) -> u64 {
-        let add = |flags| (flags & (CALL | SENT) == 0).then_some(flags | CALL);
-        self.flags.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).map_or(0, |_| self.id())
+        if self.mark() { self.id() } else { 0 }
     }
 
     /// Note that it was sent.

@@ -14,7 +14,7 @@ from pygpukit._pygpukit_rust import set_patience
 from pygpukit.errors import ForkError, RingError
 from pygpukit.ring.actor import Actor
 from pygpukit.ring.delivery import check_input, check_outcome, ended_error
-from pygpukit.ring.limits import check_timeout
+from pygpukit.ring.limits import MOST_SECONDS, check_timeout
 from pygpukit.ring.replies import Replies
 from pygpukit.ring.waiting import ACCEPTED
 
@@ -120,7 +120,9 @@ class RingClient:
             self._check_open()
         if type(message) is not self._input_type:
             check_input(self._actor, message)
-        return self._call(message, None if timeout is None else check_timeout(timeout))
+        if timeout is not None and (type(timeout) is not float or not 0.0 <= timeout < MOST_SECONDS):
+            timeout = check_timeout(timeout)
+        return self._call(message, timeout)
 
     def stream(self, message: Any, timeout: float | None = None) -> Generator[Any, None, None]:
         """Send a message with the first step, and give its answers as they come, up to the last one.

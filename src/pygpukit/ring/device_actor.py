@@ -64,6 +64,7 @@ class DeviceActor:
     ring: DeviceRing | WorkerRing
     link: Any
     """The host's end of the ring."""
+    _ask: Callable[..., Any]
 
     def __init__(
         self, kernel: RingKernel, post: Post, tier: DeviceTier, escalate: Callable[[str, BaseException], None]
@@ -86,7 +87,6 @@ class DeviceActor:
         self._orders = asyncio.Lock()
         self._ordering: asyncio.Future[None] | None = None
         self._launching = threading.Lock()
-        self._output_id = 0 if kernel.output_type is None else kernel.output_type.type_id
 
     def is_launching(self) -> bool:
         """Is it still on its way to the device?"""
@@ -118,19 +118,13 @@ class DeviceActor:
         """Send a message and wait for its answer, in this thread."""
         if self.state is not _ACTIVE:
             timeout = self._open_within(timeout)
-        # The way of every round trip: as `packed` and `_answer`, without their frames.
-        if not message._call():
-            message = called(message)
-        try:
-            payload = message._packed()
-        except Exception:
-            payload = self.packed(message)
-        found = self.link.ask(self._index, message, payload, timeout, self._output_id)
-        if type(found) is bytes:
-            output: Any = self._output
-            answer = output._load(output, found, 0)
-            answer._answers(message)
-            return answer
+        found = self._ask(message, timeout)
+        if found is None:
+            # It does not fit its layout, or is on its way already.
+            self.packed(message)
+            found = self._ask(called(message), timeout, True)
+        if type(found) is not tuple:
+            return found
         fate, answer = self._fate(message, found)
         if fate == 0:
             return answer
@@ -161,10 +155,13 @@ class DeviceActor:
             return None
         if self.state is not KernelState.ACTIVE:
             return None
-        found = self.link.ask(self._index, message, self.packed(message), _QUICK_SECONDS, self._output_id)
-        if type(found) is bytes:
+        found = self._ask(message, _QUICK_SECONDS, True)
+        if found is None:
+            self.packed(message)
+            return None
+        if type(found) is not tuple:
             self._misses = 0
-            return self._answer(message, found)
+            return found
         fate, answer = self._fate(message, found)
         if fate == 0:
             self._misses = 0
@@ -172,13 +169,6 @@ class DeviceActor:
         self._misses = min(self._misses + 1, 8)
         self._pause = (1 << self._misses) - 1
         return SENT if fate == _UNANSWERED else None
-
-    def _answer(self, message: Any, payload: bytes) -> Any:
-        """The answer of these bytes."""
-        output = self._output
-        answer: Any = output._load(output, payload, 0)  # type: ignore[union-attr]
-        answer._answers(message)
-        return answer
 
     def _fate(self, message: Any, found: tuple[int, Any]) -> tuple[int, Any]:
         """What became of a call that was not just answered, and the answer."""
@@ -254,6 +244,7 @@ class DeviceActor:
             if self._expected:
                 self.link.expect(self._expected)
         self._index = self.place.index
+        self._ask = self.link.caller(self._index, self._output).ask
         self._launched_at = time.monotonic()
         self.state = KernelState.LAUNCHED
         self._tier.enrol(self)

@@ -28,9 +28,6 @@ def check_timeout(timeout: Any) -> float | None:
     """
     if timeout is None:
         return None
-    if type(timeout) is float and 0.0 <= timeout < MOST_SECONDS:
-        # The way of every round trip.
-        return timeout
     if not is_number(timeout):
         raise TypeError(f"timeout must be seconds or None, not {timeout!r} ({type(timeout).__name__})")
     if math.isnan(timeout):

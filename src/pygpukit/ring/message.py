@@ -59,6 +59,8 @@ class Message(MessageBase):
     _layout: ClassVar[Layout | None] = None
     _lazy: ClassVar[dict[str, Callable[[Any, int], Any]]] = {}
     _load: ClassVar[Callable[..., Any]]
+    _fill: ClassVar[Callable[..., None]]
+    _is_raw: ClassVar[bool] = False
     _dump: ClassVar[Callable[..., None]]
     _packed: ClassVar[Callable[..., bytes]]
 
@@ -304,7 +306,9 @@ def message(cls: type[T]) -> type[T]:
     }
     namespace.setdefault("__init__", _make_init(cls.__name__, kinds, defaults))
     if layout is not None:
-        namespace["_load"] = staticmethod(_make_load(layout))
+        namespace["_load"] = staticmethod(_make_load(layout, made=False))
+        namespace["_fill"] = _make_load(layout, made=True)
+        namespace["_is_raw"] = all(field.kind.shape for field in layout.fields)
         namespace["_lazy"] = {field.name: _make_array(field) for field in layout.fields if field.kind.shape}
         namespace["_dump"] = _make_dump(layout, into=True)
         namespace["_packed"] = _make_dump(layout, into=False)
@@ -407,7 +411,8 @@ def _converter(where: str, name: str, kind: Kind) -> Callable[[Any], Any]:
     return convert
 
 
-def _make_load(layout: Layout) -> Any:
+def _make_load(layout: Layout, made: bool) -> Any:
+    """A function that makes a message of a buffer, or a method that fills one that was made."""
     names: dict[str, Any] = {
         "_new": MessageBase.__new__,
         "_unpack": layout.scalars.unpack_from,
@@ -415,12 +420,14 @@ def _make_load(layout: Layout) -> Any:
     }
     scalars = [field for field in layout.fields if not field.kind.shape]
     lines = ["def _load(cls, buffer, offset):", "    self = _new(cls)"]
+    if made:
+        lines = ["def _load(self, buffer, offset):"]
     if scalars:
         lines.append(f"    {''.join(f'self.{field.name}, ' for field in scalars)}= _unpack(buffer, offset)")
     lines += [f"    self.{f.name} = _bf16(self.{f.name})" for f in scalars if f.numpy_type.name == "bfloat16"]
     if len(scalars) < len(layout.fields):
         lines.append("    self._raw = buffer, offset")
-    return _compile("_load", [*lines, "    return self"], names, layout.name)
+    return _compile("_load", lines if made else [*lines, "    return self"], names, layout.name)
 
 
 def _make_array(field: FixedField) -> Callable[[Any, int], Any]:

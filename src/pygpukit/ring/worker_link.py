@@ -14,6 +14,7 @@ import numpy as np
 from pygpukit.errors import ActorFailedError, RingError
 from pygpukit.ring.device_mailbox import deadline_of
 from pygpukit.ring.limits import end_of, left_of
+from pygpukit.ring.post import CALL
 from pygpukit.ring.states import Backpressure
 from pygpukit.ring.tables import ANSWER, BUCKETS, MORE
 from pygpukit.ring.worker_peer import HOST, WorkerPeer
@@ -55,6 +56,30 @@ _FRAME_BYTES = 1 << 20
 
 # How long figures and the status are waited for; a worker that does not say them in time has shown others before.
 _FIGURES_SECONDS = 1.0
+
+
+class WorkerCaller:
+    """Requests to one actor; what `RingCaller` is."""
+
+    def __init__(self, link: WorkerLink, actor: int) -> None:
+        self._link = link
+        self._actor = actor
+
+    def ask(self, message: Any, timeout: float | None, is_marked: bool = False) -> tuple[int, Parts | None] | None:
+        """What became of a message, and the answer or the dead letter; None if it cannot be sent as it is."""
+        if not is_marked and not message._call():
+            return None
+        try:
+            payload = message._packed()
+        except Exception:
+            if not is_marked:
+                message._flags &= ~CALL
+            return None
+        fate, parts = self._link.ask(self._actor, message, payload, timeout)
+        if fate == _ACCEPTED:
+            # The worker has a copy.
+            message._flags &= ~CALL
+        return fate, parts
 
 
 class WorkerLink:
@@ -118,8 +143,12 @@ class WorkerLink:
                     done += room
         return done, fate
 
-    def ask(self, actor: int, message: Any, payload: bytes, timeout: float | None, kind: int) -> Any:
-        """Send a message and wait for the answer: its bytes if it is of this kind, else what became of it and parts."""
+    def caller(self, actor: int, output: Any) -> WorkerCaller:
+        """Calls of one actor."""
+        return WorkerCaller(self, actor)
+
+    def ask(self, actor: int, message: Any, payload: bytes, timeout: float | None) -> tuple[int, Parts | None]:
+        """Send a message and wait for the answer: what became of it, and the answer or the dead letter."""
         number = message.message_id
         until = end_of(timeout)
         slot: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -147,10 +176,7 @@ class WorkerLink:
                 self._calls.pop(number, None)
         if isinstance(found, BaseException):
             raise found
-        header, answer = found
-        if header[1] & _DEAD:
-            return _DIED, found
-        return answer if header[0] == kind else (_ACCEPTED, found)
+        return _DIED if found[0][1] & _DEAD else _ACCEPTED, found
 
     def try_receive(self, actor: int) -> Parts | None:
         """The next message of an actor's output, or None."""

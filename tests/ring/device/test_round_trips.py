@@ -26,6 +26,7 @@ from device_actors import (
 )
 
 import pygpukit as gp
+from pygpukit.errors import MessageError
 from pygpukit.ring import RingKernelRuntime, message, ring_kernel
 
 
@@ -62,6 +63,76 @@ def test_coroutines(dedicated: bool) -> None:
                 await runtime.receive(echo, timeout=0.02)
 
     run(main())
+
+
+@pytest.mark.parametrize("isolation", [None, "process"])
+def test_a_message_that_does_not_fit_can_be_mended(isolation: str | None) -> None:
+    async def main() -> None:
+        echo = make()
+        asked: Any = Item(5, 1, 2)
+        async with RingKernelRuntime(isolation=isolation) as runtime, runtime.kernel_scope(echo):
+            client = runtime.client(echo)
+            asked.value = "two"
+            for _ in range(2):
+                with pytest.raises(MessageError, match=r"Item\(.*'two'.* does not fit its layout"):
+                    await asyncio.to_thread(client.call, asked, 20)
+                with pytest.raises(MessageError, match="does not fit its layout"):
+                    await runtime.send_and_receive(echo, asked, timeout=20)
+            asked = Item(5, 1, 2)
+            asked.value = "two"
+            with pytest.raises(MessageError):
+                await asyncio.to_thread(client.call, asked, 20)
+            asked.value = 3
+            answer = await asyncio.to_thread(client.call, asked, 20)
+            assert (answer.value, answer.correlation_id) == (3, asked.message_id)
+
+    run(main())
+
+
+@message
+class Arrays:
+    """Nothing but arrays."""
+
+    x: gp.int32[3]  # type: ignore[valid-type]
+    y: gp.float64[2, 2]  # type: ignore[valid-type]
+
+
+@message
+class Mixed:
+    """An array and a number of a type that Python does not have."""
+
+    x: gp.int32[3]  # type: ignore[valid-type]
+    weight: gp.bfloat16
+
+
+@pytest.mark.parametrize("isolation", [None, "process"])
+@pytest.mark.parametrize("kind", [Arrays, Mixed])
+def test_answers_are_their_own(kind: Any, isolation: str | None) -> None:
+    rest = {"y": np.arange(4.0).reshape(2, 2)} if kind is Arrays else {"weight": 1.5}
+    copied = "out.y[i % 2][i / 2] = in.y[i % 2][i / 2];" if kind is Arrays else "out.weight = in.weight;"
+
+    def function() -> None: ...
+
+    function.__doc__ = f"""
+    __device__ void handle(const {kind.__name__}& in, {kind.__name__}& out, State& state, Context& ctx) {{
+        for (int i = ctx.lane; i < 4; i += ctx.width) {{
+            if (i < 3) out.x[i] = in.x[i] + 1;
+            {copied}
+        }}
+        ctx.sync();
+        ctx.send(out);
+    }}
+    """
+    ring_kernel(kernel_id="own", input_type=kind, output_type=kind, device="gpu", block_size=32)(function)
+    with RingKernelRuntime(isolation=isolation) as runtime:
+        [client] = start(runtime, "own")
+        asked = [kind(x=np.full(3, n, np.int32), **rest) for n in range(4)]
+        answers = [client.call(one, 20.0) for one in asked]
+        for n, (one, answer) in enumerate(zip(asked, answers, strict=True)):
+            assert type(answer) is kind
+            assert answer.correlation_id == one.message_id
+            assert answer.x.tolist() == 3 * [n + 1]
+            assert (answer.y == rest["y"]).all() if kind is Arrays else answer.weight == 1.5
 
 
 @pytest.mark.parametrize("isolation", [None, "process"])

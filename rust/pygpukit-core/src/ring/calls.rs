@@ -31,6 +31,53 @@ fn is_closed(peer: &Peer) -> bool {
     *sent == peer.most.load(Ordering::Relaxed)
 }
 
+/// A call whose message was sent, or is still to be sent.
+pub struct Begun<'a> {
+    link: &'a Link,
+    peer: &'a Peer,
+    call: Arc<Call>,
+    actor: usize,
+    header: Header,
+    payload: &'a [u8],
+    is_sent: bool,
+}
+
+impl Begun<'_> {
+    /// Wait for the answer, and before that for room.
+    pub fn finish(self, timeout: Option<Duration>, check: Check<'_>) -> Result<(Sent, Option<Message>)> {
+        let fate = |reply: &Message| if reply.header.flags & DEAD != 0 { Sent::Died } else { Sent::Accepted };
+        let outcome = self.answer(timeout, check);
+        match outcome {
+            Ok((_, Some(reply))) => Ok((fate(&reply), Some(reply))),
+            _ => {
+                self.link.calls.lock().remove(&self.header.id);
+                // It may have come in the moment of giving up.
+                let late = self.call.reply.lock().take();
+                late.map_or(outcome, |reply| Ok((fate(&reply), Some(reply))))
+            }
+        }
+    }
+
+    fn answer(&self, timeout: Option<Duration>, check: Check<'_>) -> Result<(Sent, Option<Message>)> {
+        if !self.is_sent {
+            let (sent, fate) = self.link.send(self.actor, 1, timeout, check, |_| (self.header, self.payload))?;
+            if sent == 0 {
+                return Ok((fate, None));
+            }
+        }
+        let get = || self.call.done.load(Ordering::Acquire).then(|| self.call.reply.lock().take()).flatten();
+        Ok((Sent::Unanswered, self.link.wait(Some(self.peer), false, timeout, check, get)?))
+    }
+}
+
+impl Drop for Begun<'_> {
+    fn drop(&mut self) {
+        if !self.call.done.load(Ordering::Acquire) {
+            self.link.calls.lock().remove(&self.header.id);
+        }
+    }
+}
+
 impl Link {
     /// Send messages to one actor; `message` gives each one's header and payload. Returns how many were accepted, and
     /// what became of the next.
@@ -150,33 +197,21 @@ impl Link {
         timeout: Option<Duration>,
         check: Check<'_>,
     ) -> Result<(Sent, Option<Message>)> {
+        self.begin(actor, header, payload)?.finish(timeout, check)
+    }
+
+    /// The first part of a call: send the message if there is room for it now.
+    pub fn begin<'a>(&'a self, actor: usize, header: Header, payload: &'a [u8]) -> Result<Begun<'a>> {
+        self.check_failure()?;
         let peer = self.peer(actor)?;
         let call = Arc::new(Call::default());
         match self.calls.lock().entry(header.id) {
             Entry::Vacant(entry) => _ = entry.insert(call.clone()),
             Entry::Occupied(_) => return Err(Error::Value(format!("message {} is on its way already", header.id))),
         }
-        let outcome = match self.send(actor, 1, timeout, check, |_| (header, payload)) {
-            Ok((1, _)) => self
-                .wait(Some(peer), false, timeout, check, || {
-                    call.done.load(Ordering::Acquire).then(|| call.reply.lock().take()).flatten()
-                })
-                .map(|reply| match &reply {
-                    Some(letter) if letter.header.flags & DEAD != 0 => (Sent::Died, reply),
-                    Some(_) => (Sent::Accepted, reply),
-                    None => (Sent::Unanswered, None),
-                }),
-            Ok((_, fate)) => Ok((fate, None)),
-            Err(error) => Err(error),
-        };
-        if !matches!(outcome, Ok((_, Some(_)))) {
-            self.calls.lock().remove(&header.id);
-            // It may have come in the moment of giving up.
-            if let Some(late) = call.reply.lock().take() {
-                return Ok((if late.header.flags & DEAD != 0 { Sent::Died } else { Sent::Accepted }, Some(late)));
-            }
-        }
-        outcome
+        let is_sent = self.put(peer, 1, |_| (header, payload)) == 1;
+        self.stir_for_loops();
+        Ok(Begun { link: self, peer, call, actor, header, payload, is_sent })
     }
 
     /// The next message of an actor's output.
