@@ -166,12 +166,30 @@ impl Slots {
         }
         let header = Header::from_words(words);
         let count = (header.bytes as usize / 4).min(self.words - HEADER_WORDS);
-        let mut payload = SmallVec::with_capacity(4 * count);
-        for cell in &slot[HEADER_WORDS..HEADER_WORDS + count] {
+        let mut payload = SmallVec::from_elem(0, 4 * count);
+        for (bytes, cell) in payload.chunks_exact_mut(4).zip(&slot[HEADER_WORDS..]) {
             // The header may be faster than the rest, by a moment: then there is no message yet.
-            payload.extend_from_slice(&get(cell)?.to_le_bytes());
+            bytes.copy_from_slice(&get(cell)?.to_le_bytes());
         }
         Some(Message { header, payload })
+    }
+}
+
+/// How far a ring was written, and how far its reader was when that was last looked at: who writes seldom needs to know,
+/// and the word comes from the other side of the bus.
+#[derive(Debug)]
+struct Written {
+    at: u64,
+    seen: u64,
+}
+
+impl Written {
+    /// How many of so many there is room for in a ring of this size.
+    fn room(&mut self, size: u64, count: u64, head: &Word) -> u64 {
+        if count > size - (self.at - self.seen) {
+            self.seen = head.load();
+        }
+        count.min(size - (self.at - self.seen))
     }
 }
 
@@ -180,23 +198,23 @@ impl Slots {
 pub struct Inlet {
     head: Word,
     slots: Slots,
-    written: Mutex<u64>,
+    written: Mutex<Written>,
 }
 
 impl Inlet {
     pub fn new(head: Word, slots: Slots) -> Inlet {
-        Inlet { head, slots, written: Mutex::new(0) }
+        Inlet { head, slots, written: Mutex::new(Written { at: 0, seen: 0 }) }
     }
 
     /// Write as many of these as there is room for. `message` gives each one.
     pub fn push<'a>(&self, count: u64, message: &dyn Fn(u64) -> (Header, &'a [u8])) -> u64 {
         let mut written = self.written.lock();
-        let count = count.min(self.slots.count() - (*written - self.head.load()));
+        let count = written.room(self.slots.count(), count, &self.head);
         for index in 0..count {
             let (header, payload) = message(index);
-            self.slots.write(*written + index, &header, payload);
+            self.slots.write(written.at + index, &header, payload);
         }
-        *written += count;
+        written.at += count;
         count
     }
 }
@@ -281,23 +299,23 @@ pub struct BulkInlet {
     tail: Word,
     head: Word,
     rows: Rows,
-    written: Mutex<u64>,
+    written: Mutex<Written>,
 }
 
 impl BulkInlet {
     pub fn new(tail: Word, head: Word, rows: Rows) -> BulkInlet {
-        BulkInlet { tail, head, rows, written: Mutex::new(0) }
+        BulkInlet { tail, head, rows, written: Mutex::new(Written { at: 0, seen: 0 }) }
     }
 
     /// Write as many of these as there is room for, and publish them together.
     #[inline]
     pub fn push<'a>(&self, count: u64, message: impl Fn(u64) -> (Header, &'a [u8])) -> u64 {
         let mut written = self.written.lock();
-        let count = count.min(self.rows.mask + 1 - (*written - self.head.load()));
+        let count = written.room(self.rows.mask + 1, count, &self.head);
         for index in 0..count {
             let (header, payload) = message(index);
             let bytes = payload.len().min(self.rows.stride - HEADER);
-            let row = self.rows.at(*written + index);
+            let row = self.rows.at(written.at + index);
             // SAFETY: inside of the row, which is ours until it is published.
             unsafe {
                 row.cast::<Header>().write(Header { bytes: bytes as u32, ..header });
@@ -305,8 +323,8 @@ impl BulkInlet {
             }
         }
         if count > 0 {
-            *written += count;
-            self.tail.store(*written);
+            written.at += count;
+            self.tail.store(written.at);
         }
         count
     }
