@@ -85,7 +85,8 @@ fn what_comes_back_goes_to_those_it_is_for() {
 #[test]
 fn a_call_that_was_begun_and_given_up_is_forgotten() {
     let _alone = alone();
-    let (link, _fake) = pair(1, 4, Full::Block);
+    let (link, fake) = pair(0, 4, Full::Block);
+    fake.add_own(&link, 0, Full::Block);
     let payload = [ANSWERED, 1, 0, 0, 0, 0, 0, 0];
     let begun = link.begin(0, header(0, 10, CALL), &payload).unwrap();
     assert!(link.begin(0, header(0, 10, CALL), &payload).is_err());
@@ -100,23 +101,59 @@ fn a_call_that_was_begun_and_given_up_is_forgotten() {
         answers.len() == 2
     });
     assert!(answers.iter().all(|answer| answer.header.correlation == 10));
+    assert_eq!(call(&link, 0, 11, ANSWERED).unwrap().1.unwrap().header.correlation, 11);
     close(&link);
 }
 
 #[test]
 fn a_call_that_finds_no_room_is_sent_when_it_is_finished() {
     let _alone = alone();
-    let (link, _fake) = pair(1, 1, Full::Block);
-    let payload = [TOLD, 0, 0, 0, 0, 0, 0, 0];
-    while link.send(0, 1, Some(Duration::ZERO), &mut ok, |_| (header(0, 1, 0), &payload)).unwrap().0 == 1 {}
-    let payload = [ANSWERED, 1, 0, 0, 0, 0, 0, 0];
-    let begun = link.begin(0, header(0, 10, CALL), &payload).unwrap();
-    let soon = Some(Duration::from_millis(1));
-    assert_eq!(begun.finish(soon, &mut ok).unwrap().0, Sent::TimedOut);
-    let begun = link.begin(0, header(0, 10, CALL), &payload).unwrap();
+    for own in [false, true] {
+        let (link, fake) = pair(0, 4, Full::Block);
+        if own {
+            fake.add_own(&link, 0, Full::Block);
+        } else {
+            fake.add(&link, 0, 1, Full::Block);
+        }
+        let payload = [TOLD, 0, 0, 0, 0, 0, 0, 0];
+        while link.send(0, 1, Some(Duration::ZERO), &mut ok, |_| (header(0, 1, 0), &payload)).unwrap().0 == 1 {}
+        let payload = [ANSWERED, 1, 0, 0, 0, 0, 0, 0];
+        let begun = link.begin(0, header(0, 10, CALL), &payload).unwrap();
+        let soon = Some(Duration::from_millis(1));
+        assert_eq!(begun.finish(soon, &mut ok).unwrap().0, Sent::TimedOut);
+        let begun = link.begin(0, header(0, 10, CALL), &payload).unwrap();
+        link.up().unwrap();
+        let (sent, reply) = begun.finish(Some(LONG), &mut ok).unwrap();
+        assert_eq!((sent, reply.unwrap().header.correlation), (Sent::Accepted, 10));
+        close(&link);
+    }
+}
+
+#[test]
+fn threads_that_call_and_send_at_once_get_what_is_theirs() {
+    let _alone = alone();
+    let (link, fake) = pair(0, 4, Full::Block);
+    fake.add_own(&link, 0, Full::Block);
     link.up().unwrap();
-    let (sent, reply) = begun.finish(Some(LONG), &mut ok).unwrap();
-    assert_eq!((sent, reply.unwrap().header.correlation), (Sent::Accepted, 10));
+    std::thread::scope(|scope| {
+        for thread in 0..3 {
+            let link = &link;
+            scope.spawn(move || {
+                for id in 0..200 {
+                    let id = 1000 * (thread + 1) + id;
+                    let (sent, reply) = call(link, 0, id, ANSWERED).unwrap();
+                    assert_eq!((sent, reply.unwrap().header.correlation), (Sent::Accepted, id));
+                }
+            });
+        }
+        let payload = [TOLD, 0, 0, 0, 0, 0, 0, 0];
+        let all = link.send(0, 200, Some(LONG), &mut ok, |index| (header(0, 1 + index, 0), &payload)).unwrap();
+        assert_eq!(all, (200, Sent::Accepted));
+        for id in 1..=200 {
+            assert_eq!(link.receive(0, Some(LONG), &mut ok).unwrap().unwrap().header.correlation, id);
+        }
+    });
+    assert_eq!(fake.taken(0), 800);
     close(&link);
 }
 

@@ -411,7 +411,7 @@ class DeviceActor:
         """It runs in the process that this one was forked from."""
         self.state, self.error = KernelState.FAILED, error
         # What they lead to is the other process's, and the same memory.
-        for name in ("link", "place"):
+        for name in ("link", "place", "_ask"):
             self.__dict__.pop(name, None)
 
     def _end(self, state: KernelState) -> None:

@@ -154,7 +154,16 @@ impl Link {
     }
 
     fn put<'a>(&self, peer: &Peer, count: u64, message: impl Fn(u64) -> (Header, &'a [u8])) -> u64 {
-        let mut sent = peer.sent.lock();
+        self.put_next(peer, &mut peer.sent.lock(), count, message)
+    }
+
+    fn put_next<'a>(
+        &self,
+        peer: &Peer,
+        sent: &mut u64,
+        count: u64,
+        message: impl Fn(u64) -> (Header, &'a [u8]),
+    ) -> u64 {
         let first = *sent;
         let count = count.min(peer.most.load(Ordering::Relaxed) - first);
         let stamped = |index, is_due| {
@@ -200,7 +209,7 @@ impl Link {
         self.begin(actor, header, payload)?.finish(timeout, check)
     }
 
-    /// The first part of a call: send the message if there is room for it now.
+    /// The first part of a call, which waits for nobody: send the message if that can be done now.
     pub fn begin<'a>(&'a self, actor: usize, header: Header, payload: &'a [u8]) -> Result<Begun<'a>> {
         self.check_failure()?;
         let peer = self.peer(actor)?;
@@ -209,7 +218,12 @@ impl Link {
             Entry::Vacant(entry) => _ = entry.insert(call.clone()),
             Entry::Occupied(_) => return Err(Error::Value(format!("message {} is on its way already", header.id))),
         }
-        let is_sent = self.put(peer, 1, |_| (header, payload)) == 1;
+        // What all actors share may be in use for longer.
+        let is_sent = !matches!(peer.way, Way::Shared)
+            && peer
+                .sent
+                .try_lock()
+                .is_some_and(|mut sent| self.put_next(peer, &mut sent, 1, |_| (header, payload)) == 1);
         self.stir_for_loops();
         Ok(Begun { link: self, peer, call, actor, header, payload, is_sent })
     }

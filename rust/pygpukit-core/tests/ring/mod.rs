@@ -51,6 +51,14 @@ impl Shared {
         // SAFETY: as above; there are that many words.
         unsafe { Slots::new(self.at(index), SLOTS, SLOT) }
     }
+
+    fn inlet(&self, head: usize, index: usize) -> Inlet {
+        Inlet::new(self.word(head), self.slots(index))
+    }
+
+    fn outlet(&self, head: usize, index: usize) -> Outlet {
+        Outlet::new(self.word(head), self.slots(index))
+    }
 }
 
 const TAIL: usize = 0;
@@ -68,11 +76,16 @@ const SEEN_AT: usize = OUT + SLOTS as usize * SLOT;
 const TAKEN: usize = SEEN_AT + ACTORS * SEEN;
 const ALARMS: usize = TAKEN + ACTORS;
 const ALARM_WORDS: usize = 4;
+const OWN_IN_HEAD: usize = ALARMS + ALARM_WORDS;
+const OWN_OUT_HEAD: usize = OWN_IN_HEAD + 1;
+const OWN_IN: usize = OWN_OUT_HEAD + 1;
+const OWN_OUT: usize = OWN_IN + SLOTS as usize * SLOT;
 
 /// What the thread has in its memory between two launches.
 struct Warden {
-    asked: Outlet,
-    told: Inlet,
+    /// The common rings, and those of the actor that has its own.
+    asked: [Outlet; 2],
+    told: [Inlet; 2],
     orders_taken: u64,
     next_id: u64,
 }
@@ -127,8 +140,7 @@ impl Program for FakeProgram {
 /// A link with that many actors without rings of their own, and its device.
 pub fn pair(actors: usize, room: u64, full: Full) -> (Arc<Link>, Arc<Fake>) {
     let shared = Shared::new();
-    let common =
-        (Inlet::new(shared.word(IN_HEAD), shared.slots(IN)), Outlet::new(shared.word(OUT_HEAD), shared.slots(OUT)));
+    let common = (shared.inlet(IN_HEAD, IN), shared.outlet(OUT_HEAD, OUT));
     // SAFETY: the fake lives as long as its program, which the link keeps.
     let orders = unsafe { Orders::new(shared.word(TAIL), shared.word(HEAD), shared.at(ORDER_SLOTS), ORDERS) };
     let words = Words {
@@ -141,8 +153,8 @@ pub fn pair(actors: usize, room: u64, full: Full) -> (Arc<Link>, Arc<Fake>) {
     };
     let link = Arc::new(Link::new(common, orders, words));
     let warden = Warden {
-        asked: Outlet::new(shared.word(IN_HEAD), shared.slots(IN)),
-        told: Inlet::new(shared.word(OUT_HEAD), shared.slots(OUT)),
+        asked: [shared.outlet(IN_HEAD, IN), shared.outlet(OWN_IN_HEAD, OWN_IN)],
+        told: [shared.inlet(OUT_HEAD, OUT), shared.inlet(OWN_OUT_HEAD, OWN_OUT)],
         orders_taken: 0,
         next_id: 1 << 40,
     };
@@ -170,9 +182,19 @@ pub fn pair(actors: usize, room: u64, full: Full) -> (Arc<Link>, Arc<Fake>) {
 
 impl Fake {
     pub fn add(&self, link: &Link, actor: usize, room: u64, full: Full) {
+        self.add_with(link, actor, Way::Shared, room, full);
+    }
+
+    /// One that has rings of its own; there are such for one.
+    pub fn add_own(&self, link: &Link, actor: usize, full: Full) {
+        let way = Way::Own(self.shared.inlet(OWN_IN_HEAD, OWN_IN), self.shared.outlet(OWN_OUT_HEAD, OWN_OUT));
+        self.add_with(link, actor, way, SLOTS, full);
+    }
+
+    fn add_with(&self, link: &Link, actor: usize, way: Way, room: u64, full: Full) {
         // SAFETY: as for the rest.
         let seen = unsafe { Seen::new(self.shared.at(SEEN_AT + actor * SEEN)) };
-        let peer = Peer::new(seen, self.shared.word(TAKEN + actor), Way::Shared, room, full, 8, 7);
+        let peer = Peer::new(seen, self.shared.word(TAKEN + actor), way, room, full, 8, 7);
         assert_eq!(link.add(peer).unwrap(), actor);
     }
 
@@ -231,10 +253,12 @@ impl Fake {
                 }
             }
             if !self.idle.load(Ordering::Acquire) {
-                let mut asked = Vec::new();
-                warden.asked.drain(|message| asked.push(message));
-                for message in asked {
-                    self.handle(warden, message);
+                for ring in 0..2 {
+                    let mut asked = Vec::new();
+                    warden.asked[ring].drain(|message| asked.push(message));
+                    for message in asked {
+                        self.handle(warden, ring, message);
+                    }
                 }
             }
             std::thread::sleep(Duration::from_micros(20));
@@ -261,7 +285,7 @@ impl Fake {
         (verb == LEAVE || verb == TRAP).then_some(verb)
     }
 
-    fn handle(&self, warden: &mut Warden, message: Message) {
+    fn handle(&self, warden: &mut Warden, ring: usize, message: Message) {
         let asked = message.header;
         self.headers.lock().unwrap().push(asked);
         self.seen(u64::from(asked.destination), 3).add(1);
@@ -282,7 +306,7 @@ impl Fake {
             BEGUN => Header { flags: told.flags | MORE, ..told },
             _ => told,
         };
-        while warden.told.push(1, &|_| (header, &message.payload)) == 0 {
+        while warden.told[ring].push(1, &|_| (header, &message.payload)) == 0 {
             std::thread::yield_now();
         }
     }
