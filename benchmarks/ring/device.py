@@ -64,6 +64,18 @@ __device__ void handle_batch(const Batch& batch, State& state, Context& ctx) {
     if (ctx.lane == 0) state.count += batch.size;
 }
 """
+# What is below every round trip: a word that a kernel waits for, and another one that it writes.
+WORD = """
+extern "C" __global__ void word(unsigned long long at, unsigned long long n) {
+    volatile unsigned long long *in = (volatile unsigned long long*)at, *out = in + 32;
+    const long long end = clock64() + 8000000000ll;
+    for (unsigned long long i = 1; i <= n; i++) {
+        while (*in != i)
+            if (clock64() > end) return;
+        *out = i;
+    }
+}
+"""
 
 
 @message
@@ -105,6 +117,27 @@ def trips(call: Callable[[Any, float], Any], n: int) -> list[float]:
     return times
 
 
+def words(n: int) -> list[float]:
+    """Microseconds from a word that this thread writes to the one that a kernel writes then."""
+    memory = gp.empty_pinned(64, "uint64")
+    memory[:] = 0
+    view = memoryview(memory)
+    stream = gp.Stream()
+    gp.jit(WORD)(memory.ctypes.data, n, grid=(1,), block=(1,), stream=stream)
+    times = []
+    for i in range(1, n + 1):
+        began = time.perf_counter_ns()
+        view[0] = i
+        for _ in range(10_000_000):
+            if view[32] == i:
+                break
+        else:
+            raise TimeoutError(f"word {i} of {n} did not come back")
+        times.append((time.perf_counter_ns() - began) / 1e3)
+    stream.synchronize()
+    return times[n // 10 :]
+
+
 @contextmanager
 def busy_operators() -> Iterator[None]:
     """Somebody multiplies matrices all the time."""
@@ -137,6 +170,8 @@ class Bench:
 
     def trip(self) -> None:
         """Request to reply, sync, alone and beside operators."""
+        has_floor = gp.current_device().kind == "cuda"
+        floor = [words(self.n) for _ in range(ROUNDS)] if has_floor else []
         with RingKernelRuntime() as runtime:
             client = runtime.client("echo")
             alone, beside = [], []
@@ -145,6 +180,11 @@ class Bench:
                 alone.append(trips(client.call, self.n))
                 with busy_operators():
                     beside.append(trips(client.call, self.n))
+        if has_floor:
+            floor += [words(self.n) for _ in range(ROUNDS)]
+            ours, bare = (percentiles([one for times in rounds for one in times]) for rounds in (alone, floor))
+            what = "request to reply, sync, alone, p50, against a word and back from Python (floor)"
+            self.report.add(what, ours["p50"], bare["p50"], "us", 1.0, **{f"word_{k}": v for k, v in bare.items()})
         self._trip("alone", alone, 6.0, 12.0)
         self._trip("beside operators", beside, 8.0, 30.0)
 
