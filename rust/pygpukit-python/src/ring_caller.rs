@@ -1,6 +1,8 @@
 //! `RingCaller`: requests to one actor of a device and its answers. The way of every round trip, so what can be done while
 //! the device is at work is done then.
 
+use std::time::Instant;
+
 use pygpukit_core::ring::mapped::Header;
 use pygpukit_core::ring::peer::Sent;
 use pygpukit_core::ring::queue::NEVER;
@@ -20,6 +22,8 @@ pub struct RingCaller {
     actor: usize,
     /// What is the same of all requests.
     header: Header,
+    /// Of a request.
+    bytes: usize,
     output: Option<Output>,
 }
 
@@ -42,15 +46,17 @@ impl RingCaller {
             let (kind, is_raw) = (class.getattr("type_id")?.extract()?, class.getattr("_is_raw")?.extract()?);
             Ok(Output { class: class.unbind(), kind, is_raw })
         };
-        Ok(RingCaller { link, actor, header, output: output.map(known).transpose()? })
+        let bytes = link.get().link.peer(actor).py()?.bytes;
+        Ok(RingCaller { link, actor, header, bytes, output: output.map(known).transpose()? })
     }
 }
 
 #[pymethods]
 impl RingCaller {
     /// Send a message for a call and wait for the answer. If that is not of the class that was said: what became of the
-    /// message, as `RingLink.send`, 4 if it came back as a dead letter, or 5 if the answer has not come; and the answer or
-    /// the letter. None if the message does not fit its layout, or was sent before, unless it is marked as a call already.
+    /// message, as `RingLink.send`, 4 if it came back as a dead letter, 5 if the answer has not come, or 6 if none will; and
+    /// the answer or the letter. None if the message does not fit its layout. It has a number of its own already if it is
+    /// marked as a call.
     #[pyo3(signature = (message, timeout, is_marked = false))]
     fn ask<'py>(
         &self,
@@ -60,41 +66,44 @@ impl RingCaller {
         is_marked: bool,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let request = message.get();
-        if !is_marked && !request.mark() {
-            return Ok(None);
-        }
-        let payload = match message.call_method0(intern!(py, "_packed")) {
-            Ok(payload) => payload.cast_into::<PyBytes>()?,
-            Err(error) => {
-                if !is_marked {
-                    request.unmark();
-                }
-                return if error.is_instance_of::<PyException>(py) { Ok(None) } else { Err(error) };
-            }
-        };
         let link = self.link.get();
-        let timeout = seconds(timeout)?;
+        let payload = match message.call_method0(intern!(py, "_packed")) {
+            Ok(payload) => payload.cast_into::<PyBytes>().ok(),
+            Err(error) if error.is_instance_of::<PyException>(py) => None,
+            Err(error) => return Err(error),
+        };
+        let Some(payload) = payload.filter(|payload| payload.as_bytes().len() == self.bytes) else { return Ok(None) };
+        let mut timeout = seconds(timeout)?;
         let deadline = match request.deadline_ns() {
             NEVER => 0,
-            deadline => detached(py, || link.link.to_device(deadline, timeout, &mut check_signals))?,
+            deadline => {
+                let began = Instant::now();
+                let deadline = detached(py, || link.link.to_device(deadline, timeout, &mut check_signals))?;
+                timeout = timeout.map(|limit| limit.saturating_sub(began.elapsed()));
+                deadline
+            }
         };
-        let (id, priority, correlation) = (request.id(), request.priority(), request.correlation());
+        let id = if is_marked { request.id() } else { request.number_for_call() };
+        let (priority, correlation) = (request.priority(), request.correlation());
         let header = Header { id, priority, correlation, deadline, ..self.header };
         let begun = link.link.begin(self.actor, header, payload.as_bytes()).py()?;
         let answer = self.output.as_ref().map(|output| MessageBase::blank(output.class.bind(py))).transpose();
-        let (sent, reply) = detached(py, || begun.finish(timeout, &mut check_signals))?;
-        if let (Sent::Accepted, Some(reply), Some(output)) = (sent, &reply, &self.output)
-            && reply.header.kind == output.kind
-            && let Some(answer) = answer?
-        {
-            let bytes = PyBytes::new(py, &reply.payload);
-            if output.is_raw {
-                answer.setattr(intern!(py, "_raw"), (bytes, 0))?;
-            } else {
-                answer.call_method1(intern!(py, "_fill"), (bytes, 0))?;
+        let (sent, mut reply) = detached(py, || begun.finish(timeout, &mut check_signals))?;
+        if let (Sent::Accepted, Some(reply)) = (sent, &mut reply) {
+            if let Some(output) = &self.output
+                && reply.header.kind == output.kind
+                && let Some(answer) = answer?
+            {
+                let bytes = PyBytes::new(py, &reply.payload);
+                if output.is_raw {
+                    answer.setattr(intern!(py, "_raw"), (bytes, 0))?;
+                } else {
+                    answer.call_method1(intern!(py, "_fill"), (bytes, 0))?;
+                }
+                answer.get().came(reply.header.id, reply.header.priority, request);
+                return Ok(Some(answer.into_any()));
             }
-            answer.get().ends(request);
-            return Ok(Some(answer.into_any()));
+            reply.header.correlation = request.id();
         }
         let parts = reply.map(|message| link.parts(py, &message));
         Ok(Some((fate(sent), parts).into_pyobject(py)?.into_any()))

@@ -390,6 +390,11 @@ impl RingLink {
         RingCaller::new(slf.unbind(), actor, header, output)
     }
 
+    /// Whoever waits for an answer of an actor is told that it has ended.
+    fn end_calls(&self, py: Python<'_>, actor: usize) -> PyResult<()> {
+        detached(py, || self.link.end_calls(actor))
+    }
+
     /// Answers that no thread waits for, since the last look.
     fn take_answers<'py>(&self, py: Python<'py>) -> Vec<Parts<'py>> {
         self.all_parts(py, &self.link.take_answers())

@@ -42,7 +42,8 @@ fn next_ids(count: u64) -> u64 {
     NEXT.get_or_init(start).fetch_add(count, Ordering::Relaxed)
 }
 
-/// In the flags, and nobody else's: it was sent without a call, and whoever gets it has this very object.
+/// In the flags, and nobody else's: it was sent without a call, and whoever gets it has this very object; or its number
+/// was given to it, and may be that of another message.
 const SENT: u16 = 1 << 15;
 
 /// Header of a message; the classes that ``message`` makes inherit it.
@@ -97,15 +98,16 @@ impl MessageBase {
         self.flags.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_ok()
     }
 
-    /// It may be used for a call again.
-    pub fn unmark(&self) {
-        self.flags.fetch_and(!CALL, Ordering::Relaxed);
+    /// The number for a call: this message's own, unless that was used already, or may be that of another message.
+    pub fn number_for_call(&self) -> u64 {
+        if self.mark() { self.id() } else { next_id() }
     }
 
-    /// This is the answer of a device to another message, which may be used for a call again: the device has a copy.
-    pub fn ends(&self, request: &MessageBase) {
+    /// This came from a device, with this number, as the answer to another message.
+    pub fn came(&self, id: u64, priority: u8, request: &MessageBase) {
+        self.set_message_id(id);
+        self.priority.store(priority, Ordering::Relaxed);
         self.correlation.store(request.id(), Ordering::Relaxed);
-        request.unmark();
     }
 
     /// A message of this class without values.
@@ -151,6 +153,7 @@ impl MessageBase {
     #[setter]
     fn set_message_id(&self, id: u64) {
         self.id.store(id, Ordering::Relaxed);
+        self.flags.fetch_or(SENT, Ordering::Relaxed);
     }
 
     /// Number of the message this one answers; 0 when it answers none.
@@ -244,7 +247,8 @@ impl MessageBase {
 
     #[setter(_flags)]
     fn set_flags(&self, flags: u16) {
-        self.flags.store(flags & !SENT, Ordering::Relaxed);
+        let kept = self.flags.load(Ordering::Relaxed) & SENT;
+        self.flags.store(flags & !SENT | kept, Ordering::Relaxed);
     }
 
     /// Make another message the answer to this one, and return it.

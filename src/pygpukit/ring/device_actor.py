@@ -24,7 +24,7 @@ from pygpukit.ring.post import Post
 from pygpukit.ring.states import KernelState
 from pygpukit.ring.tables import BUCKETS, MODES, REASONS
 from pygpukit.ring.telemetry import KernelTelemetry, Latency
-from pygpukit.ring.waiting import FULL, called, in_turn
+from pygpukit.ring.waiting import FULL, in_turn
 from pygpukit.ring.worker_ring import WorkerRing
 
 __all__ = ["DeviceActor"]
@@ -96,9 +96,14 @@ class DeviceActor:
         """A message's bytes."""
         try:
             packed: bytes = message._packed()
-            return packed
         except (struct.error, TypeError, ValueError, OverflowError, AttributeError) as error:
             raise MessageError(f"{message!r} does not fit its layout: {error}") from error
+        if type(packed) is not bytes or len(packed) != message.dtype.itemsize:
+            size = message.dtype.itemsize
+            raise MessageError(
+                f"{message!r} does not fit its layout: its fields gave {packed[:100]!r}, not {size} bytes"
+            )
+        return packed
 
     def loaded(self, parts: Any) -> Any:
         """A message from what the link gives."""
@@ -120,9 +125,8 @@ class DeviceActor:
             timeout = self._open_within(timeout)
         found = self._ask(message, timeout)
         if found is None:
-            # It does not fit its layout, or is on its way already.
             self.packed(message)
-            found = self._ask(called(message), timeout, True)
+            raise MessageError(f"{message!r} was changed while it was being sent")
         if type(found) is not tuple:
             return found
         fate, answer = self._fate(message, found)
@@ -419,6 +423,7 @@ class DeviceActor:
         self._ended_at = time.monotonic()
         if hasattr(self, "place"):
             self.link.close(self.place.index)
+            self.link.end_calls(self.place.index)
             self.ring.retire(self.place)
         self.outbox.wake()
         self.post.fail_calls(self.kernel.kernel_id, ended_error(self))

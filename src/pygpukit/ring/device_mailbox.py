@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from pygpukit.errors import RingError
+from pygpukit.errors import DeviceError, RingError
 from pygpukit.ring.limits import end_of, left_of, part_of
 from pygpukit.ring.states import KernelState
 from pygpukit.ring.waiting import ACCEPTED, CLOSED, DROPPED, FULL, REJECTED
@@ -194,10 +194,21 @@ class DeviceOutbox:
             left = part_of(until, 0.05)
             if not self.is_there:
                 time.sleep(min(left, _LAUNCH_SECONDS))
-            elif (parts := actor.link.receive(actor.place.index, left)) is not None:
+            elif (parts := self.receive(left)) is not None:
                 return actor.loaded(parts)
             if self.is_finished or left_of(until) == 0.0:
                 return None
+
+    def receive(self, timeout: float) -> Any:
+        """Wait for the next message's parts."""
+        actor = self._actor
+        try:
+            return actor.link.receive(actor.place.index, timeout)
+        except DeviceError:
+            # Of a ring that was closed meanwhile no more comes.
+            if not self.is_finished:
+                raise
+            return None
 
     def get_many(self, n: int, timeout: float | None = 0.0) -> list[Any]:
         """Up to `n` messages."""

@@ -179,7 +179,9 @@ class Message(MessageBase):
         return _made, (type(self), {name: getattr(self, name) for name in self._kinds} | header)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in self._kinds)})"
+        values = ((name, getattr(self, name, _MISSING)) for name in self._kinds)
+        shown = (f"{name}={'<none>' if value is _MISSING else repr(value)}" for name, value in values)
+        return f"{type(self).__name__}({', '.join(shown)})"
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):

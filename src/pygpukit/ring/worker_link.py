@@ -66,19 +66,18 @@ class WorkerCaller:
         self._actor = actor
 
     def ask(self, message: Any, timeout: float | None, is_marked: bool = False) -> tuple[int, Parts | None] | None:
-        """What became of a message, and the answer or the dead letter; None if it cannot be sent as it is."""
-        if not is_marked and not message._call():
-            return None
+        """What became of a message, and the answer or the dead letter; None if it does not fit its layout."""
         try:
             payload = message._packed()
         except Exception:
-            if not is_marked:
-                message._flags &= ~CALL
             return None
-        fate, parts = self._link.ask(self._actor, message, payload, timeout)
-        if fate == _ACCEPTED:
-            # The worker has a copy.
-            message._flags &= ~CALL
+        if type(payload) is not bytes or len(payload) != message.dtype.itemsize:
+            return None
+        number = message.message_id if is_marked or message._call() else message._new_ids(1)
+        fate, parts = self._link.ask(self._actor, message, number, payload, timeout)
+        if fate == _ACCEPTED and parts is not None:
+            header, answer = parts
+            parts = ((*header[:5], message.message_id, *header[6:]), answer)
         return fate, parts
 
 
@@ -95,7 +94,8 @@ class WorkerLink:
         """The worker, when it runs and has all actors."""
         self.losses: list[Loss] = []
         self._changed = threading.Condition(self.lock)
-        self._calls: dict[int, queue.SimpleQueue[Any]] = {}
+        # By number: the actor, and where its answer goes.
+        self._calls: dict[int, tuple[int, queue.SimpleQueue[Any]]] = {}
         self._answers: list[Parts] = []
         self._letters: list[Parts] = []
         self._signal = -1
@@ -147,36 +147,66 @@ class WorkerLink:
         """Calls of one actor."""
         return WorkerCaller(self, actor)
 
-    def ask(self, actor: int, message: Any, payload: bytes, timeout: float | None) -> tuple[int, Parts | None]:
-        """Send a message and wait for the answer: what became of it, and the answer or the dead letter."""
-        number = message.message_id
+    def ask(
+        self, actor: int, message: Any, number: int, payload: bytes, timeout: float | None
+    ) -> tuple[int, Parts | None]:
+        """Send a message under this number and wait: what became of it, and the answer or the dead letter."""
         until = end_of(timeout)
         slot: queue.SimpleQueue[Any] = queue.SimpleQueue()
         with self.lock:
             if number in self._calls:
                 raise RingError(f"message {number} is on its way already")
-            self._calls[number] = slot
+            self._calls[number] = actor, slot
         try:
             priority, correlation = message.priority, message.correlation_id
             deadline = deadline_of(message)
-            fate = self.send(actor, payload, number, message._flags, priority, correlation, deadline, timeout)
+            fate = self.send(actor, payload, number, CALL, priority, correlation, deadline, timeout)
             if fate:
                 return fate, None
             found = slot.get(timeout=left_of(until))
         except queue.Empty:
-            with self.lock:
-                self._calls.pop(number, None)
-            try:
-                # It may have come in the moment of giving up.
-                found = slot.get_nowait()
-            except queue.Empty:
-                return _UNANSWERED, None
+            found = self._forget_call(number, slot)
+        except BaseException:
+            found = self._forget_call(number, slot)
+            if isinstance(found, tuple):
+                self._put_back(found)
+            raise
         finally:
             with self.lock:
                 self._calls.pop(number, None)
         if isinstance(found, BaseException):
             raise found
+        if isinstance(found, int):
+            return found, None
         return _DIED if found[0][1] & _DEAD else _ACCEPTED, found
+
+    def _forget_call(self, number: int, slot: queue.SimpleQueue[Any]) -> Any:
+        """Nobody waits for a call any more; what ended it in the moment of giving up, if something did."""
+        with self.lock:
+            self._calls.pop(number, None)
+        try:
+            return slot.get_nowait()
+        except queue.Empty:
+            return _UNANSWERED
+
+    def _put_back(self, parts: Parts) -> None:
+        """What ended a call whose caller has gone belongs to nobody."""
+        header, payload = parts
+        with self.lock:
+            if header[1] & _DEAD:
+                self._letters.append(parts)
+            else:
+                # It is counted as read.
+                self._answers.append(((header[0], header[1] & ~MORE, *header[2:]), payload))
+        self.give_signal()
+
+    def end_calls(self, actor: int) -> None:
+        """Whoever waits for an answer of an actor is told that it has ended."""
+        with self.lock:
+            for number, (whose, slot) in list(self._calls.items()):
+                if whose == actor:
+                    del self._calls[number]
+                    slot.put(_CLOSED)
 
     def try_receive(self, actor: int) -> Parts | None:
         """The next message of an actor's output, or None."""
@@ -356,11 +386,11 @@ class WorkerLink:
         self._letters += letters
         others = []
         for number in calls:
-            slot = self._calls.pop(number, None)
-            if slot is None:
+            call = self._calls.pop(number, None)
+            if call is None:
                 others.append(number)
             else:
-                slot.put(ActorFailedError(text))
+                call[1].put(ActorFailedError(text))
         self.losses.append((index, text, restarts, others))
 
     def _kind(self, peer: WorkerPeer) -> int:
@@ -447,11 +477,11 @@ class WorkerLink:
 
     def _settle(self, number: int, parts: Parts, others: list[Parts]) -> bool:
         """Give an answer or a letter to the thread that waits for it; whether it is for event loops."""
-        slot = self._calls.pop(number, None)
-        if slot is None:
+        call = self._calls.pop(number, None)
+        if call is None:
             others.append(parts)
             return True
-        slot.put(parts)
+        call[1].put(parts)
         return False
 
     def give_signal(self) -> None:

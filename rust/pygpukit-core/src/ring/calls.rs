@@ -36,7 +36,6 @@ pub struct Begun<'a> {
     link: &'a Link,
     peer: &'a Peer,
     call: Arc<Call>,
-    actor: usize,
     header: Header,
     payload: &'a [u8],
     is_sent: bool,
@@ -45,35 +44,45 @@ pub struct Begun<'a> {
 impl Begun<'_> {
     /// Wait for the answer, and before that for room.
     pub fn finish(self, timeout: Option<Duration>, check: Check<'_>) -> Result<(Sent, Option<Message>)> {
-        let fate = |reply: &Message| if reply.header.flags & DEAD != 0 { Sent::Died } else { Sent::Accepted };
-        let outcome = self.answer(timeout, check);
-        match outcome {
-            Ok((_, Some(reply))) => Ok((fate(&reply), Some(reply))),
-            _ => {
-                self.link.calls.lock().remove(&self.header.id);
-                // It may have come in the moment of giving up.
-                let late = self.call.reply.lock().take();
-                late.map_or(outcome, |reply| Ok((fate(&reply), Some(reply))))
-            }
+        let fate = self.wait(timeout, check)?;
+        if fate != Sent::Accepted {
+            // It may have come in the moment of giving up; from now on it does not.
+            self.link.calls.lock().remove(&self.header.id);
         }
+        let is_over = self.call.done.load(Ordering::Acquire);
+        let reply = self.call.reply.lock().take();
+        Ok(match &reply {
+            Some(letter) if letter.header.flags & DEAD != 0 => (Sent::Died, reply),
+            Some(_) => (Sent::Accepted, reply),
+            None => (if is_over { Sent::Closed } else { fate }, None),
+        })
     }
 
-    fn answer(&self, timeout: Option<Duration>, check: Check<'_>) -> Result<(Sent, Option<Message>)> {
+    fn wait(&self, timeout: Option<Duration>, check: Check<'_>) -> Result<Sent> {
+        let mut left = timeout;
         if !self.is_sent {
-            let (sent, fate) = self.link.send(self.actor, 1, timeout, check, |_| (self.header, self.payload))?;
+            let began = Instant::now();
+            let (sent, fate) = self.link.send(self.call.actor, 1, timeout, check, |_| (self.header, self.payload))?;
             if sent == 0 {
-                return Ok((fate, None));
+                return Ok(fate);
             }
+            left = timeout.map(|limit| limit.saturating_sub(began.elapsed()));
         }
-        let get = || self.call.done.load(Ordering::Acquire).then(|| self.call.reply.lock().take()).flatten();
-        Ok((Sent::Unanswered, self.link.wait(Some(self.peer), false, timeout, check, get)?))
+        let is_done = || self.call.done.load(Ordering::Acquire).then_some(());
+        let done = self.link.wait(Some(self.peer), false, left, check, is_done)?;
+        Ok(if done.is_some() { Sent::Accepted } else { Sent::Unanswered })
     }
 }
 
 impl Drop for Begun<'_> {
+    /// Of a call that nobody waits for any more the answer is one that comes late.
     fn drop(&mut self) {
         if !self.call.done.load(Ordering::Acquire) {
             self.link.calls.lock().remove(&self.header.id);
+        }
+        let late = self.call.reply.lock().take();
+        if let Some(late) = late {
+            self.link.put_back(late);
         }
     }
 }
@@ -213,7 +222,7 @@ impl Link {
     pub fn begin<'a>(&'a self, actor: usize, header: Header, payload: &'a [u8]) -> Result<Begun<'a>> {
         self.check_failure()?;
         let peer = self.peer(actor)?;
-        let call = Arc::new(Call::default());
+        let call = Arc::new(Call::new(actor));
         match self.calls.lock().entry(header.id) {
             Entry::Vacant(entry) => _ = entry.insert(call.clone()),
             Entry::Occupied(_) => return Err(Error::Value(format!("message {} is on its way already", header.id))),
@@ -225,7 +234,22 @@ impl Link {
                 .try_lock()
                 .is_some_and(|mut sent| self.put_next(peer, &mut sent, 1, |_| (header, payload)) == 1);
         self.stir_for_loops();
-        Ok(Begun { link: self, peer, call, actor, header, payload, is_sent })
+        Ok(Begun { link: self, peer, call, header, payload, is_sent })
+    }
+
+    /// An actor has ended: whoever waits for an answer of it is told so, unless that has come.
+    pub fn end_calls(&self, actor: usize) -> Result<()> {
+        let peer = self.peer(actor)?;
+        self.drain_all(peer);
+        self.calls.lock().retain(|_, call| {
+            let is_left = call.actor != actor;
+            if !is_left {
+                call.done.store(true, Ordering::Release);
+            }
+            is_left
+        });
+        self.ring_bell();
+        Ok(())
     }
 
     /// The next message of an actor's output.

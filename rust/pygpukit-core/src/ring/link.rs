@@ -13,7 +13,7 @@ use parking_lot::{Condvar, Mutex};
 use crate::error::{Error, Result};
 
 use super::list::List;
-use super::mapped::{ANSWER, DEAD, HOST, Inlet, Message, Outlet, Word};
+use super::mapped::{ANSWER, BulkReader, DEAD, HOST, Inlet, Message, Outlet, Word};
 use super::orders::Orders;
 use super::park::patience;
 use super::peer::{Peer, Way};
@@ -38,10 +38,17 @@ const BEAT: Duration = Duration::from_millis(10);
 /// What a wait does now and then; an error ends it.
 pub type Check<'a> = &'a mut dyn FnMut() -> Result<()>;
 
-#[derive(Default)]
+/// Somebody waits for an answer of an actor. It is done when that has come, or none will come.
 pub(super) struct Call {
+    pub actor: usize,
     pub reply: Mutex<Option<Message>>,
     pub done: AtomicBool,
+}
+
+impl Call {
+    pub fn new(actor: usize) -> Call {
+        Call { actor, reply: Mutex::new(None), done: AtomicBool::new(false) }
+    }
 }
 
 /// Words that the host and the kernel share.
@@ -307,18 +314,30 @@ impl Link {
         match &peer.way {
             Way::Shared => 0,
             Way::Own(_, outlet) => outlet.drain(|message| *news |= self.deliver(message)),
-            Way::Bulk(_, outlet) => {
-                let Some(mut reader) = outlet.try_read() else { return 0 };
-                let mut count = 0;
-                while let Some(new) =
-                    reader.next(|header, payload| self.deliver(Message { header, payload: payload.into() }))
-                {
-                    *news |= new;
-                    count += 1;
-                }
-                count
-            }
+            Way::Bulk(_, outlet) => self.drain_bulk(outlet.try_read(), news),
         }
+    }
+
+    fn drain_bulk(&self, reader: Option<BulkReader<'_>>, news: &mut bool) -> u64 {
+        let Some(mut reader) = reader else { return 0 };
+        let mut count = 0;
+        while let Some(new) = reader.next(|header, payload| self.deliver(Message { header, payload: payload.into() })) {
+            *news |= new;
+            count += 1;
+        }
+        count
+    }
+
+    /// What an actor has written until now is handed out when this returns, also what another thread was about to.
+    pub(super) fn drain_all(&self, peer: &Peer) {
+        let mut news = false;
+        let mut count = self.common_out.drain_all(|message| news |= self.deliver(message));
+        count += match &peer.way {
+            Way::Shared => 0,
+            Way::Own(_, outlet) => outlet.drain_all(|message| news |= self.deliver(message)),
+            Way::Bulk(_, outlet) => self.drain_bulk(outlet.read(), &mut news),
+        };
+        self.announce(count, news);
     }
 
     /// An actor has ended, and the kernel is away: let go of its rings. It takes nothing more. False while it has not taken
@@ -363,6 +382,10 @@ impl Link {
     pub(super) fn deliver(&self, message: Message) -> bool {
         let header = message.header;
         if header.flags & DEAD != 0 {
+            // What the actor answered before it failed has been written before.
+            if let Some(peer) = self.peers.get(header.destination as usize) {
+                self.drain_of(peer, &mut false);
+            }
             // A letter of a call that failed ends the call, and that is all.
             let left = if header.source == HOST { self.complete(header.id, message) } else { Some(message) };
             let Some(message) = left else { return false };
@@ -386,10 +409,26 @@ impl Link {
 
     /// End the call that waits for this; the message again if there is none.
     fn complete(&self, id: u64, message: Message) -> Option<Message> {
-        let Some(call) = self.calls.lock().remove(&id) else { return Some(message) };
+        // Whoever gives up takes the call off, and then sees whether it was answered: so both happen as one.
+        let mut calls = self.calls.lock();
+        let Some(call) = calls.remove(&id) else { return Some(message) };
         *call.reply.lock() = Some(message);
         call.done.store(true, Ordering::Release);
         None
+    }
+
+    /// What ended a call whose caller has gone belongs to nobody.
+    pub(super) fn put_back(&self, message: Message) {
+        if message.header.flags & DEAD != 0 {
+            self.letter_count.fetch_add(1, Ordering::Relaxed);
+            self.letters.lock().push(message);
+        } else {
+            if let Some(peer) = self.peers.get(message.header.source as usize) {
+                peer.taken.add(1u64.wrapping_neg());
+            }
+            self.answers.lock().push(message);
+        }
+        self.signal.give();
     }
 
     /// Wait until something is there, reading for everybody meanwhile. None: it took too long.

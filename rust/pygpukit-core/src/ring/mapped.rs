@@ -236,8 +236,19 @@ impl Outlet {
     }
 
     /// Hand out the messages that are there, unless another thread does. Returns how many.
-    pub fn drain(&self, mut take: impl FnMut(Message)) -> u64 {
-        let Some(mut read) = self.read.try_lock().filter(|read| **read != CLOSED) else { return 0 };
+    pub fn drain(&self, take: impl FnMut(Message)) -> u64 {
+        self.read.try_lock().map_or(0, |read| self.drain_from(read, take))
+    }
+
+    /// The same after another thread has done so.
+    pub fn drain_all(&self, take: impl FnMut(Message)) -> u64 {
+        self.drain_from(self.read.lock(), take)
+    }
+
+    fn drain_from(&self, mut read: MutexGuard<'_, u64>, mut take: impl FnMut(Message)) -> u64 {
+        if *read == CLOSED {
+            return 0;
+        }
         let mut count = 0;
         while let Some(message) = self.slots.read(*read) {
             *read += 1;
@@ -353,7 +364,18 @@ impl BulkOutlet {
 
     /// Begin to read, unless another thread does or there is nothing.
     pub fn try_read(&self) -> Option<BulkReader<'_>> {
-        let read = self.read.try_lock().filter(|read| **read != CLOSED)?;
+        self.reader(self.read.try_lock()?)
+    }
+
+    /// The same after another thread has done so.
+    pub fn read(&self) -> Option<BulkReader<'_>> {
+        self.reader(self.read.lock())
+    }
+
+    fn reader<'a>(&'a self, read: MutexGuard<'a, u64>) -> Option<BulkReader<'a>> {
+        if *read == CLOSED {
+            return None;
+        }
         let tail = self.tail.load();
         (tail != *read).then_some(BulkReader { outlet: self, read, tail })
     }
