@@ -128,11 +128,8 @@ def test_a_wild_handler_leaves_the_device_to_this_process() -> None:
         [client] = start(runtime, wild)
         for n in range(3):
             assert client.call(Item(n, 0, 0), timeout=60).id == n
-            with pytest.raises(ActorFailedError, match="worker process was lost"):  # noqa: PT012
+            with pytest.raises(ActorFailedError, match="worker process was lost"):
                 client.call(Item(100 + n, 0, 13), timeout=60)
-                # A GPU may notice it when the handler has gone on.
-                while True:
-                    client.call(Item(100 + n, 0, 0), timeout=60)
             assert gp.sum(gp.ones(1000)).item() == 1000
         assert client.call(Item(4, 0, 0), timeout=60).id == 4
         assert runtime.get_telemetry(wild).restarts == 3

@@ -8,9 +8,13 @@ from typing import Any
 
 from pygpukit.ring import RingKernelRuntime
 
-# Writes where nothing is, when it is told to.
+# Writes where nothing is, with number 13. A GPU notices that a moment later, and would let the answer go out before.
 WILD = """
-    if (in.value == 13) *(volatile int*)16 = 1;
+    if (in.value == 13) {
+        *(volatile int*)16 = 1;
+        unsigned long long began = ctx.time();
+        while (ctx.time() - began < 200000000);
+    }
     if (ctx.lane == 0) { out = in; state.count += 1; }
     ctx.send(out);
 """
