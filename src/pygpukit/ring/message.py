@@ -36,7 +36,7 @@ class Message(MessageBase):
     Attributes
     ----------
     message_id : int
-        Number of this message, unique in the process.
+        Number of this message, unique in the process; of one that a device actor sent, the number it has there.
     correlation_id : int
         Number of the message this one answers, or 0. ``request.reply(answer)`` sets it.
     priority : int

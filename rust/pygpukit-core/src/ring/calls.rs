@@ -49,12 +49,13 @@ impl Begun<'_> {
             // It may have come in the moment of giving up; from now on it does not.
             self.link.calls.lock().remove(&self.header.id);
         }
-        let is_over = self.call.done.load(Ordering::Acquire);
         let reply = self.call.reply.lock().take();
         Ok(match &reply {
             Some(letter) if letter.header.flags & DEAD != 0 => (Sent::Died, reply),
             Some(_) => (Sent::Accepted, reply),
-            None => (if is_over { Sent::Closed } else { fate }, None),
+            // It is done without an answer: the actor has ended.
+            None if fate == Sent::Accepted => (Sent::Closed, None),
+            None => (fate, None),
         })
     }
 

@@ -382,13 +382,14 @@ impl Link {
     pub(super) fn deliver(&self, message: Message) -> bool {
         let header = message.header;
         if header.flags & DEAD != 0 {
+            let mut news = false;
             // What the actor answered before it failed has been written before.
             if let Some(peer) = self.peers.get(header.destination as usize) {
-                self.drain_of(peer, &mut false);
+                self.drain_of(peer, &mut news);
             }
             // A letter of a call that failed ends the call, and that is all.
             let left = if header.source == HOST { self.complete(header.id, message) } else { Some(message) };
-            let Some(message) = left else { return false };
+            let Some(message) = left else { return news };
             self.letter_count.fetch_add(1, Ordering::Relaxed);
             self.letters.lock().push(message);
             return true;
