@@ -44,7 +44,7 @@ fn send(link: &Link, actor: usize, id: u64, flags: u16, what: u8) -> Sent {
 
 fn call(link: &Link, actor: usize, id: u64, what: u8) -> Result<(Sent, Option<Message>)> {
     let payload = [what, id as u8, 0, 0, 0, 0, 0, 0];
-    link.call(actor, header(actor, id, CALL), &payload, Some(LONG), &mut ok)
+    link.begin(actor, header(actor, id, CALL), &payload)?.finish(Some(LONG), &mut ok)
 }
 
 fn until(mut there: impl FnMut() -> bool) {
@@ -502,7 +502,7 @@ fn deadlines_are_on_the_devices_clock() {
     let deadline = link.to_device(1 << 45, None, &mut ok).unwrap();
     assert_eq!(link.to_device(0, None, &mut ok).unwrap(), 0);
     let dated = Header { deadline, ..header(0, 1, CALL) };
-    link.call(0, dated, &[ANSWERED; 8], Some(LONG), &mut ok).unwrap();
+    link.begin(0, dated, &[ANSWERED; 8]).unwrap().finish(Some(LONG), &mut ok).unwrap();
     let arrived = fake.headers.lock().unwrap()[0].deadline;
     assert!(arrived.abs_diff(AHEAD + (1 << 45)) < 1_000_000_000);
     assert!(link.to_host(arrived).abs_diff(1 << 45) < 1_000_000_000);

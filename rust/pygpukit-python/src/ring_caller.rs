@@ -90,6 +90,7 @@ impl RingCaller {
         let answer = self.output.as_ref().map(|output| MessageBase::blank(output.class.bind(py))).transpose();
         let (sent, mut reply) = detached(py, || begun.finish(timeout, &mut check_signals))?;
         if let (Sent::Accepted, Some(reply)) = (sent, &mut reply) {
+            request.settle(id);
             if let Some(output) = &self.output
                 && reply.header.kind == output.kind
                 && let Some(answer) = answer?

@@ -42,8 +42,8 @@ fn next_ids(count: u64) -> u64 {
     NEXT.get_or_init(start).fetch_add(count, Ordering::Relaxed)
 }
 
-/// In the flags, and nobody else's: it was sent without a call, and whoever gets it has this very object; or its number
-/// was given to it, and may be that of another message.
+/// In the flags, and nobody else's: it was sent without a call, and whoever gets it has this very object; or its number was
+/// used for a call, or given to it and may be that of another message.
 const SENT: u16 = 1 << 15;
 
 /// Header of a message; the classes that ``message`` makes inherit it.
@@ -101,6 +101,14 @@ impl MessageBase {
     /// The number for a call: this message's own, unless that was used already, or may be that of another message.
     pub fn number_for_call(&self) -> u64 {
         if self.mark() { self.id() } else { next_id() }
+    }
+
+    /// The call of this number was answered. If it is this message's own, it was used: no other call goes out under it.
+    pub fn settle(&self, number: u64) {
+        if number == self.id() {
+            let settled = |flags| Some(flags & !CALL | SENT);
+            let _ = self.flags.fetch_update(Ordering::Relaxed, Ordering::Relaxed, settled);
+        }
     }
 
     /// This came from a device, with this number, as the answer to another message.
@@ -261,6 +269,11 @@ impl MessageBase {
     /// or called with, and its answer may still come.
     fn _call(&self) -> u64 {
         if self.mark() { self.id() } else { 0 }
+    }
+
+    /// Note that the call of this number was answered.
+    fn _settle(&self, number: u64) {
+        self.settle(number);
     }
 
     /// Note that it was sent.

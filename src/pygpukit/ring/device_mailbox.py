@@ -194,12 +194,12 @@ class DeviceOutbox:
             left = part_of(until, 0.05)
             if not self.is_there:
                 time.sleep(min(left, _LAUNCH_SECONDS))
-            elif (parts := self.receive(left)) is not None:
+            elif (parts := self._receive(left)) is not None:
                 return actor.loaded(parts)
             if self.is_finished or left_of(until) == 0.0:
                 return None
 
-    def receive(self, timeout: float) -> Any:
+    def _receive(self, timeout: float) -> Any:
         """Wait for the next message's parts."""
         actor = self._actor
         try:

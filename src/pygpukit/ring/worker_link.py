@@ -76,6 +76,7 @@ class WorkerCaller:
         number = message.message_id if is_marked or message._call() else message._new_ids(1)
         fate, parts = self._link.ask(self._actor, message, number, payload, timeout)
         if fate == _ACCEPTED and parts is not None:
+            message._settle(number)
             header, answer = parts
             parts = ((*header[:5], message.message_id, *header[6:]), answer)
         return fate, parts

@@ -206,20 +206,8 @@ impl Link {
         self.resident.offset.get().map_or(0, now)
     }
 
-    /// Send a message and wait for the answer to it. Without a message it took too long: a later answer goes to those
-    /// that nobody waits for.
-    pub fn call(
-        &self,
-        actor: usize,
-        header: Header,
-        payload: &[u8],
-        timeout: Option<Duration>,
-        check: Check<'_>,
-    ) -> Result<(Sent, Option<Message>)> {
-        self.begin(actor, header, payload)?.finish(timeout, check)
-    }
-
-    /// The first part of a call, which waits for nobody: send the message if that can be done now.
+    /// The first part of a call, which waits for nobody: send the message if that can be done now. An answer that comes after
+    /// the caller has given up goes to those that nobody waits for.
     pub fn begin<'a>(&'a self, actor: usize, header: Header, payload: &'a [u8]) -> Result<Begun<'a>> {
         self.check_failure()?;
         let peer = self.peer(actor)?;

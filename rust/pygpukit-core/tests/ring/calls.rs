@@ -2,11 +2,17 @@
 
 use super::*;
 
+/// A link with one actor, which has rings of its own.
+fn own() -> (Arc<Link>, Arc<Fake>) {
+    let (link, fake) = pair(0, 4, Full::Block);
+    fake.add_own(&link, 0, Full::Block);
+    (link, fake)
+}
+
 #[test]
 fn a_call_that_was_begun_and_given_up_is_forgotten() {
     let _alone = alone();
-    let (link, fake) = pair(0, 4, Full::Block);
-    fake.add_own(&link, 0, Full::Block);
+    let (link, _fake) = own();
     let payload = [ANSWERED, 1, 0, 0, 0, 0, 0, 0];
     let begun = link.begin(0, header(0, 10, CALL), &payload).unwrap();
     assert!(link.begin(0, header(0, 10, CALL), &payload).is_err());
@@ -52,8 +58,7 @@ fn a_call_that_finds_no_room_is_sent_when_it_is_finished() {
 #[test]
 fn an_answer_in_the_moment_of_giving_up_is_not_lost() {
     let _alone = alone();
-    let (link, fake) = pair(0, 4, Full::Block);
-    fake.add_own(&link, 0, Full::Block);
+    let (link, _fake) = own();
     link.up().unwrap();
     let fates = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
@@ -64,7 +69,7 @@ fn an_answer_in_the_moment_of_giving_up_is_not_lost() {
                     let payload = [ANSWERED, 0, 0, 0, 0, 0, 0, 0];
                     let soon = Some(Duration::from_micros(40 + round % 80));
                     let header = header(0, 1 + 4 * round + thread, CALL);
-                    let (sent, reply) = link.call(0, header, &payload, soon, &mut ok).unwrap();
+                    let (sent, reply) = link.begin(0, header, &payload).unwrap().finish(soon, &mut ok).unwrap();
                     assert_eq!(reply.is_some(), sent == Sent::Accepted);
                     fates.lock().unwrap().push(sent);
                 }
@@ -88,8 +93,7 @@ fn an_answer_in_the_moment_of_giving_up_is_not_lost() {
 #[test]
 fn an_error_is_not_hidden_by_an_answer_that_comes_meanwhile() {
     let _alone = alone();
-    let (link, fake) = pair(0, 4, Full::Block);
-    fake.add_own(&link, 0, Full::Block);
+    let (link, fake) = own();
     fake.idle.store(true, Ordering::Release);
     link.up().unwrap();
     for (id, what) in [(10, ANSWERED), (11, BURIED)] {
@@ -100,7 +104,7 @@ fn an_error_is_not_hidden_by_an_answer_that_comes_meanwhile() {
             std::thread::sleep(Duration::from_millis(2));
             Err(Error::Value("interrupted".to_string()))
         };
-        let outcome = link.call(0, header(0, id, CALL), &payload, Some(LONG), &mut interrupted);
+        let outcome = link.begin(0, header(0, id, CALL), &payload).unwrap().finish(Some(LONG), &mut interrupted);
         assert!(matches!(outcome, Err(Error::Value(_))), "{outcome:?}");
         fake.idle.store(true, Ordering::Release);
     }
@@ -119,14 +123,14 @@ fn an_error_is_not_hidden_by_an_answer_that_comes_meanwhile() {
 #[test]
 fn a_time_limit_is_for_room_and_answer_together() {
     let _alone = alone();
-    let (link, fake) = pair(0, 4, Full::Block);
-    fake.add_own(&link, 0, Full::Block);
+    let (link, _fake) = own();
     let payload = [SWALLOWED, 0, 0, 0, 0, 0, 0, 0];
     while link.send(0, 1, Some(Duration::ZERO), &mut ok, |_| (header(0, 1, 0), &payload)).unwrap().0 == 1 {}
     let began = std::time::Instant::now();
     let sent = std::thread::scope(|scope| {
         let call = scope.spawn(|| {
-            link.call(0, header(0, 10, CALL), &payload, Some(Duration::from_millis(600)), &mut ok).unwrap().0
+            let begun = link.begin(0, header(0, 10, CALL), &payload).unwrap();
+            begun.finish(Some(Duration::from_millis(600)), &mut ok).unwrap().0
         });
         std::thread::sleep(Duration::from_millis(400));
         link.up().unwrap();
@@ -176,8 +180,7 @@ fn whoever_waits_is_told_that_the_actor_has_ended() {
 #[test]
 fn threads_that_call_and_send_at_once_get_what_is_theirs() {
     let _alone = alone();
-    let (link, fake) = pair(0, 4, Full::Block);
-    fake.add_own(&link, 0, Full::Block);
+    let (link, fake) = own();
     link.up().unwrap();
     std::thread::scope(|scope| {
         for thread in 0..3 {
