@@ -157,10 +157,22 @@ impl Work {
     }
 }
 
+/// What a command does to memory it uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     Read,
+    /// Every byte it changes gets a value that does not depend on what was there.
     Write,
+    ReadWrite,
+    /// Read, and not written by any command in flight (weights): it may be read before the predecessor has ended.
+    Constant,
+}
+
+impl Access {
+    #[inline]
+    pub fn is_written(self) -> bool {
+        matches!(self, Access::Write | Access::ReadWrite)
+    }
 }
 
 /// Shape and type of an argument, kept for fault reports.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
-use crate::command::{Access, Command, Work};
+use crate::command::{Command, Work};
 use crate::device::{DevPtr, GraphNode, RawGraph};
 use crate::error::{Error, Result};
 use crate::exec::ExecCtx;
@@ -277,7 +277,7 @@ fn movable(nodes: &[Node], pools: &[Arc<Pool>]) -> Vec<(Arc<Segment>, bool)> {
     for used in nodes.iter().flat_map(|node| &node.command.uses).filter(|used| used.storage.is_evictable()) {
         let segment = used.storage.segment();
         let entry = found.entry(segment.va()).or_insert_with(|| (segment.clone(), false));
-        entry.1 |= used.access == Access::Write;
+        entry.1 |= used.access.is_written();
     }
     for segment in pools.iter().flat_map(|pool| pool.segments()).filter(|segment| segment.is_evictable()) {
         found.insert(segment.va(), (segment, true));

@@ -72,6 +72,8 @@ pub struct KernelMeta {
     pub cluster: [u32; 3],
     /// Waits for its predecessor on the device, so that it may be launched early.
     pub programmatic: bool,
+    /// The access of its arguments was read from their C types: one that is not const may be read, written or both.
+    pub access_from_types: bool,
     /// On the CPU device: look for errors while it runs.
     pub check: Check,
 }

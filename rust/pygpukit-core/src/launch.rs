@@ -166,9 +166,11 @@ fn define(ctx: &ExecCtx, command: &mut Command) {
             }
         }
         Work::Copy(_) | Work::Graph(_) => {}
-        Work::Kernel(_) | Work::Host(_) => {
-            define_written(command.uses.iter().map(|used| (&used.storage, used.access)));
+        Work::Kernel(launch) => {
+            let any_written = launch.kernel.meta().access_from_types;
+            define_written(command.uses.iter().map(|used| (&used.storage, used.access)), any_written);
         }
+        Work::Host(_) => define_written(command.uses.iter().map(|used| (&used.storage, used.access)), false),
     }
 }
 
@@ -185,8 +187,10 @@ fn arguments<'a>(storages: impl Iterator<Item = &'a Arc<Storage>>) -> Vec<ArrayA
     storages.enumerate().map(whole).collect()
 }
 
-fn define_written<'a>(uses: impl Iterator<Item = (&'a Arc<Storage>, Access)>) {
-    for (storage, _) in uses.filter(|(_, access)| *access == Access::Write) {
+/// What is read and written had a value before, or has none now. Only where the access was guessed from C types it may be
+/// plain output, so it counts as written too (`any_written`): a report must not be wrong.
+fn define_written<'a>(uses: impl Iterator<Item = (&'a Arc<Storage>, Access)>, any_written: bool) {
+    for (storage, _) in uses.filter(|(_, a)| *a == Access::Write || any_written && a.is_written()) {
         registry::define(storage.ptr(), storage.bytes() as u64);
     }
 }
@@ -265,7 +269,8 @@ pub(crate) fn put_kernel(ctx: &ExecCtx, launch: &Launch<'_>, uses: &[UseRef<'_>]
 #[cold]
 fn launch_tracked(ctx: &ExecCtx, stream: RawStream, launch: &Launch<'_>, uses: &[UseRef<'_>]) -> Result<()> {
     if !ctx.state.device.checks(launch.kernel.meta().check) {
-        define_written(uses.iter().map(|used| (used.storage, used.access)));
+        let any_written = launch.kernel.meta().access_from_types;
+        define_written(uses.iter().map(|used| (used.storage, used.access)), any_written);
     } else if launch.arrays.is_empty() {
         let arrays = arguments(uses.iter().map(|used| used.storage));
         return ctx.state.device.launch(stream, &Launch { arrays: &arrays, ..*launch });

@@ -40,7 +40,7 @@ pub(crate) fn hold<'a>(
     uses: impl Iterator<Item = (&'a Arc<Storage>, Access)> + Clone,
 ) -> Result<Held<'a>> {
     let movable = uses.filter(|(storage, _)| storage.is_evictable());
-    hold_segments(ctx, movable.map(|(storage, access)| (storage.segment(), access == Access::Write)))
+    hold_segments(ctx, movable.map(|(storage, access)| (storage.segment(), access.is_written())))
 }
 
 /// The same for segments, each with whether it is written.

@@ -51,7 +51,7 @@ impl Takes {
         }
         let (access, target) = match (code.strip_prefix("const*"), code.strip_prefix('*')) {
             (Some(target), _) => (Access::Read, target),
-            (None, Some(target)) => (Access::Write, target),
+            (None, Some(target)) => (Access::ReadWrite, target),
             (None, None) => return DType::from_name(code).map(Takes::Scalar),
         };
         match target {
@@ -78,7 +78,7 @@ impl Takes {
         };
         match self {
             Takes::Pointer(dtype, access) => {
-                let constant = if access == Access::Read { "const " } else { "" };
+                let constant = if access.is_written() { "" } else { "const " };
                 format!("{constant}{}*", dtype.map_or("void", element))
             }
             Takes::Scalar(dtype) => element(dtype).to_string(),
@@ -421,7 +421,7 @@ fn load_kernel(
         (None, true) => Check::On,
         (None, false) => Check::AsDevice,
     };
-    let meta = KernelMeta { check, sliceable: slicer.is_some(), ..KernelMeta::default() };
+    let meta = KernelMeta { check, sliceable: slicer.is_some(), access_from_types: true, ..KernelMeta::default() };
     let mut kernels = load(py, &image, &[entry.to_string()], name, params, device, arch, meta)?;
     let mut kernel = kernels.pop().ok_or_else(|| PyTypeError::new_err("an entry is needed"))?;
     if let Some(source) = &source {
