@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use pygpukit_core::command::{ArgBlob, ArrayArg, Launch, LaunchAttributes, UseRef};
 use pygpukit_core::device::DeviceProps;
-use pygpukit_core::dtype::Kind;
+use pygpukit_core::dtype::{DType, Kind};
 use pygpukit_core::emulator::Counters;
 use pygpukit_core::exec::ExecCtx;
 use pygpukit_core::launch::{check_dimensions, launch};
@@ -84,28 +84,15 @@ impl PyKernel {
                 into.first = into.first.or(Some(array));
             }
             Takes::Scalar(dtype) => {
-                let scalar = match Scalar::read(value)? {
-                    Some(scalar) => scalar,
-                    None => self.other_scalar(param, value)?,
+                let scalar = match Scalar::read(value) {
+                    Ok(Some(scalar)) => scalar,
+                    Ok(None) => self.other_scalar(param, value)?,
+                    Err(_) => self.huge(param, dtype, value)?,
                 };
-                let fits = match (dtype.kind(), scalar) {
-                    (Kind::Complex, _) => true,
-                    (_, Scalar::Complex(..)) => false,
-                    (Kind::Float, _) => true,
-                    (_, Scalar::Float(x)) => x.fract() == 0.0 && x.abs() < 9.2e18,
-                    _ => true,
-                };
-                if !fits {
-                    return Err(self.fail(format!(
-                        "parameter '{}' is {}, which cannot hold {}",
-                        param.name,
-                        dtype.name(),
-                        value.repr()?
-                    )));
+                if !scalar.fits(dtype) {
+                    return Err(self.cannot_hold(param, dtype, value));
                 }
-                let bytes = scalar
-                    .element(dtype)
-                    .map_err(|e| self.fail(format!("parameter '{}': {}", param.name, e.value(value.py()))))?;
+                let bytes = scalar.element(dtype)?;
                 into.blob[param.offset..param.offset + param.size].copy_from_slice(&bytes[..param.size]);
             }
             Takes::Struct => {
@@ -176,6 +163,22 @@ impl PyKernel {
             param.c_type,
             array.dtype.name()
         ))
+    }
+
+    /// An integer beyond 128 bits, which only a float may hold.
+    #[cold]
+    fn huge(&self, param: &Param, dtype: DType, value: &Bound<'_, PyAny>) -> PyResult<Scalar> {
+        let float = value.extract::<f64>().ok().filter(|_| matches!(dtype.kind(), Kind::Float | Kind::Complex));
+        float.map(Scalar::Float).ok_or_else(|| self.cannot_hold(param, dtype, value))
+    }
+
+    #[cold]
+    fn cannot_hold(&self, param: &Param, dtype: DType, value: &Bound<'_, PyAny>) -> PyErr {
+        let mut shown = value.repr().map_or_else(|_| "this number".to_string(), |text| text.to_string());
+        if shown.len() > 80 {
+            shown = format!("{}... ({} digits)", shown.chars().take(40).collect::<String>(), shown.len());
+        }
+        self.fail(format!("parameter '{}' is {}, which cannot hold {shown}", param.name, dtype.name()))
     }
 
     /// NumPy scalars and zero-dimensional host values, through Python's own conversions.

@@ -26,7 +26,11 @@ impl Scalar {
             let value = x.extract::<i64>().map(i128::from).or_else(|_| x.extract::<i128>());
             return match value {
                 Ok(value) => Ok(Some(Scalar::Int(value))),
-                Err(_) => Err(PyOverflowError::new_err(format!("Python integer {x} is too large"))),
+                Err(_) => {
+                    // Python does not write out integers of thousands of digits.
+                    let shown = x.str().map_or_else(|_| "of more than 128 bits".to_string(), |text| text.to_string());
+                    Err(PyOverflowError::new_err(format!("Python integer {shown} is too large")))
+                }
             };
         }
         if let Ok(x) = object.cast_exact::<PyBool>() {
@@ -98,6 +102,29 @@ impl Scalar {
             }
         }
         Ok(out)
+    }
+
+    /// Can `dtype` hold the value? Integers exactly; floats up to rounding, but not by turning finite into infinite.
+    pub fn fits(&self, dtype: DType) -> bool {
+        let held = |x: f64, part: DType| round_to(x, part).is_finite() == x.is_finite();
+        match (dtype.kind(), *self) {
+            (Kind::Complex, _) => {
+                let part = if dtype == DType::C64 { DType::F32 } else { DType::F64 };
+                held(self.real(), part) && held(self.imag(), part)
+            }
+            (_, Scalar::Complex(..)) => false,
+            (Kind::Float, _) if dtype == DType::E4M3 && self.real().is_infinite() => false,
+            (Kind::Float, _) => held(self.real(), dtype),
+            (_, Scalar::Bool(_)) => true,
+            (kind, Scalar::Int(x)) => {
+                let bits = if kind == Kind::Bool { 1 } else { dtype.itemsize() as u32 * 8 };
+                let signed = u32::from(kind == Kind::Int);
+                let low = if signed == 1 { -(1i128 << (bits - 1)) } else { 0 };
+                (low..1i128 << (bits - signed)).contains(&x)
+            }
+            // Beyond 1e38 no integer type holds it, and an i128 might not.
+            (_, Scalar::Float(x)) => x.fract() == 0.0 && x.abs() < 1e38 && Scalar::Int(x as i128).fits(dtype),
+        }
     }
 
     /// Bytes of the value as one element of `dtype`.
