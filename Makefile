@@ -23,7 +23,7 @@ export PYO3_PYTHON := $(CURDIR)/$(BIN)/python
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
 .PHONY: help env build demo test lint types rust-test deferred-test py-test test-gpu test-sanitizer test-eviction gpu-bundle \
-	bench wheel docs clean force
+	bench wheel dist-test docs clean force
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -93,7 +93,7 @@ bench: ## Measure the core on this machine's GPU (PYTHON=...)
 	PYTHONPATH=src $(PYTHON) benchmarks/core.py
 
 # The wheel holds exactly the bundles asked for, whatever gpu-bundle left behind.
-wheel: build ## Build a wheel; BUNDLE="80 86 89 90" adds compiled kernels for these architectures
+wheel: build ## Build a wheel; BUNDLE="80 86 89 90a 100 120" adds compiled kernels for these architectures
 	rm -rf $(BUNDLES) dist
 	$(if $(BUNDLE),mkdir -p $(BUNDLES); for arch in $(BUNDLE); do \
 		$(BIN)/pygpukit cache export $(BUNDLES)/sm_$$arch.zip --arch $$arch || exit 1; done)
@@ -101,6 +101,10 @@ wheel: build ## Build a wheel; BUNDLE="80 86 89 90" adds compiled kernels for th
 	@for wheel in dist/*.whl; do size=$$(wc -c < $$wheel); echo "$$wheel: $$size bytes"; \
 		if [ -z "$(BUNDLE)" ] && [ $$size -gt $(WHEEL_LIMIT) ]; then \
 		echo "error: the wheel is over the limit of $(WHEEL_LIMIT) bytes" >&2; exit 1; fi; done
+
+dist-test: wheel ## Build sdist and wheel, install each into an empty environment, and run a smoke test there
+	$(BIN)/maturin sdist --out dist
+	$(BIN)/python tests/dist/check.py dist/*.whl dist/*.tar.gz
 
 docs: env ## Build the documentation into site/
 	$(REQUIREMENTS) docs > $(VENV)/docs.txt

@@ -65,14 +65,17 @@ def repository() -> Path:
 
 @pytest.fixture
 def run_python(tmp_path: Path) -> Callable[..., str]:
-    """Run a program in a fresh interpreter and return what it prints; keyword arguments are environment variables."""
+    """Run a program in a fresh interpreter and return what it prints; keyword arguments are environment variables.
+
+    The program is Python's text, or the path of a script.
+    """
 
     def run(program: str, **environ: str) -> str:
         environment = {k: v for k, v in os.environ.items() if not k.startswith("PYGPUKIT_")}
         environment |= {"PYGPUKIT_DEVICE": "cpu", "PYGPUKIT_CACHE_DIR": str(tmp_path / "cache"), **environ}
         path = os.pathsep.join(filter(None, [str(ROOT / "src"), environment.get("PYTHONPATH")]))
         done = subprocess.run(
-            [sys.executable, "-c", program],
+            [sys.executable, *([program] if program.endswith(".py") else ["-c", program])],
             env=environment | {"PYTHONPATH": path},
             capture_output=True,
             text=True,

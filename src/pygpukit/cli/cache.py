@@ -41,7 +41,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
     export = actions.add_parser("export", help="compile the built-in kernels into a bundle that runs without NVRTC")
     export.add_argument("path", type=Path, help="the zip file to write")
-    _add_build_options(export, "architectures, such as 80 86 89 90; that of the GPU by default")
+    _add_build_options(export, "architectures, such as 80 86 89 90a 100 120; that of the GPU by default")
 
     importing = actions.add_parser("import", help="check a bundle and use it from now on")
     importing.add_argument("path", type=Path, help="the zip file to read")
@@ -77,7 +77,7 @@ def _arch(text: str) -> str:
     """``90``, ``9.0``, ``sm_90`` and ``90a`` all mean what a device of capability 9.0 asks for."""
     digits = text.removeprefix("sm_").replace(".", "").removesuffix("a")
     if not digits.isdecimal() or not 2 <= len(digits) <= 3:
-        raise argparse.ArgumentTypeError(f"{text!r} is not an architecture: use 80, 86, 89, 90, 100, 120, ...")
+        raise argparse.ArgumentTypeError(f"{text!r} is not an architecture: use 80, 86, 89, 90a, 100, 120, ...")
     try:
         return arch_for((int(digits[:-1]), int(digits[-1])))
     except DeviceError as error:
@@ -217,7 +217,7 @@ def _builtin_units(pattern: str) -> tuple[list[Unit], dict[str, str]]:
 def _device_arch() -> str:
     device = _native.current_device()
     if device.kind != "cuda":
-        raise DeviceError("there is no GPU to compile for: say which with --arch, such as --arch 90")
+        raise DeviceError("there is no GPU to compile for: say which with --arch, such as --arch 90a")
     return arch_for(device.capability)
 
 
