@@ -103,7 +103,8 @@ def test_files_stay_small(sources: list[Path], repository: Path) -> None:
     long = {
         str(path.relative_to(repository)): lines
         for path in sources
-        if (lines := path.read_bytes().count(b"\n")) > LINE_LIMIT
+        # A module has one stub.
+        if path.suffix != ".pyi" and (lines := path.read_bytes().count(b"\n")) > LINE_LIMIT
     }
     assert not long, "a file this long is usually two things"
 

@@ -84,9 +84,11 @@ pub fn pin(ctx: &ExecCtx, storage: &Arc<Storage>) -> Result<()> {
     Ok(())
 }
 
-/// A pointer to the memory leaves our sight: it is on the device, and stays there, until `Storage::unexport`.
-pub fn export(ctx: &ExecCtx, storage: &Arc<Storage>) -> Result<()> {
-    let held = hold(ctx, std::iter::once((storage, Access::Write)))?;
+/// A pointer to the memory leaves our sight, to be written through or not: it is on the device, and stays there, until
+/// `Storage::unexport`.
+pub fn export(ctx: &ExecCtx, storage: &Arc<Storage>, writes: bool) -> Result<()> {
+    let access = if writes { Access::ReadWrite } else { Access::Read };
+    let held = hold(ctx, std::iter::once((storage, access)))?;
     storage.export();
     drop(held);
     if storage.is_evictable() {

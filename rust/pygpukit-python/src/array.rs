@@ -17,8 +17,12 @@ use smallvec::SmallVec;
 
 use crate::device::{PyDevice, context, context_for};
 use crate::dtype::{self, DataType};
-use crate::errors::{ToPy, check_signals};
+use crate::errors::{ToPy, check_signals, to_py};
+use crate::flags::ArrayFlags;
 use crate::inside::{attached, detached};
+
+/// Address, shape, strides, and whether it may be written.
+type HostView<'py> = (u64, Bound<'py, PyTuple>, Bound<'py, PyTuple>, bool);
 
 pub type Dims = SmallVec<[i64; MAX_NDIM]>;
 
@@ -34,6 +38,9 @@ pub struct GPUArray {
     pub offset: usize,
     pub layout: Layout,
     pub dtype: DType,
+    /// May it be written through this object? Views of a read-only array start read-only, and stay so.
+    writeable: AtomicBool,
+    may_be_writeable: bool,
 }
 
 /// Labels of large arrays say where they were made.
@@ -60,7 +67,19 @@ impl GPUArray {
             let made = if FOLLOWED.load(Ordering::Relaxed) { caller() } else { String::new() };
             storage.set_label(&format!("{} {}{made}", dtype.name(), show(layout.shape())));
         }
-        Ok(GPUArray { state: ctx.state, storage, offset: 0, layout, dtype })
+        Ok(GPUArray::of(ctx.state, storage, 0, layout, dtype))
+    }
+
+    /// Elements in a storage, writeable.
+    #[inline]
+    pub fn of(
+        state: &'static DeviceState,
+        storage: Arc<Storage>,
+        offset: usize,
+        layout: Layout,
+        dtype: DType,
+    ) -> GPUArray {
+        GPUArray { state, storage, offset, layout, dtype, writeable: AtomicBool::new(true), may_be_writeable: true }
     }
 
     #[inline]
@@ -72,25 +91,66 @@ impl GPUArray {
         self.layout.size() as usize * self.dtype.itemsize()
     }
 
-    /// The array as memory a command touches.
+    /// The array as memory a command touches; refused where that writes to a read-only array.
     #[inline]
-    pub fn used(&self, access: Access) -> Use {
-        self.touched(access).to_owned()
+    pub fn used(&self, access: Access) -> PyResult<Use> {
+        Ok(self.touched(access)?.to_owned())
     }
 
     #[inline]
-    pub fn touched(&self, access: Access) -> UseRef<'_> {
+    pub fn touched(&self, access: Access) -> PyResult<UseRef<'_>> {
+        if access.is_written() && !self.is_writeable() {
+            return Err(self.read_only());
+        }
         let mut tag = ArgTag { dtype: self.dtype.code(), ndim: self.layout.ndim() as u8, dims: [0; 4] };
         for (slot, dim) in tag.dims.iter_mut().zip(self.layout.shape()) {
             *slot = u32::try_from(*dim).unwrap_or(u32::MAX);
         }
-        UseRef { storage: &self.storage, access, tag }
+        Ok(UseRef { storage: &self.storage, access, tag })
+    }
+
+    #[inline]
+    pub fn is_writeable(&self) -> bool {
+        self.writeable.load(Ordering::Relaxed)
+    }
+
+    pub fn set_writeable(&self, write: bool) -> PyResult<()> {
+        if write && !self.may_be_writeable {
+            return Err(Error::Value(format!(
+                "cannot make the array of shape {} writeable: it is a view of a read-only array. Write to a copy \
+                 (x.copy()), or call setflags(write=True) on the array it was taken from and take the view again",
+                show(self.layout.shape())
+            )))
+            .py();
+        }
+        self.writeable.store(write, Ordering::Relaxed);
+        Ok(())
+    }
+
+    #[cold]
+    fn read_only(&self) -> PyErr {
+        let allow = if self.may_be_writeable { ", or allow it with x.setflags(write=True)" } else { "" };
+        let text = format!(
+            "the array of shape {} and dtype {} is read-only; write to a copy (x.copy()){allow}",
+            show(self.layout.shape()),
+            self.dtype.name()
+        );
+        to_py(Error::Value(text))
     }
 
     /// Another look at the same storage.
     fn view(&self, layout: Layout, element_offset: i64) -> GPUArray {
         let offset = (self.offset as i64 + element_offset * self.dtype.itemsize() as i64) as usize;
-        GPUArray { state: self.state, storage: self.storage.clone(), offset, layout, dtype: self.dtype }
+        let writeable = self.is_writeable();
+        GPUArray {
+            state: self.state,
+            storage: self.storage.clone(),
+            offset,
+            layout,
+            dtype: self.dtype,
+            writeable: AtomicBool::new(writeable),
+            may_be_writeable: writeable,
+        }
     }
 
     /// First and one past the last byte reached.
@@ -161,11 +221,36 @@ impl GPUArray {
         PyDevice { state: self.state }
     }
 
+    /// Flags under NumPy's names: `writeable`, `c_contiguous`, `f_contiguous`.
+    #[getter]
+    fn flags(slf: Py<Self>) -> ArrayFlags {
+        ArrayFlags::of(slf)
+    }
+
+    /// Make the array read-only, or writeable again.
+    ///
+    /// Work that would write a read-only array is refused. Views made of it are read-only for good; views made before
+    /// keep their own flag. Its copy on the host stays good, so a second eviction copies nothing.
+    ///
+    /// Parameters
+    /// ----------
+    /// write : bool, optional
+    ///     None leaves it as it is.
+    ///
+    /// Raises
+    /// ------
+    /// ValueError
+    ///     If a view of a read-only array is to become writeable.
+    #[pyo3(signature = (write=None))]
+    fn setflags(&self, write: Option<bool>) -> PyResult<()> {
+        write.map_or(Ok(()), |write| self.set_writeable(write))
+    }
+
     /// Address of the first element. Reading it pins the memory for the array's life, since a raw pointer
-    /// leaves the runtime's sight.
+    /// leaves the runtime's sight. What a read-only array's pointer is used for must not write.
     #[getter(ptr)]
     fn exported_ptr(&self, py: Python<'_>) -> PyResult<u64> {
-        residency::export(&*context_for(py, self.state)?, &self.storage).py()?;
+        residency::export(&*context_for(py, self.state)?, &self.storage, self.is_writeable()).py()?;
         Ok(self.ptr())
     }
 
@@ -302,12 +387,12 @@ impl GPUArray {
         overlap(self, other.get())
     }
 
-    /// Address, shape, strides in bytes and type of the array in host memory; CPU device only.
-    fn _host_view<'py>(&self, py: Python<'py>) -> PyResult<(u64, Bound<'py, PyTuple>, Bound<'py, PyTuple>)> {
+    /// Address, shape and strides in bytes of the array in host memory, and whether it may be written; CPU device only.
+    fn _host_view<'py>(&self, py: Python<'py>) -> PyResult<HostView<'py>> {
         if self.state.is_cuda() {
             return Err(Error::Device("this array lives on a GPU; use to_numpy() to copy it to the host".into())).py();
         }
-        Ok((self.ptr(), self.shape(py)?, self.strides(py)?))
+        Ok((self.ptr(), self.shape(py)?, self.strides(py)?, self.is_writeable()))
     }
 }
 

@@ -173,13 +173,8 @@ impl PyGraph {
             inner.parameters.names.push((name, dtype));
             Ok((index, inner.parameters.chunks[index * SLOT / CHUNK].clone()))
         })?;
-        let array = GPUArray {
-            state: ctx.state,
-            storage,
-            offset: index * SLOT % CHUNK,
-            layout: Layout::contiguous(&[]).py()?,
-            dtype: dtype.dtype,
-        };
+        let layout = Layout::contiguous(&[]).py()?;
+        let array = GPUArray::of(ctx.state, storage, index * SLOT % CHUNK, layout, dtype.dtype);
         let scalar = match value {
             Some(value) => Scalar::read(value)?.ok_or_else(|| misuse("a parameter's value must be a Python number"))?,
             None => Scalar::Int(0),
@@ -285,13 +280,8 @@ impl PyGraph {
                 return Err(format!("the graph has no parameter '{name}'; it has: {}", known.join(", ")));
             };
             let state = inner.state.ok_or("the graph has no device yet")?;
-            Ok(GPUArray {
-                state,
-                storage: inner.parameters.chunks[index * SLOT / CHUNK].clone(),
-                offset: index * SLOT % CHUNK,
-                layout,
-                dtype: inner.parameters.names[index].1.dtype,
-            })
+            let storage = inner.parameters.chunks[index * SLOT / CHUNK].clone();
+            Ok(GPUArray::of(state, storage, index * SLOT % CHUNK, layout, inner.parameters.names[index].1.dtype))
         })
     }
 }
@@ -307,7 +297,7 @@ fn write(ctx: &ExecCtx, array: &GPUArray, value: Scalar) -> PyResult<()> {
         bytes: size,
         keep: Some(kept),
     };
-    submit(ctx, Command { work: Work::Copy(copy), uses: smallvec![array.used(Access::Write)], cost_key: 0 }).py()
+    submit(ctx, Command { work: Work::Copy(copy), uses: smallvec![array.used(Access::Write)?], cost_key: 0 }).py()
 }
 
 /// The context manager of `CudaGraph.capture`.

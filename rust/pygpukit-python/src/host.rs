@@ -212,7 +212,7 @@ fn start_load(
         priority: Priority::Normal,
         device: array.ptr(),
         bytes: array.bytes(),
-        used: array.used(Access::Write),
+        used: array.used(Access::Write)?,
         host: HostSide::File(source),
         after: (ctx.stream.clone(), ctx.stream.seq()),
         keep: None,

@@ -316,7 +316,7 @@ impl PyKernel {
         for arg in &args {
             if let Ok(array) = arg.cast_exact::<GPUArray>() {
                 let access = if filled.uses.is_empty() { Access::Write } else { Access::Read };
-                filled.uses.push(array.get().touched(access));
+                filled.uses.push(array.get().touched(access)?);
                 filled.blob.extend_from_slice(&array.get().ptr().to_le_bytes());
             } else if let Ok(bytes) = arg.cast_exact::<PyBytes>() {
                 filled.blob.extend_from_slice(bytes.as_bytes());

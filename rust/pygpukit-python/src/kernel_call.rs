@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pygpukit_core::command::{ArgBlob, ArrayArg, Launch, LaunchAttributes, UseRef};
+use pygpukit_core::command::{Access, ArgBlob, ArrayArg, Launch, LaunchAttributes, UseRef};
 use pygpukit_core::device::DeviceProps;
 use pygpukit_core::dtype::{DType, Kind};
 use pygpukit_core::emulator::Counters;
@@ -77,7 +77,7 @@ impl PyKernel {
                     return Err(self.fail(format!("the array for parameter '{}' lives on another device", param.name)));
                 }
                 into.blob[param.offset..param.offset + 8].copy_from_slice(&array.ptr().to_le_bytes());
-                into.uses.push(array.touched(access));
+                into.uses.push(self.written(param, array, access)?);
                 if !self.state.is_cuda() {
                     into.arrays.push(named(param, array));
                 }
@@ -144,6 +144,21 @@ impl PyKernel {
     fn known_params(&self) -> PyResult<&[Param]> {
         let unknown = || self.fail("its parameters are not known; load it with a signature".to_string());
         self.params.as_deref().ok_or_else(unknown)
+    }
+
+    /// The array as memory of a launch: a pointer that is not const takes no read-only array.
+    #[inline]
+    fn written<'a>(&self, param: &Param, array: &'a GPUArray, access: Access) -> PyResult<UseRef<'a>> {
+        if access.is_written() && !array.is_writeable() {
+            return Err(self.fail(format!(
+                "parameter '{}' ({}) may be written, but the array of shape {} is read-only; declare the pointer const, or \
+                 pass x.copy()",
+                param.name,
+                param.c_type,
+                show(array.layout.shape())
+            )));
+        }
+        array.touched(access)
     }
 
     #[cold]

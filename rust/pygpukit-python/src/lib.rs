@@ -5,6 +5,7 @@ mod device;
 mod dtype;
 mod errors;
 mod external;
+mod flags;
 mod graph;
 mod host;
 mod inside;
@@ -39,6 +40,7 @@ fn _pygpukit_rust(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<dtype::FixedArray>()?;
     array::register(m)?;
     device::register(m)?;
+    flags::register(m)?;
     graph::register(m)?;
     host::register(m)?;
     journal::register(m)?;

@@ -331,12 +331,12 @@ fn run<'py>(
     };
     let mut inputs: SmallVec<[Input<'_>; MAX_INPUTS]> = SmallVec::new();
     let mut uses: SmallVec<[UseRef<'_>; MAX_INPUTS + 1]> = SmallVec::new();
-    uses.push(target.touched(Access::Write));
+    uses.push(target.touched(Access::Write)?);
     for operand in operands {
         inputs.push(match operand {
             Operand::Array(array) => {
                 let array = array.get();
-                uses.push(array.touched(Access::Read));
+                uses.push(array.touched(Access::Read)?);
                 Input::Array { ptr: array.ptr(), layout: &array.layout, itemsize: array.dtype.itemsize() }
             }
             Operand::Scalar(scalar) => Input::Scalar(scalar.encode(plan.common, plan.compute)?),
@@ -395,10 +395,10 @@ fn run_in_python<'py>(
         return done.map(|_| ());
     }
     let mut uses = SmallVec::new();
-    uses.push(out.get().used(Access::Write));
+    uses.push(out.get().used(Access::Write)?);
     for operand in operands {
         if let Operand::Array(array) = operand {
-            uses.push(array.get().used(Access::Read));
+            uses.push(array.get().used(Access::Read)?);
         }
     }
     let _inside = Inside::enter().py()?;

@@ -270,6 +270,7 @@ fn stats_dict<'py>(py: Python<'py>, pool: &Pool) -> PyResult<Bound<'py, PyDict>>
     d.set_item("evictions", moved.evictions)?;
     d.set_item("evicted_bytes", moved.evicted_bytes)?;
     d.set_item("evictions_without_copy", moved.dropped)?;
+    d.set_item("copied_out_bytes", moved.copied_bytes)?;
     d.set_item("restores", moved.restores)?;
     d.set_item("restored_bytes", moved.restored_bytes)?;
     d.set_item("host_pinned", moved.host.pinned)?;

@@ -65,7 +65,7 @@ impl<'py> HostBytes<'py> {
     /// The bytes beside those of an array.
     pub fn pair(&self, array: &GPUArray, access: Access) -> PyResult<Pair> {
         check_buffer(array, &self.buffer)?;
-        Ok(Pair { device: array.ptr(), used: array.used(access), host: self.address(), bytes: array.bytes() })
+        Ok(Pair { device: array.ptr(), used: array.used(access)?, host: self.address(), bytes: array.bytes() })
     }
 }
 
@@ -180,7 +180,7 @@ fn fill(
     word[..width].copy_from_slice(&element[..width]);
     let ctx = on(py, context_for(py, array.state)?, stream)?;
     let work = Work::Fill(Fill { dst: array.ptr(), value: u32::from_le_bytes(word), width: width as u8, count });
-    submit(&ctx, Command { work, uses: smallvec![array.used(Access::Write)], cost_key: 0 }).py()?;
+    submit(&ctx, Command { work, uses: smallvec![array.used(Access::Write)?], cost_key: 0 }).py()?;
     Ok(true)
 }
 
@@ -205,7 +205,7 @@ fn copy_dense(
         return Ok(());
     }
     let ctx = on(py, context_for(py, source.state)?, stream)?;
-    let uses = smallvec![target.used(Access::Write), source.used(Access::Read)];
+    let uses = smallvec![target.used(Access::Write)?, source.used(Access::Read)?];
     submit(&ctx, copy(CopyKind::DeviceToDevice, target.ptr(), source.ptr(), source.bytes(), uses)).py()
 }
 
@@ -223,9 +223,9 @@ fn submit_host(
         return Err(Error::Value("a host function must name the arrays it touches".into())).py();
     };
     let ctx = on(py, context_for(py, first.get().state)?, stream)?;
-    let mut uses = SmallVec::new();
-    uses.extend(writes.iter().map(|a| a.get().used(Access::Write)));
-    uses.extend(reads.iter().map(|a| a.get().used(Access::Read)));
+    let written = writes.iter().map(|a| a.get().used(Access::Write));
+    let read = reads.iter().map(|a| a.get().used(Access::Read));
+    let uses = written.chain(read).collect::<PyResult<_>>()?;
     submit_callable(&ctx, function, uses)
 }
 

@@ -19,10 +19,12 @@ class _HostMemory:
 
     __slots__ = ("__array_interface__",)
 
-    def __init__(self, address: int, shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> None:
+    def __init__(
+        self, address: int, shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int, writeable: bool
+    ) -> None:
         # A raw type here and a view afterwards: bfloat16 and float8 have no type code of their own.
         self.__array_interface__ = {
-            "data": (address, False),
+            "data": (address, not writeable),
             "shape": shape,
             "strides": strides,
             "typestr": f"|V{itemsize}",
@@ -31,11 +33,12 @@ class _HostMemory:
 
 
 def host_view(array: GPUArray) -> np.ndarray[Any, Any]:
-    """A NumPy view of an array on the CPU device, sharing its memory. For use in stream order only."""
-    address, shape, strides = array._host_view()
+    """A NumPy view of an array on the CPU device, sharing its memory; read-only where the array is. For use in stream
+    order only."""
+    address, shape, strides, writeable = array._host_view()
     if array.size == 0:
         return np.empty(shape, to_numpy_dtype(array.dtype))
-    view = np.asarray(_HostMemory(address, shape, strides, array.itemsize))
+    view = np.asarray(_HostMemory(address, shape, strides, array.itemsize, writeable))
     return view.view(to_numpy_dtype(array.dtype))
 
 

@@ -34,6 +34,7 @@ def load_raw(
     *,
     device: Device | None = None,
     stream: Stream | None = None,
+    writeable: bool = False,
     progress: bool | Callable[[int, int], Any] | None = None,
 ) -> GPUArray:
     """Load an array from its bytes in a file.
@@ -53,6 +54,8 @@ def load_raw(
         The current one by default.
     stream : Stream, optional
         The array belongs to this stream; the current one by default.
+    writeable : bool
+        May the array be written? Loaded weights are read-only, as of `GPUArray.setflags`, unless this is True.
     progress : bool or callable, optional
         A bar on stderr: by default when it takes long and stderr is a terminal. A callable gets the bytes that have
         arrived and those in all.
@@ -112,6 +115,8 @@ def load_raw(
     except BaseException:
         handle.cancel()
         raise
+    if not writeable:
+        array.setflags(write=False)
     return array
 
 

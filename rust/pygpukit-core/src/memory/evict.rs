@@ -57,6 +57,8 @@ pub struct MoveStats {
     pub evicted_bytes: u64,
     /// Evictions that needed no copy, because the host had one.
     pub dropped: u64,
+    /// Bytes that were copied to the host, for evictions that were given up too.
+    pub copied_bytes: u64,
     pub restores: u64,
     pub restored_bytes: u64,
     /// Evictions begun and given up because somebody used the segment.
@@ -69,6 +71,7 @@ struct Counters {
     evictions: AtomicU64,
     evicted_bytes: AtomicU64,
     dropped: AtomicU64,
+    copied_bytes: AtomicU64,
     restores: AtomicU64,
     restored_bytes: AtomicU64,
     returned: AtomicU64,
@@ -157,6 +160,7 @@ impl Arena {
             evictions: of(&counters.evictions),
             evicted_bytes: of(&counters.evicted_bytes),
             dropped: of(&counters.dropped),
+            copied_bytes: of(&counters.copied_bytes),
             restores: of(&counters.restores),
             restored_bytes: of(&counters.restored_bytes),
             returned: of(&counters.returned),
@@ -444,6 +448,7 @@ impl Arena {
         let carried = ferries.as_mut().map_or(Ok(0), |(out, _)| out.carry(segment.va(), copy, segment.bytes()));
         let seq = carried.inspect_err(|_| segment.set_dirty())?;
         segment.note_use(&departures, seq);
+        self.mover.counters.copied_bytes.fetch_add(segment.bytes() as u64, Ordering::Relaxed);
         Ok(seq)
     }
 

@@ -25,7 +25,7 @@ pub fn lend(ctx: &ExecCtx, bytes: usize, stream: RawStream) -> Result<DevPtr> {
     let ours = known(ctx.state, stream);
     let home = ours.as_ref().unwrap_or(&ctx.stream);
     let storage = ctx.pool.allocate_with_check(bytes, home, &mut runtime::wait_check)?;
-    residency::export(&ctx.on_stream(home), &storage)?;
+    residency::export(&ctx.on_stream(home), &storage, true)?;
     if ours.is_none() {
         // Its stream cannot be told to wait for what used the memory before.
         home.wait_passed(storage.born(), &mut runtime::wait_check)?;

@@ -141,7 +141,7 @@ fn pinned_and_exported_arrays_stay_and_the_error_says_so() {
     let (a, b) = (bench.allocate(4 * MIB), bench.allocate(4 * MIB));
     let ctx = bench.ctx(0);
     residency::pin(&ctx, &a).unwrap();
-    residency::export(&ctx, &b).unwrap();
+    residency::export(&ctx, &b, true).unwrap();
     let refused = bench.pool.allocate(4 * MIB, &bench.streams[0]).unwrap_err();
     let Error::OutOfMemory(report) = &refused else { panic!("{refused}") };
     assert_eq!(report.quota.as_ref().unwrap().1, 8 * MIB);
