@@ -1,0 +1,85 @@
+"""Every family of built-in kernels compiles for every supported generation of GPUs; NVRTC needs none of them."""
+
+from __future__ import annotations
+
+from importlib import resources
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import pygpukit as gp
+from pygpukit.cli.cache import _arch, _builtin_units
+from pygpukit.jit.prebuild import Unit, compile_units
+from pygpukit.ring import message, ring_kernel
+from pygpukit.ring.program import Handler, Program
+
+pytestmark = pytest.mark.nvrtc
+
+ARCHITECTURES = ("80", "86", "89", "90a", "100", "120")
+# Types whose headers have instructions of their own; the others are plain C++.
+TAGS = ("f32", "bf16", "e4m3", "c64")
+
+
+def family(unit: Unit, files: dict[str, str]) -> str:
+    """Name of the kernel file a unit is made from; elementwise operators are written from their table."""
+    return next((name for name, text in files.items() if text in unit.source), "elementwise")
+
+
+def representatives(units: list[Unit]) -> list[Unit]:
+    """One unit of each family and type."""
+    folder = Path(str(resources.files("pygpukit.kernels")))
+    files = {path.relative_to(folder).as_posix(): path.read_text("ascii") for path in folder.rglob("*.cu")}
+    chosen: dict[tuple[str, str], Unit] = {}
+    for unit in units:
+        tag = unit.name.rsplit("_", 1)[-1]
+        if tag in TAGS:
+            chosen.setdefault((family(unit, files), tag), unit)
+    assert {name for name, _ in chosen} == {*files, "elementwise"}, "a kernel file that no unit is made from"
+    return list(chosen.values())
+
+
+@message
+class Packet:
+    x: gp.float32[4]
+
+
+@ring_kernel(kernel_id="arch_one", input_type=Packet, output_type=Packet, device="gpu", state={"n": gp.int64})
+def one() -> None:
+    """
+    __device__ void handle(const Packet& in, Packet& out, State& state, Context& ctx) {
+        if (ctx.lane < 4) out.x[ctx.lane] = in.x[ctx.lane];
+        state.n += 1;
+        ctx.send(out);
+        ctx.reply(out);
+        ctx.publish("arch", out);
+    }
+    """
+
+
+@ring_kernel(kernel_id="arch_many", input_type=Packet, output_type=Packet, device="gpu", topics=["arch"])
+def many() -> None:
+    """
+    __device__ void handle_batch(const Batch& batch, State& state, Context& ctx) {
+        for (unsigned i = ctx.lane; i < batch.size; i += ctx.width) batch.out(i) = batch.in(i);
+    }
+    """
+
+
+def ring() -> Unit:
+    """The program of a ring with a handler of each kind, and with groups of blocks."""
+    program = Program()
+    for kernel in (one, many):
+        program.add(Handler.of(kernel))
+    return SimpleNamespace(name="ring_kernel", source=program.source(128, True))
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_every_family_compiles(name: str) -> None:
+    arch = _arch(name)
+    units, headers = _builtin_units("*")
+    chosen = [*representatives(units), ring()]
+    entries = compile_units(chosen, [arch], headers=headers, jobs=1)
+    assert [entry.name for entry in entries] == [unit.name for unit in chosen]
+    assert {entry.arch for entry in entries} == {arch}
+    assert all(entry.image.startswith(b"\x7fELF") for entry in entries)
