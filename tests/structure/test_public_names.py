@@ -52,6 +52,20 @@ def test_public_names_are_in_the_api_page(repository: Path) -> None:
     assert not sorted(set(pygpukit.__all__) - documented)
 
 
+def test_names_in_the_glossary_exist(repository: Path) -> None:
+    page = (repository / "docs" / "glossary.md").read_text(encoding="utf-8")
+    names = re.findall(r"`gp\.([A-Za-z][\w.]*)`", page)
+    assert len(names) > 30
+    unknown = []
+    for name in names:
+        thing: Any = pygpukit
+        for part in name.split("."):
+            thing = getattr(thing, part, None)
+        if thing is None:
+            unknown.append(f"gp.{name}")
+    assert not unknown
+
+
 def test_names_used_in_the_documentation_exist(repository: Path) -> None:
     unknown = []
     for path in [*repository.glob("*.md"), *sorted((repository / "docs").rglob("*.md"))]:
