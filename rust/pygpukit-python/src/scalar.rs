@@ -1,5 +1,7 @@
 //! Python scalars as operands: read from Python, rounded to the common type, encoded in the compute type.
 
+use std::fmt;
+
 use pygpukit_core::dtype::{DType, Kind};
 use pyo3::exceptions::PyOverflowError;
 use pyo3::prelude::*;
@@ -72,7 +74,9 @@ impl Scalar {
     /// Bytes of the value rounded to `common` and stored as `compute`.
     pub fn encode(&self, common: DType, compute: DType) -> PyResult<[u8; 16]> {
         let mut out = [0u8; 16];
-        match compute.kind() {
+        // The compute type of bool is an integer, but its value is a truth: 0.5 and 256 are true.
+        let kind = if common.kind() == Kind::Bool { Kind::Bool } else { compute.kind() };
+        match kind {
             Kind::Bool => out[0] = u8::from(self.truth() == Scalar::Bool(true)),
             Kind::Int | Kind::UInt => {
                 let value = match *self {
@@ -104,17 +108,20 @@ impl Scalar {
         Ok(out)
     }
 
+    /// Would a finite value become infinite or NaN in the float or complex type `dtype`?
+    fn overflows(&self, dtype: DType) -> bool {
+        let part = if dtype == DType::C64 { DType::F32 } else { dtype };
+        let over = |x: f64| x.is_finite() && !round_to(x, part).is_finite();
+        matches!(dtype.kind(), Kind::Float | Kind::Complex) && (over(self.real()) || over(self.imag()))
+    }
+
     /// Can `dtype` hold the value? Integers exactly; floats up to rounding, but not by turning finite into infinite.
     pub fn fits(&self, dtype: DType) -> bool {
-        let held = |x: f64, part: DType| round_to(x, part).is_finite() == x.is_finite();
         match (dtype.kind(), *self) {
-            (Kind::Complex, _) => {
-                let part = if dtype == DType::C64 { DType::F32 } else { DType::F64 };
-                held(self.real(), part) && held(self.imag(), part)
-            }
+            (Kind::Complex, _) => !self.overflows(dtype),
             (_, Scalar::Complex(..)) => false,
             (Kind::Float, _) if dtype == DType::E4M3 && self.real().is_infinite() => false,
-            (Kind::Float, _) => held(self.real(), dtype),
+            (Kind::Float, _) => !self.overflows(dtype),
             (_, Scalar::Bool(_)) => true,
             (kind, Scalar::Int(x)) => {
                 let bits = if kind == Kind::Bool { 1 } else { dtype.itemsize() as u32 * 8 };
@@ -127,8 +134,15 @@ impl Scalar {
         }
     }
 
-    /// Bytes of the value as one element of `dtype`.
+    /// Bytes of the value as one element of `dtype`. A finite number that would become infinite or NaN is refused;
+    /// operators differ: there a scalar is an operand, which rounds to infinity as in NumPy.
     pub fn element(&self, dtype: DType) -> PyResult<[u8; 16]> {
+        if self.overflows(dtype) {
+            return Err(PyOverflowError::new_err(format!(
+                "{self} is out of bounds for {}; use a wider float type",
+                dtype.name()
+            )));
+        }
         match dtype {
             DType::F16 | DType::BF16 | DType::E4M3 | DType::E5M2 => {
                 let mut out = [0u8; 16];
@@ -136,6 +150,17 @@ impl Scalar {
                 Ok(out)
             }
             _ => self.encode(dtype, dtype),
+        }
+    }
+}
+
+impl fmt::Display for Scalar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Scalar::Bool(x) => write!(f, "Python bool {x}"),
+            Scalar::Int(x) => write!(f, "Python integer {x}"),
+            Scalar::Float(x) => write!(f, "Python float {x:?}"),
+            Scalar::Complex(x, y) => write!(f, "Python complex ({x:?}, {y:?})"),
         }
     }
 }

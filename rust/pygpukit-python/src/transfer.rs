@@ -163,6 +163,8 @@ fn fill(
 ) -> PyResult<bool> {
     let array = array.get();
     let Some(scalar) = Scalar::read(value)? else { return Ok(false) };
+    // Refuses what the type cannot hold, also where a kernel writes it.
+    let element = scalar.element(array.dtype)?;
     if !array.layout.is_contiguous() {
         return Ok(false);
     }
@@ -170,7 +172,6 @@ fn fill(
         return Ok(true);
     }
     let size = array.dtype.itemsize();
-    let element = scalar.element(array.dtype)?;
     let (width, count) = match size {
         1 | 2 | 4 => (size, array.bytes() / size),
         _ if element[..size].chunks(4).all(|c| c == &element[..4]) => (4, array.bytes() / 4),

@@ -53,7 +53,8 @@ def dimensions(shape: Shape) -> list[int]:
 def fill(self: GPUArray, value: _Scalar) -> GPUArray:
     """Set every element to a number, in place, and return the array.
 
-    An integer array drops the fraction of a float; NaN, infinities and numbers it cannot hold are refused.
+    An integer array drops the fraction of a float; NaN, infinities and numbers it cannot hold are refused. A float
+    array takes NaN and infinities, and refuses finite numbers that would become one.
     """
     number = value.item() if isinstance(value, np.generic) else value
     if not isinstance(number, bool | int | float | complex):
@@ -72,6 +73,14 @@ def fill(self: GPUArray, value: _Scalar) -> GPUArray:
         limits = np.iinfo(to_numpy_dtype(self.dtype))
         if not limits.min <= number <= limits.max:
             raise OverflowError(f"Python integer {number} is out of bounds for {self.dtype.name}")
+    elif self.dtype.kind == "b":
+        number = bool(number)
+    elif isinstance(number, int):
+        bits = number.bit_length()
+        try:
+            number = float(number)
+        except OverflowError:
+            raise OverflowError(f"Python integer of {bits} bits is out of bounds for {self.dtype.name}") from None
     if not _native.fill(self, number):
         _native.apply("copy", (number,), self)
     return self

@@ -85,6 +85,9 @@ def plan(name: str, inputs: tuple[Input, ...], out: DataType | None = None) -> P
     target = result if out is None else out
     if row.rule == "cast":
         result = target
+        if isinstance(inputs[0], str):
+            # A number is read as the type it is written to: uint64 holds what no other type does.
+            common = target
     elif not can_cast(result, target):
         raise DTypeError(
             f"{name}({describe(inputs)}) gives {result.name} ({result.itemsize} bytes), which cannot be written to an "
@@ -209,7 +212,7 @@ def _input(row: Row, index: int, letter: str, value: str, stored: DataType, comm
     """Return the line that converts one input to the compute type."""
     if row.rule == "where" and index == 0:
         return f"const bool {letter} = truth(widen({value}));"
-    if common.itemsize == 1 and common.kind == "f" and stored.tag != common.tag:
-        # An integer may not fit float8: round to the common type first, as NumPy does.
+    if common.tag != compute.tag and common.itemsize == 1 and stored.tag != common.tag:
+        # NumPy converts to the common type first: an integer may not fit float8, and bool tests for zero.
         value = f"convert<{common.tag}>({value})"
     return f"const {compute.tag} {letter} = input<{compute.tag}>({value});"

@@ -82,7 +82,7 @@ def resolve(row: Row, inputs: Sequence[Input]) -> tuple[DataType, DataType]:
     result = common
     if isinstance(row.rule, np.ufunc):
         small = common.name in _SMALL
-        types = [_STAND_IN if small else _numpy(x, common) for x in operands]
+        types = [_numpy(x, None if small else common) for x in operands]
         try:
             *loop, last = _loop(row.rule, types)
         except TypeError:

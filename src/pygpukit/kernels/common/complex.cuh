@@ -52,9 +52,13 @@ template <class T> PGK_FN cx<T> sign(cx<T> a) {
 template <class T> PGK_FN cx<T> round(cx<T> a) { return {round(a.re), round(a.im)}; }
 
 PGK_FN c128 exp(c128 a) {
-    const f64 r = exp(a.re);
-    // A zero imaginary part must not meet an infinite factor.
-    return {r * cos(a.im), a.im == 0.0 ? a.im : r * sin(a.im)};
+    // A zero imaginary part must not meet an infinite factor, nor an infinite angle a zero or an infinite one.
+    if (a.im == 0.0) return {exp(a.re), a.im};
+    if (isinf(a.re) && !isfinite(a.im)) return a.re < 0.0 ? c128{0.0, 0.0} : c128{a.re, a.im - a.im};
+    // Where exp(re) alone overflows its product with a small cosine may not: exp(709) is multiplied last.
+    const bool large = a.re > 709.0;
+    const f64 r = exp(large ? a.re - 709.0 : a.re), last = large ? 8.2184074615549724e307 : 1.0;
+    return {r * cos(a.im) * last, r * sin(a.im) * last};
 }
 PGK_FN c128 expm1(c128 a) {
     const f64 s = sin(a.im * 0.5);
@@ -63,8 +67,12 @@ PGK_FN c128 expm1(c128 a) {
 PGK_FN c128 log(c128 a) {
     const f64 r = hypot(a.re, a.im), x = abs(a.re), y = abs(a.im);
     const f64 high = x > y ? x : y, low = x > y ? y : x;
+    f64 re;
     // Near the unit circle log(r) cancels; log1p of r^2 - 1 does not.
-    const f64 re = r > 0.5 && r < 2.0 ? 0.5 * log1p(fused(high - 1.0, high + 1.0, low * low)) : log(r);
+    if (r > 0.5 && r < 2.0) re = 0.5 * log1p(fused(high - 1.0, high + 1.0, low * low));
+    // The magnitude of finite parts may overflow.
+    else if (isinf(r) && isfinite(a)) re = log(hypot(0.5 * x, 0.5 * y)) + 0.69314718055994531;
+    else re = log(r);
     return {re, atan2(a.im, a.re)};
 }
 PGK_FN c128 log1p(c128 a) {
@@ -100,15 +108,37 @@ PGK_FN c128 tanh(c128 a) {
 PGK_FN c128 sin(c128 a) { const c128 r = sinh(c128{-a.im, a.re}); return {r.im, -r.re}; }
 PGK_FN c128 cos(c128 a) { return cosh(c128{-a.im, a.re}); }
 PGK_FN c128 tan(c128 a) { const c128 r = tanh(c128{-a.im, a.re}); return {r.im, -r.re}; }
+// The product of C's Annex G: where both parts are NaN, an infinite factor makes an infinite product.
+PGK_FN c128 mul_infinite(c128 a, c128 b) {
+    const c128 r = mul(a, b);
+    if (!isnan(r.re) || !isnan(r.im)) return r;
+    const bool overflows = isinf(a.re * b.re) || isinf(a.im * b.im) || isinf(a.re * b.im) || isinf(a.im * b.re);
+    if (!isinf(a) && !isinf(b) && !overflows) return r;
+    // An infinite factor becomes the corner of the unit square that it points to; NaN elsewhere becomes 0.
+    const bool box_a = isinf(a), box_b = isinf(b);
+    if (box_a) a = {copysign(isinf(a.re) ? 1.0 : 0.0, a.re), copysign(isinf(a.im) ? 1.0 : 0.0, a.im)};
+    else a = {isnan(a.re) ? copysign(0.0, a.re) : a.re, isnan(a.im) ? copysign(0.0, a.im) : a.im};
+    if (box_b) b = {copysign(isinf(b.re) ? 1.0 : 0.0, b.re), copysign(isinf(b.im) ? 1.0 : 0.0, b.im)};
+    else b = {isnan(b.re) ? copysign(0.0, b.re) : b.re, isnan(b.im) ? copysign(0.0, b.im) : b.im};
+    const c128 corner = mul(a, b);
+    const f64 infinity = bit_cast<f64>(0x7ff0000000000000ull);
+    return {infinity * corner.re, infinity * corner.im};
+}
+// NumPy's power: products for whole exponents below 100, otherwise exp(b log(a)); 0 to a power whose real part is not
+// positive is NaN.
 PGK_FN c128 pow(c128 a, c128 b) {
     if (!truth(b)) return {1.0, 0.0};
     if (!truth(a)) {
-        if (b.re > 0.0 && b.im == 0.0) return {0.0, 0.0};
+        if (b.re > 0.0) return {0.0, 0.0};
         const f64 nan = a.re / a.re;
         return {nan, nan};
     }
     const f64 whole = round(b.re);
     if (b.im == 0.0 && whole == b.re && abs(whole) < 100.0) {
+        // A product with 1 would turn an infinite part into NaN.
+        if (whole == 1.0) return a;
+        if (whole == 2.0) return mul(a, a);
+        if (whole == 3.0) return mul(a, mul(a, a));
         c128 result = {1.0, 0.0}, base = a;
         for (int e = static_cast<int>(abs(whole)); e; e >>= 1) {
             if (e & 1) result = mul(result, base);
@@ -116,7 +146,7 @@ PGK_FN c128 pow(c128 a, c128 b) {
         }
         return whole < 0.0 ? reciprocal(result) : result;
     }
-    return exp(mul(b, log(a)));
+    return exp(mul_infinite(b, log(a)));
 }
 
 #define PGK_THROUGH_DOUBLE(name) \
