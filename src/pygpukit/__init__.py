@@ -73,7 +73,7 @@ from pygpukit.dtypes import (
     uint64,
 )
 from pygpukit.errors import *  # noqa: F403
-from pygpukit.jit import get_nvrtc_path, get_nvrtc_version, is_nvrtc_available, jit, load_ptx, warmup
+from pygpukit.jit import Module, get_nvrtc_path, get_nvrtc_version, is_nvrtc_available, jit, load_ptx, module, warmup
 from pygpukit.ops import binding as _binding
 from pygpukit.ops import elementwise as _elementwise
 from pygpukit.ops.elementwise import *  # noqa: F403
@@ -106,6 +106,7 @@ __all__ = [
     "Event",
     "GPUArray",
     "Kernel",
+    "Module",
     "RingKernelRuntime",
     "Stream",
     "StreamManager",
@@ -157,6 +158,7 @@ __all__ = [
     "load_raw",
     "matmul",
     "memory",
+    "module",
     "message",
     "ones",
     "ones_like",

@@ -164,25 +164,9 @@ class Kernel:
     ptx: Final[str | None]
     source: Final[str | None]
     def occupancy(self, block: int, shared: int = 0) -> float: ...
-    def profile(
-        self,
-        *args: Any,
-        grid: int | Sequence[int] | None = None,
-        block: int | Sequence[int] | None = None,
-        shared: int = 0,
-        stream: Stream | None = None,
-        **kwargs: Any,
-    ) -> Profile: ...
-    def _call_in_slices(
-        self,
-        blocks: int,
-        *args: Any,
-        grid: int | Sequence[int] | None = None,
-        block: int | Sequence[int] | None = None,
-        shared: int = 0,
-        stream: Stream | None = None,
-        **kwargs: Any,
-    ) -> None: ...
+    def resident_blocks(self, block: int, shared: int = 0) -> int: ...
+    def profile(self, *args: Any, **kwargs: Any) -> Profile: ...
+    def _call_in_slices(self, blocks: int, *args: Any, **kwargs: Any) -> None: ...
     def _time_launches(self, args: Sequence[Any], bare: bool, burst: int, rounds: int) -> float: ...
     def _time_first_blocks(self, told: int, offset: float, pause: float, count: int) -> list[float]: ...
     def _bare_launcher(self, args: Sequence[Any]) -> Callable[[], None]: ...
@@ -196,6 +180,7 @@ class Kernel:
         block: int | Sequence[int] | None = None,
         shared: int = 0,
         stream: Stream | None = None,
+        cooperative: bool = False,
         **kwargs: Any,
     ) -> None: ...
 
@@ -205,6 +190,12 @@ class ArrayFlags:
     f_contiguous: Final[bool]
     def __getitem__(self, name: str) -> bool: ...
     def __setitem__(self, name: str, value: bool) -> None: ...
+
+class _Module:
+    device: Final[Device]
+    def kernel(self, entry: str, name: str, params: list[tuple[str, str]]) -> Kernel: ...
+    def variable_bytes(self, name: str) -> int: ...
+    def variable(self, name: str, shape: list[int], dtype: DataType) -> GPUArray: ...
 
 class GPUArray:
     shape: Final[tuple[int, ...]]
@@ -596,6 +587,9 @@ def load_kernels(
     arch: str = "",
     programmatic: bool = False,
 ) -> list[Kernel]: ...
+def load_module(
+    image: bytes, device: Device, arch: str, source: str, file: str, check: bool = False, seed: int | None = None
+) -> _Module: ...
 def nvrtc_open(candidates: list[str]) -> tuple[str, tuple[int, int]]: ...
 def nvrtc_compile(
     source: str, name: str, options: list[str], headers: dict[str, str], expressions: list[str], kind: str

@@ -1,5 +1,6 @@
 //! Images, kernels and launches. Kernels do not run: a launch is checked and written to the log.
 
+use std::collections::HashMap;
 use std::ffi::{c_char, c_int, c_void};
 use std::fmt;
 
@@ -75,6 +76,15 @@ pub struct LaunchAttribute {
     id: u32,
     pad: u32,
     value: [u32; 16],
+}
+
+/// Variables of an image: lines `.global NAME[SIZE]`.
+fn parse_variables(image: &str) -> Vec<(String, usize)> {
+    let variable = |line: &str| {
+        let (name, size) = line.split_once(".global ")?.1.split_once('[')?;
+        Some((name.trim().to_string(), size.split_once(']')?.0.parse().ok().filter(|size| *size > 0)?))
+    };
+    image.lines().filter_map(variable).collect()
 }
 
 /// Kernels of an image: lines `.entry NAME(SIZE,SIZE,...)`; None when it has none or one cannot be read.
@@ -155,8 +165,13 @@ exports! {
         state; library: *mut usize, code: *const c_char, _options: *mut c_int, _values: *mut *mut c_void, _count: u32,
         _library_options: *mut c_int, _library_values: *mut *mut c_void, _library_count: u32,
     ) {
-        let kernels = parse_image(&text(code)?).ok_or(INVALID_IMAGE)?;
-        let mut table = std::collections::HashMap::new();
+        let image = text(code)?;
+        let kernels = parse_image(&image).ok_or(INVALID_IMAGE)?;
+        let mut variables = HashMap::new();
+        for (name, bytes) in parse_variables(&image) {
+            variables.insert(name, (state.memory.plain(bytes)?, bytes));
+        }
+        let mut table = HashMap::new();
         for kernel in kernels {
             let handle = state.handle();
             table.insert(kernel.name.clone(), handle);
@@ -164,6 +179,7 @@ exports! {
         }
         let handle = state.handle();
         state.libraries.insert(handle, table);
+        state.variables.insert(handle, variables);
         put(library, handle)
     }
 
@@ -172,7 +188,19 @@ exports! {
         for handle in table.values() {
             state.kernels.remove(handle);
         }
+        for (address, _) in state.variables.remove(&library).unwrap_or_default().into_values() {
+            state.memory.free_plain(address);
+        }
         Ok(())
+    }
+
+    needs Context fn cuLibraryGetGlobal(
+        state; address: *mut u64, bytes: *mut usize, library: usize, name: *const c_char,
+    ) {
+        let table = state.variables.get(&library).ok_or(INVALID_HANDLE)?;
+        let (start, size) = *table.get(&text(name)?).ok_or(NOT_FOUND)?;
+        put(bytes, size)?;
+        put(address, start)
     }
 
     needs Context fn cuLibraryGetKernel(state; kernel: *mut usize, library: usize, name: *const c_char) {

@@ -118,6 +118,13 @@ impl Memory {
         }
     }
 
+    /// A whole allocation on the current device, zeroed.
+    pub fn plain(&mut self, bytes: usize) -> Result<u64, i32> {
+        let start = map_pages(bytes, libc::PROT_READ | libc::PROT_WRITE)?;
+        self.plain.insert(start, Plain { bytes, device: current_device()? });
+        Ok(start)
+    }
+
     /// Give back a whole allocation.
     pub fn free_plain(&mut self, address: u64) {
         if let Some(plain) = self.plain.remove(&address) {
@@ -275,11 +282,8 @@ exports! {
         if bytes == 0 {
             return Err(INVALID_VALUE);
         }
-        let device = current_device()?;
-        check_room(state, device, bytes)?;
-        let start = map_pages(bytes, libc::PROT_READ | libc::PROT_WRITE)?;
-        state.memory.plain.insert(start, Plain { bytes, device });
-        put(address, start)
+        check_room(state, current_device()?, bytes)?;
+        put(address, state.memory.plain(bytes)?)
     }
 
     needs Context fn cuMemFreeAsync(state; address: u64, stream: usize) {

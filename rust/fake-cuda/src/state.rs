@@ -61,6 +61,8 @@ pub(crate) struct State {
     pub pending: HashMap<u64, usize>,
     pub next_ticket: u64,
     pub libraries: HashMap<usize, HashMap<String, usize>>,
+    /// Address and bytes of the variables of each library.
+    pub variables: HashMap<usize, HashMap<String, (u64, usize)>>,
     pub kernels: HashMap<usize, Kernel>,
     pub graphs: HashMap<usize, Graph>,
     /// Graph nodes: the graph and the position in it.

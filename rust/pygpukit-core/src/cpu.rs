@@ -299,6 +299,10 @@ impl Device for CpuDevice {
         self.kernels.unload(library);
     }
 
+    fn library_variable(&self, library: RawLibrary, name: &str) -> Result<(DevPtr, usize)> {
+        self.kernels.variable(library, name)
+    }
+
     fn kernel_get(&self, library: RawLibrary, entry: &str) -> Result<(RawKernel, KernelAttributes)> {
         self.kernels.get(library, entry)
     }

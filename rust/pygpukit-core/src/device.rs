@@ -234,6 +234,8 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// The text a library was compiled from, for reports of devices that make some.
     fn library_source(&self, _library: RawLibrary, _file: &str, _text: &str) {}
     fn library_unload(&self, library: RawLibrary);
+    /// Address and bytes of a variable (`__device__`, `__constant__`) of a library, by the name it has in the image.
+    fn library_variable(&self, library: RawLibrary, name: &str) -> Result<(DevPtr, usize)>;
     fn kernel_get(&self, library: RawLibrary, entry: &str) -> Result<(RawKernel, KernelAttributes)>;
     /// Offset and size of the first `count` parameters in the argument block: fewer when the kernel has fewer, None where
     /// the device cannot say.

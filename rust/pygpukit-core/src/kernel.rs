@@ -8,6 +8,8 @@ use parking_lot::RwLock;
 
 use crate::device::{KernelAttributes, RawKernel, RawLibrary, SharedDevice};
 use crate::error::{Error, Result};
+use crate::memory::Storage;
+use crate::runtime::DeviceState;
 use crate::slices::{Sliced, Slicer, Slicing};
 use crate::sync::{SyncKind, may_sync, may_sync_briefly};
 
@@ -89,6 +91,13 @@ impl Library {
     pub fn load(device: &SharedDevice, image: &[u8]) -> Result<Arc<Library>> {
         let raw = may_sync(SyncKind::ModuleLoad, || device.library_load(image))?;
         Ok(Arc::new(Library { device: device.clone(), raw }))
+    }
+
+    /// Memory of a variable of the image (`__device__`, `__constant__`), by the name it has there. It keeps the image
+    /// loaded until its last use has ended.
+    pub fn variable(self: &Arc<Library>, state: &'static DeviceState, name: &str) -> Result<Arc<Storage>> {
+        let (address, bytes) = may_sync(SyncKind::ModuleLoad, || self.device.library_variable(self.raw, name))?;
+        Ok(Storage::outside(state, address, bytes, self.clone()))
     }
 
     /// Say which text it was compiled from, under the name the compiler knew it by: reports then quote it.

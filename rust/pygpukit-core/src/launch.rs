@@ -354,6 +354,32 @@ pub fn bare_launch(state: &DeviceState, kernel: &Arc<Kernel>, args: &[u8]) -> Re
     state.device.launch(state.default_stream.raw(), &launch)
 }
 
+/// Most blocks of a kernel that run at the same time on the SMs of the context's stream.
+pub fn resident_blocks(ctx: &ExecCtx, kernel: &Kernel, threads: u32, shared: u32) -> Result<u64> {
+    kernel.allow_shared(shared)?;
+    Ok(u64::from(kernel.occupancy(threads, shared)?) * u64::from(ctx.stream.lane().sm_count()))
+}
+
+/// Refuse a cooperative launch whose blocks cannot all run at the same time: they would wait for each other forever.
+pub fn check_cooperative(ctx: &ExecCtx, kernel: &Kernel, grid: [u32; 3], block: [u32; 3], shared: u32) -> Result<()> {
+    let props = ctx.state.device.props();
+    if ctx.state.is_cuda() && !props.features.contains(&"cooperative") {
+        return Err(Error::Device(format!("{} cannot launch kernels cooperatively", props.name)));
+    }
+    let blocks: u64 = grid.iter().map(|&n| u64::from(n)).product();
+    let fit = resident_blocks(ctx, kernel, block.iter().product(), shared)?;
+    if blocks <= fit {
+        return Ok(());
+    }
+    Err(Error::Launch(format!(
+        "kernel '{}': a cooperative launch runs all its blocks at the same time, but of the {blocks} blocks of grid {grid:?} \
+         only {fit} fit on the {} SMs of this stream with blocks of {block:?}; use at most {fit} blocks \
+         (kernel.resident_blocks(block)) and let each do more",
+        kernel.name(),
+        ctx.stream.lane().sm_count(),
+    )))
+}
+
 /// Check a launch's shape against the device before the driver refuses it with a number.
 pub fn check_dimensions(
     props: &crate::device::DeviceProps,

@@ -77,6 +77,26 @@ fn a_launch_carries_its_argument_block_and_nothing_it_did_not_ask_for() {
 }
 
 #[test]
+fn variables_of_an_image_are_memory_like_any_other() {
+    let _guard = fake(&[]);
+    let device = device();
+    let stream = device.stream_create(0).unwrap();
+    let library = device.library_load(b".entry k()\n.global counter[4]\n.global taps[64]\n\0").unwrap();
+    let (counter, bytes) = device.library_variable(library, "counter").unwrap();
+    assert_eq!(bytes, 4);
+    let (taps, bytes) = device.library_variable(library, "taps").unwrap();
+    assert_eq!((bytes, taps == counter), (64, false));
+    device.enqueue(stream, &Work::Fill(Fill { dst: taps, value: 7, width: 4, count: 16 })).unwrap();
+    assert_eq!(read(&device, stream, taps, 8), [7, 0, 0, 0, 7, 0, 0, 0]);
+    assert_eq!(read(&device, stream, counter, 4), [0; 4]);
+    let error = device.library_variable(library, "none").unwrap_err();
+    assert!(error.to_string().contains("no variable 'none'"), "{error}");
+    assert!(matches!(device.library_variable(library, "a\0b").unwrap_err(), Error::Value(_)));
+    device.library_unload(library);
+    assert_eq!(code_of(&device.library_variable(library, "taps").unwrap_err()), 400);
+}
+
+#[test]
 fn a_launch_asks_the_driver_once_and_needs_no_context() {
     let _guard = fake(&[]);
     let device = device();

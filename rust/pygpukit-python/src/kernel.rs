@@ -8,7 +8,7 @@ use pygpukit_core::error::Error;
 use pygpukit_core::kernel::{Check, Kernel, KernelMeta, Library};
 #[cfg(unix)]
 use pygpukit_core::launch::time_first_blocks;
-use pygpukit_core::launch::{bare_launch, time_launches};
+use pygpukit_core::launch::{bare_launch, resident_blocks, time_launches};
 use pygpukit_core::runtime::DeviceState;
 use pygpukit_core::slices::Sliced;
 use pyo3::exceptions::PyTypeError;
@@ -19,7 +19,7 @@ use crate::array::GPUArray;
 use crate::device::{PyDevice, context, context_for};
 use crate::errors::{ToPy, carry};
 use crate::inside::{Inside, attached, detached};
-use crate::kernel_call::{DEFAULT_BLOCK, Filled};
+use crate::kernel_call::{DEFAULT_BLOCK, Filled, Shape};
 use crate::profile;
 use crate::stream::PyStream;
 use crate::vectorcall;
@@ -115,7 +115,7 @@ pub struct PyKernel {
     pub(crate) params: Option<Vec<Param>>,
     pub(crate) arg_bytes: usize,
     image: Py<PyBytes>,
-    source: Option<String>,
+    pub(crate) source: Option<String>,
     arch: String,
 }
 
@@ -201,6 +201,17 @@ impl PyKernel {
         }
         let blocks = self.kernel.occupancy(block, shared).py()?;
         Ok(f64::from(blocks * block) / f64::from(per_sm))
+    }
+
+    /// Most blocks of this size that the current stream's SMs run at the same time: the largest grid of a cooperative
+    /// launch.
+    #[pyo3(signature = (block, shared=0))]
+    fn resident_blocks(&self, py: Python<'_>, block: u32, shared: u32) -> PyResult<u64> {
+        if block == 0 || block > self.max_threads() {
+            return Err(self.fail(format!("block must be between 1 and {}, not {block}", self.max_threads())));
+        }
+        let ctx = context_for(py, self.state)?;
+        resident_blocks(&ctx, &self.kernel, block, shared).py()
     }
 
     #[new]
@@ -329,7 +340,7 @@ impl PyKernel {
         if let Some(stream) = stream {
             ctx = Arc::new(stream.get().context(&ctx)?);
         }
-        self.launch(py, &ctx, grid, block, 0, &filled)
+        self.launch(py, &ctx, Shape { grid, block, shared: 0, cooperative: false }, &filled)
     }
 
     fn __repr__(&self) -> String {
@@ -338,6 +349,20 @@ impl PyKernel {
 }
 
 impl PyKernel {
+    /// A kernel with its parameters where the driver says they lie.
+    pub(crate) fn of(
+        kernel: Arc<Kernel>,
+        state: &'static DeviceState,
+        params: Option<Vec<(String, String)>>,
+        image: Py<PyBytes>,
+        arch: &str,
+    ) -> PyResult<PyKernel> {
+        let known = params.as_ref().and_then(|p| kernel.params(p.len()));
+        let params = params.map(|p| place(kernel.name(), p, known.as_deref())).transpose().py()?;
+        let arg_bytes = params.as_deref().and_then(|p| p.last()).map_or(0, |p| p.offset + p.size);
+        Ok(PyKernel { kernel, state, params, arg_bytes, image, source: None, arch: arch.to_string() })
+    }
+
     fn is_cubin(&self, py: Python<'_>) -> bool {
         self.image.as_bytes(py).starts_with(b"\x7fELF")
     }
@@ -396,6 +421,14 @@ fn place(
     Ok(placed)
 }
 
+pub(crate) fn check_of(check: bool, seed: Option<u64>) -> Check {
+    match (seed, check) {
+        (Some(seed), _) => Check::Fuzz(seed),
+        (None, true) => Check::On,
+        (None, false) => Check::AsDevice,
+    }
+}
+
 /// Load a compiled image and take one kernel from it.
 #[pyfunction]
 #[pyo3(signature = (
@@ -416,12 +449,12 @@ fn load_kernel(
     seed: Option<u64>,
     slicer: Option<Py<PyAny>>,
 ) -> PyResult<Py<PyKernel>> {
-    let check = match (seed, check) {
-        (Some(seed), _) => Check::Fuzz(seed),
-        (None, true) => Check::On,
-        (None, false) => Check::AsDevice,
+    let meta = KernelMeta {
+        check: check_of(check, seed),
+        sliceable: slicer.is_some(),
+        access_from_types: true,
+        ..KernelMeta::default()
     };
-    let meta = KernelMeta { check, sliceable: slicer.is_some(), access_from_types: true, ..KernelMeta::default() };
     let mut kernels = load(py, &image, &[entry.to_string()], name, params, device, arch, meta)?;
     let mut kernel = kernels.pop().ok_or_else(|| PyTypeError::new_err("an entry is needed"))?;
     if let Some(source) = &source {
@@ -493,20 +526,7 @@ fn load(
     })?;
     kernels
         .into_iter()
-        .map(|kernel| {
-            let known = params.as_ref().and_then(|p| kernel.params(p.len()));
-            let params = params.clone().map(|p| place(name, p, known.as_deref())).transpose().py()?;
-            let arg_bytes = params.as_deref().and_then(|p| p.last()).map_or(0, |p| p.offset + p.size);
-            Ok(PyKernel {
-                kernel,
-                state,
-                params,
-                arg_bytes,
-                image: image.clone().unbind(),
-                source: None,
-                arch: arch.to_string(),
-            })
-        })
+        .map(|kernel| PyKernel::of(kernel, state, params.clone(), image.clone().unbind(), arch))
         .collect()
 }
 

@@ -7,7 +7,7 @@ use pygpukit_core::device::DeviceProps;
 use pygpukit_core::dtype::{DType, Kind};
 use pygpukit_core::emulator::Counters;
 use pygpukit_core::exec::ExecCtx;
-use pygpukit_core::launch::{check_dimensions, launch};
+use pygpukit_core::launch::{check_cooperative, check_dimensions, launch};
 use pygpukit_core::layout::show;
 use pygpukit_core::slices::launch_in_slices;
 use pyo3::buffer::PyBuffer;
@@ -41,6 +41,31 @@ pub(crate) struct Filled<'a> {
 impl Filled<'_> {
     pub fn new(bytes: usize) -> Self {
         Filled { blob: ArgBlob::from_elem(0, bytes), uses: SmallVec::new(), first: None, arrays: Vec::new() }
+    }
+}
+
+/// How a kernel is launched.
+#[derive(Clone, Copy)]
+pub(crate) struct Shape {
+    pub grid: [u32; 3],
+    pub block: [u32; 3],
+    /// Dynamic shared memory in bytes.
+    pub shared: u32,
+    pub cooperative: bool,
+}
+
+/// The same as the caller says it; without a grid it covers the first array.
+struct Asked<'a, 'py> {
+    grid: Option<[i64; 3]>,
+    block: [i64; 3],
+    shared: u32,
+    cooperative: bool,
+    stream: Option<&'a Bound<'py, PyStream>>,
+}
+
+impl Default for Asked<'_, '_> {
+    fn default() -> Self {
+        Asked { grid: None, block: [DEFAULT_BLOCK, 1, 1], shared: 0, cooperative: false, stream: None }
     }
 }
 
@@ -210,7 +235,7 @@ impl PyKernel {
     fn named(&self, params: &[Param], name: &str) -> PyResult<usize> {
         params.iter().position(|p| p.name == name).ok_or_else(|| {
             self.fail(format!(
-                "no parameter is named '{name}'; it has ({}), and grid, block, shared and stream set the launch",
+                "no parameter is named '{name}'; it has ({}), and grid, block, shared, stream and cooperative set the launch",
                 self.show_params()
             ))
         })
@@ -244,32 +269,20 @@ impl PyKernel {
     }
 
     #[inline]
-    pub(crate) fn launch(
-        &self,
-        py: Python<'_>,
-        ctx: &ExecCtx,
-        grid: [u32; 3],
-        block: [u32; 3],
-        shared: u32,
-        filled: &Filled<'_>,
-    ) -> PyResult<()> {
+    pub(crate) fn launch(&self, py: Python<'_>, ctx: &ExecCtx, shape: Shape, filled: &Filled<'_>) -> PyResult<()> {
         let meta = self.kernel.meta();
-        let attributes =
-            LaunchAttributes { cluster: meta.cluster, cooperative: meta.cooperative, ..Default::default() };
-        let work = self.work(grid, block, shared, attributes, filled);
-        launch_kernel(py, ctx, &work, &filled.uses)
+        let cooperative = meta.cooperative || shape.cooperative;
+        if cooperative {
+            check_cooperative(ctx, &self.kernel, shape.grid, shape.block, shape.shared).py()?;
+        }
+        let attributes = LaunchAttributes { cluster: meta.cluster, cooperative, ..Default::default() };
+        launch_kernel(py, ctx, &self.work(shape, attributes, filled), &filled.uses)
     }
 
     #[inline]
-    fn work<'a>(
-        &'a self,
-        grid: [u32; 3],
-        block: [u32; 3],
-        shared: u32,
-        attributes: LaunchAttributes,
-        filled: &'a Filled<'_>,
-    ) -> Launch<'a> {
+    fn work<'a>(&'a self, shape: Shape, attributes: LaunchAttributes, filled: &'a Filled<'_>) -> Launch<'a> {
         let (args, arrays) = (&filled.blob[..], &filled.arrays[..]);
+        let Shape { grid, block, shared, .. } = shape;
         Launch { kernel: &self.kernel, grid, block, shared, attributes, args, arrays }
     }
 }
@@ -303,7 +316,7 @@ fn covering(size: i64, block: &[i64; 3]) -> [i64; 3] {
 }
 
 impl PyKernel {
-    /// Launch with arguments by position and by name; the names grid, block, shared and stream set the launch.
+    /// Launch with arguments by position and by name; the names grid, block, shared, stream and cooperative set the launch.
     #[inline]
     pub(crate) fn call<'py>(
         &self,
@@ -313,14 +326,11 @@ impl PyKernel {
     ) -> PyResult<()> {
         let params = self.known_params()?;
         if !keywords.is_empty() || positional.len() != params.len() {
-            return self.with_keywords(py, positional, keywords, |ctx, grid, block, shared, filled| {
-                self.launch(py, ctx, grid, block, shared, filled)
-            });
+            return self
+                .with_keywords(py, positional, keywords, |ctx, shape, filled| self.launch(py, ctx, shape, filled));
         }
         let filled = self.fill_all(params, positional.iter())?;
-        self.covering(py, None, [DEFAULT_BLOCK, 1, 1], 0, None, &filled, |ctx, grid, block, shared, filled| {
-            self.launch(py, ctx, grid, block, shared, filled)
-        })
+        self.covering(py, Asked::default(), &filled, |ctx, shape, filled| self.launch(py, ctx, shape, filled))
     }
 
     /// Launch in ranges of so many blocks; the arguments are those of a call.
@@ -331,8 +341,8 @@ impl PyKernel {
         keywords: &[Keyword<'py>],
         blocks: u32,
     ) -> PyResult<()> {
-        self.with_keywords(py, positional, keywords, |ctx, grid, block, shared, filled| {
-            let work = self.work(grid, block, shared, LaunchAttributes::default(), filled);
+        self.with_keywords(py, positional, keywords, |ctx, shape, filled| {
+            let work = self.work(shape, LaunchAttributes::default(), filled);
             detached(py, || launch_in_slices(ctx, &work, &filled.uses, blocks))
         })
     }
@@ -344,10 +354,11 @@ impl PyKernel {
         positional: &[Bound<'py, PyAny>],
         keywords: &[Keyword<'py>],
     ) -> PyResult<Counters> {
-        self.with_keywords(py, positional, keywords, |ctx, grid, block, shared, filled| {
-            let work = self.work(grid, block, shared, LaunchAttributes::default(), filled);
+        self.with_keywords(py, positional, keywords, |ctx, shape, filled| {
+            let attributes = LaunchAttributes { cooperative: shape.cooperative, ..Default::default() };
+            let work = self.work(shape, attributes, filled);
             detached(py, || {
-                self.kernel.allow_shared(shared)?;
+                self.kernel.allow_shared(shape.shared)?;
                 ctx.stream.synchronize(&mut check_signals)?;
                 self.state.device.profile(&work)
             })
@@ -360,25 +371,30 @@ impl PyKernel {
         py: Python<'py>,
         positional: &[Bound<'py, PyAny>],
         keywords: &[Keyword<'py>],
-        run: impl FnOnce(&ExecCtx, [u32; 3], [u32; 3], u32, &Filled<'_>) -> PyResult<T>,
+        run: impl FnOnce(&ExecCtx, Shape, &Filled<'_>) -> PyResult<T>,
     ) -> PyResult<T> {
         let params = self.known_params()?;
         let mut values: Vec<Option<&Bound<'py, PyAny>>> = positional.iter().map(Some).collect();
-        let (mut grid, mut block, mut shared, mut stream) = (None, [DEFAULT_BLOCK, 1, 1], 0u32, None);
+        let mut asked = Asked::default();
         for (name, value) in keywords {
             let name = name.cast::<PyString>()?;
             match &*name.to_cow()? {
                 "grid" if value.is_none() => {}
-                "grid" => grid = Some(self.dimensions(value, "grid")?),
+                "grid" => asked.grid = Some(self.dimensions(value, "grid")?),
                 "block" if value.is_none() => {}
-                "block" => block = self.dimensions(value, "block")?,
+                "block" => asked.block = self.dimensions(value, "block")?,
                 "shared" => {
-                    shared = value
+                    asked.shared = value
                         .extract()
                         .map_err(|_| self.fail(format!("shared must be a number of bytes, not {value}")))?;
                 }
                 "stream" if value.is_none() => {}
-                "stream" => stream = Some(value.cast::<PyStream>()?),
+                "stream" => asked.stream = Some(value.cast::<PyStream>()?),
+                "cooperative" => {
+                    asked.cooperative = value
+                        .extract()
+                        .map_err(|_| self.fail(format!("cooperative must be True or False, not {value}")))?;
+                }
                 other => {
                     let at = self.named(params, other)?;
                     if at < positional.len() {
@@ -401,22 +417,19 @@ impl PyKernel {
             return Err(self.fail(format!("{what}; its parameters are ({})", self.show_params())));
         }
         let filled = self.fill_all(params, values.into_iter().flatten())?;
-        self.covering(py, grid, block, shared, stream, &filled, run)
+        self.covering(py, asked, &filled, run)
     }
 
     /// Run on a grid, or on enough blocks to cover the first array.
     #[inline]
-    #[allow(clippy::too_many_arguments)]
     fn covering<T>(
         &self,
         py: Python<'_>,
-        grid: Option<[i64; 3]>,
-        block: [i64; 3],
-        shared: u32,
-        stream: Option<&Bound<'_, PyStream>>,
+        asked: Asked<'_, '_>,
         filled: &Filled<'_>,
-        run: impl FnOnce(&ExecCtx, [u32; 3], [u32; 3], u32, &Filled<'_>) -> PyResult<T>,
+        run: impl FnOnce(&ExecCtx, Shape, &Filled<'_>) -> PyResult<T>,
     ) -> PyResult<T> {
+        let Asked { grid, block, shared, cooperative, stream } = asked;
         let grid = match (grid, filled.first) {
             (Some(grid), _) => grid,
             (None, Some(array)) => covering(array.layout.size(), &block),
@@ -427,6 +440,6 @@ impl PyKernel {
         if let Some(stream) = stream {
             ctx = Arc::new(stream.get().context(&ctx)?);
         }
-        run(&ctx, grid, block, shared, filled)
+        run(&ctx, Shape { grid, block, shared, cooperative }, filled)
     }
 }

@@ -13,6 +13,7 @@ mod journal;
 mod kernel;
 mod kernel_call;
 mod libraries;
+mod module;
 mod operator;
 mod ops;
 mod partition;
@@ -45,6 +46,7 @@ fn _pygpukit_rust(m: &Bound<'_, PyModule>) -> PyResult<()> {
     host::register(m)?;
     journal::register(m)?;
     kernel::register(m)?;
+    module::register(m)?;
     libraries::register(m)?;
     operator::register(m)?;
     ops::register(m)?;

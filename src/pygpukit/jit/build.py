@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from pygpukit import _pygpukit_rust as _native
 from pygpukit.errors import GPUKitError, KernelCompileError
 from pygpukit.jit.compiler import compile_image, file_name, macro_texts, target_of
 from pygpukit.jit.ptx import ptx_entry
-from pygpukit.jit.signature import Signature, find_signature
+from pygpukit.jit.signature import Signature, find_signature, parse_signatures
+from pygpukit.jit.variables import parse_variables
 
-__all__ = ["kernel_from_ptx", "kernel_from_source"]
+if TYPE_CHECKING:
+    from pygpukit.jit.modules import Module
+
+__all__ = ["kernel_from_ptx", "kernel_from_source", "module_from_source"]
 
 
 def kernel_from_source(
@@ -25,7 +31,9 @@ def kernel_from_source(
     sliceable: bool | None = None,
 ) -> _native.Kernel:
     """Compile and load the kernel that `func` names; see `pygpukit.jit`."""
-    signature = find_signature(source, func, _macros(options, defines), headers)
+    macros = _macros(options, defines)
+    signature = find_signature(source, func, macros, headers)
+    _warn_of_shared_variables(source, macros, headers)
     # Who asks for it hears at once where it cannot be.
     made = _sliced(device, source, signature, options, defines, headers, sure=True) if sliceable else None
 
@@ -35,6 +43,63 @@ def kernel_from_source(
     # Blocks of different slices do not race, so a kernel is checked as a whole.
     ranges = None if check or sliceable is False else slicer
     return _load(device, source, source, signature, options, defines, headers, check, seed, ranges)
+
+
+def module_from_source(
+    device: _native.Device,
+    source: str,
+    kernels: Sequence[str],
+    options: Sequence[str],
+    defines: Mapping[str, object] | None,
+    headers: Mapping[str, str] | None,
+    check: bool = False,
+    seed: int | None = None,
+) -> Module:
+    """Compile and load all kernels of a source together; see `pygpukit.module`."""
+    from pygpukit.jit.modules import Module
+
+    macros = _macros(options, defines)
+    signatures = {s.name: s for s in parse_signatures(source, macros, headers) if not s.template_params}
+    for name in kernels:
+        signature = find_signature(source, name, macros, headers)
+        signatures[signature.name] = signature
+    if not signatures:
+        find_signature(source, None, macros, headers)
+    variables = {variable.name: variable for variable in parse_variables(source, macros, headers)}
+    arch, kind = target_of(device)
+    first = next(iter(signatures))
+    image = compile_image(
+        source,
+        name=first,
+        arch=arch,
+        options=options,
+        headers=headers,
+        defines=defines,
+        expressions=[
+            *(name for name, signature in signatures.items() if not signature.extern_c),
+            # The name of a variable in the image, which the compiler then keeps even where no kernel uses it.
+            *(f"&{name}" for name in variables),
+        ],
+        kind=kind,
+    )
+    loaded = _native.load_module(image.image, device, arch, source, file_name(first), check, seed)
+    entries = {name: (s, name if s.extern_c else image.lowered[name]) for name, s in signatures.items()}
+    return Module(loaded, entries, {name: (v, image.lowered[f"&{name}"]) for name, v in variables.items()})
+
+
+def _warn_of_shared_variables(source: str, macros: Mapping[str, str], headers: Mapping[str, str] | None) -> None:
+    """Kernels that are compiled one by one have variables of their own, which a source with several may not expect."""
+    if "__device__" not in source and "__managed__" not in source:
+        return
+    written = [variable for variable in parse_variables(source, macros, headers) if not variable.is_constant]
+    kernels = {signature.name for signature in parse_signatures(source, macros, headers)} if written else set()
+    if len(kernels) > 1:
+        warnings.warn(
+            f"the source has {len(kernels)} kernels and the variable '{written[0].name}' (line {written[0].line}): "
+            "each kernel that jit() compiles has its own copy of it. gp.module(source) makes them share it",
+            UserWarning,
+            stacklevel=4,
+        )
 
 
 def _load(

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = ["DeclarationError", "Param", "angle_end", "declare", "render", "split_arguments"]
+__all__ = ["DeclarationError", "Param", "angle_end", "declare", "render", "specifiers", "split_arguments"]
 
 _LONG = "32" if sys.platform == "win32" else "64"
 
@@ -126,7 +126,7 @@ def declare(
     tokens = _without_attributes(_before_default(list(tokens)))
     if "..." in tokens:
         raise DeclarationError(f"parameter {position} is variadic; a kernel takes a fixed list of parameters")
-    base, rest = _specifiers(tokens)
+    base, rest = specifiers(tokens)
     if not base:
         raise DeclarationError(f"parameter {position} ({render(tokens) or 'empty'}) has no type")
     name, pointers, is_function = _declarator(rest, position)
@@ -220,7 +220,7 @@ def _is_word(token: str) -> bool:
     return token[0].isalpha() or token[0] in "_$"
 
 
-def _specifiers(tokens: Sequence[str]) -> tuple[list[str], Sequence[str]]:
+def specifiers(tokens: Sequence[str]) -> tuple[list[str], Sequence[str]]:
     """The type's own tokens (const included), and what follows: pointers, name, dimensions."""
     base: list[str] = []
     named = built_in = False
@@ -295,7 +295,7 @@ def _resolve(
     if target is None:
         replaced = [part for token in core for part in bindings.get(token, (token,))]
         return _Type(replaced, const, [])
-    base, rest = _specifiers(_without_attributes(list(target)))
+    base, rest = specifiers(_without_attributes(list(target)))
     _, pointers, _ = _declarator(rest, 0)
     inner = _resolve(base or ["void"], next_bindings, aliases, depth + 1)
     inner.pointers.extend(pointers)

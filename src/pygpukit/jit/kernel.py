@@ -13,7 +13,7 @@ from pygpukit import _pygpukit_rust as _native
 from pygpukit.errors import DeviceError, KernelCompileError
 from pygpukit.jit.nvrtc import is_nvrtc_available
 
-__all__ = ["jit", "load_ptx", "warmup"]
+__all__ = ["check_arguments", "jit", "load_ptx", "warmup"]
 
 _MAX_KERNELS = 512
 _MAX_PTX = 256 << 20
@@ -68,7 +68,8 @@ def jit(
     Returns
     -------
     Kernel
-        Called as ``kernel(x, 0.5, n)`` or by name, with ``grid``, ``block``, ``shared`` and ``stream`` where wanted.
+        Called as ``kernel(x, 0.5, n)`` or by name, with ``grid``, ``block``, ``shared``, ``stream`` and ``cooperative``
+        where wanted.
 
     Raises
     ------
@@ -82,28 +83,10 @@ def jit(
     >>> import pygpukit as gp
     >>> kernel = gp.jit("__global__ void scale(float* x, float by) { x[threadIdx.x] *= by; }")  # doctest: +SKIP
     """
-    if check not in (False, True, "fuzz"):
-        raise ValueError(f"check={check!r} is not valid: use True, False or 'fuzz'")
-    if seed is not None and check != "fuzz":
-        raise ValueError(f"seed={seed!r} is for check='fuzz'")
-    if seed is not None and not 0 <= seed < 2**64:
-        raise ValueError(f"seed={seed!r} is not valid: use an integer from 0 to 2**64 - 1")
     if sliceable not in (None, True, False):
         raise ValueError(f"sliceable={sliceable!r} is not valid: use True, False or None")
-    if not isinstance(src, str):
-        raise TypeError(f"src must be CUDA C++ text, not {type(src).__name__}")
-    if isinstance(options, str):
-        raise TypeError(f"options must be a sequence of texts, not one text: use options=[{options!r}]")
-    _check_texts("options", options)
-    _check_texts("the names in defines", defines or ())
-    _check_texts("the names in headers", headers or ())
-    _check_texts("the contents of headers", (headers or {}).values())
+    check_arguments(src, options, defines, headers, check, seed)
     device = _native.current_device()
-    if check is not False and device.kind == "cuda":
-        raise DeviceError(
-            f"jit(check={check!r}) runs on the CPU device: use `with gp.device('cpu'):` or PYGPUKIT_DEVICE=cpu; on a "
-            "GPU, compute-sanitizer with PYGPUKIT_POOL=none checks accesses"
-        )
     order = (seed or 0) if check == "fuzz" else None
     key = (
         (device.kind, device.index, src, func, tuple(options), check, order, sliceable),
@@ -118,6 +101,37 @@ def jit(
 
     made = kernel_from_source(device, src, func, options, defines, headers, check is not False, order, sliceable)
     return _remember(key, made)
+
+
+def check_arguments(
+    src: str,
+    options: Sequence[str],
+    defines: Mapping[str, object] | None,
+    headers: Mapping[str, str] | None,
+    check: bool | Literal["fuzz"],
+    seed: int | None,
+) -> None:
+    """Refuse what no compile takes, and checks that the current device does not have."""
+    if check not in (False, True, "fuzz"):
+        raise ValueError(f"check={check!r} is not valid: use True, False or 'fuzz'")
+    if seed is not None and check != "fuzz":
+        raise ValueError(f"seed={seed!r} is for check='fuzz'")
+    if seed is not None and not 0 <= seed < 2**64:
+        raise ValueError(f"seed={seed!r} is not valid: use an integer from 0 to 2**64 - 1")
+    if not isinstance(src, str):
+        raise TypeError(f"src must be CUDA C++ text, not {type(src).__name__}")
+    if isinstance(options, str):
+        raise TypeError(f"options must be a sequence of texts, not one text: use options=[{options!r}]")
+    _check_texts("options", options)
+    _check_texts("the names in defines", defines or ())
+    _check_texts("the names in headers", headers or ())
+    _check_texts("the contents of headers", (headers or {}).values())
+    device = _native.current_device()
+    if check is not False and device.kind == "cuda":
+        raise DeviceError(
+            f"check={check!r} runs on the CPU device: use `with gp.device('cpu'):` or PYGPUKIT_DEVICE=cpu; on a "
+            "GPU, compute-sanitizer with PYGPUKIT_POOL=none checks accesses"
+        )
 
 
 def _check_texts(what: str, texts: Iterable[object]) -> None:

@@ -12,7 +12,7 @@ from pygpukit.errors import KernelCompileError
 from pygpukit.jit.declarators import DeclarationError, Param, angle_end, declare, render, split_arguments
 from pygpukit.jit.tokens import Token, tokenize, words_of
 
-__all__ = ["Param", "Signature", "find_signature", "parse_signatures"]
+__all__ = ["Param", "Signature", "VariableText", "find_signature", "parse_signatures", "variable_texts"]
 
 _ATTRIBUTES = frozenset(
     {"__launch_bounds__", "__cluster_dims__", "__maxnreg__", "__block_size__", "__attribute__", "__declspec", "alignas"}
@@ -20,6 +20,10 @@ _ATTRIBUTES = frozenset(
 )
 # Words that may stand behind the parameter list; any other word there means that a macro call came before the name.
 _TRAILING = frozenset({"noexcept", "requires", "__attribute__", "__launch_bounds__", "__maxnreg__", "throw"})
+
+
+# Words that put a variable into device memory.
+_DEVICE_MEMORY = frozenset({"__device__", "__constant__", "__managed__"})
 
 
 @dataclass(frozen=True)
@@ -90,6 +94,16 @@ class _Scan:
 
     declarations: list[_Declaration] = field(default_factory=list)
     aliases: dict[str, tuple[str, ...] | None] = field(default_factory=dict)
+    variables: list[VariableText] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class VariableText:
+    """A declaration of variables in device memory, as written, without its semicolon."""
+
+    texts: tuple[str, ...]
+    prefix: str
+    offset: int
 
 
 def parse_signatures(
@@ -159,6 +173,14 @@ def find_signature(
     bindings = _bind(source, entry, arguments)
     spelled = _spell(entry.name, arguments if entry.template is None or arguments is not None else [])
     return _signature(source, entry, spelled, bindings, scan)
+
+
+def variable_texts(
+    source: str, defines: Mapping[str, str] | None = None, headers: Mapping[str, str] | None = None
+) -> tuple[list[VariableText], Mapping[str, tuple[str, ...] | None]]:
+    """Declarations of variables in device memory outside of functions, and the type aliases of the source."""
+    scan = _scan(tokenize(source, defines, headers))
+    return scan.variables, scan.aliases
 
 
 def _signature(
@@ -278,7 +300,7 @@ def _scan(tokens: list[Token]) -> _Scan:
     scopes = [_Scope("", True, False)]
     template: tuple[_TemplateParam, ...] | None = None
     extern_c = instantiation = False
-    i = 0
+    i = begin = looked_to = 0
     while i < len(texts):
         text = texts[i]
         step = i + 1
@@ -309,6 +331,12 @@ def _scan(tokens: list[Token]) -> _Scan:
                 name = name if is_c else scope.prefix + name
                 end = tokens[step - 1].offset
                 scan.declarations.append(_Declaration(name, params, template, tokens[i].offset, is_c, end))
+        elif text in _DEVICE_MEMORY and scope.is_namespace and template is None and i >= looked_to:
+            looked_to, is_variable = _variable_end(texts, closing, i)
+            if is_variable:
+                prefix = "" if extern_c or scope.extern_c else scope.prefix
+                scan.variables.append(VariableText(tuple(texts[begin:looked_to]), prefix, tokens[i].offset))
+                step = looked_to
         elif text == "{":
             scopes.append(replace(scope, is_namespace=False))
         elif text == "}" and len(scopes) > 1:
@@ -317,8 +345,10 @@ def _scan(tokens: list[Token]) -> _Scan:
             scopes.append(opened)
             step += 1
             extern_c = False
+            begin = step
         if text in (";", "{", "}", "typedef", "using"):
             template, extern_c, instantiation = None, False, False
+            begin = step
         i = step
     return scan
 
@@ -341,6 +371,20 @@ def _statement_end(texts: list[str], closing: Mapping[int, int], start: int) -> 
     while i < len(texts) and texts[i] != ";":
         i = closing.get(i, i) + 1 if texts[i] == "{" else i + 1
     return i
+
+
+def _variable_end(texts: list[str], closing: Mapping[int, int], start: int) -> tuple[int, bool]:
+    """Where the declaration that `start` stands in ends, and whether it declares variables, not a function."""
+    i = start
+    while i < len(texts) and texts[i] not in (";", "=", "{", "}"):
+        if texts[i] in _ATTRIBUTES:
+            i = closing.get(i + 1, i) + 1
+        elif texts[i] == "(":
+            return i, False
+        else:
+            i = closing.get(i, i) + 1 if texts[i] == "[" else i + 1
+    end = _statement_end(texts, closing, i)
+    return end, end < len(texts)
 
 
 def _template_params(texts: list[str]) -> tuple[_TemplateParam, ...]:

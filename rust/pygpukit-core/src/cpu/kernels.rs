@@ -152,6 +152,18 @@ impl Kernels {
         Ok((RawKernel(id), KernelAttributes { max_threads, ..attributes }))
     }
 
+    /// Address and bytes of a variable of a library.
+    pub fn variable(&self, library: RawLibrary, name: &str) -> Result<(u64, usize)> {
+        const CALL: &str = "cpu.library_variable";
+        let Some(image) = self.tables.lock().images.get(&library.0).cloned() else {
+            let text = format!("variable '{name}' was asked of a library that is not loaded");
+            return Err(failure(CALL, code::INVALID_HANDLE, text));
+        };
+        image
+            .variable(name)
+            .ok_or_else(|| failure(CALL, code::INVALID_VALUE, format!("The image has no variable '{name}'.")))
+    }
+
     pub fn params(&self, kernel: RawKernel) -> Option<Vec<(usize, usize)>> {
         let tables = self.tables.lock();
         tables.kernels.get(&kernel.0).map(|(image, index)| image.params(*index))

@@ -451,6 +451,25 @@ impl Device for CudaDevice {
         self.deferred.note(done);
     }
 
+    fn library_variable(&self, library: RawLibrary, name: &str) -> Result<(u64, usize)> {
+        let wanted = CString::new(name)
+            .map_err(|_| Error::Value(format!("a variable's name cannot hold a NUL character: {name:?}")))?;
+        let _bound = self.bind()?;
+        let (mut address, mut bytes) = (0, 0);
+        let found = call!(
+            self.driver,
+            self.driver.api,
+            cuLibraryGetGlobal(&mut address, &mut bytes, library.0 as Handle, wanted.as_ptr())
+        );
+        found.map_err(|error| match &error {
+            Error::Driver { code, .. } if Status(*code) == Status::NOT_FOUND => {
+                with_note(error, &format!("The image has no variable '{name}'."))
+            }
+            _ => error,
+        })?;
+        Ok((address, bytes))
+    }
+
     fn kernel_get(&self, library: RawLibrary, entry: &str) -> Result<(RawKernel, KernelAttributes)> {
         let name = CString::new(entry)
             .map_err(|_| Error::Value(format!("a kernel name cannot hold a NUL character: {entry:?}")))?;

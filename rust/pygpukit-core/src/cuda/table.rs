@@ -144,6 +144,7 @@ table! {
     );
     cuLibraryUnload(Handle);
     cuLibraryGetKernel(*mut Handle, Handle, *const c_char);
+    cuLibraryGetGlobal(*mut u64, *mut usize, Handle, *const c_char);
     cuKernelGetFunction(*mut Handle, Handle);
     cuFuncLoad(Handle);
     cuKernelGetAttribute(*mut i32, i32, Handle, Ordinal);

@@ -188,6 +188,8 @@ pub(crate) enum Special {
     Clusterid(u8),
     Nclusterid(u8),
     IsCluster,
+    /// Half of the address of a cooperative launch's workspace: 0 the upper, 1 the lower.
+    Workspace(u8),
     Zero,
 }
 

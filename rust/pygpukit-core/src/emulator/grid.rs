@@ -14,10 +14,10 @@ use parking_lot::{Condvar, Mutex};
 use super::block::BlockOutcome;
 use super::check::Checker;
 use super::cluster::Cluster;
-use super::code::{Code, Function, LANES, Special};
+use super::code::{Code, Fill, Function, LANES, Special};
 use super::counters::Counters;
 use super::fault::{Fault, FaultKind};
-use super::memory::Memory;
+use super::memory::{GridBarrier, Memory};
 use crate::command::ArrayArg;
 use crate::random::Random;
 
@@ -57,6 +57,8 @@ pub(crate) struct Grid {
     pub cluster: [u32; 3],
     pub dynamic_shared: u32,
     pub cooperative: bool,
+    /// Where the barrier of a cooperative launch's grid is; 0 for other launches.
+    pub workspace: u64,
     /// The argument block, in 8-byte units for its alignment.
     pub args: Vec<u64>,
     pub arg_bytes: usize,
@@ -175,7 +177,15 @@ impl Grid {
             Special::Clusterid(i) => block[at(i)] / self.cluster[at(i)],
             Special::Nclusterid(i) => self.blocks[at(i)] / self.cluster[at(i)],
             Special::IsCluster => u32::from(self.cluster_size() > 1),
+            Special::Workspace(0) => (self.workspace >> 32) as u32,
+            Special::Workspace(_) => self.workspace as u32,
         }
+    }
+
+    /// Does the code look for the barrier of a grid that has none?
+    fn lacks_workspace(&self) -> bool {
+        let looks = |fill: &Fill| matches!(fill, Fill::Special(_, Special::Workspace(_)));
+        self.workspace == 0 && self.code.functions.iter().any(|function| function.fills.iter().any(looks))
     }
 
     /// What kernels print goes to standard output, a warp's lines together.
@@ -246,7 +256,11 @@ impl Run {
         let order = grid.options.fuzz.map(Random::new);
         let cap = if order.is_some() { cap.max(FUZZ_RESIDENT) } else { cap };
         let state = State { cap, order, ..State::default() };
-        let checker = grid.options.check.then(|| Box::new(Checker::new(&grid, arrays.to_vec())));
+        let checker = grid.options.check.then(|| {
+            let mut arrays = arrays.to_vec();
+            arrays.extend(GridBarrier::described(grid.workspace));
+            Box::new(Checker::new(&grid, arrays))
+        });
         let run = Arc::new(Run {
             grid,
             state: Mutex::new(state),
@@ -443,7 +457,15 @@ impl Run {
             }
         }
         Some(match &state.fault {
-            Some(fault) => Err(fault.report(&self.grid.name, &self.grid.code, self.grid.threads)),
+            Some(fault) => {
+                let mut fault = fault.clone();
+                if let FaultKind::OutOfBounds { address: ..4096, .. } = fault.kind
+                    && self.grid.lacks_workspace()
+                {
+                    fault.notes.push("grid.sync() needs a cooperative launch: kernel(..., cooperative=True)".into());
+                }
+                Err(fault.report(&self.grid.name, &self.grid.code, self.grid.threads))
+            }
             None => Ok(Summary { instructions: state.instructions, counters: state.counters.clone() }),
         })
     }

@@ -7,7 +7,7 @@ use super::cluster::MAX_CLUSTER;
 use super::code::Code;
 use super::grid::{Grid, Options, Run, Summary};
 use super::lower::{Data, LowerError, lower};
-use super::memory::Memory;
+use super::memory::{GridBarrier, Memory};
 use super::ptx;
 use crate::command::ArrayArg;
 use crate::device::KernelAttributes;
@@ -74,6 +74,12 @@ impl Image {
         self.code.functions.iter().filter(|f| f.entry && f.frame > 0).map(|f| f.name.as_str()).collect()
     }
 
+    /// Address and bytes of a variable in global or constant memory.
+    pub fn variable(&self, name: &str) -> Option<(u64, usize)> {
+        let found = self.code.variables.iter().find(|variable| variable.name == name)?;
+        Some((found.start, found.bytes as usize))
+    }
+
     /// Offset and size of each parameter of a kernel.
     pub fn params(&self, kernel: usize) -> Vec<(usize, usize)> {
         let params = self.code.functions.get(kernel).map(|f| f.params.as_slice()).unwrap_or_default();
@@ -133,8 +139,12 @@ impl Image {
                 launch.name, launch.grid
             ));
         }
+        let barrier = launch.cooperative.then(|| Arc::new(GridBarrier::new(memory.clone())));
+        let workspace = barrier.as_ref().map_or(0, |barrier| barrier.address());
+        let memory = barrier.map_or(memory, |barrier| barrier);
         let grid = Grid {
             code: self.code.clone(),
+            workspace,
             kernel: launch.kernel,
             name: launch.name.to_string(),
             blocks: launch.grid,

@@ -1,9 +1,15 @@
 //! Addresses of a kernel: windows of the generic address space, and which global addresses are valid.
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+
 use super::cluster::RANK_SHIFT;
 use super::code::{FULL, LANES};
 use super::fault::{FaultKind, MemorySpace};
 use super::warp::Cx;
+use smallvec::SmallVec;
+
+use crate::command::ArrayArg;
 use crate::memory::registry::Extent;
 
 /// Generic addresses with this in their top byte are shared, local or parameter memory; host addresses never have it.
@@ -27,6 +33,54 @@ pub trait Memory: Send + Sync {
     /// The arrays before and after an address that lies in none.
     fn neighbours(&self, _address: u64) -> (Option<Extent>, Option<Extent>) {
         (None, None)
+    }
+}
+
+/// The memory of a cooperative launch: the device's, and the words at which the blocks of its grid wait for each other.
+///
+/// The driver gives such a launch a workspace and its address in `%envreg1` and `%envreg2`; the layout is that of
+/// `cooperative_groups::details::grid_workspace`: bytes of the workspace, then the barrier.
+pub(crate) struct GridBarrier {
+    memory: Arc<dyn Memory>,
+    words: Box<[AtomicU32; 2]>,
+}
+
+impl GridBarrier {
+    const BYTES: u64 = 8;
+
+    pub fn new(memory: Arc<dyn Memory>) -> GridBarrier {
+        GridBarrier { memory, words: Box::new([AtomicU32::new(GridBarrier::BYTES as u32), AtomicU32::new(0)]) }
+    }
+
+    pub fn address(&self) -> u64 {
+        self.words.as_ptr() as u64
+    }
+
+    /// What the checker knows of the workspace at an address; nothing where there is none.
+    pub fn described(address: u64) -> Option<ArrayArg> {
+        let memory = Extent { start: address, bytes: GridBarrier::BYTES, written: None };
+        let name = "workspace_of_the_grid".into();
+        (address != 0).then(|| ArrayArg { name, address, size: 2, item: 4, shape: SmallVec::new(), memory })
+    }
+}
+
+impl Memory for GridBarrier {
+    fn find(&self, address: u64) -> Option<(u64, u64)> {
+        let start = self.address();
+        let ours = (start..start + GridBarrier::BYTES).contains(&address);
+        if ours { Some((start, start + GridBarrier::BYTES)) } else { self.memory.find(address) }
+    }
+
+    fn array(&self, address: u64) -> Option<Extent> {
+        let start = self.address();
+        if (start..start + GridBarrier::BYTES).contains(&address) {
+            return Some(Extent { start, bytes: GridBarrier::BYTES, written: None });
+        }
+        self.memory.array(address)
+    }
+
+    fn neighbours(&self, address: u64) -> (Option<Extent>, Option<Extent>) {
+        self.memory.neighbours(address)
     }
 }
 

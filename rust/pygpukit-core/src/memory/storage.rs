@@ -1,5 +1,6 @@
 //! `Storage`: a block handed out by a pool.
 
+use std::any::Any;
 use std::fmt;
 use std::mem::{ManuallyDrop, take};
 use std::sync::Arc;
@@ -10,11 +11,12 @@ use parking_lot::Mutex;
 use super::cache::Block;
 use super::pool::Pool;
 use super::registry::Extent;
-use super::segment::{Segment, SegmentClass, SegmentState};
+use super::segment::{Backing, Segment, SegmentClass, SegmentState};
 use super::size_class::Request;
 use super::uses::Uses;
 use crate::device::DevPtr;
 use crate::error::Result;
+use crate::runtime::DeviceState;
 use crate::stream::Stream;
 
 /// A block handed out by a pool; it goes back, in stream order, when the last owner drops it.
@@ -31,6 +33,32 @@ pub struct Storage {
     evictable: bool,
     /// Uses by streams other than home.
     uses: Mutex<Uses>,
+    /// Owner of memory that no pool handed out (`outside`).
+    owner: Option<Owner>,
+}
+
+/// What keeps memory alive that no pool handed out.
+type Owner = Arc<dyn Any + Send + Sync>;
+
+/// Owners whose memory may still be in use.
+static LEAVING: Mutex<Vec<(Uses, Owner)>> = Mutex::new(Vec::new());
+
+/// Drop the owner when its memory is no longer in use, at the latest by a later call.
+fn release(uses: Uses, owner: Owner) {
+    let mut done = Vec::new();
+    let mut leaving = LEAVING.lock();
+    leaving.push((uses, owner));
+    // An error of the device means that nothing can be known: the memory stays.
+    leaving.retain_mut(|(uses, owner)| {
+        let over = uses.passed().unwrap_or(false);
+        if over {
+            done.push(owner.clone());
+        }
+        !over
+    });
+    drop(leaving);
+    // An owner may call the driver when it goes, without our lock.
+    drop(done);
 }
 
 impl fmt::Debug for Storage {
@@ -65,6 +93,31 @@ impl Storage {
             pins: AtomicU32::new(0),
             evictable,
             uses: Mutex::default(),
+            owner: None,
+        })
+    }
+
+    /// Memory that is not from a pool, such as a variable of a module. It is never moved or charged; `owner` keeps it, and
+    /// is dropped when the last use has ended.
+    pub(crate) fn outside(state: &'static DeviceState, address: DevPtr, bytes: usize, owner: Owner) -> Arc<Storage> {
+        let segment = Segment::new(address, bytes, Backing::Nothing, SegmentClass::Large, 0, None, false);
+        let pool = &state.root_pool;
+        if bytes > 0 && pool.is_listed() {
+            super::registry::add_lasting(address, bytes);
+        }
+        // SAFETY: the state and with it the pool lives as long as the process; this copy is never dropped.
+        let pool = ManuallyDrop::new(unsafe { Arc::from_raw(Arc::as_ptr(pool)) });
+        Arc::new(Storage {
+            block: ManuallyDrop::new(Block { ptr: address, segment, home: state.default_stream.clone() }),
+            bytes,
+            charged: 0,
+            born: 0,
+            pool,
+            exports: AtomicU32::new(0),
+            pins: AtomicU32::new(0),
+            evictable: false,
+            uses: Mutex::default(),
+            owner: Some(owner),
         })
     }
 
@@ -196,11 +249,17 @@ impl Drop for Storage {
         // SAFETY: the block is taken here only, and a drop runs once.
         let block = unsafe { ManuallyDrop::take(&mut self.block) };
         if super::is_shut_down() {
+            std::mem::forget(self.owner.take());
             return;
         }
         if self.bytes > 0 && self.pool.is_listed() && !self.pool.is_private() {
             // Before somebody else may get the memory.
             super::registry::remove(block.ptr);
+        }
+        if let Some(owner) = self.owner.take() {
+            let mut uses = take(self.uses.get_mut());
+            uses.note(&block.home, block.home.seq());
+            return release(uses, owner);
         }
         if *self.exports.get_mut() > 0 {
             block.segment.unpin_exported();

@@ -199,6 +199,8 @@ impl<'a> Lower<'a> {
                 "%cluster_ctarank" => Special::ClusterRank,
                 "%cluster_nctarank" => Special::ClusterSize,
                 "%is_explicit_cluster" => Special::IsCluster,
+                "%envreg1" => Special::Workspace(0),
+                "%envreg2" => Special::Workspace(1),
                 "%clock" | "%clock_hi" | "%clock64" | "%globaltimer" | "%globaltimer_lo" | "%globaltimer_hi" => {
                     return Ok(self.counter(name));
                 }
