@@ -47,7 +47,7 @@ from pygpukit.core.device import (
 )
 from pygpukit.core.files import load_raw
 from pygpukit.core.info import info
-from pygpukit.core.memory import empty_pinned, pinned
+from pygpukit.core.memory import empty_growable, empty_pinned, pinned
 from pygpukit.core.stream import StreamManager
 from pygpukit.core.transfer import Transfer, copy_many, copy_to_device, copy_to_host
 from pygpukit.dtypes import (
@@ -129,6 +129,7 @@ __all__ = [
     "dtype",
     "empty",
     "empty_like",
+    "empty_growable",
     "empty_pinned",
     "errors",
     "eye",

@@ -15,8 +15,8 @@ fn drops_after_shutdown_do_nothing_and_allocation_is_refused() {
     let pool = Pool::root(&arena, "root");
     let stream = Stream::new(&Lane::whole(&device), 0, 0).unwrap();
     let blocks = [100, 3 << 20].map(|bytes| pool.allocate(bytes, &stream).unwrap());
-    let buffer = GrowBuffer::new(&arena, 4 << 20).unwrap();
-    buffer.ensure(1).unwrap();
+    let buffer = GrowBuffer::new(&pool, 4 << 20, &stream, &mut || Ok(())).unwrap();
+    buffer.ensure(1, &mut || Ok(())).unwrap();
     let before = (cpu.usage(), pool.stats());
     shutdown();
     assert!(matches!(pool.allocate(1, &stream), Err(Error::ShuttingDown)));

@@ -7,6 +7,7 @@ mod errors;
 mod external;
 mod flags;
 mod graph;
+mod growable;
 mod host;
 mod inside;
 mod journal;
@@ -43,6 +44,7 @@ fn _pygpukit_rust(m: &Bound<'_, PyModule>) -> PyResult<()> {
     device::register(m)?;
     flags::register(m)?;
     graph::register(m)?;
+    growable::register(m)?;
     host::register(m)?;
     journal::register(m)?;
     kernel::register(m)?;

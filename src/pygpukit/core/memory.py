@@ -12,19 +12,22 @@ from typing import Any, SupportsIndex
 import numpy as np
 
 from pygpukit import _pygpukit_rust as _native
-from pygpukit._pygpukit_rust import Allocation, GPUArray, MemoryPool
+from pygpukit._pygpukit_rust import Allocation, Device, GPUArray, GrowableBuffer, MemoryPool
 from pygpukit.config import format_size, parse_size
 from pygpukit.core.recording import Event, Recording, record
 from pygpukit.core.snapshot import Snapshot, follow, snapshot
 from pygpukit.dtypes import DTypeLike, float32, to_numpy_dtype
+from pygpukit.dtypes import dtype as _dtype
 from pygpukit.errors import OutOfMemoryError
 
 __all__ = [
     "Allocation",
     "Event",
+    "GrowableBuffer",
     "MemoryPool",
     "Recording",
     "Snapshot",
+    "empty_growable",
     "empty_pinned",
     "follow",
     "get_default_pool",
@@ -130,6 +133,42 @@ def trim() -> None:
     >>> trim()
     """
     _native.current_pool().trim()
+
+
+def empty_growable(
+    shape: SupportsIndex | Sequence[SupportsIndex],
+    dtype: DTypeLike = float32,
+    *,
+    capacity: SupportsIndex,
+    device: Device | None = None,
+) -> GrowableBuffer:
+    """Rows of memory that grow in place, such as a cache of keys and values; not set.
+
+    Parameters
+    ----------
+    shape : int or sequence of int
+        Rows at the start, and the shape of a row.
+    dtype : DataType, str or numpy.dtype
+    capacity : int
+        Most rows there can be. Addresses are reserved for all of them, memory only for the rows there are.
+    device : Device, optional
+        The current one by default.
+
+    Returns
+    -------
+    GrowableBuffer
+        `grow`, `shrink` and `reserve` change it, `array` gives its rows as an array at an address that stays.
+
+    Examples
+    --------
+    >>> cache = empty_growable((4, 8), "float16", capacity=1 << 20)
+    >>> before = cache.array()
+    >>> cache.grow(1000)
+    >>> cache.array().shape, cache.array().ptr == before.ptr
+    ((1000, 8), True)
+    """
+    dims = [shape] if isinstance(shape, SupportsIndex) else list(shape)
+    return GrowableBuffer([operator.index(dim) for dim in dims], _dtype(dtype), operator.index(capacity), device)
 
 
 def empty_pinned(shape: SupportsIndex | Sequence[SupportsIndex], dtype: DTypeLike = float32) -> np.ndarray[Any, Any]:

@@ -71,7 +71,7 @@ struct State {
 /// Whose a new segment is, and what its memory counts for.
 #[derive(Clone, Default)]
 pub(crate) struct Owner {
-    /// A pool's id; 0 for a `GrowBuffer`.
+    /// A pool's id.
     pub id: u32,
     pub stock: Option<Arc<Stock>>,
 }
@@ -86,7 +86,6 @@ pub struct Arena {
     empty: Arc<Segment>,
     next_pool: AtomicU32,
     reserved: AtomicUsize,
-    grown: AtomicUsize,
     last_error: Mutex<Option<Error>>,
     /// Physical memory without addresses, kept for the next segment.
     pub(super) spare: Mutex<Spare>,
@@ -123,7 +122,6 @@ impl Arena {
             empty: Segment::new(0, 0, Backing::Nothing, SegmentClass::Empty, 0, None, false),
             next_pool: AtomicU32::new(1),
             reserved: AtomicUsize::new(0),
-            grown: AtomicUsize::new(0),
             last_error: Mutex::new(None),
             state: Mutex::default(),
         })
@@ -169,12 +167,7 @@ impl Arena {
     /// The largest live allocations of all pools.
     pub fn top_holders(&self, n: usize) -> Vec<(usize, String)> {
         let of = |pool: &Arc<Pool>| pool.own_holders().into_iter().chain(pool.held_unused());
-        let mut holders: Vec<_> = self.pools().iter().flat_map(of).collect();
-        match self.grown.load(Ordering::Relaxed) {
-            0 => {}
-            bytes => holders.push((bytes, "growable buffers".to_string())),
-        }
-        largest(holders, n)
+        largest(self.pools().iter().flat_map(of).collect(), n)
     }
 
     /// None when the device could not hold it even if it were empty.
@@ -222,7 +215,7 @@ impl Arena {
         self.reap()?;
         if self.mode != ArenaMode::Vmm {
             let ptr = self.device.plain_alloc(bytes)?;
-            self.count_new(bytes, class);
+            self.count_moved(bytes, true);
             return Ok(Segment::new(ptr, bytes, Backing::Plain, class, owner.id, None, false));
         }
         let va = self.take_range(bytes)?;
@@ -241,7 +234,7 @@ impl Arena {
         let stock = owner.stock.as_ref();
         let pieces = self.take_pieces(stock, bytes, evictable)?;
         self.map_pieces(va, &pieces).inspect_err(|_| self.record(self.release_pieces(stock, pieces.clone())))?;
-        self.count_new(bytes, class);
+        self.count_moved(bytes, true);
         Ok(Segment::new(va, bytes, Backing::Mapped(pieces), class, owner.id, owner.stock, evictable))
     }
 
@@ -417,31 +410,27 @@ impl Arena {
             return rounds < PROMISE_ROUNDS;
         }
         let held: usize = pools.iter().map(|pool| pool.held()).sum();
-        let held = held.saturating_add(self.grown.load(Ordering::Relaxed));
         let others = self.memory_info().0.saturating_add(self.reserved().saturating_sub(held));
         rounds < PRESSURE_ROUNDS && others.saturating_add(promised) >= needed
     }
 
     fn release(&self, segment: &Segment) {
-        let (va, bytes) = (segment.va(), segment.bytes());
+        let (va, bytes, range) = (segment.va(), segment.bytes(), segment.range());
         if self.device.props().kind != DeviceKind::Cuda {
-            super::registry::remove_within(va, bytes);
+            super::registry::remove_within(va, range);
         }
         let released = match std::mem::replace(&mut *segment.backing(), Backing::Nothing) {
             // Evicted: its memory went before.
-            Backing::Nothing => return self.give_back_range(va, bytes),
+            Backing::Nothing => return self.give_back_range(va, range),
             Backing::Plain => self.device.plain_free(va),
             // Addresses whose unmapping failed are not used again.
             Backing::Mapped(pieces) => self.unmap_pieces(va, &pieces).and_then(|()| {
-                self.give_back_range(va, bytes);
+                self.give_back_range(va, range);
                 self.release_pieces(segment.stock(), pieces)
             }),
         };
         if released.is_ok() {
             self.reserved.fetch_sub(bytes, Ordering::Relaxed);
-            if segment.class() == SegmentClass::Grow {
-                self.grown.fetch_sub(bytes, Ordering::Relaxed);
-            }
         }
         self.record(released);
     }
@@ -452,13 +441,6 @@ impl Arena {
             self.reserved.fetch_add(bytes, Ordering::Relaxed);
         } else {
             self.reserved.fetch_sub(bytes, Ordering::Relaxed);
-        }
-    }
-
-    fn count_new(&self, bytes: usize, class: SegmentClass) {
-        self.reserved.fetch_add(bytes, Ordering::Relaxed);
-        if class == SegmentClass::Grow {
-            self.grown.fetch_add(bytes, Ordering::Relaxed);
         }
     }
 

@@ -246,6 +246,13 @@ impl Cache {
         }
     }
 
+    /// A segment with one live block has another size now.
+    pub fn resize(&mut self, segment: &Segment, bytes: usize) {
+        self.reserved = self.reserved - segment.bytes() + bytes;
+        self.live_bytes = self.live_bytes - segment.bytes() + bytes;
+        segment.set_bytes(bytes);
+    }
+
     /// Count a block as returned without keeping it.
     #[inline]
     pub fn returned(&mut self, block: &Block) {

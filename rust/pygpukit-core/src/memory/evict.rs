@@ -428,6 +428,7 @@ impl Arena {
     /// Copy a segment's content to the host, after its last uses. Returns the number on the stream of departures, or 0
     /// when the host has the content already.
     fn copy_out(&self, segment: &Arc<Segment>) -> Result<u64> {
+        self.drop_unfitting(segment)?;
         let mut host = segment.host();
         if host.is_some() && !segment.is_dirty() {
             self.mover.counters.dropped.fetch_add(1, Ordering::Relaxed);
@@ -450,6 +451,21 @@ impl Arena {
         segment.note_use(&departures, seq);
         self.mover.counters.copied_bytes.fetch_add(segment.bytes() as u64, Ordering::Relaxed);
         Ok(seq)
+    }
+
+    /// Drop the copy of a segment that has another size now, once copies from and to it are over.
+    fn drop_unfitting(&self, segment: &Arc<Segment>) -> Result<()> {
+        if segment.host().as_ref().is_none_or(|copy| copy.bytes() == segment.bytes()) {
+            return Ok(());
+        }
+        let (departures, arrivals) = self.mover.streams()?;
+        for stream in [departures, arrivals] {
+            if let Some(seq) = segment.last_use(&stream) {
+                stream.wait_passed(seq, &mut || Ok(()))?;
+            }
+        }
+        *segment.host() = None;
+        Ok(())
     }
 
     /// Host memory for a segment: page-locked while there is any, also if others have to give up copies they keep.

@@ -199,6 +199,10 @@ impl HostCopy {
         &self.memory
     }
 
+    pub fn bytes(&self) -> usize {
+        self.charge.bytes
+    }
+
     /// Does it wait for copies from and to it when it is dropped?
     pub fn is_ordered(&self) -> bool {
         matches!(self.memory, Memory::Pinned(_))

@@ -106,6 +106,20 @@ impl Journal {
         }
     }
 
+    /// A block's charge changes in `change`, which returns the new one.
+    pub fn resized(&self, pool: &Pool, address: DevPtr, before: usize, change: impl FnOnce() -> usize) {
+        let after = change();
+        if !self.is_on() {
+            return;
+        }
+        for (kind, bytes) in [(EventKind::Free, before), (EventKind::Allocate, after)] {
+            if bytes > 0 {
+                let used = if kind == EventKind::Free { pool.used().saturating_sub(after) } else { pool.used() };
+                self.write(kind, pool.id(), address, bytes, false, used);
+            }
+        }
+    }
+
     pub fn evicted(&self, pool: &Pool, segment: &Segment) {
         self.note(EventKind::Evict, pool, segment.va(), segment.charged(), false);
     }

@@ -2,11 +2,11 @@
 //!
 //! ```text
 //! Arena        one per device: addresses, physical memory, what waits to be released
-//!  +- Segment  one range of addresses with memory behind it: a slab of one size class, one large array, or a piece of a
+//!  +- Segment  one range of addresses with memory behind it: a slab of one size class, one large array, or a
 //!              GrowBuffer. Evictable ones lose their memory to others, and their content waits on the host
 //! Pool         a tree of budgets; each pool owns its segments and caches freed blocks per stream
 //!  +- Storage  one block handed out; dropping it gives it back in stream order
-//! GrowBuffer   an address range that is mapped further in place
+//! GrowBuffer   a block of a pool whose memory grows and shrinks in place
 //! ```
 //!
 //! Stream order. A block is handed out for a *home* stream. When it is dropped it may serve that stream again at

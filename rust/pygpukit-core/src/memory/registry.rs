@@ -122,6 +122,11 @@ pub(super) fn add_lasting(start: DevPtr, bytes: usize) {
     known.0 = known.0.max(bytes as u64);
 }
 
+/// An array has other bounds now, and counts as written.
+pub(super) fn resize(start: DevPtr, bytes: usize) {
+    ARRAYS.lock().insert(start, (bytes as u64, None));
+}
+
 pub(super) fn remove(start: DevPtr) {
     ARRAYS.lock().remove(&start);
 }

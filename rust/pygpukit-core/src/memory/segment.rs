@@ -33,7 +33,7 @@ pub enum SegmentClass {
     Slab(u8),
     /// One array.
     Large,
-    /// A piece of a `GrowBuffer`.
+    /// A `GrowBuffer`.
     Grow,
 }
 
@@ -53,7 +53,10 @@ const STATE: u32 = 3 << 30;
 #[derive(Debug)]
 pub struct Segment {
     va: DevPtr,
-    bytes: usize,
+    /// Bytes with memory behind them. Changed for `Grow` only, under the owner's lock, while it is on the device.
+    bytes: AtomicUsize,
+    /// Bytes of addresses.
+    range: usize,
     backing: Mutex<Backing>,
     class: SegmentClass,
     owner: u32,
@@ -93,9 +96,34 @@ impl Segment {
         stock: Option<Arc<Stock>>,
         evictable: bool,
     ) -> Arc<Segment> {
-        Arc::new(Segment {
+        Arc::new(Segment::build(va, bytes, backing, class, owner, stock, evictable))
+    }
+
+    /// Addresses that memory is put behind later.
+    pub(crate) fn growing(
+        va: DevPtr,
+        range: usize,
+        owner: u32,
+        stock: Option<Arc<Stock>>,
+        evictable: bool,
+    ) -> Arc<Segment> {
+        let nothing = Backing::Mapped(Pieces::new());
+        Arc::new(Segment { range, ..Segment::build(va, 0, nothing, SegmentClass::Grow, owner, stock, evictable) })
+    }
+
+    fn build(
+        va: DevPtr,
+        bytes: usize,
+        backing: Backing,
+        class: SegmentClass,
+        owner: u32,
+        stock: Option<Arc<Stock>>,
+        evictable: bool,
+    ) -> Segment {
+        Segment {
             va,
-            bytes,
+            bytes: AtomicUsize::new(bytes),
+            range: bytes,
             backing: Mutex::new(backing),
             class,
             owner,
@@ -112,22 +140,31 @@ impl Segment {
             host: Mutex::default(),
             last_use: Mutex::default(),
             label: Mutex::new(None),
-        })
+        }
     }
 
     pub fn va(&self) -> DevPtr {
         self.va
     }
 
+    #[inline]
     pub fn bytes(&self) -> usize {
-        self.bytes
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_bytes(&self, bytes: usize) {
+        self.bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn range(&self) -> usize {
+        self.range
     }
 
     pub fn class(&self) -> SegmentClass {
         self.class
     }
 
-    /// Id of the pool it belongs to; 0 for a `GrowBuffer`.
+    /// Id of the pool it belongs to.
     pub fn owner(&self) -> u32 {
         self.owner
     }
@@ -179,6 +216,13 @@ impl Segment {
     /// It is here, whatever was planned with it.
     pub(crate) fn set_resident(&self) {
         self.word.fetch_and(!STATE, Ordering::AcqRel);
+    }
+
+    /// An eviction that was begun is given up.
+    pub(crate) fn set_resident_unless_evicted(&self) {
+        if self.state() == SegmentState::Leaving {
+            self.set_resident();
+        }
     }
 
     /// A use at this time of the arena's clock.
@@ -284,7 +328,7 @@ impl Segment {
     pub(crate) fn block_bytes(&self) -> usize {
         match self.class {
             SegmentClass::Slab(class) => class_bytes(class as usize),
-            _ => self.bytes,
+            _ => self.bytes(),
         }
     }
 

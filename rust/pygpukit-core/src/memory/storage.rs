@@ -4,7 +4,7 @@ use std::any::Any;
 use std::fmt;
 use std::mem::{ManuallyDrop, take};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
@@ -22,7 +22,8 @@ use crate::stream::Stream;
 /// A block handed out by a pool; it goes back, in stream order, when the last owner drops it.
 pub struct Storage {
     block: ManuallyDrop<Block>,
-    bytes: usize,
+    /// Changes for blocks that grow.
+    bytes: AtomicUsize,
     charged: usize,
     born: u64,
     /// Not counted: the pool keeps itself alive while it has live blocks, which saves two atomic operations.
@@ -63,7 +64,7 @@ fn release(uses: Uses, owner: Owner) {
 
 impl fmt::Debug for Storage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Storage({:#x}, {} bytes)", self.ptr(), self.bytes)
+        write!(f, "Storage({:#x}, {} bytes)", self.ptr(), self.bytes())
     }
 }
 
@@ -85,7 +86,7 @@ impl Storage {
         let pool = ManuallyDrop::new(unsafe { Arc::from_raw(Arc::as_ptr(pool)) });
         Arc::new(Storage {
             block: ManuallyDrop::new(block),
-            bytes: request.bytes,
+            bytes: AtomicUsize::new(request.bytes),
             charged: request.rounded,
             born,
             pool,
@@ -109,7 +110,7 @@ impl Storage {
         let pool = ManuallyDrop::new(unsafe { Arc::from_raw(Arc::as_ptr(pool)) });
         Arc::new(Storage {
             block: ManuallyDrop::new(Block { ptr: address, segment, home: state.default_stream.clone() }),
-            bytes,
+            bytes: bytes.into(),
             charged: 0,
             born: 0,
             pool,
@@ -129,7 +130,15 @@ impl Storage {
     /// Bytes asked for.
     #[inline]
     pub fn bytes(&self) -> usize {
-        self.bytes
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// It has grown or shrunk. The checker follows its bounds, but not which of its bytes have a value.
+    pub(super) fn set_bytes(&self, bytes: usize) {
+        self.bytes.store(bytes, Ordering::Relaxed);
+        if self.pool.is_listed() {
+            super::registry::resize(self.ptr(), bytes);
+        }
     }
 
     /// Bytes that may be used.
@@ -156,8 +165,8 @@ impl Storage {
 
     /// What the checker knows of it now; another block may have its address later.
     pub fn extent(&self) -> Extent {
-        let known = super::registry::find(self.ptr()).filter(|known| known.bytes == self.bytes as u64);
-        known.unwrap_or(Extent { start: self.ptr(), bytes: self.bytes as u64, written: None })
+        let known = super::registry::find(self.ptr()).filter(|known| known.bytes == self.bytes() as u64);
+        known.unwrap_or(Extent { start: self.ptr(), bytes: self.bytes() as u64, written: None })
     }
 
     /// May its memory move to the host?
@@ -177,14 +186,14 @@ impl Storage {
 
     /// Does the block have a segment of its own? Only then its label appears in reports.
     pub fn owns_segment(&self) -> bool {
-        self.block.segment.class() == SegmentClass::Large
+        matches!(self.block.segment.class(), SegmentClass::Large | SegmentClass::Grow)
     }
 
     /// A command with number `seq` on `stream` uses the block.
     #[inline]
     pub fn note_use(&self, stream: &Arc<Stream>, seq: u64) {
         let elsewhere = stream.id() != self.block.home.id();
-        if (elsewhere || self.evictable) && self.bytes > 0 {
+        if (elsewhere || self.evictable) && self.bytes() > 0 {
             if elsewhere {
                 self.uses.lock().note(stream, seq);
             }
@@ -222,7 +231,7 @@ impl Storage {
     /// until the storage is dropped.
     pub fn export(&self) {
         // Whoever has the pointer may write what nobody here sees.
-        super::registry::define(self.ptr(), self.bytes as u64);
+        super::registry::define(self.ptr(), self.bytes() as u64);
         if self.exports.fetch_add(1, Ordering::AcqRel) == 0 {
             self.block.segment.pin_exported();
         }
@@ -252,7 +261,7 @@ impl Drop for Storage {
             std::mem::forget(self.owner.take());
             return;
         }
-        if self.bytes > 0 && self.pool.is_listed() && !self.pool.is_private() {
+        if self.bytes() > 0 && self.pool.is_listed() && !self.pool.is_private() {
             // Before somebody else may get the memory.
             super::registry::remove(block.ptr);
         }
@@ -267,7 +276,8 @@ impl Drop for Storage {
         for _ in 0..*self.pins.get_mut() {
             block.segment.leave();
         }
-        let keep = self.pool.give_back(block, self.charged, take(self.uses.get_mut()));
+        let charged = if block.segment.class() == SegmentClass::Grow { block.segment.bytes() } else { self.charged };
+        let keep = self.pool.give_back(block, charged, take(self.uses.get_mut()));
         // The pool may end here; nothing below touches it.
         drop(keep);
     }

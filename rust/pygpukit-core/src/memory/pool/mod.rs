@@ -1,6 +1,7 @@
 //! `Pool`: a tree of budgets; each pool owns its segments and hands out blocks of them.
 
 mod charge;
+mod grow;
 mod moving;
 
 use std::fmt;
@@ -500,9 +501,12 @@ impl Pool {
             SegmentClass::Empty => cache.frees += 1,
             // There is no memory to keep; and what is on its way out is not worth keeping. A graph still uses its address.
             SegmentClass::Large if block.segment.state() != SegmentState::Resident && !self.private => {
-                if block.segment.state() == SegmentState::Leaving {
-                    block.segment.set_resident();
-                }
+                block.segment.set_resident_unless_evicted();
+                return self.retire_exact(cache, block, uses);
+            }
+            // Its addresses are of its own size.
+            SegmentClass::Grow => {
+                block.segment.set_resident_unless_evicted();
                 return self.retire_exact(cache, block, uses);
             }
             // Replays of a graph use what its recording has freed, so a graph's pool keeps it.

@@ -226,47 +226,6 @@ fn a_graph_pool_reuses_in_recorded_order_on_one_stream_and_keeps_its_memory() {
 }
 
 #[test]
-fn a_growable_buffer_grows_in_place() {
-    let rig = lazy(1);
-    let buffer = GrowBuffer::new(&rig.arena, 20 * MIB + 5).unwrap();
-    let ptr = buffer.ptr();
-    assert_eq!((buffer.mapped(), rig.cpu.usage().created), (0, 0));
-    assert_eq!(buffer.ensure(100).unwrap(), 2 * MIB);
-    touch(ptr);
-    assert_eq!(buffer.ensure(3 * MIB).unwrap(), 4 * MIB);
-    assert_eq!(buffer.ensure(1).unwrap(), 4 * MIB);
-    touch(ptr);
-    // SAFETY: the first byte is mapped and nothing else touches it.
-    assert_eq!(unsafe { *(ptr as *const u8) }, 2, "what was there stays");
-    assert_eq!(buffer.ensure(20 * MIB + 5).unwrap(), 20 * MIB + 5);
-    touch(ptr + (20 * MIB + 4) as u64);
-    assert_eq!((buffer.ptr(), buffer.max_bytes()), (ptr, 20 * MIB + 5));
-    let error = buffer.ensure(21 * MIB).unwrap_err().to_string();
-    assert!(error.contains("20.0 MiB") && error.contains("21.0 MiB"), "{error}");
-    assert!(GrowBuffer::new(&rig.arena, 0).is_err());
-    assert!(GrowBuffer::new(&rig.arena, usize::MAX).is_err());
-    assert_eq!(rig.arena.top_holders(1)[0].0, 22 * MIB);
-    let seq = rig.submit(0, move || touch(ptr));
-    buffer.note_use(&rig.streams[0], seq);
-    drop(buffer);
-    assert_eq!(rig.arena.reserved(), 22 * MIB, "queued work still uses it");
-    rig.assert_nothing_left();
-}
-
-#[test]
-fn a_growable_buffer_is_whole_from_the_start_without_vmm() {
-    for mode in [ArenaMode::Plain, ArenaMode::None] {
-        let rig = rig(mode, 64 * MIB, None, 1);
-        let buffer = GrowBuffer::new(&rig.arena, 5 * MIB).unwrap();
-        assert_eq!(buffer.mapped(), 5 * MIB);
-        assert_eq!(buffer.ensure(5 * MIB).unwrap(), 5 * MIB);
-        touch(buffer.ptr() + (5 * MIB - 1) as u64);
-        drop(buffer);
-        rig.assert_nothing_left();
-    }
-}
-
-#[test]
 fn without_pooling_each_array_is_its_own_exact_allocation() {
     let rig = rig(ArenaMode::None, 64 * MIB, Some(3), 2);
     let pool = Pool::root(&rig.arena, "root");

@@ -129,9 +129,9 @@ fn out_of_memory_tells_who_holds_what_and_recovers() {
     assert!(pool.stats().reserved > 24 * MIB, "what cannot succeed does not empty the cache");
     let limited = pool.child("limited", Some(100)).unwrap();
     assert_eq!(refusal(limited.allocate(usize::MAX, stream)).quota.map(|quota| quota.0), Some("limited".to_string()));
-    let buffer = GrowBuffer::new(&rig.arena, 64 * MIB).unwrap();
-    assert!(matches!(buffer.ensure(40 * MIB), Err(Error::OutOfMemory(_))));
-    assert_eq!(buffer.ensure(26 * MIB).unwrap(), 26 * MIB, "the buffer too makes room");
+    let buffer = GrowBuffer::new(&pool, 64 * MIB, stream, &mut || Ok(())).unwrap();
+    assert!(matches!(buffer.ensure(40 * MIB, &mut || Ok(())), Err(Error::OutOfMemory(_))));
+    assert_eq!(buffer.ensure(26 * MIB, &mut || Ok(())).unwrap(), 26 * MIB, "the buffer too makes room");
 }
 
 #[test]

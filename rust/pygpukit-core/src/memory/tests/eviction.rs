@@ -71,7 +71,7 @@ impl Bench {
     }
 }
 
-fn used(storage: &Arc<Storage>, access: Access) -> Use {
+pub(super) fn used(storage: &Arc<Storage>, access: Access) -> Use {
     Use { storage: storage.clone(), access, tag: ArgTag::default() }
 }
 

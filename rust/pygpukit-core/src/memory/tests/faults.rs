@@ -37,21 +37,6 @@ fn a_failed_release_is_remembered_and_its_addresses_are_not_used_again() {
 }
 
 #[test]
-fn a_growable_buffer_that_finds_no_room_stays_as_it_was() {
-    let rig = rig(ArenaMode::Vmm, 8 * MIB, None, 1);
-    let pool = Pool::root(&rig.arena, "root");
-    let buffer = GrowBuffer::new(&rig.arena, 8 * MIB).unwrap();
-    buffer.ensure(2 * MIB).unwrap();
-    let block = pool.allocate(6 * MIB, &rig.streams[0]).unwrap();
-    assert!(buffer.ensure(4 * MIB).unwrap_err().is_out_of_memory());
-    assert_eq!(buffer.mapped(), 2 * MIB);
-    drop(block);
-    assert_eq!(buffer.ensure(8 * MIB).unwrap(), 8 * MIB);
-    drop((buffer, pool));
-    rig.assert_nothing_left();
-}
-
-#[test]
 fn memory_in_flight_when_the_arena_ends_is_waited_for() {
     let rig = rig(ArenaMode::Vmm, 64 * MIB, Some(9), 1);
     let pool = Pool::root(&rig.arena, "root");

@@ -4,6 +4,7 @@ mod behaviour;
 mod budgets;
 mod eviction;
 mod faults;
+mod grow;
 mod guarantee;
 mod journal;
 mod model;
