@@ -77,7 +77,8 @@ from pygpukit.jit import Module, get_nvrtc_path, get_nvrtc_version, is_nvrtc_ava
 from pygpukit.ops import binding as _binding
 from pygpukit.ops import elementwise as _elementwise
 from pygpukit.ops.elementwise import *  # noqa: F403
-from pygpukit.ops.linear import matmul, sum, sum_axis, transpose
+from pygpukit.ops.explain import explain
+from pygpukit.ops.registry import functions as _registered
 
 if _TYPE_CHECKING:
     from pygpukit import ring, scheduler
@@ -95,6 +96,8 @@ def __getattr__(name: str) -> _Any:
     raise AttributeError(f"module 'pygpukit' has no attribute '{name}'")
 
 
+# Families of operators are found, not listed: each adds its names.
+globals().update(_registered())
 _methods.attach()
 _binding.attach()
 _atexit.register(_native.shutdown)
@@ -132,6 +135,7 @@ __all__ = [
     "empty_growable",
     "empty_pinned",
     "errors",
+    "explain",
     "eye",
     "float8_e4m3",
     "float8_e4m3fn",
@@ -157,7 +161,6 @@ __all__ = [
     "linspace",
     "load_ptx",
     "load_raw",
-    "matmul",
     "memory",
     "module",
     "message",
@@ -167,11 +170,8 @@ __all__ = [
     "ring",
     "ring_kernel",
     "scheduler",
-    "sum",
-    "sum_axis",
     "synchronize",
     "to_numpy_dtype",
-    "transpose",
     "uint8",
     "uint16",
     "uint32",
@@ -182,4 +182,5 @@ __all__ = [
     "zeros_like",
     *errors.__all__,
     *_elementwise.__all__,
+    *_registered(),
 ]

@@ -9,8 +9,8 @@ import op_cases
 import pytest
 
 import pygpukit as gp
-from pygpukit.ops.matmul import matmul_type
-from pygpukit.ops.reduction import sum_type
+from pygpukit.ops.gemm.rows import matmul_type
+from pygpukit.ops.reduce.rows import sum_type
 from pygpukit.ops.units import ALL_TYPES
 
 FLOATS = [name for name in ALL_TYPES if gp.dtype(name).kind in "fc"]

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from pygpukit.dtypes import dtype, to_numpy_dtype
-from pygpukit.ops.call import KernelCall, pack_nd
 from pygpukit.ops.plan import THREADS, Plan
 from pygpukit.ops.source import headers
 
@@ -48,34 +47,8 @@ void run(void (*kernel)(P...), unsigned grid, unsigned block, void** args) {
 }
 """
 
-# Kernels with barriers: a block's threads at once, block after block.
-PARALLEL = """
-#include <barrier>
-#include <thread>
-#include <vector>
-static std::barrier<>* block_barrier = nullptr;
-#define __syncthreads() block_barrier->arrive_and_wait()
-template <class... P>
-void run(void (*kernel)(P...), unsigned grid, unsigned block, void** args) {
-    std::barrier<> barrier(block);
-    block_barrier = &barrier;
-    std::vector<std::thread> threads;
-    for (unsigned t = 0; t < block; ++t)
-        threads.emplace_back([=] {
-            for (unsigned b = 0; b < grid; ++b) {
-                blockIdx.x = b; threadIdx.x = t;
-                call(kernel, args, std::index_sequence_for<P...>());
-                block_barrier->arrive_and_wait();
-            }
-        });
-    for (auto& thread : threads) thread.join();
-}
-"""
 
-
-def build(
-    folder: Path, name: str, sources: Iterable[str], entries: Iterable[str], *, parallel: bool = False
-) -> ctypes.CDLL:
+def build(folder: Path, name: str, sources: Iterable[str], entries: Iterable[str]) -> ctypes.CDLL:
     """Compile sources that share no names into one library with a launcher ``run_<entry>`` for each entry."""
     assert GXX is not None
     include = folder / "pygpukit"
@@ -87,10 +60,9 @@ def build(
         for e in entries
     ]
     path = folder / f"{name}.cpp"
-    runner = PARALLEL if parallel else SERIAL
-    path.write_text("\n".join([PRELUDE, runner, *sources, "using namespace pgk;", *launchers]), "ascii")
+    path.write_text("\n".join([PRELUDE, SERIAL, *sources, "using namespace pgk;", *launchers]), "ascii")
     library = folder / f"lib{name}.so"
-    options = ["-std=c++20", "-O0", "-shared", "-fPIC", "-pthread", "-ffp-contract=off", "-fno-strict-aliasing", "-w"]
+    options = ["-std=c++20", "-O0", "-shared", "-fPIC", "-ffp-contract=off", "-fno-strict-aliasing", "-w"]
     done = subprocess.run(
         [GXX, *options, "-I", str(folder), str(path), "-o", str(library)], capture_output=True, text=True, check=False
     )
@@ -129,6 +101,12 @@ def run_dense(library: ctypes.CDLL, plan: Plan, inputs: Sequence[Any], out: np.n
     launch(library, plan.entry, -(-n // plan.per_block), THREADS, arguments)
 
 
+def pack_nd(shape: Sequence[int], strides: Sequence[Sequence[int]]) -> bytes:
+    """Return the bytes of ``Nd``, as the native side packs them."""
+    rows = [(*row, *(0,) * (8 - len(row))) for row in (shape, *strides)]
+    return struct.pack(f"<ii{8 * len(rows)}q", len(shape), 0, *(value for row in rows for value in row))
+
+
 def run_strided(library: ctypes.CDLL, plan: Plan, inputs: Sequence[Any], out: np.ndarray[Any, Any]) -> None:
     """Run the strided entry on arrays broadcast to the output's shape."""
     arrays = [np.broadcast_to(x, out.shape) if isinstance(x, np.ndarray) else x for x in inputs]
@@ -138,19 +116,6 @@ def run_strided(library: ctypes.CDLL, plan: Plan, inputs: Sequence[Any], out: np
     arguments = [struct.pack("<q", out.ctypes.data), *(pack_operand(plan, x) for x in arrays)]
     arguments += [struct.pack("<q", out.size), pack_nd(out.shape, strides)]
     launch(library, plan.entry_nd, -(-out.size // plan.per_block_nd), THREADS, arguments)
-
-
-def run_call(library: ctypes.CDLL, call: KernelCall, buffers: dict[str, np.ndarray[Any, Any]]) -> None:
-    """Run a kernel call, taking its buffers from ``buffers``."""
-    arguments = [
-        struct.pack("<q", buffers[a].ctypes.data)
-        if isinstance(a, str)
-        else a
-        if isinstance(a, bytes)
-        else struct.pack("<q", a)
-        for a in call.arguments
-    ]
-    launch(library, call.entry, call.grid, call.block, arguments)
 
 
 def numpy_type(name: str) -> np.dtype[Any]:

@@ -9,10 +9,11 @@ import op_cases
 import pytest
 
 from pygpukit.dtypes import dtype
-from pygpukit.ops.matmul import matmul_source
+from pygpukit.ops.gemm.rows import matmul_unit
 from pygpukit.ops.plan import THREADS, plan
-from pygpukit.ops.reduction import sum_source
-from pygpukit.ops.source import headers, read
+from pygpukit.ops.reduce.rows import sum_unit
+from pygpukit.ops.registry import load
+from pygpukit.ops.source import headers
 from pygpukit.ops.units import ALL_TYPES, builtin_units
 
 pytestmark = [
@@ -31,7 +32,7 @@ def sources() -> list[str]:
         plan("copy", (f16,), e4m3), plan("add", (e5m2, u8)), plan("where", (dtype("bool"), f64, f64)),
         plan("mul", (dtype("complex128"),) * 2), plan("copy", (u8,), dtype("complex128")),
     ]  # fmt: skip
-    return [*(p.source for p in plans), sum_source(bf16, f32, bf16), matmul_source(f16, f16, f16)]
+    return [*(p.source for p in plans), sum_unit(bf16, f32, bf16).source, matmul_unit(f16, f16, f16).source]
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -54,10 +55,15 @@ def test_every_cast_is_valid() -> None:
     check([plan("copy", (dtype(a),), dtype(b)).source for a in ALL_TYPES for b in ALL_TYPES])
 
 
-@pytest.mark.parametrize(("file", "prefix"), [("reduce.cu", "pgk_sum_"), ("matmul.cu", "pgk_matmul_")])
-def test_sums_and_products_are_valid(file: str, prefix: str) -> None:
-    units = [u for u in builtin_units() if u.name.startswith(prefix)]
-    check([read(file), *(u.source.removeprefix(read(file)) for u in units)])
+@pytest.mark.parametrize("name", sorted(load()))
+def test_every_instance_of_a_registered_operator_is_valid(name: str) -> None:
+    by_file: dict[str, list[str]] = {}
+    for unit in load()[name].units(ALL_TYPES):
+        *kernel, instances = unit.source.partition("\nPGK_")
+        text, rest = kernel[0], "PGK_" + instances
+        by_file.setdefault(text, []).append(rest)
+    for text, instances_of in by_file.items():
+        check([text, *instances_of])
 
 
 def test_a_mistake_is_found() -> None:

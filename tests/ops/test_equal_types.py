@@ -12,9 +12,12 @@ import pytest
 import pygpukit as gp
 from pygpukit.dtypes import DataType, dtype, to_numpy_dtype
 from pygpukit.errors import DTypeError
-from pygpukit.ops import dispatch, matmul, reduction
+from pygpukit.ops import dispatch
+from pygpukit.ops.gemm import rows as matmul
 from pygpukit.ops.plan import plan, uniform
+from pygpukit.ops.problem import Tensor
 from pygpukit.ops.promotion import Input, can_cast, resolve
+from pygpukit.ops.reduce import rows as reduction
 from pygpukit.ops.table import TABLE, Row
 from pygpukit.ops.units import ALL_TYPES, builtin_units
 
@@ -119,6 +122,6 @@ def test_sums_to_any_type_are_sums_to_the_accumulator() -> None:
     for kind in map(dtype, ALL_TYPES):
         wide = reduction.accumulator(kind)
         for n in (10, 5000, 5000 * 4096):
-            for layout in ((1, n, 1), (n, 1, 1)), ((1, n, 100), (n * 100, 100, 1)):
-                calls = reduction.sum_plan(*layout, kind, wide).calls
-                assert {call.entry for call in calls} <= bundled()
+            for sizes, strides in ((1, n, 1), (n, 1, 1)), ((1, n, 100), (n * 100, 100, 1)):
+                x, out = Tensor("input", 0, kind, sizes), Tensor("output", 0, wide, (sizes[0], sizes[2]))
+                assert {step.entry for step in reduction.stages(x, out, sizes, strides).launches} <= bundled()

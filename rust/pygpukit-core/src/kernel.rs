@@ -44,15 +44,6 @@ impl Label {
     }
 }
 
-/// How far a kernel's bits may be trusted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Determinism {
-    NotGuaranteed,
-    #[default]
-    RunToRun,
-    BatchInvariant,
-}
-
 /// How the CPU device's emulator runs a kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Check {
@@ -67,7 +58,6 @@ pub enum Check {
 /// What the scheduler and the graph builder must know of a kernel.
 #[derive(Clone, Debug, Default)]
 pub struct KernelMeta {
-    pub determinism: Determinism,
     /// May be launched in block ranges, as far as is known (`Kernel::set_slicer`).
     pub sliceable: bool,
     pub cooperative: bool,

@@ -17,6 +17,7 @@ pub mod lane;
 pub mod launch;
 pub mod layout;
 pub mod memory;
+pub mod plan;
 mod random;
 pub mod residency;
 pub mod ring;

@@ -382,6 +382,12 @@ impl GPUArray {
         Ok(GPUArray { dtype: target, ..self.view(layout, 0) })
     }
 
+    /// Largest power of two, up to 256, that divides the address; as plans of operators see it.
+    #[getter(_alignment)]
+    fn alignment(&self) -> i64 {
+        1 << self.ptr().trailing_zeros().min(8)
+    }
+
     /// Do two arrays reach the same bytes?
     fn _shares_memory(&self, other: &Bound<'_, GPUArray>) -> bool {
         overlap(self, other.get())

@@ -15,13 +15,11 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyModule, PyTuple};
 
-use crate::array::GPUArray;
 use crate::device::{PyDevice, context, context_for};
 use crate::errors::{ToPy, carry};
 use crate::inside::{Inside, attached, detached};
-use crate::kernel_call::{DEFAULT_BLOCK, Filled, Shape};
+use crate::kernel_call::DEFAULT_BLOCK;
 use crate::profile;
-use crate::stream::PyStream;
 use crate::vectorcall;
 
 /// What a parameter takes.
@@ -310,37 +308,6 @@ impl PyKernel {
             args: bytes,
             _held: args.into_iter().map(Bound::unbind).collect(),
         })
-    }
-
-    /// Launch a built-in kernel: arrays of any layout, 64-bit integers and structs as bytes, packed in order. The
-    /// first argument is the output.
-    #[pyo3(signature = (grid, block, args, stream=None))]
-    fn _launch(
-        &self,
-        py: Python<'_>,
-        grid: i64,
-        block: i64,
-        args: Vec<Bound<'_, PyAny>>,
-        stream: Option<&Bound<'_, PyStream>>,
-    ) -> PyResult<()> {
-        let mut filled = Filled::new(0);
-        for arg in &args {
-            if let Ok(array) = arg.cast_exact::<GPUArray>() {
-                let access = if filled.uses.is_empty() { Access::Write } else { Access::Read };
-                filled.uses.push(array.get().touched(access)?);
-                filled.blob.extend_from_slice(&array.get().ptr().to_le_bytes());
-            } else if let Ok(bytes) = arg.cast_exact::<PyBytes>() {
-                filled.blob.extend_from_slice(bytes.as_bytes());
-            } else {
-                filled.blob.extend_from_slice(&arg.extract::<i64>()?.to_le_bytes());
-            }
-        }
-        let (grid, block) = self.checked(self.state.device.props(), [grid, 1, 1], [block, 1, 1])?;
-        let mut ctx = context_for(py, self.state)?;
-        if let Some(stream) = stream {
-            ctx = Arc::new(stream.get().context(&ctx)?);
-        }
-        self.launch(py, &ctx, Shape { grid, block, shared: 0, cooperative: false }, &filled)
     }
 
     fn __repr__(&self) -> String {

@@ -18,6 +18,8 @@ mod module;
 mod operator;
 mod ops;
 mod partition;
+mod plan_object;
+mod planned;
 mod pool;
 mod profile;
 mod qos;
@@ -53,6 +55,7 @@ fn _pygpukit_rust(m: &Bound<'_, PyModule>) -> PyResult<()> {
     operator::register(m)?;
     ops::register(m)?;
     partition::register(m)?;
+    planned::register(m)?;
     pool::register(m)?;
     scheduler::register(m)?;
     qos::register(m)?;

@@ -8,21 +8,44 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyModule, PyString, PyTuple};
+use smallvec::SmallVec;
 
 use crate::array::GPUArray;
 use crate::ops::{self, Operator};
+use crate::planned::{self, PlannedOperator};
 use crate::stream::PyStream;
 
-/// What a built-in operator function carries as its self.
+/// What a built-in operator function runs.
+enum Target {
+    Elementwise(Arc<Operator>),
+    Planned(PlannedOperator),
+}
+
+/// What it carries as its self.
 #[pyclass(frozen, module = "pygpukit", name = "_Operator")]
 struct Handle {
-    operator: Arc<Operator>,
+    target: Target,
 }
 
 /// Make the built-in function of a table row. `signature` is the text Python shows, e.g. "x, y, /".
 #[pyfunction]
 fn operator(py: Python<'_>, name: &str, arity: usize, signature: &str, doc: &str) -> PyResult<Py<PyAny>> {
     let operator = ops::intern(name, arity)?;
+    function(py, Target::Elementwise(operator), name, signature, doc)
+}
+
+/// The same for an operator of the registry.
+pub fn builtin(
+    py: Python<'_>,
+    operator: PlannedOperator,
+    name: &str,
+    signature: &str,
+    doc: &str,
+) -> PyResult<Py<PyAny>> {
+    function(py, Target::Planned(operator), name, signature, doc)
+}
+
+fn function(py: Python<'_>, target: Target, name: &str, signature: &str, doc: &str) -> PyResult<Py<PyAny>> {
     let text = format!("{name}({signature})\n--\n\n{doc}");
     let (Ok(c_name), Ok(c_doc)) = (CString::new(name), CString::new(text)) else {
         return Err(PyValueError::new_err(format!("operator '{name}': name and doc must not contain NUL")));
@@ -34,7 +57,7 @@ fn operator(py: Python<'_>, name: &str, arity: usize, signature: &str, doc: &str
         ml_flags: ffi::METH_FASTCALL | ffi::METH_KEYWORDS,
         ml_doc: c_doc.into_raw(),
     }));
-    let handle = Bound::new(py, Handle { operator })?;
+    let handle = Bound::new(py, Handle { target })?;
     let module = PyString::new(py, "pygpukit");
     // SAFETY: the definition is leaked, and the new function takes its own references to handle and module.
     unsafe {
@@ -54,7 +77,7 @@ unsafe extern "C" fn call(
     // SAFETY: the vectorcall protocol: `count` positional arguments, then one per name in the tuple `names`.
     let result = catch_unwind(AssertUnwindSafe(|| unsafe { dispatch(py, this, args, count as usize, names) }));
     match result {
-        Ok(Ok(array)) => array.into_ptr(),
+        Ok(Ok(result)) => result.into_ptr(),
         Ok(Err(error)) => {
             error.restore(py);
             std::ptr::null_mut()
@@ -99,13 +122,24 @@ unsafe fn dispatch(
     args: *const *mut ffi::PyObject,
     count: usize,
     names: *mut ffi::PyObject,
-) -> PyResult<Py<GPUArray>> {
+) -> PyResult<Py<PyAny>> {
     // SAFETY: `this` is the Handle given to PyCFunction_NewEx above.
     let this = unsafe { Bound::from_borrowed_ptr(py, this) };
     let handle = unsafe { this.cast_unchecked::<Handle>() };
-    let operator = &handle.get().operator;
     // SAFETY: as the caller says.
     let (positional, named) = unsafe { borrowed_arguments(py, args, count, names) };
+    let operator = match &handle.get().target {
+        Target::Elementwise(operator) => operator,
+        Target::Planned(operator) => {
+            let mut keywords: SmallVec<[(Bound<'_, PyAny>, Bound<'_, PyAny>); 4]> = SmallVec::new();
+            if !names.is_null() {
+                // SAFETY: names is a tuple of str.
+                let names = unsafe { Bound::from_borrowed_ptr(py, names).cast_into_unchecked::<PyTuple>() };
+                keywords.extend(names.iter().zip(named.iter().cloned()));
+            }
+            return planned::call(py, operator, positional, &keywords);
+        }
+    };
     let (mut out, mut stream) = (None, None);
     if !names.is_null() {
         // SAFETY: names is a tuple of str.
@@ -127,7 +161,7 @@ unsafe fn dispatch(
             }
         }
     }
-    ops::apply(py, operator, positional, out.as_ref(), stream.as_ref())
+    Ok(ops::apply(py, operator, positional, out.as_ref(), stream.as_ref())?.into_any())
 }
 
 /// Apply an operator by name; the way for code that does not hold its function.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use parking_lot::RwLock;
-use pygpukit_core::command::{Access, Launch, LaunchAttributes, UseRef};
+use pygpukit_core::command::{Access, Launch, LaunchAttributes, Use, UseRef};
 use pygpukit_core::dtype::DType;
 use pygpukit_core::elementwise::{self, Input, MAX_INPUTS, Packed};
 use pygpukit_core::error::Error;
@@ -87,6 +87,7 @@ static HOOKS: PyOnceLock<Hooks> = PyOnceLock::new();
 /// Python's part: making plans, running on the CPU device or by way of casts, and operands that are neither array nor
 /// scalar.
 struct Hooks {
+    host_view: Py<PyAny>,
     plan: Py<PyAny>,
     cpu: Py<PyAny>,
     cast: Py<PyAny>,
@@ -95,6 +96,26 @@ struct Hooks {
 
 fn hooks(py: Python<'_>) -> PyResult<&'static Hooks> {
     HOOKS.get(py).ok_or_else(|| PyRuntimeError::new_err("the operator table is not loaded: import pygpukit first"))
+}
+
+/// The NumPy view of an array of the CPU device.
+pub fn host_view<'py>(py: Python<'py>, array: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    hooks(py)?.host_view.bind(py).call1((array,))
+}
+
+/// Submit a Python function of NumPy views as a host function.
+pub fn submit_function(
+    py: Python<'_>,
+    ctx: &ExecCtx,
+    function: &Py<PyAny>,
+    operands: Py<PyTuple>,
+    uses: SmallVec<[Use; 4]>,
+) -> PyResult<()> {
+    let call = PyModule::import(py, "functools")?.getattr("partial")?;
+    let mut all = vec![function.bind(py).clone()];
+    all.extend(operands.bind(py).iter());
+    let work = call.call1(PyTuple::new(py, all)?)?;
+    crate::transfer::submit_callable(ctx, work.unbind(), uses)
 }
 
 /// An operand as it came from Python.
@@ -464,19 +485,21 @@ pub fn intern(name: &str, arity: usize) -> PyResult<Arc<Operator>> {
 #[pyfunction]
 fn set_operator_hooks(
     py: Python<'_>,
+    host_view: Py<PyAny>,
     plan: Py<PyAny>,
     cpu: Py<PyAny>,
     cast: Py<PyAny>,
     coerce: Py<PyAny>,
 ) -> PyResult<()> {
     HOOKS
-        .set(py, Hooks { plan, cpu, cast, coerce })
+        .set(py, Hooks { host_view, plan, cpu, cast, coerce })
         .map_err(|_| PyRuntimeError::new_err("the operator hooks are already set"))
 }
 
 /// Forget all plans, so that the next call of each operator asks Python again.
 #[pyfunction]
 fn clear_plans() {
+    crate::planned::clear();
     PLANS.write().clear();
     for operator in OPERATORS.read().iter() {
         operator.recent.store(std::ptr::null_mut(), Ordering::Release);

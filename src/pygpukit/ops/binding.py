@@ -8,7 +8,8 @@ import numpy as np
 
 from pygpukit._pygpukit_rust import GPUArray
 from pygpukit.ops import elementwise as e
-from pygpukit.ops import linear
+from pygpukit.ops.gemm.rows import matmul
+from pygpukit.ops.reduce.rows import sum
 
 # NumPy arrays are refused by the operators, which say how to convert them; a comparison would else be False.
 _OPERANDS = (GPUArray, bool, int, float, complex, np.generic, np.ndarray)
@@ -67,7 +68,7 @@ def _single(function: e.Operator) -> Any:
 
 
 def _matmul(self: GPUArray, other: Any) -> Any:
-    return linear.matmul(self, other) if isinstance(other, GPUArray) else NotImplemented
+    return matmul(self, other) if isinstance(other, GPUArray) else NotImplemented
 
 
 def _positive(self: GPUArray) -> GPUArray:
@@ -89,7 +90,7 @@ def attach() -> None:
         "__pos__": _positive,
         # Comparison gives arrays, so equality cannot be what identity in sets and dicts means.
         "__hash__": object.__hash__,
-        "sum": linear.sum,
+        "sum": sum,
     }
     for name, method in extra.items():
         setattr(GPUArray, name, method)

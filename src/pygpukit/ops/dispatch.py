@@ -5,7 +5,7 @@ Plans, references and the compiler are imported when first asked for: importing 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -16,9 +16,9 @@ from pygpukit._pygpukit_rust import DataType, Device, GPUArray, Kernel
 from pygpukit.array.bridge import from_numpy, host_view
 from pygpukit.array.creation import empty
 from pygpukit.errors import NvrtcNotFoundError
+from pygpukit.ops import planner
 
 if TYPE_CHECKING:
-    from pygpukit.ops.call import KernelCall
     from pygpukit.ops.promotion import Input
 
 _Plan: TypeAlias = tuple[DataType, DataType, DataType, int, tuple[int, int, int], tuple[Kernel, Kernel] | None]
@@ -103,44 +103,5 @@ def _coerce_hook(name: str, value: Any, device: Device) -> GPUArray:
 
 def install() -> None:
     """Give the native operators their Python side."""
-    _native.set_operator_hooks(_plan_hook, _cpu_hook, _cast_hook, _coerce_hook)
-
-
-def can_run(calls: Sequence[KernelCall], device: Device) -> bool:
-    """Whether the kernels of these calls can be had; False without NVRTC, for what is in no bundle."""
-    for call in calls:
-        key = (device.kind, device.index, call.entry)
-        if key in _missing:
-            return False
-        try:
-            _kernel(call.entry, call.source, device)
-        except NvrtcNotFoundError:
-            # Searching again costs more than the casts that are made instead.
-            _missing.add(key)
-            return False
-    return True
-
-
-def run(
-    calls: Sequence[KernelCall],
-    buffers: Mapping[str, GPUArray],
-    device: Device,
-) -> None:
-    """Launch planned kernels on the current stream; pointer arguments are names in `buffers`, the output first."""
-    for call in calls:
-        kernel = _kernel(call.entry, call.source, device)
-        arguments = [buffers[a] if isinstance(a, str) else a for a in call.arguments]
-        kernel._launch(call.grid, call.block, arguments)
-
-
-_kernels: dict[tuple[str, int, str], Kernel] = {}
-_missing: set[tuple[str, int, str]] = set()
-
-
-def _kernel(entry: str, source: str, device: Device) -> Kernel:
-    # An entry's name says its types, and its source follows from them.
-    key = (device.kind, device.index, entry)
-    found = _kernels.get(key)
-    if found is None:
-        found = _kernels.setdefault(key, builtin_kernels(entry, source, (entry,), device)[0])
-    return found
+    planner.install()
+    _native.set_operator_hooks(host_view, _plan_hook, _cpu_hook, _cast_hook, _coerce_hook)

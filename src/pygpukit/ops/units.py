@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 from pygpukit.dtypes import DataType, dtype
 from pygpukit.errors import DTypeError
-from pygpukit.ops.matmul import matmul_entry, matmul_source, matmul_type
+from pygpukit.ops.launch import Unit
 from pygpukit.ops.plan import plan
-from pygpukit.ops.reduction import accumulator, sum_entry, sum_source, sum_type
+from pygpukit.ops.registry import load
 from pygpukit.ops.source import headers
 from pygpukit.ops.table import TABLE, Row
 
@@ -20,15 +19,6 @@ ALL_TYPES = (
     "float64", "float8_e4m3fn", "float8_e5m2", "complex64", "complex128",
 )  # fmt: skip
 """Names of all element types, in the order units are listed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Unit:
-    """One source text and the kernels in it."""
-
-    name: str
-    source: str
-    entries: tuple[str, ...]
 
 
 def supported(row: Row) -> tuple[DataType, ...]:
@@ -46,7 +36,7 @@ def supported(row: Row) -> tuple[DataType, ...]:
 def builtin_units(dtypes: Iterable[DataType] | None = None) -> list[Unit]:
     """Return the kernels a bundle should hold, in a fixed order.
 
-    Every operator on inputs of one type, the casts between all types, sums and products.
+    Every operator on inputs of one type, the casts between all types, and what every registered family names.
 
     Parameters
     ----------
@@ -55,7 +45,9 @@ def builtin_units(dtypes: Iterable[DataType] | None = None) -> list[Unit]:
     """
     types = tuple(dtype(name) for name in ALL_TYPES) if dtypes is None else tuple(dtypes)
     units: dict[str, Unit] = {}
-    for unit in (*_elementwise(types), *_sums(types), *_products(types)):
+    names = [kind.name for kind in types]
+    registered = (unit for operator in load().values() for unit in operator.units(names))
+    for unit in (*_elementwise(types), *registered):
         units.setdefault(unit.name, unit)
     return list(units.values())
 
@@ -72,19 +64,3 @@ def _elementwise(types: tuple[DataType, ...]) -> Iterator[Unit]:
             for target in types if row.rule == "cast" else (None,):
                 made = plan(row.name, _same(row, kind), target)
                 yield Unit(made.entry, made.source, (made.entry, made.entry_nd))
-
-
-def _sums(types: tuple[DataType, ...]) -> Iterator[Unit]:
-    for kind in types:
-        wide, result = accumulator(kind), sum_type(kind)
-        # A long axis needs three stages: to partial sums, among them, and to the result.
-        for source, to in ((kind, result), (kind, wide), (wide, wide), (wide, result)):
-            entries = tuple(sum_entry(source, to, columns=columns) for columns in (False, True))
-            yield Unit(entries[0], sum_source(source, wide, to), entries)
-
-
-def _products(types: tuple[DataType, ...]) -> Iterator[Unit]:
-    for kind in types:
-        result = matmul_type(kind, kind)
-        entry = matmul_entry(kind, kind, result)
-        yield Unit(entry, matmul_source(kind, kind, result), (entry,))

@@ -1,0 +1,159 @@
+//! `LaunchPlan` objects: how Python hands a plan over.
+
+use std::sync::Arc;
+
+use pygpukit_core::command::{Access, LaunchAttributes};
+use pygpukit_core::dtype::DType;
+use pygpukit_core::plan::{
+    Arg, Guard, KernelStep, LaunchPlan, Node, NodeId, OutputSpec, Program, Relation, Scratch, ScratchKind, Step,
+};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyModule, PyTuple};
+use smallvec::SmallVec;
+
+use crate::dtype::DataType;
+use crate::errors::ToPy;
+use crate::kernel::PyKernel;
+
+/// What a plan does.
+pub enum Body {
+    /// Its steps. Positions of inputs they write, and numbers they take.
+    Launches { written: SmallVec<[u8; 4]>, numbers: SmallVec<[(u8, DType); 4]> },
+    /// A function over NumPy views, run in stream order: inputs and numbers, then results.
+    Host(Py<PyAny>),
+    /// A function of the results and the arguments that calls other operators.
+    Compose(Py<PyAny>),
+}
+
+pub struct Plan {
+    pub launch: LaunchPlan,
+    pub body: Body,
+}
+
+/// A plan on its way from Python's planner to the operator.
+#[pyclass(frozen, module = "pygpukit", name = "_LaunchPlan")]
+pub struct PyLaunchPlan {
+    pub plan: Arc<Plan>,
+}
+
+fn wrong(text: String) -> PyErr {
+    PyValueError::new_err(format!("launch plan: {text}"))
+}
+
+fn node((op, a, b): (String, i64, i64)) -> PyResult<Node> {
+    let id = |x: i64| NodeId::try_from(x).map_err(|_| wrong(format!("node {x} is out of range")));
+    Ok(match op.as_str() {
+        "const" => Node::Const(a),
+        "var" => Node::Var(id(a)?),
+        "+" => Node::Add(id(a)?, id(b)?),
+        "-" => Node::Sub(id(a)?, id(b)?),
+        "*" => Node::Mul(id(a)?, id(b)?),
+        "//" => Node::FloorDiv(id(a)?, id(b)?),
+        "%" => Node::Mod(id(a)?, id(b)?),
+        "min" => Node::Min(id(a)?, id(b)?),
+        "max" => Node::Max(id(a)?, id(b)?),
+        other => return Err(wrong(format!("unknown operation '{other}'"))),
+    })
+}
+
+fn guard((relation, left, right): (String, NodeId, NodeId)) -> PyResult<Guard> {
+    let relation = match relation.as_str() {
+        "==" => Relation::Equal,
+        "!=" => Relation::NotEqual,
+        "<" => Relation::Less,
+        "<=" => Relation::LessEqual,
+        other => return Err(wrong(format!("unknown relation '{other}'"))),
+    };
+    Ok(Guard { relation, left, right })
+}
+
+fn access(name: &str) -> PyResult<Access> {
+    match name {
+        "read" => Ok(Access::Read),
+        "write" => Ok(Access::Write),
+        "update" => Ok(Access::ReadWrite),
+        "constant" => Ok(Access::Constant),
+        other => Err(wrong(format!("unknown access '{other}'"))),
+    }
+}
+
+fn argument(given: &Bound<'_, PyTuple>) -> PyResult<Arg> {
+    let kind: String = given.get_item(0)?.extract()?;
+    let index = |at: usize| given.get_item(at)?.extract::<u8>();
+    let mode = || access(&given.get_item(2)?.extract::<String>()?);
+    Ok(match kind.as_str() {
+        "input" => Arg::Input { index: index(1)?, access: mode()? },
+        "output" => Arg::Output { index: index(1)?, access: mode()? },
+        "scratch" => Arg::Scratch { index: index(1)?, access: mode()? },
+        "i64" => Arg::I64(given.get_item(1)?.extract()?),
+        "i32" => Arg::I32(given.get_item(1)?.extract()?),
+        "number" => {
+            Arg::Number { index: index(1)?, dtype: given.get_item(2)?.cast_into::<DataType>()?.get().dtype }
+        }
+        "bytes" => Arg::Bytes(SmallVec::from_slice(given.get_item(1)?.cast_into::<PyBytes>()?.as_bytes())),
+        "align" => Arg::Align(index(1)?),
+        other => return Err(wrong(format!("unknown kind of argument '{other}'"))),
+    })
+}
+
+type GivenStep<'py> = (
+    Bound<'py, PyKernel>,
+    [NodeId; 3],
+    [NodeId; 3],
+    NodeId,
+    ([u32; 3], bool, bool),
+    Vec<Bound<'py, PyTuple>>,
+);
+
+fn step((kernel, grid, block, shared, (cluster, cooperative, programmatic), args): GivenStep<'_>) -> PyResult<Step> {
+    let args = args.iter().map(argument).collect::<PyResult<Vec<_>>>()?;
+    let attributes = LaunchAttributes { cluster, cooperative, programmatic, ..LaunchAttributes::default() };
+    Ok(Step::Kernel(KernelStep { kernel: kernel.get().kernel.clone(), grid, block, shared, attributes, args }))
+}
+
+/// Make a plan from what the planner traced; see `pygpukit.ops.planner`.
+#[pyfunction]
+#[allow(clippy::too_many_arguments)]
+fn launch_plan(
+    name: &str,
+    inputs: usize,
+    variables: usize,
+    nodes: Vec<(String, i64, i64)>,
+    guards: Vec<(String, NodeId, NodeId)>,
+    outputs: Vec<(Bound<'_, DataType>, Vec<NodeId>)>,
+    scratch: Vec<(NodeId, bool)>,
+    steps: Vec<GivenStep<'_>>,
+    host: Option<Py<PyAny>>,
+    compose: Option<Py<PyAny>>,
+) -> PyResult<PyLaunchPlan> {
+    let nodes = nodes.into_iter().map(node).collect::<PyResult<Vec<_>>>()?;
+    let guards = guards.into_iter().map(guard).collect::<PyResult<Vec<_>>>()?;
+    let outputs: Vec<OutputSpec> = outputs
+        .into_iter()
+        .map(|(dtype, shape)| OutputSpec { dtype: dtype.get().dtype, shape: shape.into() })
+        .collect();
+    let scratch: Vec<Scratch> = scratch
+        .into_iter()
+        .map(|(bytes, counters)| {
+            let kind = if counters { ScratchKind::Counters } else { ScratchKind::Buffer };
+            Scratch { bytes, kind }
+        })
+        .collect();
+    let steps = steps.into_iter().map(step).collect::<PyResult<Vec<_>>>()?;
+    let program = Program::new(nodes, guards, variables).py()?;
+    let launch = LaunchPlan { name: name.into(), program, outputs, scratch, steps };
+    launch.check(inputs).py()?;
+    let body = match (host, compose) {
+        (Some(function), _) => Body::Host(function),
+        (None, Some(function)) => Body::Compose(function),
+        (None, None) => Body::Launches { written: launch.written_inputs(), numbers: launch.numbers() },
+    };
+    Ok(PyLaunchPlan { plan: Arc::new(Plan { launch, body }) })
+}
+
+pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
+    m.add_class::<PyLaunchPlan>()?;
+    m.add_function(wrap_pyfunction!(launch_plan, m)?)?;
+    Ok(())
+}

@@ -1,0 +1,231 @@
+"""What a variant does: kernel launches as data, with expressions over sizes.
+
+Arguments stand in the order of the kernel's parameters. Each array says what the kernel does to it, because eviction, graphs
+and the race checker depend on that.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+from pygpukit.dtypes import DataType
+from pygpukit.ops.problem import Tensor
+from pygpukit.ops.size import SizeLike, hint, product
+
+MAX_DIMENSIONS = 8
+MAX_GRID = 2**31 - 1
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Unit:
+    """One source text and the kernels in it."""
+
+    name: str
+    source: str
+    entries: tuple[str, ...]
+
+
+class Pointer(NamedTuple):
+    """The address of an array, and what the kernel does to it: ``read``, ``write``, ``update`` (both) or ``constant``."""
+
+    tensor: Tensor
+    access: str
+
+
+class Integer(NamedTuple):
+    """An integer of 32 or 64 bits."""
+
+    value: SizeLike
+    bits: int
+
+
+class Number(NamedTuple):
+    """A number of the call, by parameter, as an element of a type."""
+
+    parameter: str
+    dtype: DataType
+
+
+class Struct(NamedTuple):
+    """A struct passed by value: its members, each at its natural alignment, beginning at a multiple of 8."""
+
+    members: tuple[Integer | Number, ...]
+
+
+Argument: TypeAlias = Pointer | Integer | Number | Struct | bytes
+
+
+def read(tensor: Tensor) -> Pointer:
+    """The kernel reads the array."""
+    return Pointer(tensor, "read")
+
+
+def write(tensor: Tensor) -> Pointer:
+    """The kernel writes the array: every byte it changes gets a value that does not depend on what was there."""
+    return Pointer(tensor, "write")
+
+
+def update(tensor: Tensor) -> Pointer:
+    """The kernel reads and writes the array."""
+    return Pointer(tensor, "update")
+
+
+def constant(tensor: Tensor) -> Pointer:
+    """The kernel reads the array, and no work in flight writes it: it may be read before the predecessor has ended."""
+    return Pointer(tensor, "constant")
+
+
+def i64(value: SizeLike) -> Integer:
+    """A 64-bit integer."""
+    return Integer(value, 64)
+
+
+def i32(value: SizeLike) -> Integer:
+    """A 32-bit integer; a call with a value it cannot hold is refused."""
+    return Integer(value, 32)
+
+
+def nd(shape: Sequence[SizeLike], strides: Sequence[Sequence[SizeLike]]) -> Struct:
+    """Return ``Nd<K>``: the shape and, per operand (output first), its element strides.
+
+    Raises
+    ------
+    ValueError
+        If there are more than eight dimensions or a stride list has another length.
+    """
+    if len(shape) > MAX_DIMENSIONS or any(len(s) != len(shape) for s in strides):
+        lengths = ", ".join(str(len(s)) for s in strides)
+        raise ValueError(
+            f"cannot pack {len(shape)} dimensions with stride lists of {lengths}: at most {MAX_DIMENSIONS} dimensions, "
+            "and one stride for each; collapse axes first"
+        )
+    rows = [(*row, *(0,) * (MAX_DIMENSIONS - len(row))) for row in (shape, *strides)]
+    return Struct((i32(len(shape)), i32(0), *(i64(value) for row in rows for value in row)))
+
+
+class KernelLaunch(NamedTuple):
+    """One launch.
+
+    Attributes
+    ----------
+    unit, entry
+        Source and the kernel in it.
+    grid, block
+        Up to three dimensions each. A grid with a 0 launches nothing.
+    arguments
+        In the kernel's order.
+    shared
+        Bytes of dynamic shared memory.
+    cluster
+        Blocks per cluster, three dimensions; none by default.
+    cooperative
+        All blocks run at the same time.
+    programmatic
+        May start before its predecessor has ended, since it waits for it on the device. Graphs do that with all built-in
+        kernels; this asks for it outside of graphs.
+    """
+
+    unit: Unit
+    entry: str
+    grid: tuple[SizeLike, ...]
+    block: tuple[SizeLike, ...]
+    arguments: tuple[Argument, ...]
+    shared: SizeLike = 0
+    cluster: tuple[int, int, int] = (0, 0, 0)
+    cooperative: bool = False
+    programmatic: bool = False
+
+
+class Scratch(NamedTuple):
+    """Workspace of a call.
+
+    Attributes
+    ----------
+    tensor
+        What launches name among their arguments.
+    counters
+        False: not initialised, for this call. True: zero when a launch begins, one per stream or graph, and made zero again
+        by the kernel before it ends.
+    """
+
+    tensor: Tensor
+    counters: bool = False
+
+
+class Launch(NamedTuple):
+    """All that a variant does on a device, in order."""
+
+    launches: tuple[KernelLaunch, ...]
+    scratch: tuple[Scratch, ...] = ()
+
+    def describe(self) -> list[str]:
+        """Return a line per launch and per piece of workspace."""
+        lines = []
+        for step in self.launches:
+            grid, block = ([hint(x) for x in sizes] for sizes in (step.grid, step.block))
+            text = f"{step.entry}: grid {grid}, block {block}, {hint(step.shared)} bytes of dynamic shared memory"
+            if any(step.cluster):
+                text += f", clusters of {list(step.cluster)}"
+            lines.append(text + ", cooperative" * step.cooperative)
+        for one in self.scratch:
+            kind = "counters" if one.counters else "workspace"
+            lines.append(f"{kind}: {hint(one.tensor.nbytes)} bytes")
+        return lines
+
+
+class Workspace:
+    """Collects the workspace of a launch.
+
+    Examples
+    --------
+    >>> from pygpukit.dtypes import float32
+    >>> work = Workspace()
+    >>> work.buffer(float32, 128).nbytes
+    512
+    """
+
+    def __init__(self) -> None:
+        self.pieces: list[Scratch] = []
+
+    def buffer(self, dtype: DataType, *shape: SizeLike) -> Tensor:
+        """Memory for this call, not initialised."""
+        return self._add(dtype, shape, False)
+
+    def counters(self, dtype: DataType, *shape: SizeLike) -> Tensor:
+        """Zeros that the kernel leaves as zeros, one per stream or graph."""
+        return self._add(dtype, shape, True)
+
+    def _add(self, dtype: DataType, shape: Sequence[SizeLike], counters: bool) -> Tensor:
+        tensor = Tensor("scratch", len(self.pieces), dtype, shape)
+        self.pieces.append(Scratch(tensor, counters))
+        return tensor
+
+
+Host: TypeAlias = Callable[..., Any]
+"""A function over NumPy views: the operator's arrays (None for one not given) and numbers in order, then its results."""
+
+Compose: TypeAlias = Callable[..., Any]
+"""A function of the results and the arguments that calls other operators."""
+
+
+def blocks_for(count: SizeLike, per_block: int, what: str) -> Any:
+    """Return how many blocks cover ``count``; refused over the largest grid.
+
+    Raises
+    ------
+    ShapeError
+        If the grid would be too large.
+    """
+    from pygpukit.errors import ShapeError
+
+    blocks = -(-count // per_block)
+    if blocks > MAX_GRID:
+        raise ShapeError(f"{what} needs {hint(blocks)} blocks, over {MAX_GRID}: split it")
+    return blocks
+
+
+def elements(tensors: Sequence[Tensor]) -> int:
+    """Return how many elements arrays have together, for models of cost."""
+    return sum(hint(product(t.shape)) for t in tensors)
