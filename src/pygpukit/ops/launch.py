@@ -1,7 +1,7 @@
 """What a variant does: kernel launches as data, with expressions over sizes.
 
-Arguments stand in the order of the kernel's parameters. Each array says what the kernel does to it, because eviction, graphs
-and the race checker depend on that.
+Arguments stand in the order of the kernel's parameters. Each array says what the kernel does to it, because eviction,
+graphs and the race checker depend on that.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Unit:
 
 
 class Pointer(NamedTuple):
-    """The address of an array, and what the kernel does to it: ``read``, ``write``, ``update`` (both) or ``constant``."""
+    """The address of an array, and what the kernel does to it: `read`, `write`, `update` (both) or `constant`."""
 
     tensor: Tensor
     access: str
@@ -123,8 +123,8 @@ class KernelLaunch(NamedTuple):
     cooperative
         All blocks run at the same time.
     programmatic
-        May start before its predecessor has ended, since it waits for it on the device. Graphs do that with all built-in
-        kernels; this asks for it outside of graphs.
+        May start before its predecessor has ended, since it waits for it on the device. Graphs do that with all
+        built-in kernels; this asks for it outside of graphs.
     """
 
     unit: Unit
@@ -146,8 +146,8 @@ class Scratch(NamedTuple):
     tensor
         What launches name among their arguments.
     counters
-        False: not initialised, for this call. True: zero when a launch begins, one per stream or graph, and made zero again
-        by the kernel before it ends.
+        False: not initialised, for this call. True: zero when a launch begins, one per stream or graph, and made zero
+        again by the kernel before it ends.
     """
 
     tensor: Tensor
@@ -204,7 +204,7 @@ class Workspace:
 
 
 Host: TypeAlias = Callable[..., Any]
-"""A function over NumPy views: the operator's arrays (None for one not given) and numbers in order, then its results."""
+"""A function over NumPy views: arrays (None for one not given) and numbers in the operator's order, then results."""
 
 Compose: TypeAlias = Callable[..., Any]
 """A function of the results and the arguments that calls other operators."""

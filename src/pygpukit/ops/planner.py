@@ -106,7 +106,7 @@ def choose(operator: Operator, problem: Problem) -> tuple[Variant, list[tuple[Va
     DeviceError
         If none accepts.
     """
-    refused = []
+    refused: list[tuple[Variant, str]] = []
     for variant in operator.variants:
         reason = variant.refuses(problem)
         if reason is None:

@@ -1,7 +1,7 @@
 """Sizes that remember what was asked of them.
 
-A planner computes with the sizes and strides of one call. What it computes becomes a program, and every question it asks
-(``if n > 4096``) becomes a guard, so the plan it makes serves every later call for which the guards hold.
+A planner computes with the sizes and strides of one call. What it computes becomes a program, and every question it
+asks (``if n > 4096``) becomes a guard, so the plan it makes serves every later call for which the guards hold.
 """
 
 from __future__ import annotations

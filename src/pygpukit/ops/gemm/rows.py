@@ -11,7 +11,7 @@ import numpy as np
 from pygpukit import _pygpukit_rust as _native
 from pygpukit.dtypes import DataType, dtype, to_numpy_dtype
 from pygpukit.errors import DTypeError, ShapeError
-from pygpukit.ops.launch import KernelLaunch, Launch, Unit, blocks_for, i64, nd, read, write
+from pygpukit.ops.launch import Argument, KernelLaunch, Launch, Unit, blocks_for, i64, nd, read, write
 from pygpukit.ops.problem import Problem, Result, Tensor
 from pygpukit.ops.promotion import can_cast, resolve
 from pygpukit.ops.registry import Case, Operator, Parameter, Variant, export, register
@@ -107,8 +107,8 @@ def _infer(p: Problem) -> list[Result]:
     kind = p.requested[0] if p.requested else own
     if not can_cast(own, kind):
         raise DTypeError(
-            f"matmul of {a.dtype.name} and {b.dtype.name} gives {own.name}, which cannot be written to {kind.name}; use an "
-            f"out of {own.name}"
+            f"matmul of {a.dtype.name} and {b.dtype.name} gives {own.name}, which cannot be written to {kind.name}; "
+            f"use an out of {own.name}"
         )
     shape = (*batch, *(a.shape[-2:-1] if a.ndim > 1 else ()), *(b.shape[-1:] if b.ndim > 1 else ()))
     return [Result(shape, kind)]
@@ -151,7 +151,7 @@ def _launch(p: Problem) -> Launch:
     what = f"matmul of {hint(m)} x {hint(n)}, batch {tuple(hint(x) for x in batch)},"
     blocks = blocks_for(product(batch) * ceil_div(m, TILE) * ceil_div(n, TILE), 1, what)
     unit = matmul_unit(p["a"].dtype, p["b"].dtype, p.out.dtype)
-    arguments = (
+    arguments: tuple[Argument, ...] = (
         write(p.out), read(p["a"]), read(p["b"]),
         *map(i64, (m, n, k, out.row, out.column, a.row, a.column, b.row, b.column)),
         nd(batch, [x.batch for x in (out, a, b)]),

@@ -10,7 +10,7 @@ import numpy as np
 
 from pygpukit.dtypes import DataType, dtype
 from pygpukit.errors import DTypeError
-from pygpukit.ops.launch import KernelLaunch, Launch, Unit, blocks_for, i64, read, write
+from pygpukit.ops.launch import Argument, KernelLaunch, Launch, Unit, blocks_for, i64, read, write
 from pygpukit.ops.problem import Problem, Result
 from pygpukit.ops.reduce.rows import axes_of, collapse
 from pygpukit.ops.registry import Case, Operator, Parameter, Variant, register
@@ -26,9 +26,8 @@ def _infer(p: Problem) -> list[Result]:
         raise DTypeError(f"softmax is not defined for {x.dtype.name}; it takes float: convert with astype")
     axes_of(p.options["axis"], x.ndim)
     if p.requested and p.requested[0] is not x.dtype:
-        raise DTypeError(
-            f"softmax of {x.dtype.name} cannot be written to {p.requested[0].name}; use an out of {x.dtype.name}"
-        )
+        target = p.requested[0].name
+        raise DTypeError(f"softmax of {x.dtype.name} cannot be written to {target}; use an out of {x.dtype.name}")
     return [Result(x.shape, x.dtype)]
 
 
@@ -47,7 +46,7 @@ def _launch(p: Problem) -> Launch:
     (outer, n, inner), strides = _layout(p)
     blocks = blocks_for(outer * inner, 1, f"softmax of {hint(outer * inner)} rows")
     unit = softmax_unit(p["x"].dtype)
-    arguments = (write(p.out), read(p["x"]), *map(i64, (n, inner, *strides)))
+    arguments: tuple[Argument, ...] = (write(p.out), read(p["x"]), *map(i64, (n, inner, *strides)))
     return Launch((KernelLaunch(unit, unit.entries[0], (blocks,), (_THREADS,), arguments),))
 
 

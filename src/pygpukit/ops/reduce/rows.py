@@ -12,7 +12,7 @@ import numpy as np
 from pygpukit import _pygpukit_rust as _native
 from pygpukit.dtypes import DataType, dtype, to_numpy_dtype
 from pygpukit.errors import DTypeError, ShapeError
-from pygpukit.ops.launch import KernelLaunch, Launch, Unit, Workspace, blocks_for, i64, read, write
+from pygpukit.ops.launch import Argument, KernelLaunch, Launch, Unit, Workspace, blocks_for, i64, read, write
 from pygpukit.ops.problem import Problem, Result, Tensor
 from pygpukit.ops.promotion import can_cast
 from pygpukit.ops.registry import Case, Operator, Parameter, Variant, export, register
@@ -166,7 +166,7 @@ def _stage(target: Tensor, source: Tensor, sizes: tuple[Any, Any, Any, SizeLike]
         blocks = blocks_for(outer * chunks * inner, _ROWS_PER_BLOCK, what)
     unit = sum_unit(source.dtype, partial_type, target.dtype)
     entry = sum_entry(source.dtype, target.dtype, columns=columns)
-    arguments = (write(target), read(source), *map(i64, (outer, n, inner, chunks, *strides)))
+    arguments: tuple[Argument, ...] = (write(target), read(source), *map(i64, (outer, n, inner, chunks, *strides)))
     return KernelLaunch(unit, entry, (blocks,), (_THREADS,), arguments)
 
 
@@ -225,7 +225,7 @@ def _host(p: Problem) -> Callable[..., None]:
 
 
 def _add_reduce(axes: tuple[int, ...], kind: Any, keep: bool, x: Any, out: Any) -> None:
-    np.add.reduce(x, axes, kind, out, keep)
+    np.add.reduce(x, axes, kind, out, keep)  # type: ignore[call-overload]
 
 
 def _round_once(axes: tuple[int, ...], kind: DataType, keep: bool, x: Any, out: Any) -> None:
