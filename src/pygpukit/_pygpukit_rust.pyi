@@ -318,7 +318,7 @@ class GPUArray:
     def _reinterpret(self, dtype: DataType) -> GPUArray: ...
     def _shares_memory(self, other: GPUArray) -> bool: ...
     _alignment: Final[int]
-    def _host_view(self) -> tuple[int, tuple[int, ...], tuple[int, ...], bool]: ...
+    def _host_view(self) -> np.ndarray[Any, Any]: ...
 
 class NvrtcResult:
     image: Final[bytes]
@@ -595,9 +595,8 @@ def launch_plan(
     compose: Callable[..., object] | None,
 ) -> object: ...
 def set_operator_hooks(
-    host_view: Callable[..., object],
     plan: Callable[..., object],
-    cpu: Callable[..., object],
+    panels: Callable[..., object],
     cast: Callable[..., object],
     coerce: Callable[..., object],
 ) -> None: ...

@@ -196,3 +196,50 @@ def test_eight_dimensions_and_not_nine() -> None:
 def test_new_axes_may_take_the_place_of_indexed_ones() -> None:
     x, host = pair((1, 1, 1, 1, 1, 1, 2, 2))
     assert x[None, 0, None, 0, ..., 1].tolist() == host[None, 0, None, 0, ..., 1].tolist()
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        slice(None, None, 2**70),
+        slice(None, None, -(2**70)),
+        slice(2**70, None, -1),
+        slice(-(2**70), 2**70, 3),
+        slice(np.int8(1), np.uint64(3)),
+        (slice(3, 0, -2), slice(-1, -6, -1)),
+        (slice(5, 1), None, ..., None),
+    ],
+)
+def test_slices_of_all_kinds(key: Any) -> None:
+    x, host = pair((4, 5))
+    assert x[key].shape == host[key].shape
+    assert x[key].tolist() == host[key].tolist()
+
+
+@pytest.mark.parametrize(("key", "text"), [(2**70, f"index {2**70} is out of range"), (-(2**63) - 1, "out of range")])
+def test_integers_of_more_than_64_bits(key: int, text: str) -> None:
+    with pytest.raises(IndexError, match=text):
+        pair((4, 5))[0][key]
+    with pytest.raises(IndexError, match="axis 1 of length 5"):
+        pair((4, 5))[0][:, key]
+    # Python does not write out thousands of digits.
+    with pytest.raises(IndexError, match="out of range for axis 0"):
+        pair((4,))[0][10**5000]
+
+
+def test_objects_that_mean_an_int_may_fail_on_their_own() -> None:
+    class Broken:
+        def __index__(self) -> int:
+            raise KeyError("no index")
+
+    class Four:
+        def __index__(self) -> int:
+            return 4
+
+    x, host = pair((6,))
+    assert x[Four()].tolist() == host[4]
+    assert x[Four() : 1 : -1].tolist() == host[4:1:-1].tolist()
+    with pytest.raises(KeyError, match="no index"):
+        x[Broken()]
+    with pytest.raises(KeyError, match="no index"):
+        x[: Broken()]

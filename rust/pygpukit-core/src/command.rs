@@ -18,7 +18,10 @@ use crate::memory::registry::Extent;
 pub type ArgBlob = SmallVec<[u8; 96]>;
 
 /// Work done by the host in stream order (NumPy operators on the CPU device).
-pub type HostFn = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
+pub type HostFn = Arc<dyn Fn() -> HostResult + Send + Sync>;
+
+/// What a host function says of itself: the text of its error.
+pub type HostResult = Result<(), String>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct LaunchAttributes {

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::command::{CopyKind, Launch, Work};
+use crate::command::{CopyKind, HostResult, Launch, Work};
 use crate::device::*;
 use crate::emulator::Counters;
 use crate::error::{Error, Result};
@@ -265,6 +265,10 @@ impl Device for CpuDevice {
             return self.residents.launch(stream, launch.clone(), workers);
         }
         self.queue.enqueue(stream, work)
+    }
+
+    fn run_now(&self, stream: RawStream, function: &mut dyn FnMut() -> HostResult) -> Result<bool> {
+        self.queue.run_now(stream, function)
     }
 
     fn runs_at_once(&self) -> bool {

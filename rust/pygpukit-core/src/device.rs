@@ -6,7 +6,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::command::{Command, Launch, Work};
+use crate::command::{Command, HostResult, Launch, Work};
 use crate::emulator::Counters;
 use crate::error::{Error, Result};
 use crate::kernel::Check;
@@ -199,6 +199,12 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// Put one kernel on a stream: `enqueue` without an owned command. Only `launch::launch` calls this.
     fn launch(&self, stream: RawStream, launch: &Launch<'_>) -> Result<()> {
         self.enqueue(stream, &Work::Kernel(launch.to_owned()))
+    }
+
+    /// Run a function at once as work of a stream, or not at all (false): where the device or the stream has other work
+    /// first. Only `launch::run_inline` calls this.
+    fn run_now(&self, _stream: RawStream, _function: &mut dyn FnMut() -> HostResult) -> Result<bool> {
+        Ok(false)
     }
 
     /// Has work ended when the call that submits it returns?

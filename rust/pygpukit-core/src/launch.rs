@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::command::{Access, ArrayArg, Command, CopyKind, Launch, LaunchAttributes, UseRef, Work};
+use crate::command::{Access, ArrayArg, Command, CopyKind, HostFn, HostResult, Launch, LaunchAttributes, UseRef, Work};
 use crate::device::{RawStream, SharedDevice};
 use crate::error::{Error, Result};
 use crate::exec::ExecCtx;
@@ -133,11 +133,15 @@ fn kind_of(ctx: &ExecCtx, command: &Command) -> Option<u64> {
         Work::Host(_) if ctx.state.is_cuda() => None,
         Work::Copy(copy) => Some(mix(1, copy.bytes as u64)),
         Work::Fill(fill) => Some(mix(2, fill.count as u64 * u64::from(fill.width))),
-        // Operators of the CPU device; which one cannot be told, but how much it reads and writes.
-        Work::Host(_) => Some(command.uses.iter().fold(3, |kind, used| mix(kind, used.storage.bytes() as u64))),
+        Work::Host(_) => Some(kind_of_host(command.uses.iter().map(|used| &used.storage))),
         // Graphs come with a kind of their own, whatever lane they were built for.
         Work::Graph(_) => None,
     }
+}
+
+/// Operators of the CPU device: which one cannot be told, but how much it reads and writes.
+fn kind_of_host<'a>(storages: impl Iterator<Item = &'a Arc<Storage>>) -> u64 {
+    storages.fold(3, |kind, storage| mix(kind, storage.bytes() as u64))
 }
 
 fn kind_of_kernel(launch: &Launch<'_>) -> u64 {
@@ -253,6 +257,50 @@ pub(crate) fn put_kernel(ctx: &ExecCtx, launch: &Launch<'_>, uses: &[UseRef<'_>]
         ctx.state.device.launch(entered.raw(), launch)?;
     }
     let seq = ctx.stream.note_launch(launch, uses, ctx.task.as_ref());
+    leave(ctx, entered);
+    for used in uses {
+        used.storage.note_use(&ctx.stream, seq);
+    }
+    held.submitted(ctx);
+    drop(held);
+    if runtime::sync_every_submission() {
+        ctx.stream.synchronize(&mut runtime::wait_check)?;
+    }
+    Ok(())
+}
+
+/// `submit` for a host function of the CPU device, borrowing everything: the hot path of its operators. `now` runs before
+/// this returns where the stream runs work at once and has none to do first. Otherwise, and in a capture, what `later`
+/// makes is submitted or recorded instead.
+pub fn run_inline(
+    ctx: &ExecCtx,
+    uses: &[UseRef<'_>],
+    now: &mut dyn FnMut() -> HostResult,
+    later: impl FnOnce() -> HostFn,
+) -> Result<()> {
+    ctx.state.check()?;
+    if let Some(recorder) = &ctx.recorder {
+        let uses = uses.iter().map(UseRef::to_owned).collect();
+        return recorder.record(&ctx.stream, Command { work: Work::Host(later()), uses, cost_key: 0 });
+    }
+    let on_cpu = !ctx.state.is_cuda();
+    if on_cpu && registry::is_tracking() {
+        define_written(uses.iter().map(|used| (used.storage, used.access)), false);
+    }
+    for used in uses {
+        reach(ctx, used.storage)?;
+    }
+    let limited = on_cpu && ctx.is_leased();
+    let kind = limited.then(|| kind_of_host(uses.iter().map(|used| used.storage)));
+    let hold = || residency::hold(ctx, uses.iter().map(|used| (used.storage, used.access)));
+    let (held, entered) = enter_with(ctx, kind, hold)?;
+    for used in uses {
+        await_birth(ctx, used.storage)?;
+    }
+    if !ctx.state.device.run_now(entered.raw(), now)? {
+        ctx.state.device.enqueue(entered.raw(), &Work::Host(later()))?;
+    }
+    let seq = ctx.stream.note_host(uses, ctx.task.as_ref());
     leave(ctx, entered);
     for used in uses {
         used.storage.note_use(&ctx.stream, seq);

@@ -314,6 +314,12 @@ impl Stream {
         self.remember(what, uses.iter().map(|u| u.tag), task)
     }
 
+    /// `note` for a host function that was not made a command.
+    #[inline]
+    pub(crate) fn note_host(&self, uses: &[UseRef<'_>], task: Option<&Arc<str>>) -> u64 {
+        self.remember(Remembered::Other("host function", 0), uses.iter().map(|u| u.tag), task)
+    }
+
     #[inline]
     fn remember(&self, what: Remembered, used: impl Iterator<Item = ArgTag>, task: Option<&Arc<str>>) -> u64 {
         let (mut tags, mut tag_count) = ([ArgTag::default(); TAGS], 0);

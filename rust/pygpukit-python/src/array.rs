@@ -12,6 +12,7 @@ use pygpukit_core::memory::Storage;
 use pygpukit_core::residency;
 use pygpukit_core::runtime::DeviceState;
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyModule, PyTuple};
 use smallvec::SmallVec;
 
@@ -20,9 +21,7 @@ use crate::dtype::{self, DataType};
 use crate::errors::{ToPy, check_signals, to_py};
 use crate::flags::ArrayFlags;
 use crate::inside::{attached, detached};
-
-/// Address, shape, strides, and whether it may be written.
-type HostView<'py> = (u64, Bound<'py, PyTuple>, Bound<'py, PyTuple>, bool);
+use crate::{indexing, numpy};
 
 pub type Dims = SmallVec<[i64; MAX_NDIM]>;
 
@@ -41,6 +40,8 @@ pub struct GPUArray {
     /// May it be written through this object? Views of a read-only array start read-only, and stay so.
     writeable: AtomicBool,
     may_be_writeable: bool,
+    /// NumPy's views of it on the CPU device, read-only and writeable, each made when first asked for.
+    pub host_views: [PyOnceLock<Py<PyAny>>; 2],
 }
 
 /// Labels of large arrays say where they were made.
@@ -79,7 +80,16 @@ impl GPUArray {
         layout: Layout,
         dtype: DType,
     ) -> GPUArray {
-        GPUArray { state, storage, offset, layout, dtype, writeable: AtomicBool::new(true), may_be_writeable: true }
+        GPUArray {
+            state,
+            storage,
+            offset,
+            layout,
+            dtype,
+            writeable: AtomicBool::new(true),
+            may_be_writeable: true,
+            host_views: [const { PyOnceLock::new() }; 2],
+        }
     }
 
     #[inline]
@@ -139,7 +149,8 @@ impl GPUArray {
     }
 
     /// Another look at the same storage.
-    fn view(&self, layout: Layout, element_offset: i64) -> GPUArray {
+    #[inline]
+    pub fn view(&self, layout: Layout, element_offset: i64) -> GPUArray {
         let offset = (self.offset as i64 + element_offset * self.dtype.itemsize() as i64) as usize;
         let writeable = self.is_writeable();
         GPUArray {
@@ -150,6 +161,7 @@ impl GPUArray {
             dtype: self.dtype,
             writeable: AtomicBool::new(writeable),
             may_be_writeable: writeable,
+            host_views: [const { PyOnceLock::new() }; 2],
         }
     }
 
@@ -315,6 +327,11 @@ impl GPUArray {
         Ok(self.view(self.layout.permute(&axes).py()?, 0))
     }
 
+    /// A view of the elements that ints, slices, Ellipsis and None name.
+    fn __getitem__(&self, key: &Bound<'_, PyAny>) -> PyResult<GPUArray> {
+        indexing::view(self, key)
+    }
+
     fn __len__(&self) -> PyResult<usize> {
         match self.layout.shape().first() {
             Some(n) => Ok(*n as usize),
@@ -393,12 +410,17 @@ impl GPUArray {
         overlap(self, other.get())
     }
 
-    /// Address, shape and strides in bytes of the array in host memory, and whether it may be written; CPU device only.
-    fn _host_view<'py>(&self, py: Python<'py>) -> PyResult<HostView<'py>> {
+    /// NumPy's view of the array's memory, for work that is submitted now; CPU device only. Where work runs at once the
+    /// array keeps the view, and that the memory; where it waits, the memory is there in stream order.
+    fn _host_view<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         if self.state.is_cuda() {
             return Err(Error::Device("this array lives on a GPU; use to_numpy() to copy it to the host".into())).py();
         }
-        Ok((self.ptr(), self.shape(py)?, self.strides(py)?, self.is_writeable()))
+        let ctx = context_for(py, self.state)?;
+        if ctx.recorder.is_none() && ctx.state.device.runs_at_once() {
+            return numpy::view(py, self).cloned();
+        }
+        numpy::borrowed(py, self)
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use parking_lot::RwLock;
-use pygpukit_core::command::{Access, Launch, LaunchAttributes, Use, UseRef};
+use pygpukit_core::command::{Access, Launch, LaunchAttributes, UseRef};
 use pygpukit_core::dtype::DType;
 use pygpukit_core::elementwise::{self, Input, MAX_INPUTS, Packed};
 use pygpukit_core::error::Error;
@@ -26,9 +26,11 @@ use crate::array::{GPUArray, overlap};
 use crate::device::context;
 use crate::dtype::{self, DataType};
 use crate::errors::{ToPy, raise};
+use crate::host_call::{self, Part};
 use crate::inside::Inside;
 use crate::kernel::PyKernel;
 use crate::kernel_call::launch_kernel;
+use crate::numpy;
 use crate::scalar::Scalar;
 use crate::stream::PyStream;
 
@@ -55,9 +57,18 @@ struct Plan {
     threads: u32,
     per_block: i64,
     per_block_nd: i64,
-    /// Dense and strided entry points. None on the CPU device, and on CUDA where there are none for these types: Python
-    /// then casts and uses those for equal types.
-    kernels: Option<(Arc<Kernel>, Arc<Kernel>)>,
+    how: How,
+}
+
+/// What runs an operator.
+enum How {
+    /// Dense and strided entry points.
+    Kernels(Arc<Kernel>, Arc<Kernel>),
+    /// Python casts and uses the kernels for equal types: there are none for these.
+    Casts,
+    /// On the CPU device a function of NumPy arrays, which writes into the last one. A ufunc takes scalars of the common
+    /// type, other functions Python's.
+    Host { function: Py<PyAny>, is_ufunc: bool },
 }
 
 /// Plan keys are already well mixed words.
@@ -84,38 +95,17 @@ static OPERATORS: RwLock<Vec<Arc<Operator>>> = RwLock::new(Vec::new());
 static PLANS: RwLock<Plans> = RwLock::new(Plans::with_hasher(BuildHasherDefault::new()));
 static HOOKS: PyOnceLock<Hooks> = PyOnceLock::new();
 
-/// Python's part: making plans, running on the CPU device or by way of casts, and operands that are neither array nor
-/// scalar.
+/// Python's part: making plans, running a NumPy function part by part or by way of casts, and operands that are neither
+/// array nor scalar.
 struct Hooks {
-    host_view: Py<PyAny>,
     plan: Py<PyAny>,
-    cpu: Py<PyAny>,
+    panels: Py<PyAny>,
     cast: Py<PyAny>,
     coerce: Py<PyAny>,
 }
 
 fn hooks(py: Python<'_>) -> PyResult<&'static Hooks> {
     HOOKS.get(py).ok_or_else(|| PyRuntimeError::new_err("the operator table is not loaded: import pygpukit first"))
-}
-
-/// The NumPy view of an array of the CPU device.
-pub fn host_view<'py>(py: Python<'py>, array: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-    hooks(py)?.host_view.bind(py).call1((array,))
-}
-
-/// Submit a Python function of NumPy views as a host function.
-pub fn submit_function(
-    py: Python<'_>,
-    ctx: &ExecCtx,
-    function: &Py<PyAny>,
-    operands: Py<PyTuple>,
-    uses: SmallVec<[Use; 4]>,
-) -> PyResult<()> {
-    let call = PyModule::import(py, "functools")?.getattr("partial")?;
-    let mut all = vec![function.bind(py).clone()];
-    all.extend(operands.bind(py).iter());
-    let work = call.call1(PyTuple::new(py, all)?)?;
-    crate::transfer::submit_callable(ctx, work.unbind(), uses)
 }
 
 /// An operand as it came from Python.
@@ -319,8 +309,14 @@ fn make_plan(
         usize,
         (u32, i64, i64),
         Option<(Bound<'py, PyKernel>, Bound<'py, PyKernel>)>,
+        Option<(Py<PyAny>, bool)>,
     );
-    let (common, compute, out, vector, (threads, per_block, per_block_nd), kernels): Made<'_> = made.extract()?;
+    let (common, compute, out, vector, (threads, per_block, per_block_nd), kernels, host): Made<'_> = made.extract()?;
+    let how = match (kernels, host) {
+        (Some((dense, nd)), _) => How::Kernels(dense.get().kernel.clone(), nd.get().kernel.clone()),
+        (None, Some((function, is_ufunc))) => How::Host { function, is_ufunc },
+        (None, None) => How::Casts,
+    };
     Ok(Plan {
         key,
         common: common.get().dtype,
@@ -330,7 +326,7 @@ fn make_plan(
         threads,
         per_block,
         per_block_nd,
-        kernels: kernels.map(|(dense, nd)| (dense.get().kernel.clone(), nd.get().kernel.clone())),
+        how,
     })
 }
 
@@ -347,8 +343,12 @@ fn run<'py>(
     if target.layout.size() == 0 {
         return Ok(());
     }
-    let Some((dense, nd)) = &plan.kernels else {
-        return run_in_python(py, op, plan, ctx, operands, out);
+    let (dense, nd) = match &plan.how {
+        How::Kernels(dense, nd) => (dense, nd),
+        How::Host { function, is_ufunc } => {
+            return run_on_host(py, plan, function.bind(py), *is_ufunc, ctx, operands, target);
+        }
+        How::Casts => return run_by_casts(py, op, plan, ctx, operands, out),
     };
     let mut inputs: SmallVec<[Input<'_>; MAX_INPUTS]> = SmallVec::new();
     let mut uses: SmallVec<[UseRef<'_>; MAX_INPUTS + 1]> = SmallVec::new();
@@ -380,9 +380,58 @@ fn run<'py>(
     launch_kernel(py, ctx, &work, &uses)
 }
 
-/// Run without a kernel of our own: on the CPU device, or by the kernels for equal types.
+/// Run on the CPU device: the plan's function of NumPy's views.
+fn run_on_host<'py>(
+    py: Python<'py>,
+    plan: &Plan,
+    function: &Bound<'py, PyAny>,
+    is_ufunc: bool,
+    ctx: &ExecCtx,
+    operands: &[Operand<'_, 'py>],
+    target: &GPUArray,
+) -> PyResult<()> {
+    let mut uses: SmallVec<[UseRef<'_>; MAX_INPUTS + 1]> = SmallVec::new();
+    let mut call: SmallVec<[Part<'_, 'py>; MAX_INPUTS + 3]> = SmallVec::new();
+    uses.push(target.touched(Access::Write)?);
+    if operands.iter().any(|operand| crosses(operand, target)) {
+        call.push(Part::Object(hooks(py)?.panels.bind(py).clone()));
+    }
+    call.push(Part::Object(function.clone()));
+    for operand in operands {
+        call.push(match operand {
+            Operand::Array(array) => {
+                uses.push(array.get().touched(Access::Read)?);
+                Part::Array(array.get())
+            }
+            Operand::Scalar(scalar) => {
+                // Refuses what the common type cannot hold, as a kernel launch would.
+                let encoded = scalar.encode(plan.common, plan.compute)?;
+                Part::Object(if is_ufunc { numpy::scalar(py, encoded, plan.common)? } else { scalar.object(py)? })
+            }
+        });
+    }
+    call.push(Part::Array(target));
+    host_call::run(py, ctx, &uses, &call)
+}
+
+/// Would reading an operand in the order of the result touch another cache line for every element, and more of them than
+/// stay in a cache until their other elements are read?
+fn crosses(operand: &Operand<'_, '_>, target: &GPUArray) -> bool {
+    const LARGE: i64 = 1 << 16;
+    let Operand::Array(array) = operand else { return false };
+    let layout = &array.get().layout;
+    if target.layout.size() < LARGE || layout.shape() != target.layout.shape() {
+        return false;
+    }
+    let Some((last, others)) = layout.strides().split_last() else { return false };
+    let (lengths, step) = (layout.shape(), last.abs());
+    lengths[others.len()] > 1
+        && others.iter().zip(lengths).any(|(stride, n)| *n > 1 && (1..step).contains(&stride.abs()))
+}
+
+/// Run by the kernels for equal types.
 #[cold]
-fn run_in_python<'py>(
+fn run_by_casts<'py>(
     py: Python<'py>,
     op: &Operator,
     plan: &Plan,
@@ -392,39 +441,19 @@ fn run_in_python<'py>(
 ) -> PyResult<()> {
     let mut inputs = Vec::new();
     for operand in operands {
-        match operand {
-            Operand::Array(array) => inputs.push((*array).clone().into_any()),
+        inputs.push(match operand {
+            Operand::Array(array) => (*array).clone().into_any(),
             Operand::Scalar(scalar) => {
-                // Refuses what the common type cannot hold, as a kernel launch would.
                 scalar.encode(plan.common, plan.compute)?;
-                inputs.push(match *scalar {
-                    Scalar::Bool(x) => pyo3::types::PyBool::new(py, x).to_owned().into_any(),
-                    Scalar::Int(x) => x.into_pyobject(py)?.into_any(),
-                    Scalar::Float(x) => x.into_pyobject(py)?.into_any(),
-                    Scalar::Complex(x, y) => pyo3::types::PyComplex::from_doubles(py, x, y).into_any(),
-                });
+                scalar.object(py)?
             }
-        }
+        });
     }
-    let hooks = hooks(py)?;
-    let inputs = PyTuple::new(py, inputs)?;
-    if ctx.state.uses_kernels() {
-        // The casts and their memory belong to the stream of this call.
-        exec::push(ctx.clone());
-        let done = hooks.cast.bind(py).call1((&op.name, inputs, out));
-        exec::pop();
-        return done.map(|_| ());
-    }
-    let mut uses = SmallVec::new();
-    uses.push(out.get().used(Access::Write)?);
-    for operand in operands {
-        if let Operand::Array(array) = operand {
-            uses.push(array.get().used(Access::Read)?);
-        }
-    }
-    let _inside = Inside::enter().py()?;
-    let work = hooks.cpu.bind(py).call1((&op.name, inputs, out))?;
-    crate::transfer::submit_callable(ctx, work.unbind(), uses)
+    // The casts and their memory belong to the stream of this call.
+    exec::push(ctx.clone());
+    let done = hooks(py)?.cast.bind(py).call1((&op.name, PyTuple::new(py, inputs)?, out));
+    exec::pop();
+    done.map(|_| ())
 }
 
 /// Turn NumPy scalars into arrays and try again; anything else is an error that names the way.
@@ -485,14 +514,13 @@ pub fn intern(name: &str, arity: usize) -> PyResult<Arc<Operator>> {
 #[pyfunction]
 fn set_operator_hooks(
     py: Python<'_>,
-    host_view: Py<PyAny>,
     plan: Py<PyAny>,
-    cpu: Py<PyAny>,
+    panels: Py<PyAny>,
     cast: Py<PyAny>,
     coerce: Py<PyAny>,
 ) -> PyResult<()> {
     HOOKS
-        .set(py, Hooks { host_view, plan, cpu, cast, coerce })
+        .set(py, Hooks { plan, panels, cast, coerce })
         .map_err(|_| PyRuntimeError::new_err("the operator hooks are already set"))
 }
 

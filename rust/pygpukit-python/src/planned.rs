@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use parking_lot::RwLock;
-use pygpukit_core::command::{Access, ArgTag, Use};
+use pygpukit_core::command::{Access, ArgTag, UseRef};
 use pygpukit_core::error::Error;
 use pygpukit_core::exec::{self, ExecCtx};
 use pygpukit_core::layout::{Layout, MAX_NDIM, show};
@@ -21,6 +21,7 @@ use crate::array::{GPUArray, overlap};
 use crate::device::{PyDevice, context_for};
 use crate::dtype::DataType;
 use crate::errors::{ToPy, check_signals, raise};
+use crate::host_call::{self, Part};
 use crate::inside::{Inside, detached};
 use crate::ops;
 use crate::plan_object::{Body, Plan, PyLaunchPlan};
@@ -271,13 +272,22 @@ fn run<'py>(py: Python<'py>, op: &PlannedOperator, arguments: &Arguments<'py>) -
         let text = format!("{}(): the arrays live on different devices; copy one over first", op.name);
         return Err(raise("DeviceError", text));
     }
-    call.key.push(given_outputs.len() as u8);
-    for array in &given_outputs {
-        push_array(&mut call, array.get());
-    }
     let mut ctx = context_for(py, first.state)?;
     if let Some(stream) = &arguments.stream {
         ctx = Arc::new(stream.get().context(&ctx)?);
+    }
+    // Kernels write their results while they read their operands: where the two share memory, others take their place.
+    let mut targets = given_outputs.clone();
+    for target in &mut targets {
+        if call.arrays.iter().any(|a| overlap(a.get(), target.get())) {
+            let out = target.get();
+            let layout = Layout::contiguous(out.layout.shape()).py()?;
+            *target = Bound::new(py, GPUArray::allocate(&ctx, layout, out.dtype).py()?)?;
+        }
+    }
+    call.key.push(targets.len() as u8);
+    for array in &targets {
+        push_array(&mut call, array.get());
     }
     let props = ctx.state.device.props();
     call.key.extend_from_slice(&[props.ordinal as u8, props.kind as u8]);
@@ -292,9 +302,9 @@ fn run<'py>(py: Python<'py>, op: &PlannedOperator, arguments: &Arguments<'py>) -
     let mut values = Values::new();
     let plan = match find(&call, &mut values) {
         Some(plan) => plan,
-        None => make(py, op, arguments, &call, &given_outputs, &ctx, &mut values)?,
+        None => make(py, op, arguments, &call, &targets, &ctx, &mut values)?,
     };
-    execute(py, op, arguments, &call, &given_outputs, &ctx, &plan, &values)
+    execute(py, op, arguments, &call, (&given_outputs, &targets), &ctx, &plan, &values)
 }
 
 fn read_outputs<'py>(
@@ -366,7 +376,7 @@ fn execute<'py>(
     op: &PlannedOperator,
     arguments: &Arguments<'py>,
     call: &Call<'_, 'py>,
-    given: &[Bound<'py, GPUArray>],
+    (given, targets): (&[Bound<'py, GPUArray>], &[Bound<'py, GPUArray>]),
     ctx: &ExecCtx,
     plan: &Plan,
     values: &Values,
@@ -385,11 +395,9 @@ fn execute<'py>(
         }
         let layout = Layout::contiguous(&shape).py()?;
         elements += layout.size();
-        let overlaps = given.get(i).is_some_and(|out| call.arrays.iter().any(|a| overlap(a.get(), out.get())));
-        results.push(match given.get(i) {
-            // The kernels write it, and read the operands while they do.
-            Some(out) if !overlaps => out.clone(),
-            _ => Bound::new(py, GPUArray::allocate(ctx, layout, spec.dtype).py()?)?,
+        results.push(match targets.get(i) {
+            Some(target) => target.clone(),
+            None => Bound::new(py, GPUArray::allocate(ctx, layout, spec.dtype).py()?)?,
         });
     }
     if elements > 0 || plan.launch.outputs.is_empty() {
@@ -462,27 +470,26 @@ fn perform<'py>(
             detached(py, launch)
         }
         Body::Host(function) => {
-            let mut uses: SmallVec<[Use; 4]> = SmallVec::new();
+            let mut uses: SmallVec<[UseRef<'_>; 8]> = SmallVec::new();
             for result in results {
-                uses.push(result.get().used(Access::Write)?);
+                uses.push(result.get().touched(Access::Write)?);
             }
             for array in &call.arrays {
-                uses.push(array.get().used(Access::Read)?);
+                uses.push(array.get().touched(Access::Read)?);
             }
-            let mut operands: SmallVec<[Bound<'py, PyAny>; 8]> = SmallVec::new();
+            let mut parts: SmallVec<[Part<'_, 'py>; 8]> = SmallVec::new();
+            parts.push(Part::Object(function.bind(py).clone()));
+            let mut arrays = call.arrays.iter();
             for (param, value) in op.params.iter().zip(&arguments.values) {
                 match param.takes {
                     Takes::Choice => {}
-                    Takes::Number => operands.push(value.clone()),
-                    Takes::Array | Takes::OptionalArray if value.is_none() => operands.push(value.clone()),
-                    Takes::Array | Takes::OptionalArray => operands.push(ops::host_view(py, value)?),
+                    Takes::Number => parts.push(Part::Object(value.clone())),
+                    Takes::Array | Takes::OptionalArray if value.is_none() => parts.push(Part::Object(value.clone())),
+                    Takes::Array | Takes::OptionalArray => parts.extend(arrays.next().map(|a| Part::Array(a.get()))),
                 }
             }
-            for result in results {
-                operands.push(ops::host_view(py, result.as_any())?);
-            }
-            let operands = PyTuple::new(py, operands)?.unbind();
-            ops::submit_function(py, ctx, function, operands, uses)
+            parts.extend(results.iter().map(|result| Part::Array(result.get())));
+            host_call::run(py, ctx, &uses, &parts)
         }
         Body::Compose(function) => {
             let given = PyTuple::new(py, &arguments.values)?;

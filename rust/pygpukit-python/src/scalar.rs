@@ -54,6 +54,16 @@ impl Scalar {
         }
     }
 
+    /// The Python scalar again.
+    pub fn object<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        Ok(match *self {
+            Scalar::Bool(x) => PyBool::new(py, x).to_owned().into_any(),
+            Scalar::Int(x) => x.into_pyobject(py)?.into_any(),
+            Scalar::Float(x) => x.into_pyobject(py)?.into_any(),
+            Scalar::Complex(x, y) => PyComplex::from_doubles(py, x, y).into_any(),
+        })
+    }
+
     /// Its truth value.
     pub fn truth(&self) -> Scalar {
         Scalar::Bool(self.real() != 0.0 || self.imag() != 0.0)

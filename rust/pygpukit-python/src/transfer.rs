@@ -16,8 +16,9 @@ use smallvec::{SmallVec, smallvec};
 use crate::array::GPUArray;
 use crate::device::{PyDevice, context, context_for};
 use crate::dtype::DataType;
-use crate::errors::{ToPy, carry, check_signals};
-use crate::inside::{Inside, attached, detached};
+use crate::errors::{ToPy, check_signals};
+use crate::host_call::{self, Part};
+use crate::inside::detached;
 use crate::scalar::Scalar;
 use crate::stream::{PyStream, refuse_in_capture};
 
@@ -224,22 +225,10 @@ fn submit_host(
         return Err(Error::Value("a host function must name the arrays it touches".into())).py();
     };
     let ctx = on(py, context_for(py, first.get().state)?, stream)?;
-    let written = writes.iter().map(|a| a.get().used(Access::Write));
-    let read = reads.iter().map(|a| a.get().used(Access::Read));
-    let uses = written.chain(read).collect::<PyResult<_>>()?;
-    submit_callable(&ctx, function, uses)
-}
-
-/// Submit a Python callable as a host function; what it raises comes out of the call that ran it.
-pub fn submit_callable(ctx: &ExecCtx, function: Py<PyAny>, uses: SmallVec<[Use; 4]>) -> PyResult<()> {
-    let host = Arc::new(move || {
-        let _inside = Inside::enter().map_err(|error| error.to_string())?;
-        attached(|py| match function.bind(py).call0() {
-            Ok(_) => Ok(()),
-            Err(error) => Err(carry(error).to_string()),
-        })
-    });
-    submit(ctx, Command { work: Work::Host(host), uses, cost_key: 0 }).py()
+    let written = writes.iter().map(|a| a.get().touched(Access::Write));
+    let read = reads.iter().map(|a| a.get().touched(Access::Read));
+    let uses = written.chain(read).collect::<PyResult<SmallVec<[_; 4]>>>()?;
+    host_call::run(py, &ctx, &uses, &[Part::Object(function.into_bound(py))])
 }
 
 pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {

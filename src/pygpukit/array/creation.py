@@ -38,6 +38,8 @@ _Scalar: TypeAlias = bool | int | float | complex
 
 def dimensions(shape: Shape) -> list[int]:
     """A shape as a list of ints, with an error that names what is not one."""
+    if isinstance(shape, tuple | list) and all(type(dim) is int for dim in shape):
+        return list(shape)
     if isinstance(shape, str | bytes):
         raise TypeError(f"shape must be an int or a sequence of ints, not {shape!r}")
     try:

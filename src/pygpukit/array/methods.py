@@ -155,7 +155,6 @@ _METHODS: dict[str, Any] = {
     "fill": creation.fill,
     "item": _item,
     "tolist": _tolist,
-    "__getitem__": indexing.getitem,
     "__setitem__": indexing.setitem,
     "__iter__": _iter,
     "__repr__": formatting.describe,

@@ -67,6 +67,16 @@ def _single(function: e.Operator) -> Any:
     return method
 
 
+def _method(function: Any) -> Any:
+    """A method that calls a built-in function, which does not bind by itself."""
+
+    def method(self: GPUArray, *args: Any, **kwargs: Any) -> Any:
+        return function(self, *args, **kwargs)
+
+    method.__name__, method.__doc__ = function.__name__, function.__doc__
+    return method
+
+
 def _matmul(self: GPUArray, other: Any) -> Any:
     return matmul(self, other) if isinstance(other, GPUArray) else NotImplemented
 
@@ -90,7 +100,7 @@ def attach() -> None:
         "__pos__": _positive,
         # Comparison gives arrays, so equality cannot be what identity in sets and dicts means.
         "__hash__": object.__hash__,
-        "sum": sum,
+        "sum": _method(sum),
     }
     for name, method in extra.items():
         setattr(GPUArray, name, method)

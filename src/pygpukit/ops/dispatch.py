@@ -1,4 +1,4 @@
-"""What the operators ask Python for: kernels, casts where there is no kernel, and NumPy on the CPU device.
+"""What the operators ask Python for: kernels, casts where there is no kernel, and NumPy functions on the CPU device.
 
 Plans, references and the compiler are imported when first asked for: importing the package stays cheap.
 """
@@ -6,14 +6,13 @@ Plans, references and the compiler are imported when first asked for: importing 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from pygpukit import _pygpukit_rust as _native
 from pygpukit._pygpukit_rust import DataType, Device, GPUArray, Kernel
-from pygpukit.array.bridge import from_numpy, host_view
+from pygpukit.array.bridge import from_numpy
 from pygpukit.array.creation import empty
 from pygpukit.errors import NvrtcNotFoundError
 from pygpukit.ops import planner
@@ -21,20 +20,32 @@ from pygpukit.ops import planner
 if TYPE_CHECKING:
     from pygpukit.ops.promotion import Input
 
-_Plan: TypeAlias = tuple[DataType, DataType, DataType, int, tuple[int, int, int], tuple[Kernel, Kernel] | None]
+_Plan: TypeAlias = tuple[
+    DataType,
+    DataType,
+    DataType,
+    int,
+    tuple[int, int, int],
+    tuple[Kernel, Kernel] | None,
+    tuple[Callable[..., Any], bool] | None,
+]
 
 
 def _plan_hook(name: str, inputs: tuple[Input, ...], out: DataType | None, device: Device) -> _Plan:
-    """Types and kernels of an operator on a device; asked once per combination of types.
+    """Types of an operator, and its kernels or NumPy function on a device; asked once per combination of types.
 
-    No kernels where there should be some means that `_cast_hook` runs the operator.
+    Neither means that `_cast_hook` runs the operator.
     """
     from pygpukit.ops.plan import THREADS, plan, uniform
     from pygpukit.ops.table import TABLE
 
     made = plan(name, inputs, out)
-    kernels = None
-    if device.kind != "cpu":
+    kernels, host = None, None
+    if device.kind == "cpu":
+        from pygpukit.ops.reference import prepare
+
+        host = prepare(name, inputs, made.out)
+    else:
         try:
             dense, strided = builtin_kernels(made.entry, made.source, (made.entry, made.entry_nd), device)
             kernels = (dense, strided)
@@ -42,7 +53,7 @@ def _plan_hook(name: str, inputs: tuple[Input, ...], out: DataType | None, devic
             if TABLE[name].rule == "cast" or plan(name, uniform(name, inputs)).entry == made.entry:
                 raise
     blocks = (THREADS, made.per_block, made.per_block_nd)
-    return made.common, made.compute, made.out, made.vector, blocks, kernels
+    return made.common, made.compute, made.out, made.vector, blocks, kernels, host
 
 
 def builtin_kernels(name: str, source: str, entries: tuple[str, ...], device: Device) -> list[Kernel]:
@@ -68,12 +79,11 @@ def builtin_kernels(name: str, source: str, entries: tuple[str, ...], device: De
     return _native.load_kernels(image.image, list(entries), name, device, arch, True)
 
 
-def _cpu_hook(name: str, inputs: tuple[Any, ...], out: GPUArray) -> Callable[[], None]:
-    """The work of an operator on the CPU device, to be run in stream order."""
-    from pygpukit.ops import reference
+def _panels_hook(*call: Any) -> None:
+    """A NumPy function on arrays whose elements lie in different orders."""
+    from pygpukit.ops.reference import in_panels
 
-    operands = tuple(host_view(x) if isinstance(x, GPUArray) else x for x in inputs)
-    return partial(reference.apply, name, operands, host_view(out))
+    in_panels(*call)
 
 
 def _cast_hook(name: str, inputs: tuple[Any, ...], out: GPUArray) -> None:
@@ -104,4 +114,4 @@ def _coerce_hook(name: str, value: Any, device: Device) -> GPUArray:
 def install() -> None:
     """Give the native operators their Python side."""
     planner.install()
-    _native.set_operator_hooks(host_view, _plan_hook, _cpu_hook, _cast_hook, _coerce_hook)
+    _native.set_operator_hooks(_plan_hook, _panels_hook, _cast_hook, _coerce_hook)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,10 @@ from pygpukit.dtypes import DataType, dtype, to_numpy_dtype
 from pygpukit.errors import DTypeError
 from pygpukit.ops.plan import plan
 from pygpukit.ops.promotion import Input, resolve
-from pygpukit.ops.table import TABLE
+from pygpukit.ops.table import TABLE, Row
 
 _PYTHON_KINDS = ((bool, "bool"), (int, "int"), (float, "float"), (complex, "complex"))
+_PANEL = 64
 _SMALL = frozenset({"float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"})
 
 
@@ -57,22 +59,92 @@ def apply(name: str, arrays: tuple[Any, ...], out: npt.NDArray[Any]) -> None:
     >>> out.tolist()
     [1.5, 2.5]
     """
-    inputs = tuple(input_of(x) for x in arrays)
-    target = dtype(out.dtype)
+    function = _general(name, tuple(input_of(x) for x in arrays), dtype(out.dtype))
+    with np.errstate(all="ignore"):
+        function(*arrays, out)
+
+
+def prepare(name: str, inputs: tuple[Input, ...], out: DataType) -> tuple[Callable[..., Any], bool]:
+    """Return the function that computes operator ``name`` on arrays of these types into its last argument.
+
+    Returns
+    -------
+    tuple
+        The function, and whether it is a NumPy ufunc: that takes scalars of the common type, others Python's.
+
+    Raises
+    ------
+    DTypeError
+        As the kernel's plan does.
+
+    Examples
+    --------
+    >>> prepare("add", (dtype("float32"), "float"), dtype("float32"))
+    (<ufunc 'add'>, True)
+    """
+    made = plan(name, inputs, out)
+    row = TABLE[name]
+    types = [to_numpy_dtype(made.common if isinstance(x, str) else x) for x in inputs]
+    names = {made.common.name, out.name, *(x.name for x in inputs if not isinstance(x, str))}
+    if isinstance(row.numpy, np.ufunc) and not names & _SMALL and not _is_double(row, made.common):
+        try:
+            loop = row.numpy.resolve_dtypes((*types, None))
+        except TypeError:
+            loop = ()
+        # The very types the kernel computes in: nothing is left to do but to call it.
+        if loop == (*[to_numpy_dtype(made.common)] * row.arity, to_numpy_dtype(out)):
+            return _KEYWORD_ONLY.get(row.numpy, row.numpy), True
+    return _general(name, inputs, out), False
+
+
+def _maximum(x: Any, y: Any, out: npt.NDArray[Any]) -> None:
+    np.maximum(x, y, out=out)
+
+
+def _minimum(x: Any, y: Any, out: npt.NDArray[Any]) -> None:
+    np.minimum(x, y, out=out)
+
+
+# NumPy 2.4 warns of an output among their positional arguments, which might be meant as a third operand.
+_KEYWORD_ONLY: dict[Callable[..., Any], Callable[..., Any]] = {np.maximum: _maximum, np.minimum: _minimum}
+
+
+def _general(name: str, inputs: tuple[Input, ...], target: DataType) -> Callable[..., Any]:
+    """The operator as its kernel computes it: in the common type, rounded to its own result type and then to out's."""
     common = plan(name, inputs, target).common
     row = TABLE[name]
-    result = target if row.rule == "cast" else resolve(row, inputs)[1]
-    with np.errstate(all="ignore"):
-        if row.rule == "cast" and common.name == target.name:
-            np.copyto(out, np.asarray(arrays[0]), casting="unsafe")
-            return
-        # complex64 functions run in double in the kernels too: in float NumPy's own lose digits.
-        double = common.name == "complex64" and row.weight != "light"
+    if row.rule == "cast" and common.name == target.name:
+        return _copy
+    result = to_numpy_dtype(target if row.rule == "cast" else resolve(row, inputs)[1])
+    double = _is_double(row, common)
+
+    def run(*operands: Any) -> None:
+        *arrays, out = operands
         values = [_convert(x, common, double=double) for x in arrays]
         if row.rule == "where":
             values[0] = np.asarray(arrays[0]) != 0
         value = np.asarray(row.numpy(*values))
-        np.copyto(out, _cast(_cast(value, to_numpy_dtype(result)), out.dtype), casting="unsafe")
+        np.copyto(out, _cast(_cast(value, result), out.dtype), casting="unsafe")
+
+    return run
+
+
+def in_panels(function: Callable[..., Any], *operands: Any) -> None:
+    """Call an elementwise ``function`` on panels of the last axis, so narrow that lines of an operand in another order
+    than the result's stay in a cache until all their elements are read."""
+    width = operands[-1].shape[-1]
+    for start in range(0, width, _PANEL):
+        part = slice(start, start + _PANEL)
+        function(*(x[..., part] if np.ndim(x) and x.shape[-1] == width else x for x in operands))
+
+
+def _is_double(row: Row, common: DataType) -> bool:
+    # complex64 functions run in double in the kernels too: in float NumPy's own lose digits.
+    return common.name == "complex64" and row.weight != "light"
+
+
+def _copy(array: Any, out: npt.NDArray[Any]) -> None:
+    np.copyto(out, array, casting="unsafe")
 
 
 def _convert(value: Any, common: DataType, *, double: bool) -> npt.NDArray[Any]:

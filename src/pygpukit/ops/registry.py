@@ -1,7 +1,7 @@
 """The registry: every operator that is more than a row of the elementwise table, with the variants it runs by.
 
-A family is a package with a module ``rows``, which registers its operators when it is imported. `load` finds them all, so
-a new family is found by the public names, by bundles, tests, benchmark and `explain` without a line elsewhere.
+A family is a package with a module ``rows``, which registers its operators when it is imported. `load` finds them all,
+so a new family is found by the public names, by bundles, tests, benchmark and `explain` without a line elsewhere.
 """
 
 from __future__ import annotations

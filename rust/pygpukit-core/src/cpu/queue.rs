@@ -17,7 +17,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::kernels::{Kernels, PAUSE};
 use super::{code, failure};
-use crate::command::{Copy, Fill, KernelLaunch, Work};
+use crate::command::{Copy, Fill, HostResult, KernelLaunch, Work};
 use crate::device::{RawEvent, RawStream, Waited};
 use crate::emulator::{Options, Running};
 use crate::error::{Error, Result};
@@ -155,6 +155,22 @@ impl Queue {
         let result = self.run(stream.0, work, true);
         self.run_ready();
         result
+    }
+
+    /// Run a function as work of a stream that has no other; false where it must wait.
+    pub fn run_now(self: &Arc<Queue>, stream: RawStream, function: &mut dyn FnMut() -> HostResult) -> Result<bool> {
+        let mut state = self.state.lock();
+        let queue = state.stream("cpu.enqueue", stream)?;
+        if self.deferred || queue.running || !queue.operations.is_empty() {
+            return Ok(false);
+        }
+        queue.running = true;
+        drop(state);
+        let finish = Finish { queue: self, index: stream.0, error: None };
+        let result = function();
+        drop(finish);
+        self.run_ready();
+        result.map(|()| true).map_err(Error::Host)
     }
 
     /// Run one piece of a stream's work, whose turn has begun. An error is kept when the caller does not hear it.
