@@ -53,7 +53,7 @@ class Rows:
         most: float = 0,
     ) -> None:
         """A call that may take `more` us more than NumPy's, or `most` us in all."""
-        taken, numpy = in_turns(ours, other, 100, 501)
+        taken, numpy = in_turns(ours, other, 20, 501)
         if more is None:
             self.report.add(what, taken, most, "us", 1.0, numpy_us=numpy, difference_us=taken - numpy)
         else:
