@@ -1,7 +1,7 @@
 """What arrays on the CPU device cost above NumPy: small operators, views, and large arrays.
 
-Ours and NumPy run in one process, in turns; every figure is a median of many rounds. A small call may take some time more
-than NumPy's, which is its bar; a large one is bounded by a ratio.
+Ours and NumPy run in one process, in turns; every figure is a median of many short rounds. A small call may take some
+time more than NumPy's, which is its bar; a large one is bounded by a ratio.
 
     PYGPUKIT_DEVICE=cpu python benchmarks/cpu_overhead.py --json benchmarks/results/cpu-overhead.json
 """
@@ -53,7 +53,7 @@ class Rows:
         most: float = 0,
     ) -> None:
         """A call that may take `more` us more than NumPy's, or `most` us in all."""
-        taken, numpy = in_turns(ours, other, 1000, 51)
+        taken, numpy = in_turns(ours, other, 20, 501)
         if more is None:
             self.report.add(what, taken, most, "us", 1.0, numpy_us=numpy, difference_us=taken - numpy)
         else:
