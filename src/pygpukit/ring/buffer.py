@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Iterator, Sequence
 from enum import Enum
 from typing import Any
 
@@ -33,6 +33,16 @@ class BufferState(Enum):
     """The host has something newer."""
     DEVICE_DIRTY = "device_dirty"
     """The device has something newer."""
+
+
+class _Done:
+    """An awaitable of a copy that has already ended."""
+
+    def __await__(self) -> Iterator[None]:
+        return iter(())
+
+
+_DONE = _Done()
 
 
 class UnifiedBuffer:
@@ -165,10 +175,10 @@ class UnifiedBuffer:
         self._mark("device", self._device is not None, BufferState.HOST_DIRTY)
         self._state = BufferState.DEVICE_ONLY if self._host is None else BufferState.DEVICE_DIRTY
 
-    def ensure_on_device(self) -> None:
-        """Bring the device's side up to date."""
+    def ensure_on_device(self) -> Awaitable[None]:
+        """Bring the device's side up to date. It is when this returns; ``await`` may stand before it."""
         if self._state in (BufferState.SYNCHRONIZED, BufferState.DEVICE_ONLY, BufferState.DEVICE_DIRTY):
-            return
+            return _DONE
         if self._host is None:
             self._make_host()
         assert self._host is not None
@@ -176,18 +186,20 @@ class UnifiedBuffer:
             self._device = empty(self._shape, self._dtype)
         copy_to_device(self._host, self._device).wait()
         self._state = BufferState.SYNCHRONIZED
+        return _DONE
 
-    def ensure_on_host(self) -> None:
-        """Bring the host's side up to date, waiting for the device where that is needed."""
+    def ensure_on_host(self) -> Awaitable[None]:
+        """Bring the host's side up to date, after the device where needed; ``await`` may stand before it."""
         if self._state in (BufferState.SYNCHRONIZED, BufferState.HOST_ONLY, BufferState.HOST_DIRTY):
-            return
+            return _DONE
         if self._device is None:
             self._make_host()
-            return
+            return _DONE
         if self._host is None:
             self._host = self._host_memory()
         copy_to_host(self._device, self._host).wait()
         self._state = BufferState.SYNCHRONIZED
+        return _DONE
 
     def synchronize(self) -> None:
         """Make both sides the same."""
