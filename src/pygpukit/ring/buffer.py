@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterator, Sequence
+from collections.abc import Awaitable, Generator, Sequence
 from enum import Enum
 from typing import Any
 
@@ -38,8 +38,8 @@ class BufferState(Enum):
 class _Done:
     """An awaitable of a copy that has already ended."""
 
-    def __await__(self) -> Iterator[None]:
-        return iter(())
+    def __await__(self) -> Generator[None, None, None]:
+        yield from ()
 
 
 _DONE = _Done()
@@ -252,6 +252,14 @@ class UnifiedBuffer:
 
     def __repr__(self) -> str:
         return f"UnifiedBuffer(shape={self._shape}, dtype={self._dtype!r}, state={self._state.name})"
+
+    def _for_kernel(self) -> GPUArray:
+        """The array that a kernel gets."""
+        return self.device
+
+    def _written_by_kernel(self) -> None:
+        """A kernel may have written the array it got."""
+        self.mark_device_dirty()
 
     def _host_memory(self) -> np.ndarray[Any, Any]:
         if self._pinned:
