@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Generator, Sequence
+from collections.abc import Coroutine, Generator, Sequence
 from enum import Enum
 from typing import Any
 
@@ -35,11 +35,20 @@ class BufferState(Enum):
     """The device has something newer."""
 
 
-class _Done:
-    """An awaitable of a copy that has already ended."""
+class _Done(Coroutine[None, None, None]):
+    """A coroutine of a copy that has already ended: awaiting it is allowed, and not needed."""
 
     def __await__(self) -> Generator[None, None, None]:
         yield from ()
+
+    def send(self, value: None) -> None:
+        raise StopIteration
+
+    def throw(self, *error: Any) -> None:
+        raise error[0] if isinstance(error[0], BaseException) else error[0]()
+
+    def close(self) -> None:
+        """Nothing is open."""
 
 
 _DONE = _Done()
@@ -175,7 +184,7 @@ class UnifiedBuffer:
         self._mark("device", self._device is not None, BufferState.HOST_DIRTY)
         self._state = BufferState.DEVICE_ONLY if self._host is None else BufferState.DEVICE_DIRTY
 
-    def ensure_on_device(self) -> Awaitable[None]:
+    def ensure_on_device(self) -> Coroutine[None, None, None]:
         """Bring the device's side up to date. It is when this returns; ``await`` may stand before it."""
         if self._state in (BufferState.SYNCHRONIZED, BufferState.DEVICE_ONLY, BufferState.DEVICE_DIRTY):
             return _DONE
@@ -188,7 +197,7 @@ class UnifiedBuffer:
         self._state = BufferState.SYNCHRONIZED
         return _DONE
 
-    def ensure_on_host(self) -> Awaitable[None]:
+    def ensure_on_host(self) -> Coroutine[None, None, None]:
         """Bring the host's side up to date, after the device where needed; ``await`` may stand before it."""
         if self._state in (BufferState.SYNCHRONIZED, BufferState.HOST_ONLY, BufferState.HOST_DIRTY):
             return _DONE

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from enum import Enum
 from typing import Any, Generic, TypeVar
 
@@ -18,6 +18,7 @@ from pygpukit.errors import GPUKitError
 __all__ = ["BufferState", "UnifiedBuffer"]
 
 T = TypeVar("T")
+Copied = Coroutine[None, None, None]
 
 
 class BufferState(Enum):
@@ -117,12 +118,12 @@ class UnifiedBuffer(ring.UnifiedBuffer, Generic[T]):
             self.ensure_on_device()
             self.ensure_on_host()
 
-    def ensure_on_device(self) -> Awaitable[None]:
+    def ensure_on_device(self) -> Copied:
         """Bring the device's side up to date. It is when this returns; ``await`` may stand before it."""
         self._check()
         return self._copied("to the device", super().ensure_on_device)
 
-    def ensure_on_host(self) -> Awaitable[None]:
+    def ensure_on_host(self) -> Copied:
         """Bring the host's side up to date. It is when this returns; ``await`` may stand before it."""
         self._check()
         return self._copied("to the host", super().ensure_on_host)
@@ -133,6 +134,10 @@ class UnifiedBuffer(ring.UnifiedBuffer, Generic[T]):
             self.allocate()
         super().copy_from(data)
         self._written(ring.BufferState.HOST_DIRTY)
+
+    def copy_to(self, data: Any) -> None:
+        """Copy the content to an array."""
+        data[...] = self.host
 
     def zeros(self) -> UnifiedBuffer[T]:
         """Fill the buffer with zeros."""
@@ -172,7 +177,7 @@ class UnifiedBuffer(ring.UnifiedBuffer, Generic[T]):
             self.ensure_on_device()
         self._state, self._shown = state, None
 
-    def _copied(self, direction: str, copy: Callable[[], Awaitable[None]]) -> Awaitable[None]:
+    def _copied(self, direction: str, copy: Callable[[], Copied]) -> Copied:
         try:
             done = copy()
         except GPUKitError as error:

@@ -18,6 +18,9 @@ from pygpukit.ring.context import ActorExit, CoroutineContext
 
 __all__ = ["KernelContext", "LaunchedContext"]
 
+# So often an actor that is to end may look at `should_terminate` between two messages.
+_ASKED_IN_VAIN = 4
+
 TIn = TypeVar("TIn")
 TOut = TypeVar("TOut")
 
@@ -85,7 +88,7 @@ class LaunchedContext(KernelContext[Any, Any]):
         self._is_closed = is_closed
         self._received: Envelope | None = None
         self._callers: dict[Any, Envelope] = {}
-        self._has_received = False
+        self._asked = 0
         self.timed_out: tuple[QueueTimeoutError, TimeoutError] | None = None
         """The last timeout of `receive`, and the ring's that caused it."""
         self.told: QueueTimeoutError | None = None
@@ -93,8 +96,13 @@ class LaunchedContext(KernelContext[Any, Any]):
 
     @property
     def should_terminate(self) -> bool:
-        # An actor that takes no messages from its queue would wait for ever for the queue to be empty.
-        return self._inner.should_terminate or (not self._has_received and self._is_closed())
+        if self._inner.should_terminate:
+            return True
+        if not self._is_closed():
+            return False
+        # Messages are left. A loop that asks this again and again and takes none would never end.
+        self._asked += 1
+        return self._asked > _ASKED_IN_VAIN
 
     @property
     def is_active(self) -> bool:
@@ -102,7 +110,7 @@ class LaunchedContext(KernelContext[Any, Any]):
 
     async def receive(self, timeout: float | None = None) -> Any:
         self.finished()
-        self._has_received = True
+        self._asked = 0
         try:
             envelope = await self._inner.receive(timeout)
         except TimeoutError as error:
@@ -136,6 +144,7 @@ class LaunchedContext(KernelContext[Any, Any]):
         self.finished()
 
     async def wait_active(self) -> None:
+        self._asked = 0
         await self._inner.wait_active()
 
     def finished(self) -> None:
