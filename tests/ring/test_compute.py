@@ -300,7 +300,10 @@ def test_copies_of_buffers_can_be_awaited_and_are_over_without() -> None:
         assert buffer.host.tolist() == [5.0] * 4
         assert (await buffer.ensure_on_host()) is None
         assert (await UnifiedBuffer(2).ensure_on_host()) is None
-        assert await asyncio.gather(buffer.ensure_on_device(), asyncio.create_task(buffer.ensure_on_host())) == [None, None]
+        assert await asyncio.gather(buffer.ensure_on_device(), asyncio.create_task(buffer.ensure_on_host())) == [
+            None,
+            None,
+        ]
 
     asyncio.run(main())
     assert asyncio.run(UnifiedBuffer(2).ensure_on_device()) is None
