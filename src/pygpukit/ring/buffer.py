@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Generator, Sequence
+from collections.abc import Awaitable, Coroutine, Generator, Sequence
 from enum import Enum
 from typing import Any
 
@@ -184,7 +184,7 @@ class UnifiedBuffer:
         self._mark("device", self._device is not None, BufferState.HOST_DIRTY)
         self._state = BufferState.DEVICE_ONLY if self._host is None else BufferState.DEVICE_DIRTY
 
-    def ensure_on_device(self) -> Coroutine[None, None, None]:
+    def ensure_on_device(self) -> Awaitable[None]:
         """Bring the device's side up to date. It is when this returns; ``await`` may stand before it."""
         if self._state in (BufferState.SYNCHRONIZED, BufferState.DEVICE_ONLY, BufferState.DEVICE_DIRTY):
             return _DONE
@@ -197,7 +197,7 @@ class UnifiedBuffer:
         self._state = BufferState.SYNCHRONIZED
         return _DONE
 
-    def ensure_on_host(self) -> Coroutine[None, None, None]:
+    def ensure_on_host(self) -> Awaitable[None]:
         """Bring the host's side up to date, after the device where needed; ``await`` may stand before it."""
         if self._state in (BufferState.SYNCHRONIZED, BufferState.HOST_ONLY, BufferState.HOST_DIRTY):
             return _DONE

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from enum import Enum
 from typing import Any, Generic, TypeVar
 
@@ -18,7 +18,6 @@ from pygpukit.errors import GPUKitError
 __all__ = ["BufferState", "UnifiedBuffer"]
 
 T = TypeVar("T")
-Copied = Coroutine[None, None, None]
 
 
 class BufferState(Enum):
@@ -118,12 +117,12 @@ class UnifiedBuffer(ring.UnifiedBuffer, Generic[T]):
             self.ensure_on_device()
             self.ensure_on_host()
 
-    def ensure_on_device(self) -> Copied:
+    def ensure_on_device(self) -> Awaitable[None]:
         """Bring the device's side up to date. It is when this returns; ``await`` may stand before it."""
         self._check()
         return self._copied("to the device", super().ensure_on_device)
 
-    def ensure_on_host(self) -> Copied:
+    def ensure_on_host(self) -> Awaitable[None]:
         """Bring the host's side up to date. It is when this returns; ``await`` may stand before it."""
         self._check()
         return self._copied("to the host", super().ensure_on_host)
@@ -177,7 +176,7 @@ class UnifiedBuffer(ring.UnifiedBuffer, Generic[T]):
             self.ensure_on_device()
         self._state, self._shown = state, None
 
-    def _copied(self, direction: str, copy: Callable[[], Copied]) -> Copied:
+    def _copied(self, direction: str, copy: Callable[[], Awaitable[None]]) -> Awaitable[None]:
         try:
             done = copy()
         except GPUKitError as error:
