@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Coroutine, Iterator
 from dataclasses import fields
 from typing import Any
@@ -17,6 +18,7 @@ from pygpukit.compat.pydotcompute.core.accelerator import (
     DeviceType,
     cuda_available,
     get_accelerator,
+    is_on_gpu,
     metal_available,
 )
 from pygpukit.compat.pydotcompute.core.memory_pool import (
@@ -31,7 +33,14 @@ from pygpukit.compat.pydotcompute.decorators.kernel import cuda_source
 from pygpukit.compat.pydotcompute.exceptions import BufferNotAllocatedError, MetalError
 from pygpukit.core import memory
 
-HAS_GPU = cuda_available()
+
+@pytest.fixture(params=["cpu", pytest.param("gpu", marks=pytest.mark.cuda)], autouse=True)
+def where(request: pytest.FixtureRequest) -> str:
+    """Every test runs on a GPU too when those are asked for."""
+    return str(request.param)
+
+
+has_gpu = functools.cache(is_on_gpu)
 
 
 def run(main: Coroutine[Any, Any, Any]) -> Any:
@@ -91,7 +100,7 @@ def test_items_need_memory() -> None:
 def test_allocate_and_free(pinned: bool) -> None:
     buffer: UnifiedBuffer[Any] = UnifiedBuffer(4, pinned=pinned)
     assert buffer.allocate() is buffer
-    assert buffer.state is (BufferState.SYNCHRONIZED if HAS_GPU else BufferState.HOST_ONLY)
+    assert buffer.state is (BufferState.SYNCHRONIZED if has_gpu() else BufferState.HOST_ONLY)
     assert buffer.host.tolist() == [0.0] * 4
     buffer.free()
     assert (buffer.state, buffer.is_allocated) == (BufferState.UNINITIALIZED, False)
@@ -142,7 +151,7 @@ def test_the_way_to_the_device_and_back() -> None:
         buffer.mark_host_dirty()
         await buffer.ensure_on_device()
         assert buffer.state is BufferState.SYNCHRONIZED
-        if HAS_GPU:
+        if has_gpu():
             buffer.device.fill(3.0)
         else:
             np.testing.assert_array_equal(buffer.device, buffer.host)
@@ -172,18 +181,23 @@ def test_properties_in_words(capability: Any, text: str) -> None:
 
 
 def test_devices() -> None:
+    # In a thread of its own, which alone works on what set_device() chose.
+    run(asyncio.to_thread(check_devices))
+
+
+def check_devices() -> None:
     accelerator = Accelerator()
     assert accelerator is Accelerator() is get_accelerator()
     assert accelerator.cuda_available is cuda_available()
     assert accelerator.metal_available is metal_available() is False
     assert accelerator.device_count == len(accelerator.devices) >= 1
     assert accelerator.devices is not accelerator.devices
+    assert accelerator.current_device.device_type is (DeviceType.CUDA if has_gpu() else DeviceType.CPU)
     first = accelerator.get_device(0)
+    accelerator.set_device(0)
     assert first == accelerator.current_device == accelerator.devices[0]
     assert first.is_available
-    assert first.device_type is (DeviceType.CUDA if HAS_GPU else DeviceType.CPU)
-    assert (first.compute_capability is None) == (not HAS_GPU)
-    accelerator.set_device(0)
+    assert (first.compute_capability is None) == (not cuda_available())
     accelerator.synchronize()
     for number in (-1, 1000):
         for use in (accelerator.get_device, accelerator.set_device):
@@ -217,7 +231,7 @@ def test_the_pool(pool: MemoryPool) -> None:
     assert pool.enabled is False
     assert isinstance(pool.get_stats(), PoolStatistics)
     assert isinstance(pool.get_pinned_stats(), PoolStatistics)
-    if not HAS_GPU:
+    if not has_gpu():
         assert pool.get_stats() == pool.get_pinned_stats() == PoolStatistics(0, 0, 0)
     pool.free_all_blocks()
     pool.free_all_free()
@@ -269,8 +283,8 @@ def test_an_orchestrator_begins_and_ends() -> None:
             assert "active=True" in repr(other)
             other.synchronize()
             async with other.stream_context() as stream:
-                assert (stream is None) == (not HAS_GPU)
-            assert (other.create_stream() is None) == (not HAS_GPU)
+                assert (stream is None) == (not has_gpu())
+            assert (other.create_stream() is None) == (not has_gpu())
 
     run(main())
 

@@ -7,9 +7,17 @@ from enum import Enum
 from typing import Any
 
 from pygpukit import ring
-from pygpukit.core.device import is_cuda_available
+from pygpukit.core.device import current_device, is_cuda_available
 
-__all__ = ["Accelerator", "DeviceProperties", "DeviceType", "cuda_available", "get_accelerator", "metal_available"]
+__all__ = [
+    "Accelerator",
+    "DeviceProperties",
+    "DeviceType",
+    "cuda_available",
+    "get_accelerator",
+    "is_on_gpu",
+    "metal_available",
+]
 
 
 class DeviceType(Enum):
@@ -136,6 +144,11 @@ def cuda_available() -> bool:
 def metal_available() -> bool:
     """There is no Metal here."""
     return get_accelerator().metal_available
+
+
+def is_on_gpu() -> bool:
+    """Is there a GPU, and does this thread work on one?"""
+    return is_cuda_available() and current_device().kind == "cuda"
 
 
 def _properties(device: Any) -> DeviceProperties:

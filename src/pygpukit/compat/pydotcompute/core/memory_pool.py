@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pygpukit.compat.pydotcompute.core.accelerator import is_on_gpu
 from pygpukit.core import memory
-from pygpukit.core.device import is_cuda_available
 
 __all__ = ["MemoryPool", "PoolStatistics", "configure_memory_pool", "get_memory_pool"]
 
@@ -69,7 +69,7 @@ class MemoryPool:
         self._enabled = False
         self._initial_size_mb = initial_size_mb
         self._max_size_mb: int | None = None
-        self._cuda_available = is_cuda_available()
+        self._cuda_available = is_on_gpu()
         if max_size_mb is not None:
             self.set_limit(max_size_mb)
 

@@ -12,9 +12,9 @@ from uuid import UUID, uuid4
 
 from pygpukit import ring
 from pygpukit._pygpukit_rust import Kernel
-from pygpukit.compat.pydotcompute.core.accelerator import Accelerator, get_accelerator
+from pygpukit.compat.pydotcompute.core.accelerator import Accelerator, get_accelerator, is_on_gpu
 from pygpukit.compat.pydotcompute.core.memory_pool import MemoryPool, get_memory_pool
-from pygpukit.core.device import is_cuda_available, synchronize
+from pygpukit.core.device import synchronize
 
 __all__ = ["ComputeOrchestrator", "KernelExecution", "KernelLaunchConfig"]
 
@@ -142,7 +142,7 @@ class ComputeOrchestrator:
 
     def create_stream(self) -> Any:
         """A stream; None without a GPU."""
-        return self._ring.create_stream() if is_cuda_available() else None
+        return self._ring.create_stream() if is_on_gpu() else None
 
     def synchronize(self) -> None:
         """Wait for everything the device was given."""

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from pygpukit import ring
+from pygpukit.compat.pydotcompute.core.accelerator import is_on_gpu
 from pygpukit.compat.pydotcompute.exceptions import BufferNotAllocatedError, BufferSyncError, MetalError
-from pygpukit.core.device import is_cuda_available
 from pygpukit.dtypes import to_numpy_dtype
 from pygpukit.errors import GPUKitError
 
@@ -56,7 +56,7 @@ class UnifiedBuffer(ring.UnifiedBuffer, Generic[T]):
 
     def __init__(self, shape: int | Sequence[int], dtype: DTypeLike = np.float32, *, pinned: bool = False) -> None:
         super().__init__(shape, np.dtype(dtype), pinned=pinned)
-        self._cuda_available = is_cuda_available()
+        self._cuda_available = is_on_gpu()
         self._shown: BufferState | None = None
 
     @property

@@ -9,8 +9,8 @@ from importlib.util import find_spec
 from typing import Any, TypeVar, overload
 
 from pygpukit import ring
+from pygpukit.compat.pydotcompute.core.accelerator import is_on_gpu
 from pygpukit.compat.pydotcompute.exceptions import BackendNotAvailableError, KernelCompilationError
-from pygpukit.core.device import is_cuda_available
 from pygpukit.errors import KernelCompileError, MissingPackageError
 
 __all__ = ["DecoratedKernel", "KernelRegistry", "cuda_source", "get_kernel_registry", "gpu_kernel", "kernel"]
@@ -45,7 +45,7 @@ class DecoratedKernel:
         if (getattr(self, "_kernel_meta", None) or {}).get("device") == "cpu":
             return None
         is_python = self._source is None
-        return None if is_python and not (is_cuda_available() and find_spec("numba")) else self._launchable
+        return None if is_python and not (is_on_gpu() and find_spec("numba")) else self._launchable
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._original_func(*args, **kwargs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from pygpukit import ring
 from pygpukit.core.device import resolve_device
@@ -102,8 +103,15 @@ class GPUMonitor:
 
     def __init__(self) -> None:
         self._monitor = ring.GPUMonitor()
-        self._nvml_available = self._monitor.is_available
-        self._device_count = self._monitor.device_count
+
+    # CUDA is opened when a figure is asked for, and not by every runtime that is made.
+    @cached_property
+    def _nvml_available(self) -> bool:
+        return self._monitor.is_available
+
+    @cached_property
+    def _device_count(self) -> int:
+        return self._monitor.device_count
 
     @property
     def is_available(self) -> bool:
