@@ -30,7 +30,12 @@ from pygpukit.compat.pydotcompute.core.memory_pool import (
 from pygpukit.compat.pydotcompute.core.orchestrator import ComputeOrchestrator, KernelExecution, KernelLaunchConfig
 from pygpukit.compat.pydotcompute.core.unified_buffer import BufferState, UnifiedBuffer
 from pygpukit.compat.pydotcompute.decorators.kernel import cuda_source
-from pygpukit.compat.pydotcompute.exceptions import BufferNotAllocatedError, MetalError
+from pygpukit.compat.pydotcompute.exceptions import (
+    BufferNotAllocatedError,
+    CUDAError,
+    KernelCompilationError,
+    MetalError,
+)
 from pygpukit.core import memory
 
 
@@ -354,3 +359,28 @@ def test_launches_of_cuda_source_on_buffers() -> None:
     run(main())
     assert scale.__cuda_source__ == SCALE
     assert scale(1, 2, 3) == "called"
+
+
+@pytest.mark.nvrtc
+def test_what_the_device_refuses_is_an_error_of_pydotcompute() -> None:
+    @cuda_source("__global__ void wrong(float* x) { x[0] = y; }")
+    def wrong(x: Any) -> None: ...
+
+    @cuda_source(SCALE)
+    def scale(x: Any, by: Any, n: Any) -> None: ...
+
+    async def main() -> None:
+        buffer: UnifiedBuffer[Any] = UnifiedBuffer(4).allocate()
+        async with ComputeOrchestrator() as orchestrator:
+            with pytest.raises(KernelCompilationError) as caught:
+                await orchestrator.launch_kernel(wrong, KernelLaunchConfig(), buffer)
+            assert caught.value.kernel_name == "wrong"
+            with pytest.raises(KernelCompilationError):
+                wrong[1, 32](buffer)
+            with pytest.raises(CUDAError):
+                scale[1, 4096](buffer, 1.0, 4)
+            with pytest.raises(CUDAError):
+                await orchestrator.launch_kernel(scale, KernelLaunchConfig(block_size=4096), buffer, 1.0, 4)
+            assert [one.success for one in orchestrator.get_execution_history()] == [False, False]
+
+    run(main())

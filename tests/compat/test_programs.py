@@ -88,7 +88,8 @@ def test_adding_vectors_with_an_actor() -> None:
 
 
 @pytest.mark.nvrtc
-def test_adding_vectors_with_a_kernel() -> None:
+@pytest.mark.parametrize("where", ["cpu", pytest.param("gpu", marks=pytest.mark.cuda)])
+def test_adding_vectors_with_a_kernel(where: str) -> None:
     async def main() -> None:
         n = 1000
         x, y, out = (UnifiedBuffer((n,), dtype=np.float32).allocate() for _ in range(3))

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from pygpukit.compat.pydotcompute.exceptions import (
+    InvalidConfigurationError,
     KernelAlreadyExistsError,
     KernelNotFoundError,
     KernelStateError,
@@ -310,6 +311,39 @@ def test_a_full_queue(strategy: str, fast: bool) -> None:
             assert (caught.value.kernel_id, caught.value.queue_size) == ("k", 2)
             assert isinstance(caught.value, QueueTimeoutError) == (strategy == "block")
             assert runtime.get_telemetry("k").queue_depth == 2
+
+    run(main())
+
+
+def test_a_full_output_queue_that_rejects() -> None:
+    seen: list[Exception] = []
+
+    async def talker(ctx: Any) -> None:
+        await ctx.wait_active()
+        for one in range(3):
+            try:
+                await ctx.send(one)
+            except QueueFullError as error:
+                seen.append(error)
+
+    async def main() -> None:
+        config = RingKernelConfig("k", output_queue_size=2, backpressure_strategy="reject")
+        async with managed_kernel("k", talker, config=config) as kernel:
+            while not seen:
+                await asyncio.sleep(0.001)
+            assert [await kernel.receive(timeout=60) for _ in range(2)] == [0, 1]
+
+    run(main())
+    assert [(one.kernel_id, one.queue_size) for one in seen] == [("k", 2)]
+
+
+def test_a_size_that_no_mailbox_has() -> None:
+    async def main() -> None:
+        async with RingKernelRuntime() as runtime:
+            with pytest.raises(InvalidConfigurationError, match="input_queue_size"):
+                await runtime.launch("k", echo, config=RingKernelConfig("k", input_queue_size=1 << 40))
+            assert runtime.kernel_ids == []
+            await runtime.launch("k", echo)
 
     run(main())
 

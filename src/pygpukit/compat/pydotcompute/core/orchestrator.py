@@ -14,7 +14,9 @@ from pygpukit import ring
 from pygpukit._pygpukit_rust import Kernel
 from pygpukit.compat.pydotcompute.core.accelerator import Accelerator, get_accelerator, is_on_gpu
 from pygpukit.compat.pydotcompute.core.memory_pool import MemoryPool, get_memory_pool
+from pygpukit.compat.pydotcompute.exceptions import CUDAError, KernelCompilationError
 from pygpukit.core.device import synchronize
+from pygpukit.errors import GPUKitError, KernelCompileError
 
 __all__ = ["ComputeOrchestrator", "KernelExecution", "KernelLaunchConfig"]
 
@@ -185,6 +187,10 @@ class ComputeOrchestrator:
         )
         await self._ring.__aenter__()
         done = await self._ring.launch_kernel(target, options, *args)
+        if isinstance(done.error, KernelCompileError):
+            raise KernelCompilationError(target.name, done.error) from done.error
+        if isinstance(done.error, GPUKitError):
+            raise CUDAError(str(done.error)) from done.error
         if done.error is not None:
             raise done.error
 

@@ -10,8 +10,8 @@ from typing import Any, TypeVar, overload
 
 from pygpukit import ring
 from pygpukit.compat.pydotcompute.core.accelerator import is_on_gpu
-from pygpukit.compat.pydotcompute.exceptions import BackendNotAvailableError, KernelCompilationError
-from pygpukit.errors import KernelCompileError, MissingPackageError
+from pygpukit.compat.pydotcompute.exceptions import BackendNotAvailableError, CUDAError, KernelCompilationError
+from pygpukit.errors import GPUKitError, KernelCompileError, MissingPackageError
 
 __all__ = ["DecoratedKernel", "KernelRegistry", "cuda_source", "get_kernel_registry", "gpu_kernel", "kernel"]
 
@@ -62,6 +62,8 @@ class DecoratedKernel:
                 raise BackendNotAvailableError("cuda", str(error)) from error
             except KernelCompileError as error:
                 raise KernelCompilationError(self._launchable.name, error) from error
+            except GPUKitError as error:
+                raise CUDAError(str(error)) from error
 
         return launch_it
 

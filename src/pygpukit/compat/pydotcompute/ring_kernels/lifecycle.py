@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Any, Generic, TypeVar
 
 from pygpukit import ring
-from pygpukit.compat.pydotcompute.exceptions import KernelStateError, QueueTimeoutError
+from pygpukit.compat.pydotcompute.exceptions import InvalidConfigurationError, KernelStateError, QueueTimeoutError
 from pygpukit.compat.pydotcompute.ring_kernels.context import KernelContext, LaunchedContext
 from pygpukit.compat.pydotcompute.ring_kernels.envelope import Envelope
 from pygpukit.compat.pydotcompute.ring_kernels.fast_queue import FastMessageQueue
@@ -125,13 +125,8 @@ class RingKernel(Generic[TIn, TOut]):
     async def launch(self) -> None:
         """Start the function; no message is delivered yet."""
         self._check("launch")
-        self._state = KernelState.LAUNCHED
-        if self._runtime is None:
-            self._runtime = ring.RingKernelRuntime()
-            self._is_own = True
-            await self._runtime.start()
-        await self._runtime.launch(
-            ring.RingKernel(
+        try:
+            spec = ring.RingKernel(
                 function=self._run,
                 kernel_id=self.kernel_id,
                 input_type=Envelope,
@@ -140,7 +135,14 @@ class RingKernel(Generic[TIn, TOut]):
                 output_queue_size=self._config.output_queue_size,
                 backpressure=ring.Backpressure(self._policy),
             )
-        )
+        except RingError as error:
+            raise InvalidConfigurationError("config", self._config, str(error)) from error
+        self._state = KernelState.LAUNCHED
+        if self._runtime is None:
+            self._runtime = ring.RingKernelRuntime()
+            self._is_own = True
+            await self._runtime.start()
+        await self._runtime.launch(spec)
         self._actor = self._runtime._launched(self.kernel_id)
         self.input_queue._join(self._actor.inbox)
         self.output_queue._join(self._actor.outbox)
