@@ -174,7 +174,7 @@ def test_what_is_no_message(data: bytes) -> None:
 
 
 def test_unknown_keys_and_classes() -> None:
-    data = msgpack.packb({"__type__": "of nobody", "priority": 3, "other": 1})
+    data = msgpack.packb({"__type__": "Unknown", "priority": 3, "other": 1})
     assert type(deserialize_message(data)) is RingKernelMessage
     assert deserialize_message(data).priority == 3
     assert Declared.deserialize(data).values == []

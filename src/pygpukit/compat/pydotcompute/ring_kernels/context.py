@@ -133,7 +133,7 @@ class LaunchedContext(KernelContext[Any, Any]):
             self._callers = {key: one for key, one in self._callers.items() if one is not request}
             request.reply(envelope)
         elif self._inner.current is not None and self._inner.current._is_call:
-            # Its caller has the answer; this one is for whoever receives.
+            # Its caller has the answer; this message goes to the output queue.
             self._inner.current = None
         try:
             await self._inner.send(envelope)
