@@ -285,3 +285,25 @@ def test_figures_without_a_gpu() -> None:
     assert monitor.get_all_gpu_info() == []
     with pytest.raises(DeviceError, match="there is no GPU 0"):
         monitor.get_utilization()
+
+
+def test_copies_of_buffers_can_be_awaited_and_are_over_without() -> None:
+    async def main() -> None:
+        buffer = UnifiedBuffer(4).fill(3.0)
+        copied = buffer.ensure_on_device()
+        assert buffer.state is BufferState.SYNCHRONIZED
+        assert (await copied) is None
+        buffer.device.fill(5.0)
+        buffer.mark_device_dirty()
+        assert (await buffer.ensure_on_host()) is None
+        assert buffer.state is BufferState.SYNCHRONIZED
+        assert buffer.host.tolist() == [5.0] * 4
+        assert (await buffer.ensure_on_host()) is None
+        assert (await UnifiedBuffer(2).ensure_on_host()) is None
+        assert await asyncio.gather(buffer.ensure_on_device(), asyncio.create_task(buffer.ensure_on_host())) == [
+            None,
+            None,
+        ]
+
+    asyncio.run(main())
+    assert asyncio.run(UnifiedBuffer(2).ensure_on_device()) is None

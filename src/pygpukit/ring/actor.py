@@ -129,8 +129,8 @@ class Actor(Protocol):
     async def activate(self) -> None:
         """Deliver its messages, for the first time or again."""
 
-    async def deactivate(self, timeout: float | None) -> None:
-        """Stop delivering, and return when it stands still."""
+    async def deactivate(self, timeout: float | None, wait: bool = True) -> None:
+        """Stop delivering, and return when it stands still, or without `wait` at once if it is a host actor."""
 
     async def terminate(self, drain: bool, timeout: float | None) -> None:
         """Accept nothing more, let it work on what was accepted, and end it; a second call waits for the same end."""

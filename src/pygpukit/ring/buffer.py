@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Coroutine, Generator, Sequence
 from enum import Enum
 from typing import Any
 
@@ -33,6 +33,25 @@ class BufferState(Enum):
     """The host has something newer."""
     DEVICE_DIRTY = "device_dirty"
     """The device has something newer."""
+
+
+class _Done(Coroutine[None, None, None]):
+    """A coroutine of a copy that has already ended: awaiting it is allowed, and not needed."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        yield from ()
+
+    def send(self, value: None) -> None:
+        raise StopIteration
+
+    def throw(self, *error: Any) -> None:
+        raise error[0] if isinstance(error[0], BaseException) else error[0]()
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+_DONE = _Done()
 
 
 class UnifiedBuffer:
@@ -165,10 +184,10 @@ class UnifiedBuffer:
         self._mark("device", self._device is not None, BufferState.HOST_DIRTY)
         self._state = BufferState.DEVICE_ONLY if self._host is None else BufferState.DEVICE_DIRTY
 
-    def ensure_on_device(self) -> None:
-        """Bring the device's side up to date."""
+    def ensure_on_device(self) -> Awaitable[None]:
+        """Bring the device's side up to date. It is when this returns; ``await`` may stand before it."""
         if self._state in (BufferState.SYNCHRONIZED, BufferState.DEVICE_ONLY, BufferState.DEVICE_DIRTY):
-            return
+            return _DONE
         if self._host is None:
             self._make_host()
         assert self._host is not None
@@ -176,18 +195,20 @@ class UnifiedBuffer:
             self._device = empty(self._shape, self._dtype)
         copy_to_device(self._host, self._device).wait()
         self._state = BufferState.SYNCHRONIZED
+        return _DONE
 
-    def ensure_on_host(self) -> None:
-        """Bring the host's side up to date, waiting for the device where that is needed."""
+    def ensure_on_host(self) -> Awaitable[None]:
+        """Bring the host's side up to date, after the device where needed; ``await`` may stand before it."""
         if self._state in (BufferState.SYNCHRONIZED, BufferState.HOST_ONLY, BufferState.HOST_DIRTY):
-            return
+            return _DONE
         if self._device is None:
             self._make_host()
-            return
+            return _DONE
         if self._host is None:
             self._host = self._host_memory()
         copy_to_host(self._device, self._host).wait()
         self._state = BufferState.SYNCHRONIZED
+        return _DONE
 
     def synchronize(self) -> None:
         """Make both sides the same."""
@@ -240,6 +261,14 @@ class UnifiedBuffer:
 
     def __repr__(self) -> str:
         return f"UnifiedBuffer(shape={self._shape}, dtype={self._dtype!r}, state={self._state.name})"
+
+    def _for_kernel(self) -> GPUArray:
+        """The array that a kernel gets."""
+        return self.device
+
+    def _written_by_kernel(self) -> None:
+        """A kernel may have written the array it got."""
+        self.mark_device_dirty()
 
     def _host_memory(self) -> np.ndarray[Any, Any]:
         if self._pinned:

@@ -50,6 +50,8 @@ class KernelContext(ContextBase):
         self._output_type = actor.kernel.output_type
         self.current: Any = None
         """The message received last; what is sent answers it, unless ``message.reply(answer)`` said otherwise."""
+        self.timed_out: TimeoutError | None = None
+        """What `receive` raised last because no message came."""
 
     @property
     def kernel_id(self) -> str:
@@ -127,7 +129,7 @@ class CoroutineContext(KernelContext):
         Raises
         ------
         TimeoutError
-            If none came in time.
+            If none came in time. Where it leaves the actor's function, the function is called again.
         """
         if timeout is None:
             # The way of every round trip: as `next_message`, without its frame.
@@ -140,7 +142,11 @@ class CoroutineContext(KernelContext):
                     raise
                 message = self._get_or_wait(self._loop)
         else:
-            message = await next_message(self._inbox, check_timeout(timeout))
+            try:
+                message = await next_message(self._inbox, check_timeout(timeout))
+            except TimeoutError as error:
+                self.timed_out = error
+                raise
         if message is None:
             raise ActorExit
         self.current = message
@@ -215,7 +221,8 @@ class ThreadContext(KernelContext):
         if message is None:
             if self._inbox.is_finished:
                 raise ActorExit
-            raise TimeoutError(f"no message came within {timeout} s")
+            self.timed_out = TimeoutError(f"no message came within {timeout} s")
+            raise self.timed_out
         self.current = message
         return message
 

@@ -266,8 +266,8 @@ class DeviceActor:
             if self.state.is_open:
                 self.state = KernelState.ACTIVE
 
-    async def deactivate(self, timeout: float | None) -> None:
-        """Let it stand still; the device has answered when this returns."""
+    async def deactivate(self, timeout: float | None, wait: bool = True) -> None:
+        """Let it stand still; the device has answered when this returns, whatever `wait` says."""
         until = end_of(timeout)
         if not await in_turn(self._orders, until):
             raise self._not_still(timeout)

@@ -71,6 +71,7 @@ class HostActor:
         self.state = KernelState.CREATED
         self.error: BaseException | None = None
         self.restarts = 0
+        self.idle_restarts = 0
         self.answered = 0
         self.forwarded = 0
         self._crashes: deque[float] = deque()
@@ -96,9 +97,14 @@ class HostActor:
             if self._move(KernelState.ACTIVE):
                 self.inbox.resume()
 
-    async def deactivate(self, timeout: float | None) -> None:
+    async def deactivate(self, timeout: float | None, wait: bool = True) -> None:
         """Hold its messages back, and wait until it comes for one."""
         until = end_of(timeout)
+        if not wait:
+            async with self._orders:
+                if self._move(KernelState.DEACTIVATED):
+                    self.inbox.pause()
+            return
         is_still = False
         if await in_turn(self._orders, until):
             try:
@@ -237,6 +243,7 @@ class HostActor:
             uptime=until - self._launched_at if self._launched_at else 0.0,
             restarts=self.restarts,
             last_error=None if self.error is None else f"{type(self.error).__name__}: {self.error}",
+            idle_restarts=self.idle_restarts,
         )
 
     def abandon(self, error: BaseException) -> None:
@@ -264,6 +271,19 @@ class HostActor:
     def _discard(self, reason: str) -> None:
         for message in self.inbox.discard():
             self.post.dead(self.kernel.kernel_id, message, reason)
+
+    def _was_idle(self, error: BaseException, context: KernelContext) -> bool:
+        """Whether the function ended because `receive` found no message in time: it is to be called again then."""
+        if error is not context.timed_out:
+            return False
+        self.idle_restarts += 1
+        if self.idle_restarts == 1:
+            _log.warning(
+                "ring kernel %r: the TimeoutError of ctx.receive(timeout) left its function, which is called again; "
+                "its variables start anew. Catch TimeoutError in its loop",
+                self.kernel.kernel_id,
+            )
+        return True
 
     def _crashed(self, error: BaseException, context: KernelContext) -> bool:
         """Note a failure; whether the function is to be started again."""
@@ -319,10 +339,15 @@ class CoroutineActor(HostActor):
             context = CoroutineContext(self)
             again = False
             try:
+                if self.idle_restarts:
+                    # With a timeout of 0 other tasks would never run.
+                    await asyncio.sleep(0)
                 await self.kernel.function(context)
             except (ActorExit, asyncio.CancelledError):
                 break
             except (Exception, SystemExit) as error:
+                if again := self._was_idle(error, context):
+                    continue
                 # The end of an actor is not that of its program, which a loop would make of SystemExit.
                 again = self._crashed(error, context)
                 state = KernelState.TERMINATED if again else KernelState.FAILED
@@ -365,6 +390,8 @@ class ThreadActor(HostActor):
             except ActorExit:
                 break
             except BaseException as error:
+                if again := self._was_idle(error, context):
+                    continue
                 again = self._crashed(error, context) and isinstance(error, Exception | SystemExit)
                 state = KernelState.TERMINATED if again else KernelState.FAILED
         self._end(state)

@@ -58,7 +58,7 @@ class LaunchableKernel:
         shared: int = 0,
         stream: _native.Stream | None = None,
     ) -> None:
-        on_device = [arg.device if isinstance(arg, UnifiedBuffer) else arg for arg in args]
+        on_device = [arg._for_kernel() if isinstance(arg, UnifiedBuffer) else arg for arg in args]
         launch = {"grid": grid, "block": block, "shared": shared, "stream": stream}
         if self._python is not None:
             self._python(on_device, **launch)
@@ -69,7 +69,7 @@ class LaunchableKernel:
             written = ["const" not in type_text for _, type_text in kernel.params]
         for arg, may_be in zip(args, written, strict=False):
             if may_be and isinstance(arg, UnifiedBuffer):
-                arg.mark_device_dirty()
+                arg._written_by_kernel()
 
     def __getitem__(self, launch: Any) -> Callable[..., None]:
         if not isinstance(launch, tuple) or not 2 <= len(launch) <= 4:

@@ -188,10 +188,11 @@ class RingKernelRuntime:
         actor = self._checked(kernel_id, "activate")
         await self._in_loop(actor.activate)
 
-    async def deactivate(self, kernel_id: str, timeout: float | None = None) -> None:
+    async def deactivate(self, kernel_id: str, timeout: float | None = None, *, wait: bool = True) -> None:
         """Hold a kernel's messages back, and return when it stands still.
 
-        It stands still in ``ctx.receive()`` or ``ctx.wait_active()``: what it works on is finished first.
+        It stands still in ``ctx.receive()`` or ``ctx.wait_active()``: what it works on is finished first. With
+        ``wait=False`` a host actor may still work on a message when this returns.
 
         Raises
         ------
@@ -200,7 +201,7 @@ class RingKernelRuntime:
         """
         actor = self._checked(kernel_id, "deactivate")
         limit = check_timeout(timeout)
-        await self._in_loop(lambda: actor.deactivate(limit))
+        await self._in_loop(lambda: actor.deactivate(limit, wait))
 
     async def reactivate(self, kernel_id: str) -> None:
         """Give a deactivated kernel its messages again."""

@@ -77,6 +77,8 @@ class KernelTelemetry:
     """Times that it did not, because the last one was not taken, or the mailbox was full, or the ring not there."""
     stuck: bool = False
     """Has a device actor's handler worked on one message for longer than the runtime's `watchdog` allows?"""
+    idle_restarts: int = 0
+    """Times that the TimeoutError of ``ctx.receive(timeout)`` left the function, which was called again."""
 
     @property
     def throughput(self) -> float:
