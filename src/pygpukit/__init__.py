@@ -75,8 +75,6 @@ from pygpukit.dtypes import (
 from pygpukit.errors import *  # noqa: F403
 from pygpukit.jit import Module, get_nvrtc_path, get_nvrtc_version, is_nvrtc_available, jit, load_ptx, module, warmup
 from pygpukit.ops import binding as _binding
-from pygpukit.ops import elementwise as _elementwise
-from pygpukit.ops.elementwise import *  # noqa: F403
 from pygpukit.ops.explain import explain
 from pygpukit.ops.registry import functions as _registered
 
@@ -181,6 +179,5 @@ __all__ = [
     "zeros",
     "zeros_like",
     *errors.__all__,
-    *_elementwise.__all__,
     *_registered(),
 ]

@@ -17,8 +17,8 @@ from hypothesis.extra import numpy as hnp
 import pygpukit as gp
 from pygpukit import _pygpukit_rust as native
 from pygpukit.array.bridge import host_view
-from pygpukit.ops.reference import apply, prepare
-from pygpukit.ops.table import TABLE
+from pygpukit.ops.elementwise.reference import apply, prepare
+from pygpukit.ops.elementwise.table import TABLE
 
 NAMES = ["bool", "int8", "uint16", "int64", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "complex128"]
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import pygpukit as gp
-from pygpukit.ops.plan import plan
-from pygpukit.ops.table import TABLE
+from pygpukit.ops.elementwise.plan import plan
+from pygpukit.ops.elementwise.table import TABLE
 
 PLAIN = [
     "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64",

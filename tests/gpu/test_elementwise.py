@@ -13,10 +13,10 @@ from hypothesis import HealthCheck, given, settings
 
 import pygpukit as gp
 from pygpukit import _pygpukit_rust as native
-from pygpukit.ops import reference
-from pygpukit.ops.plan import Plan, plan
-from pygpukit.ops.table import Row
-from pygpukit.ops.tolerance import tolerance
+from pygpukit.ops.elementwise import reference
+from pygpukit.ops.elementwise.plan import Plan, plan
+from pygpukit.ops.elementwise.table import Row
+from pygpukit.ops.elementwise.tolerance import tolerance
 from pygpukit.ops.units import ALL_TYPES
 
 # Types whose kernels are another type's with elements of another width or format. The emulator sees a third of their

@@ -22,11 +22,11 @@ import pygpukit as gp
 from pygpukit import _pygpukit_rust as native
 from pygpukit.dtypes import DataType, dtype
 from pygpukit.errors import DTypeError
-from pygpukit.ops import reference
-from pygpukit.ops.plan import Plan, plan
+from pygpukit.ops.elementwise import reference
+from pygpukit.ops.elementwise.plan import Plan, plan
+from pygpukit.ops.elementwise.table import TABLE, Row
+from pygpukit.ops.elementwise.tolerance import tolerance
 from pygpukit.ops.promotion import Input, resolve
-from pygpukit.ops.table import TABLE, Row
-from pygpukit.ops.tolerance import tolerance
 from pygpukit.ops.units import ALL_TYPES
 
 Types = tuple[Input, ...]

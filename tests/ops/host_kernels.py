@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from pygpukit.dtypes import dtype, to_numpy_dtype
-from pygpukit.ops.plan import THREADS, Plan
+from pygpukit.ops.elementwise.plan import THREADS, Plan
 from pygpukit.ops.source import headers
 
 GXX = shutil.which("g++")

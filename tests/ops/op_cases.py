@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 
 from pygpukit.dtypes import DataType, dtype, to_numpy_dtype
-from pygpukit.ops.plan import Plan, plan
-from pygpukit.ops.table import TABLE, Row
-from pygpukit.ops.tolerance import Tolerance
-from pygpukit.ops.units import ALL_TYPES, supported
+from pygpukit.ops.elementwise.plan import Plan, plan
+from pygpukit.ops.elementwise.rows import supported
+from pygpukit.ops.elementwise.table import TABLE, Row
+from pygpukit.ops.elementwise.tolerance import Tolerance
+from pygpukit.ops.units import ALL_TYPES
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

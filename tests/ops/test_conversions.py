@@ -10,7 +10,7 @@ import op_cases
 import pytest
 
 from pygpukit.dtypes import dtype, to_numpy_dtype
-from pygpukit.ops.plan import plan
+from pygpukit.ops.elementwise.plan import plan
 from pygpukit.ops.units import ALL_TYPES
 
 pytestmark = pytest.mark.skipif(host_kernels.GXX is None, reason="needs g++ to compile kernels for the host")

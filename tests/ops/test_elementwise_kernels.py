@@ -12,10 +12,10 @@ import op_cases
 import pytest
 
 from pygpukit.dtypes import dtype, to_numpy_dtype
-from pygpukit.ops import reference
-from pygpukit.ops.plan import plan
-from pygpukit.ops.table import TABLE
-from pygpukit.ops.tolerance import tolerance
+from pygpukit.ops.elementwise import reference
+from pygpukit.ops.elementwise.plan import plan
+from pygpukit.ops.elementwise.table import TABLE
+from pygpukit.ops.elementwise.tolerance import tolerance
 from pygpukit.ops.units import ALL_TYPES
 
 pytestmark = pytest.mark.skipif(host_kernels.GXX is None, reason="needs g++ to compile kernels for the host")

@@ -13,12 +13,12 @@ import pygpukit as gp
 from pygpukit.dtypes import DataType, dtype, to_numpy_dtype
 from pygpukit.errors import DTypeError
 from pygpukit.ops import dispatch
+from pygpukit.ops.elementwise.plan import plan, uniform
+from pygpukit.ops.elementwise.table import TABLE, Row
 from pygpukit.ops.gemm import rows as matmul
-from pygpukit.ops.plan import plan, uniform
 from pygpukit.ops.problem import Tensor
 from pygpukit.ops.promotion import Input, can_cast, resolve
 from pygpukit.ops.reduce import rows as reduction
-from pygpukit.ops.table import TABLE, Row
 from pygpukit.ops.units import ALL_TYPES, builtin_units
 
 WEAK: tuple[Input, ...] = ("bool", "int", "float", "complex")
@@ -81,7 +81,7 @@ def test_values_are_those_of_the_operator_itself(name: str) -> None:
         for to in {result, targets[int(rng.integers(len(targets)))]}:
             want, got = gp.zeros(40, to), gp.zeros(40, to)
             getattr(gp, name)(*operands, out=want)
-            dispatch._cast_hook(name, operands, got)
+            dispatch.apply_by_casts(name, operands, got)
             assert got.to_numpy().tobytes() == want.to_numpy().tobytes(), (types, to)
 
 
@@ -89,16 +89,16 @@ def test_shapes_views_and_outputs_among_the_operands() -> None:
     host = np.arange(12, dtype=np.int32).reshape(3, 4)
     x, y = gp.from_numpy(host), gp.asarray([0.5, 1.5, 2.5, 3.5], "float32")
     out = gp.zeros((4, 3), "float64").T
-    dispatch._cast_hook("add", (x, y), out)
+    dispatch.apply_by_casts("add", (x, y), out)
     np.testing.assert_array_equal(out.to_numpy(), host + y.to_numpy())
     condition = gp.from_numpy(np.array([[0.0], [-0.0], [np.nan]], np.float32))
     wide = gp.zeros((3, 4), "float64")
-    dispatch._cast_hook("where", (condition, x, y), wide)
+    dispatch.apply_by_casts("where", (condition, x, y), wide)
     np.testing.assert_array_equal(wide.to_numpy(), np.where([[False], [False], [True]], host, y.to_numpy()))
-    dispatch._cast_hook("mul", (wide, x), wide)
+    dispatch.apply_by_casts("mul", (wide, x), wide)
     assert wide[2].tolist() == [64.0, 81.0, 100.0, 121.0]
     narrow = gp.ones(4, "float32")
-    dispatch._cast_hook("add", (1, 2.5), narrow)
+    dispatch.apply_by_casts("add", (1, 2.5), narrow)
     assert narrow.tolist() == [3.5] * 4
 
 

@@ -8,7 +8,8 @@ import pytest
 import pygpukit as gp
 from pygpukit.dtypes import dtype, to_numpy_dtype
 from pygpukit.errors import DTypeError, ShapeError
-from pygpukit.ops.gemm.rows import broadcast, matmul_type
+from pygpukit.ops.gemm.rows import matmul_type
+from pygpukit.ops.problem import broadcast
 from pygpukit.ops.units import ALL_TYPES
 
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from pygpukit.dtypes import dtype, to_numpy_dtype
 from pygpukit.errors import DTypeError
-from pygpukit.ops.plan import THREADS, plan
+from pygpukit.ops.elementwise.plan import THREADS, plan
+from pygpukit.ops.elementwise.table import TABLE
 from pygpukit.ops.promotion import promote
-from pygpukit.ops.table import TABLE
 from pygpukit.ops.units import ALL_TYPES
 
 NUMPY_TYPES = [name for name in ALL_TYPES if name not in ("bfloat16", "float8_e4m3fn", "float8_e5m2")]

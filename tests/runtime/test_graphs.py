@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import pygpukit as gp
 from pygpukit import _pygpukit_rust as native
-from pygpukit.ops.table import TABLE
+from pygpukit.ops.elementwise.table import TABLE
 
 
 def test_nothing_runs_during_a_capture() -> None:

@@ -3,12 +3,9 @@
 //! What an operator means (its CUDA expression, type rule and NumPy reference) is a row of the Python table. The
 //! first call with new types asks Python for a plan and a compiled kernel; every later one finds them here.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicPtr, Ordering};
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use pygpukit_core::command::{Access, Launch, LaunchAttributes, UseRef};
 use pygpukit_core::dtype::DType;
 use pygpukit_core::elementwise::{self, Input, MAX_INPUTS, Packed};
@@ -16,6 +13,7 @@ use pygpukit_core::error::Error;
 use pygpukit_core::exec::{self, ExecCtx};
 use pygpukit_core::kernel::Kernel;
 use pygpukit_core::layout::{Layout, broadcast_shapes, show};
+use pygpukit_core::plan::PlanCache;
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -44,7 +42,7 @@ pub struct Operator {
     /// The first operand is a condition: of a Python scalar only its truth counts, which no common type may change.
     condition: bool,
     /// The plan used last: most calls of an operator repeat its types.
-    recent: AtomicPtr<Plan>,
+    recent: Mutex<Option<Arc<Plan>>>,
 }
 
 /// How to run one operator on one combination of types.
@@ -71,28 +69,11 @@ enum How {
     Host { function: Py<PyAny>, is_ufunc: bool },
 }
 
-/// Plan keys are already well mixed words.
-#[derive(Default)]
-struct WordHasher(u64);
-
-impl Hasher for WordHasher {
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.write_u64(u64::from(*byte));
-        }
-    }
-    fn write_u64(&mut self, word: u64) {
-        self.0 = (self.0 ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    }
-    fn finish(&self) -> u64 {
-        self.0
-    }
-}
-
-type Plans = HashMap<u64, &'static Plan, BuildHasherDefault<WordHasher>>;
+/// Combinations of operator and types that keep their plans.
+const PLANS_KEPT: usize = 4096;
 
 static OPERATORS: RwLock<Vec<Arc<Operator>>> = RwLock::new(Vec::new());
-static PLANS: RwLock<Plans> = RwLock::new(Plans::with_hasher(BuildHasherDefault::new()));
+static PLANS: PlanCache<u64, Arc<Plan>> = PlanCache::new(PLANS_KEPT);
 static HOOKS: PyOnceLock<Hooks> = PyOnceLock::new();
 
 /// Python's part: making plans, running a NumPy function part by part or by way of casts, and operands that are neither
@@ -187,7 +168,7 @@ pub fn apply<'py>(
             if clash {
                 // Part of the result would overwrite operands not read yet: go through a temporary.
                 let temporary = Bound::new(py, GPUArray::allocate(&ctx, layout, plan.out).py()?)?;
-                run(py, op, plan, &ctx, &operands, &temporary)?;
+                run(py, op, &plan, &ctx, &operands, &temporary)?;
                 let copy = find("copy")?;
                 return apply(py, &copy, &[temporary.into_any()], Some(out), stream);
             }
@@ -195,7 +176,7 @@ pub fn apply<'py>(
         }
         None => Bound::new(py, GPUArray::allocate(&ctx, layout, plan.out).py()?)?,
     };
-    run(py, op, plan, &ctx, &operands, &result)?;
+    run(py, op, &plan, &ctx, &operands, &result)?;
     Ok(result.unbind())
 }
 
@@ -251,7 +232,7 @@ fn plan(
     operands: &[Operand<'_, '_>],
     out: Option<&Bound<'_, GPUArray>>,
     ctx: &ExecCtx,
-) -> PyResult<&'static Plan> {
+) -> PyResult<Arc<Plan>> {
     let props = ctx.state.device.props();
     let mut key = u64::from(op.id) << 48 | (props.ordinal as u64 & 0x3f) << 40 | (props.kind as u64) << 46;
     for (i, operand) in operands.iter().enumerate() {
@@ -262,23 +243,24 @@ fn plan(
         key |= u64::from(code) << (8 * i);
     }
     key |= u64::from(out.map_or(NO_OUT, |o| o.get().dtype.code())) << 24;
-    // SAFETY: null, or a plan that lives for ever.
-    if let Some(recent) = unsafe { op.recent.load(Ordering::Acquire).as_ref() }
-        && recent.key == key
-    {
-        return Ok(recent);
+    let mut recent = op.recent.lock();
+    if let Some(plan) = recent.as_ref().filter(|plan| plan.key == key) {
+        return Ok(plan.clone());
     }
-    let known = PLANS.read().get(&key).copied();
-    let plan = match known {
+    // Python runs while a plan is made, and may apply this operator.
+    drop(recent);
+    let plan = match PLANS.get(&key) {
         Some(plan) => plan,
         None => {
-            // Kept for ever: there is one per operator and combination of types.
-            let made: &'static Plan = Box::leak(Box::new(make_plan(py, op, operands, out, ctx, key)?));
-            PLANS.write().insert(key, made);
+            let made = Arc::new(make_plan(py, op, operands, out, ctx, key)?);
+            PLANS.insert(key, made.clone());
             made
         }
     };
-    op.recent.store(std::ptr::from_ref(plan).cast_mut(), Ordering::Release);
+    recent = op.recent.lock();
+    let before = recent.replace(plan.clone());
+    drop(recent);
+    drop(before);
     Ok(plan)
 }
 
@@ -504,7 +486,7 @@ pub fn intern(name: &str, arity: usize) -> PyResult<Arc<Operator>> {
         name: name.to_string(),
         arity,
         condition: name == "where",
-        recent: AtomicPtr::new(std::ptr::null_mut()),
+        recent: Mutex::new(None),
     });
     operators.push(operator.clone());
     Ok(operator)
@@ -528,9 +510,10 @@ fn set_operator_hooks(
 #[pyfunction]
 fn clear_plans() {
     crate::planned::clear();
-    PLANS.write().clear();
+    PLANS.clear();
     for operator in OPERATORS.read().iter() {
-        operator.recent.store(std::ptr::null_mut(), Ordering::Release);
+        let recent = operator.recent.lock().take();
+        drop(recent);
     }
 }
 

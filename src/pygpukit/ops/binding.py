@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from pygpukit._pygpukit_rust import GPUArray
-from pygpukit.ops import elementwise as e
+from pygpukit.ops.elementwise import rows as e
 from pygpukit.ops.gemm.rows import matmul
 from pygpukit.ops.reduce.rows import sum
 
@@ -39,28 +40,28 @@ _COMPARISON = {
 _UNARY = {"neg": e.neg, "abs": e.abs, "invert": e.invert}
 
 
-def _forward(function: e.Operator) -> Any:
+def _forward(function: Callable[..., Any]) -> Any:
     def method(self: GPUArray, other: Any) -> Any:
         return function(self, other) if isinstance(other, _OPERANDS) else NotImplemented
 
     return method
 
 
-def _reflected(function: e.Operator) -> Any:
+def _reflected(function: Callable[..., Any]) -> Any:
     def method(self: GPUArray, other: Any) -> Any:
         return function(other, self) if isinstance(other, _OPERANDS) else NotImplemented
 
     return method
 
 
-def _in_place(function: e.Operator) -> Any:
+def _in_place(function: Callable[..., Any]) -> Any:
     def method(self: GPUArray, other: Any) -> Any:
         return function(self, other, out=self) if isinstance(other, _OPERANDS) else NotImplemented
 
     return method
 
 
-def _single(function: e.Operator) -> Any:
+def _single(function: Callable[..., Any]) -> Any:
     def method(self: GPUArray) -> Any:
         return function(self)
 

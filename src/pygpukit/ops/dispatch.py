@@ -34,15 +34,15 @@ _Plan: TypeAlias = tuple[
 def _plan_hook(name: str, inputs: tuple[Input, ...], out: DataType | None, device: Device) -> _Plan:
     """Types of an operator, and its kernels or NumPy function on a device; asked once per combination of types.
 
-    Neither means that `_cast_hook` runs the operator.
+    Neither means that `apply_by_casts` runs the operator.
     """
-    from pygpukit.ops.plan import THREADS, plan, uniform
-    from pygpukit.ops.table import TABLE
+    from pygpukit.ops.elementwise.plan import THREADS, plan, uniform
+    from pygpukit.ops.elementwise.table import TABLE
 
     made = plan(name, inputs, out)
     kernels, host = None, None
     if device.kind == "cpu":
-        from pygpukit.ops.reference import prepare
+        from pygpukit.ops.elementwise.reference import prepare
 
         host = prepare(name, inputs, made.out)
     else:
@@ -81,18 +81,18 @@ def builtin_kernels(name: str, source: str, entries: tuple[str, ...], device: De
 
 def _panels_hook(*call: Any) -> None:
     """A NumPy function on arrays whose elements lie in different orders."""
-    from pygpukit.ops.reference import in_panels
+    from pygpukit.ops.elementwise.reference import in_panels
 
     in_panels(*call)
 
 
-def _cast_hook(name: str, inputs: tuple[Any, ...], out: GPUArray) -> None:
+def apply_by_casts(name: str, inputs: tuple[Any, ...], out: GPUArray) -> None:
     """An operator on CUDA without a kernel for these types: casts around the kernel for equal types.
 
     Bundles hold the casts between all types, and every operator on equal ones.
     """
-    from pygpukit.ops.plan import plan, uniform
-    from pygpukit.ops.reference import input_of
+    from pygpukit.ops.elementwise.plan import plan, uniform
+    from pygpukit.ops.elementwise.reference import input_of
 
     wanted = uniform(name, tuple(x.dtype if isinstance(x, GPUArray) else input_of(x) for x in inputs))
     operands = [x if isinstance(to, str) else x.astype(to, copy=False) for x, to in zip(inputs, wanted, strict=True)]
@@ -114,4 +114,4 @@ def _coerce_hook(name: str, value: Any, device: Device) -> GPUArray:
 def install() -> None:
     """Give the native operators their Python side."""
     planner.install()
-    _native.set_operator_hooks(_plan_hook, _panels_hook, _cast_hook, _coerce_hook)
+    _native.set_operator_hooks(_plan_hook, _panels_hook, apply_by_casts, _coerce_hook)

@@ -44,6 +44,10 @@ def problem_of(
             problem.arrays[parameter.name] = tensor
             count += value is not None
             continue
+        if parameter.kind == "operand":
+            is_array = isinstance(value, GPUArray)
+            problem.arrays[parameter.name] = _tensor(trace, "input", count, value) if is_array else None
+            count += is_array
         problem.options[parameter.name] = value
         if parameter.kind == "number":
             numbers.append((parameter.name, value))

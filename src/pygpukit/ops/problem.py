@@ -166,3 +166,17 @@ def dense_strides(shape: Sequence[SizeLike]) -> tuple[Any, ...]:
         strides.append(step)
         step = size * step
     return tuple(reversed(strides))
+
+
+def broadcast(a: Sequence[Any], b: Sequence[Any]) -> tuple[Any, ...] | None:
+    """Return the shape two shapes broadcast to, or None."""
+    length = max(len(a), len(b))
+    shape: list[Any] = []
+    for x, y in zip((1,) * (length - len(a)) + tuple(a), (1,) * (length - len(b)) + tuple(b), strict=True):
+        if x == y or y == 1:
+            shape.append(x)
+        elif x == 1:
+            shape.append(y)
+        else:
+            return None
+    return tuple(shape)

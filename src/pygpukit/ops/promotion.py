@@ -20,7 +20,7 @@ import numpy as np
 
 from pygpukit.dtypes import DataType, dtype, to_numpy_dtype
 from pygpukit.errors import DTypeError
-from pygpukit.ops.table import Row
+from pygpukit.ops.elementwise.table import Row
 
 Weak: TypeAlias = Literal["bool", "int", "float", "complex"]
 Input: TypeAlias = DataType | Weak

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pygpukit.ops.problem import Problem, Result
 
 Determinism = Literal["not_guaranteed", "run_to_run", "batch_invariant"]
-Kind = Literal["array", "optional", "number", "choice"]
+Kind = Literal["array", "optional", "operand", "number", "choice"]
 
 REQUIRED: Any = object()
 """Default of a parameter that has none."""
@@ -41,8 +41,8 @@ class Parameter:
     name
         As callers write it.
     kind
-        ``"array"``; ``"optional"``, an array or None; ``"number"``, a Python number that kernels get at each call;
-        ``"choice"``, any value of Python's plain types, where another value means another plan.
+        ``"array"``; ``"optional"``, an array or None; ``"operand"``, an array or a number; ``"number"``, a number that
+        kernels get at each call; ``"choice"``, any value of Python's plain types: another value is another plan.
     default
         `REQUIRED` for none.
     keyword_only
@@ -178,8 +178,8 @@ OPERATORS: dict[str, Operator] = {}
 _functions: dict[str, Callable[..., Any]] = {}
 
 
-def register(operator: Operator) -> Callable[..., Any]:
-    """Add an operator and return its function.
+def register(operator: Operator, function: Callable[..., Any] | None = None) -> Callable[..., Any]:
+    """Add an operator and return its function; one that launches by itself brings it.
 
     Raises
     ------
@@ -188,18 +188,19 @@ def register(operator: Operator) -> Callable[..., Any]:
     """
     if operator.name in OPERATORS:
         raise ValueError(f"an operator named '{operator.name}' is registered already; choose another name")
-    params = [(p.name, p.kind, p.keyword_only, () if p.default is REQUIRED else (p.default,))
-              for p in operator.parameters]  # fmt: skip
-    function = _native.planned_operator(operator.name, params, operator.signature(), _docstring(operator))
+    if function is None:
+        params = [(p.name, p.kind, p.keyword_only, () if p.default is REQUIRED else (p.default,))
+                  for p in operator.parameters]  # fmt: skip
+        function = _native.planned_operator(operator.name, params, operator.signature(), docstring(operator))
     OPERATORS[operator.name] = operator
     if operator.public:
         _functions[operator.name] = function
     return function
 
 
-def export(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Export a plain function of a family beside its operators: a view, or another name for a call."""
-    _functions[function.__name__] = function
+def export(function: Callable[..., Any], name: str | None = None) -> Callable[..., Any]:
+    """Export a plain function of a family beside its operators, or an operator under another name."""
+    _functions[name or function.__name__] = function
     return function
 
 
@@ -223,12 +224,19 @@ def functions() -> dict[str, Callable[..., Any]]:
     return dict(_functions)
 
 
-def _docstring(operator: Operator) -> str:
+def docstring(operator: Operator) -> str:
+    """Return the docstring of an operator's function."""
     summary, _, rest = operator.doc.strip().partition("\n")
     lines = [summary, *rest.rstrip().splitlines(), "", "Parameters", "----------"]
-    kinds = {"array": "GPUArray", "optional": "GPUArray, optional", "number": "number", "choice": ""}
+    kinds = {
+        "operand": "GPUArray or number",
+        "array": "GPUArray",
+        "optional": "GPUArray, optional",
+        "number": "number",
+        "choice": "",
+    }
     for p in operator.parameters:
-        what = kinds[p.kind] or (type(p.default).__name__ if p.default not in (REQUIRED, None) else "optional")
+        what = kinds.get(p.kind) or (type(p.default).__name__ if p.default not in (REQUIRED, None) else "optional")
         lines.append(f"{p.name} : {what}")
         if p.doc:
             lines.append(f"    {p.doc}")

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from importlib import resources
+from pathlib import Path
 
 from pygpukit.jit.headers import builtin_headers
 from pygpukit.ops.launch import Unit
+
+_KERNELS = Path(__file__).resolve().parent.parent / "kernels"
 
 
 @cache
 def read(name: str) -> str:
     """Return the text of a kernel file, ``"gemm/simt.cu"`` for example."""
-    return (resources.files("pygpukit.kernels") / name).read_text("ascii")
+    return (_KERNELS / name).read_text("ascii")
 
 
 def headers() -> dict[str, str]:

@@ -11,13 +11,13 @@ import numpy as np
 from pygpukit import _pygpukit_rust as _native
 from pygpukit.dtypes import DataType, dtype, to_numpy_dtype
 from pygpukit.errors import DTypeError, ShapeError
+from pygpukit.ops.elementwise.table import Row
 from pygpukit.ops.launch import Argument, KernelLaunch, Launch, Unit, blocks_for, i64, nd, read, write
-from pygpukit.ops.problem import Problem, Result, Tensor
+from pygpukit.ops.problem import Problem, Result, Tensor, broadcast
 from pygpukit.ops.promotion import can_cast, resolve
 from pygpukit.ops.registry import Case, Operator, Parameter, Variant, export, register
 from pygpukit.ops.size import ceil_div, hint, product
 from pygpukit.ops.source import instance
-from pygpukit.ops.table import Row
 
 TILE = 64
 """Rows and columns of the output per block."""
@@ -71,20 +71,6 @@ def wide_type(a: DataType, b: DataType) -> DataType:
     """Return the type to which operands can be cast first: their product in it is the direct one before rounding."""
     common = resolve(_ROW, (a, b))[0]
     return accumulator(common) if common.kind == "f" else common
-
-
-def broadcast(a: Sequence[Any], b: Sequence[Any]) -> tuple[Any, ...] | None:
-    """Return the shape two shapes broadcast to, or None."""
-    length = max(len(a), len(b))
-    shape: list[Any] = []
-    for x, y in zip((1,) * (length - len(a)) + tuple(a), (1,) * (length - len(b)) + tuple(b), strict=True):
-        if x == y or y == 1:
-            shape.append(x)
-        elif x == 1:
-            shape.append(y)
-        else:
-            return None
-    return tuple(shape)
 
 
 def _shown(x: Tensor) -> tuple[int, ...]:

@@ -14,7 +14,6 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 Reference = Callable[..., Any]
-Determinism = Literal["not_guaranteed", "run_to_run", "batch_invariant"]
 Weight = Literal["light", "function", "heavy"]
 Rule = Literal["promote", "where", "cast"]
 
@@ -48,9 +47,6 @@ class Row(NamedTuple):
         the same with a long expression, of which a thread evaluates fewer to keep kernels small.
     exprs
         Expressions that replace ``expr`` for a kind of the common type.
-    determinism
-        What the bits of a result may depend on, for the operator's documentation; an elementwise result depends on its
-        own inputs only.
     """
 
     name: str
@@ -63,7 +59,6 @@ class Row(NamedTuple):
     doc: str
     weight: Weight = "light"
     exprs: Mapping[str, str] = _NO_KINDS
-    determinism: Determinism = "batch_invariant"
 
     def expression(self, kind: str) -> str:
         """Return the C++ expression for a common type of ``kind``."""

@@ -10,9 +10,9 @@ import numpy.typing as npt
 
 from pygpukit.dtypes import DataType, dtype, to_numpy_dtype
 from pygpukit.errors import DTypeError
-from pygpukit.ops.plan import plan
+from pygpukit.ops.elementwise.plan import plan
+from pygpukit.ops.elementwise.table import TABLE, Row
 from pygpukit.ops.promotion import Input, resolve
-from pygpukit.ops.table import TABLE, Row
 
 _PYTHON_KINDS = ((bool, "bool"), (int, "int"), (float, "float"), (complex, "complex"))
 _PANEL = 64

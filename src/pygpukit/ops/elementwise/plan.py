@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from pygpukit.dtypes import DataType, dtype
 from pygpukit.errors import DTypeError
+from pygpukit.ops.elementwise.table import TABLE, Row
 from pygpukit.ops.promotion import Input, can_cast, describe, resolve
-from pygpukit.ops.table import TABLE, Row
 
 THREADS = 256
 """Threads per block of every elementwise kernel."""

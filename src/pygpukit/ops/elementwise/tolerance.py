@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from pygpukit.dtypes import DataType
 from pygpukit.errors import DTypeError
-from pygpukit.ops.table import TABLE
+from pygpukit.ops.elementwise.table import TABLE
 
 
 @dataclass(frozen=True, slots=True)

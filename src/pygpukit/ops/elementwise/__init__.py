@@ -1,0 +1,1 @@
+"""Elementwise operators: the table, its plans, NumPy references and tolerances."""
