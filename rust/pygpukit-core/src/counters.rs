@@ -87,3 +87,34 @@ fn zero_now(ctx: &ExecCtx, storage: &Arc<Storage>, fill: Work) -> Result<(Arc<St
     ctx.state.recycle(stream.clone());
     Ok((stream, done?))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpu::{CpuConfig, CpuDevice};
+    use crate::memory::ArenaMode;
+    use crate::runtime::DeviceState;
+
+    #[test]
+    fn a_stream_keeps_its_counters_on_another_lane_and_when_it_is_handed_out_again() {
+        let config = CpuConfig { total_memory: Some(1 << 28), sm_count: Some(4), ..CpuConfig::default() };
+        let state = DeviceState::new(CpuDevice::new(config), ArenaMode::Vmm, false).unwrap();
+        let stream = state.stream(0).unwrap();
+        let ctx = ExecCtx::default_for(state).on_stream(&stream);
+        let first = ctx.counters(1000, &mut || Ok(())).unwrap().ptr();
+        // SAFETY: the CPU device's memory is host memory, and the fill has run.
+        let words = unsafe { std::slice::from_raw_parts(first as *const u32, 256) };
+        assert!(words.iter().all(|word| *word == 0));
+        let submitted = stream.seq();
+        assert!(stream.try_bind(&state.lanes.get(false, &[0]).unwrap()).unwrap());
+        assert_eq!(ctx.counters(1024, &mut || Ok(())).unwrap().ptr(), first);
+        assert!(stream.try_bind(&state.lane).unwrap());
+        drop(ctx);
+        state.recycle(stream.clone());
+        drop(stream);
+        let again = ExecCtx::default_for(state).on_stream(&state.stream(0).unwrap());
+        assert_eq!(again.counters(513, &mut || Ok(())).unwrap().ptr(), first);
+        assert_eq!(again.stream.seq(), submitted, "nothing is filled again");
+        assert_ne!(again.counters(2000, &mut || Ok(())).unwrap().ptr(), first);
+    }
+}

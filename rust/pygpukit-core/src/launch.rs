@@ -246,6 +246,8 @@ pub fn launch(ctx: &ExecCtx, launch: &Launch<'_>, uses: &[UseRef<'_>]) -> Result
     if let Some(kind) = kind
         && launch.kernel.meta().sliceable
         && !is_inside()
+        // A launch that is given up between two ranges would leave them nonzero.
+        && !uses.iter().any(|used| used.storage.is_counters())
         && let Some(slices) = slices::plan(ctx, launch, kind)?
     {
         return slices.launch(ctx, launch, uses);

@@ -411,7 +411,7 @@ impl Run {
         }
     }
 
-    /// The kernels that come next need their counters zero, also behind one that has failed.
+    /// The kernels that come next need their counters zero, also behind one that has failed, which cannot do that itself.
     fn check_counters(&self, state: &mut State) {
         for counters in &self.counters {
             // SAFETY: the launch's memory is host memory, and there as long as the launch runs.
@@ -422,11 +422,13 @@ impl Run {
                  with that; the last block to use a counter must set it to zero",
                 counters.name, words[at]
             );
-            words.fill(0);
             if self.grid.options.check && state.fault.is_none() {
                 let kind = FaultKind::Check { text };
                 let fault = Fault { kind, pc: self.grid.entry().start, thread: 0, block: [0; 3], notes: Vec::new() };
                 state.fault = Some(Box::new(fault));
+            }
+            if state.fault.is_some() {
+                words.fill(0);
             }
         }
     }
