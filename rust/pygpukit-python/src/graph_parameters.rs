@@ -161,7 +161,7 @@ impl NamedArray {
             return fail("the array is not contiguous; pass x.contiguous()".to_string());
         }
         let align = 1u64 << self.memory.first.trailing_zeros().min(MAX_ALIGN.trailing_zeros());
-        if array.ptr() % align != 0 {
+        if !array.ptr().is_multiple_of(align) {
             return fail(format!(
                 "the array starts at an address that is not a multiple of {align}, as that of the captured one is; pass \
                  x.copy()"
