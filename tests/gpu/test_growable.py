@@ -172,3 +172,50 @@ def test_memory_is_freed_in_stream_order(device: gp.Device) -> None:
         del x, buffer
     stream.synchronize()
     assert total.tolist() == [10] * ROW
+
+
+@pytest.mark.nvrtc
+def test_a_captured_kernel_reads_rows_that_are_added_after_the_capture() -> None:
+    """A cache whose address stays: its length is a parameter of the graph, and rows come while it is replayed."""
+    kernel = gp.jit(
+        """extern "C" __global__ void last(float* out, const float* cache, const int* rows, int width) {
+            out[threadIdx.x] = cache[(long long)(*rows - 1) * width + threadIdx.x];
+        }"""
+    )
+    pool = gp.memory.MemoryPool(quota=40 * MIB, enable_eviction=True, name="cache")
+    with pool:
+        buffer = make(1)
+        cache = buffer.array()
+        cache.fill(1)
+        graph, out = gp.CudaGraph(), gp.zeros(64)
+        rows = graph.parameter("rows", gp.int32, 1)
+        with graph.capture():
+            kernel(out, cache, rows, ROW, grid=1, block=64)
+        for n in (2, 700, 701, 4000):
+            buffer.grow(n)
+            buffer.array()[n - 1].fill(n)
+            if n != 701:
+                assert cache.evict()
+            graph.replay(rows=n)
+            assert out.tolist() == [n] * 64
+        graph.replay(rows=1)
+        assert out.tolist() == [1] * 64
+
+
+def test_read_only_rows_are_a_parameter_of_a_graph() -> None:
+    pool = gp.memory.MemoryPool(quota=16 * MIB, enable_eviction=True, name="rows")
+    with pool:
+        buffer = make(512)
+        buffer.array().fill(3)
+        rows = buffer.array()
+        rows.setflags(write=False)
+        graph = gp.CudaGraph()
+        x = gp.zeros((512, ROW))
+        graph.parameter("x", x)
+        with graph.capture():
+            y = x * 2.0
+        for _ in range(2):
+            graph.replay(x=rows)
+            assert (y.to_numpy() == 6).all()
+            assert rows.evict()
+            buffer.grow(buffer.rows + 600)

@@ -9,7 +9,7 @@ import pytest
 
 from pygpukit import _pygpukit_rust as native
 
-CLASSES = ["GPUArray", "Stream", "Event", "CudaGraph", "Kernel", "MemoryPool", "Device", "DataType"]
+CLASSES = ["GPUArray", "Stream", "Event", "CudaGraph", "GraphPool", "Kernel", "MemoryPool", "Device", "DataType"]
 CLASSES += ["PinnedMemory", "TransferHandle", "QosTaskMeta", "QosEvaluation", "QosPolicyEvaluator"]
 CLASSES += ["MessageBase", "RingQueue", "RingLink", "ContextBase", "FixedArray"]
 CLASSES += ["PartitionLimits", "PartitionConfig", "PartitionManager"]

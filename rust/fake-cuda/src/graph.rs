@@ -4,7 +4,7 @@ use std::ffi::c_void;
 
 use crate::api::{exports, get, put};
 use crate::device::check_device;
-use crate::kernel::prepare;
+use crate::kernel::{Launch, prepare};
 use crate::state::*;
 use crate::stream::{Op, Place, enqueue};
 
@@ -79,6 +79,9 @@ pub struct MemsetNodeParams {
     height: usize,
 }
 
+/// The attribute of a launch that may start before its predecessor has ended.
+const EARLY: (u32, [u32; 3]) = (6, [1, 0, 0]);
+
 /// A context that is alive: a device's own, or a green one.
 fn check_context(state: &State, context: usize) -> Result<(), i32> {
     let device = device_of(context).is_some_and(|device| check_device(state, device).is_ok());
@@ -104,6 +107,14 @@ fn add(state: &mut State, node: *mut usize, graph: usize, after: *const usize, c
     let position = nodes.len() - 1;
     state.nodes.insert(handle, (graph, position));
     put(node, handle)
+}
+
+/// Change a node of an executable by its handle in the graph that was instantiated, which must still be there.
+fn change(state: &mut State, exec: usize, node: usize, change: impl FnOnce(&mut Op) -> bool) -> Outcome {
+    let (_, position) = *state.nodes.get(&node).ok_or(INVALID_HANDLE)?;
+    let nodes = state.execs.get_mut(&exec).ok_or(INVALID_HANDLE)?;
+    let known = nodes.get_mut(position).ok_or(INVALID_VALUE)?;
+    if change(&mut known.op) { Ok(()) } else { Err(INVALID_VALUE) }
 }
 
 exports! {
@@ -134,6 +145,28 @@ exports! {
         match state.graphs.get_mut(&graph).and_then(|nodes| nodes.get_mut(position)).map(|node| &mut node.op) {
             Some(Op::Launch(launch)) => launch.attributes.push((attribute, [value[0], value[1], value[2]])),
             _ => return Err(INVALID_VALUE),
+        }
+        Ok(())
+    }
+
+    needs Health fn cuGraphAddDependencies_v2(
+        state; graph: usize, from: *const usize, to: *const usize, data: *const [u8; 8], count: usize,
+    ) {
+        for i in 0..count {
+            // SAFETY: the arrays have the length the caller gives.
+            let (from, to, data) = unsafe { (get(from.add(i))?, get(to.add(i))?, get(data.add(i))?) };
+            let position = |node: usize| state.nodes.get(&node).filter(|(owner, _)| *owner == graph).map(|(_, at)| *at);
+            let (Some(_), Some(at)) = (position(from), position(to)) else { return Err(INVALID_VALUE) };
+            match state.graphs.get_mut(&graph).and_then(|nodes| nodes.get_mut(at)).map(|node| &mut node.op) {
+                // The log shows a kernel that may start early as it does one launched so.
+                Some(Op::Launch(launch)) if data[2] == 1 => {
+                    if !launch.attributes.contains(&EARLY) {
+                        launch.attributes.push(EARLY);
+                    }
+                }
+                Some(_) if data[2] == 0 => {}
+                _ => return Err(INVALID_VALUE),
+            }
         }
         Ok(())
     }
@@ -172,6 +205,64 @@ exports! {
         let handle = state.handle();
         state.execs.insert(handle, nodes);
         put(exec, handle)
+    }
+
+    needs Context fn cuGraphExecKernelNodeSetParams_v2(
+        state; exec: usize, node: usize, params: *const KernelNodeParams,
+    ) {
+        let p = get(params)?;
+        check_context(state, p.context)?;
+        let made = prepare(state, p.context, p.kernel, p.grid, p.block, p.shared, p.params, p.extra)?;
+        change(state, exec, node, |op| match op {
+            // Attributes stay, and so does the kernel.
+            Op::Launch(known) if known.entry == made.entry => {
+                *known = Launch { attributes: known.attributes.clone(), ..made };
+                true
+            }
+            _ => false,
+        })
+    }
+
+    needs Context fn cuGraphExecMemcpyNodeSetParams(
+        state; exec: usize, node: usize, params: *const Copy3d, context: usize,
+    ) {
+        let p = get(params)?;
+        check_context(state, context)?;
+        if p.height != 1 || p.depth != 1 || p.width_bytes == 0 {
+            return Err(INVALID_VALUE);
+        }
+        let made = Op::Copy { dst: p.dst.place()?, src: p.src.place()?, bytes: p.width_bytes };
+        if !made.valid(state) {
+            return Err(INVALID_VALUE);
+        }
+        change(state, exec, node, |op| {
+            let same = matches!(op, Op::Copy { .. });
+            if same {
+                *op = made;
+            }
+            same
+        })
+    }
+
+    needs Context fn cuGraphExecMemsetNodeSetParams(
+        state; exec: usize, node: usize, params: *const MemsetNodeParams, context: usize,
+    ) {
+        let p = get(params)?;
+        check_context(state, context)?;
+        if p.height != 1 || !matches!(p.element_size, 1 | 2 | 4) || p.width == 0 {
+            return Err(INVALID_VALUE);
+        }
+        let made = Op::Fill { dst: p.dst, value: p.value, width: p.element_size as usize, count: p.width };
+        if !made.valid(state) {
+            return Err(INVALID_VALUE);
+        }
+        change(state, exec, node, |op| {
+            let same = matches!(op, Op::Fill { .. });
+            if same {
+                *op = made;
+            }
+            same
+        })
     }
 
     needs Context fn cuGraphUpload(state; exec: usize, stream: usize) {

@@ -28,7 +28,8 @@ pub struct LaunchAttributes {
     /// Blocks per cluster; all zero means no cluster.
     pub cluster: [u32; 3],
     pub cooperative: bool,
-    /// The kernel may start before its predecessor ends (it waits on the device itself).
+    /// The kernel may start before its predecessor ends: it waits on the device itself, in every thread, before it uses
+    /// memory that is not `Access::Constant`.
     pub programmatic: bool,
     pub priority: Option<i32>,
     /// The kernel stays until it is told to leave: it is alone on its stream, and nobody waits for it.
@@ -47,6 +48,8 @@ pub struct ArrayArg {
     pub shape: SmallVec<[i64; 4]>,
     /// The memory it is a part of.
     pub memory: Extent,
+    /// The kernel must leave it zero (`ExecCtx::counters`).
+    pub ends_zero: bool,
 }
 
 #[derive(Clone)]

@@ -131,6 +131,10 @@ impl Division {
 pub struct GraphNode<'a> {
     pub command: &'a Command,
     pub after: &'a [usize],
+    /// A kernel that may be launched before these nodes, which are kernels, have ended.
+    pub early: bool,
+    /// `graph_update` may come for it.
+    pub changes: bool,
 }
 
 pub trait Device: Send + Sync + fmt::Debug {
@@ -256,6 +260,11 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// Make an executable graph of the recorded commands, or None where the list itself is replayed. It runs in `lane`,
     /// whatever stream it is put on; without one on the whole device.
     fn graph_build(&self, nodes: &[GraphNode<'_>], lane: Option<RawLane>) -> Result<Option<RawGraph>>;
+    /// Give nodes that may change, by their number, other work of the same kind, for later launches. False where that cannot
+    /// be: the graph is to be built anew.
+    fn graph_update(&self, _graph: RawGraph, _works: &[(usize, &Work)]) -> Result<bool> {
+        Ok(false)
+    }
     fn graph_destroy(&self, graph: RawGraph);
 
     // -- host memory -------------------------------------------------------------------------------------

@@ -59,6 +59,11 @@ impl ExecCtx {
         ExecCtx { stream: stream.clone(), ..self.clone() }
     }
 
+    /// The same context, recording what is submitted.
+    pub fn recording(&self, recorder: &Arc<Recorder>) -> ExecCtx {
+        ExecCtx { recorder: Some(recorder.clone()), ..self.clone() }
+    }
+
     /// Does this context record, as the one that started the capture or as one entered inside it?
     pub fn records(&self, recorder: &Arc<Recorder>) -> bool {
         self.recorder.as_ref().is_some_and(|own| Arc::ptr_eq(own, recorder))
@@ -77,8 +82,29 @@ impl ExecCtx {
     #[inline]
     pub fn allocate(&self, bytes: usize, check: &mut dyn FnMut() -> Result<()>) -> Result<Arc<Storage>> {
         self.state.check()?;
-        let pool = self.recorder.as_ref().map_or(&self.pool, |recorder| recorder.pool());
-        pool.allocate_with_check(bytes, &self.stream, check)
+        match &self.recorder {
+            Some(recorder) => recorder.allocate(bytes, &self.stream, check),
+            None => self.pool.allocate_with_check(bytes, &self.stream, check),
+        }
+    }
+
+    /// Workspace of one launch: memory without a value, for the stream's next submissions. Drop it when they are submitted;
+    /// what is allocated then may have the same memory.
+    #[inline]
+    pub fn scratch(&self, bytes: usize, check: &mut dyn FnMut() -> Result<()>) -> Result<Arc<Storage>> {
+        self.allocate(bytes, check)
+    }
+
+    /// Counters of one launch: at least `bytes` bytes that are zero when its kernel starts, and that the kernel must leave
+    /// zero. There is one buffer per stream and size (a power of two), or per stream and size of a graph that is recorded,
+    /// so a kernel may use one at a time. It belongs to the launch's uses, as `Access::ReadWrite`.
+    #[inline]
+    pub fn counters(&self, bytes: usize, check: &mut dyn FnMut() -> Result<()>) -> Result<Arc<Storage>> {
+        self.state.check()?;
+        match &self.recorder {
+            Some(recorder) => recorder.memory().counters(self, bytes, check),
+            None => self.stream.counters.get(self, &self.state.root_pool, bytes, check),
+        }
     }
 }
 

@@ -6,6 +6,7 @@ use smallvec::SmallVec;
 
 use crate::command::{Access, ArrayArg, Command, CopyKind, HostFn, HostResult, Launch, LaunchAttributes, UseRef, Work};
 use crate::device::{RawStream, SharedDevice};
+use crate::early;
 use crate::error::{Error, Result};
 use crate::exec::ExecCtx;
 use crate::kernel::Kernel;
@@ -25,8 +26,13 @@ pub fn submit(ctx: &ExecCtx, mut command: Command) -> Result<()> {
     if let Work::Kernel(launch) = &command.work {
         launch.kernel.allow_shared(launch.shared)?;
     }
-    if registry::is_tracking() && !ctx.state.is_cuda() {
-        define(ctx, &mut command);
+    if !ctx.state.is_cuda() {
+        if registry::is_tracking() {
+            define(ctx, &mut command);
+        }
+        if let Work::Kernel(launch) = &mut command.work {
+            name_counters(&mut launch.arrays, command.uses.iter().map(|used| &used.storage));
+        }
     }
     for used in &command.uses {
         reach(ctx, &used.storage)?;
@@ -36,6 +42,13 @@ pub fn submit(ctx: &ExecCtx, mut command: Command) -> Result<()> {
     let (held, entered) = enter_with(ctx, kind, || residency::hold(ctx, uses()))?;
     for used in &command.uses {
         await_birth(ctx, &used.storage)?;
+    }
+    if let Work::Kernel(launch) = &mut command.work
+        && launch.attributes.programmatic
+    {
+        let uses = command.uses.iter().map(|used| (&*used.storage, used.access));
+        launch.attributes.programmatic =
+            early::asks(&launch.kernel, &launch.attributes) && ctx.stream.admits_early(uses);
     }
     ctx.state.device.enqueue(entered.raw(), &command.work)?;
     let seq = ctx.stream.note(&command, ctx.task.as_ref());
@@ -53,7 +66,7 @@ pub fn submit(ctx: &ExecCtx, mut command: Command) -> Result<()> {
 
 /// Refuse arrays of a sandboxed task to everybody else.
 #[inline]
-fn reach(ctx: &ExecCtx, storage: &Storage) -> Result<()> {
+pub(crate) fn reach(ctx: &ExecCtx, storage: &Storage) -> Result<()> {
     if storage.pool().lets_in(&ctx.pool) { Ok(()) } else { Err(out_of_reach(storage)) }
 }
 
@@ -187,6 +200,7 @@ fn arguments<'a>(storages: impl Iterator<Item = &'a Arc<Storage>>) -> Vec<ArrayA
         item: 1,
         shape: SmallVec::new(),
         memory: storage.extent(),
+        ends_zero: false,
     };
     storages.enumerate().map(whole).collect()
 }
@@ -236,6 +250,8 @@ pub fn launch(ctx: &ExecCtx, launch: &Launch<'_>, uses: &[UseRef<'_>]) -> Result
     if let Some(kind) = kind
         && launch.kernel.meta().sliceable
         && !is_inside()
+        // A launch that is given up between two ranges would leave them nonzero.
+        && !uses.iter().any(|used| used.storage.is_counters())
         && let Some(slices) = slices::plan(ctx, launch, kind)?
     {
         return slices.launch(ctx, launch, uses);
@@ -251,7 +267,19 @@ pub(crate) fn put_kernel(ctx: &ExecCtx, launch: &Launch<'_>, uses: &[UseRef<'_>]
     for used in uses {
         await_birth(ctx, used.storage)?;
     }
-    if registry::is_tracking() && !ctx.state.is_cuda() {
+    // After the waits for memory, behind which nothing is started early.
+    let in_order;
+    let mut launch = launch;
+    if launch.attributes.programmatic
+        && !(early::asks(launch.kernel, &launch.attributes)
+            && ctx.stream.admits_early(uses.iter().map(|used| (&**used.storage, used.access))))
+    {
+        let attributes = LaunchAttributes { programmatic: false, ..launch.attributes };
+        in_order = Launch { attributes, ..*launch };
+        launch = &in_order;
+    }
+    let is_followed = || registry::is_tracking() || uses.iter().any(|used| used.storage.is_counters());
+    if !ctx.state.is_cuda() && is_followed() {
         launch_tracked(ctx, entered.raw(), launch, uses)?;
     } else {
         ctx.state.device.launch(entered.raw(), launch)?;
@@ -316,14 +344,37 @@ pub fn run_inline(
 /// Launch where the checker follows arrays.
 #[cold]
 fn launch_tracked(ctx: &ExecCtx, stream: RawStream, launch: &Launch<'_>, uses: &[UseRef<'_>]) -> Result<()> {
+    let mut arrays = launch.arrays.to_vec();
     if !ctx.state.device.checks(launch.kernel.meta().check) {
-        let any_written = launch.kernel.meta().access_from_types;
-        define_written(uses.iter().map(|used| (used.storage, used.access)), any_written);
-    } else if launch.arrays.is_empty() {
-        let arrays = arguments(uses.iter().map(|used| used.storage));
-        return ctx.state.device.launch(stream, &Launch { arrays: &arrays, ..*launch });
+        if registry::is_tracking() {
+            let any_written = launch.kernel.meta().access_from_types;
+            define_written(uses.iter().map(|used| (used.storage, used.access)), any_written);
+        }
+    } else if arrays.is_empty() {
+        arrays = arguments(uses.iter().map(|used| used.storage));
     }
-    ctx.state.device.launch(stream, launch)
+    name_counters(&mut arrays, uses.iter().map(|used| used.storage));
+    ctx.state.device.launch(stream, &Launch { arrays: &arrays, ..*launch })
+}
+
+/// Say which arrays the kernel must leave zero.
+fn name_counters<'a>(arrays: &mut Vec<ArrayArg>, storages: impl Iterator<Item = &'a Arc<Storage>>) {
+    for storage in storages.filter(|storage| storage.is_counters()) {
+        let whole = ArrayArg {
+            name: "counters".into(),
+            address: storage.ptr(),
+            size: storage.bytes() as u64 / 4,
+            item: 4,
+            shape: SmallVec::new(),
+            memory: storage.extent(),
+            ends_zero: true,
+        };
+        match arrays.iter_mut().find(|array| array.address == whole.address) {
+            // All of it, also where the argument is a part.
+            Some(array) => *array = ArrayArg { name: array.name.clone(), ..whole },
+            None => arrays.push(whole),
+        }
+    }
 }
 
 /// Launch a resident kernel on a stream of its own: no task waits for it or pays for it, and its memory is kept where it
@@ -426,6 +477,30 @@ pub fn check_cooperative(ctx: &ExecCtx, kernel: &Kernel, grid: [u32; 3], block: 
         kernel.name(),
         ctx.stream.lane().sm_count(),
     )))
+}
+
+/// Most blocks of a cluster on every device that has clusters.
+const MAX_CLUSTER: u64 = 8;
+
+/// Refuse clusters that the device does not have, or that the grid is not made of.
+pub fn check_cluster(ctx: &ExecCtx, kernel: &Kernel, grid: [u32; 3], cluster: [u32; 3]) -> Result<()> {
+    let props = ctx.state.device.props();
+    let fail = |text: String| Err(Error::Launch(format!("kernel '{}': {text}", kernel.name())));
+    if props.capability < (9, 0) {
+        let (major, minor) = props.capability;
+        return fail(format!(
+            "clusters need compute capability 9.0; {} has {major}.{minor}, where the kernel must do without",
+            props.name
+        ));
+    }
+    let blocks: u64 = cluster.iter().map(|&n| u64::from(n)).product();
+    if blocks > MAX_CLUSTER {
+        return fail(format!("a cluster of {cluster:?} has {blocks} blocks; the most is {MAX_CLUSTER}"));
+    }
+    if (0..3).any(|i| !grid[i].is_multiple_of(cluster[i])) {
+        return fail(format!("grid {grid:?} is not made of whole clusters of {cluster:?} blocks"));
+    }
+    Ok(())
 }
 
 /// Check a launch's shape against the device before the driver refuses it with a number.

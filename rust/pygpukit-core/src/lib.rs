@@ -1,10 +1,12 @@
 //! The PyGPUkit runtime core: driver access, memory, streams, graphs and launch. It knows nothing of Python.
 
 pub mod command;
+mod counters;
 pub mod cpu;
 pub mod cuda;
 pub mod device;
 pub mod dtype;
+mod early;
 pub mod elementwise;
 pub mod emulator;
 pub mod error;

@@ -12,11 +12,14 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use crate::command::{ArgTag, Command, Launch, UseRef, Work};
+use crate::command::{Access, ArgTag, Command, Launch, UseRef, Work};
+use crate::counters::Counters;
 use crate::device::{DeviceKind, RawEvent, RawStream, SharedDevice, Waited};
+use crate::early::InFlight;
 use crate::error::{Error, Result};
 use crate::kernel::Label;
 use crate::lane::Lane;
+use crate::memory::Storage;
 use crate::sched::Lease;
 
 /// Launches kept per stream for fault reports.
@@ -84,6 +87,8 @@ struct State {
     oldest: usize,
     /// Handles on the lanes the stream has been bound to.
     handles: Vec<(u32, RawStream)>,
+    /// What a kernel started early would run beside.
+    in_flight: InFlight,
 }
 
 /// Of `Stream::users`: the handle is being exchanged.
@@ -139,6 +144,8 @@ pub struct Stream {
     /// Bytes of movable memory used since the last marker.
     unmarked: AtomicUsize,
     state: Mutex<State>,
+    /// See `ExecCtx::counters`. They stay when the stream changes its lane.
+    pub(crate) counters: Counters,
 }
 
 impl std::fmt::Debug for Stream {
@@ -165,6 +172,7 @@ impl Stream {
             completed: AtomicU64::new(0),
             unmarked: AtomicUsize::new(0),
             state: Mutex::new(state),
+            counters: Counters::default(),
         }))
     }
 
@@ -258,6 +266,7 @@ impl Stream {
         };
         let event = self.record_marker(&mut state)?;
         self.device.stream_wait(to, event)?;
+        state.in_flight.clear();
         self.raw.store(to.0, Ordering::Release);
         *here = lane.clone();
         Ok(true)
@@ -304,14 +313,26 @@ impl Stream {
             Work::Host(_) => Remembered::Other("host function", 0),
             Work::Graph(_) => Remembered::Other("graph replay", 0),
         };
-        self.remember(what, command.uses.iter().map(|u| u.tag), task)
+        self.remember(what, command.uses.iter().map(|u| u.tag), task, |in_flight| match &command.work {
+            Work::Kernel(k) => {
+                in_flight.add(k.attributes.programmatic, command.uses.iter().map(|u| (&*u.storage, u.access)));
+            }
+            _ => in_flight.clear(),
+        })
     }
 
-    /// `note` for a borrowed launch.
+    /// May a kernel that uses this memory be started before the last submission has ended?
+    pub(crate) fn admits_early<'a>(&self, uses: impl Iterator<Item = (&'a Storage, Access)>) -> bool {
+        self.state.lock().in_flight.admits(uses)
+    }
+
+    /// `note` for a borrowed launch, whose attributes say how it was started.
     #[inline]
     pub(crate) fn note_launch(&self, launch: &Launch<'_>, uses: &[UseRef<'_>], task: Option<&Arc<str>>) -> u64 {
         let what = Remembered::Kernel(launch.kernel.label(), launch.grid, launch.block, launch.shared);
-        self.remember(what, uses.iter().map(|u| u.tag), task)
+        self.remember(what, uses.iter().map(|u| u.tag), task, |in_flight| {
+            in_flight.add(launch.attributes.programmatic, uses.iter().map(|u| (&**u.storage, u.access)));
+        })
     }
 
     /// `note` for a host function that was not made a command.
@@ -321,13 +342,20 @@ impl Stream {
     }
 
     #[inline]
-    fn remember(&self, what: Remembered, used: impl Iterator<Item = ArgTag>, task: Option<&Arc<str>>) -> u64 {
+    fn remember(
+        &self,
+        what: Remembered,
+        used: impl Iterator<Item = ArgTag>,
+        task: Option<&Arc<str>>,
+        follow: impl FnOnce(&mut InFlight),
+    ) -> u64 {
         let (mut tags, mut tag_count) = ([ArgTag::default(); TAGS], 0);
         for (slot, tag) in tags.iter_mut().zip(used) {
             *slot = tag;
             tag_count += 1;
         }
         let mut state = self.state.lock();
+        follow(&mut state.in_flight);
         // Only written under the lock.
         let seq = self.submitted.load(Ordering::Relaxed) + 1;
         self.submitted.store(seq, Ordering::Release);
@@ -424,7 +452,8 @@ impl Stream {
 
     /// Count a wait that has reached the driver: whoever waits for this stream from now on waits for that too.
     pub(crate) fn note_wait(&self) {
-        let _written_under_the_lock = self.state.lock();
+        let mut state = self.state.lock();
+        state.in_flight.clear();
         self.submitted.fetch_add(1, Ordering::AcqRel);
     }
 

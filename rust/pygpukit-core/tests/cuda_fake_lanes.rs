@@ -182,8 +182,11 @@ fn every_node_of_a_graph_carries_the_lanes_context() {
         command(Work::Fill(Fill { dst: address, value: 0, width: 1, count: 0 })),
     ];
     let after: [&[usize]; 4] = [&[], &[0], &[1], &[2]];
-    let nodes: Vec<GraphNode> =
-        commands.iter().zip(after).map(|(command, after)| GraphNode { command, after }).collect();
+    let nodes: Vec<GraphNode> = commands
+        .iter()
+        .zip(after)
+        .map(|(command, after)| GraphNode { command, after, early: false, changes: false })
+        .collect();
     let plain = device.graph_build(&nodes, None).unwrap().unwrap();
     let bound = device.graph_build(&nodes, Some(lane)).unwrap().unwrap();
     let (primary, green) = (device.context(), context_of(lane));

@@ -306,8 +306,11 @@ fn a_graph_replays_what_was_recorded() {
         command(copy(CopyKind::DeviceToHost, output.as_mut_ptr() as u64, address + 16, 8)),
     ];
     let after: [&[usize]; 6] = [&[], &[], &[0, 1, 0], &[2], &[3], &[4]];
-    let nodes: Vec<GraphNode> =
-        commands.iter().zip(after).map(|(command, after)| GraphNode { command, after }).collect();
+    let nodes: Vec<GraphNode> = commands
+        .iter()
+        .zip(after)
+        .map(|(command, after)| GraphNode { command, after, early: false, changes: false })
+        .collect();
     let graph = device.graph_build(&nodes, None).unwrap().unwrap();
     assert!(fake_cuda::launches().is_empty(), "building runs nothing");
     for round in 1..=3u8 {
@@ -334,7 +337,10 @@ fn what_cannot_be_in_a_graph_is_refused_with_its_number() {
     let host = command(Work::Host(Arc::new(|| Ok(()))));
     let nested = command(Work::Graph(RawGraph(1)));
     for (last, after, part) in [(&host, &[0][..], "host function"), (&nested, &[0], "nest"), (&fill, &[1], "node 1")] {
-        let nodes = [GraphNode { command: &fill, after: &[] }, GraphNode { command: last, after }];
+        let nodes = [
+            GraphNode { command: &fill, after: &[], early: false, changes: false },
+            GraphNode { command: last, after, early: false, changes: false },
+        ];
         let error = device.graph_build(&nodes, None).unwrap_err();
         assert!(matches!(error, Error::Graph(_)), "{error}");
         assert!(error.to_string().contains(part) && error.to_string().contains("node 1"), "{error}");
@@ -349,7 +355,7 @@ fn a_failure_at_any_step_of_building_a_graph_leaks_nothing() {
         let device = device();
         let address = device.plain_alloc(8).unwrap();
         let fill = command(Work::Fill(Fill { dst: address, value: 0, width: 1, count: 8 }));
-        let nodes = [GraphNode { command: &fill, after: &[] }];
+        let nodes = [GraphNode { command: &fill, after: &[], early: false, changes: false }];
         fake_cuda::configure("FAIL", &format!("{call}:1:2")).unwrap();
         let error = device.graph_build(&nodes, None).unwrap_err();
         assert!(error.to_string().starts_with(call), "{error}");

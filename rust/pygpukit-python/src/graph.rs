@@ -4,21 +4,17 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use pygpukit_core::command::{Access, Command, Copy, CopyKind, Work};
 use pygpukit_core::exec::{self, ExecCtx};
-use pygpukit_core::graph::{Graph, Recorder};
-use pygpukit_core::launch::submit;
-use pygpukit_core::layout::Layout;
-use pygpukit_core::memory::Storage;
+use pygpukit_core::graph::{CHUNK, Graph, GraphMemory, Recorder, Values};
 use pygpukit_core::runtime::DeviceState;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyModule, PyString};
-use smallvec::smallvec;
 
 use crate::array::GPUArray;
-use crate::device::context;
+use crate::device::{PyDevice, context};
 use crate::dtype::DataType;
 use crate::errors::{ToPy, check_signals, raise};
+use crate::graph_parameters::{Parameters, Settings, number_array, write_number};
 use crate::inside::detached;
 use crate::scalar::Scalar;
 use crate::stream::{PyStream, refuse_in_capture};
@@ -26,23 +22,12 @@ use crate::stream::{PyStream, refuse_in_capture};
 /// How often a long replay looks for signals.
 const CHECK: Duration = Duration::from_millis(50);
 
-/// Bytes of one chunk of the parameter block, and of one parameter in it.
-const CHUNK: usize = 4096;
-const SLOT: usize = 16;
-
-/// Values the graph reads from device memory. It grows by chunks, so addresses already recorded stay.
-#[derive(Default)]
-struct Parameters {
-    chunks: Vec<Arc<Storage>>,
-    names: Vec<(String, DataType)>,
-}
-
 #[derive(Default)]
 struct Inner {
     state: Option<&'static DeviceState>,
     recorder: Option<Arc<Recorder>>,
     graph: Option<Arc<Graph>>,
-    parameters: Parameters,
+    parameters: Arc<Parameters>,
     /// Where the last replay went, for `synchronize`.
     replayed: Option<Arc<pygpukit_core::stream::Stream>>,
 }
@@ -55,6 +40,52 @@ struct Inner {
 #[pyclass(frozen, weakref, module = "pygpukit", name = "CudaGraph")]
 pub struct PyGraph {
     inner: Mutex<Inner>,
+    pool: Option<Py<GraphPool>>,
+}
+
+impl Inner {
+    fn check_new_parameter(&self, name: &str, state: &'static DeviceState) -> Result<(), String> {
+        if self.recorder.is_some() || self.graph.is_some() {
+            return Err("make parameters before the capture starts".to_string());
+        }
+        self.parameters.check_name(name)?;
+        match self.state.is_some_and(|known| !std::ptr::eq(known, state)) {
+            true => Err("the graph's other parameters live on another device".to_string()),
+            false => Ok(()),
+        }
+    }
+}
+
+/// Memory for several graphs that never run at the same time, such as one per batch size: ``CudaGraph(pool=...)``.
+///
+/// Their arrays overlap, so it is as large as the largest graph needs. A replay of one overwrites the results of the others,
+/// and replays run one after the other, on whatever streams they are.
+#[pyclass(frozen, weakref, module = "pygpukit", name = "GraphPool")]
+pub struct GraphPool {
+    state: &'static DeviceState,
+    memory: Arc<GraphMemory>,
+}
+
+#[pymethods]
+impl GraphPool {
+    /// Memory comes from the current pool, as graphs need it.
+    #[new]
+    fn new(py: Python<'_>) -> PyResult<GraphPool> {
+        let ctx = context(py)?;
+        Ok(GraphPool { state: ctx.state, memory: GraphMemory::shared(&ctx).py()? })
+    }
+
+    /// Bytes of device memory that the graphs share.
+    #[getter]
+    fn nbytes(&self) -> usize {
+        self.memory.shared_bytes()
+    }
+
+    /// Device it is on.
+    #[getter]
+    fn device(&self) -> PyDevice {
+        PyDevice { state: self.state }
+    }
 }
 
 fn misuse(text: &str) -> PyErr {
@@ -64,8 +95,15 @@ fn misuse(text: &str) -> PyErr {
 #[pymethods]
 impl PyGraph {
     #[new]
-    fn new() -> PyGraph {
-        PyGraph { inner: Mutex::default() }
+    #[pyo3(signature = (pool=None))]
+    fn new(pool: Option<Py<GraphPool>>) -> PyGraph {
+        PyGraph { inner: Mutex::default(), pool }
+    }
+
+    /// The memory it shares with other graphs, or None when it has its own.
+    #[getter]
+    fn pool(&self, py: Python<'_>) -> Option<Py<GraphPool>> {
+        self.pool.as_ref().map(|pool| pool.clone_ref(py))
     }
 
     /// Record instead of run, until `end_capture`.
@@ -79,7 +117,13 @@ impl PyGraph {
             Some(stream) => stream.get().context(&ctx)?,
             None => ExecCtx::clone(&ctx),
         };
-        let recorder = Recorder::new(&ctx).py()?;
+        let shared = self.pool.as_ref().map(|pool| pool.get());
+        if shared.is_some_and(|pool| !std::ptr::eq(pool.state, ctx.state)) {
+            return Err(misuse("the graph's pool is on another device"));
+        }
+        let shared = shared.map(|pool| pool.memory.clone());
+        let arrays = self.inner.lock().parameters.arrays();
+        let recorder = Recorder::new(&ctx, shared, arrays).py()?;
         ctx.recorder = Some(recorder.clone());
         self.change(|inner| {
             if inner.recorder.is_some() {
@@ -139,48 +183,54 @@ impl PyGraph {
         Capture { graph: slf, stream }
     }
 
-    /// A zero-dimensional array whose value can be set at each replay: ``g.replay(name=value)``.
+    /// What `replay` sets by name: ``g.replay(name=value)``.
+    ///
+    /// With a type: a zero-dimensional array, whose value is set. With an array: that array, which each replay may exchange
+    /// for another of the same type and shape.
     #[pyo3(signature = (name, dtype, value=None))]
-    fn parameter(
+    fn parameter<'py>(
         &self,
-        py: Python<'_>,
+        py: Python<'py>,
         name: String,
-        dtype: &Bound<'_, DataType>,
-        value: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<GPUArray> {
+        dtype: &Bound<'py, PyAny>,
+        value: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
         if name == "stream" {
             return Err(misuse("a parameter cannot be named 'stream': replay() takes a stream by that name"));
         }
-        let dtype = *dtype.get();
+        if let Ok(array) = dtype.cast_exact::<GPUArray>() {
+            if value.is_some() {
+                return Err(misuse("a parameter that is an array has the array's values; leave 'value' out"));
+            }
+            let array = array.get();
+            self.change(|inner| {
+                inner.check_new_parameter(&name, array.state)?;
+                Arc::make_mut(&mut inner.parameters).add_array(name, array)?;
+                inner.state = Some(array.state);
+                Ok(())
+            })?;
+            return Ok(dtype.clone());
+        }
+        let dtype = dtype
+            .cast::<DataType>()
+            .map_err(|_| misuse("a parameter is made with a type such as gp.float32, or with an array"))?
+            .get()
+            .dtype;
         let ctx = context(py)?;
-        // Taken before the lock, since it may wait for memory; it goes back unless a chunk is needed.
-        let spare = ctx.allocate(CHUNK, &mut check_signals).py()?;
-        let (index, storage) = self.change(|inner| {
-            if inner.recorder.is_some() || inner.graph.is_some() {
-                return Err("make parameters before the capture starts".to_string());
-            }
-            if inner.parameters.names.iter().any(|(n, _)| *n == name) {
-                return Err(format!("the graph already has a parameter named '{name}'"));
-            }
-            if inner.state.is_some_and(|s| !std::ptr::eq(s, ctx.state)) {
-                return Err("the graph's other parameters live on another device".to_string());
-            }
-            inner.state = Some(ctx.state);
-            let index = inner.parameters.names.len();
-            if index * SLOT / CHUNK >= inner.parameters.chunks.len() {
-                inner.parameters.chunks.push(spare.clone());
-            }
-            inner.parameters.names.push((name, dtype));
-            Ok((index, inner.parameters.chunks[index * SLOT / CHUNK].clone()))
-        })?;
-        let layout = Layout::contiguous(&[]).py()?;
-        let array = GPUArray::of(ctx.state, storage, index * SLOT % CHUNK, layout, dtype.dtype);
         let scalar = match value {
             Some(value) => Scalar::read(value)?.ok_or_else(|| misuse("a parameter's value must be a Python number"))?,
             None => Scalar::Int(0),
         };
-        write(&ctx, &array, scalar)?;
-        Ok(array)
+        // Taken before the lock, since it may wait for memory; it goes back unless a chunk is needed.
+        let spare = ctx.allocate(CHUNK, &mut check_signals).py()?;
+        let place = self.change(|inner| {
+            inner.check_new_parameter(&name, ctx.state)?;
+            inner.state = Some(ctx.state);
+            Ok(Arc::make_mut(&mut inner.parameters).add_number(name, dtype, &spare))
+        })?;
+        let array = number_array(&ctx, place, dtype)?;
+        write_number(&ctx, &array, scalar)?;
+        Ok(array.into_pyobject(py)?.into_any())
     }
 
     /// Run the recording on the current stream, after setting parameters by name.
@@ -192,16 +242,15 @@ impl PyGraph {
         parameters: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<()> {
         let (ctx, graph) = self.to_replay(py, stream)?;
-        if let Some(parameters) = parameters {
-            for (name, value) in parameters.iter() {
-                let name = name.cast_into::<PyString>()?;
-                let array = self.find_parameter(&name.to_cow()?)?;
-                let scalar =
-                    Scalar::read(&value)?.ok_or_else(|| misuse("a parameter's value must be a Python number"))?;
-                write(&ctx, &array, scalar)?;
-            }
+        let Some(parameters) = parameters else { return graph.replay(&ctx).py() };
+        let known = self.inner.lock().parameters.clone();
+        let mut settings = Settings::default();
+        for (name, value) in parameters.iter() {
+            let name = name.cast_into::<PyString>()?;
+            known.read(&name.to_cow()?, &value, &mut settings)?;
         }
-        graph.replay(&ctx).py()
+        let Settings { scalars, arrays } = settings;
+        graph.replay_with(&ctx, Values { scalars: Some((known.scalars(), scalars)), arrays }).py()
     }
 
     /// Replay so many times, one after the other, without the interpreter: other Python threads run meanwhile.
@@ -271,33 +320,6 @@ impl PyGraph {
         let done = action(&mut self.inner.lock());
         done.map_err(|text| misuse(&text))
     }
-
-    fn find_parameter(&self, name: &str) -> PyResult<GPUArray> {
-        let layout = Layout::contiguous(&[]).py()?;
-        self.change(|inner| {
-            let Some(index) = inner.parameters.names.iter().position(|(n, _)| n == name) else {
-                let known: Vec<&str> = inner.parameters.names.iter().map(|(n, _)| n.as_str()).collect();
-                return Err(format!("the graph has no parameter '{name}'; it has: {}", known.join(", ")));
-            };
-            let state = inner.state.ok_or("the graph has no device yet")?;
-            let storage = inner.parameters.chunks[index * SLOT / CHUNK].clone();
-            Ok(GPUArray::of(state, storage, index * SLOT % CHUNK, layout, inner.parameters.names[index].1.dtype))
-        })
-    }
-}
-
-/// Put one value into device memory, in stream order.
-fn write(ctx: &ExecCtx, array: &GPUArray, value: Scalar) -> PyResult<()> {
-    let size = array.dtype.itemsize();
-    let kept: Arc<[u8; 16]> = Arc::new(value.element(array.dtype)?);
-    let copy = Copy {
-        kind: CopyKind::HostToDevice,
-        dst: array.ptr(),
-        src: kept.as_ptr() as u64,
-        bytes: size,
-        keep: Some(kept),
-    };
-    submit(ctx, Command { work: Work::Copy(copy), uses: smallvec![array.used(Access::Write)?], cost_key: 0 }).py()
 }
 
 /// The context manager of `CudaGraph.capture`.
@@ -332,5 +354,6 @@ impl Capture {
 pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<PyGraph>()?;
     m.add_class::<Capture>()?;
+    m.add_class::<GraphPool>()?;
     Ok(())
 }

@@ -9,6 +9,7 @@ use pygpukit_core::kernel::{Check, Kernel, KernelMeta, Library};
 #[cfg(unix)]
 use pygpukit_core::launch::time_first_blocks;
 use pygpukit_core::launch::{bare_launch, resident_blocks, time_launches};
+use pygpukit_core::layout::Layout;
 use pygpukit_core::runtime::DeviceState;
 use pygpukit_core::slices::Sliced;
 use pyo3::exceptions::PyTypeError;
@@ -16,7 +17,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyModule, PyTuple};
 
 use crate::device::{PyDevice, context, context_for};
-use crate::errors::{ToPy, carry};
+use crate::errors::{ToPy, carry, check_signals};
 use crate::inside::{Inside, attached, detached};
 use crate::kernel_call::DEFAULT_BLOCK;
 use crate::profile;
@@ -497,9 +498,19 @@ fn load(
         .collect()
 }
 
+/// The counters of the current stream, or of the graph that is captured, as an argument for a kernel; for tests.
+#[pyfunction]
+fn _counters(py: Python<'_>, nbytes: usize) -> PyResult<GPUArray> {
+    let ctx = context(py)?;
+    let storage = ctx.counters(nbytes, &mut check_signals).py()?;
+    let words = storage.bytes() as i64 / 4;
+    Ok(GPUArray::of(ctx.state, storage, 0, Layout::contiguous(&[words]).py()?, DType::U32))
+}
+
 pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add("Kernel", vectorcall::class(m.py())?.0.bind(m.py()))?;
     m.add_function(wrap_pyfunction!(load_kernel, m)?)?;
     m.add_function(wrap_pyfunction!(load_kernels, m)?)?;
+    m.add_function(wrap_pyfunction!(_counters, m)?)?;
     Ok(())
 }

@@ -7,12 +7,12 @@ use pygpukit_core::device::DeviceProps;
 use pygpukit_core::dtype::{DType, Kind};
 use pygpukit_core::emulator::Counters;
 use pygpukit_core::exec::ExecCtx;
-use pygpukit_core::launch::{check_cooperative, check_dimensions, launch};
+use pygpukit_core::launch::{check_cluster, check_cooperative, check_dimensions, launch};
 use pygpukit_core::layout::show;
 use pygpukit_core::slices::launch_in_slices;
 use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
-use pyo3::types::PyString;
+use pyo3::types::{PyDict, PyString};
 use smallvec::SmallVec;
 
 use crate::array::GPUArray;
@@ -52,6 +52,10 @@ pub(crate) struct Shape {
     /// Dynamic shared memory in bytes.
     pub shared: u32,
     pub cooperative: bool,
+    /// Blocks per cluster; zero for the kernel's own.
+    pub cluster: [u32; 3],
+    /// It may be started before its predecessor has ended.
+    pub programmatic: bool,
 }
 
 /// The same as the caller says it; without a grid it covers the first array.
@@ -60,12 +64,22 @@ struct Asked<'a, 'py> {
     block: [i64; 3],
     shared: u32,
     cooperative: bool,
+    cluster: [u32; 3],
+    programmatic: bool,
     stream: Option<&'a Bound<'py, PyStream>>,
 }
 
 impl Default for Asked<'_, '_> {
     fn default() -> Self {
-        Asked { grid: None, block: [DEFAULT_BLOCK, 1, 1], shared: 0, cooperative: false, stream: None }
+        Asked {
+            grid: None,
+            block: [DEFAULT_BLOCK, 1, 1],
+            shared: 0,
+            cooperative: false,
+            cluster: [0; 3],
+            programmatic: false,
+            stream: None,
+        }
     }
 }
 
@@ -81,9 +95,16 @@ impl PyKernel {
 
     /// Write one argument at its place.
     #[inline]
-    fn fill<'a>(&self, param: &Param, value: &'a Bound<'_, PyAny>, into: &mut Filled<'a>) -> PyResult<()> {
+    fn fill<'a>(
+        &self,
+        param: &Param,
+        value: &'a Bound<'_, PyAny>,
+        declared: Option<Access>,
+        into: &mut Filled<'a>,
+    ) -> PyResult<()> {
         match param.takes {
             Takes::Pointer(wanted, access) => {
+                let access = declared.unwrap_or(access);
                 let Ok(array) = value.cast_exact::<GPUArray>() else {
                     return Err(self.not_an_array(param, value));
                 };
@@ -149,10 +170,12 @@ impl PyKernel {
         &self,
         params: &[Param],
         values: impl Iterator<Item = &'a Bound<'py, PyAny>>,
+        uses: &[(usize, Access)],
     ) -> PyResult<Filled<'a>> {
         let mut filled = Filled::new(self.arg_bytes);
-        for (param, value) in params.iter().zip(values) {
-            self.fill(param, value, &mut filled)?;
+        for (index, (param, value)) in params.iter().zip(values).enumerate() {
+            let declared = uses.iter().find(|(at, _)| *at == index).map(|(_, access)| *access);
+            self.fill(param, value, declared, &mut filled)?;
         }
         Ok(filled)
     }
@@ -163,7 +186,7 @@ impl PyKernel {
         if args.len() != params.len() {
             return Err(self.fail(format!("takes {} arguments but {} were given", params.len(), args.len())));
         }
-        self.fill_all(params, args.iter())
+        self.fill_all(params, args.iter(), &[])
     }
 
     fn known_params(&self) -> PyResult<&[Param]> {
@@ -235,7 +258,8 @@ impl PyKernel {
     fn named(&self, params: &[Param], name: &str) -> PyResult<usize> {
         params.iter().position(|p| p.name == name).ok_or_else(|| {
             self.fail(format!(
-                "no parameter is named '{name}'; it has ({}), and grid, block, shared, stream and cooperative set the launch",
+                "no parameter is named '{name}'; it has ({}), and grid, block, shared, stream, cooperative, cluster, programmatic \
+                 and uses set the launch",
                 self.show_params()
             ))
         })
@@ -254,6 +278,56 @@ impl PyKernel {
         let mut out = [1; 3];
         out[..dims.len()].copy_from_slice(&dims);
         Ok(out)
+    }
+
+    fn cluster(&self, value: &Bound<'_, PyAny>) -> PyResult<[u32; 3]> {
+        let dims = self.dimensions(value, "cluster")?;
+        let fits = |n: i64| u32::try_from(n).ok().filter(|n| *n > 0);
+        match dims.map(fits) {
+            [Some(x), Some(y), Some(z)] => Ok([x, y, z]),
+            _ => Err(self.fail(format!("cluster must be a number of blocks in each dimension, not {value}"))),
+        }
+    }
+
+    /// What the caller says the kernel does with its arrays, by parameter.
+    fn declared(&self, params: &[Param], value: &Bound<'_, PyAny>) -> PyResult<Vec<(usize, Access)>> {
+        let table = value
+            .cast::<PyDict>()
+            .map_err(|_| self.fail(format!("uses must be a dict such as {{\"w\": \"constant\"}}, not {value}")))?;
+        let mut uses = Vec::with_capacity(table.len());
+        for (name, access) in table.iter() {
+            let name: String =
+                name.extract().map_err(|_| self.fail(format!("uses has the key {name}, which is no name")))?;
+            let at = params.iter().position(|param| param.name == name).ok_or_else(|| {
+                self.fail(format!("uses names '{name}', but the parameters are ({})", self.show_params()))
+            })?;
+            let access = match access.extract::<String>().ok().as_deref() {
+                Some("read") => Access::Read,
+                Some("write") => Access::Write,
+                Some("readwrite") => Access::ReadWrite,
+                Some("constant") => Access::Constant,
+                _ => {
+                    return Err(self.fail(format!(
+                        "uses of '{name}' must be 'read', 'write', 'readwrite' or 'constant', not {access}"
+                    )));
+                }
+            };
+            match params[at].takes {
+                Takes::Pointer(_, by_type) if access.is_written() && !by_type.is_written() => {
+                    return Err(self.fail(format!(
+                        "uses says that '{name}' is written, but it is declared {}",
+                        params[at].c_type
+                    )));
+                }
+                Takes::Pointer(..) => uses.push((at, access)),
+                _ => {
+                    return Err(
+                        self.fail(format!("uses names '{name}', which is {} and no pointer", params[at].c_type))
+                    );
+                }
+            }
+        }
+        Ok(uses)
     }
 }
 
@@ -275,7 +349,13 @@ impl PyKernel {
         if cooperative {
             check_cooperative(ctx, &self.kernel, shape.grid, shape.block, shape.shared).py()?;
         }
-        let attributes = LaunchAttributes { cluster: meta.cluster, cooperative, ..Default::default() };
+        let cluster = if shape.cluster == [0; 3] { meta.cluster } else { shape.cluster };
+        if cluster != [0; 3] {
+            check_cluster(ctx, &self.kernel, shape.grid, cluster).py()?;
+        }
+        let LaunchAttributes { priority, resident, .. } = LaunchAttributes::default();
+        let attributes =
+            LaunchAttributes { cluster, cooperative, programmatic: shape.programmatic, priority, resident };
         launch_kernel(py, ctx, &self.work(shape, attributes, filled), &filled.uses)
     }
 
@@ -297,6 +377,7 @@ fn named(param: &Param, array: &GPUArray) -> ArrayArg {
         item: array.dtype.itemsize() as u64,
         shape: array.layout.shape().iter().copied().collect(),
         memory: array.storage.extent(),
+        ends_zero: false,
     }
 }
 
@@ -316,7 +397,8 @@ fn covering(size: i64, block: &[i64; 3]) -> [i64; 3] {
 }
 
 impl PyKernel {
-    /// Launch with arguments by position and by name; the names grid, block, shared, stream and cooperative set the launch.
+    /// Launch with arguments by position and by name; the names grid, block, shared, stream, cooperative,
+    /// cluster, programmatic and uses set the launch.
     #[inline]
     pub(crate) fn call<'py>(
         &self,
@@ -329,7 +411,7 @@ impl PyKernel {
             return self
                 .with_keywords(py, positional, keywords, |ctx, shape, filled| self.launch(py, ctx, shape, filled));
         }
-        let filled = self.fill_all(params, positional.iter())?;
+        let filled = self.fill_all(params, positional.iter(), &[])?;
         self.covering(py, Asked::default(), &filled, |ctx, shape, filled| self.launch(py, ctx, shape, filled))
     }
 
@@ -355,7 +437,8 @@ impl PyKernel {
         keywords: &[Keyword<'py>],
     ) -> PyResult<Counters> {
         self.with_keywords(py, positional, keywords, |ctx, shape, filled| {
-            let attributes = LaunchAttributes { cooperative: shape.cooperative, ..Default::default() };
+            let Shape { cooperative, cluster, .. } = shape;
+            let attributes = LaunchAttributes { cooperative, cluster, ..Default::default() };
             let work = self.work(shape, attributes, filled);
             detached(py, || {
                 self.kernel.allow_shared(shape.shared)?;
@@ -376,6 +459,7 @@ impl PyKernel {
         let params = self.known_params()?;
         let mut values: Vec<Option<&Bound<'py, PyAny>>> = positional.iter().map(Some).collect();
         let mut asked = Asked::default();
+        let mut uses = Vec::new();
         for (name, value) in keywords {
             let name = name.cast::<PyString>()?;
             match &*name.to_cow()? {
@@ -395,6 +479,15 @@ impl PyKernel {
                         .extract()
                         .map_err(|_| self.fail(format!("cooperative must be True or False, not {value}")))?;
                 }
+                "cluster" if value.is_none() => {}
+                "cluster" => asked.cluster = self.cluster(value)?,
+                "programmatic" => {
+                    asked.programmatic = value
+                        .extract()
+                        .map_err(|_| self.fail(format!("programmatic must be True or False, not {value}")))?;
+                }
+                "uses" if value.is_none() => {}
+                "uses" => uses = self.declared(params, value)?,
                 other => {
                     let at = self.named(params, other)?;
                     if at < positional.len() {
@@ -416,7 +509,7 @@ impl PyKernel {
             };
             return Err(self.fail(format!("{what}; its parameters are ({})", self.show_params())));
         }
-        let filled = self.fill_all(params, values.into_iter().flatten())?;
+        let filled = self.fill_all(params, values.into_iter().flatten(), &uses)?;
         self.covering(py, asked, &filled, run)
     }
 
@@ -429,7 +522,7 @@ impl PyKernel {
         filled: &Filled<'_>,
         run: impl FnOnce(&ExecCtx, Shape, &Filled<'_>) -> PyResult<T>,
     ) -> PyResult<T> {
-        let Asked { grid, block, shared, cooperative, stream } = asked;
+        let Asked { grid, block, shared, cooperative, cluster, programmatic, stream } = asked;
         let grid = match (grid, filled.first) {
             (Some(grid), _) => grid,
             (None, Some(array)) => covering(array.layout.size(), &block),
@@ -440,6 +533,6 @@ impl PyKernel {
         if let Some(stream) = stream {
             ctx = Arc::new(stream.get().context(&ctx)?);
         }
-        run(&ctx, Shape { grid, block, shared, cooperative }, filled)
+        run(&ctx, Shape { grid, block, shared, cooperative, cluster, programmatic }, filled)
     }
 }

@@ -7,6 +7,7 @@ mod errors;
 mod external;
 mod flags;
 mod graph;
+mod graph_parameters;
 mod growable;
 mod host;
 mod host_call;

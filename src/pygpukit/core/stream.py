@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 
-from pygpukit._pygpukit_rust import CudaGraph, Event, Stream, current_stream, default_stream
+from pygpukit._pygpukit_rust import CudaGraph, Event, GraphPool, Stream, current_stream, default_stream
 
-__all__ = ["CudaGraph", "Event", "Stream", "StreamManager", "current_stream", "default_stream"]
+__all__ = ["CudaGraph", "Event", "GraphPool", "Stream", "StreamManager", "current_stream", "default_stream"]
 
 
 class StreamManager:

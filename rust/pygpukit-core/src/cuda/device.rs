@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::command::{Launch, Work};
 use crate::cuda::deferred::Deferred;
 use crate::cuda::driver::{Driver, call};
+use crate::cuda::graph::Drafts;
 use crate::cuda::lanes::Lanes;
 use crate::cuda::props::{flag, read_props};
 use crate::cuda::status::Status;
@@ -27,7 +28,7 @@ struct Vmm {
 
 pub struct CudaDevice {
     pub(super) driver: Arc<Driver>,
-    props: DeviceProps,
+    pub(super) props: DeviceProps,
     pub(super) device: Ordinal,
     /// The primary context, kept for the life of the process: other libraries share it.
     context: usize,
@@ -38,6 +39,7 @@ pub struct CudaDevice {
     /// Stream of our own for whole allocations and graph uploads.
     service: RawStream,
     pub(super) lanes: Lanes,
+    pub(super) drafts: Drafts,
     pub(super) deferred: Arc<Deferred>,
 }
 
@@ -111,6 +113,7 @@ impl CudaDevice {
             exportable: AtomicBool::new(exportable),
             service: RawStream(service as usize),
             lanes: Lanes::default(),
+            drafts: Drafts::default(),
             deferred: Arc::default(),
         }))
     }
@@ -537,11 +540,16 @@ impl Device for CudaDevice {
         self.build_graph(nodes, lane).map(Some)
     }
 
+    fn graph_update(&self, graph: RawGraph, works: &[(usize, &Work)]) -> Result<bool> {
+        self.update_graph(graph, works)
+    }
+
     fn graph_destroy(&self, graph: RawGraph) {
         let done = self
             .bind_only()
             .and_then(|_bound| call!(self.driver, self.driver.api, cuGraphExecDestroy(graph.0 as Handle)));
         self.deferred.note(done);
+        self.drop_draft(graph);
     }
 
     fn host_alloc(&self, bytes: usize) -> Result<*mut u8> {

@@ -13,6 +13,9 @@ use crate::cuda::types::*;
 use crate::device::RawStream;
 use crate::error::{Error, Result};
 
+/// Devices of which kernels can be started before their predecessors have ended.
+pub(super) const EARLY_CAPABILITY: (i32, i32) = (9, 0);
+
 /// At most one attribute of each kind.
 pub(super) type AttributeList = smallvec::SmallVec<[LaunchAttribute; 4]>;
 
@@ -80,7 +83,7 @@ impl CudaDevice {
         let mut list = AttributeList::new();
         if launch.attributes != LaunchAttributes::default() {
             list = attributes_of(&launch.attributes);
-            if launch.attributes.programmatic {
+            if launch.attributes.programmatic && self.props.capability >= EARLY_CAPABILITY {
                 list.push(attribute(launch_attribute::PROGRAMMATIC_SERIALIZATION, &[1]));
             }
         }

@@ -1,27 +1,45 @@
 //! Building an executable graph from recorded commands, node by node.
 
+use std::collections::HashMap;
 use std::ffi::c_void;
 
+use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use crate::command::{Copy, CopyKind, Fill, KernelLaunch, Work};
 use crate::cuda::device::CudaDevice;
 use crate::cuda::driver::{Driver, call};
-use crate::cuda::enqueue::{attributes_of, check_width, extra_of};
+use crate::cuda::enqueue::{EARLY_CAPABILITY, attributes_of, check_width, extra_of};
+use crate::cuda::status::Status;
 use crate::cuda::types::*;
 use crate::device::{GraphNode, RawGraph, RawLane};
 use crate::error::{Error, Result};
 
-/// The graph under construction; only the executable made of it is kept.
+/// The graph under construction. Only the executable made of it is kept, unless nodes of that may change.
 struct Draft<'a> {
     driver: &'a Driver,
     graph: Handle,
     /// Where the nodes run: the primary context, or a lane's.
     context: Handle,
+    /// The device keeps it.
+    kept: bool,
+}
+
+/// Graphs whose nodes may be changed in the executables made of them, by executable.
+pub(super) type Drafts = Mutex<HashMap<usize, Kept>>;
+
+/// Handles, as numbers.
+pub(super) struct Kept {
+    graph: usize,
+    nodes: Vec<usize>,
+    context: usize,
 }
 
 impl Drop for Draft<'_> {
     fn drop(&mut self) {
+        if self.kept {
+            return;
+        }
         // SAFETY: made by us and destroyed once. A failure here leaks a little host memory and nothing else.
         unsafe { (self.driver.api.cuGraphDestroy)(self.graph) };
     }
@@ -32,9 +50,10 @@ impl CudaDevice {
         let context = lane.map_or(Ok(self.context()), |lane| self.lane_context(lane))?;
         let _bound = self.bind()?;
         let api = &self.driver.api;
+        let starts_early = self.props.capability >= EARLY_CAPABILITY;
         let mut graph: Handle = std::ptr::null_mut();
         call!(self.driver, api, cuGraphCreate(&mut graph, 0))?;
-        let draft = Draft { driver: &self.driver, graph, context: context as Handle };
+        let mut draft = Draft { driver: &self.driver, graph, context: context as Handle, kept: false };
         let mut made: Vec<Handle> = Vec::with_capacity(nodes.len());
         for (index, node) in nodes.iter().enumerate() {
             let mut earlier: SmallVec<[usize; 4]> = node.after.iter().copied().collect();
@@ -47,7 +66,7 @@ impl CudaDevice {
                 )));
             }
             let after: SmallVec<[Handle; 4]> = earlier.iter().map(|&e| made[e]).collect();
-            let early = self.driver.edges.as_ref().filter(|_| starts_early(nodes, node, &earlier));
+            let early = self.driver.edges.as_ref().filter(|_| node.early && starts_early);
             match early {
                 Some(edges) => {
                     let added = draft.add(index, &node.command.work, &[])?;
@@ -69,15 +88,57 @@ impl CudaDevice {
             self.deferred.note(self.driver.check("cuGraphExecDestroy", status));
             return Err(error);
         }
+        if nodes.iter().any(|node| node.changes) && self.driver.updates.is_some() {
+            draft.kept = true;
+            let nodes = made.iter().map(|&node| node as usize).collect();
+            self.drafts.lock().insert(exec as usize, Kept { graph: graph as usize, nodes, context });
+        }
         Ok(RawGraph(exec as usize))
     }
-}
 
-/// May a node be launched before its predecessors have ended? Its kernel must wait for them on the device, and only
-/// kernels can be started behind.
-fn starts_early(nodes: &[GraphNode<'_>], node: &GraphNode<'_>, earlier: &[usize]) -> bool {
-    let waits = matches!(&node.command.work, Work::Kernel(launch) if launch.kernel.meta().programmatic);
-    waits && !earlier.is_empty() && earlier.iter().all(|&e| matches!(nodes[e].command.work, Work::Kernel(_)))
+    /// Launches under way keep what they were launched with, so nothing is waited for.
+    pub(super) fn update_graph(&self, graph: RawGraph, works: &[(usize, &Work)]) -> Result<bool> {
+        let Some(api) = &self.driver.updates else { return Ok(false) };
+        let drafts = self.drafts.lock();
+        let Some(kept) = drafts.get(&graph.0) else { return Ok(false) };
+        let _bound = self.bind()?;
+        let (exec, context) = (graph.0 as Handle, kept.context as Handle);
+        for (index, work) in works {
+            let Some(node) = kept.nodes.get(*index).map(|&node| node as Handle) else { return Ok(false) };
+            // SAFETY: the handles are those of this executable's own graph, which is kept, and the parameters live for the call.
+            let status = unsafe {
+                match work {
+                    Work::Kernel(launch) => {
+                        let mut size = 0;
+                        let mut extra = extra_of(&launch.args, &mut size);
+                        let params = kernel_params(launch, &mut extra, context);
+                        (api.cuGraphExecKernelNodeSetParams)(exec, node, &params)
+                    }
+                    Work::Copy(copy) if copy.bytes > 0 => {
+                        (api.cuGraphExecMemcpyNodeSetParams)(exec, node, &copy_params(copy), context)
+                    }
+                    Work::Fill(fill) if fill.count > 0 => {
+                        (api.cuGraphExecMemsetNodeSetParams)(exec, node, &fill_params(fill), context)
+                    }
+                    _ => continue,
+                }
+            };
+            // What a driver does not change in place is built anew.
+            if status != Status::SUCCESS {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    pub(super) fn drop_draft(&self, graph: RawGraph) {
+        let kept = self.drafts.lock().remove(&graph.0);
+        if let Some(kept) = kept {
+            // SAFETY: kept by `build_graph` and destroyed once.
+            let status = unsafe { (self.driver.api.cuGraphDestroy)(kept.graph as Handle) };
+            self.deferred.note(self.driver.check("cuGraphDestroy", status));
+        }
+    }
 }
 
 impl Draft<'_> {
@@ -104,16 +165,7 @@ impl Draft<'_> {
         let api = &self.driver.api;
         let mut size = 0;
         let mut extra = extra_of(&launch.args, &mut size);
-        let params = KernelNodeParams {
-            function: std::ptr::null_mut(),
-            grid: launch.grid,
-            block: launch.block,
-            shared: launch.shared,
-            params: std::ptr::null_mut(),
-            extra: if launch.args.is_empty() { std::ptr::null_mut() } else { extra.as_mut_ptr() },
-            kernel: launch.kernel.raw().0 as Handle,
-            context: self.context,
-        };
+        let params = kernel_params(launch, &mut extra, self.context);
         let mut node: Handle = std::ptr::null_mut();
         let (count, first) = (after.len(), after.as_ptr());
         call!(self.driver, api, cuGraphAddKernelNode(&mut node, self.graph, first, count, &params))?;
@@ -124,13 +176,7 @@ impl Draft<'_> {
     }
 
     fn add_copy(&self, copy: &Copy, after: &[Handle]) -> Result<Handle> {
-        let (src, dst) = match copy.kind {
-            CopyKind::HostToDevice => (host_side(copy.src), device_side(copy.dst)),
-            CopyKind::DeviceToHost => (device_side(copy.src), host_side(copy.dst)),
-            CopyKind::DeviceToDevice => (device_side(copy.src), device_side(copy.dst)),
-        };
-        // One row: pitches do not matter and may exceed what a pitch can hold.
-        let params = Copy3d { src, dst, width_bytes: copy.bytes, height: 1, depth: 1 };
+        let params = copy_params(copy);
         let mut node: Handle = std::ptr::null_mut();
         let (count, first) = (after.len(), after.as_ptr());
         let api = &self.driver.api;
@@ -139,14 +185,7 @@ impl Draft<'_> {
     }
 
     fn add_fill(&self, fill: &Fill, after: &[Handle]) -> Result<Handle> {
-        let params = MemsetNodeParams {
-            dst: fill.dst,
-            pitch: 0,
-            value: fill.value,
-            element_size: fill.width.into(),
-            width: fill.count,
-            height: 1,
-        };
+        let params = fill_params(fill);
         let mut node: Handle = std::ptr::null_mut();
         let (count, first) = (after.len(), after.as_ptr());
         let api = &self.driver.api;
@@ -161,6 +200,34 @@ impl Draft<'_> {
         call!(self.driver, self.driver.api, cuGraphAddEmptyNode(&mut node, self.graph, first, count))?;
         Ok(node)
     }
+}
+
+fn kernel_params(launch: &KernelLaunch, extra: &mut [*mut c_void; 5], context: Handle) -> KernelNodeParams {
+    KernelNodeParams {
+        function: std::ptr::null_mut(),
+        grid: launch.grid,
+        block: launch.block,
+        shared: launch.shared,
+        params: std::ptr::null_mut(),
+        extra: if launch.args.is_empty() { std::ptr::null_mut() } else { extra.as_mut_ptr() },
+        kernel: launch.kernel.raw().0 as Handle,
+        context,
+    }
+}
+
+fn copy_params(copy: &Copy) -> Copy3d {
+    let (src, dst) = match copy.kind {
+        CopyKind::HostToDevice => (host_side(copy.src), device_side(copy.dst)),
+        CopyKind::DeviceToHost => (device_side(copy.src), host_side(copy.dst)),
+        CopyKind::DeviceToDevice => (device_side(copy.src), device_side(copy.dst)),
+    };
+    // One row: pitches do not matter and may exceed what a pitch can hold.
+    Copy3d { src, dst, width_bytes: copy.bytes, height: 1, depth: 1 }
+}
+
+fn fill_params(fill: &Fill) -> MemsetNodeParams {
+    let Fill { dst, value, width, count } = *fill;
+    MemsetNodeParams { dst, pitch: 0, value, element_size: width.into(), width: count, height: 1 }
 }
 
 fn host_side(address: u64) -> CopySide {

@@ -204,6 +204,14 @@ table! {
 }
 
 table! {
+    /// Changes of executable graphs.
+    UpdateApi @ BASELINE;
+    cuGraphExecKernelNodeSetParams as "cuGraphExecKernelNodeSetParams_v2" (Handle, Handle, *const KernelNodeParams);
+    cuGraphExecMemcpyNodeSetParams(Handle, Handle, *const Copy3d, Handle);
+    cuGraphExecMemsetNodeSetParams(Handle, Handle, *const MemsetNodeParams, Handle);
+}
+
+table! {
     /// Graph edges with properties: a kernel may start before its predecessor ends.
     EdgeApi @ BASELINE;
     cuGraphAddDependencies as "cuGraphAddDependencies_v2" (

@@ -242,6 +242,8 @@ pub(crate) struct Run {
     pub grid: Grid,
     state: Mutex<State>,
     ended: Condvar,
+    /// Memory that must be zero at the end.
+    counters: Vec<ArrayArg>,
     /// There where the launch is checked, by whom its one thread is.
     checker: Mutex<Option<Box<Checker>>>,
     abort: AtomicBool,
@@ -265,6 +267,7 @@ impl Run {
             grid,
             state: Mutex::new(state),
             ended: Condvar::new(),
+            counters: arrays.iter().filter(|array| array.ends_zero).cloned().collect(),
             checker: Mutex::new(checker),
             abort: AtomicBool::new(false),
         });
@@ -400,10 +403,33 @@ impl Run {
         }
         let over = state.fault.is_some() || (state.next == self.grid.total() && state.resident.is_empty());
         if over && state.running == 0 {
+            self.check_counters(&mut state);
             state.ended = true;
             state.resident.clear();
             state.spare.clear();
             self.ended.notify_all();
+        }
+    }
+
+    /// The kernels that come next need their counters zero, also behind one that has failed, which cannot do that itself.
+    fn check_counters(&self, state: &mut State) {
+        for counters in &self.counters {
+            // SAFETY: the launch's memory is host memory, and there as long as the launch runs.
+            let words = unsafe { std::slice::from_raw_parts_mut(counters.address as *mut u32, counters.size as usize) };
+            let Some(at) = words.iter().position(|word| *word != 0) else { continue };
+            let text = format!(
+                "the kernel leaves its counters ('{}') nonzero: word {at} is {}. The next kernel of the stream would start \
+                 with that; the last block to use a counter must set it to zero",
+                counters.name, words[at]
+            );
+            if self.grid.options.check && state.fault.is_none() {
+                let kind = FaultKind::Check { text };
+                let fault = Fault { kind, pc: self.grid.entry().start, thread: 0, block: [0; 3], notes: Vec::new() };
+                state.fault = Some(Box::new(fault));
+            }
+            if state.fault.is_some() {
+                words.fill(0);
+            }
         }
     }
 

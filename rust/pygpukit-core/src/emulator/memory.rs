@@ -60,7 +60,15 @@ impl GridBarrier {
     pub fn described(address: u64) -> Option<ArrayArg> {
         let memory = Extent { start: address, bytes: GridBarrier::BYTES, written: None };
         let name = "workspace_of_the_grid".into();
-        (address != 0).then(|| ArrayArg { name, address, size: 2, item: 4, shape: SmallVec::new(), memory })
+        (address != 0).then(|| ArrayArg {
+            name,
+            address,
+            size: 2,
+            item: 4,
+            shape: SmallVec::new(),
+            memory,
+            ends_zero: false,
+        })
     }
 }
 

@@ -4,7 +4,7 @@ use std::any::Any;
 use std::fmt;
 use std::mem::{ManuallyDrop, take};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
@@ -12,6 +12,7 @@ use super::cache::Block;
 use super::pool::Pool;
 use super::registry::Extent;
 use super::segment::{Backing, Segment, SegmentClass, SegmentState};
+use super::shared::Part;
 use super::size_class::Request;
 use super::uses::Uses;
 use crate::device::DevPtr;
@@ -36,6 +37,10 @@ pub struct Storage {
     uses: Mutex<Uses>,
     /// Owner of memory that no pool handed out (`outside`).
     owner: Option<Owner>,
+    /// Of memory that graphs share (`part_of`).
+    part: Option<Part>,
+    /// Every kernel leaves it zero (`ExecCtx::counters`).
+    counters: AtomicBool,
 }
 
 /// What keeps memory alive that no pool handed out.
@@ -95,6 +100,8 @@ impl Storage {
             evictable,
             uses: Mutex::default(),
             owner: None,
+            part: None,
+            counters: AtomicBool::new(false),
         })
     }
 
@@ -119,7 +126,46 @@ impl Storage {
             evictable: false,
             uses: Mutex::default(),
             owner: Some(owner),
+            part: None,
+            counters: AtomicBool::new(false),
         })
+    }
+
+    /// A block that lies in another one, which it keeps alive.
+    pub(super) fn part_of(root: &Arc<Storage>, start: usize, bytes: usize, part: Part) -> Arc<Storage> {
+        let Block { ptr, segment, home } = &*root.block;
+        let block = Block { ptr: ptr + start as u64, segment: segment.clone(), home: home.clone() };
+        // SAFETY: `part` keeps the other block, and that keeps its pool; this copy is never dropped.
+        let pool = ManuallyDrop::new(unsafe { Arc::from_raw(Arc::as_ptr(&root.pool)) });
+        Arc::new(Storage {
+            block: ManuallyDrop::new(block),
+            bytes: bytes.into(),
+            charged: 0,
+            born: root.born,
+            pool,
+            exports: AtomicU32::new(0),
+            pins: AtomicU32::new(0),
+            evictable: root.evictable,
+            uses: Mutex::default(),
+            owner: None,
+            part: Some(part),
+            counters: AtomicBool::new(false),
+        })
+    }
+
+    /// Of memory that graphs share.
+    pub(crate) fn part(&self) -> Option<&Part> {
+        self.part.as_ref()
+    }
+
+    /// Every kernel that uses it leaves it zero.
+    pub(crate) fn set_counters(&self) {
+        self.counters.store(true, Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub(crate) fn is_counters(&self) -> bool {
+        self.counters.load(Ordering::Relaxed)
     }
 
     #[inline]
@@ -186,7 +232,7 @@ impl Storage {
 
     /// Does the block have a segment of its own? Only then its label appears in reports.
     pub fn owns_segment(&self) -> bool {
-        matches!(self.block.segment.class(), SegmentClass::Large | SegmentClass::Grow)
+        self.part.is_none() && matches!(self.block.segment.class(), SegmentClass::Large | SegmentClass::Grow)
     }
 
     /// A command with number `seq` on `stream` uses the block.
@@ -261,7 +307,7 @@ impl Drop for Storage {
             std::mem::forget(self.owner.take());
             return;
         }
-        if self.bytes() > 0 && self.pool.is_listed() && !self.pool.is_private() {
+        if self.bytes() > 0 && self.pool.is_listed() && !self.pool.is_private() && self.part.is_none() {
             // Before somebody else may get the memory.
             super::registry::remove(block.ptr);
         }
@@ -275,6 +321,9 @@ impl Drop for Storage {
         }
         for _ in 0..*self.pins.get_mut() {
             block.segment.leave();
+        }
+        if self.part.is_some() {
+            return;
         }
         let charged = if block.segment.class() == SegmentClass::Grow { block.segment.bytes() } else { self.charged };
         let keep = self.pool.give_back(block, charged, take(self.uses.get_mut()));
