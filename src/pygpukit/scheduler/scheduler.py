@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pygpukit import _pygpukit_rust as _native
 from pygpukit.core.device import resolve_device
 from pygpukit.core.nvml import read_nvml
+from pygpukit.core.waits import wait_in_slices
 from pygpukit.errors import AdmissionError, ForkError, TaskCancelledError
 from pygpukit.scheduler.figures import row_of
 from pygpukit.scheduler.partition import Partition, with_use
@@ -284,7 +285,7 @@ class Scheduler:
         task._future.add_done_callback(lambda _: admitted.set())
         self._roster.begin(task, admitted.set)
         try:
-            if not admitted.wait(timeout):
+            if not wait_in_slices(admitted.wait, timeout):
                 raise TimeoutError(f"task '{name}' was not admitted in {timeout} seconds: {task.reason}")
             if task.cancelled():
                 raise TaskCancelledError(f"task '{name}' was cancelled while it waited")
@@ -292,7 +293,7 @@ class Scheduler:
             if not task.cancel():
                 raise
             # It may have been admitted a moment ago, and then nobody but this thread can give its place back.
-            admitted.wait()
+            wait_in_slices(admitted.wait)
             if not task.done():
                 self._roster.conclude(task, None, error)
             raise

@@ -9,6 +9,7 @@ from concurrent.futures import CancelledError, Future
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from pygpukit.core.waits import wait_in_slices
 from pygpukit.errors import AdmissionError, TaskCancelledError
 from pygpukit.scheduler.figures import row_of
 
@@ -148,18 +149,15 @@ class Task(Generic[_T]):
         """
         if self._state == "rejected":
             raise AdmissionError(f"task '{self.name}' was rejected: {self.decision.reason}")
-        self._refuse_own_wait(timeout)
+        if not self.wait(timeout):
+            raise TimeoutError(f"task '{self.name}' is still {self._state} after {timeout} seconds")
         try:
-            return self._future.result(timeout)
+            return self._future.result()
         except CancelledError:
             if not self._future.cancelled():
                 # The function's own, of something that it waited for.
                 raise
             raise TaskCancelledError(f"task '{self.name}' was cancelled") from None
-        except TimeoutError:
-            if self._future.done():
-                return self._future.result()
-            raise TimeoutError(f"task '{self.name}' is still {self._state} after {timeout} seconds") from None
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Wait for the task and return what `result` raises, or None; TimeoutError if it has not ended in time."""
@@ -175,12 +173,16 @@ class Task(Generic[_T]):
         """Wait until it has ended; False if it has not in time. It cannot wait for itself: RuntimeError."""
         if self._state != "rejected":
             self._refuse_own_wait(timeout)
-            try:
-                self._future.exception(timeout)
-            except CancelledError:
-                pass
-            except TimeoutError:
-                return False
+            return wait_in_slices(self._ends_within, timeout)
+        return True
+
+    def _ends_within(self, seconds: float | None) -> bool:
+        try:
+            self._future.exception(seconds)
+        except CancelledError:
+            pass
+        except TimeoutError:
+            return False
         return True
 
     def _refuse_own_wait(self, timeout: float | None) -> None:
