@@ -322,8 +322,9 @@ impl Inner {
     pub(super) fn absorb(&mut self) {
         let Some(holder) = self.turns.holder().and_then(|seat| self.seats.get(seat)?.clone()) else { return };
         let mut own = holder.own();
-        let (spent, busy_until) = (std::mem::take(&mut own.spent), own.busy_until);
+        let (spent, busy_until, gap) = (std::mem::take(&mut own.spent), own.busy_until, own.gap_ns);
         drop(own);
+        self.turns.set_gap(holder.seat(), gap);
         self.turns.submitted(spent, busy_until);
         #[cfg(unix)]
         if let Some(allowance) = &mut self.allowance {

@@ -35,6 +35,9 @@ const UNKNOWN_NS: i64 = 50_000;
 /// After this much predicted idle time the lane is looked at again.
 const GAP_NS: u64 = 20_000;
 
+/// A longer pause between a tenant's submissions counts as this one.
+const LONGEST_GAP_NS: u64 = 4_000_000;
+
 /// How often signals are looked for in a wait.
 const CHECK_NS: u64 = 5_000_000;
 
@@ -78,6 +81,10 @@ pub(super) struct Own {
     probe: Option<u64>,
     /// Nothing joins the open batch any more.
     cut: bool,
+    /// The device has ended the last submission at this time, and there has been none since.
+    ended: Option<u64>,
+    /// Mean time from there to the next submission.
+    pub gap_ns: u64,
     gaps: u32,
     rests: u32,
     /// Of the tenant's own work: others may call the same kernels with other arguments.
@@ -265,6 +272,10 @@ impl Lease {
     /// Take the predicted cost of work of this kind from the turn, if that allows it now.
     #[inline]
     pub(super) fn reserve(&self, own: &mut Own, stream: &Stream, kind: u64, now: u64) -> Option<()> {
+        if let Some(ended) = own.ended.take() {
+            let gap = now.saturating_sub(ended).min(LONGEST_GAP_NS);
+            own.gap_ns = own.gap_ns - own.gap_ns / 4 + gap.div_ceil(4);
+        }
         let kind = on_lane(kind, own.lane);
         // A batch that another thread's library submits to goes on until that has ended, whatever else joins it.
         let held = own.held.any();
@@ -515,6 +526,7 @@ impl Lease {
             return;
         }
         own.busy_until = gate.now();
+        own.ended = Some(own.busy_until);
         if own.holds && own.open.as_ref().is_some_and(|open| open.start.is_some()) {
             // What cannot be marked now is charged as predicted.
             let _ = inner.cut(gate, self, &mut own);
