@@ -284,6 +284,12 @@ fn forget_tasks() {
     runtime::forget_tasks();
 }
 
+/// Other threads in native code, without the interpreter: a fork now leaves their locks locked in the child.
+#[pyfunction]
+fn busy_threads() -> usize {
+    pygpukit_core::forks::others()
+}
+
 /// The context of this thread, to be installed elsewhere.
 #[pyfunction]
 fn current_context(py: Python<'_>) -> PyResult<ExecContext> {
@@ -299,7 +305,9 @@ fn set_sync_every_submission(on: bool) {
 /// Make no driver call any more: the interpreter is going away.
 #[pyfunction]
 fn shutdown(py: Python<'_>) {
-    py.detach(pygpukit_core::ring::resident::shutdown);
+    if !runtime::is_stranded() {
+        py.detach(pygpukit_core::ring::resident::shutdown);
+    }
     runtime::shutdown();
     py.detach(pygpukit_core::host::quiesce);
     crate::inside::wait(py);
@@ -316,6 +324,7 @@ pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(current_device, m)?)?;
     m.add_function(wrap_pyfunction!(swap_context, m)?)?;
     m.add_function(wrap_pyfunction!(forget_tasks, m)?)?;
+    m.add_function(wrap_pyfunction!(busy_threads, m)?)?;
     m.add_function(wrap_pyfunction!(current_context, m)?)?;
     m.add_function(wrap_pyfunction!(set_sync_every_submission, m)?)?;
     m.add_function(wrap_pyfunction!(shutdown, m)?)?;

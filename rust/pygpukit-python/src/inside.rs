@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use pygpukit_core::error::{Error, Result};
+use pygpukit_core::forks::Native;
 use pygpukit_core::runtime;
 use pyo3::prelude::*;
 
@@ -54,17 +55,20 @@ thread_local! {
 }
 
 /// Marks its thread as one that does not hold the interpreter.
-struct Away(bool);
+struct Away {
+    before: bool,
+    _native: Native,
+}
 
 impl Away {
     fn new() -> Away {
-        Away(AWAY.replace(true))
+        Away { before: AWAY.replace(true), _native: Native::enter() }
     }
 }
 
 impl Drop for Away {
     fn drop(&mut self) {
-        AWAY.set(self.0);
+        AWAY.set(self.before);
     }
 }
 
@@ -105,9 +109,29 @@ pub fn detached<T: Send>(py: Python<'_>, run: impl FnOnce() -> Result<T> + Send)
     .py()
 }
 
+/// The same for what always ends soon, and where the process may end meanwhile.
+pub fn released<T: Send>(py: Python<'_>, run: impl FnOnce() -> T + Send) -> T {
+    py.detach(|| {
+        let _away = Away::new();
+        run()
+    })
+}
+
+/// Wait without the interpreter for something that no device has a part in. A fork meanwhile does no harm.
+pub fn detached_from_devices<T: Send>(py: Python<'_>, run: impl FnOnce() -> Result<T> + Send) -> PyResult<T> {
+    let _inside = Inside::enter().py()?;
+    py.detach(|| {
+        let _away = Away::new();
+        let _no_lock_of_a_device = Native::leave();
+        run()
+    })
+    .py()
+}
+
 /// Hold the interpreter for a moment, wherever the thread is.
 pub fn attached<T>(run: impl FnOnce(Python<'_>) -> T) -> T {
     let away = AWAY.replace(false);
+    let _python = Native::leave();
     let result = Python::attach(run);
     AWAY.set(away);
     result

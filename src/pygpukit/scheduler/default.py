@@ -27,7 +27,6 @@ _default: Scheduler | None = None
 
 def _begin_anew() -> None:
     """In a forked child the tasks and the scheduler, and perhaps a locked lock, are the parent's."""
-    _native.forget_tasks()
     global _lock, _default
     if _default is not None:
         atexit.unregister(_default.shutdown)

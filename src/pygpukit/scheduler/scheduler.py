@@ -351,14 +351,19 @@ class Scheduler:
         DeviceError
             If the device has not enough left; the text is the inequality that failed.
         """
+        self._refuse_in_forks()
         try:
             self._core.create_partition(name, memory, compute, **limits)
         except (TypeError, ValueError, OverflowError) as error:
             raise _named("create_partition()", error) from None
+        finally:
+            # A waiting request that only the partition is in the way of now lets others pass.
+            self._roster.start_all(self._core.admit_waiting())
         return Partition(self, name)
 
     def partition(self, name: str) -> Partition:
         """A partition that exists."""
+        self._refuse_in_forks()
         names = [row["name"] for row in self._core.partitions()]
         if name not in names:
             raise ValueError(f"there is no partition '{name}'; there is {', '.join(map(repr, names))}")
@@ -384,6 +389,7 @@ class Scheduler:
             ``memory``, ``memory_peak``, ``evictions``, ``restores``; ``enforcement`` of other libraries' work; ``jobs``
             of a task with a deadline; ``process`` of a task in a process of its own.
         """
+        self._refuse_in_forks()
         found = self._roster.find(number)
         return row_of(found) if isinstance(found, Task) else dict(found)
 
@@ -397,6 +403,7 @@ class Scheduler:
             ``nvml`` is what the driver measures, or None where nvidia-ml-py or the GPU is missing; ``unpublished`` why
             ``pygpukit status`` cannot show this process, or None.
         """
+        self._refuse_in_forks()
         tasks = [row_of(task) for task in self._roster.tasks()]
         capacity = dict(self._core.capacity())
         return {
