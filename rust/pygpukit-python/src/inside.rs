@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use pygpukit_core::error::{Error, Result};
 use pygpukit_core::forks::Native;
 use pygpukit_core::runtime;
+use pygpukit_core::sched::prompt;
 use pyo3::prelude::*;
 
 use crate::errors::ToPy;
@@ -102,11 +103,12 @@ impl Drop for Apart {
 /// Run something that takes a while without holding the interpreter.
 pub fn detached<T: Send>(py: Python<'_>, run: impl FnOnce() -> Result<T> + Send) -> PyResult<T> {
     let _inside = Inside::enter().py()?;
-    py.detach(|| {
+    let (done, _until_here) = py.detach(|| {
         let _away = Away::new();
-        run()
-    })
-    .py()
+        let done = run();
+        (done, prompt::coming_back())
+    });
+    done.py()
 }
 
 /// The same for what always ends soon, and where the process may end meanwhile.
@@ -132,7 +134,11 @@ pub fn detached_from_devices<T: Send>(py: Python<'_>, run: impl FnOnce() -> Resu
 pub fn attached<T>(run: impl FnOnce(Python<'_>) -> T) -> T {
     let away = AWAY.replace(false);
     let _python = Native::leave();
-    let result = Python::attach(run);
+    let mut until_here = if away { prompt::coming_back() } else { None };
+    let result = Python::attach(|py| {
+        drop(until_here.take());
+        run(py)
+    });
     AWAY.set(away);
     result
 }
@@ -154,10 +160,12 @@ pub fn blocking(function: &mut dyn FnMut() -> Result<()>) -> Result<()> {
         return here.run();
     }
     Python::attach(|py| {
-        py.detach(move || {
+        let (done, _until_here) = py.detach(move || {
             let _away = Away::new();
-            here.run()
-        })
+            let done = here.run();
+            (done, prompt::coming_back())
+        });
+        done
     })
 }
 

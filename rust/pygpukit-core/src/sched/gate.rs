@@ -175,7 +175,7 @@ impl Gate {
     pub fn join(self: &Arc<Self>, name: &str, terms: Terms) -> Arc<Lease> {
         let mut inner = self.inner.lock();
         let seat = inner.turns.join(terms, self.now());
-        let lease = Arc::new(Lease::new(self, seat, name));
+        let lease = Arc::new(Lease::new(self, seat, name, terms.class));
         if inner.seats.len() <= seat {
             inner.seats.resize(seat + 1, None);
         }

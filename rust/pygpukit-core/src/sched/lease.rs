@@ -4,7 +4,7 @@
 //! somebody else's or the quantum is used up. The thread that submits does all of it itself: it takes turns, ends idle
 //! ones of others and reads what was measured. There is no scheduler thread.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -21,8 +21,10 @@ use crate::stream::{Entered, Stream};
 use super::cost::{Batch, Costs, count};
 use super::external::Held;
 use super::gate::{Gate, INSIDE_NS, Inner, Mark};
+use super::prompt::Prompt;
 #[cfg(unix)]
 use super::remote::{Away, Health};
+use super::request::Class;
 use super::turns::{Seat, Step, Terms};
 use super::usage::{Usage, Wait, Waited};
 
@@ -139,6 +141,8 @@ pub struct Lease {
     gate: Arc<Gate>,
     seat: Seat,
     name: Arc<str>,
+    /// Its threads must not wait for the interpreter.
+    prompt: OnceLock<Prompt>,
     own: Mutex<Own>,
     usage: Mutex<Usage>,
     ended: AtomicBool,
@@ -155,8 +159,13 @@ impl std::fmt::Debug for Lease {
 }
 
 impl Lease {
-    pub(super) fn new(gate: &Arc<Gate>, seat: Seat, name: &str) -> Lease {
+    pub(super) fn new(gate: &Arc<Gate>, seat: Seat, name: &str, class: Class) -> Lease {
+        let prompt = OnceLock::new();
+        if class == Class::Guaranteed {
+            prompt.get_or_init(Prompt::new);
+        }
         Lease {
+            prompt,
             gate: gate.clone(),
             seat,
             name: name.into(),
@@ -198,8 +207,14 @@ impl Lease {
         self.gate.set_terms(self.seat, terms);
     }
 
+    /// Do launches of others make way for its threads?
+    pub fn is_prompt(&self) -> bool {
+        self.prompt.get().is_some()
+    }
+
     /// A job is due at `deadline` on the scheduler's clock and may use this much device time first.
     pub fn begin_job(&self, deadline: u64, budget_ns: u64) {
+        self.prompt.get_or_init(Prompt::new);
         self.gate.begin_job(self.seat, deadline, budget_ns);
     }
 
