@@ -78,7 +78,7 @@ def isolation(bench: Bench) -> None:
 
 
 def threads(bench: Bench) -> None:
-    """A guaranteed task's own loop of short kernels, alone and beside a thread of the process that launches without pause."""
+    """A guaranteed task's own loop of short kernels, alone and beside a thread that launches without pause."""
     kernels = bench.kernels
     found: dict[str, list[np.ndarray]] = {"alone": [], "beside": []}
     launches: list[float] = []

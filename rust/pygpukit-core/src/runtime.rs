@@ -373,6 +373,32 @@ pub(crate) fn out_of_reach(device: &SharedDevice) -> bool {
     GATE.load(Ordering::Relaxed) & FORKED != 0 && device.props().kind == DeviceKind::Cuda
 }
 
+/// At most this many errors are reported at the end.
+const LAST_ERRORS: usize = 8;
+
+/// Errors of work in the background that no call has reported. Nothing is waited for, and no deferred work runs.
+pub fn take_unreported() -> Vec<Error> {
+    let mut errors = Vec::new();
+    if GATE.load(Ordering::Relaxed) != 0 {
+        return errors;
+    }
+    for state in devices() {
+        for stream in state.streams() {
+            while errors.len() < LAST_ERRORS
+                && let Err(error) = state.device.stream_query(stream.raw())
+            {
+                let sticky = error.is_sticky();
+                errors.push(attribute(error));
+                // One that stays has been said.
+                if sticky || state.is_cuda() {
+                    return errors;
+                }
+            }
+        }
+    }
+    errors
+}
+
 /// No driver call after this: the interpreter is going away and the driver with it.
 pub fn shutdown() {
     GATE.fetch_or(EXITING, Ordering::SeqCst);

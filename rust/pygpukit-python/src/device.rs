@@ -302,9 +302,24 @@ fn set_sync_every_submission(on: bool) {
     runtime::set_sync_every_submission(on);
 }
 
+/// Write errors to stderr that nobody will ask for any more.
+fn report_last_errors(py: Python<'_>) {
+    let mut text = String::new();
+    for error in runtime::take_unreported() {
+        text.push_str(&format!(
+            "pygpukit: work in the background failed, and the program ended without waiting for it: {error}\n"
+        ));
+    }
+    if !text.is_empty() {
+        // Without a place to write to there is none to complain to.
+        let _ = PyModule::import(py, "sys").and_then(|sys| sys.getattr("stderr")?.call_method1("write", (text,)));
+    }
+}
+
 /// Make no driver call any more: the interpreter is going away.
 #[pyfunction]
 fn shutdown(py: Python<'_>) {
+    report_last_errors(py);
     if !runtime::is_stranded() {
         py.detach(pygpukit_core::ring::resident::shutdown);
     }

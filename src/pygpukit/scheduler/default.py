@@ -76,9 +76,9 @@ def task(**options: Any) -> AbstractContextManager[Task[None]]:
     return default_scheduler().task(**options)
 
 
-def stats(number: int) -> dict[str, Any]:
+def stats(task: Task[Any] | int) -> dict[str, Any]:
     """`Scheduler.stats` of the default scheduler."""
-    return default_scheduler().stats(number)
+    return default_scheduler().stats(task)
 
 
 def status() -> dict[str, Any]:

@@ -16,7 +16,7 @@ from pygpukit.core.nvml import read_nvml
 from pygpukit.core.waits import wait_in_slices
 from pygpukit.errors import AdmissionError, ForkError, TaskCancelledError
 from pygpukit.scheduler.figures import row_of
-from pygpukit.scheduler.partition import Partition, with_use
+from pygpukit.scheduler.partition import Context, Partition, with_use
 from pygpukit.scheduler.periodic import run_jobs
 from pygpukit.scheduler.publish import publish, unpublished_because
 from pygpukit.scheduler.roster import SHUT_DOWN, Roster
@@ -296,6 +296,7 @@ class Scheduler:
             wait_in_slices(admitted.wait)
             if not task.done():
                 self._roster.conclude(task, None, error)
+            task._unseen = None
             raise
         failure: BaseException | None = None
         try:
@@ -306,6 +307,8 @@ class Scheduler:
             raise
         finally:
             self._roster.conclude(task, None, failure)
+            # It is raised here.
+            task._unseen = None
 
     def cancel(self, number: int) -> bool:
         """Cancel a task by its number; see `Task.cancel`."""
@@ -361,6 +364,25 @@ class Scheduler:
             self._roster.start_all(self._core.admit_waiting())
         return Partition(self, name)
 
+    def create_context(self, id: str, max_vram: int | str | None = None, **limits: Any) -> Context:
+        """Set a part of the device aside for one model. Several run beside each other, and their tasks can be awaited.
+
+        Parameters
+        ----------
+        id : str
+            Unique in the scheduler.
+        max_vram : int or str, optional
+            Bytes taken from the device for the model, and the most that its tasks have together.
+        **limits
+            As for `create_partition`: ``compute``, ``isolation`` and others.
+
+        Returns
+        -------
+        Context
+            With `submit`, `task`, `usage` and `close`.
+        """
+        return Context(self, self.create_partition(id, memory=max_vram, **limits).name)
+
     def partition(self, name: str) -> Partition:
         """A partition that exists."""
         self._refuse_in_forks()
@@ -372,13 +394,13 @@ class Scheduler:
     def _remove_partition(self, name: str) -> None:
         self._roster.start_all(self._core.remove_partition(name))
 
-    def stats(self, number: int) -> dict[str, Any]:
+    def stats(self, task: Task[Any] | int) -> dict[str, Any]:
         """What a task has used, and waited for.
 
         Parameters
         ----------
-        number : int
-            The task's ``id``.
+        task : Task or int
+            The task, or its ``id``.
 
         Returns
         -------
@@ -390,7 +412,9 @@ class Scheduler:
             of a task with a deadline; ``process`` of a task in a process of its own.
         """
         self._refuse_in_forks()
-        found = self._roster.find(number)
+        if isinstance(task, Task) and task._scheduler is not self:
+            raise ValueError(f"task {task.id} '{task.name}' belongs to another scheduler: use task.stats()")
+        found = self._roster.find(task.id if isinstance(task, Task) else task)
         return row_of(found) if isinstance(found, Task) else dict(found)
 
     def status(self) -> dict[str, Any]:

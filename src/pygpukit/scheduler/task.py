@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
+import logging
 import threading
+import weakref
 from collections.abc import Callable, Generator
 from concurrent.futures import CancelledError, Future
 from contextvars import ContextVar
@@ -24,6 +27,19 @@ __all__ = ["Decision", "Task", "current_task", "yield_"]
 _T = TypeVar("_T")
 
 _current: ContextVar[Task[Any] | None] = ContextVar("pygpukit_task", default=None)
+
+_log = logging.getLogger("pygpukit.scheduler")
+
+# Failed tasks that are still there; the end of the program reports those whose failure no caller has seen.
+_failed: weakref.WeakSet[Task[Any]] = weakref.WeakSet()
+
+
+def _report_failed() -> None:
+    for task in list(_failed):
+        task._report()
+
+
+atexit.register(_report_failed)
 
 # The innermost block of `external`.
 _region: ContextVar[Region | None] = ContextVar("pygpukit_region", default=None)
@@ -88,6 +104,21 @@ class Task(Generic[_T]):
         self._is_prompt = policy == "guaranteed"
         self._process: TaskProcess | None = None
         self._libraries: Libraries | None = None
+        # What its function raised, until a caller has seen it.
+        self._unseen: BaseException | None = None
+
+    def __del__(self) -> None:
+        self._report()
+
+    def _fail(self, failure: BaseException) -> None:
+        self._unseen = failure
+        _failed.add(self)
+
+    def _report(self) -> None:
+        """Log a failure that no caller has asked for, once."""
+        failure, self._unseen = getattr(self, "_unseen", None), None
+        if failure is not None:
+            _log.error("task %d '%s' failed, and its result was never asked for", self.id, self.name, exc_info=failure)
 
     def __repr__(self) -> str:
         return f"<Task {self.id} '{self.name}' {self.state}>"
@@ -151,6 +182,7 @@ class Task(Generic[_T]):
             raise AdmissionError(f"task '{self.name}' was rejected: {self.decision.reason}")
         if not self.wait(timeout):
             raise TimeoutError(f"task '{self.name}' is still {self._state} after {timeout} seconds")
+        self._unseen = None
         try:
             return self._future.result()
         except CancelledError:
@@ -197,11 +229,15 @@ class Task(Generic[_T]):
         if self._state == "rejected":
             return self.result()
         try:
-            return await asyncio.shield(asyncio.wrap_future(self._future))
+            outcome = await asyncio.shield(asyncio.wrap_future(self._future))
         except asyncio.CancelledError:
             if self._future.cancelled():
                 raise TaskCancelledError(f"task '{self.name}' was cancelled") from None
             raise
+        except BaseException:
+            self._unseen = None
+            raise
+        return outcome
 
     def cancel(self) -> bool:
         """Cancel the task, whatever it does.
