@@ -28,6 +28,7 @@ ROWS: dict[str, Callable[[Bench], None]] = {
     "graphs": shares.graphs,
     "audit": shares.audit,
     "isolation": latency.isolation,
+    "threads": latency.threads,
     "lane": latency.lane_throughput,
     "lending": latency.lending,
     "memory": latency.memory_neighbour,

@@ -77,6 +77,65 @@ def isolation(bench: Bench) -> None:
         )
 
 
+def threads(bench: Bench) -> None:
+    """A guaranteed task's own loop of short kernels, alone and beside a thread that launches without pause."""
+    kernels = bench.kernels
+    found: dict[str, list[np.ndarray]] = {"alone": [], "beside": []}
+    launches: list[float] = []
+
+    def owner() -> np.ndarray:
+        launch = kernels.launcher(kernels.calibrate(20e-6, 4 * 32), 4 * 32)
+        stream = gp.current_stream()
+        times = []
+        end = time.perf_counter() + bench.seconds / 4
+        while (began := time.perf_counter()) < end:
+            launch()
+            stream.synchronize()
+            times.append(time.perf_counter() - began)
+        # The first ones load and learn.
+        return np.array(times[200:])
+
+    def neighbour(stop: threading.Event, began: threading.Event) -> float:
+        launch = kernels.launcher(kernels.calibrate(20e-6, 4 * 32), 4 * 32)
+        count, start = 0, time.perf_counter()
+        while not stop.is_set():
+            launch()
+            count += 1
+            if count == 100:
+                began.set()
+        return count / (time.perf_counter() - start)
+
+    # Rounds alternate, so that clocks and other programs change both alike.
+    for _ in range(max(4, 2 * bench.repeats)):
+        for label in found:
+            stop, began = threading.Event(), threading.Event()
+            with bench.scheduler() as scheduler:
+                other = None
+                if label == "beside":
+                    other = scheduler.submit(neighbour, args=(stop, began), policy="besteffort", name="neighbour")
+                    began.wait(60)
+                task = scheduler.submit(owner, policy="guaranteed", bandwidth=0.2, name="owner")
+                found[label].append(task.result(timeout=120))
+                stop.set()
+                if other is not None:
+                    launches.append(other.result(timeout=120))
+    at = {
+        (label, q): statistics.median(float(np.percentile(x, q)) for x in rounds) * 1e6
+        for label, rounds in found.items()
+        for q in (50, 99)
+    }
+    what = "guaranteed loop of 20 us kernels beside a thread that launches without pause / alone"
+    bench.report.add(f"{what}, p99", at["beside", 99], at["alone", 99], "us", 1.3)
+    bench.note(
+        "  p50, and the neighbour",
+        p50=at["beside", 50] / at["alone", 50],
+        p50_alone_us=at["alone", 50],
+        p50_beside_us=at["beside", 50],
+        launches_per_second=statistics.median(launches),
+        rounds=len(found["alone"]),
+    )
+
+
 def lane_throughput(bench: Bench) -> None:
     """What a besteffort tenant gets of the SMs outside a busy guaranteed lane."""
     kernels = bench.kernels

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import atexit as _atexit
 import importlib as _importlib
+import os as _os
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
@@ -109,6 +110,8 @@ globals().update(_registered())
 _methods.attach()
 _binding.attach()
 _atexit.register(_native.shutdown)
+if hasattr(_os, "register_at_fork"):
+    _os.register_at_fork(after_in_child=_native.forget_tasks)
 
 __all__ = [
     "CudaGraph",

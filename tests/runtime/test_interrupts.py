@@ -101,7 +101,9 @@ from pygpukit import _pygpukit_rust as native
 x = gp.zeros(4)
 def slow():
     print("waiting")
-    time.sleep(1000)
+    # The signal may arrive after the interpreter's last check and before the sleep begins, which it then does not end.
+    while True:
+        time.sleep(0.05)
 try:
     native.submit_host(slow, [], [x])
     gp.synchronize()

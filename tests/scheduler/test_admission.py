@@ -100,6 +100,20 @@ def test_class_follows_from_what_is_asked() -> None:
     assert rust.QosTaskMeta.best_effort("a", "a").memory == 0
 
 
+def test_answers_by_their_published_names() -> None:
+    evaluator = rust.QosPolicyEvaluator(total_memory=100, total_bandwidth=1.0)
+
+    def names(task: rust.QosTaskMeta) -> list[str]:
+        answer = evaluator.evaluate(task)
+        return [name for name in ("admitted", "queued", "throttled", "rejected") if getattr(answer, f"is_{name}")()]
+
+    assert evaluator.reserve(rust.QosTaskMeta.guaranteed("a", "a", 60)).is_admitted()
+    assert names(rust.QosTaskMeta.guaranteed("b", "b", 40)) == ["admitted"]
+    assert names(rust.QosTaskMeta.guaranteed("b", "b", 41)) == ["queued"]
+    assert names(rust.QosTaskMeta.guaranteed("b", "b", 101)) == ["rejected"]
+    assert names(rust.QosTaskMeta.burstable("b", "b", 5, 0.1, 0.5)) == ["admitted", "throttled"]
+
+
 @pytest.mark.parametrize(
     ("asked", "text"),
     [

@@ -13,6 +13,7 @@ use crate::kernel::Kernel;
 use crate::memory::{Storage, registry};
 use crate::residency;
 use crate::runtime::{self, DeviceState};
+use crate::sched::prompt;
 use crate::slices;
 use crate::stream::{Entered, Stream, is_inside};
 
@@ -97,6 +98,12 @@ pub(crate) fn enter_with<'a, H>(
 fn enter_leased<'a, H>(ctx: &'a ExecCtx, kind: u64, hold: impl Fn() -> Result<H>) -> Result<(H, Entered<'a>)> {
     loop {
         let Some(lease) = ctx.current_lease() else { return Ok((hold()?, ctx.stream.enter())) };
+        if prompt::is_wanted() && !lease.is_prompt() {
+            runtime::blocking(&mut || {
+                prompt::make_way();
+                Ok(())
+            })?;
+        }
         let held = hold()?;
         if let Some(entered) = lease.try_enter(&ctx.stream, kind) {
             return Ok((held, entered));

@@ -12,6 +12,7 @@ pub mod emulator;
 pub mod error;
 pub mod event;
 pub mod exec;
+pub mod forks;
 pub mod graph;
 pub mod host;
 pub mod kernel;

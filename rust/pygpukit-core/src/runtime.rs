@@ -20,10 +20,13 @@ use crate::stream::Stream;
 const FAULT: u32 = 1;
 const FORKED: u32 = 2;
 const EXITING: u32 = 4;
+/// Forked while another thread could have locks.
+const STRANDED: u32 = 8;
 
 static GATE: AtomicU32 = AtomicU32::new(0);
 static REPORT: OnceLock<String> = OnceLock::new();
 static DEVICES: Mutex<Vec<&'static DeviceState>> = Mutex::new(Vec::new());
+static USES_CUDA: AtomicBool = AtomicBool::new(false);
 static SYNC_EVERY_SUBMISSION: AtomicBool = AtomicBool::new(false);
 
 /// Wait after every submission, so that a fault is reported by the launch that caused it.
@@ -182,6 +185,9 @@ impl DeviceState {
 
     /// Take back a stream nobody holds any more; work already on it goes on.
     pub fn recycle(&self, stream: Arc<Stream>) {
+        if is_stranded() {
+            return std::mem::forget(stream);
+        }
         self.streams.lock().idle.push(stream);
     }
 
@@ -231,6 +237,9 @@ impl DeviceState {
         if gate & EXITING != 0 {
             return Err(Error::ShuttingDown);
         }
+        if gate & STRANDED != 0 && (!self.is_cuda() || gate & FORKED == 0) {
+            return Err(crate::forks::with_locks());
+        }
         if !self.is_cuda() {
             return Ok(());
         }
@@ -249,8 +258,9 @@ impl DeviceState {
 pub fn register(state: &'static DeviceState) {
     DEVICES.lock().push(state);
     if state.is_cuda() {
-        watch_forks();
+        USES_CUDA.store(true, Ordering::Release);
     }
+    crate::forks::watch();
 }
 
 pub fn devices() -> Vec<&'static DeviceState> {
@@ -260,6 +270,9 @@ pub fn devices() -> Vec<&'static DeviceState> {
 /// In a forked child: the threads of the parent's tasks are not here, and a turn that one of them has would never end.
 /// Work takes no turns with them.
 pub fn forget_tasks() {
+    if is_stranded() {
+        return;
+    }
     // What a missing thread has locked stays so.
     let Some(devices) = DEVICES.try_lock() else { return };
     for state in devices.iter() {
@@ -267,6 +280,9 @@ pub fn forget_tasks() {
         if let Some(mut unscheduled) = state.unscheduled.try_lock() {
             // Not dropped, which may need further locks.
             std::mem::forget(unscheduled.take());
+        }
+        if let Some(streams) = state.streams.try_lock() {
+            streams.all.iter().for_each(|stream| stream.forget_users());
         }
     }
 }
@@ -326,7 +342,30 @@ pub fn is_exiting() -> bool {
 
 /// Is the interpreter going away, or is this a forked child of a process that used CUDA?
 pub(crate) fn exiting() -> bool {
-    GATE.load(Ordering::Relaxed) & (EXITING | FORKED) != 0
+    GATE.load(Ordering::Relaxed) & (EXITING | FORKED | STRANDED) != 0
+}
+
+/// Was this process forked while another thread could have locks?
+pub fn is_stranded() -> bool {
+    GATE.load(Ordering::Relaxed) & STRANDED != 0
+}
+
+/// Refuse what takes locks of a device in a child whose parent's threads may have them.
+pub fn check_locks() -> Result<()> {
+    if is_stranded() { Err(crate::forks::with_locks()) } else { Ok(()) }
+}
+
+/// In a forked child: no lock of a device is taken any more, not even to free memory.
+pub(crate) fn strand() {
+    GATE.fetch_or(STRANDED, Ordering::AcqRel);
+    crate::memory::shutdown();
+}
+
+/// In a forked child.
+pub(crate) fn note_fork() {
+    if USES_CUDA.load(Ordering::Acquire) {
+        GATE.fetch_or(FORKED, Ordering::AcqRel);
+    }
 }
 
 /// Is this a forked child, which must not touch the parent's CUDA devices?
@@ -334,23 +373,34 @@ pub(crate) fn out_of_reach(device: &SharedDevice) -> bool {
     GATE.load(Ordering::Relaxed) & FORKED != 0 && device.props().kind == DeviceKind::Cuda
 }
 
+/// At most this many errors are reported at the end.
+const LAST_ERRORS: usize = 8;
+
+/// Errors of work in the background that no call has reported. Nothing is waited for, and no deferred work runs.
+pub fn take_unreported() -> Vec<Error> {
+    let mut errors = Vec::new();
+    if GATE.load(Ordering::Relaxed) != 0 {
+        return errors;
+    }
+    for state in devices() {
+        for stream in state.streams() {
+            while errors.len() < LAST_ERRORS
+                && let Err(error) = state.device.stream_query(stream.raw())
+            {
+                let sticky = error.is_sticky();
+                errors.push(attribute(error));
+                // One that stays has been said.
+                if sticky || state.is_cuda() {
+                    return errors;
+                }
+            }
+        }
+    }
+    errors
+}
+
 /// No driver call after this: the interpreter is going away and the driver with it.
 pub fn shutdown() {
     GATE.fetch_or(EXITING, Ordering::SeqCst);
     crate::memory::shutdown();
 }
-
-#[cfg(unix)]
-fn watch_forks() {
-    static ONCE: std::sync::Once = std::sync::Once::new();
-    extern "C" fn in_child() {
-        GATE.fetch_or(FORKED, Ordering::AcqRel);
-    }
-    // SAFETY: the handler only touches an atomic, which is allowed between fork and exec.
-    ONCE.call_once(|| unsafe {
-        libc::pthread_atfork(None, None, Some(in_child));
-    });
-}
-
-#[cfg(not(unix))]
-fn watch_forks() {}

@@ -231,6 +231,13 @@ impl Stream {
         self.users.fetch_sub(1, Ordering::Release);
     }
 
+    /// In a forked child: no other thread is inside.
+    pub(crate) fn forget_users(&self) {
+        if !is_inside() {
+            self.users.store(0, Ordering::Release);
+        }
+    }
+
     /// Is anybody submitting to this stream right now?
     pub(crate) fn is_entered(&self) -> bool {
         self.users.load(Ordering::Acquire) & !MOVING != 0

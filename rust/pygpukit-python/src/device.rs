@@ -284,6 +284,12 @@ fn forget_tasks() {
     runtime::forget_tasks();
 }
 
+/// Other threads in native code, without the interpreter: a fork now leaves their locks locked in the child.
+#[pyfunction]
+fn busy_threads() -> usize {
+    pygpukit_core::forks::others()
+}
+
 /// The context of this thread, to be installed elsewhere.
 #[pyfunction]
 fn current_context(py: Python<'_>) -> PyResult<ExecContext> {
@@ -296,10 +302,27 @@ fn set_sync_every_submission(on: bool) {
     runtime::set_sync_every_submission(on);
 }
 
+/// Write errors to stderr that nobody will ask for any more.
+fn report_last_errors(py: Python<'_>) {
+    let mut text = String::new();
+    for error in runtime::take_unreported() {
+        text.push_str(&format!(
+            "pygpukit: work in the background failed, and the program ended without waiting for it: {error}\n"
+        ));
+    }
+    if !text.is_empty() {
+        // Without a place to write to there is none to complain to.
+        let _ = PyModule::import(py, "sys").and_then(|sys| sys.getattr("stderr")?.call_method1("write", (text,)));
+    }
+}
+
 /// Make no driver call any more: the interpreter is going away.
 #[pyfunction]
 fn shutdown(py: Python<'_>) {
-    py.detach(pygpukit_core::ring::resident::shutdown);
+    report_last_errors(py);
+    if !runtime::is_stranded() {
+        py.detach(pygpukit_core::ring::resident::shutdown);
+    }
     runtime::shutdown();
     py.detach(pygpukit_core::host::quiesce);
     crate::inside::wait(py);
@@ -316,6 +339,7 @@ pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(current_device, m)?)?;
     m.add_function(wrap_pyfunction!(swap_context, m)?)?;
     m.add_function(wrap_pyfunction!(forget_tasks, m)?)?;
+    m.add_function(wrap_pyfunction!(busy_threads, m)?)?;
     m.add_function(wrap_pyfunction!(current_context, m)?)?;
     m.add_function(wrap_pyfunction!(set_sync_every_submission, m)?)?;
     m.add_function(wrap_pyfunction!(shutdown, m)?)?;

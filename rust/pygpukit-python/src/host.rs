@@ -9,7 +9,7 @@ use pygpukit_core::exec::ExecCtx;
 use pygpukit_core::host::{
     self, Direction, FileSource, HostSide, Options, PinnedBlock, Priority, Request, Transfer, Until, engine,
 };
-use pygpukit_core::runtime::DeviceState;
+use pygpukit_core::runtime::{self, DeviceState};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyModule};
 
@@ -66,6 +66,7 @@ impl TransferHandle {
     #[pyo3(signature = (timeout=None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
         refuse_in_capture("wait for a transfer")?;
+        runtime::check_locks().py()?;
         let timeout = match timeout {
             None => None,
             Some(seconds) if seconds.is_nan() => {
@@ -263,6 +264,7 @@ fn upload_many(
 /// Numbers of the page-locked memory of the current device.
 #[pyfunction]
 fn pinned_stats<'py>(py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+    runtime::check_locks().py()?;
     let stats = context(py)?.state.pinned.stats();
     let numbers = PyDict::new(py);
     numbers.set_item("used", stats.used)?;
@@ -285,6 +287,7 @@ fn trim_pinned(py: Python<'_>) -> PyResult<usize> {
 /// How the current device's copies are made: (threads, bytes of a chunk, slots for each direction, past the caches).
 #[pyfunction]
 fn transfer_options(py: Python<'_>) -> PyResult<(usize, usize, usize, bool)> {
+    runtime::check_locks().py()?;
     let options = engine(context(py)?.state).options();
     Ok((options.workers, options.chunk, options.slots, options.past_caches))
 }

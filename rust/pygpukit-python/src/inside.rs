@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use pygpukit_core::error::{Error, Result};
+use pygpukit_core::forks::Native;
 use pygpukit_core::runtime;
+use pygpukit_core::sched::prompt;
 use pyo3::prelude::*;
 
 use crate::errors::ToPy;
@@ -54,17 +56,20 @@ thread_local! {
 }
 
 /// Marks its thread as one that does not hold the interpreter.
-struct Away(bool);
+struct Away {
+    before: bool,
+    _native: Native,
+}
 
 impl Away {
     fn new() -> Away {
-        Away(AWAY.replace(true))
+        Away { before: AWAY.replace(true), _native: Native::enter() }
     }
 }
 
 impl Drop for Away {
     fn drop(&mut self) {
-        AWAY.set(self.0);
+        AWAY.set(self.before);
     }
 }
 
@@ -98,8 +103,28 @@ impl Drop for Apart {
 /// Run something that takes a while without holding the interpreter.
 pub fn detached<T: Send>(py: Python<'_>, run: impl FnOnce() -> Result<T> + Send) -> PyResult<T> {
     let _inside = Inside::enter().py()?;
+    let (done, _until_here) = py.detach(|| {
+        let _away = Away::new();
+        let done = run();
+        (done, prompt::coming_back())
+    });
+    done.py()
+}
+
+/// The same for what always ends soon, and where the process may end meanwhile.
+pub fn released<T: Send>(py: Python<'_>, run: impl FnOnce() -> T + Send) -> T {
     py.detach(|| {
         let _away = Away::new();
+        run()
+    })
+}
+
+/// Wait without the interpreter for something that no device has a part in. A fork meanwhile does no harm.
+pub fn detached_from_devices<T: Send>(py: Python<'_>, run: impl FnOnce() -> Result<T> + Send) -> PyResult<T> {
+    let _inside = Inside::enter().py()?;
+    py.detach(|| {
+        let _away = Away::new();
+        let _no_lock_of_a_device = Native::leave();
         run()
     })
     .py()
@@ -108,7 +133,12 @@ pub fn detached<T: Send>(py: Python<'_>, run: impl FnOnce() -> Result<T> + Send)
 /// Hold the interpreter for a moment, wherever the thread is.
 pub fn attached<T>(run: impl FnOnce(Python<'_>) -> T) -> T {
     let away = AWAY.replace(false);
-    let result = Python::attach(run);
+    let _python = Native::leave();
+    let mut until_here = if away { prompt::coming_back() } else { None };
+    let result = Python::attach(|py| {
+        drop(until_here.take());
+        run(py)
+    });
     AWAY.set(away);
     result
 }
@@ -130,10 +160,12 @@ pub fn blocking(function: &mut dyn FnMut() -> Result<()>) -> Result<()> {
         return here.run();
     }
     Python::attach(|py| {
-        py.detach(move || {
+        let (done, _until_here) = py.detach(move || {
             let _away = Away::new();
-            here.run()
-        })
+            let done = here.run();
+            (done, prompt::coming_back())
+        });
+        done
     })
 }
 

@@ -198,6 +198,13 @@ impl PartitionManager {
         Ok(())
     }
 
+    /// Admit waiting tasks that a new partition lets pass: an earlier one waits for its removal now. Says which, in order.
+    fn admit_waiting(&self) -> Vec<String> {
+        let mut books = self.books.lock();
+        let admitted = books.admission.admit_waiting();
+        books.named(&admitted)
+    }
+
     /// Remove a partition without tasks; says which tasks were admitted for it, in order.
     fn remove_partition(&self, id: &str) -> PyResult<Vec<String>> {
         let mut books = self.books.lock();

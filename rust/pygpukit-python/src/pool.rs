@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use parking_lot::Mutex;
 use pygpukit_core::exec;
 use pygpukit_core::memory::{Pool, PoolOptions, PoolStats, Storage};
-use pygpukit_core::runtime::DeviceState;
+use pygpukit_core::runtime::{self, DeviceState};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyInt, PyModule};
@@ -155,26 +155,30 @@ impl PyPool {
 
     /// Bytes handed out, rounded up to size classes; pools inside this one count too.
     #[getter]
-    fn used(&self) -> usize {
-        self.pool.used()
+    fn used(&self) -> PyResult<usize> {
+        runtime::check_locks().py()?;
+        Ok(self.pool.used())
     }
 
     /// Bytes held for reuse.
     #[getter]
-    fn cached(&self) -> usize {
-        self.pool.stats().cached
+    fn cached(&self) -> PyResult<usize> {
+        runtime::check_locks().py()?;
+        Ok(self.pool.stats().cached)
     }
 
     /// Bytes that may still be handed out.
     #[getter]
-    fn available(&self) -> usize {
-        self.pool.stats().available
+    fn available(&self) -> PyResult<usize> {
+        runtime::check_locks().py()?;
+        Ok(self.pool.stats().available)
     }
 
     /// Most bytes in use at a time, or None.
     #[getter]
-    fn quota(&self) -> Option<usize> {
-        self.pool.quota()
+    fn quota(&self) -> PyResult<Option<usize>> {
+        runtime::check_locks().py()?;
+        Ok(self.pool.quota())
     }
 
     /// Change the quota. What is in use above it moves to the host where the pool evicts; the rest stays until it is
@@ -208,8 +212,10 @@ impl PyPool {
     }
 
     /// Make what is in use now the peak, to measure that of what comes.
-    fn reset_peak(&self) {
+    fn reset_peak(&self) -> PyResult<()> {
+        runtime::check_locks().py()?;
         self.pool.reset_peak();
+        Ok(())
     }
 
     /// Return cached memory that no stream uses to the device.
@@ -220,18 +226,21 @@ impl PyPool {
 
     /// Hand out no more; memory goes back to the device as its arrays are dropped.
     fn close(&self) -> PyResult<()> {
+        runtime::check_locks().py()?;
         self.pool.close().py()
     }
 
     /// Bytes and counts of the pool as a dict.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        runtime::check_locks().py()?;
         stats_dict(py, &self.pool)
     }
 
     /// Largest live blocks: bytes and a label.
     #[pyo3(signature = (count=10))]
-    fn top_holders(&self, count: usize) -> Vec<(usize, String)> {
-        self.pool.top_holders(count)
+    fn top_holders(&self, count: usize) -> PyResult<Vec<(usize, String)>> {
+        runtime::check_locks().py()?;
+        Ok(self.pool.top_holders(count))
     }
 
     fn __enter__<'py>(slf: Bound<'py, Self>, py: Python<'py>) -> PyResult<Bound<'py, Self>> {
@@ -248,6 +257,9 @@ impl PyPool {
     }
 
     fn __repr__(&self) -> String {
+        if runtime::is_stranded() {
+            return format!("<MemoryPool '{}'>", self.pool.name());
+        }
         let quota = self.pool.quota().map_or_else(|| "None".to_string(), |bytes| bytes.to_string());
         format!("<MemoryPool '{}' used={} quota={quota}>", self.pool.name(), self.pool.used())
     }
@@ -306,6 +318,7 @@ type Dicts<'py> = Vec<Bound<'py, PyDict>>;
 /// Pools and segments of a device as lists of dicts.
 #[pyfunction]
 fn memory_snapshot<'py>(py: Python<'py>, device: &Bound<'py, PyDevice>) -> PyResult<(Dicts<'py>, Dicts<'py>)> {
+    runtime::check_locks().py()?;
     let (pools, segments) = device.get().state.arena.snapshot();
     let pools = pools.iter().map(|pool| {
         let d = numbers(py, &pool.name, &pool.stats)?;

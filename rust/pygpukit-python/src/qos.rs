@@ -272,6 +272,8 @@ impl QosTaskMeta {
 pub struct QosEvaluation {
     verdict: Verdict,
     reason: String,
+    /// It may not use all of the device's time.
+    limited: bool,
 }
 
 #[pymethods]
@@ -292,6 +294,26 @@ impl QosEvaluation {
     #[getter]
     fn rejected(&self) -> bool {
         self.verdict == Verdict::Rejected
+    }
+
+    /// It fits now.
+    fn is_admitted(&self) -> bool {
+        self.admitted()
+    }
+
+    /// It fits an empty device, but not this one now.
+    fn is_queued(&self) -> bool {
+        self.queued()
+    }
+
+    /// It never fits, or does not want to wait.
+    fn is_rejected(&self) -> bool {
+        self.rejected()
+    }
+
+    /// It fits now, and its compute is held below the whole device: it has a `bandwidth_limit`, or its partition one.
+    fn is_throttled(&self) -> bool {
+        self.admitted() && self.limited
     }
 
     /// admitted, queued or rejected.
@@ -338,17 +360,19 @@ impl Books {
         Ok(Request { partition: self.partition(partition)?, ..task.request })
     }
 
-    fn answer(&self, decision: Decision) -> QosEvaluation {
+    fn answer(&self, request: &Request, decision: Decision) -> QosEvaluation {
+        let of_partition = self.admission.partition_spec(request.partition).and_then(|spec| spec.compute_limit);
+        let limited = request.bandwidth_limit.into_iter().chain(of_partition).any(|limit| limit < Share::ONE);
         let reason = decision.shortage.map_or_else(String::new, |shortage| {
             let first = shortage.behind.and_then(|id| self.names.get(&id));
             first.map_or_else(|| shortage.to_string(), |name| shortage.behind_task(&format!("'{name}'")))
         });
-        QosEvaluation { verdict: decision.verdict, reason }
+        QosEvaluation { verdict: decision.verdict, reason, limited }
     }
 
     pub fn evaluate(&self, task: &QosTaskMeta, partition: &str) -> PyResult<QosEvaluation> {
         let request = self.request(task, partition)?;
-        Ok(self.answer(raised(self.admission.evaluate(&request))?))
+        Ok(self.answer(&request, raised(self.admission.evaluate(&request))?))
     }
 
     pub fn reserve(&mut self, task: &QosTaskMeta, partition: &str) -> PyResult<QosEvaluation> {
@@ -362,7 +386,7 @@ impl Books {
             self.ids.insert(task.id.clone(), id);
             self.names.insert(id, task.id.clone());
         }
-        Ok(self.answer(decision))
+        Ok(self.answer(&request, decision))
     }
 
     pub fn release(&mut self, name: &str) -> PyResult<Vec<String>> {

@@ -15,7 +15,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyList};
 
 use crate::errors::{ToPy, check_signals};
-use crate::inside::{attached, detached};
+use crate::inside::{attached, detached_from_devices};
 use crate::ring_message::{MessageBase, now};
 
 /// How long a thread sleeps before it looks for signals and the end of the interpreter.
@@ -209,7 +209,7 @@ impl RingQueue {
         }
         let parker = Arc::new(Parker::default());
         let Some(ticket) = register(Waiter::Thread(parker.clone())) else { return Ok(true) };
-        let slept = detached(py, || {
+        let slept = detached_from_devices(py, || {
             let mut now = Instant::now();
             // None: it never sleeps.
             let awake = now.checked_add(patience(LOOK));

@@ -22,7 +22,7 @@ use pyo3::types::{PyDict, PyList, PyModule};
 
 use crate::device::{ExecContext, PyDevice};
 use crate::errors::{ToPy, check_signals};
-use crate::inside::detached;
+use crate::inside::{detached, released};
 use crate::pool::{PyPool, size};
 use crate::qos::{Asked, Number, bytes, number, raised, usage_dict};
 use crate::stream::PyStream;
@@ -186,6 +186,11 @@ impl SchedulerCore {
         detached(py, move || core.create_partition(spec, &mut check_signals)).map(drop)
     }
 
+    /// Numbers of the tasks admitted since partitions have changed.
+    fn admit_waiting(&self) -> Vec<TaskId> {
+        self.core.admit_waiting()
+    }
+
     /// Remove an empty partition; returns the numbers of tasks admitted in its place.
     fn remove_partition(&self, py: Python<'_>, name: &str) -> PyResult<Vec<TaskId>> {
         let id = self.partition(name)?;
@@ -299,7 +304,7 @@ impl TaskLease {
 
     /// Refuse further work of the task; what is in flight goes on.
     fn end(&self, py: Python<'_>) {
-        py.detach(|| self.tenant.lease.end());
+        released(py, || self.tenant.lease.end());
     }
 
     #[getter]
@@ -309,7 +314,7 @@ impl TaskLease {
 
     /// Let others have the lane, if they want it.
     fn give_way(&self, py: Python<'_>) {
-        py.detach(|| self.tenant.lease.give_way());
+        released(py, || self.tenant.lease.give_way());
     }
 
     /// Wait for a turn, and hold it while another library submits work of this kind. Returns the handle of the stream.
@@ -384,7 +389,7 @@ impl TaskLease {
     /// What was used so far.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let lease = &self.tenant.lease;
-        let used = py.detach(|| lease.used());
+        let used = released(py, || lease.used());
         let row = used_dict(py, &used, self.core.now())?;
         let lane = lease.lane();
         row.set_item("mode", self.mode())?;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use pygpukit_core::event::Event;
 use pygpukit_core::exec::{self, ExecCtx};
-use pygpukit_core::runtime::DeviceState;
+use pygpukit_core::runtime::{self, DeviceState};
 use pygpukit_core::stream::Stream;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -143,6 +143,7 @@ impl PyStream {
 
     /// Make later work on this stream wait for an event, or for what another stream has been given so far.
     fn wait(&self, py: Python<'_>, other: &Bound<'_, PyAny>) -> PyResult<()> {
+        runtime::check_locks().py()?;
         let ctx = self.own_context(py)?;
         if let Ok(event) = other.cast::<PyEvent>() {
             return event.get().event.wait_on(&ctx).py();
@@ -264,17 +265,20 @@ impl PyEvent {
 
     /// Has the recorded point been passed? True for an event never recorded.
     fn query(&self, py: Python<'_>) -> PyResult<bool> {
+        runtime::check_locks().py()?;
         detached(py, || self.event.query())
     }
 
     /// Wait until the recorded point has been passed.
     fn synchronize(&self, py: Python<'_>) -> PyResult<()> {
         refuse_in_capture("wait for an event")?;
+        runtime::check_locks().py()?;
         detached(py, || self.event.synchronize(&mut check_signals))
     }
 
     /// Milliseconds on the device from this event to another.
     fn elapsed_ms(&self, end: &Bound<'_, PyEvent>) -> PyResult<f32> {
+        runtime::check_locks().py()?;
         self.event.elapsed_ms(&end.get().event).py()
     }
 }

@@ -11,6 +11,7 @@ from typing import Any
 import msgpack  # type: ignore[import-untyped]
 import numpy as np
 
+from pygpukit.core.waits import wait_in_slices
 from pygpukit.errors import ActorFailedError, RingError
 from pygpukit.ring.device_mailbox import deadline_of
 from pygpukit.ring.limits import end_of, left_of
@@ -249,7 +250,7 @@ class WorkerLink:
             with self.lock:
                 peer.mode = mode
                 while self.process is None and not peer.is_over:
-                    if not self._changed.wait(left_of(until)):
+                    if not wait_in_slices(self._changed.wait, left_of(until)):
                         return False
                 process = self.process
                 if peer.is_over or process is None:
@@ -259,7 +260,7 @@ class WorkerLink:
                 return bool(process.order("mode", actor, mode, left_of(until)))
             with self.lock:
                 while self.process is process:
-                    self._changed.wait()
+                    wait_in_slices(self._changed.wait)
 
     def close(self, actor: int) -> None:
         """Take no more messages for an actor: it is to end."""

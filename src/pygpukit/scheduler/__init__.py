@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pygpukit.scheduler.default import default_scheduler, scheduled, shutdown, stats, status, submit, task
 from pygpukit.scheduler.external import external
-from pygpukit.scheduler.partition import Partition
+from pygpukit.scheduler.partition import Context, Partition
 from pygpukit.scheduler.scheduler import Scheduler
 from pygpukit.scheduler.task import Decision, Task, current_task, yield_
 
 __all__ = [
+    "Context",
     "Decision",
     "Partition",
     "Scheduler",

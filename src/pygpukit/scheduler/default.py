@@ -27,7 +27,6 @@ _default: Scheduler | None = None
 
 def _begin_anew() -> None:
     """In a forked child the tasks and the scheduler, and perhaps a locked lock, are the parent's."""
-    _native.forget_tasks()
     global _lock, _default
     if _default is not None:
         atexit.unregister(_default.shutdown)
@@ -77,9 +76,9 @@ def task(**options: Any) -> AbstractContextManager[Task[None]]:
     return default_scheduler().task(**options)
 
 
-def stats(number: int) -> dict[str, Any]:
+def stats(task: Task[Any] | int) -> dict[str, Any]:
     """`Scheduler.stats` of the default scheduler."""
-    return default_scheduler().stats(number)
+    return default_scheduler().stats(task)
 
 
 def status() -> dict[str, Any]:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pygpukit.scheduler.scheduler import Scheduler
     from pygpukit.scheduler.task import Task
 
-__all__ = ["Partition", "with_use"]
+__all__ = ["Context", "Partition", "with_use"]
 
 _T = TypeVar("_T")
 
@@ -50,6 +50,45 @@ class Partition:
     def remove(self) -> None:
         """Give everything back. Tasks in it must have ended."""
         self._scheduler._remove_partition(self.name)
+
+
+class Context(Partition):
+    """A partition made for one model; made by `Scheduler.create_context`. Leaving it as a context manager closes it.
+
+    Examples
+    --------
+    >>> from pygpukit.scheduler import Scheduler
+    >>> with Scheduler() as scheduler, scheduler.create_context("llm", max_vram="16MiB") as context:
+    ...     context.submit(lambda: 6 * 7).result()
+    42
+    """
+
+    def __repr__(self) -> str:
+        return f"<Context '{self.name}'>"
+
+    def __enter__(self) -> Context:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close(cancel=exc[0] is not None)
+
+    def close(self, *, cancel: bool = False) -> None:
+        """Wait for its tasks, and give everything back; a second call does nothing.
+
+        Parameters
+        ----------
+        cancel : bool
+            Cancel its tasks first.
+        """
+        if all(row["name"] != self.name for row in self._scheduler._core.partitions()):
+            return
+        tasks = [task for task in self._scheduler._roster.tasks() if task.partition == self.name]
+        if cancel:
+            for task in reversed(tasks):
+                task.cancel()
+        for task in tasks:
+            task.wait()
+        self.remove()
 
 
 def with_use(row: Mapping[str, Any], tasks: Sequence[Mapping[str, Any]], sms: int) -> dict[str, Any]:

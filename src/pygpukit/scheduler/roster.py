@@ -95,11 +95,13 @@ class Roster:
             task._state = "starting"
         if late:
             self.conclude(task, None, TaskCancelledError(SHUT_DOWN))
+            task._unseen = None
             raise RuntimeError(SHUT_DOWN)
         try:
             start()
         except BaseException as error:
             self.conclude(task, None, error)
+            task._unseen = None
             raise
 
     def start(self, task: Task[Any]) -> _native.TaskLease:
@@ -166,6 +168,7 @@ class Roster:
             future.cancel()
             future.set_running_or_notify_cancel()
         elif failure is not None:
+            task._fail(failure)
             future.set_exception(failure)
         else:
             future.set_result(outcome)

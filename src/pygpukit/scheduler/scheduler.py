@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 from pygpukit import _pygpukit_rust as _native
 from pygpukit.core.device import resolve_device
 from pygpukit.core.nvml import read_nvml
+from pygpukit.core.waits import wait_in_slices
 from pygpukit.errors import AdmissionError, ForkError, TaskCancelledError
 from pygpukit.scheduler.figures import row_of
-from pygpukit.scheduler.partition import Partition, with_use
+from pygpukit.scheduler.partition import Context, Partition, with_use
 from pygpukit.scheduler.periodic import run_jobs
 from pygpukit.scheduler.publish import publish, unpublished_because
 from pygpukit.scheduler.roster import SHUT_DOWN, Roster
@@ -284,7 +285,7 @@ class Scheduler:
         task._future.add_done_callback(lambda _: admitted.set())
         self._roster.begin(task, admitted.set)
         try:
-            if not admitted.wait(timeout):
+            if not wait_in_slices(admitted.wait, timeout):
                 raise TimeoutError(f"task '{name}' was not admitted in {timeout} seconds: {task.reason}")
             if task.cancelled():
                 raise TaskCancelledError(f"task '{name}' was cancelled while it waited")
@@ -292,9 +293,10 @@ class Scheduler:
             if not task.cancel():
                 raise
             # It may have been admitted a moment ago, and then nobody but this thread can give its place back.
-            admitted.wait()
+            wait_in_slices(admitted.wait)
             if not task.done():
                 self._roster.conclude(task, None, error)
+            task._unseen = None
             raise
         failure: BaseException | None = None
         try:
@@ -305,6 +307,8 @@ class Scheduler:
             raise
         finally:
             self._roster.conclude(task, None, failure)
+            # It is raised here.
+            task._unseen = None
 
     def cancel(self, number: int) -> bool:
         """Cancel a task by its number; see `Task.cancel`."""
@@ -350,14 +354,38 @@ class Scheduler:
         DeviceError
             If the device has not enough left; the text is the inequality that failed.
         """
+        self._refuse_in_forks()
         try:
             self._core.create_partition(name, memory, compute, **limits)
         except (TypeError, ValueError, OverflowError) as error:
             raise _named("create_partition()", error) from None
+        finally:
+            # A waiting request that only the partition is in the way of now lets others pass.
+            self._roster.start_all(self._core.admit_waiting())
         return Partition(self, name)
+
+    def create_context(self, id: str, max_vram: int | str | None = None, **limits: Any) -> Context:
+        """Set a part of the device aside for one model. Several run beside each other, and their tasks can be awaited.
+
+        Parameters
+        ----------
+        id : str
+            Unique in the scheduler.
+        max_vram : int or str, optional
+            Bytes taken from the device for the model, and the most that its tasks have together.
+        **limits
+            As for `create_partition`: ``compute``, ``isolation`` and others.
+
+        Returns
+        -------
+        Context
+            With `submit`, `task`, `usage` and `close`.
+        """
+        return Context(self, self.create_partition(id, memory=max_vram, **limits).name)
 
     def partition(self, name: str) -> Partition:
         """A partition that exists."""
+        self._refuse_in_forks()
         names = [row["name"] for row in self._core.partitions()]
         if name not in names:
             raise ValueError(f"there is no partition '{name}'; there is {', '.join(map(repr, names))}")
@@ -366,13 +394,13 @@ class Scheduler:
     def _remove_partition(self, name: str) -> None:
         self._roster.start_all(self._core.remove_partition(name))
 
-    def stats(self, number: int) -> dict[str, Any]:
+    def stats(self, task: Task[Any] | int) -> dict[str, Any]:
         """What a task has used, and waited for.
 
         Parameters
         ----------
-        number : int
-            The task's ``id``.
+        task : Task or int
+            The task, or its ``id``.
 
         Returns
         -------
@@ -383,7 +411,10 @@ class Scheduler:
             ``memory``, ``memory_peak``, ``evictions``, ``restores``; ``enforcement`` of other libraries' work; ``jobs``
             of a task with a deadline; ``process`` of a task in a process of its own.
         """
-        found = self._roster.find(number)
+        self._refuse_in_forks()
+        if isinstance(task, Task) and task._scheduler is not self:
+            raise ValueError(f"task {task.id} '{task.name}' belongs to another scheduler: use task.stats()")
+        found = self._roster.find(task.id if isinstance(task, Task) else task)
         return row_of(found) if isinstance(found, Task) else dict(found)
 
     def status(self) -> dict[str, Any]:
@@ -396,6 +427,7 @@ class Scheduler:
             ``nvml`` is what the driver measures, or None where nvidia-ml-py or the GPU is missing; ``unpublished`` why
             ``pygpukit status`` cannot show this process, or None.
         """
+        self._refuse_in_forks()
         tasks = [row_of(task) for task in self._roster.tasks()]
         capacity = dict(self._core.capacity())
         return {

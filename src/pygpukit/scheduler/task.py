@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
+import logging
 import threading
+import weakref
 from collections.abc import Callable, Generator
 from concurrent.futures import CancelledError, Future
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from pygpukit.core.waits import wait_in_slices
 from pygpukit.errors import AdmissionError, TaskCancelledError
 from pygpukit.scheduler.figures import row_of
 
@@ -23,6 +27,19 @@ __all__ = ["Decision", "Task", "current_task", "yield_"]
 _T = TypeVar("_T")
 
 _current: ContextVar[Task[Any] | None] = ContextVar("pygpukit_task", default=None)
+
+_log = logging.getLogger("pygpukit.scheduler")
+
+# Failed tasks that are still there; the end of the program reports those whose failure no caller has seen.
+_failed: weakref.WeakSet[Task[Any]] = weakref.WeakSet()
+
+
+def _report_failed() -> None:
+    for task in list(_failed):
+        task._report()
+
+
+atexit.register(_report_failed)
 
 # The innermost block of `external`.
 _region: ContextVar[Region | None] = ContextVar("pygpukit_region", default=None)
@@ -87,6 +104,21 @@ class Task(Generic[_T]):
         self._is_prompt = policy == "guaranteed"
         self._process: TaskProcess | None = None
         self._libraries: Libraries | None = None
+        # What its function raised, until a caller has seen it.
+        self._unseen: BaseException | None = None
+
+    def __del__(self) -> None:
+        self._report()
+
+    def _fail(self, failure: BaseException) -> None:
+        self._unseen = failure
+        _failed.add(self)
+
+    def _report(self) -> None:
+        """Log a failure that no caller has asked for, once."""
+        failure, self._unseen = getattr(self, "_unseen", None), None
+        if failure is not None:
+            _log.error("task %d '%s' failed, and its result was never asked for", self.id, self.name, exc_info=failure)
 
     def __repr__(self) -> str:
         return f"<Task {self.id} '{self.name}' {self.state}>"
@@ -148,18 +180,16 @@ class Task(Generic[_T]):
         """
         if self._state == "rejected":
             raise AdmissionError(f"task '{self.name}' was rejected: {self.decision.reason}")
-        self._refuse_own_wait(timeout)
+        if not self.wait(timeout):
+            raise TimeoutError(f"task '{self.name}' is still {self._state} after {timeout} seconds")
+        self._unseen = None
         try:
-            return self._future.result(timeout)
+            return self._future.result()
         except CancelledError:
             if not self._future.cancelled():
                 # The function's own, of something that it waited for.
                 raise
             raise TaskCancelledError(f"task '{self.name}' was cancelled") from None
-        except TimeoutError:
-            if self._future.done():
-                return self._future.result()
-            raise TimeoutError(f"task '{self.name}' is still {self._state} after {timeout} seconds") from None
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Wait for the task and return what `result` raises, or None; TimeoutError if it has not ended in time."""
@@ -175,12 +205,16 @@ class Task(Generic[_T]):
         """Wait until it has ended; False if it has not in time. It cannot wait for itself: RuntimeError."""
         if self._state != "rejected":
             self._refuse_own_wait(timeout)
-            try:
-                self._future.exception(timeout)
-            except CancelledError:
-                pass
-            except TimeoutError:
-                return False
+            return wait_in_slices(self._ends_within, timeout)
+        return True
+
+    def _ends_within(self, seconds: float | None) -> bool:
+        try:
+            self._future.exception(seconds)
+        except CancelledError:
+            pass
+        except TimeoutError:
+            return False
         return True
 
     def _refuse_own_wait(self, timeout: float | None) -> None:
@@ -195,11 +229,15 @@ class Task(Generic[_T]):
         if self._state == "rejected":
             return self.result()
         try:
-            return await asyncio.shield(asyncio.wrap_future(self._future))
+            outcome = await asyncio.shield(asyncio.wrap_future(self._future))
         except asyncio.CancelledError:
             if self._future.cancelled():
                 raise TaskCancelledError(f"task '{self.name}' was cancelled") from None
             raise
+        except BaseException:
+            self._unseen = None
+            raise
+        return outcome
 
     def cancel(self) -> bool:
         """Cancel the task, whatever it does.

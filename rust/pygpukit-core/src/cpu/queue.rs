@@ -21,6 +21,7 @@ use crate::command::{Copy, Fill, HostResult, KernelLaunch, Work};
 use crate::device::{RawEvent, RawStream, Waited};
 use crate::emulator::{Options, Running};
 use crate::error::{Error, Result};
+use crate::forks::{Runner, Working, in_the_middle};
 use crate::random::Random;
 use crate::runtime;
 
@@ -55,6 +56,7 @@ struct StreamQueue {
     workers: usize,
     /// An operation of this stream runs now, on some thread.
     running: bool,
+    runner: Runner,
     /// The kernel it is, once that has begun.
     kernel: Option<Arc<Running>>,
     /// Somebody waits for that kernel's end and reports its error.
@@ -134,6 +136,7 @@ impl Queue {
     pub fn is_idle(&self, stream: RawStream) -> Result<bool> {
         let mut state = self.state.lock();
         let queue = state.stream("cpu.stream_query", stream)?;
+        queue.check_runner()?;
         let idle = queue.operations.is_empty() && !queue.running;
         state.report()?;
         Ok(idle)
@@ -142,6 +145,7 @@ impl Queue {
     pub fn enqueue(self: &Arc<Queue>, stream: RawStream, work: &Work) -> Result<()> {
         let mut state = self.state.lock();
         let queue = state.stream("cpu.enqueue", stream)?;
+        queue.check_runner()?;
         if self.deferred || queue.running || !queue.operations.is_empty() {
             queue.operations.push_back(Operation::Work(Box::new(work.clone())));
             drop(state);
@@ -150,7 +154,7 @@ impl Queue {
             }
             return Ok(());
         }
-        queue.running = true;
+        (queue.running, queue.runner) = (true, Runner::this());
         drop(state);
         let result = self.run(stream.0, work, true);
         self.run_ready();
@@ -220,7 +224,9 @@ impl Queue {
     /// Let a kernel go on without its caller, and end its stream's turn with it.
     fn leave(self: &Arc<Queue>, running: Arc<Running>, mut finish: Finish<'_>) {
         let (queue, index, kernel) = (self.clone(), finish.index, running.clone());
+        let working = Working::begin();
         let end = move || {
+            let _working = working;
             let error = running.wait().err().map(Error::Kernel);
             drop(Finish { queue: &queue, index, error });
             if !queue.deferred {
@@ -324,7 +330,11 @@ impl Queue {
     pub fn is_complete(&self, event: RawEvent) -> Result<bool> {
         let mut state = self.state.lock();
         let last = state.event("cpu.event_query", event)?.last;
-        Ok(last.is_none_or(|id| !state.pending.contains(&id)))
+        let done = last.is_none_or(|id| !state.pending.contains(&id));
+        if !done && last.is_some_and(|id| state.is_behind_missing(id)) {
+            return Err(in_the_middle());
+        }
+        Ok(done)
     }
 
     pub fn elapsed_ms(&self, start: RawEvent, end: RawEvent) -> Result<f32> {
@@ -367,7 +377,7 @@ impl Queue {
             None | Some(Operation::Wait(_)) => {}
             Some(Operation::Record(event, id)) => state.complete(event, id),
             Some(Operation::Work(work)) => {
-                state.streams[index].running = true;
+                (state.streams[index].running, state.streams[index].runner) = (true, Runner::this());
                 drop(state);
                 // Inline, whoever submitted it has gone on, and this thread may wait for something else.
                 self.run(index, &work, self.deferred)?;
@@ -423,6 +433,11 @@ fn not_run(error: Option<Error>, dropped: &[String]) -> Option<Error> {
 }
 
 impl StreamQueue {
+    /// Refuse a stream whose work a missing thread was in the middle of.
+    fn check_runner(&self) -> Result<()> {
+        if self.running { self.runner.check() } else { Ok(()) }
+    }
+
     fn runs(&self, kernel: &Arc<Running>) -> bool {
         self.kernel.as_ref().is_some_and(|known| Arc::ptr_eq(known, kernel))
     }
@@ -517,6 +532,27 @@ impl State {
             self.keep(error);
         }
         dropped
+    }
+
+    /// Is a record queued behind work that never ends, on its stream or on one that this waits for?
+    fn is_behind_missing(&self, id: RecordId) -> bool {
+        let mut seen = vec![false; self.streams.len()];
+        let mut records = vec![id];
+        while let Some(id) = records.pop() {
+            let is_it = |operation: &Operation| matches!(operation, Operation::Record(_, known) if *known == id);
+            let Some(at) = self.streams.iter().position(|queue| queue.operations.iter().any(is_it)) else { continue };
+            if std::mem::replace(&mut seen[at], true) {
+                continue;
+            }
+            if self.streams[at].check_runner().is_err() {
+                return true;
+            }
+            records.extend(self.streams[at].operations.iter().filter_map(|operation| match operation {
+                Operation::Wait(id) => Some(*id),
+                _ => None,
+            }));
+        }
+        false
     }
 
     fn is_ready(&self, index: usize) -> bool {

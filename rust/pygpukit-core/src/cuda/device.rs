@@ -72,7 +72,7 @@ impl CudaDevice {
         }
         if !usize::try_from(ordinal).is_ok_and(|n| n < count) {
             return Err(Error::NoDevice(format!(
-                "No GPU devices found with number {ordinal}: the driver offers {count}, numbered from 0 to {}. Check \
+                "There is no GPU {ordinal}: the driver offers {count}, numbered from 0 to {}. Check \
                  CUDA_VISIBLE_DEVICES and PYGPUKIT_DEVICE.",
                 count - 1
             )));
@@ -82,9 +82,9 @@ impl CudaDevice {
         let mut props = read_props(&driver, device, ordinal)?;
         if props.capability < OLDEST {
             return Err(Error::DeviceUnsupported(format!(
-                "GPU {ordinal} ({}) has compute capability {}.{}; PyGPUkit needs {}.{} (Ampere) or newer. Use another GPU, \
-                 or the CPU device with PYGPUKIT_DEVICE=cpu.",
-                props.name, props.capability.0, props.capability.1, OLDEST.0, OLDEST.1
+                "PyGPUkit requires SM >= {}{} (Ampere): GPU {ordinal} ({}) has compute capability {}.{}. Use another GPU, or the \
+                 CPU device with PYGPUKIT_DEVICE=cpu.",
+                OLDEST.0, OLDEST.1, props.name, props.capability.0, props.capability.1
             )));
         }
         let mut context: Handle = std::ptr::null_mut();

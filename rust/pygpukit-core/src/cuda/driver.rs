@@ -156,7 +156,7 @@ impl Driver {
             Err(_) => "CUDA_VISIBLE_DEVICES is not set.".to_string(),
         };
         Error::NoDevice(format!(
-            "No GPU devices found by the CUDA {} driver {}. {visible} Check `nvidia-smi` and, in a container, that it \
+            "No GPU devices found (cudaGetDeviceCount == 0) by the CUDA {} driver {}. {visible} Check `nvidia-smi` and, in a container, that it \
              was started with the GPU.",
             dotted(self.version),
             self.path

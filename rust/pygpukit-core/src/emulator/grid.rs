@@ -19,6 +19,7 @@ use super::counters::Counters;
 use super::fault::{Fault, FaultKind};
 use super::memory::{GridBarrier, Memory};
 use crate::command::ArrayArg;
+use crate::forks::Working;
 use crate::random::Random;
 
 /// Instructions a block runs before another may have its thread.
@@ -280,7 +281,12 @@ impl Run {
     fn spawn(self: &Arc<Run>) {
         let run = self.clone();
         let thread = std::thread::Builder::new().name("pygpukit-emulator".to_string());
-        if thread.spawn(move || run.work(None)).is_err() {
+        let working = Working::begin();
+        let work = move || {
+            let _working = working;
+            run.work(None)
+        };
+        if thread.spawn(work).is_err() {
             // Fewer threads, the same result; when there is none at all the caller's `wait` works itself.
             self.work(None);
         }

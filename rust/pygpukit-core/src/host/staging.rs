@@ -18,6 +18,7 @@ use super::ring::{Ring, Slot};
 use super::transfer::{Direction, HostSide, Keep, Next, Priority, Request, Step, Transfer, Way};
 use crate::error::{Error, Result};
 use crate::exec::ExecCtx;
+use crate::forks::Working;
 use crate::runtime::{self, DeviceState};
 use crate::stream::Stream;
 
@@ -238,6 +239,7 @@ impl Engine {
             let found = if index < queue.options.workers { find(&mut queue, None, &mut over) } else { None };
             if let Some((transfer, step)) = found {
                 queue.busy += 1;
+                let _working = Working::begin();
                 drop(queue);
                 drop(over);
                 pause = Duration::ZERO;

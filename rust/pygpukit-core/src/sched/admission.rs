@@ -3,10 +3,12 @@
 //! A request that fits now is admitted, one that would fit an empty device waits, one that never can is rejected. Who
 //! waits stands in the line of every resource that was short. Others pass only where they need nothing from these
 //! lines, and a request is looked at again when it is first in all lines it stands in: nobody starves behind smaller
-//! requests. Lines are ordered by priority, then by arrival.
+//! requests. Lines are ordered by priority, then by arrival. A request that would not fit if all tasks ended, because
+//! partitions have what it needs, stands in no line before a partition is removed: others delay it no further.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Bound;
 
 use super::decision::{Decision, Resource, Shortage, Verdict};
 use super::edf::{Deadlines, Job};
@@ -66,6 +68,8 @@ struct Wanted {
 enum Judgement {
     Fits(Demand),
     Waits(Demand, Lines),
+    /// Not before a partition is removed.
+    Blocked(Shortage),
     Never(Shortage),
 }
 
@@ -133,10 +137,11 @@ impl Admission {
             TaskState::Admitted(demand) => self.give_back(&task.request, id, &demand),
             TaskState::Waiting(lines) => self.stop_waiting(&task.request, id, lines),
         }
-        self.admit_waiting()
+        self.admit(Admission::next_first)
     }
 
-    /// Make a partition, or say which inequality is against it. It never waits, and passes those who do.
+    /// Make a partition, or say which inequality is against it. It never waits, and passes waiting requests;
+    /// `admit_waiting` says which of them are admitted because an earlier one now waits for a partition's removal.
     pub fn create_partition(&mut self, spec: PartitionSpec) -> Result<PartitionId, PartitionError> {
         spec.validate()?;
         if self.find_partition(&spec.name).is_some() {
@@ -175,11 +180,26 @@ impl Admission {
 
     /// Remove a partition in which there are no tasks. Says who was admitted for it, in order.
     pub fn remove_partition(&mut self, id: PartitionId) -> Result<Vec<TaskId>, PartitionError> {
-        self.check_removable(id)?;
-        let Some(Partition { demand, .. }) = self.partitions.remove(&id) else { return Ok(Vec::new()) };
-        self.device.ledger.get_back(&demand);
-        self.whole.give_back(&demand);
+        self.undo_partition(id)?;
         Ok(self.admit_waiting())
+    }
+
+    /// Remove a partition in which there are no tasks, and admit nobody for it yet.
+    pub fn undo_partition(&mut self, id: PartitionId) -> Result<(), PartitionError> {
+        self.check_removable(id)?;
+        if let Some(Partition { demand, .. }) = self.partitions.remove(&id) {
+            self.device.ledger.get_back(&demand);
+            self.whole.give_back(&demand);
+        }
+        Ok(())
+    }
+
+    /// Look at every waiting request again, after partitions have changed. Says who was admitted, in order.
+    pub fn admit_waiting(&mut self) -> Vec<TaskId> {
+        self.admit(|books, done| {
+            let after = done.map_or(Bound::Unbounded, Bound::Excluded);
+            books.queue.range((after, Bound::Unbounded)).next().copied()
+        })
     }
 
     pub fn find_partition(&self, name: &str) -> Option<PartitionId> {
@@ -233,7 +253,7 @@ impl Admission {
         let partition = self.partition(request.partition)?;
         match self.judge(request, partition, key(request, id)) {
             Judgement::Waits(demand, lines) => self.explain(partition, &demand, lines, key(request, id)),
-            Judgement::Never(shortage) => Some(shortage),
+            Judgement::Blocked(shortage) | Judgement::Never(shortage) => Some(shortage),
             Judgement::Fits(_) => None,
         }
     }
@@ -303,28 +323,39 @@ impl Admission {
         let (verdict, shortage, state) = match self.judge(request, partition, key) {
             Judgement::Fits(demand) => (Verdict::Admitted, None, Some(TaskState::Admitted(demand))),
             Judgement::Never(shortage) => (Verdict::Rejected, Some(shortage), None),
+            Judgement::Blocked(shortage) => self.queue(request, partition, Some(shortage), Lines::NONE),
             Judgement::Waits(demand, lines) => {
-                let limit = partition.spec.queue_limit.unwrap_or(self.capacity.queue_limit);
-                if request.on_full == OnFull::Reject {
-                    (Verdict::Rejected, self.explain(partition, &demand, lines, key), None)
-                } else if partition.waiting >= limit {
-                    let full = Shortage {
-                        resource: Resource::Queue,
-                        partition: partition.name.clone(),
-                        asked: 1,
-                        used: partition.waiting as u64,
-                        kept: 0,
-                        capacity: limit as u64,
-                        behind: None,
-                    };
-                    (Verdict::Rejected, Some(full), None)
-                } else {
-                    let shortage = self.explain(partition, &demand, lines, key);
-                    (Verdict::Queued, shortage, Some(TaskState::Waiting(lines)))
-                }
+                self.queue(request, partition, self.explain(partition, &demand, lines, key), lines)
             }
         };
         (Decision { verdict, shortage }, state)
+    }
+
+    /// A request that cannot be admitted now waits in these lines, where it may.
+    fn queue(
+        &self,
+        request: &Request,
+        partition: &Partition,
+        shortage: Option<Shortage>,
+        lines: Lines,
+    ) -> (Verdict, Option<Shortage>, Option<TaskState>) {
+        if request.on_full == OnFull::Reject {
+            return (Verdict::Rejected, shortage, None);
+        }
+        let limit = partition.spec.queue_limit.unwrap_or(self.capacity.queue_limit);
+        if partition.waiting < limit {
+            return (Verdict::Queued, shortage, Some(TaskState::Waiting(lines)));
+        }
+        let full = Shortage {
+            resource: Resource::Queue,
+            partition: partition.name.clone(),
+            asked: 1,
+            used: partition.waiting as u64,
+            kept: 0,
+            capacity: limit as u64,
+            behind: None,
+        };
+        (Verdict::Rejected, Some(full), None)
     }
 
     fn judge(&self, request: &Request, partition: &Partition, key: Key) -> Judgement {
@@ -349,6 +380,13 @@ impl Admission {
         if let Some(line) = empty.short(&first).each().next() {
             return Judgement::Never(shortage(&empty, partition, line, &first, None));
         }
+        let ledger = partition.ledger.without_tasks();
+        let idle = State { whole: self.without_tasks(), ledger: &ledger, ..empty };
+        let lines = idle.short(&first);
+        let may_share = || lines == Lines::LANES && instead.is_some_and(|demand| idle.short(&demand).is_empty());
+        if let Some(line) = lines.each().next().filter(|_| !may_share()) {
+            return Judgement::Blocked(shortage(&idle, partition, line, &first, None));
+        }
         let state = self.state(partition);
         let asked = first.asked() | instead.map_or(Lines::NONE, |demand| demand.asked() & Lines::DEADLINE);
         let lines = state.short(&first) | self.taken_before(partition, asked, key);
@@ -362,6 +400,13 @@ impl Admission {
             Some(_) => Judgement::Waits(first, lines.without(Lines::LANES)),
             None => Judgement::Waits(first, lines),
         }
+    }
+
+    /// What partitions alone take of the device as a whole.
+    fn without_tasks(&self) -> Whole {
+        let mut whole = Whole { lanes: 1, windows: 0 };
+        self.partitions.values().for_each(|partition| whole.take(&partition.demand));
+        whole
     }
 
     /// Those of the lines in which somebody stands before the place `key`.
@@ -448,21 +493,23 @@ impl Admission {
         }
     }
 
-    /// Admit those who wait and fit now, in their order.
-    fn admit_waiting(&mut self) -> Vec<TaskId> {
+    /// Admit those who wait and fit now, in their order, of the requests that `next` finds.
+    fn admit(&mut self, next: fn(&Admission, Option<Key>) -> Option<Key>) -> Vec<TaskId> {
         let mut admitted = Vec::new();
         let mut done = None;
-        while let Some(key) = self.next_first(done) {
+        while let Some(key) = next(self, done) {
             done = Some(key);
             let id = key.1;
             let Some(task) = self.tasks.get(&id) else { continue };
             let TaskState::Waiting(stands_in) = task.state else { continue };
             let request = task.request;
             let Some(partition) = self.partition(request.partition) else { continue };
-            if stands_in.each().any(|line| self.line(partition, line).first() != Some(&key)) {
+            let judgement = self.judge(&request, partition, key);
+            let is_first = |line| self.line(partition, line).first() == Some(&key);
+            if !matches!(judgement, Judgement::Blocked(_)) && !stands_in.each().all(is_first) {
                 continue;
             }
-            let state = match self.judge(&request, partition, key) {
+            let state = match judgement {
                 Judgement::Fits(demand) => {
                     self.stop_waiting(&request, id, stands_in);
                     self.take(&request, id, &demand);
@@ -475,6 +522,12 @@ impl Admission {
                         self.line_mut(request.partition, line).insert(key);
                     }
                     TaskState::Waiting(stands_in | lines)
+                }
+                Judgement::Blocked(_) => {
+                    for line in stands_in.each() {
+                        self.line_mut(request.partition, line).remove(&key);
+                    }
+                    TaskState::Waiting(Lines::NONE)
                 }
                 Judgement::Never(_) => continue,
             };

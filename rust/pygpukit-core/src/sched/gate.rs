@@ -175,7 +175,7 @@ impl Gate {
     pub fn join(self: &Arc<Self>, name: &str, terms: Terms) -> Arc<Lease> {
         let mut inner = self.inner.lock();
         let seat = inner.turns.join(terms, self.now());
-        let lease = Arc::new(Lease::new(self, seat, name));
+        let lease = Arc::new(Lease::new(self, seat, name, terms.class));
         if inner.seats.len() <= seat {
             inner.seats.resize(seat + 1, None);
         }
@@ -322,8 +322,9 @@ impl Inner {
     pub(super) fn absorb(&mut self) {
         let Some(holder) = self.turns.holder().and_then(|seat| self.seats.get(seat)?.clone()) else { return };
         let mut own = holder.own();
-        let (spent, busy_until) = (std::mem::take(&mut own.spent), own.busy_until);
+        let (spent, busy_until, gap) = (std::mem::take(&mut own.spent), own.busy_until, own.gap_ns);
         drop(own);
+        self.turns.set_gap(holder.seat(), gap);
         self.turns.submitted(spent, busy_until);
         #[cfg(unix)]
         if let Some(allowance) = &mut self.allowance {

@@ -4,7 +4,7 @@
 //! somebody else's or the quantum is used up. The thread that submits does all of it itself: it takes turns, ends idle
 //! ones of others and reads what was measured. There is no scheduler thread.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -21,8 +21,10 @@ use crate::stream::{Entered, Stream};
 use super::cost::{Batch, Costs, count};
 use super::external::Held;
 use super::gate::{Gate, INSIDE_NS, Inner, Mark};
+use super::prompt::Prompt;
 #[cfg(unix)]
 use super::remote::{Away, Health};
+use super::request::Class;
 use super::turns::{Seat, Step, Terms};
 use super::usage::{Usage, Wait, Waited};
 
@@ -34,6 +36,9 @@ const UNKNOWN_NS: i64 = 50_000;
 
 /// After this much predicted idle time the lane is looked at again.
 const GAP_NS: u64 = 20_000;
+
+/// A longer pause between a tenant's submissions counts as this one.
+const LONGEST_GAP_NS: u64 = 4_000_000;
 
 /// How often signals are looked for in a wait.
 const CHECK_NS: u64 = 5_000_000;
@@ -78,6 +83,10 @@ pub(super) struct Own {
     probe: Option<u64>,
     /// Nothing joins the open batch any more.
     cut: bool,
+    /// The device has ended the last submission at this time, and there has been none since.
+    ended: Option<u64>,
+    /// Mean time from there to the next submission.
+    pub gap_ns: u64,
     gaps: u32,
     rests: u32,
     /// Of the tenant's own work: others may call the same kernels with other arguments.
@@ -132,6 +141,8 @@ pub struct Lease {
     gate: Arc<Gate>,
     seat: Seat,
     name: Arc<str>,
+    /// Its threads must not wait for the interpreter.
+    prompt: OnceLock<Prompt>,
     own: Mutex<Own>,
     usage: Mutex<Usage>,
     ended: AtomicBool,
@@ -148,8 +159,13 @@ impl std::fmt::Debug for Lease {
 }
 
 impl Lease {
-    pub(super) fn new(gate: &Arc<Gate>, seat: Seat, name: &str) -> Lease {
+    pub(super) fn new(gate: &Arc<Gate>, seat: Seat, name: &str, class: Class) -> Lease {
+        let prompt = OnceLock::new();
+        if class == Class::Guaranteed {
+            prompt.get_or_init(Prompt::new);
+        }
         Lease {
+            prompt,
             gate: gate.clone(),
             seat,
             name: name.into(),
@@ -191,8 +207,14 @@ impl Lease {
         self.gate.set_terms(self.seat, terms);
     }
 
+    /// Do launches of others make way for its threads?
+    pub fn is_prompt(&self) -> bool {
+        self.prompt.get().is_some()
+    }
+
     /// A job is due at `deadline` on the scheduler's clock and may use this much device time first.
     pub fn begin_job(&self, deadline: u64, budget_ns: u64) {
+        self.prompt.get_or_init(Prompt::new);
         self.gate.begin_job(self.seat, deadline, budget_ns);
     }
 
@@ -265,6 +287,10 @@ impl Lease {
     /// Take the predicted cost of work of this kind from the turn, if that allows it now.
     #[inline]
     pub(super) fn reserve(&self, own: &mut Own, stream: &Stream, kind: u64, now: u64) -> Option<()> {
+        if let Some(ended) = own.ended.take() {
+            let gap = now.saturating_sub(ended).min(LONGEST_GAP_NS);
+            own.gap_ns = own.gap_ns - own.gap_ns / 4 + gap.div_ceil(4);
+        }
         let kind = on_lane(kind, own.lane);
         // A batch that another thread's library submits to goes on until that has ended, whatever else joins it.
         let held = own.held.any();
@@ -515,6 +541,7 @@ impl Lease {
             return;
         }
         own.busy_until = gate.now();
+        own.ended = Some(own.busy_until);
         if own.holds && own.open.as_ref().is_some_and(|open| open.start.is_some()) {
             // What cannot be marked now is charged as predicted.
             let _ = inner.cut(gate, self, &mut own);

@@ -232,6 +232,11 @@ impl Ledger {
         Ledger { memory, space, lent: 0, memory_used: 0, lane_sms: 0, lanes: 0, time_used: 0 }
     }
 
+    /// What it would be if all its tasks had ended.
+    pub fn without_tasks(&self) -> Ledger {
+        Ledger { lent: self.lent, ..Ledger::new(self.memory, self.space) }
+    }
+
     pub fn sms(&self) -> u32 {
         match self.space {
             Space::Sms(sms) => sms,

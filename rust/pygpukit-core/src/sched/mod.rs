@@ -12,6 +12,7 @@ mod lease;
 mod ledger;
 mod lending;
 pub mod partition;
+pub mod prompt;
 #[cfg(unix)]
 mod remote;
 pub mod request;

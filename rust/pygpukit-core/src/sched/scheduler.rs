@@ -310,7 +310,7 @@ impl Scheduler {
         Ok(book.admission.release(id))
     }
 
-    /// Set a part of the device aside. Tasks find it when there is room for them.
+    /// Set a part of the device aside. Tasks find it when there is room for them. Made or not, `admit_waiting` is next.
     pub fn create_partition(&self, spec: PartitionSpec, check: &mut Check<'_>) -> Result<PartitionId> {
         let id = self.book.lock().admission.create_partition(spec.clone())?;
         let made = self.make_room(id, &spec, check);
@@ -321,10 +321,15 @@ impl Scheduler {
                 Ok(id)
             }
             Err(error) => {
-                let _ = book.admission.remove_partition(id);
+                let _ = book.admission.undo_partition(id);
                 Err(error)
             }
         }
+    }
+
+    /// Returns the tasks admitted since partitions have changed.
+    pub fn admit_waiting(&self) -> Vec<TaskId> {
+        self.book.lock().admission.admit_waiting()
     }
 
     fn make_room(&self, id: PartitionId, spec: &PartitionSpec, check: &mut Check<'_>) -> Result<Room> {

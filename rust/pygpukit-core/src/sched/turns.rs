@@ -48,6 +48,10 @@ const SAVED_NS: u128 = 20_000_000;
 const GRACE_NS: u64 = 100_000;
 const BESTEFFORT_GRACE_NS: u64 = 20_000;
 
+/// The longest that the lane stays idle for a holder that goes before the tenant that waits, where submissions end with
+/// their work: the holder comes back when its program has made the next one.
+const PATIENCE_NS: u64 = 1_000_000;
+
 /// Number of a tenant on its lane.
 pub type Seat = usize;
 
@@ -111,6 +115,8 @@ struct Tenant {
     allowance: i64,
     refilled_at: u64,
     job: Option<Job>,
+    /// Mean time from the end of its work to its next submission; 0 where submissions do not wait for their work.
+    gap_ns: u64,
 }
 
 impl Tenant {
@@ -213,6 +219,7 @@ impl Turns {
             allowance: terms.quantum_ns as i64,
             refilled_at: now,
             job: None,
+            gap_ns: 0,
         };
         match self.tenants.iter().position(Option::is_none) {
             Some(free) => {
@@ -354,7 +361,7 @@ impl Turns {
             Some(hold) if hold.seat == me => Step::Close,
             _ if next != me => elsewhere,
             Some(hold) => {
-                let idle_at = self.busy_until + self.grace(hold.seat);
+                let idle_at = self.busy_until + self.grace(hold.seat, me);
                 // One that has used up its quantum may be about to come back, and then go before us.
                 let over = hold.left_ns <= 0 && !self.outranks(hold.seat, me);
                 if self.preempts(tier, me, &hold) || over || now >= idle_at {
@@ -452,6 +459,13 @@ impl Turns {
         }
     }
 
+    /// The tenant's next submission follows the end of its work after this time, on the mean.
+    pub fn set_gap(&mut self, seat: Seat, ns: u64) {
+        if let Some(tenant) = self.tenant(seat) {
+            tenant.gap_ns = ns;
+        }
+    }
+
     /// The device is still busy, whatever was predicted: look again at this time.
     pub fn expect_busy_until(&mut self, at: u64) {
         self.busy_until = self.busy_until.max(at);
@@ -486,11 +500,15 @@ impl Turns {
         }
     }
 
-    fn grace(&self, seat: Seat) -> u64 {
-        match self.tenants.get(seat).and_then(Option::as_ref).map(|t| t.terms.class) {
-            Some(Class::BestEffort) | None => BESTEFFORT_GRACE_NS,
-            Some(_) => GRACE_NS,
-        }
+    /// How long an idle holder keeps the lane while `me` waits for it.
+    fn grace(&self, holder: Seat, me: Seat) -> u64 {
+        let Some(tenant) = self.tenants.get(holder).and_then(Option::as_ref) else { return BESTEFFORT_GRACE_NS };
+        let grace = match tenant.terms.class {
+            Class::BestEffort => BESTEFFORT_GRACE_NS,
+            _ => GRACE_NS,
+        };
+        let waited_for = (1..=PATIENCE_NS).contains(&tenant.gap_ns) && self.outranks(holder, me);
+        if waited_for { grace.max((4 * tenant.gap_ns).min(PATIENCE_NS)) } else { grace }
     }
 
     /// When a tenant that has reached its limit may go on.

@@ -301,6 +301,46 @@ fn removing_a_partition_lets_others_in() {
 }
 
 #[test]
+fn a_request_that_only_a_partition_is_in_the_way_of_holds_nobody_up() {
+    let mut books = admission(h200(100));
+    let part = books.create_partition(PartitionSpec { memory: 30, ..PartitionSpec::new("p") }).unwrap();
+    let (large, answer, why) = verdict(&mut books, burstable(80));
+    assert_eq!((answer, why.as_str()), (Verdict::Queued, "memory: 80 B asked > 70 B of partition 'default'"));
+    let (small, answer, _) = verdict(&mut books, burstable(60));
+    assert_eq!(answer, Verdict::Admitted);
+    // Those that ended tasks can serve still stand in line.
+    let (second, answer, _) = verdict(&mut books, burstable(20));
+    assert_eq!(answer, Verdict::Queued);
+    let (third, answer, why) = verdict(&mut books, burstable(5));
+    assert_eq!(answer, Verdict::Queued);
+    assert_eq!(why, format!("memory: task {second} came first and waits for it in partition 'default'"));
+    // With the partition gone the first is served before all that came later.
+    assert_eq!(books.remove_partition(part).unwrap(), []);
+    assert_eq!(verdict(&mut books, burstable(1)).1, Verdict::Queued);
+    assert_eq!(books.release(small), [large, second]);
+    assert_eq!(books.queued().next(), Some(third));
+}
+
+#[test]
+fn a_new_partition_takes_a_waiting_request_out_of_the_way() {
+    let mut books = admission(h200(100));
+    let (running, ..) = verdict(&mut books, burstable(40));
+    let (large, ..) = verdict(&mut books, burstable(80));
+    let (small, answer, _) = verdict(&mut books, burstable(10));
+    assert_eq!(answer, Verdict::Queued);
+    assert_eq!(books.admit_waiting(), []);
+    let part = books.create_partition(PartitionSpec { memory: 30, ..PartitionSpec::new("p") }).unwrap();
+    assert_eq!(books.admit_waiting(), [small]);
+    assert_eq!(reason_of(&books, large), "memory: 80 B asked > 70 B of partition 'default'");
+    assert_eq!(books.release(running), []);
+    assert_eq!(books.remove_partition(part).unwrap(), [large]);
+}
+
+fn reason_of(books: &Admission, id: TaskId) -> String {
+    books.reason(id).map(|shortage| shortage.to_string()).unwrap_or_default()
+}
+
+#[test]
 fn partitions_of_time() {
     let mut books = admission(h200(100));
     let whole = PartitionSpec { compute: share(0.3), isolation: Isolation::Time, ..PartitionSpec::new("whole") };

@@ -263,6 +263,13 @@ impl Model {
         }
         let may_share = lane && request.isolation == Isolation::Auto && empty.short(request, false).is_empty();
         let lanes = |line: &Line| *line == ("lanes", 0);
+        // With no task left there are the partitions still.
+        let idle = World { admitted: Vec::new(), ..self.now() };
+        let blocked = idle.short(request, lane);
+        let shares = may_share && blocked.iter().all(|(line, _)| lanes(line)) && idle.short(request, false).is_empty();
+        if let Some((_, name)) = blocked.first().filter(|_| !shares) {
+            return Judged::Waits { lines: Vec::new(), why: (name, None) };
+        }
         let mut held = self.held(request, id, lane, may_share);
         if held.is_empty() {
             return Judged::Fits { lane };
@@ -310,17 +317,25 @@ impl Model {
     }
 
     /// Everybody in order; who stands behind somebody else in a line is passed over.
-    fn admit_waiting(&mut self) -> Vec<TaskId> {
+    pub fn admit_waiting(&mut self) -> Vec<TaskId> {
         let mut newly = Vec::new();
         let mut at = 0;
         while at < self.waiting.len() {
             let Waiting { id, request, lines: stands_in } = &self.waiting[at];
             let (id, request) = (*id, *request);
+            let judged = self.judge(&request, id);
+            if let Judged::Waits { lines, .. } = &judged
+                && lines.is_empty()
+            {
+                self.waiting[at].lines.clear();
+                at += 1;
+                continue;
+            }
             if self.waiting[..at].iter().any(|before| before.lines.iter().any(|line| stands_in.contains(line))) {
                 at += 1;
                 continue;
             }
-            match self.judge(&request, id) {
+            match judged {
                 Judged::Fits { lane } => {
                     self.waiting.remove(at);
                     self.admitted.push(Admitted { id, request, lane });

@@ -195,6 +195,7 @@ fn run(capacity: Capacity, steps: Vec<Step>, seen: &mut Seen) {
                     other => panic!("{other}"),
                 });
                 assert_eq!(made, model.create_partition(spec));
+                assert_eq!(books.admit_waiting(), model.admit_waiting());
             }
             Step::Remove(at) => {
                 let there = model.partitions();

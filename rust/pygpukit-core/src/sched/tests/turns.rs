@@ -20,6 +20,8 @@ struct Client {
     think_ns: Option<u64>,
     /// Has work only in these times.
     active: (u64, u64),
+    /// Submissions end with their work, as on the CPU device.
+    at_once: bool,
     /// Is held up after every so many kernels, for so long.
     hiccup: Option<(u64, u64)>,
 }
@@ -34,6 +36,7 @@ impl Client {
             predicted_ns: kernel_ns as i64,
             learns: true,
             think_ns: None,
+            at_once: false,
             active: (0, u64::MAX),
             hiccup: None,
         }
@@ -72,6 +75,11 @@ impl Client {
     fn synchronous(mut self, think_ns: u64) -> Client {
         self.think_ns = Some(think_ns);
         self
+    }
+
+    /// On a device that runs work when it is submitted, with so long a pause after each.
+    fn at_once(self, think_ns: u64) -> Client {
+        Client { at_once: true, ..self.synchronous(think_ns) }
     }
 
     fn held_up(mut self, every: u64, ns: u64) -> Client {
@@ -121,6 +129,8 @@ fn simulate(clients: &[Client], duration: u64, window: u64) -> Outcome {
     let mut free_at = 0u64;
     let mut windows = vec![vec![0u64; clients.len()]; (duration / window) as usize];
     let mut total = vec![0u64; clients.len()];
+    let mut ended: Vec<Option<u64>> = vec![None; clients.len()];
+    let mut gaps = vec![0u64; clients.len()];
     let mut guard = 0u64;
     loop {
         let (me, now) = wakes.iter().copied().enumerate().min_by_key(|&(i, at)| (at, i)).unwrap();
@@ -146,6 +156,10 @@ fn simulate(clients: &[Client], duration: u64, window: u64) -> Outcome {
             !seen
         });
         let client = &clients[me];
+        if let Some(ended) = ended[me].take_if(|ended| client.at_once && *ended <= now) {
+            gaps[me] = gaps[me] - gaps[me] / 4 + (now - ended).div_ceil(4);
+            turns.set_gap(seats[me], gaps[me]);
+        }
         // Submit while the turn lasts.
         if turns.holds(seats[me]) && turns.left_ns() > 0 {
             let start = free_at.max(now);
@@ -154,6 +168,7 @@ fn simulate(clients: &[Client], duration: u64, window: u64) -> Outcome {
                 worst_wait[me] = worst_wait[me].max(start - since);
             }
             free_at = end;
+            ended[me] = Some(end);
             turns.submitted(client.predicted_ns, turns.busy_until().max(now) + client.predicted_ns as u64);
             let batch = open.get_or_insert(Batch {
                 seat: seats[me],
@@ -238,6 +253,29 @@ fn who_was_held_up_for_a_moment_gets_its_share_all_the_same() {
         let ratio = outcome.total[1] as f64 / outcome.total[0] as f64;
         assert!((ratio / 9.0 - 1.0).abs() < 0.01, "{ratio}");
     }
+}
+
+#[test]
+fn weights_hold_where_every_submission_ends_with_its_work() {
+    for (weight, think) in [(9, 20_000), (9, 200_000), (3, 50_000), (3, 400_000)] {
+        let client = |weight| Client::new(Class::BestEffort, 1_200_000).weight(weight).at_once(think);
+        let outcome = simulate(&[client(1), client(weight)], 5_000 * MS, 1_000 * MS);
+        let ratio = outcome.total[1] as f64 / outcome.total[0] as f64;
+        assert!((ratio / f64::from(weight) - 1.0).abs() < 0.03, "{ratio} of {weight}, pauses of {think} ns");
+        // Nothing is lost but the pauses of the program that is ahead.
+        let least = 1.2e6 / (1.2e6 + think as f64 + 100_000.0);
+        assert!(outcome.total.iter().sum::<u64>() as f64 > least * 5e9, "{:?}", outcome.total);
+    }
+}
+
+#[test]
+fn the_lane_does_not_wait_for_a_program_with_long_pauses() {
+    let clients = [
+        Client::new(Class::BestEffort, 1_000_000),
+        Client::new(Class::BestEffort, 1_000_000).weight(9).at_once(20 * MS),
+    ];
+    let outcome = simulate(&clients, 2_000 * MS, 1_000 * MS);
+    assert!(outcome.total[0] > 1_850 * MS, "{:?}", outcome.total);
 }
 
 #[test]
