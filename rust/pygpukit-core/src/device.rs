@@ -10,6 +10,7 @@ use crate::command::{Command, Launch, Work};
 use crate::emulator::Counters;
 use crate::error::{Error, Result};
 use crate::kernel::Check;
+use crate::library_call::LibraryCall;
 
 /// An address in the device's space. On the CPU device it is a host address.
 pub type DevPtr = u64;
@@ -199,6 +200,22 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// Put one kernel on a stream: `enqueue` without an owned command. Only `launch::launch` calls this.
     fn launch(&self, stream: RawStream, launch: &Launch<'_>) -> Result<()> {
         self.enqueue(stream, &Work::Kernel(launch.to_owned()))
+    }
+
+    /// Put one call of a library on a stream: `enqueue` without an owned command. Only `launch::call_library` calls this.
+    fn call_library(&self, stream: RawStream, call: &dyn LibraryCall) -> Result<()> {
+        self.enqueue(stream, &Work::Library(call.to_arc()))
+    }
+
+    /// Load what a call of a library needs, without running anything. May wait for the whole device (wrap in
+    /// `sync::may_sync`).
+    fn load_library_call(&self, _call: &dyn LibraryCall) -> Result<()> {
+        Ok(())
+    }
+
+    /// Run with the device's context current on this thread, for libraries that ask for one.
+    fn in_context(&self, run: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+        run()
     }
 
     /// Has work ended when the call that submits it returns?

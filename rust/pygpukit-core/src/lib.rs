@@ -16,6 +16,7 @@ pub mod kernel;
 pub mod lane;
 pub mod launch;
 pub mod layout;
+pub mod library_call;
 pub mod memory;
 mod random;
 pub mod residency;

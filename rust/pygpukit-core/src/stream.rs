@@ -17,6 +17,7 @@ use crate::device::{DeviceKind, RawEvent, RawStream, SharedDevice, Waited};
 use crate::error::{Error, Result};
 use crate::kernel::Label;
 use crate::lane::Lane;
+use crate::library_call::LibraryCall;
 use crate::sched::Lease;
 
 /// Launches kept per stream for fault reports.
@@ -41,6 +42,7 @@ pub struct LaunchRecord {
 #[derive(Clone)]
 enum Remembered {
     Kernel(Label, [u32; 3], [u32; 3], u32),
+    Library(Arc<str>),
     Other(&'static str, usize),
 }
 
@@ -51,6 +53,7 @@ impl LaunchRecord {
             Remembered::Kernel(kernel, grid, block, shared) => {
                 format!("#{} kernel '{}' grid={grid:?} block={block:?} shared={shared}", self.seq, kernel.name())
             }
+            Remembered::Library(name) => format!("#{} library call {name}", self.seq),
             Remembered::Other(what, bytes) => format!("#{} {what} ({bytes} bytes)", self.seq),
         };
         for tag in &self.tags[..self.tag_count as usize] {
@@ -65,7 +68,7 @@ impl LaunchRecord {
     pub fn kernel_name(&self) -> Option<Arc<str>> {
         match &self.what {
             Remembered::Kernel(kernel, ..) => Some(kernel.name()),
-            Remembered::Other(..) => None,
+            Remembered::Library(..) | Remembered::Other(..) => None,
         }
     }
 }
@@ -302,6 +305,7 @@ impl Stream {
             Work::Copy(c) => Remembered::Other("copy", c.bytes),
             Work::Fill(f) => Remembered::Other("fill", f.count * f.width as usize),
             Work::Host(_) => Remembered::Other("host function", 0),
+            Work::Library(call) => Remembered::Library(call.name().clone()),
             Work::Graph(_) => Remembered::Other("graph replay", 0),
         };
         self.remember(what, command.uses.iter().map(|u| u.tag), task)
@@ -312,6 +316,12 @@ impl Stream {
     pub(crate) fn note_launch(&self, launch: &Launch<'_>, uses: &[UseRef<'_>], task: Option<&Arc<str>>) -> u64 {
         let what = Remembered::Kernel(launch.kernel.label(), launch.grid, launch.block, launch.shared);
         self.remember(what, uses.iter().map(|u| u.tag), task)
+    }
+
+    /// `note` for a borrowed call of a library.
+    #[inline]
+    pub(crate) fn note_library(&self, call: &dyn LibraryCall, uses: &[UseRef<'_>], task: Option<&Arc<str>>) -> u64 {
+        self.remember(Remembered::Library(call.name().clone()), uses.iter().map(|u| u.tag), task)
     }
 
     #[inline]

@@ -16,6 +16,7 @@ use crate::cuda::table::VmmApi;
 use crate::cuda::types::*;
 use crate::device::*;
 use crate::error::{Error, Result};
+use crate::library_call::LibraryCall;
 
 /// The oldest GPUs we support: Ampere.
 const OLDEST: (i32, i32) = (8, 0);
@@ -402,6 +403,20 @@ impl Device for CudaDevice {
     fn launch(&self, stream: RawStream, launch: &Launch<'_>) -> Result<()> {
         // Streams come from `stream_create` and `lane_stream` alone, so this one is not the driver's default stream.
         self.put_kernel(stream.0 as Handle, launch)
+    }
+
+    #[inline]
+    fn call_library(&self, stream: RawStream, call: &dyn LibraryCall) -> Result<()> {
+        self.put_library(stream, call)
+    }
+
+    fn load_library_call(&self, call: &dyn LibraryCall) -> Result<()> {
+        self.rehearse(call)
+    }
+
+    fn in_context(&self, run: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+        let _bound = self.bind()?;
+        run()
     }
 
     fn library_load(&self, image: &[u8]) -> Result<RawLibrary> {

@@ -12,6 +12,7 @@ use crate::cuda::status::Status;
 use crate::cuda::types::*;
 use crate::device::RawStream;
 use crate::error::{Error, Result};
+use crate::library_call::LibraryCall;
 
 /// At most one attribute of each kind.
 pub(super) type AttributeList = smallvec::SmallVec<[LaunchAttribute; 4]>;
@@ -68,6 +69,7 @@ impl CudaDevice {
                 call!(self.driver, self.driver.api, cuGraphLaunch(graph.0 as Handle, raw))
             }
             Work::Host(function) => self.put_host(raw, function),
+            Work::Library(call) => self.put_library(stream, &**call),
         }
     }
 
@@ -109,6 +111,13 @@ impl CudaDevice {
             }
             status => Err(self.driver.error("cuLaunchKernelEx", status)),
         }
+    }
+
+    /// The library asks for the context of the thread, which must be the device's.
+    #[inline]
+    pub(super) fn put_library(&self, stream: RawStream, call: &dyn LibraryCall) -> Result<()> {
+        let _bound = self.bind()?;
+        call.enqueue(stream)
     }
 
     fn put_copy(&self, stream: Handle, copy: &Copy) -> Result<()> {

@@ -1,5 +1,6 @@
 //! CUDA without a toolkit: libraries opened at run time, and the device on top of them.
 
+mod capture;
 pub mod cublaslt;
 mod deferred;
 pub mod device;

@@ -93,6 +93,7 @@ macro_rules! table {
         }
     };
 }
+pub(crate) use table;
 
 table! {
     /// What must be there before anything else can be said: the version decides the rest.
@@ -158,6 +159,9 @@ table! {
     cuGraphAddMemcpyNode(*mut Handle, Handle, *const Handle, usize, *const Copy3d, Handle);
     cuGraphAddMemsetNode(*mut Handle, Handle, *const Handle, usize, *const MemsetNodeParams, Handle);
     cuGraphAddEmptyNode(*mut Handle, Handle, *const Handle, usize);
+    cuGraphAddChildGraphNode(*mut Handle, Handle, *const Handle, usize, Handle);
+    cuStreamBeginCapture as "cuStreamBeginCapture_v2" (Handle, u32);
+    cuStreamEndCapture(Handle, *mut Handle);
     cuGraphInstantiateWithFlags(*mut Handle, Handle, u64);
     cuGraphUpload(Handle, Handle);
     cuGraphLaunch(Handle, Handle);
