@@ -17,7 +17,17 @@ from typing import Any as _Any
 
 from pygpukit import _pygpukit_rust as _native
 from pygpukit import errors
-from pygpukit._pygpukit_rust import CudaGraph, DataType, Event, GPUArray, Kernel, Stream, current_stream, default_stream
+from pygpukit._pygpukit_rust import (
+    CudaGraph,
+    DataType,
+    Event,
+    GPUArray,
+    Kernel,
+    Stream,
+    TensorMap,
+    current_stream,
+    default_stream,
+)
 from pygpukit.array import methods as _methods
 from pygpukit.array.bridge import asarray, from_numpy
 from pygpukit.array.creation import (
@@ -110,6 +120,7 @@ __all__ = [
     "RingKernelRuntime",
     "Stream",
     "StreamManager",
+    "TensorMap",
     "Transfer",
     "UnifiedBuffer",
     "arange",

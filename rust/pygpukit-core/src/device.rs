@@ -11,6 +11,7 @@ use crate::emulator::Counters;
 use crate::error::{Error, Result};
 use crate::kernel::Check;
 use crate::library_call::LibraryCall;
+use crate::tensor_map::{TensorMapBytes, TensorMapDesc};
 
 /// An address in the device's space. On the CPU device it is a host address.
 pub type DevPtr = u64;
@@ -261,6 +262,13 @@ pub trait Device: Send + Sync + fmt::Debug {
     fn kernel_set_max_shared(&self, kernel: RawKernel, bytes: u32) -> Result<()>;
     /// Resident blocks per SM.
     fn kernel_occupancy(&self, kernel: RawKernel, block_threads: u32, shared: u32) -> Result<u32>;
+
+    // -- tensor maps -------------------------------------------------------------------------------------
+
+    /// The object that a kernel is given by value. Here that of the emulator.
+    fn encode_tensor_map(&self, desc: &TensorMapDesc) -> Result<TensorMapBytes> {
+        desc.encode_for_emulator()
+    }
 
     // -- graphs ------------------------------------------------------------------------------------------
 

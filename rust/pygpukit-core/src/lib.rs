@@ -26,5 +26,6 @@ pub mod sched;
 pub mod slices;
 pub mod stream;
 pub mod sync;
+pub mod tensor_map;
 
 pub use error::{Error, Result};

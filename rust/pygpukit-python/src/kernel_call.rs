@@ -22,6 +22,7 @@ use crate::inside::detached;
 use crate::kernel::{Param, PyKernel, Takes};
 use crate::scalar::Scalar;
 use crate::stream::PyStream;
+use crate::tensor_map::PyTensorMap;
 
 /// Threads of a block when the caller does not say.
 pub(crate) const DEFAULT_BLOCK: i64 = 256;
@@ -120,26 +121,44 @@ impl PyKernel {
                 let bytes = scalar.element(dtype)?;
                 into.blob[param.offset..param.offset + param.size].copy_from_slice(&bytes[..param.size]);
             }
-            Takes::Struct => {
-                let buffer = PyBuffer::<u8>::get(value).map_err(|_| {
-                    self.fail(format!(
-                        "parameter '{}' is a struct of {} bytes; pass its bytes (for example array.tobytes())",
-                        param.name, param.size
-                    ))
-                })?;
-                if buffer.item_count() != param.size || !buffer.is_c_contiguous() {
-                    return Err(self.fail(format!(
-                        "parameter '{}' is a struct of {} bytes, but {} were given",
-                        param.name,
-                        param.size,
-                        buffer.item_count()
-                    )));
+            Takes::Struct => self.fill_struct(param, value, into)?,
+            Takes::TensorMap => {
+                let Ok(map) = value.cast_exact::<PyTensorMap>() else {
+                    return Err(self.not_a_tensor_map(param, value));
+                };
+                let map = map.get();
+                let array = map.array();
+                if !std::ptr::eq(array.state, self.state) {
+                    return Err(self.fail(format!("the tensor map for '{}' is of another device", param.name)));
                 }
-                // SAFETY: the buffer is contiguous and held; its length was just checked.
-                let bytes = unsafe { std::slice::from_raw_parts(buffer.buf_ptr() as *const u8, param.size) };
-                into.blob[param.offset..param.offset + param.size].copy_from_slice(bytes);
+                into.blob[param.offset..param.offset + param.size].copy_from_slice(&map.bytes);
+                into.uses.push(self.written(param, array, map.access)?);
+                if !self.state.is_cuda() {
+                    into.arrays.push(named(param, array));
+                }
             }
         }
+        Ok(())
+    }
+
+    fn fill_struct(&self, param: &Param, value: &Bound<'_, PyAny>, into: &mut Filled<'_>) -> PyResult<()> {
+        let buffer = PyBuffer::<u8>::get(value).map_err(|_| {
+            self.fail(format!(
+                "parameter '{}' is a struct of {} bytes; pass its bytes (for example array.tobytes())",
+                param.name, param.size
+            ))
+        })?;
+        if buffer.item_count() != param.size || !buffer.is_c_contiguous() {
+            return Err(self.fail(format!(
+                "parameter '{}' is a struct of {} bytes, but {} were given",
+                param.name,
+                param.size,
+                buffer.item_count()
+            )));
+        }
+        // SAFETY: the buffer is contiguous and held; its length was just checked.
+        let bytes = unsafe { std::slice::from_raw_parts(buffer.buf_ptr() as *const u8, param.size) };
+        into.blob[param.offset..param.offset + param.size].copy_from_slice(bytes);
         Ok(())
     }
 
@@ -192,6 +211,15 @@ impl PyKernel {
         self.fail(format!(
             "parameter '{}' ({}) takes a GPUArray, not {kind}; use pygpukit.from_numpy() for host arrays",
             param.name, param.c_type
+        ))
+    }
+
+    #[cold]
+    fn not_a_tensor_map(&self, param: &Param, value: &Bound<'_, PyAny>) -> PyErr {
+        let kind = value.get_type().name().map_or_else(|_| "object".into(), |n| n.to_string());
+        self.fail(format!(
+            "parameter '{}' (CUtensorMap) takes a pygpukit.TensorMap, not {kind}; use pygpukit.TensorMap(array, box=...)",
+            param.name
         ))
     }
 

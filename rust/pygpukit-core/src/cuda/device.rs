@@ -17,6 +17,7 @@ use crate::cuda::types::*;
 use crate::device::*;
 use crate::error::{Error, Result};
 use crate::library_call::LibraryCall;
+use crate::tensor_map::{TensorMapBytes, TensorMapDesc};
 
 /// The oldest GPUs we support: Ampere.
 const OLDEST: (i32, i32) = (8, 0);
@@ -546,6 +547,10 @@ impl Device for CudaDevice {
             cuOccupancyMaxActiveBlocksPerMultiprocessor(&mut blocks, kernel.0 as Handle, threads, shared as usize)
         )?;
         Ok(u32::try_from(blocks).unwrap_or(0))
+    }
+
+    fn encode_tensor_map(&self, desc: &TensorMapDesc) -> Result<TensorMapBytes> {
+        self.encode_map(desc)
     }
 
     fn graph_build(&self, nodes: &[GraphNode<'_>], lane: Option<RawLane>) -> Result<Option<RawGraph>> {

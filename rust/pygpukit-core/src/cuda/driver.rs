@@ -7,7 +7,9 @@ use std::sync::{Arc, Once};
 use crate::cuda::loader::{self, Opened, describe};
 use crate::cuda::status::{Status, advice};
 pub use crate::cuda::table::GetProc;
-use crate::cuda::table::{Api, BASELINE, EdgeApi, ElapsedApi, GreenApi, ParamInfoApi, Resolver, VersionCall, VmmApi};
+use crate::cuda::table::{
+    Api, BASELINE, EdgeApi, ElapsedApi, GreenApi, ParamInfoApi, Resolver, TensorMapApi, VersionCall, VmmApi,
+};
 use crate::error::{Error, Result};
 
 /// Environment variable that names the driver library to use, and no other.
@@ -27,6 +29,7 @@ pub struct Driver {
     pub(crate) param_info: Option<ParamInfoApi>,
     pub(crate) elapsed: Option<ElapsedApi>,
     pub(crate) edges: Option<EdgeApi>,
+    pub(crate) tensor_maps: Option<TensorMapApi>,
     version: i32,
     path: String,
 }
@@ -95,6 +98,7 @@ impl Driver {
             param_info: ParamInfoApi::resolve(resolver).ok(),
             elapsed: ElapsedApi::resolve(resolver).ok(),
             edges: EdgeApi::resolve(resolver).ok(),
+            tensor_maps: TensorMapApi::resolve(resolver).ok(),
             version,
             path,
         };

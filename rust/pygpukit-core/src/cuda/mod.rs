@@ -13,4 +13,5 @@ pub mod nvrtc;
 mod props;
 pub mod status;
 pub mod table;
+mod tensor_map;
 pub mod types;

@@ -183,6 +183,14 @@ table! {
 }
 
 table! {
+    /// Tensor maps, which kernels of Hopper and newer use.
+    TensorMapApi @ BASELINE;
+    cuTensorMapEncodeTiled(
+        *mut c_void, u32, u32, *const c_void, *const u64, *const u64, *const u32, *const u32, u32, u32, u32, u32,
+    );
+}
+
+table! {
     /// Green contexts, used through streams; complete from CUDA 12.5.
     GreenApi @ 12050;
     cuDeviceGetDevResource(Ordinal, *mut DevResource, u32);
