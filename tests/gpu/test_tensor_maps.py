@@ -32,7 +32,8 @@ __device__ void fetch(const CUtensorMap* map, int x, int y, u32 bytes) {
     if (threadIdx.x == 0) {
         asm volatile("prefetch.tensormap [%0];" :: "l"(map) : "memory");
         asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(bar), "r"(bytes) : "memory");
-        asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];"
+        asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                     "[%0], [%1, {%2, %3}], [%4];"
                      :: "r"(shared(tile)), "l"(map), "r"(x), "r"(y), "r"(bar) : "memory");
     }
     u32 done = 0;
@@ -166,7 +167,7 @@ def test_what_a_map_was_not_made_for_is_refused() -> None:
             add(y, read, 64, 64, 1, **launch)
         write = gp.TensorMap(y, box, access="write")
         y.setflags(write=False)
-        with pytest.raises(gp.KernelLaunchError, match="'to' .* may be written, but the array .* is read-only"):
+        with pytest.raises(gp.KernelLaunchError, match=r"'to' .* may be written, but the array .* is read-only"):
             add(write, read, 64, 64, 1, **launch)
         with pytest.raises(gp.KernelLaunchError, match="'to' is of another device"):
             add(other, read, 64, 64, 1, **launch)
