@@ -166,6 +166,10 @@ def test_what_a_map_was_not_made_for_is_refused() -> None:
         ):
             add(y, read, 64, 64, 1, **launch)
         write = gp.TensorMap(y, box, access="write")
+        # PTX does not name the type.
+        assert add.ptx is not None
+        gp.load_ptx(add.ptx, "add")(write, read, 64, 64, 1, **launch)
+        assert (y.to_numpy() == 1).all()
         y.setflags(write=False)
         with pytest.raises(gp.KernelLaunchError, match=r"'to' .* may be written, but the array .* is read-only"):
             add(write, read, 64, 64, 1, **launch)

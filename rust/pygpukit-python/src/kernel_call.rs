@@ -6,6 +6,7 @@ use pygpukit_core::command::{Access, ArgBlob, ArrayArg, Launch, LaunchAttributes
 use pygpukit_core::device::DeviceProps;
 use pygpukit_core::dtype::{DType, Kind};
 use pygpukit_core::emulator::Counters;
+use pygpukit_core::emulator::tensor_map::BYTES;
 use pygpukit_core::exec::ExecCtx;
 use pygpukit_core::launch::{check_cooperative, check_dimensions, launch};
 use pygpukit_core::layout::show;
@@ -121,22 +122,25 @@ impl PyKernel {
                 let bytes = scalar.element(dtype)?;
                 into.blob[param.offset..param.offset + param.size].copy_from_slice(&bytes[..param.size]);
             }
-            Takes::Struct => self.fill_struct(param, value, into)?,
-            Takes::TensorMap => {
-                let Ok(map) = value.cast_exact::<PyTensorMap>() else {
-                    return Err(self.not_a_tensor_map(param, value));
-                };
-                let map = map.get();
-                let array = map.array();
-                if !std::ptr::eq(array.state, self.state) {
-                    return Err(self.fail(format!("the tensor map for '{}' is of another device", param.name)));
-                }
-                into.blob[param.offset..param.offset + param.size].copy_from_slice(&map.bytes);
-                into.uses.push(self.written(param, array, map.access)?);
-                if !self.state.is_cuda() {
-                    into.arrays.push(named(param, array));
-                }
+            // PTX says only that it is 128 bytes.
+            Takes::TensorMap | Takes::Struct if param.size == BYTES && value.is_exact_instance_of::<PyTensorMap>() => {
+                self.fill_tensor_map(param, value.cast_exact::<PyTensorMap>()?.get(), into)?;
             }
+            Takes::Struct => self.fill_struct(param, value, into)?,
+            Takes::TensorMap => return Err(self.not_a_tensor_map(param, value)),
+        }
+        Ok(())
+    }
+
+    fn fill_tensor_map<'a>(&self, param: &Param, map: &'a PyTensorMap, into: &mut Filled<'a>) -> PyResult<()> {
+        let array = map.array();
+        if !std::ptr::eq(array.state, self.state) {
+            return Err(self.fail(format!("the tensor map for '{}' is of another device", param.name)));
+        }
+        into.blob[param.offset..param.offset + param.size].copy_from_slice(&map.bytes);
+        into.uses.push(self.written(param, array, map.access)?);
+        if !self.state.is_cuda() {
+            into.arrays.push(named(param, array));
         }
         Ok(())
     }
