@@ -26,6 +26,7 @@ from pygpukit._pygpukit_rust import (
     GraphPool,
     Kernel,
     Stream,
+    TensorMap,
     current_stream,
     default_stream,
 )
@@ -125,6 +126,7 @@ __all__ = [
     "RingKernelRuntime",
     "Stream",
     "StreamManager",
+    "TensorMap",
     "Transfer",
     "UnifiedBuffer",
     "arange",

@@ -647,6 +647,57 @@ def nvrtc_compile(
 ) -> NvrtcResult: ...
 def cublaslt_open(candidates: list[str]) -> tuple[str, int]: ...
 
+class TensorMap:
+    array: Final[GPUArray]
+    box: Final[tuple[int, ...]]
+    box_bytes: Final[int]
+    def __new__(
+        cls,
+        array: GPUArray,
+        box: Sequence[int],
+        *,
+        access: str = "read",
+        swizzle: str = "none",
+        l2: str = "256B",
+        fill: str = "zero",
+        steps: Sequence[int] | None = None,
+    ) -> Self: ...
+    def tobytes(self) -> bytes: ...
+
+class _GemmPlan:
+    algorithm: Final[bytes]
+    workspace: Final[int]
+    def run(
+        self,
+        out: GPUArray,
+        a: GPUArray,
+        b: GPUArray,
+        workspace: GPUArray | None = None,
+        stream: Stream | None = None,
+    ) -> None: ...
+    def describe(self) -> dict[str, Any]: ...
+    def save(self) -> str: ...
+
+def cublaslt_plan(
+    m: int,
+    n: int,
+    k: int,
+    dtype: DataType,
+    out_dtype: DataType | None = None,
+    *,
+    batch: int = 1,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+    ld: tuple[int, int, int] | None = None,
+    batch_strides: tuple[int, int, int] = (0, 0, 0),
+    compute: str = "f32",
+    accumulate: bool = False,
+    workspace: int = 0,
+    alignment: tuple[int, int, int] = (16, 16, 16),
+    saved: str | None = None,
+    device: Device | None = None,
+) -> _GemmPlan: ...
+
 class MessageBase:
     """Header of a message."""
 

@@ -79,6 +79,9 @@ fn find(name: &str, version: i32) -> Option<*mut c_void> {
         crate::kernel::exports(),
         crate::graph::exports(),
         crate::green::exports(),
+        crate::cublaslt::exports(),
+        crate::cublaslt::questions(),
+        crate::tensor_map::exports(),
     ]
     .into_iter()
     .flatten()

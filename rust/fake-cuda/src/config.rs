@@ -22,6 +22,7 @@ pub(crate) struct Config {
     pub failures: Vec<Failure>,
     pub lazy: u32,
     pub lane_sms: Option<u32>,
+    pub cublas_version: usize,
 }
 
 impl Default for Config {
@@ -35,12 +36,13 @@ impl Default for Config {
             failures: Vec::new(),
             lazy: 0,
             lane_sms: None,
+            cublas_version: 130_100,
         }
     }
 }
 
-pub(crate) const NAMES: [&str; 8] =
-    ["DEVICES", "CAPABILITY", "VERSION", "MEMORY", "WITHHOLD", "FAIL", "LAZY", "LANE_SMS"];
+pub(crate) const NAMES: [&str; 9] =
+    ["DEVICES", "CAPABILITY", "VERSION", "MEMORY", "WITHHOLD", "FAIL", "LAZY", "LANE_SMS", "CUBLAS_VERSION"];
 
 impl Config {
     /// Change one setting; `counts` are the calls made so far, from which FAIL counts on.
@@ -52,6 +54,7 @@ impl Config {
             "VERSION" => self.version = value.parse().map_err(|_| bad())?,
             "MEMORY" => self.memory = value.parse().map_err(|_| bad())?,
             "LAZY" => self.lazy = value.parse().map_err(|_| bad())?,
+            "CUBLAS_VERSION" => self.cublas_version = value.parse().map_err(|_| bad())?,
             "LANE_SMS" => self.lane_sms = Some(value.parse().map_err(|_| bad())?),
             "CAPABILITY" => {
                 let (major, minor) = value.split_once('.').ok_or_else(bad)?;

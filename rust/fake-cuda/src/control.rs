@@ -84,9 +84,3 @@ pub unsafe extern "C" fn fakecuda_launches(buffer: *mut c_char, capacity: usize)
     }
     lines.len()
 }
-
-/// The version of a cuBLASLt that is not there, so that its loader has something to open.
-#[unsafe(no_mangle)]
-pub extern "C" fn cublasLtGetVersion() -> usize {
-    130_100
-}

@@ -200,6 +200,15 @@ exports! {
         add(state, node, graph, after, count, Node { op: Op::Empty, context: 0 })
     }
 
+    needs Health fn cuGraphAddChildGraphNode(
+        state; node: *mut usize, graph: usize, after: *const usize, count: usize, child: usize,
+    ) {
+        let nodes = state.graphs.get(&child).ok_or(INVALID_HANDLE)?;
+        let context = nodes.first().map_or(0, |node| node.context);
+        let op = Op::Graph(nodes.iter().map(|node| node.op.clone()).collect());
+        add(state, node, graph, after, count, Node { op, context })
+    }
+
     needs Context fn cuGraphInstantiateWithFlags(state; exec: *mut usize, graph: usize, _flags: u64) {
         let nodes = state.graphs.get(&graph).ok_or(INVALID_HANDLE)?.clone();
         let handle = state.handle();

@@ -14,8 +14,11 @@
 //! | MEMORY | bytes on each device | 8 GiB |
 //! | WITHHOLD | calls that are not found: "cuA,cuB" | none |
 //! | FAIL | "cuMemCreate:3:2": its third call from now returns 2; "...:*" and every later one too | none |
+//! | CUBLAS_VERSION | what cublasLtGetVersion says | 130100 |
 //! | LANE_SMS | SMs that every green context says it has | those of its groups |
 //! | LAZY | work waits in its stream until it has been asked about this many times; 0 runs it at once | 0 |
+//!
+//! The calls of cuBLASLt are here too: one file stands in for both libraries.
 //!
 //! An image is any text with lines `.entry NAME(SIZE,SIZE,...)`: kernels and the sizes of their parameters.
 #![cfg(unix)]
@@ -26,6 +29,7 @@
 mod api;
 mod config;
 mod control;
+mod cublaslt;
 mod device;
 mod graph;
 mod green;
@@ -33,6 +37,7 @@ mod kernel;
 mod memory;
 mod state;
 mod stream;
+mod tensor_map;
 
 pub use api::{cuGetProcAddress, cuGetProcAddress_v2};
 pub use control::{configure, counter, graph_contexts, green_contexts, launches, reset};

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::config::{Config, NAMES};
+use crate::cublaslt::Lt;
 use crate::graph::{Graph, Node};
 use crate::green::Green;
 use crate::kernel::{Kernel, Launch};
@@ -26,6 +27,7 @@ pub(crate) const ILLEGAL_ADDRESS: i32 = 700;
 pub(crate) const NOT_PERMITTED: i32 = 800;
 pub(crate) const INVALID_RESOURCE_TYPE: i32 = 914;
 pub(crate) const INVALID_RESOURCE_CONFIGURATION: i32 = 915;
+pub(crate) const STREAM_CAPTURE_UNSUPPORTED: i32 = 900;
 pub(crate) const STREAM_DETACHED: i32 = 917;
 
 /// What a call needs before it may run.
@@ -70,6 +72,7 @@ pub(crate) struct State {
     pub execs: HashMap<usize, Vec<Node>>,
     pub launches: Vec<Launch>,
     pub green: Green,
+    pub lt: Lt,
 }
 
 impl State {

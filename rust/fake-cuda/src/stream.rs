@@ -5,6 +5,8 @@ use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
 use crate::api::{exports, put};
+use crate::cublaslt::Gemm;
+use crate::graph::Node;
 use crate::kernel::Launch;
 use crate::state::*;
 
@@ -66,6 +68,7 @@ pub(crate) enum Op {
     },
     FreePlain(u64),
     Graph(Vec<Op>),
+    Gemm(Gemm),
 }
 
 impl Op {
@@ -78,6 +81,7 @@ impl Op {
                 dst.is_multiple_of(*width as u64)
                     && width.checked_mul(*count).is_some_and(|bytes| state.memory.reachable(*dst, bytes))
             }
+            Op::Gemm(gemm) => gemm.reachable(&state.memory),
             _ => true,
         }
     }
@@ -92,6 +96,8 @@ pub(crate) struct Stream {
     pub context: usize,
     /// Its green context is gone.
     detached: bool,
+    /// What was put on it since a capture began.
+    captured: Option<Vec<Op>>,
 }
 
 impl Stream {
@@ -138,6 +144,10 @@ pub(crate) fn enqueue(state: &mut State, stream: usize, op: Op) -> Outcome {
     }
     let lazy = state.config.lazy;
     let queue = check_stream(state, stream)?;
+    if let Some(captured) = &mut queue.captured {
+        captured.push(op);
+        return Ok(());
+    }
     if queue.queue.is_empty() {
         queue.countdown = lazy;
     }
@@ -204,6 +214,8 @@ fn run(state: &mut State, op: &Op) {
             }
         }
         Op::FreePlain(address) => state.memory.free_plain(*address),
+        // SAFETY: its operands were checked just now.
+        Op::Gemm(gemm) => unsafe { gemm.run() },
         Op::Graph(ops) => ops.iter().for_each(|op| {
             if state.lost == 0 {
                 run(state, op);
@@ -215,6 +227,9 @@ fn run(state: &mut State, op: &Op) {
 /// One question about a stream with work in it: "not ready" as often as set, then the work is done.
 fn ask(state: &mut State, stream: usize, until: Option<u64>) -> Outcome {
     let queue = check_stream(state, stream)?;
+    if queue.captured.is_some() {
+        return Err(STREAM_CAPTURE_UNSUPPORTED);
+    }
     if queue.queue.is_empty() {
         return Ok(());
     }
@@ -246,6 +261,24 @@ exports! {
         let handle = state.handle();
         state.streams.insert(handle, Stream::of(current()));
         put(stream, handle)
+    }
+
+    needs Context fn cuStreamBeginCapture_v2(state; stream: usize, mode: u32) {
+        let queue = check_stream(state, stream)?;
+        if mode > 2 || queue.captured.is_some() {
+            return Err(INVALID_VALUE);
+        }
+        queue.captured = Some(Vec::new());
+        Ok(())
+    }
+
+    needs Context fn cuStreamEndCapture(state; stream: usize, graph: *mut usize) {
+        let queue = check_stream(state, stream)?;
+        let context = queue.context;
+        let ops = queue.captured.take().ok_or(INVALID_VALUE)?;
+        let handle = state.handle();
+        state.graphs.insert(handle, ops.into_iter().map(|op| Node { op, context }).collect());
+        put(graph, handle)
     }
 
     needs Health fn cuStreamQuery(state; stream: usize) {

@@ -11,6 +11,7 @@ use smallvec::SmallVec;
 
 use crate::device::{DevPtr, RawGraph};
 use crate::kernel::Kernel;
+use crate::library_call::LibraryCall;
 use crate::memory::Storage;
 use crate::memory::registry::Extent;
 
@@ -139,6 +140,8 @@ pub enum Work {
     Copy(Copy),
     Fill(Fill),
     Host(HostFn),
+    /// Work that a library puts on the stream itself.
+    Library(Arc<dyn LibraryCall>),
     Graph(RawGraph),
 }
 
@@ -158,6 +161,7 @@ impl Work {
             Work::Copy(c) => format!("copy {:?} {} bytes", c.kind, c.bytes),
             Work::Fill(s) => format!("fill {} x {} bytes", s.count, s.width),
             Work::Host(_) => "host function".to_string(),
+            Work::Library(call) => format!("library call {}", call.name()),
             Work::Graph(_) => "graph replay".to_string(),
         }
     }

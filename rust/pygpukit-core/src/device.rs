@@ -10,6 +10,8 @@ use crate::command::{Command, HostResult, Launch, Work};
 use crate::emulator::Counters;
 use crate::error::{Error, Result};
 use crate::kernel::Check;
+use crate::library_call::LibraryCall;
+use crate::tensor_map::{TensorMapBytes, TensorMapDesc};
 
 /// An address in the device's space. On the CPU device it is a host address.
 pub type DevPtr = u64;
@@ -211,6 +213,22 @@ pub trait Device: Send + Sync + fmt::Debug {
         Ok(false)
     }
 
+    /// Put one call of a library on a stream: `enqueue` without an owned command. Only `launch::call_library` calls this.
+    fn call_library(&self, stream: RawStream, call: &dyn LibraryCall) -> Result<()> {
+        self.enqueue(stream, &Work::Library(call.to_arc()))
+    }
+
+    /// Load what a call of a library needs, without running anything. May wait for the whole device (wrap in
+    /// `sync::may_sync`).
+    fn load_library_call(&self, _call: &dyn LibraryCall) -> Result<()> {
+        Ok(())
+    }
+
+    /// Run with the device's context current on this thread, for libraries that ask for one.
+    fn in_context(&self, run: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+        run()
+    }
+
     /// Has work ended when the call that submits it returns?
     fn runs_at_once(&self) -> bool {
         false
@@ -254,6 +272,13 @@ pub trait Device: Send + Sync + fmt::Debug {
     fn kernel_set_max_shared(&self, kernel: RawKernel, bytes: u32) -> Result<()>;
     /// Resident blocks per SM.
     fn kernel_occupancy(&self, kernel: RawKernel, block_threads: u32, shared: u32) -> Result<u32>;
+
+    // -- tensor maps -------------------------------------------------------------------------------------
+
+    /// The object that a kernel is given by value. Here that of the emulator.
+    fn encode_tensor_map(&self, desc: &TensorMapDesc) -> Result<TensorMapBytes> {
+        desc.encode_for_emulator()
+    }
 
     // -- graphs ------------------------------------------------------------------------------------------
 

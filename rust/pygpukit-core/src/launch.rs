@@ -10,6 +10,7 @@ use crate::early;
 use crate::error::{Error, Result};
 use crate::exec::ExecCtx;
 use crate::kernel::Kernel;
+use crate::library_call::LibraryCall;
 use crate::memory::{Storage, registry};
 use crate::residency;
 use crate::runtime::{self, DeviceState};
@@ -17,10 +18,16 @@ use crate::sched::prompt;
 use crate::slices;
 use crate::stream::{Entered, Stream, is_inside};
 
+/// The first word of the kinds of calls of libraries; other work has small numbers too.
+const LIBRARY_KIND: u64 = 6;
+
 /// Run a command on the context's stream, or record it when the context captures a graph.
 #[inline]
 pub fn submit(ctx: &ExecCtx, mut command: Command) -> Result<()> {
     ctx.state.check()?;
+    if let Work::Library(call) = &command.work {
+        call.prepare(&*ctx.state.device)?;
+    }
     if let Some(recorder) = &ctx.recorder {
         return recorder.record(&ctx.stream, command);
     }
@@ -154,6 +161,7 @@ fn kind_of(ctx: &ExecCtx, command: &Command) -> Option<u64> {
         Work::Copy(copy) => Some(mix(1, copy.bytes as u64)),
         Work::Fill(fill) => Some(mix(2, fill.count as u64 * u64::from(fill.width))),
         Work::Host(_) => Some(kind_of_host(command.uses.iter().map(|used| &used.storage))),
+        Work::Library(call) => Some(mix(LIBRARY_KIND, call.cost_key())),
         // Graphs come with a kind of their own, whatever lane they were built for.
         Work::Graph(_) => None,
     }
@@ -194,7 +202,9 @@ fn define(ctx: &ExecCtx, command: &mut Command) {
             let any_written = launch.kernel.meta().access_from_types;
             define_written(command.uses.iter().map(|used| (&used.storage, used.access)), any_written);
         }
-        Work::Host(_) => define_written(command.uses.iter().map(|used| (&used.storage, used.access)), false),
+        Work::Host(_) | Work::Library(_) => {
+            define_written(command.uses.iter().map(|used| (&used.storage, used.access)), false)
+        }
     }
 }
 
@@ -269,29 +279,66 @@ pub fn launch(ctx: &ExecCtx, launch: &Launch<'_>, uses: &[UseRef<'_>]) -> Result
 /// Launch a kernel whose shape was checked, as work of this kind.
 #[inline]
 pub(crate) fn put_kernel(ctx: &ExecCtx, launch: &Launch<'_>, uses: &[UseRef<'_>], kind: Option<u64>) -> Result<()> {
+    let put = |stream: RawStream| {
+        // After the waits for memory, behind which nothing is started early.
+        let in_order;
+        let mut launch = launch;
+        if launch.attributes.programmatic
+            && !(early::asks(launch.kernel, &launch.attributes)
+                && ctx.stream.admits_early(uses.iter().map(|used| (&**used.storage, used.access))))
+        {
+            let attributes = LaunchAttributes { programmatic: false, ..launch.attributes };
+            in_order = Launch { attributes, ..*launch };
+            launch = &in_order;
+        }
+        let is_followed = || registry::is_tracking() || uses.iter().any(|used| used.storage.is_counters());
+        if !ctx.state.is_cuda() && is_followed() {
+            launch_tracked(ctx, stream, launch, uses)?;
+        } else {
+            ctx.state.device.launch(stream, launch)?;
+        }
+        Ok(ctx.stream.note_launch(launch, uses, ctx.task.as_ref()))
+    };
+    put_borrowed(ctx, uses, kind, put)
+}
+
+/// `submit` for a call of a library, borrowing everything: the hot path of operators that a library computes.
+#[inline]
+pub fn call_library(ctx: &ExecCtx, call: &dyn LibraryCall, uses: &[UseRef<'_>]) -> Result<()> {
+    ctx.state.check()?;
+    call.prepare(&*ctx.state.device)?;
+    if let Some(recorder) = &ctx.recorder {
+        let uses = uses.iter().map(UseRef::to_owned).collect();
+        return recorder.record(&ctx.stream, Command { work: Work::Library(call.to_arc()), uses, cost_key: 0 });
+    }
+    for used in uses {
+        reach(ctx, used.storage)?;
+    }
+    let kind = ctx.is_leased().then(|| mix(LIBRARY_KIND, call.cost_key()));
+    let put = |stream| {
+        if registry::is_tracking() && !ctx.state.is_cuda() {
+            define_written(uses.iter().map(|used| (used.storage, used.access)), false);
+        }
+        ctx.state.device.call_library(stream, call)?;
+        Ok(ctx.stream.note_library(call, uses, ctx.task.as_ref()))
+    };
+    put_borrowed(ctx, uses, kind, put)
+}
+
+/// Put borrowed work of this kind on the context's stream; `put` does and notes it there.
+#[inline]
+fn put_borrowed(
+    ctx: &ExecCtx,
+    uses: &[UseRef<'_>],
+    kind: Option<u64>,
+    put: impl FnOnce(RawStream) -> Result<u64>,
+) -> Result<()> {
     let hold = || residency::hold(ctx, uses.iter().map(|used| (used.storage, used.access)));
     let (held, entered) = enter_with(ctx, kind, hold)?;
     for used in uses {
         await_birth(ctx, used.storage)?;
     }
-    // After the waits for memory, behind which nothing is started early.
-    let in_order;
-    let mut launch = launch;
-    if launch.attributes.programmatic
-        && !(early::asks(launch.kernel, &launch.attributes)
-            && ctx.stream.admits_early(uses.iter().map(|used| (&**used.storage, used.access))))
-    {
-        let attributes = LaunchAttributes { programmatic: false, ..launch.attributes };
-        in_order = Launch { attributes, ..*launch };
-        launch = &in_order;
-    }
-    let is_followed = || registry::is_tracking() || uses.iter().any(|used| used.storage.is_counters());
-    if !ctx.state.is_cuda() && is_followed() {
-        launch_tracked(ctx, entered.raw(), launch, uses)?;
-    } else {
-        ctx.state.device.launch(entered.raw(), launch)?;
-    }
-    let seq = ctx.stream.note_launch(launch, uses, ctx.task.as_ref());
+    let seq = put(entered.raw())?;
     leave(ctx, entered);
     for used in uses {
         used.storage.note_use(&ctx.stream, seq);

@@ -19,6 +19,7 @@ pub mod kernel;
 pub mod lane;
 pub mod launch;
 pub mod layout;
+pub mod library_call;
 pub mod memory;
 pub mod plan;
 mod random;
@@ -29,5 +30,6 @@ pub mod sched;
 pub mod slices;
 pub mod stream;
 pub mod sync;
+pub mod tensor_map;
 
 pub use error::{Error, Result};

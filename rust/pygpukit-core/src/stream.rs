@@ -19,6 +19,7 @@ use crate::early::InFlight;
 use crate::error::{Error, Result};
 use crate::kernel::Label;
 use crate::lane::Lane;
+use crate::library_call::LibraryCall;
 use crate::memory::Storage;
 use crate::sched::Lease;
 
@@ -44,6 +45,7 @@ pub struct LaunchRecord {
 #[derive(Clone)]
 enum Remembered {
     Kernel(Label, [u32; 3], [u32; 3], u32),
+    Library(Arc<str>),
     Other(&'static str, usize),
 }
 
@@ -54,6 +56,7 @@ impl LaunchRecord {
             Remembered::Kernel(kernel, grid, block, shared) => {
                 format!("#{} kernel '{}' grid={grid:?} block={block:?} shared={shared}", self.seq, kernel.name())
             }
+            Remembered::Library(name) => format!("#{} library call {name}", self.seq),
             Remembered::Other(what, bytes) => format!("#{} {what} ({bytes} bytes)", self.seq),
         };
         for tag in &self.tags[..self.tag_count as usize] {
@@ -68,7 +71,7 @@ impl LaunchRecord {
     pub fn kernel_name(&self) -> Option<Arc<str>> {
         match &self.what {
             Remembered::Kernel(kernel, ..) => Some(kernel.name()),
-            Remembered::Other(..) => None,
+            Remembered::Library(..) | Remembered::Other(..) => None,
         }
     }
 }
@@ -318,6 +321,7 @@ impl Stream {
             Work::Copy(c) => Remembered::Other("copy", c.bytes),
             Work::Fill(f) => Remembered::Other("fill", f.count * f.width as usize),
             Work::Host(_) => Remembered::Other("host function", 0),
+            Work::Library(call) => Remembered::Library(call.name().clone()),
             Work::Graph(_) => Remembered::Other("graph replay", 0),
         };
         self.remember(what, command.uses.iter().map(|u| u.tag), task, |in_flight| match &command.work {
@@ -345,7 +349,13 @@ impl Stream {
     /// `note` for a host function that was not made a command.
     #[inline]
     pub(crate) fn note_host(&self, uses: &[UseRef<'_>], task: Option<&Arc<str>>) -> u64 {
-        self.remember(Remembered::Other("host function", 0), uses.iter().map(|u| u.tag), task)
+        self.remember(Remembered::Other("host function", 0), uses.iter().map(|u| u.tag), task, InFlight::clear)
+    }
+
+    /// `note` for a borrowed call of a library.
+    #[inline]
+    pub(crate) fn note_library(&self, call: &dyn LibraryCall, uses: &[UseRef<'_>], task: Option<&Arc<str>>) -> u64 {
+        self.remember(Remembered::Library(call.name().clone()), uses.iter().map(|u| u.tag), task, InFlight::clear)
     }
 
     #[inline]

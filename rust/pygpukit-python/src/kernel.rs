@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use pygpukit_core::command::{Access, Launch, LaunchAttributes};
 use pygpukit_core::dtype::DType;
+use pygpukit_core::emulator::tensor_map::BYTES;
 use pygpukit_core::error::Error;
 use pygpukit_core::kernel::{Check, Kernel, KernelMeta, Library};
 #[cfg(unix)]
@@ -16,6 +17,7 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyModule, PyTuple};
 
+use crate::array::GPUArray;
 use crate::device::{PyDevice, context, context_for};
 use crate::errors::{ToPy, carry, check_signals};
 use crate::inside::{Inside, attached, detached};
@@ -31,6 +33,8 @@ pub(crate) enum Takes {
     Scalar(DType),
     /// A struct by value, given as bytes.
     Struct,
+    /// A `CUtensorMap` by value.
+    TensorMap,
 }
 
 #[derive(Debug)]
@@ -47,6 +51,9 @@ impl Takes {
     fn parse(code: &str) -> Option<Takes> {
         if code == "struct" {
             return Some(Takes::Struct);
+        }
+        if code == "tensormap" {
+            return Some(Takes::TensorMap);
         }
         let (access, target) = match (code.strip_prefix("const*"), code.strip_prefix('*')) {
             (Some(target), _) => (Access::Read, target),
@@ -82,6 +89,7 @@ impl Takes {
             }
             Takes::Scalar(dtype) => element(dtype).to_string(),
             Takes::Struct => "struct".to_string(),
+            Takes::TensorMap => "CUtensorMap".to_string(),
         }
     }
 
@@ -90,12 +98,14 @@ impl Takes {
             Takes::Pointer(..) => Some(8),
             Takes::Scalar(dtype) => Some(dtype.itemsize()),
             Takes::Struct => None,
+            Takes::TensorMap => Some(BYTES),
         }
     }
 
     fn alignment(self) -> usize {
         match self {
             Takes::Pointer(..) | Takes::Struct => 8,
+            Takes::TensorMap => 64,
             Takes::Scalar(DType::C64) => 4,
             Takes::Scalar(DType::C128) => 8,
             Takes::Scalar(dtype) => dtype.itemsize(),

@@ -6,6 +6,7 @@ use pygpukit_core::command::{Access, ArgBlob, ArrayArg, Launch, LaunchAttributes
 use pygpukit_core::device::DeviceProps;
 use pygpukit_core::dtype::{DType, Kind};
 use pygpukit_core::emulator::Counters;
+use pygpukit_core::emulator::tensor_map::BYTES;
 use pygpukit_core::exec::ExecCtx;
 use pygpukit_core::launch::{check_cluster, check_cooperative, check_dimensions, launch};
 use pygpukit_core::layout::show;
@@ -22,6 +23,7 @@ use crate::inside::detached;
 use crate::kernel::{Param, PyKernel, Takes};
 use crate::scalar::Scalar;
 use crate::stream::PyStream;
+use crate::tensor_map::PyTensorMap;
 
 /// Threads of a block when the caller does not say.
 pub(crate) const DEFAULT_BLOCK: i64 = 256;
@@ -141,26 +143,47 @@ impl PyKernel {
                 let bytes = scalar.element(dtype)?;
                 into.blob[param.offset..param.offset + param.size].copy_from_slice(&bytes[..param.size]);
             }
-            Takes::Struct => {
-                let buffer = PyBuffer::<u8>::get(value).map_err(|_| {
-                    self.fail(format!(
-                        "parameter '{}' is a struct of {} bytes; pass its bytes (for example array.tobytes())",
-                        param.name, param.size
-                    ))
-                })?;
-                if buffer.item_count() != param.size || !buffer.is_c_contiguous() {
-                    return Err(self.fail(format!(
-                        "parameter '{}' is a struct of {} bytes, but {} were given",
-                        param.name,
-                        param.size,
-                        buffer.item_count()
-                    )));
-                }
-                // SAFETY: the buffer is contiguous and held; its length was just checked.
-                let bytes = unsafe { std::slice::from_raw_parts(buffer.buf_ptr() as *const u8, param.size) };
-                into.blob[param.offset..param.offset + param.size].copy_from_slice(bytes);
+            // PTX says only that it is 128 bytes.
+            Takes::TensorMap | Takes::Struct if param.size == BYTES && value.is_exact_instance_of::<PyTensorMap>() => {
+                self.fill_tensor_map(param, value.cast_exact::<PyTensorMap>()?.get(), into)?;
             }
+            Takes::Struct => self.fill_struct(param, value, into)?,
+            Takes::TensorMap => return Err(self.not_a_tensor_map(param, value)),
         }
+        Ok(())
+    }
+
+    fn fill_tensor_map<'a>(&self, param: &Param, map: &'a PyTensorMap, into: &mut Filled<'a>) -> PyResult<()> {
+        let array = map.array();
+        if !std::ptr::eq(array.state, self.state) {
+            return Err(self.fail(format!("the tensor map for '{}' is of another device", param.name)));
+        }
+        into.blob[param.offset..param.offset + param.size].copy_from_slice(&map.bytes);
+        into.uses.push(self.written(param, array, map.access)?);
+        if !self.state.is_cuda() {
+            into.arrays.push(named(param, array));
+        }
+        Ok(())
+    }
+
+    fn fill_struct(&self, param: &Param, value: &Bound<'_, PyAny>, into: &mut Filled<'_>) -> PyResult<()> {
+        let buffer = PyBuffer::<u8>::get(value).map_err(|_| {
+            self.fail(format!(
+                "parameter '{}' is a struct of {} bytes; pass its bytes (for example array.tobytes())",
+                param.name, param.size
+            ))
+        })?;
+        if buffer.item_count() != param.size || !buffer.is_c_contiguous() {
+            return Err(self.fail(format!(
+                "parameter '{}' is a struct of {} bytes, but {} were given",
+                param.name,
+                param.size,
+                buffer.item_count()
+            )));
+        }
+        // SAFETY: the buffer is contiguous and held; its length was just checked.
+        let bytes = unsafe { std::slice::from_raw_parts(buffer.buf_ptr() as *const u8, param.size) };
+        into.blob[param.offset..param.offset + param.size].copy_from_slice(bytes);
         Ok(())
     }
 
@@ -215,6 +238,15 @@ impl PyKernel {
         self.fail(format!(
             "parameter '{}' ({}) takes a GPUArray, not {kind}; use pygpukit.from_numpy() for host arrays",
             param.name, param.c_type
+        ))
+    }
+
+    #[cold]
+    fn not_a_tensor_map(&self, param: &Param, value: &Bound<'_, PyAny>) -> PyErr {
+        let kind = value.get_type().name().map_or_else(|_| "object".into(), |n| n.to_string());
+        self.fail(format!(
+            "parameter '{}' (CUtensorMap) takes a pygpukit.TensorMap, not {kind}; use pygpukit.TensorMap(array, box=...)",
+            param.name
         ))
     }
 

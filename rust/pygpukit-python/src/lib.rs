@@ -6,6 +6,7 @@ mod dtype;
 mod errors;
 mod external;
 mod flags;
+mod gemm;
 mod graph;
 mod graph_parameters;
 mod growable;
@@ -34,6 +35,7 @@ mod ring_queue;
 mod scalar;
 mod scheduler;
 mod stream;
+mod tensor_map;
 mod transfer;
 mod vectorcall;
 
@@ -49,6 +51,7 @@ fn _pygpukit_rust(m: &Bound<'_, PyModule>) -> PyResult<()> {
     array::register(m)?;
     device::register(m)?;
     flags::register(m)?;
+    gemm::register(m)?;
     graph::register(m)?;
     growable::register(m)?;
     host::register(m)?;
@@ -67,6 +70,7 @@ fn _pygpukit_rust(m: &Bound<'_, PyModule>) -> PyResult<()> {
     ring_message::register(m)?;
     ring_queue::register(m)?;
     stream::register(m)?;
+    tensor_map::register(m)?;
     transfer::register(m)?;
     Ok(())
 }

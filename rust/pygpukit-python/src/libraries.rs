@@ -14,6 +14,7 @@ use crate::errors::ToPy;
 use crate::inside::detached;
 
 static NVRTC: Mutex<Option<Arc<Nvrtc>>> = Mutex::new(None);
+static CUBLASLT: Mutex<Option<Arc<CublasLt>>> = Mutex::new(None);
 
 /// What a compilation gave.
 #[pyclass(frozen, module = "pygpukit", name = "NvrtcResult")]
@@ -64,11 +65,22 @@ fn nvrtc_compile(
     })
 }
 
-/// Open cuBLASLt and return its path and version.
+/// Open cuBLASLt, or the copy opened before at its path, and return its path and version.
 #[pyfunction]
 fn cublaslt_open(py: Python<'_>, candidates: Vec<String>) -> PyResult<(String, usize)> {
     let library = detached(py, || CublasLt::open(&candidates))?;
-    Ok((library.path().to_string(), library.version()))
+    let found = (library.path().to_string(), library.version());
+    let mut opened = CUBLASLT.lock();
+    // Its handles are made once per device.
+    if opened.as_ref().is_none_or(|before| before.path() != library.path()) {
+        *opened = Some(library);
+    }
+    Ok(found)
+}
+
+pub fn opened_cublaslt() -> pygpukit_core::Result<Arc<CublasLt>> {
+    let missing = || Error::LibraryNotFound("cuBLASLt is not available: it has not been opened".into());
+    CUBLASLT.lock().clone().ok_or_else(missing)
 }
 
 pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -32,6 +32,8 @@ _TAGS = {
     "cuDoubleComplex": "c128",
     "complex<double>": "c128",
     "c128": "c128",
+    "CUtensorMap": "tensormap",
+    "CUtensorMap_st": "tensormap",
     "size_t": "u64",
     "uintptr_t": "u64",
     "ptrdiff_t": "i64",
@@ -82,7 +84,8 @@ class Param:
         Its C type as written, template arguments and aliases replaced: ``"const float*"``.
     code : str
         How the launcher passes it: a dtype tag for a scalar (``"f32"``), ``"*f32"`` or ``"const*f32"`` for a pointer
-        (``"*void"`` where the element type is not one of ours), ``"struct"`` for anything else by value.
+        (``"*void"`` where the element type is not one of ours), ``"tensormap"`` for a ``CUtensorMap`` by value,
+        ``"struct"`` for anything else by value.
     """
 
     name: str
@@ -311,6 +314,8 @@ def _code(kind: _Type, name: str) -> str:
     if len(kind.pointers) > 1:
         return "const*void" if kind.pointers[-2] else "*void"
     tag = _tag(kind.core)
+    if kind.pointers and tag == "tensormap":
+        tag = None
     if kind.pointers:
         return ("const*" if kind.const else "*") + (tag or "void")
     if tag == "void":

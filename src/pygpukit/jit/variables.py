@@ -77,7 +77,7 @@ def parse_variables(
                 param = declare([*base, *core], 0, {}, aliases)
             except DeclarationError:
                 continue
-            code = "u64" if "*" in param.code else None if param.code == "struct" else param.code
+            code = "u64" if "*" in param.code else None if param.code in ("struct", "tensormap") else param.code
             name = text.prefix + param.name
             found[name] = Variable(name, code, dims, is_constant, line)
     return list(found.values())

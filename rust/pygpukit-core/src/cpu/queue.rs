@@ -190,6 +190,7 @@ impl Queue {
                 Ok(())
             }
             Work::Host(function) => function().map_err(Error::Host),
+            Work::Library(call) => call.enqueue(RawStream(index)),
             Work::Kernel(launch) => match self.begin(index, launch, heard) {
                 Ok(running) => match running.work(PAUSE) {
                     Some(result) => result.map(drop).map_err(Error::Kernel),

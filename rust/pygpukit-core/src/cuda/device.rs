@@ -17,6 +17,8 @@ use crate::cuda::table::VmmApi;
 use crate::cuda::types::*;
 use crate::device::*;
 use crate::error::{Error, Result};
+use crate::library_call::LibraryCall;
+use crate::tensor_map::{TensorMapBytes, TensorMapDesc};
 
 /// The oldest GPUs we support: Ampere.
 const OLDEST: (i32, i32) = (8, 0);
@@ -407,6 +409,20 @@ impl Device for CudaDevice {
         self.put_kernel(stream.0 as Handle, launch)
     }
 
+    #[inline]
+    fn call_library(&self, stream: RawStream, call: &dyn LibraryCall) -> Result<()> {
+        self.put_library(stream, call)
+    }
+
+    fn load_library_call(&self, call: &dyn LibraryCall) -> Result<()> {
+        self.rehearse(call)
+    }
+
+    fn in_context(&self, run: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+        let _bound = self.bind()?;
+        run()
+    }
+
     fn library_load(&self, image: &[u8]) -> Result<RawLibrary> {
         let _bound = self.bind()?;
         let mut library: Handle = std::ptr::null_mut();
@@ -534,6 +550,10 @@ impl Device for CudaDevice {
             cuOccupancyMaxActiveBlocksPerMultiprocessor(&mut blocks, kernel.0 as Handle, threads, shared as usize)
         )?;
         Ok(u32::try_from(blocks).unwrap_or(0))
+    }
+
+    fn encode_tensor_map(&self, desc: &TensorMapDesc) -> Result<TensorMapBytes> {
+        self.encode_map(desc)
     }
 
     fn graph_build(&self, nodes: &[GraphNode<'_>], lane: Option<RawLane>) -> Result<Option<RawGraph>> {

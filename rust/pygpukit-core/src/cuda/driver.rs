@@ -8,7 +8,7 @@ use crate::cuda::loader::{self, Opened, describe};
 use crate::cuda::status::{Status, advice};
 pub use crate::cuda::table::GetProc;
 use crate::cuda::table::{
-    Api, BASELINE, EdgeApi, ElapsedApi, GreenApi, ParamInfoApi, Resolver, UpdateApi, VersionCall, VmmApi,
+    Api, BASELINE, EdgeApi, ElapsedApi, GreenApi, ParamInfoApi, Resolver, TensorMapApi, UpdateApi, VersionCall, VmmApi,
 };
 use crate::error::{Error, Result};
 
@@ -30,6 +30,7 @@ pub struct Driver {
     pub(crate) elapsed: Option<ElapsedApi>,
     pub(crate) edges: Option<EdgeApi>,
     pub(crate) updates: Option<UpdateApi>,
+    pub(crate) tensor_maps: Option<TensorMapApi>,
     version: i32,
     path: String,
 }
@@ -99,6 +100,7 @@ impl Driver {
             elapsed: ElapsedApi::resolve(resolver).ok(),
             edges: EdgeApi::resolve(resolver).ok(),
             updates: UpdateApi::resolve(resolver).ok(),
+            tensor_maps: TensorMapApi::resolve(resolver).ok(),
             version,
             path,
         };

@@ -12,6 +12,7 @@ use crate::cuda::status::Status;
 use crate::cuda::types::*;
 use crate::device::RawStream;
 use crate::error::{Error, Result};
+use crate::library_call::LibraryCall;
 
 /// Devices of which kernels can be started before their predecessors have ended.
 pub(super) const EARLY_CAPABILITY: (i32, i32) = (9, 0);
@@ -71,6 +72,7 @@ impl CudaDevice {
                 call!(self.driver, self.driver.api, cuGraphLaunch(graph.0 as Handle, raw))
             }
             Work::Host(function) => self.put_host(raw, function),
+            Work::Library(call) => self.put_library(stream, &**call),
         }
     }
 
@@ -112,6 +114,13 @@ impl CudaDevice {
             }
             status => Err(self.driver.error("cuLaunchKernelEx", status)),
         }
+    }
+
+    /// The library asks for the context of the thread, which must be the device's.
+    #[inline]
+    pub(super) fn put_library(&self, stream: RawStream, call: &dyn LibraryCall) -> Result<()> {
+        let _bound = self.bind()?;
+        call.enqueue(stream)
     }
 
     fn put_copy(&self, stream: Handle, copy: &Copy) -> Result<()> {

@@ -7,6 +7,7 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use crate::command::{Copy, CopyKind, Fill, KernelLaunch, Work};
+use crate::cuda::capture::Capture;
 use crate::cuda::device::CudaDevice;
 use crate::cuda::driver::{Driver, call};
 use crate::cuda::enqueue::{EARLY_CAPABILITY, attributes_of, check_width, extra_of};
@@ -14,6 +15,7 @@ use crate::cuda::status::Status;
 use crate::cuda::types::*;
 use crate::device::{GraphNode, RawGraph, RawLane};
 use crate::error::{Error, Result};
+use crate::library_call::LibraryCall;
 
 /// The graph under construction. Only the executable made of it is kept, unless nodes of that may change.
 struct Draft<'a> {
@@ -21,6 +23,8 @@ struct Draft<'a> {
     graph: Handle,
     /// Where the nodes run: the primary context, or a lane's.
     context: Handle,
+    /// What libraries put on streams becomes nodes by a capture.
+    capture: Capture<'a>,
     /// The device keeps it.
     kept: bool,
 }
@@ -53,7 +57,8 @@ impl CudaDevice {
         let starts_early = self.props.capability >= EARLY_CAPABILITY;
         let mut graph: Handle = std::ptr::null_mut();
         call!(self.driver, api, cuGraphCreate(&mut graph, 0))?;
-        let mut draft = Draft { driver: &self.driver, graph, context: context as Handle, kept: false };
+        let capture = Capture::new(self, lane);
+        let mut draft = Draft { driver: &self.driver, graph, context: context as Handle, capture, kept: false };
         let mut made: Vec<Handle> = Vec::with_capacity(nodes.len());
         for (index, node) in nodes.iter().enumerate() {
             let mut earlier: SmallVec<[usize; 4]> = node.after.iter().copied().collect();
@@ -155,6 +160,7 @@ impl Draft<'_> {
                 "graph node {index} is a host function: host work cannot be part of a CUDA graph. Keep operators that \
                  run on the CPU, and transfers to pageable host memory, out of the capture."
             ))),
+            Work::Library(call) => self.add_library(&**call, after),
             Work::Graph(_) => Err(Error::Graph(format!(
                 "graph node {index} is the replay of another graph: record its commands instead, graphs do not nest"
             ))),
@@ -190,6 +196,17 @@ impl Draft<'_> {
         let (count, first) = (after.len(), after.as_ptr());
         let api = &self.driver.api;
         call!(self.driver, api, cuGraphAddMemsetNode(&mut node, self.graph, first, count, &params, self.context))?;
+        Ok(node)
+    }
+
+    /// What the library puts on a stream of the lane, as one node.
+    fn add_library(&self, call: &dyn LibraryCall, after: &[Handle]) -> Result<Handle> {
+        let captured = self.capture.of(call)?;
+        let mut node: Handle = std::ptr::null_mut();
+        let (count, first, child) = (after.len(), after.as_ptr(), captured.raw());
+        let api = &self.driver.api;
+        // The driver copies the graph into the node.
+        call!(self.driver, api, cuGraphAddChildGraphNode(&mut node, self.graph, first, count, child))?;
         Ok(node)
     }
 

@@ -1,5 +1,6 @@
 //! CUDA without a toolkit: libraries opened at run time, and the device on top of them.
 
+mod capture;
 pub mod cublaslt;
 mod deferred;
 pub mod device;
@@ -12,4 +13,5 @@ pub mod nvrtc;
 mod props;
 pub mod status;
 pub mod table;
+mod tensor_map;
 pub mod types;

@@ -93,6 +93,7 @@ macro_rules! table {
         }
     };
 }
+pub(crate) use table;
 
 table! {
     /// What must be there before anything else can be said: the version decides the rest.
@@ -158,6 +159,9 @@ table! {
     cuGraphAddMemcpyNode(*mut Handle, Handle, *const Handle, usize, *const Copy3d, Handle);
     cuGraphAddMemsetNode(*mut Handle, Handle, *const Handle, usize, *const MemsetNodeParams, Handle);
     cuGraphAddEmptyNode(*mut Handle, Handle, *const Handle, usize);
+    cuGraphAddChildGraphNode(*mut Handle, Handle, *const Handle, usize, Handle);
+    cuStreamBeginCapture as "cuStreamBeginCapture_v2" (Handle, u32);
+    cuStreamEndCapture(Handle, *mut Handle);
     cuGraphInstantiateWithFlags(*mut Handle, Handle, u64);
     cuGraphUpload(Handle, Handle);
     cuGraphLaunch(Handle, Handle);
@@ -176,6 +180,14 @@ table! {
     cuMemUnmap(u64, usize);
     cuMemSetAccess(u64, usize, *const AccessDesc, usize);
     cuMemGetAllocationGranularity(*mut usize, *const AllocationProp, u32);
+}
+
+table! {
+    /// Tensor maps, which kernels of Hopper and newer use.
+    TensorMapApi @ BASELINE;
+    cuTensorMapEncodeTiled(
+        *mut c_void, u32, u32, *const c_void, *const u64, *const u64, *const u32, *const u32, u32, u32, u32, u32,
+    );
 }
 
 table! {

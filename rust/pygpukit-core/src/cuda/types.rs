@@ -54,6 +54,8 @@ pub mod launch_attribute {
 }
 
 pub const STREAM_NON_BLOCKING: u32 = 1;
+/// The capturing thread may make any call meanwhile: a library may load code or ask for memory.
+pub const CAPTURE_RELAXED: u32 = 2;
 pub const EVENT_DISABLE_TIMING: u32 = 2;
 pub const HOST_ALLOC_PORTABLE: u32 = 1;
 pub const HOST_ALLOC_DEVICE_MAP: u32 = 2;

@@ -11,7 +11,8 @@
 //! | 24..64 | size of each dimension, in elements, the contiguous one first |
 //! | 64..96 | stride in bytes of each dimension but the first |
 //! | 96..106 | size of the box in each dimension, in elements |
-//! | 106..128 | zero |
+//! | 106 | 1 where copies to the array are refused |
+//! | 107..128 | zero |
 //!
 //! Elements outside of the array read as zero and are not written.
 
@@ -67,6 +68,8 @@ pub struct TensorMap {
     pub extents: [u32; MAX_RANK],
     /// Every how many elements of the box one is taken; the first is not used.
     pub steps: [u32; MAX_RANK],
+    /// Copies to the array are errors: the command that uses the map says that it reads it only.
+    pub read_only: bool,
 }
 
 /// Part of a row of a box that lies in the array: bytes of the row before it, address, bytes.
@@ -79,7 +82,7 @@ pub(crate) struct Part {
 
 impl TensorMap {
     /// What is wrong with it, by the rules of the hardware.
-    fn problem(&self) -> Option<String> {
+    pub fn problem(&self) -> Option<String> {
         let TensorMap { address, rank, item, .. } = *self;
         if !(1..=MAX_RANK).contains(&rank) {
             return Some(format!("a tensor map of rank {rank}: it must be from 1 to {MAX_RANK}"));
@@ -145,6 +148,7 @@ impl TensorMap {
             }
             bytes[96 + 2 * i..][..2].copy_from_slice(&(self.extents[i] as u16).to_le_bytes());
         }
+        bytes[106] = u8::from(self.read_only);
         Ok(bytes)
     }
 
@@ -170,6 +174,7 @@ impl TensorMap {
             strides: [0; MAX_RANK],
             extents: [1; MAX_RANK],
             steps: [1; MAX_RANK],
+            read_only: bytes[106] != 0,
         };
         for i in 0..rank.min(MAX_RANK) {
             map.steps[i] = u32::from(bytes[19 + i]);
@@ -244,6 +249,7 @@ mod tests {
             strides: [0, 208, 1456, 0, 0],
             extents: [32, 4, 3, 1, 1],
             steps: [1, 2, 1, 1, 1],
+            read_only: true,
         }
     }
 

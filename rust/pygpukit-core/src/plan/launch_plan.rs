@@ -158,10 +158,8 @@ impl LaunchPlan {
         for scratch in &self.scratch {
             let bytes = usize::try_from(values[usize::from(scratch.bytes)]).unwrap_or(0);
             workspace.push(match scratch.kind {
-                ScratchKind::Buffer => ctx.allocate(bytes, check)?,
-                ScratchKind::Counters => {
-                    return Err(Error::Value(format!("{}: counters are not available", self.name)));
-                }
+                ScratchKind::Buffer => ctx.scratch(bytes, check)?,
+                ScratchKind::Counters => ctx.counters(bytes, check)?,
             });
         }
         for Step::Kernel(step) in &self.steps {

@@ -27,7 +27,7 @@ pub fn fake(settings: &[(&str, &str)]) -> MutexGuard<'static, ()> {
     guard
 }
 
-extern "C" fn get_proc(
+pub extern "C" fn get_proc(
     symbol: *const std::ffi::c_char,
     address: *mut *mut std::ffi::c_void,
     version: i32,

@@ -335,6 +335,9 @@ pub(crate) unsafe fn store_tile(cx: &mut Cx<'_>, i: &Instr, m: u32) -> Flow {
         let (source, map, at) =
             unsafe { (operands.shared(cx, lane), operands.other(cx, lane), operands.coordinates(cx, lane)) };
         let map = read_map(cx, lane, map, operands.0.len() - FIXED)?;
+        if map.read_only {
+            return invalid("a copy to an array whose tensor map was made for reading".to_string());
+        }
         let tile = Tile { map, at };
         let source = own_place(cx, source, tile.end(0), 128)?;
         let checked = check_tile(cx, lane, &tile, true).and_then(|()| read_units(cx, lane, source, tile.end(0) as u32));

@@ -23,6 +23,7 @@ impl Tensor {
             strides: [0; 5],
             extents: [1; 5],
             steps: [1; 5],
+            read_only: false,
         };
         map.dims[0] = 20 + random.below(60) as u64;
         let units = if swizzle == Swizzle::None { 1 + random.below(8) as u32 } else { swizzle.span() / 16 };

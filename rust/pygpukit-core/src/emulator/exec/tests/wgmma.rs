@@ -319,6 +319,7 @@ fn a_matrix_product_with_tensor_maps() {
             strides: [0, dims[0] as u64 * u64::from(item), 0, 0, 0],
             extents: [extents[0], extents[1], 1, 1, 1],
             steps: [1; 5],
+            read_only: false,
         };
         map.encode().expect("a map").to_vec()
     };
