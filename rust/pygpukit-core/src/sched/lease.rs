@@ -4,8 +4,8 @@
 //! somebody else's or the quantum is used up. The thread that submits does all of it itself: it takes turns, ends idle
 //! ones of others and reads what was measured. There is no scheduler thread.
 
-use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
