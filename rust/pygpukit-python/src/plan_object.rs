@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use pygpukit_core::command::{Access, LaunchAttributes};
+use pygpukit_core::cuda::cublaslt::Compute;
 use pygpukit_core::dtype::DType;
 use pygpukit_core::plan::{
-    Arg, Guard, KernelStep, LaunchPlan, Node, NodeId, OutputSpec, Program, Relation, Scratch, ScratchKind, Step,
+    Arg, Guard, KernelStep, LaunchPlan, Node, NodeId, OutputSpec, ProductStep, Program, Relation, Scratch, ScratchKind, Step,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -15,6 +16,7 @@ use smallvec::SmallVec;
 use crate::dtype::DataType;
 use crate::errors::ToPy;
 use crate::kernel::PyKernel;
+use crate::libraries::opened_cublaslt;
 
 /// What a plan does.
 pub enum Body {
@@ -112,6 +114,17 @@ fn step((kernel, grid, block, shared, (cluster, cooperative, programmatic), args
     Ok(Step::Kernel(KernelStep { kernel: kernel.get().kernel.clone(), grid, block, shared, attributes, args }))
 }
 
+/// a and b among the inputs, the result, types of operands and result, whether a and b are stored transposed, whether
+/// float32 is multiplied through tf32, and the nodes of `ProductStep`.
+type GivenProduct<'py> = ([u8; 2], u8, Bound<'py, DataType>, Bound<'py, DataType>, [bool; 2], bool, [NodeId; 13]);
+
+fn product((inputs, output, dtype, out, transposed, tf32, sizes): GivenProduct<'_>) -> PyResult<Step> {
+    let library = opened_cublaslt().py()?;
+    let compute = if tf32 { Compute::Tf32 } else { Compute::F32 };
+    let (dtype, out) = (dtype.get().dtype, out.get().dtype);
+    Ok(Step::Product(ProductStep::new(library, dtype, out, compute, transposed, sizes, inputs, output)))
+}
+
 /// Make a plan from what the planner traced; see `pygpukit.ops.planner`.
 #[pyfunction]
 #[allow(clippy::too_many_arguments)]
@@ -123,7 +136,7 @@ fn launch_plan(
     guards: Vec<(String, NodeId, NodeId)>,
     outputs: Vec<(Bound<'_, DataType>, Vec<NodeId>)>,
     scratch: Vec<(NodeId, bool)>,
-    steps: Vec<GivenStep<'_>>,
+    steps: Vec<Bound<'_, PyTuple>>,
     host: Option<Py<PyAny>>,
     compose: Option<Py<PyAny>>,
 ) -> PyResult<PyLaunchPlan> {
@@ -140,7 +153,11 @@ fn launch_plan(
             Scratch { bytes, kind }
         })
         .collect();
-    let steps = steps.into_iter().map(step).collect::<PyResult<Vec<_>>>()?;
+    let steps = steps.into_iter().map(|given| match given.len() {
+        7 => product(given.extract()?),
+        _ => step(given.extract()?),
+    });
+    let steps = steps.collect::<PyResult<Vec<_>>>()?;
     let program = Program::new(nodes, guards, variables).py()?;
     let launch = LaunchPlan { name: name.into(), program, outputs, scratch, steps };
     launch.check(inputs).py()?;

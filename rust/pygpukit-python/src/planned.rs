@@ -464,7 +464,8 @@ fn perform<'py>(
             let inputs: SmallVec<[PlanOperand<'_>; 8]> = call.arrays.iter().map(|a| operand(a.get())).collect();
             let outputs: SmallVec<[PlanOperand<'_>; 2]> = results.iter().map(|a| operand(a.get())).collect();
             let launch = || plan.launch.launch(ctx, values, &inputs, &outputs, &encoded, &mut check_signals);
-            if ctx.state.is_cuda() || ctx.recorder.is_some() {
+            let at_once = ctx.state.is_cuda() && !plan.launch.needs_loading(values);
+            if at_once || ctx.recorder.is_some() && !ctx.state.is_cuda() {
                 return launch().py();
             }
             detached(py, launch)

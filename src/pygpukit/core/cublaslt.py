@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from pygpukit import _pygpukit_rust as _native
 from pygpukit.core.libraries import cublaslt_candidates
+from pygpukit.errors import DriverError
 
 if TYPE_CHECKING:
     from pygpukit._pygpukit_rust import DataType, _GemmPlan
 
-__all__ = ["plan_product"]
+__all__ = ["missing", "plan_product"]
 
 
 def plan_product(m: int, n: int, k: int, dtype: DataType, out_dtype: DataType | None = None, **how: Any) -> _GemmPlan:
@@ -43,6 +44,16 @@ def plan_product(m: int, n: int, k: int, dtype: DataType, out_dtype: DataType | 
     """
     _open()
     return _native.cublaslt_plan(m, n, k, dtype, out_dtype, **how)
+
+
+@cache
+def missing() -> str | None:
+    """Return None if cuBLASLt is there, else what is missing."""
+    try:
+        _open()
+    except DriverError as error:
+        return str(error).partition("\n")[0]
+    return None
 
 
 @cache

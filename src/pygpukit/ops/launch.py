@@ -138,6 +138,39 @@ class KernelLaunch(NamedTuple):
     programmatic: bool = False
 
 
+class Product(NamedTuple):
+    """A matrix product by cuBLASLt: ``out = a @ b`` for stacks of matrices, without a workspace.
+
+    Attributes
+    ----------
+    out, a, b
+        The result and two inputs.
+    sizes
+        m, n, k and the number of matrices.
+    ld, batch_strides
+        Elements from one row to the next and from one matrix to the next, of a, b and out as they are stored.
+    transposed
+        Whether a and b are stored as their transposes.
+    tf32
+        float32 operands are rounded to tf32.
+    """
+
+    out: Tensor
+    a: Tensor
+    b: Tensor
+    sizes: tuple[SizeLike, SizeLike, SizeLike, SizeLike]
+    ld: tuple[SizeLike, SizeLike, SizeLike]
+    batch_strides: tuple[SizeLike, SizeLike, SizeLike]
+    transposed: tuple[bool, bool]
+    tf32: bool = False
+
+    def describe(self) -> str:
+        """Return a line that says what is multiplied."""
+        m, n, k, batch = (hint(x) for x in self.sizes)
+        turned = "".join("t" if x else "n" for x in self.transposed)
+        return f"cublasLtMatmul {turned} m={m} n={n} k={k} batch={batch}, no workspace, no split sum"
+
+
 class Scratch(NamedTuple):
     """Workspace of a call.
 
@@ -157,13 +190,16 @@ class Scratch(NamedTuple):
 class Launch(NamedTuple):
     """All that a variant does on a device, in order."""
 
-    launches: tuple[KernelLaunch, ...]
+    launches: tuple[KernelLaunch | Product, ...]
     scratch: tuple[Scratch, ...] = ()
 
     def describe(self) -> list[str]:
         """Return a line per launch and per piece of workspace."""
         lines = []
         for step in self.launches:
+            if isinstance(step, Product):
+                lines.append(step.describe())
+                continue
             grid, block = ([hint(x) for x in sizes] for sizes in (step.grid, step.block))
             text = f"{step.entry}: grid {grid}, block {block}, {hint(step.shared)} bytes of dynamic shared memory"
             if any(step.cluster):

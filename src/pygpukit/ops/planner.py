@@ -13,7 +13,7 @@ from pygpukit import _pygpukit_rust as _native
 from pygpukit._pygpukit_rust import Device, GPUArray, Kernel
 from pygpukit.dtypes import dtype
 from pygpukit.errors import DeviceError, NvrtcNotFoundError
-from pygpukit.ops.launch import Argument, Integer, KernelLaunch, Number, Pointer, Struct, Unit
+from pygpukit.ops.launch import Argument, Integer, KernelLaunch, Number, Pointer, Product, Struct, Unit
 from pygpukit.ops.problem import Problem, Tensor
 from pygpukit.ops.registry import OPERATORS, REQUIRED, Operator, Variant
 from pygpukit.ops.size import Trace
@@ -139,7 +139,10 @@ def _translate(operator: Operator, variant: Variant, problem: Problem, device: D
         work = variant.launch(problem)
         scratch = [(trace.node(s.tensor.nbytes), s.counters) for s in work.scratch]
         numbers = [p.name for p in operator.parameters if p.kind == "number"]
-        steps = [_step(trace, numbers, step, device) for step in work.launches]
+        steps = [
+            _product(trace, step) if isinstance(step, Product) else _step(trace, numbers, step, device)
+            for step in work.launches
+        ]
     count = len(problem.inputs)
     return _native.launch_plan(
         operator.name, count, trace.variables, trace.nodes, list(trace.guards), outputs, scratch, steps, host, compose
@@ -158,6 +161,13 @@ def _step(trace: Trace, numbers: Sequence[str], step: KernelLaunch, device: Devi
         kernel(step.unit, step.entry, device), three(step.grid), three(step.block), trace.node(step.shared), attributes,
         arguments,
     )  # fmt: skip
+
+
+def _product(trace: Trace, step: Product) -> Any:
+    sizes = (*step.sizes, *step.ld, *step.batch_strides, *(t.alignment for t in (step.a, step.b, step.out)))
+    nodes = [trace.node(x) for x in sizes]
+    inputs = [step.a.index, step.b.index]
+    return (inputs, step.out.index, step.a.dtype, step.out.dtype, list(step.transposed), step.tf32, nodes)
 
 
 def _argument(trace: Trace, numbers: Sequence[str], argument: Argument) -> list[tuple[Any, ...]]:

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use super::product::ProductStep;
 use super::program::{NodeId, Program, Values};
 use crate::command::{Access, ArgBlob, ArgTag, Launch, LaunchAttributes, UseRef};
 use crate::device::DevPtr;
@@ -43,9 +44,10 @@ pub struct KernelStep {
     pub args: Vec<Arg>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub enum Step {
     Kernel(KernelStep),
+    Product(ProductStep),
 }
 
 #[derive(Clone, Debug)]
@@ -76,6 +78,12 @@ pub struct PlanOperand<'a> {
     pub tag: ArgTag,
 }
 
+impl<'a> PlanOperand<'a> {
+    pub(super) fn used(&self, access: Access) -> UseRef<'a> {
+        UseRef { storage: self.storage, access, tag: self.tag }
+    }
+}
+
 /// A number of a call as an element of a type.
 #[derive(Clone, Copy, Debug)]
 pub struct Encoded {
@@ -84,7 +92,7 @@ pub struct Encoded {
     pub bytes: [u8; 16],
 }
 
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct LaunchPlan {
     pub name: Arc<str>,
     pub program: Program,
@@ -100,7 +108,16 @@ impl LaunchPlan {
         let known = |node: &NodeId| usize::from(*node) < nodes;
         let mut sound = self.outputs.iter().all(|output| output.shape.iter().all(known));
         sound &= self.scratch.iter().all(|scratch| known(&scratch.bytes));
-        for Step::Kernel(step) in &self.steps {
+        for step in &self.steps {
+            let step = match step {
+                Step::Kernel(step) => step,
+                Step::Product(step) => {
+                    sound &= step.nodes().all(|node| known(&node));
+                    sound &= usize::from(step.output) < self.outputs.len();
+                    sound &= step.inputs.iter().all(|index| usize::from(*index) < inputs);
+                    continue;
+                }
+            };
             sound &= step.grid.iter().chain(&step.block).all(known) && known(&step.shared);
             sound &= step.args.iter().all(|arg| match arg {
                 Arg::Input { index, .. } => usize::from(*index) < inputs,
@@ -113,10 +130,19 @@ impl LaunchPlan {
         if sound { Ok(()) } else { Err(self.wrong("its plan refers to what it does not have".to_string())) }
     }
 
+    fn kernels(&self) -> impl Iterator<Item = &KernelStep> {
+        self.steps.iter().filter_map(|step| if let Step::Kernel(step) = step { Some(step) } else { None })
+    }
+
+    /// Would a launch with these values first load what a library needs, which may wait for the device?
+    pub fn needs_loading(&self, values: &Values) -> bool {
+        self.steps.iter().any(|step| matches!(step, Step::Product(step) if !step.is_ready(values)))
+    }
+
     /// Positions of the inputs that a step writes.
     pub fn written_inputs(&self) -> SmallVec<[u8; 4]> {
         let mut written = SmallVec::new();
-        for Step::Kernel(step) in &self.steps {
+        for step in self.kernels() {
             for arg in &step.args {
                 if let Arg::Input { index, access } = arg
                     && access.is_written()
@@ -132,7 +158,7 @@ impl LaunchPlan {
     /// Numbers of the call that steps take, each with its type there.
     pub fn numbers(&self) -> SmallVec<[(u8, DType); 4]> {
         let mut found = SmallVec::new();
-        for Step::Kernel(step) in &self.steps {
+        for step in self.kernels() {
             for arg in &step.args {
                 if let Arg::Number { index, dtype } = arg
                     && !found.contains(&(*index, *dtype))
@@ -162,8 +188,11 @@ impl LaunchPlan {
                 ScratchKind::Counters => ctx.counters(bytes, check)?,
             });
         }
-        for Step::Kernel(step) in &self.steps {
-            self.launch_kernel(ctx, step, values, inputs, outputs, &workspace, numbers)?;
+        for step in &self.steps {
+            match step {
+                Step::Kernel(step) => self.launch_kernel(ctx, step, values, inputs, outputs, &workspace, numbers)?,
+                Step::Product(step) => step.launch(ctx, values, inputs, outputs)?,
+            }
         }
         Ok(())
     }
@@ -256,5 +285,5 @@ fn put_array<'a>(
     access: Access,
 ) {
     put(blob, &operand.ptr.to_le_bytes());
-    uses.push(UseRef { storage: operand.storage, access, tag: operand.tag });
+    uses.push(operand.used(access));
 }

@@ -5,8 +5,10 @@
 
 mod cache;
 mod launch_plan;
+mod product;
 mod program;
 
 pub use cache::{PlanCache, WordHasher};
 pub use launch_plan::{Arg, Encoded, KernelStep, LaunchPlan, OutputSpec, PlanOperand, Scratch, ScratchKind, Step};
+pub use product::ProductStep;
 pub use program::{Guard, Node, NodeId, Program, Relation, Values};

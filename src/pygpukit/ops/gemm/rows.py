@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,11 +13,11 @@ from pygpukit import _pygpukit_rust as _native
 from pygpukit.dtypes import DataType, dtype, to_numpy_dtype
 from pygpukit.errors import DTypeError, ShapeError
 from pygpukit.ops.elementwise.table import Row
-from pygpukit.ops.launch import Argument, KernelLaunch, Launch, Unit, blocks_for, i64, nd, read, write
+from pygpukit.ops.launch import Argument, KernelLaunch, Launch, Product, Unit, blocks_for, i64, nd, read, write
 from pygpukit.ops.problem import Problem, Result, Tensor, broadcast
 from pygpukit.ops.promotion import can_cast, resolve
 from pygpukit.ops.registry import Case, Operator, Parameter, Variant, export, register
-from pygpukit.ops.size import ceil_div, hint, product
+from pygpukit.ops.size import ceil_div, hint, maximum, product
 from pygpukit.ops.source import instance
 
 TILE = 64
@@ -145,6 +146,74 @@ def _launch(p: Problem) -> Launch:
     return Launch((KernelLaunch(unit, unit.entries[0], (blocks,), (_THREADS,), arguments),))
 
 
+def _stored(x: Matrices) -> tuple[bool, Any] | None:
+    """Return whether a stack is stored as its transpose, and the elements between stored rows; None for neither."""
+    if x.column == 1 and (x.row >= x.columns or x.rows == 1):
+        return False, maximum(x.row, x.columns)
+    if x.row == 1 and (x.column >= x.rows or x.columns == 1):
+        return True, maximum(x.column, x.rows)
+    return None
+
+
+def _one_stride(batch: Sequence[Any], strides: Sequence[Any]) -> Any:
+    """Return the elements between the matrices of a stack of one or more axes; None where these differ."""
+    kept = [(size, stride) for size, stride in zip(batch, strides, strict=True) if size != 1]
+    for (_, above), (size, stride) in pairwise(kept):
+        if above != size * stride:
+            return None
+    return kept[-1][1] if kept else 0
+
+
+def _takes_library(p: Problem) -> str | None:
+    from pygpukit.core import cublaslt
+
+    a, b, out = p["a"].dtype, p["b"].dtype, p.out.dtype
+    if p.kind != "cuda":
+        return "cuBLASLt needs a GPU"
+    if a is not b or out is not a or a.name not in ("bfloat16", "float16"):
+        return f"multiplies bfloat16 or float16 into the same type, not {a.name} and {b.name} into {out.name}"
+    if any(n == 0 for n in (*p.out.shape, p["a"].shape[-1])):
+        return "there is nothing to multiply"
+    return cublaslt.missing()
+
+
+def _library_layout(p: Problem) -> Any:
+    batch, *operands = stacks(p)
+    out, a, b = operands
+    stored = [_stored(x) for x in (a, b, out)]
+    strides = [_one_stride(batch, x.batch) for x in (a, b, out)]
+    if any(s is None for s in stored) or any(s is None for s in strides) or stored[2][0]:  # type: ignore[index]
+        return None
+    return batch, out, a, stored, strides
+
+
+def _accepts_library(p: Problem) -> str | None:
+    reason = _takes_library(p)
+    if reason is None and _library_layout(p) is None:
+        return "rows or matrices of an operand do not lie at equal distances"
+    return reason
+
+
+def _launch_library(p: Problem) -> Launch:
+    batch, out, a, stored, strides = _library_layout(p)
+    sizes = (out.rows, out.columns, a.columns, product(batch))
+    ld = tuple(s[1] for s in stored)
+    step = Product(p.out, p["a"], p["b"], sizes, ld, tuple(strides), (stored[0][0], stored[1][0]))
+    return Launch((step,))
+
+
+def _compose_library(p: Problem) -> Callable[..., None]:
+    def run(results: tuple[Any, ...], given: tuple[Any, ...]) -> None:
+        a, b = (x.contiguous() for x in given[:2])
+        batch = results[0].shape[: max(a.ndim, b.ndim, 2) - 2]
+        if batch:
+            # Operands that a batch repeats are written out: their matrices then lie at equal distances.
+            a, b = (x._broadcast_to([*batch, *x.shape[-2:]]).contiguous() if x.ndim > 1 else x for x in (a, b))
+        _native.apply("copy", (matmul(a, b),), results[0])
+
+    return run
+
+
 def matmul_entry(a: DataType, b: DataType, to: DataType) -> str:
     """Return the kernel's name."""
     common, result = resolve(_ROW, (a, b))
@@ -219,6 +288,8 @@ matmul = register(
         infer=_infer,
         reference=reference,
         variants=(
+            Variant("cuBLASLt", "batch_invariant", _accepts_library, launch=_launch_library),
+            Variant("copies around cuBLASLt", "batch_invariant", _takes_library, compose=_compose_library),
             Variant("CUDA cores", "batch_invariant", _accepts, launch=_launch, units=_units),
             Variant("NumPy", "run_to_run", lambda p: None, host=_host),
             Variant("casts around CUDA cores", "batch_invariant", lambda p: None, compose=_compose),
