@@ -98,9 +98,14 @@ def test_a_flag_before_volatile_data_is_found_where_the_sum_alone_is_late(seed: 
     x, out = gp.ones(16), gp.zeros(16)
     gp.jit(source.replace("ORDER", right), check=check, seed=seed)(out, x, grid=16, block=32)
     assert out.tolist() == list(range(1, 17))
-    with pytest.raises(gp.KernelFaultError, match=r"missing order in global memory: read of sums\["):
-        gp.jit(source.replace("ORDER", wrong), check=check, seed=seed)(out, x, grid=16, block=32)
+    kernel = gp.jit(source.replace("ORDER", wrong), check=check, seed=seed)
+
+    def run_wrong() -> None:
+        kernel(out, x, grid=16, block=32)
         gp.synchronize()
+
+    with pytest.raises(gp.KernelFaultError, match=r"missing order in global memory: read of sums\["):
+        run_wrong()
 
 
 @pytest.mark.parametrize(("block", "distance"), [(32, 1), (64, 1), (64, 32)])
