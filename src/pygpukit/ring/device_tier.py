@@ -14,6 +14,7 @@ from pygpukit.core.device import Device, current_device, device_in_use
 from pygpukit.errors import RingError, UndeliveredError
 from pygpukit.ring.device import DeviceRing, Place, RingOptions
 from pygpukit.ring.kernel import RingKernel, find_kernel
+from pygpukit.ring.kinds import brief
 from pygpukit.ring.message import Message
 from pygpukit.ring.post import Post
 from pygpukit.ring.tables import ANSWER, MODES, MORE, REASONS, WORKER_LOST
@@ -291,7 +292,7 @@ class DeviceTier:
         if flags & ANSWER:
             sender = self.actors.get(source)
             whose = repr(sender.kernel.kernel_id) if sender is not None else f"actor {source}"
-            text = f"{whose} sent {message!r} as an answer, which was lost: {why}"
+            text = f"{whose} sent {brief(message)} as an answer, which was lost: {why}"
             self._post.fail(correlation, UndeliveredError(text))
         if why == "failed" and actor is not None and self._loop is not None:
             # The device says so a moment later.

@@ -258,7 +258,11 @@ unsafe fn multiply<S: Sum>(cx: &mut Cx<'_>, i: &Instr, product: &Product) -> Res
             // SAFETY: the caller's contract.
             let words = unsafe { cx.get::<u32>(row) };
             for e in 0..per {
-                for (lane, value) in floats(product.a, &words, e).into_iter().enumerate() {
+                let values = match product.a {
+                    Element::S8 | Element::U8 => words.map(|word| scalar(product.a, word, e)),
+                    _ => floats(product.a, &words, e),
+                };
+                for (lane, value) in values.into_iter().enumerate() {
                     let (row, column) = shape.place(Matrix::A, per, lane, r, e);
                     a[row % ROWS][column % MAX_K] = sign * value;
                 }
