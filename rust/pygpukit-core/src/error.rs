@@ -156,7 +156,8 @@ mod tests {
     fn out_of_memory_names_the_quota_or_the_device() {
         let mut oom = OutOfMemory { requested: 1 << 20, free: 5, total: 10, ..Default::default() };
         assert!(oom.to_string().contains("5 B free of 10 B"));
-        let small = OutOfMemory { requested: 32, free: 1 << 20, total: 1 << 20, granule: 2 << 20, ..Default::default() };
+        let small =
+            OutOfMemory { requested: 32, free: 1 << 20, total: 1 << 20, granule: 2 << 20, ..Default::default() };
         let text = small.to_string();
         let what = "requested 32 B, which takes 2.0 MiB (the device gives pages of 2.0 MiB), 1.0 MiB free of 1.0 MiB";
         assert!(text.contains(what), "{text}");
