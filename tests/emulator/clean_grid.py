@@ -140,6 +140,30 @@ BETWEEN_BLOCKS = [
         block=32,
     ),
     Clean(
+        "relaxed counter after a flag",
+        """
+    __device__ unsigned flag, counter;
+    """
+        + _HEAD
+        + """{
+        if (threadIdx.x != 0) return;
+        unsigned seen = 0;
+        if (blockIdx.x == 0) {
+            asm volatile("st.release.gpu.global.u32 [%0], 1;" :: "l"(&flag) : "memory");
+            asm volatile("st.relaxed.gpu.global.u32 [%0], 2;" :: "l"(&counter) : "memory");
+        } else {
+            do {
+                asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(&flag) : "memory");
+            } while (seen == 0);
+            asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(&counter) : "memory");
+        }
+        out[blockIdx.x] = 0.0f * seen;
+    }""",
+        lambda x: np.zeros(4, dtype=np.float32),
+        grid=4,
+        block=32,
+    ),
+    Clean(
         "volatile flags without data",
         """
     __device__ volatile int turn, done[8];

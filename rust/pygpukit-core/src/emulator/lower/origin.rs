@@ -210,6 +210,8 @@ impl<'a> Lower<'a> {
                 None => {}
             }
         }
+        // Acquiring loads order by themselves, and who writes `relaxed` has said that no order is needed.
+        sight.decides = instruction.words.iter().any(|word| matches!(*word, "acquire" | "relaxed" | "mmio"));
         if let Some(target) = instruction.operands.first() {
             names(target, &mut |name| sight.decides |= self.origins.deciding.contains(name));
         }
