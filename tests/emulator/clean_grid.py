@@ -105,6 +105,88 @@ BETWEEN_BLOCKS = [
         lambda x: np.cumsum(x),
     ),
     Clean(
+        "versions around volatile data",
+        """
+    __device__ volatile unsigned version;
+    __device__ volatile float first, second;
+    """
+        + _HEAD
+        + """{
+        if (threadIdx.x != 0) return;
+        if (blockIdx.x == 0) {
+            for (int i = 0; i < 20; ++i) {
+                version = 2 * i + 1;
+                __threadfence();
+                first = i;
+                second = 2 * i;
+                __threadfence();
+                version = 2 * i + 2;
+            }
+        } else {
+            float sum = 0;
+            unsigned before;
+            do {
+                before = version;
+                __threadfence();
+                float a = first, b = second;
+                __threadfence();
+                if ((before & 1) == 0 && version == before) sum = b - 2 * a;
+            } while (before < 40);
+            out[blockIdx.x] = sum;
+        }
+    }""",
+        lambda x: np.zeros(4, dtype=np.float32),
+        grid=4,
+        block=32,
+    ),
+    Clean(
+        "relaxed counter after a flag",
+        """
+    __device__ unsigned flag, counter;
+    """
+        + _HEAD
+        + """{
+        if (threadIdx.x != 0) return;
+        unsigned seen = 0;
+        if (blockIdx.x == 0) {
+            asm volatile("st.release.gpu.global.u32 [%0], 1;" :: "l"(&flag) : "memory");
+            asm volatile("st.relaxed.gpu.global.u32 [%0], 2;" :: "l"(&counter) : "memory");
+        } else {
+            do {
+                asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(&flag) : "memory");
+            } while (seen == 0);
+            asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(&counter) : "memory");
+        }
+        out[blockIdx.x] = 0.0f * seen;
+    }""",
+        lambda x: np.zeros(4, dtype=np.float32),
+        grid=4,
+        block=32,
+    ),
+    Clean(
+        "volatile flags without data",
+        """
+    __device__ volatile int turn, done[8];
+    """
+        + _HEAD
+        + """{
+        if (threadIdx.x != 0) return;
+        int b = blockIdx.x;
+        while (turn != b) { }
+        done[b] = 1;
+        turn = b + 1;
+        int count = 0;
+        while (count < gridDim.x) {
+            count = 0;
+            for (int j = 0; j < gridDim.x; ++j) count += done[j];
+        }
+        out[b] = 1;
+    }""",
+        lambda x: np.ones(4, dtype=np.float32),
+        grid=4,
+        block=32,
+    ),
+    Clean(
         "histogram",
         _HEAD
         + """{

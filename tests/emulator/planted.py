@@ -6,6 +6,33 @@ from planted_shared import SHARED_RACES, Planted
 
 __all__ = ["PLANTED", "Planted"]
 
+_LOOK_BACK = "__device__ volatile float sums[16], prefixes[16]; __device__ volatile int state[16];"
+
+
+def _look_back(publish: str, read: str, finish: str) -> str:
+    """A scan over blocks with look-back: how a block's sum and prefix are published, and how they are read."""
+    return f"""
+        int b = blockIdx.x;
+        if (threadIdx.x == 0) {{
+            float own = x[b], before = 0;
+            {publish}
+            for (int j = b - 1; j >= 0; --j) {{
+                int seen;
+                while ((seen = state[j]) == 0) {{ }}
+                {read}
+                if (seen == 2) {{ before += prefixes[j]; break; }}
+                before += sums[j];
+            }}
+            {finish}
+            out[b] = before + own;
+        }}
+    """
+
+
+_PUBLISH = "sums[b] = own; __threadfence(); state[b] = 1;"
+_FINISH = "prefixes[b] = before + own; __threadfence(); state[b] = 2;"
+_STALE = ("missing order in global memory", "a flag of its block was read before", "__threadfence()", "k.cu")
+
 _FENCES = "__device__ unsigned flag, ticket; __device__ float value;"
 
 PLANTED = [
@@ -334,6 +361,69 @@ PLANTED = [
         """,
         ("data race in global memory", " value"),
         grid=2,
+        before=_FENCES,
+    ),
+    Planted(
+        "look-back over volatile arrays without fences",
+        _look_back("sums[b] = own; state[b] = 1;", "", "prefixes[b] = before + own; state[b] = 2;"),
+        (*_STALE, "read of prefixes["),
+        grid=8,
+        block=32,
+        before=_LOOK_BACK,
+    ),
+    Planted(
+        "look-back over volatile arrays with the flag before the prefix",
+        _look_back(_PUBLISH, "__threadfence();", "state[b] = 2; __threadfence(); prefixes[b] = before + own;"),
+        (*_STALE, "read of prefixes["),
+        grid=8,
+        block=32,
+        before=_LOOK_BACK,
+    ),
+    Planted(
+        "look-back over volatile arrays without the reader's fence",
+        _look_back(_PUBLISH, "", _FINISH),
+        (*_STALE, "put __threadfence() after the flag is read"),
+        grid=8,
+        block=32,
+        before=_LOOK_BACK,
+    ),
+    Planted(
+        "volatile sum behind its flag",
+        """
+        if (threadIdx.x == 0) {
+            if (blockIdx.x == 0) {
+                flag = 1;
+                __threadfence();
+                *(volatile float*)&value = x[3];
+            } else {
+                while (*(volatile unsigned*)&flag == 0) { }
+                __threadfence();
+                out[0] = *(volatile float*)&value;
+            }
+        }
+        """.replace("flag = 1", "*(volatile unsigned*)&flag = 1"),
+        (*_STALE, "read of value"),
+        grid=2,
+        block=32,
+        before=_FENCES,
+    ),
+    Planted(
+        "volatile data behind an atomic flag",
+        """
+        if (threadIdx.x == 0) {
+            if (blockIdx.x == 0) {
+                *(volatile float*)&value = x[3];
+                atomicExch(&flag, 1u);
+            } else {
+                while (atomicAdd(&flag, 0u) == 0) { }
+                __threadfence();
+                out[0] = *(volatile float*)&value;
+            }
+        }
+        """,
+        (*_STALE, "read of value"),
+        grid=2,
+        block=32,
         before=_FENCES,
     ),
     Planted(

@@ -76,6 +76,54 @@ def test_planted_bugs_are_found_in_random_orders(bug: Planted) -> None:
     assert any(all(word in text for word in bug.words) for text in texts)
 
 
+@pytest.mark.parametrize("seed", [None, 3])
+def test_a_flag_before_volatile_data_is_found_where_the_sum_alone_is_late(seed: int | None) -> None:
+    source = """
+    __device__ volatile float sums[16]; __device__ volatile int state[16];
+    extern "C" __global__ void k(float* out, const float* x) {
+        int b = blockIdx.x;
+        if (threadIdx.x != 0) return;
+        ORDER
+        float sum = x[b];
+        for (int j = b - 1; j >= 0; --j) {
+            while (state[j] == 0) { }
+            __threadfence();
+            sum += sums[j];
+        }
+        out[b] = sum;
+    }"""
+    right = "sums[b] = x[b]; __threadfence(); state[b] = 1;"
+    wrong = "state[b] = 1; __threadfence(); sums[b] = x[b];"
+    check: Check = True if seed is None else "fuzz"
+    x, out = gp.ones(16), gp.zeros(16)
+    gp.jit(source.replace("ORDER", right), check=check, seed=seed)(out, x, grid=16, block=32)
+    assert out.tolist() == list(range(1, 17))
+    kernel = gp.jit(source.replace("ORDER", wrong), check=check, seed=seed)
+
+    def run_wrong() -> None:
+        kernel(out, x, grid=16, block=32)
+        gp.synchronize()
+
+    with pytest.raises(gp.KernelFaultError, match=r"missing order in global memory: read of sums\["):
+        run_wrong()
+
+
+@pytest.mark.parametrize(("block", "distance"), [(32, 1), (64, 1), (64, 32)])
+def test_the_advice_on_a_race_depends_on_the_threads(block: int, distance: int) -> None:
+    body = f"""
+    __shared__ float s[64];
+    s[threadIdx.x] = x[threadIdx.x];
+    if (threadIdx.x >= {distance}) out[threadIdx.x] = s[threadIdx.x - {distance}];
+    """
+    advice = report(Planted("neighbour", body, (), block=block)).splitlines()[-1]
+    if block == 32:
+        assert "put __syncwarp() between" in advice
+        assert "__syncthreads" not in advice
+    else:
+        assert "put __syncthreads() between" in advice
+        assert ("or __syncwarp() if" in advice) == (distance == 1)
+
+
 def test_a_seed_gives_the_same_report_again() -> None:
     bug = next(bug for bug in PLANTED if bug.name == "sum without atomics")
     texts = {report(bug, "fuzz", 11) for _ in range(3)}

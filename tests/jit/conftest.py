@@ -20,6 +20,7 @@ build: Any = importlib.import_module("pygpukit.jit.build")
 kernel: Any = importlib.import_module("pygpukit.jit.kernel")
 nvrtc: Any = importlib.import_module("pygpukit.jit.nvrtc")
 bundle: Any = importlib.import_module("pygpukit.jit.bundle")
+toolkit: Any = importlib.import_module("pygpukit.jit.toolkit")
 cli: Any = importlib.import_module("pygpukit.cli.cache")
 
 
@@ -52,6 +53,9 @@ class FakeNative:
     missing: bool = False
     device: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(kind="cuda", index=0, capability=(9, 0)))
     opened: int = 0
+    # Headers that the compiler carries, and how often they were unpacked.
+    bundled: dict[str, str] = field(default_factory=dict)
+    unpacked: int = 0
     compiled: list[dict[str, Any]] = field(default_factory=list)
     loaded: list[dict[str, Any]] = field(default_factory=list)
 
@@ -89,6 +93,16 @@ class FakeNative:
         lowered = {expression: f"_Z{len(expression)}{expression}" for expression in expressions}
         return SimpleNamespace(image=f"{kind}:{source}".encode(), log="", lowered=lowered)
 
+    def nvrtc_install_headers(self, folder: str) -> bool:
+        if not self.bundled:
+            return False
+        for name, text in {**self.bundled, ".nvrtc_headers_version": ""}.items():
+            path = Path(folder) / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        self.unpacked += 1
+        return True
+
     def current_device(self) -> SimpleNamespace:
         return self.device
 
@@ -104,7 +118,7 @@ class FakeNative:
 def native(monkeypatch: pytest.MonkeyPatch) -> FakeNative:
     """The native module replaced by one that compiles nothing and has a device of capability 9.0."""
     fake = FakeNative()
-    for module in (build, compiler, kernel, nvrtc, cli):
+    for module in (build, compiler, kernel, nvrtc, toolkit, cli):
         monkeypatch.setattr(module, "_native", fake)
     monkeypatch.setattr(nvrtc, "_opened", None)
     # Which files lie on this machine must not matter.

@@ -174,11 +174,18 @@ def test_an_include_by_macro_makes_all_headers_count() -> None:
     assert used_headers("int x; // #include <c.h>\n", headers) == {}
 
 
-def test_header_folders_keep_an_image_out_of_the_disk_cache(native: Any, cache_dir: Path) -> None:
+def test_header_folders_keep_an_image_out_of_the_disk_cache(native: Any, cache_dir: Path, tmp_path: Path) -> None:
     source = f"#include <cstdint>\n{SOURCE}"
-    compile_image(source, name="k", arch="90a", options=["-I/opt/include"])
+    folder = tmp_path / "include"
+    folder.mkdir()
+    compile_image(source, name="k", arch="90a", options=[f"-I{folder}"])
+    assert set(native.compiled[-1]["headers"]) == {"cstdint", "stdint.h"}
+    # Real ones come with others of the same library.
+    (folder / "stdint.h").write_text("")
+    forget_images()
+    compile_image(source, name="k", arch="90a", options=["-I", str(folder)])
     assert native.compiled[-1]["headers"] == {}
-    assert not cache_dir.exists()
+    assert not list(cache_dir.glob("*.kernel"))
     compile_image(source, name="k", arch="90a")
     assert "cstdint" in native.compiled[-1]["headers"]
 

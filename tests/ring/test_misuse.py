@@ -13,8 +13,10 @@ import numpy as np
 import pytest
 from actors import KINDS, Answer, Ask, make_actor, run, until
 
-from pygpukit.errors import ActorFailedError, RingError, UndeliveredError
-from pygpukit.ring import KernelState, RingKernelRuntime, ring_kernel
+from pygpukit.errors import ActorFailedError, MessageError, RingError, UndeliveredError
+from pygpukit.ring import KernelState, RingKernel, RingKernelRuntime, message, ring_kernel
+from pygpukit.ring.kernel import find_kernel
+from pygpukit.ring.kinds import brief
 
 
 def test_closing_twice() -> None:
@@ -370,3 +372,55 @@ def test_a_call_is_not_answered_by_an_earlier_one() -> None:
         answer = client.call(asked, timeout=60)
     assert answer.correlation_id != asked.message_id
     assert [letter.reason for letter in runtime.dead_letters()] == ["late_answer"]
+
+
+def defined(module: str, name: str, kernel_id: str) -> Any:
+    """What a module of this name makes when it defines an actor."""
+    text = f"def {name}(ctx):\n    pass\n"
+    space: dict[str, Any] = {"__name__": module}
+    exec(compile(text, f"/somewhere/{module}.py", "exec"), space)
+    return ring_kernel(kernel_id=kernel_id)(space[name])
+
+
+def test_another_function_with_the_id_of_a_kernel_is_refused() -> None:
+    first = defined("first", "actor", "misuse-id")
+    # Loaded again.
+    second = defined("first", "actor", "misuse-id")
+    assert find_kernel("misuse-id") is second is not first
+    place = (
+        r"defined at /somewhere/first\.py:1 \(actor\); the one at /somewhere/{}\.py:1 \({}\) needs another kernel_id"
+    )
+    with pytest.raises(RingError, match="'misuse-id' already, " + place.format("other", "actor")):
+        defined("other", "actor", "misuse-id")
+    with pytest.raises(RingError, match=place.format("first", "others")):
+        defined("first", "others", "misuse-id")
+    assert find_kernel("misuse-id") is second
+
+
+def test_functions_inside_of_others_replace_each_other() -> None:
+    def make() -> RingKernel:
+        @ring_kernel(kernel_id="misuse-inner")
+        def inner(ctx: Any) -> None:
+            pass
+
+        return inner
+
+    first, second = make(), make()
+    assert find_kernel("misuse-inner") is second is not first
+
+
+@message
+class Large:
+    data: bytes
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_errors_show_a_part_of_a_large_message(kind: str) -> None:
+    kernel = make_actor(kind).kernel_id
+    with RingKernelRuntime() as runtime:
+        client = runtime.client(kernel)
+        with pytest.raises(MessageError, match=r"not Large\(data=b'xxx") as caught:
+            client.send(Large(b"x" * 5_000_000))
+    assert len(str(caught.value)) < 500
+    assert "letters] ..." in str(caught.value)
+    assert brief(Large(b"x")) == repr(Large(b"x"))

@@ -11,6 +11,8 @@ pub struct OutOfMemory {
     /// Bytes free on the device when the request failed.
     pub free: usize,
     pub total: usize,
+    /// Bytes of a piece in which memory is taken from the device; 0 where it is taken as it is asked for.
+    pub granule: usize,
     /// Name, bytes used and quota of the pool that refused, when a quota did.
     pub quota: Option<(String, usize, usize)>,
     /// Largest live allocations: bytes and a label (dtype, shape, pool).
@@ -22,6 +24,12 @@ pub struct OutOfMemory {
 impl std::fmt::Display for OutOfMemory {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "out of memory: requested {}", human(self.requested))?;
+        // What is free may be more than was asked for, and less than what has to be taken for it.
+        let taken = self.requested.checked_next_multiple_of(self.granule.max(1)).unwrap_or(self.requested);
+        if self.quota.is_none() && self.requested <= self.free && taken > self.free {
+            let (taken, granule) = (human(taken), human(self.granule));
+            write!(f, ", which takes {taken} (the device gives pages of {granule})")?;
+        }
         match &self.quota {
             Some((name, used, quota)) => {
                 write!(f, ", but pool '{name}' uses {} of its quota of {}", human(*used), human(*quota))?
@@ -148,6 +156,12 @@ mod tests {
     fn out_of_memory_names_the_quota_or_the_device() {
         let mut oom = OutOfMemory { requested: 1 << 20, free: 5, total: 10, ..Default::default() };
         assert!(oom.to_string().contains("5 B free of 10 B"));
+        let small =
+            OutOfMemory { requested: 32, free: 1 << 20, total: 1 << 20, granule: 2 << 20, ..Default::default() };
+        let text = small.to_string();
+        let what = "requested 32 B, which takes 2.0 MiB (the device gives pages of 2.0 MiB), 1.0 MiB free of 1.0 MiB";
+        assert!(text.contains(what), "{text}");
+        assert!(!OutOfMemory { free: 0, ..small }.to_string().contains("pages"));
         oom.quota = Some(("a".into(), 1, 2));
         oom.holders.push((2048, "float32 (512,)".into()));
         let text = oom.to_string();

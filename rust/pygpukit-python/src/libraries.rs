@@ -65,6 +65,15 @@ fn nvrtc_compile(
     })
 }
 
+/// Unpack the headers that NVRTC carries; false where it has none or the folder cannot be written.
+#[pyfunction]
+fn nvrtc_install_headers(py: Python<'_>, folder: String) -> PyResult<bool> {
+    let Some(nvrtc) = NVRTC.lock().clone() else {
+        return Err(Error::NvrtcNotFound("NVRTC JIT compiler not available: it has not been opened".into())).py();
+    };
+    detached(py, || nvrtc.install_headers(&folder))
+}
+
 /// Open cuBLASLt, or the copy opened before at its path, and return its path and version.
 #[pyfunction]
 fn cublaslt_open(py: Python<'_>, candidates: Vec<String>) -> PyResult<(String, usize)> {
@@ -87,6 +96,7 @@ pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<NvrtcResult>()?;
     m.add_function(wrap_pyfunction!(nvrtc_open, m)?)?;
     m.add_function(wrap_pyfunction!(nvrtc_compile, m)?)?;
+    m.add_function(wrap_pyfunction!(nvrtc_install_headers, m)?)?;
     m.add_function(wrap_pyfunction!(cublaslt_open, m)?)?;
     Ok(())
 }

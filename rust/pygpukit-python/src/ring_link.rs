@@ -302,6 +302,11 @@ impl RingLink {
         self.link.trap()
     }
 
+    /// Ids of actors by the numbers of their handlers, for faults.
+    fn name_handlers(&self, handlers: Vec<(u32, String)>) {
+        self.link.name_handlers(handlers);
+    }
+
     /// Write eight bytes to this descriptor when there is something to look at; -1 for none.
     fn signal(&self, py: Python<'_>, fd: i32) {
         py.detach(|| self.link.set_signal(fd));

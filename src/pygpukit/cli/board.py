@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any
 
-from rich import box
 from rich.bar import Bar
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from pygpukit.cli.columns import Column, fitted
 from pygpukit.config import format_size
 from pygpukit.core.saved import text as printable
 
@@ -20,10 +20,6 @@ __all__ = ["Rates", "actors", "board", "console", "header", "partitions", "runni
 _BAR_WIDTH = 16
 # Wide enough for every column where nobody looks at a terminal.
 _FILE_WIDTH = 160
-# A moving picture has every column where it has this much room.
-_WIDE = 140
-# Every column of the actors' table fits beside a name of some length.
-_FITS_ACTORS = 100
 # Seconds of device time without a task that are worth a row.
 _WORTH_A_ROW = 0.01
 # No figure is larger; what is comes from somebody who makes things up.
@@ -49,11 +45,11 @@ def board(status: _Status, live: bool = False, width: int = _FILE_WIDTH) -> Rend
     live : bool
         For a picture that moves: with bars, the busiest task first.
     width : int
-        Columns of the terminal; on narrow ones moving pictures leave some out.
+        Columns of the terminal; on narrow ones some columns of tables are left out.
     """
-    parts: list[RenderableType] = [header(status), partitions(status), running(status, live, width)]
+    parts: list[RenderableType] = [header(status), partitions(status, width), running(status, live, width)]
     if any(task.get("state") in _WAITING for task in status["tasks"]):
-        parts.append(waiting(status))
+        parts.append(waiting(status, width))
     return Group(*parts)
 
 
@@ -86,58 +82,66 @@ def _nvml(found: object) -> str:
     return ", ".join(write(_number(found[name])) for name, write in shown if name in found)
 
 
-def partitions(status: _Status) -> Table:
-    """Memory and compute of each partition: used, promised to tasks, guaranteed to it, and its limit."""
-    table = _table("partitions", ["partition", ""], ["used", "promised", "guaranteed", "limit", "tasks", "waiting"])
-    for row in status["partitions"]:
-        table.add_row(
-            Text(_word(row.get("name")), "bold"),
-            "memory",
-            _size(row.get("memory_in_use")),
-            _size(row.get("memory_reserved")),
-            _size(row.get("memory_capacity")),
-            _size(row.get("memory_limit"), "-"),
-            _whole(row.get("tasks")),
-            _whole(row.get("waiting")),
-        )
-        limit = row.get("compute_limit")
-        table.add_row(
-            "",
-            "compute",
-            _percent(row.get("compute_used")),
-            _percent(row.get("compute_promised")),
-            _percent(row.get("compute")),
-            "-" if limit is None else _percent(limit),
-        )
-    return table
-
-
-class _Column(NamedTuple):
-    title: str
-    cell: Callable[[_Status], RenderableType]
-    is_number: bool = True
-    # Left out of moving pictures on narrow terminals.
-    is_wide: bool = False
-    is_live: bool = False
-
-
-_COLUMNS = [
-    _Column("id", lambda task: _whole(task.get("id")), is_number=False),
-    _Column("task", lambda task: Text(_word(task.get("name"))), is_number=False),
-    _Column("policy", lambda task: _word(task.get("policy") or "-"), is_number=False),
-    _Column("partition", lambda task: _word(task.get("partition") or "-"), is_number=False, is_wide=True),
-    _Column("lane", lambda task: _whole(task.get("lane")), is_wide=True),
-    _Column("SMs", lambda task: _whole(task.get("sm_count"))),
-    _Column("share", lambda task: _percent(task.get("share"))),
-    _Column("", lambda task: _bar(task.get("share")), is_number=False, is_live=True),
-    _Column("GPU s", lambda task: f"{_number(task.get('gpu_seconds')):.2f}"),
-    _Column("memory", lambda task: _size(task.get("memory"), "-")),
-    _Column("peak", lambda task: _size(task.get("memory_peak"), "-"), is_wide=True),
-    _Column("waited", lambda task: f"{_number(task.get('throttled_seconds')):.2f} s", is_wide=True),
-    _Column("times", lambda task: _whole(task.get("throttled")), is_wide=True),
-    _Column("last wait", lambda task: _last_wait(task.get("throttle_log"))),
-    _Column("lane held by", lambda task: Text(_word(task.get("lane_holder") or "-")), False, True, True),
+_PARTITIONS = [
+    Column("partition", lambda row: Text(_word(row.get("name")), "bold"), False, is_name=True),
+    Column("", lambda row: row["of"], False),
+    Column("used", lambda row: row["used"]),
+    Column("promised", lambda row: row["promised"]),
+    Column("guaranteed", lambda row: row["guaranteed"], rank=1),
+    Column("limit", lambda row: row["limit"], rank=2),
+    Column("tasks", lambda row: row["tasks"]),
+    Column("waiting", lambda row: row["waiting"]),
 ]
+
+
+def partitions(status: _Status, width: int = _FILE_WIDTH) -> Table:
+    """Memory and compute of each partition: used, promised to tasks, guaranteed to it, and its limit."""
+    rows: list[_Status] = []
+    for row in status["partitions"]:
+        limit = row.get("compute_limit")
+        rows += [
+            {
+                "name": row.get("name"),
+                "of": "memory",
+                "used": _size(row.get("memory_in_use")),
+                "promised": _size(row.get("memory_reserved")),
+                "guaranteed": _size(row.get("memory_capacity")),
+                "limit": _size(row.get("memory_limit"), "-"),
+                "tasks": _whole(row.get("tasks")),
+                "waiting": _whole(row.get("waiting")),
+            },
+            {
+                "name": "",
+                "of": "compute",
+                "used": _percent(row.get("compute_used")),
+                "promised": _percent(row.get("compute_promised")),
+                "guaranteed": _percent(row.get("compute")),
+                "limit": "-" if limit is None else _percent(limit),
+                "tasks": "",
+                "waiting": "",
+            },
+        ]
+    return fitted("partitions", _PARTITIONS, rows, width)
+
+
+# Ranks: what says who a task is and what it gets stays longest.
+_RUNNING = [
+    Column("id", lambda task: _whole(task.get("id")), False, 1),
+    Column("task", lambda task: Text(_word(task.get("name"))), False, is_name=True),
+    Column("policy", lambda task: _word(task.get("policy") or "-"), False, 2),
+    Column("partition", lambda task: Text(_word(task.get("partition") or "-")), False, 5, is_name=True),
+    Column("lane", lambda task: _whole(task.get("lane")), rank=7),
+    Column("SMs", lambda task: _whole(task.get("sm_count"))),
+    Column("share", lambda task: _percent(task.get("share"))),
+    Column("GPU s", lambda task: f"{_number(task.get('gpu_seconds')):.2f}"),
+    Column("memory", lambda task: _size(task.get("memory"), "-")),
+    Column("peak", lambda task: _size(task.get("memory_peak"), "-"), rank=6),
+    Column("waited", lambda task: f"{_number(task.get('throttled_seconds')):.2f} s", rank=4),
+    Column("times", lambda task: _whole(task.get("throttled")), rank=8),
+    Column("last wait", lambda task: _last_wait(task.get("throttle_log")), rank=3),
+]
+_BAR_COLUMN = Column("", lambda task: _bar(task.get("share")), False, 4)
+_HOLDER = Column("lane held by", lambda task: Text(_word(task.get("lane_holder") or "-")), False, 9, is_name=True)
 
 
 def running(status: _Status, live: bool = False, width: int = _FILE_WIDTH) -> RenderableType:
@@ -150,36 +154,34 @@ def running(status: _Status, live: bool = False, width: int = _FILE_WIDTH) -> Re
         rows.append({"name": "(no task)", **others})
     if not rows:
         return Text("no task runs\n", "dim")
-    columns = [c for c in _COLUMNS if live or not c.is_live]
-    if live and width < _WIDE:
-        columns = [c for c in columns if not c.is_wide]
-    table = _table("running", [], [])
-    for column in columns:
-        table.add_column(column.title, justify="right" if column.is_number else "left", overflow="fold")
-    for task in rows:
-        table.add_row(*(column.cell(task) for column in columns))
-    return table
+    columns = [*_RUNNING[:7], _BAR_COLUMN, *_RUNNING[7:], _HOLDER] if live else _RUNNING
+    return fitted("running", columns, rows, width)
 
 
 def _bar(share: object) -> Bar:
     return Bar(1.0, 0.0, min(1.0, _number(share)), width=_BAR_WIDTH, color="green")
 
 
-def waiting(status: _Status) -> Table:
+_WAITING_COLUMNS = [
+    Column("place", lambda task: _place(task), False),
+    Column("id", lambda task: _whole(task.get("id")), False, 3),
+    Column("task", lambda task: Text(_word(task.get("name"))), False, is_name=True),
+    Column("policy", lambda task: _word(task.get("policy") or "-"), False, 2),
+    Column("partition", lambda task: Text(_word(task.get("partition") or "-")), False, 1, is_name=True),
+    Column("because", lambda task: Text(_word(task.get("reason") or "-")), False, is_prose=True),
+]
+
+
+def waiting(status: _Status, width: int = _FILE_WIDTH) -> Table:
     """Tasks that wait to be admitted, in order, each with the inequality that fails, and those about to start."""
-    table = _table("waiting", ["place", "id", "task", "policy", "partition", "because"], [])
     rows = [task for task in status["tasks"] if task.get("state") in _WAITING]
-    for task in sorted(rows, key=lambda task: _number(task.get("position"))):
-        place = task.get("position")
-        table.add_row(
-            "starting" if task.get("state") == "starting" or place is None else _whole(_number(place) + 1),
-            _whole(task.get("id")),
-            Text(_word(task.get("name"))),
-            _word(task.get("policy") or "-"),
-            _word(task.get("partition") or "-"),
-            Text(_word(task.get("reason") or "-")),
-        )
-    return table
+    rows.sort(key=lambda task: _number(task.get("position")))
+    return fitted("waiting", _WAITING_COLUMNS, rows, width)
+
+
+def _place(task: _Status) -> str:
+    place = task.get("position")
+    return "starting" if task.get("state") == "starting" or place is None else _whole(_number(place) + 1)
 
 
 class Rates:
@@ -210,32 +212,42 @@ def actors(ring: _Status, rates: Rates, width: int = _FILE_WIDTH) -> RenderableT
     rates : Rates
         Of the looks before.
     width : int
-        Columns of the terminal; on narrow ones the counts are left out.
+        Columns of the terminal; on narrow ones some columns of the table are left out.
     """
     head = Text.assemble((f"process {ring.get('pid')} ({_word(ring.get('program') or 'python')})  ", "bold cyan"))
     letters = {name: count for name, count in ring["dead_letters"].items() if _number(count)}
     head.append(f"ring of {len(ring['actors'])} actors")
     if letters:
         head.append("\ndead letters: " + ", ".join(f"{_whole(n)} {_word(why)}" for why, n in letters.items()), "yellow")
-    counts = ["processed", "failed"] if width >= _FITS_ACTORS else []
-    table = _table("actors", ["actor", "tier", "state"], ["in", "out", "per s", "p50", "p99", *counts, "restarts"])
-    for actor in ring["actors"]:
-        latency = actor.get("latency")
-        known = latency if isinstance(latency, dict) and _number(latency.get("count")) else {}
-        state = "STUCK" if actor.get("stuck") is True else _word(actor.get("state"))
-        table.add_row(
-            Text(_word(actor.get("kernel_id"))),
-            _word(actor.get("tier") or "-"),
-            Text(state, "red" if state in ("FAILED", "STUCK") else ""),
-            _whole(actor.get("input_depth")),
-            _whole(actor.get("output_depth")),
-            f"{rates.of(ring, actor):.0f}",
-            _duration(known.get("p50")),
-            _duration(known.get("p99")),
-            *(_whole(actor.get(name)) for name in counts),
-            _whole(actor.get("restarts")),
-        )
-    return Group(head, table)
+    # Each rate is asked for once.
+    rows = [{**actor, "rate": f"{rates.of(ring, actor):.0f}"} for actor in ring["actors"]]
+    return Group(head, fitted("actors", _ACTORS, rows, width))
+
+
+def _state(actor: _Status) -> Text:
+    state = "STUCK" if actor.get("stuck") is True else _word(actor.get("state"))
+    return Text(state, "red" if state in ("FAILED", "STUCK") else "")
+
+
+def _latency(actor: _Status, name: str) -> str:
+    latency = actor.get("latency")
+    known = latency if isinstance(latency, dict) and _number(latency.get("count")) else {}
+    return _duration(known.get(name))
+
+
+_ACTORS = [
+    Column("actor", lambda actor: Text(_word(actor.get("kernel_id"))), False, is_name=True),
+    Column("tier", lambda actor: _word(actor.get("tier") or "-"), False, 2),
+    Column("state", _state, False),
+    Column("in", lambda actor: _whole(actor.get("input_depth"))),
+    Column("out", lambda actor: _whole(actor.get("output_depth"))),
+    Column("per s", lambda actor: _word(actor["rate"])),
+    Column("p50", lambda actor: _latency(actor, "p50")),
+    Column("p99", lambda actor: _latency(actor, "p99")),
+    Column("processed", lambda actor: _whole(actor.get("processed")), rank=4),
+    Column("failed", lambda actor: _whole(actor.get("failed")), rank=3),
+    Column("restarts", lambda actor: _whole(actor.get("restarts")), rank=1),
+]
 
 
 def _duration(seconds: object) -> str:
@@ -243,15 +255,6 @@ def _duration(seconds: object) -> str:
     if value is None:
         return "-"
     return f"{value * 1e6:.1f} us" if value < 1e-3 else f"{value * 1e3:.1f} ms"
-
-
-def _table(title: str, names: Sequence[str], numbers: Sequence[str]) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for name in names:
-        table.add_column(name, overflow="fold")
-    for name in numbers:
-        table.add_column(name, justify="right")
-    return table
 
 
 def _last_wait(log: object) -> str:

@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
 
     screen = console()
     for answer in answers:
-        screen.print(board(answer))
+        screen.print(board(answer, width=screen.width))
     return 0
 
 

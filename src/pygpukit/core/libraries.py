@@ -13,7 +13,7 @@ from pygpukit.config import read_settings
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["cublaslt_candidates", "missing_hint", "nvrtc_candidates"]
+__all__ = ["cublaslt_candidates", "header_folders", "missing_hint", "nvrtc_candidates"]
 
 # Newest first: the order for a machine without a driver.
 _MAJORS = (13, 12)
@@ -75,6 +75,37 @@ def cublaslt_candidates(major: int | None = None) -> list[str]:
     return _candidates("cublaslt", major)
 
 
+def header_folders(major: int) -> list[tuple[Path, ...]]:
+    """Folders with the headers of a CUDA major version, each with the folders that belong to it, best first.
+
+    Parameters
+    ----------
+    major : int
+        CUDA major version of the compiler.
+
+    Returns
+    -------
+    list of tuple of Path
+        Those of pip wheels, beside PYGPUKIT_NVRTC, below CUDA_PATH and CUDA_HOME, and of the system.
+    """
+    from pathlib import Path
+
+    found: list[tuple[Path, ...]] = []
+    for root in _wheel_roots():
+        # From CUDA 13 on wheels share one folder; before, each has its own.
+        owners = (f"cu{major}",) if major >= 13 else ("cuda_runtime", "cuda_nvcc", "cuda_cccl", "curand", "cublas")
+        folders = [root / name / "include" for name in owners]
+        found.append(tuple(path for folder in folders for path in (folder, folder / "cccl")))
+    forced = read_settings().nvrtc
+    roots = [] if forced is None else [Path(forced).resolve().parent.parent]
+    roots += [Path(os.environ[name]) for name in ("CUDA_PATH", "CUDA_HOME") if os.path.isabs(os.environ.get(name, ""))]
+    if sys.platform != "win32":
+        roots += [Path(f"/usr/local/cuda-{major}"), Path("/usr/local/cuda")]
+    found += [(root / "include", root / "include" / "cccl") for root in roots]
+    existing = (tuple(folder for folder in folders if folder.is_dir()) for folders in found)
+    return list(dict.fromkeys(folders for folders in existing if folders))
+
+
 def missing_hint(library: str, major: int | None = None) -> str:
     """The pip line that adds a library.
 
@@ -115,20 +146,24 @@ def _file_name(library: str, major: int) -> str:
 
 def _wheel_folders(library: str, major: int) -> Iterator[Path]:
     """Library folders of the NVIDIA wheels on sys.path: one per CUDA major from 13 on, one per library before."""
+    inner = f"cu{major}" if major >= 13 else _LIBRARIES[library].wheel_folder
+    for root in _wheel_roots():
+        base = root / inner
+        if base.is_dir():
+            # Windows wheels of CUDA 13 keep the libraries of each processor apart.
+            yield from [base / "bin" / "x86_64", base / "bin"] if sys.platform == "win32" else [base / "lib"]
+
+
+def _wheel_roots() -> list[Path]:
+    """Folders of the namespace package that NVIDIA's wheels share, spread over sys.path."""
     from pathlib import Path
 
-    # find_spec of a top-level name imports nothing; "nvidia" is a namespace package spread over sys.path.
+    # find_spec of a top-level name imports nothing.
     try:
         spec = importlib.util.find_spec("nvidia")
     except (ImportError, ValueError):
         spec = None
-    roots = (spec.submodule_search_locations if spec is not None else None) or []
-    inner = f"cu{major}" if major >= 13 else _LIBRARIES[library].wheel_folder
-    for root in roots:
-        base = Path(root) / inner
-        if base.is_dir():
-            # Windows wheels of CUDA 13 keep the libraries of each processor apart.
-            yield from [base / "bin" / "x86_64", base / "bin"] if sys.platform == "win32" else [base / "lib"]
+    return [Path(root) for root in (spec.submodule_search_locations if spec is not None else None) or []]
 
 
 def _toolkit_folders() -> Iterator[Path]:

@@ -15,11 +15,13 @@ from weakref import WeakValueDictionary
 from pygpukit import _pygpukit_rust as _native
 from pygpukit.errors import DeviceError, KernelCompileError
 from pygpukit.jit.bundle import find_in_bundles
+from pygpukit.jit.c_library import C_HEADERS
 from pygpukit.jit.cache import open_cache
 from pygpukit.jit.entry import Entry, ImageKind, image_key
 from pygpukit.jit.headers import builtin_headers, used_headers
 from pygpukit.jit.nvrtc import expected_version, open_nvrtc
 from pygpukit.jit.progress import progress
+from pygpukit.jit.toolkit import find_headers, folders_in_options, missing_headers
 
 __all__ = [
     "Image",
@@ -76,12 +78,15 @@ class _Request(NamedTuple):
     kind: ImageKind
     # Something outside the key has a say (folders of headers, NVRTC's variables): right for this process only.
     private: bool
+    # Folders of the toolkit's headers, and what changes when these do: the key has the latter.
+    folders: tuple[str, ...]
+    identities: tuple[str, ...]
 
     def key(self, compiler: str) -> str:
         return image_key(
             self.preamble + self.source,
             headers=self.headers,
-            options=self.options,
+            options=(*self.options, *self.identities),
             arch=self.arch,
             expressions=self.expressions,
             kind=self.kind,
@@ -244,12 +249,30 @@ def _request(
         ours.append("--std=c++17")
     if not any(_FMAD_OPTION.fullmatch(option) for option in given):
         ours.append("--fmad=true")
-    has_folders = any(_INCLUDE_OPTION.fullmatch(option) for option in given)
+    given_folders = folders_in_options(given)
     # NVRTC adds options from these variables by itself.
-    private = has_folders or any(os.environ.get(f"NVRTC_{place}_FLAGS") for place in ("PREPEND", "APPEND"))
-    used = used_headers(source, {**builtin_headers(with_c_library=not has_folders), **(headers or {})})
+    private = any(_INCLUDE_OPTION.fullmatch(option) for option in given) or any(
+        os.environ.get(f"NVRTC_{place}_FLAGS") for place in ("PREPEND", "APPEND")
+    )
+    has_c_library = any((folder / name).is_file() for folder in given_folders for name in ("stdint.h", "cstdint"))
+    texts = {**builtin_headers(with_c_library=not has_c_library), **(headers or {})}
+    used = used_headers(source, texts)
+    sets = find_headers(missing_headers(source, used, given_folders))
+    if sets and not has_c_library:
+        # The toolkit's headers may include them too.
+        used = {**C_HEADERS, **used}
     return _Request(
-        source, preamble, name, arch, (*ours, *given), MappingProxyType(used), tuple(expressions), kind, private
+        source,
+        preamble,
+        name,
+        arch,
+        (*ours, *given),
+        MappingProxyType(used),
+        tuple(expressions),
+        kind,
+        private,
+        tuple(f"-I{folder}" for found in sets for folder in found.folders),
+        tuple(f"headers={found.identity}" for found in sets),
     )
 
 
@@ -307,7 +330,7 @@ def _compile(request: _Request) -> Entry:
             result = _native.nvrtc_compile(
                 request.preamble + request.source,
                 file,
-                list(request.options),
+                [*request.options, *request.folders],
                 dict(request.headers),
                 list(request.expressions),
                 request.kind,
@@ -321,7 +344,8 @@ def _compile(request: _Request) -> Entry:
             file=file,
             source=request.source,
             headers=request.headers,
-            options=request.options,
+            options=(*request.options, *request.folders),
+            major=version[0],
         ) from None
     image = bytes(result.image)
     if request.kind == "ptx" and not image.endswith(b"\0"):

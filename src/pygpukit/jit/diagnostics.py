@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pygpukit.errors import KernelCompileError
+from pygpukit.jit.toolkit import install_hint
 
 __all__ = ["compile_error"]
 
@@ -16,13 +17,8 @@ _MAX_LINE = 300
 
 _ERROR = re.compile(r"^(?P<file>[^\n(]+)\((?P<line>[0-9]{1,9})\): (?:catastrophic )?error(?: #[\w-]+)?: (?P<text>.*)$")
 
+_NOT_FOUND = re.compile(r'could not open source file "([^"]*)"')
 _HINTS = (
-    (
-        re.compile(r'could not open source file "([^"]*)"'),
-        "'{0}' is not among the headers: PyGPUkit compiles without the CUDA toolkit's headers. Include "
-        '"pygpukit/f16.cuh" and its neighbours for 16-bit types, give the text with headers={{"{0}": ...}}, '
-        'or name a folder with options=["-I/path"].',
-    ),
     (
         re.compile(r'identifier "(u?int(?:8|16|32|64|ptr)_t)" is undefined'),
         "'{0}' is declared by #include <cstdint>, which is always there.",
@@ -47,7 +43,7 @@ class _Finding:
 
 
 def compile_error(
-    log: str, *, name: str, file: str, source: str, headers: Mapping[str, str], options: Sequence[str]
+    log: str, *, name: str, file: str, source: str, headers: Mapping[str, str], options: Sequence[str], major: int = 13
 ) -> KernelCompileError:
     """The exception for a failed compile.
 
@@ -65,6 +61,8 @@ def compile_error(
         The headers it was given.
     options : sequence of str
         The options it was given.
+    major : int, optional
+        CUDA major version of the compiler.
     """
     findings = list(_findings(log))
     texts = {**headers, file: source}
@@ -74,6 +72,9 @@ def compile_error(
         parts.append("\n".join([f"{place}: {finding.text}", *_excerpt(texts.get(finding.file), finding)]))
     if len(findings) > _MAX_SHOWN:
         parts.append(f"... and {len(findings) - _MAX_SHOWN} more errors")
+    missing = _NOT_FOUND.search(log)
+    if missing is not None:
+        parts.append(f"Header '{missing[1]}' is nowhere: {install_hint(missing[1], major)}.")
     parts.extend(hint.format(match[1] if match.re.groups else "") for hint, match in _hints(log))
     lines = log.strip().splitlines()
     if len(lines) > _MAX_LOG_LINES:

@@ -43,8 +43,8 @@ def jit(
     Parameters
     ----------
     src : str
-        CUDA C++ text. ``#include "pygpukit/f16.cuh"`` and its neighbours give 16-bit and 8-bit types; the CUDA
-        toolkit's headers are not there.
+        CUDA C++ text. It may include the C library's headers, the CUDA toolkit's where they are found, and
+        ``"pygpukit/f16.cuh"`` and its neighbours.
     func : str, optional
         Name of the kernel, with template arguments where it has them: ``"add<float>"``. May be left out when the
         source has one kernel.

@@ -6,6 +6,7 @@ from typing import Any
 
 from pygpukit.errors import ActorFailedError, MailboxFullError, MessageError, RingError
 from pygpukit.ring.actor import Actor
+from pygpukit.ring.kinds import brief
 from pygpukit.ring.states import KernelState
 from pygpukit.ring.waiting import CLOSED, DROPPED, REJECTED
 
@@ -19,7 +20,7 @@ def check_input(actor: Actor, message: Any) -> None:
         name = kernel.input_type.__name__ if kernel.input_type else "messages"
         if kernel.input_type is not None and isinstance(message, kernel.input_type):
             name = f"exactly {name} and nothing derived from it"
-        raise MessageError(f"{kernel.kernel_id!r} takes {name}, not {message!r} ({type(message).__name__})")
+        raise MessageError(f"{kernel.kernel_id!r} takes {name}, not {brief(message)} ({type(message).__name__})")
 
 
 def check_outcome(actor: Actor, outcome: int, timeout: float | None) -> bool:

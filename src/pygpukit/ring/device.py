@@ -334,8 +334,7 @@ class DeviceRing:
         failure = self.link.failure()
         if failure is None:
             return []
-        users = {place.number: place.kernel.kernel_id for place in self.places}
-        error = ActorFailedError(f"the ring is lost: {name_handlers(failure, users)}")
+        error = ActorFailedError(f"the ring is lost: {failure}")
         return [(place.index, error, False, []) for place in self.places]
 
     def loss_of(self, index: int) -> str:
@@ -591,6 +590,7 @@ class DeviceRing:
         self._engine.write(engine)
         threads = self._threads(())
         current_stream().synchronize()
+        self.link.name_handlers([(place.number, place.kernel.kernel_id) for place in self.places])
         self.link.program(self._kernel, self._engine.address, blocks, threads, 0)
 
     def _names(self) -> np.ndarray[Any, Any]:

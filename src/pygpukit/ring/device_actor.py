@@ -18,6 +18,7 @@ from pygpukit.ring.device import DeviceRing, Place
 from pygpukit.ring.device_mailbox import OUTCOMES, DeviceInbox, DeviceOutbox
 from pygpukit.ring.device_tier import DeviceTier
 from pygpukit.ring.kernel import RingKernel
+from pygpukit.ring.kinds import brief
 from pygpukit.ring.limits import end_of, left_of, part_of
 from pygpukit.ring.message import Message
 from pygpukit.ring.post import Post
@@ -97,11 +98,11 @@ class DeviceActor:
         try:
             packed: bytes = message._packed()
         except (struct.error, TypeError, ValueError, OverflowError, AttributeError) as error:
-            raise MessageError(f"{message!r} does not fit its layout: {error}") from error
+            raise MessageError(f"{brief(message)} does not fit its layout: {error}") from error
         if type(packed) is not bytes or len(packed) != message.dtype.itemsize:
             size = message.dtype.itemsize
             raise MessageError(
-                f"{message!r} does not fit its layout: its fields gave {packed[:100]!r}, not {size} bytes"
+                f"{brief(message)} does not fit its layout: its fields gave {packed[:100]!r}, not {size} bytes"
             )
         return packed
 
@@ -126,7 +127,7 @@ class DeviceActor:
         found = self._ask(message, timeout)
         if found is None:
             self.packed(message)
-            raise MessageError(f"{message!r} was changed while it was being sent")
+            raise MessageError(f"{brief(message)} was changed while it was being sent")
         if type(found) is not tuple:
             return found
         fate, answer = self._fate(message, found)
@@ -182,10 +183,10 @@ class DeviceActor:
         if fate == _DEAD:
             reason = REASONS.get(parts[0][3], "lost")
             self._tier.bury(parts)
-            raise UndeliveredError(f"{message!r} to {self.kernel.kernel_id!r} was not answered: {reason}")
+            raise UndeliveredError(f"{brief(message)} to {self.kernel.kernel_id!r} was not answered: {reason}")
         if fate == _DROPPED:
             self.post.dead(self.kernel.kernel_id, message, "dropped_new")
-            raise UndeliveredError(f"{message!r} to {self.kernel.kernel_id!r} was not answered: dropped_new")
+            raise UndeliveredError(f"{brief(message)} to {self.kernel.kernel_id!r} was not answered: dropped_new")
         return fate, None
 
     def send_array(self, array: np.ndarray[Any, Any], timeout: float | None) -> int:

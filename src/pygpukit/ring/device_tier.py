@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from pygpukit.core.device import Device, current_device, device_in_use
 from pygpukit.errors import RingError, UndeliveredError
 from pygpukit.ring.device import DeviceRing, Place, RingOptions
 from pygpukit.ring.kernel import RingKernel, find_kernel
+from pygpukit.ring.kinds import brief
 from pygpukit.ring.message import Message
 from pygpukit.ring.post import Post
 from pygpukit.ring.tables import ANSWER, MODES, MORE, REASONS, WORKER_LOST
@@ -32,6 +34,9 @@ _EXITS = (None, "asked", "lease", "slice")
 
 # How long an actor that is not wanted any more is waited for to end.
 _ABANDON_SECONDS = 1.0
+
+# What a kernel takes to end by a trap.
+_ABORT_SECONDS = 5.0
 
 
 class DeviceTier:
@@ -225,6 +230,23 @@ class DeviceTier:
         self.ring.link.signalled()
         self.collect()
 
+    def abort(self, loop: asyncio.AbstractEventLoop | None) -> None:
+        """End the kernel at once, and wait until its actors, which are those of this loop, are FAILED."""
+        ring = self.ring
+        is_up = isinstance(ring, DeviceRing) and ring.link.status()["up"]
+        if ring.link.trap() and is_up and isinstance(ring, DeviceRing):
+            end = time.monotonic() + _ABORT_SECONDS
+            while ring.link.failure() is None and time.monotonic() < end:
+                time.sleep(1e-3)
+
+        async def collect() -> None:
+            self.collect()
+
+        if loop is not None and asyncio._get_running_loop() is loop:
+            self.collect()
+        elif loop is not None:
+            asyncio.run_coroutine_threadsafe(collect(), loop).result()
+
     def collect(self) -> None:
         """Hand out what has come; in the runtime's loop."""
         link = self.ring.link
@@ -291,7 +313,7 @@ class DeviceTier:
         if flags & ANSWER:
             sender = self.actors.get(source)
             whose = repr(sender.kernel.kernel_id) if sender is not None else f"actor {source}"
-            text = f"{whose} sent {message!r} as an answer, which was lost: {why}"
+            text = f"{whose} sent {brief(message)} as an answer, which was lost: {why}"
             self._post.fail(correlation, UndeliveredError(text))
         if why == "failed" and actor is not None and self._loop is not None:
             # The device says so a moment later.

@@ -20,6 +20,7 @@ from pygpukit.ring.actor import Actor
 from pygpukit.ring.context import ActorExit, CoroutineContext, KernelContext, ThreadContext
 from pygpukit.ring.delivery import check_outcome, ended_error
 from pygpukit.ring.kernel import RingKernel
+from pygpukit.ring.kinds import brief
 from pygpukit.ring.limits import end_of, left_of
 from pygpukit.ring.message import require_fixed
 from pygpukit.ring.post import Post
@@ -208,7 +209,9 @@ class HostActor:
         expected = self.kernel.output_type
         if not isinstance(message, expected or MessageBase):
             name = expected.__name__ if expected else "a message"
-            raise MessageError(f"{self.kernel.kernel_id!r} sends {name}, not {message!r} ({type(message).__name__})")
+            raise MessageError(
+                f"{self.kernel.kernel_id!r} sends {name}, not {brief(message)} ({type(message).__name__})"
+            )
 
     def answer(self, message: Any) -> bool:
         """Give an answer to who called."""

@@ -187,8 +187,9 @@ def ring_kernel(
     """Make a function a ring kernel: an actor with a typed mailbox.
 
     A coroutine function runs in the runtime's event loop, a plain function in a thread of its own; both are given a
-    `KernelContext`. The kernel is known by its id to every `RingKernelRuntime` of the process; a later definition of
-    the same id replaces it for kernels launched from then on.
+    `KernelContext`. The kernel is known by its id to every `RingKernelRuntime` of the process. The same function
+    defined again replaces it for kernels launched from then on: one of a module that is reloaded or of a notebook's
+    cell, and any function inside of another one. Another function with the id is an error.
 
     Parameters
     ----------
@@ -273,10 +274,33 @@ def ring_kernel(
             object.__setattr__(kernel, name, getattr(function, name, None))
         object.__setattr__(kernel, "__wrapped__", function)
         with _lock:
+            before = _kernels.get(kernel.kernel_id)
+            if before is not None and not _is_redefinition(before.function, function):
+                raise RingError(
+                    f"there is a ring kernel {kernel.kernel_id!r} already, defined at {_place(before.function)}; "
+                    f"the one at {_place(function)} needs another kernel_id"
+                )
             _kernels[kernel.kernel_id] = kernel
         return kernel
 
     return decorate
+
+
+def _is_redefinition(before: Callable[..., Any], function: Callable[..., Any]) -> bool:
+    """Is it the same function again: of a module that is loaded again, of a notebook's cell that runs again?
+
+    Functions inside of others may be defined in each of their calls, so they replace each other.
+    """
+    names = [(getattr(one, "__module__", None), getattr(one, "__qualname__", None)) for one in (before, function)]
+    is_inner = any("<locals>" in str(qualname) for _, qualname in names)
+    return names[0] == names[1] or is_inner or None in names[0] or None in names[1]
+
+
+def _place(function: Callable[..., Any]) -> str:
+    """File and line of a function, with its name."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    name = getattr(function, "__qualname__", repr(function))
+    return name if code is None else f"{code.co_filename}:{code.co_firstlineno} ({name})"
 
 
 def find_kernel(kernel_id: str | RingKernel) -> RingKernel:

@@ -16,10 +16,28 @@ import numpy as np
 from pygpukit._pygpukit_rust import DataType, FixedArray, MessageBase
 from pygpukit.dtypes import bool_, dtype, float64, int64, to_numpy_dtype
 
-__all__ = ["Kind", "kind_of"]
+__all__ = ["Kind", "brief", "kind_of"]
+
+# Letters of a message that an error shows.
+_SHOWN = 200
 
 _INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 _SCALARS = ("bool", *_INTEGERS, "float16", "bfloat16", "float32", "float64")
+
+
+def brief(value: object) -> str:
+    """What an error shows of a message, which may be large: its beginning and its end.
+
+    Examples
+    --------
+    >>> brief("short"), len(brief("long" * 1000)) < 250
+    ("'short'", True)
+    """
+    text = repr(value)
+    if len(text) <= _SHOWN:
+        return text
+    end = _SHOWN // 4
+    return f"{text[: _SHOWN - end]} ... [{len(text)} letters] ... {text[-end:]}"
 
 
 @dataclass(frozen=True)

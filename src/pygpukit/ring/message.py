@@ -19,7 +19,7 @@ import numpy as np
 
 from pygpukit._pygpukit_rust import MessageBase
 from pygpukit.errors import MessageError
-from pygpukit.ring.kinds import Kind, kind_of
+from pygpukit.ring.kinds import Kind, brief, kind_of
 from pygpukit.ring.layout import FixedField, Layout, bfloat16_bits, from_bfloat16_bits
 
 __all__ = ["Message", "message", "require_fixed"]
@@ -91,7 +91,7 @@ class Message(MessageBase):
         try:
             return bytes(msgpack.packb(self._encode(), use_bin_type=True))
         except (TypeError, ValueError, OverflowError, AttributeError) as error:
-            raise MessageError(f"{self!r} cannot be made bytes: {error}") from error
+            raise MessageError(f"{brief(self)} cannot be made bytes: {error}") from error
 
     @classmethod
     def from_bytes(cls: type[T], data: Any) -> T:
@@ -124,7 +124,7 @@ class Message(MessageBase):
         try:
             self._dump(buffer, offset)
         except (struct.error, TypeError, ValueError, OverflowError, AttributeError) as error:
-            raise MessageError(f"{self!r} does not fit the layout of {layout.name}: {error}") from error
+            raise MessageError(f"{brief(self)} does not fit the layout of {layout.name}: {error}") from error
 
     @classmethod
     def to_array(cls, messages: list[Any]) -> np.ndarray[Any, Any]:

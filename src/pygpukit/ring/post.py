@@ -11,6 +11,7 @@ from typing import Any
 
 from pygpukit._pygpukit_rust import RingQueue
 from pygpukit.errors import RingError, UndeliveredError
+from pygpukit.ring.kinds import brief
 from pygpukit.ring.replies import Replies
 
 __all__ = ["CALL", "DeadLetter", "Post"]
@@ -163,7 +164,7 @@ class Post:
             call = self._calls.pop(getattr(message, "message_id", 0), None)
             if call is not None:
                 why = f" ({detail})" if detail else ""
-                call.settle(UndeliveredError(f"{message!r} to {kernel_id!r} was not answered: {reason}{why}"))
+                call.settle(UndeliveredError(f"{brief(message)} to {kernel_id!r} was not answered: {reason}{why}"))
 
     def letters(self, kernel_id: str | None = None) -> list[DeadLetter]:
         """The dead letters that are kept, oldest first."""

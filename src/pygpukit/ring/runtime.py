@@ -522,7 +522,7 @@ class RingKernelRuntime:
         """
         self._refuse_in_forks()
         if self._tier.is_made:
-            self._tier.ring.link.trap()
+            self._tier.abort(self._loop)
 
     def dead_letters(self, kernel_id: str | None = None) -> list[DeadLetter]:
         """Messages that reached nobody, or whose receiver failed with them, oldest first."""

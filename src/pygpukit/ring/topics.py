@@ -7,6 +7,7 @@ from typing import Any
 
 from pygpukit.errors import ActorFailedError, MessageError, RingError
 from pygpukit.ring.actor import Actor
+from pygpukit.ring.kinds import brief
 from pygpukit.ring.limits import end_of, left_of
 from pygpukit.ring.message import Message
 from pygpukit.ring.post import Post
@@ -64,7 +65,7 @@ class Topics:
     def _give(self, topic: str, message: Any, by: str | None) -> tuple[int, list[tuple[Actor, Any]]]:
         """Give a message to all that have room; how many accepted it, and those that have to be waited for."""
         if not isinstance(message, Message):
-            raise MessageError(f"messages are published, not {message!r} ({type(message).__name__}); use @message")
+            raise MessageError(f"messages are published, not {brief(message)} ({type(message).__name__}); use @message")
         if not topic or not isinstance(topic, str):
             raise RingError(f"a topic is a name, one of the topics of @ring_kernel, not {topic!r}")
         count, full = 0, []

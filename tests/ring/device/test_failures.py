@@ -10,6 +10,7 @@ from actors import run
 from device_actors import (
     BATCH,
     COUNT,
+    ECHO,
     PASS,
     PICKY,
     Item,
@@ -25,7 +26,7 @@ from device_actors import (
 )
 
 import pygpukit as gp
-from pygpukit.errors import ActorFailedError, RingError, UndeliveredError
+from pygpukit.errors import ActorFailedError, GPUKitError, RingError, UndeliveredError
 from pygpukit.ring import KernelState, RingKernelRuntime
 
 
@@ -279,3 +280,51 @@ def test_callers_of_an_actor_that_ends_are_told(dedicated: bool) -> None:
 
         with pytest.raises(RingError, match="launch it again"):
             runtime.run(main())
+
+
+@pytest.fixture
+def on_the_emulator(device: str) -> None:
+    """Faults and aborts cost a process its GPU."""
+    if device != "cpu":
+        pytest.skip("a GPU would be lost to the process")
+
+
+@pytest.mark.usefixtures("on_the_emulator")
+def test_a_fault_names_the_actor_and_the_line_of_its_handler() -> None:
+    wild = make("""
+    if (in.value == 13) *(volatile int*)16 = 1;
+    ctx.send(out);
+""")
+    place = f"--> handler of '{wild}':2"
+    with RingKernelRuntime() as runtime:
+        [client] = start(runtime, make(ECHO), wild)[1:]
+        seen = []
+        for _ in range(3):
+            with pytest.raises(GPUKitError) as caught:
+                client.call(Item(1, 0, 13), timeout=60)
+            seen.append(str(caught.value))
+        assert [place in text for text in seen] == [True] * 3, seen
+        until(lambda: runtime.get_telemetry(wild).last_error is not None)
+        assert place in str(runtime.get_telemetry(wild).last_error)
+
+
+@pytest.mark.usefixtures("on_the_emulator")
+def test_after_an_abort_actors_are_failed_and_the_runtime_ends() -> None:
+    spin = make("while (in.value > 0 && *(volatile long long*)&state.count >= 0) {}" + ECHO)
+    with RingKernelRuntime() as runtime:
+        [client] = start(runtime, spin)
+        assert client.call(Item(1, 0, 0), timeout=60).id == 1
+        client.send(Item(1, 0, 1))
+        runtime.abort()
+        assert runtime.get_kernel_state(spin) is KernelState.FAILED
+        with pytest.raises(ActorFailedError, match=r"the ring was ended by runtime\.abort\(\)"):
+            client.call(Item(1, 0, 0), timeout=60)
+
+
+@pytest.mark.usefixtures("on_the_emulator")
+def test_leaving_after_an_abort_raises_nothing() -> None:
+    with RingKernelRuntime() as runtime:
+        start(runtime, make(ECHO))
+        runtime.abort()
+    with RingKernelRuntime() as runtime:
+        runtime.abort()

@@ -1,6 +1,6 @@
 //! NVRTC: CUDA C++ compiled at run time.
 
-use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -72,8 +72,13 @@ pub struct Compiled {
     pub lowered: Vec<String>,
 }
 
+/// `nvrtcInstallBundledHeaders`: path, flags, and where to put the text of an error.
+type InstallHeaders = unsafe extern "C" fn(*const c_char, c_uint, *mut *const c_char) -> i32;
+
 pub struct Nvrtc {
     table: Table,
+    /// Since NVRTC 13.3.
+    install_headers: Option<InstallHeaders>,
     version: (i32, i32),
     path: String,
 }
@@ -116,7 +121,11 @@ impl Nvrtc {
         if code != SUCCESS {
             return Err(missing(&format!("{path} does not tell its version (code {code}).")));
         }
-        Ok(Arc::new(Nvrtc { table, version: (major, minor), path }))
+        let install_headers = library.symbol("nvrtcInstallBundledHeaders").map(|address| {
+            // SAFETY: the symbol has this signature in every NVRTC that has it.
+            unsafe { std::mem::transmute::<*mut c_void, InstallHeaders>(address) }
+        });
+        Ok(Arc::new(Nvrtc { table, install_headers, version: (major, minor), path }))
     }
 
     pub fn version(&self) -> (i32, i32) {
@@ -125,6 +134,16 @@ impl Nvrtc {
 
     pub fn path(&self) -> &str {
         &self.path
+    }
+
+    /// Unpack the headers that the library carries into a folder; false where it carries none or they cannot be
+    /// written. Other processes may do the same: the library takes turns.
+    pub fn install_headers(&self, folder: &str) -> Result<bool> {
+        let Some(install) = self.install_headers else { return Ok(false) };
+        let folder = c_string("the folder of headers", folder)?;
+        let mut log = std::ptr::null();
+        // SAFETY: the path is a C string that outlives the call, and the text's address is written to a live local.
+        Ok(unsafe { install(folder.as_ptr(), 0, &mut log) } == SUCCESS)
     }
 
     /// Compile `source`, shown as `name` in messages. `headers` are (include name, text) pairs; `expressions` are

@@ -111,6 +111,8 @@ pub(crate) struct Sight {
     /// Of a vector that is loaded: bytes of an element, and the elements whose values are looked at.
     pub unit: u8,
     pub needed: u8,
+    /// What it loads decides where threads go: it is a flag, not data.
+    pub decides: bool,
 }
 
 /// What an address is derived from.

@@ -377,6 +377,7 @@ impl Arena {
             requested,
             free,
             total,
+            granule: self.granule,
             quota: None,
             holders,
             stuck: self.stuck(None),

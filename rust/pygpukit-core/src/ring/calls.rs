@@ -400,6 +400,7 @@ impl Link {
 
     /// Have the kernel end itself by a trap, which ends CUDA in the process; false if the order found no room.
     pub fn trap(&self) -> bool {
+        self.resident.aborted.store(true, std::sync::atomic::Ordering::Release);
         self.orders.try_push([TRAP, 0, 0, 0, 0]).is_some()
     }
 

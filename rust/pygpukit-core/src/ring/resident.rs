@@ -77,6 +77,10 @@ pub struct Resident {
     stuck: AtomicBool,
     failed: AtomicBool,
     failure: OnceLock<Error>,
+    /// Numbers of handlers, which faults name, and ids of their actors.
+    handlers: Mutex<Vec<(u32, String)>>,
+    /// The host has ordered the kernel to end itself.
+    pub(super) aborted: AtomicBool,
     pub(super) offset: Offset,
     comparing: Mutex<()>,
 }
@@ -281,11 +285,34 @@ impl Link {
         state.running = false;
         let resident = &self.resident;
         // The error before the flag, and both before the kernel is known to be gone.
-        let _ = resident.failure.set(runtime::attribute(error));
+        let _ = resident.failure.set(self.describe(runtime::attribute(error)));
         resident.failed.store(true, Ordering::Release);
         resident.present.store(0, Ordering::Release);
         self.ring_bell();
         self.signal.give();
+    }
+
+    /// What users can read in a fault: their handlers by the actors' ids, and that it was they who ended the kernel.
+    fn describe(&self, error: Error) -> Error {
+        let resident = &self.resident;
+        match error {
+            Error::Kernel(_) if resident.aborted.load(Ordering::Acquire) => {
+                Error::Kernel("the ring was ended by runtime.abort()".into())
+            }
+            Error::Kernel(text) => {
+                let handlers = resident.handlers.lock();
+                let name = |text: String, (number, id): &(u32, String)| {
+                    text.replace(&format!("handler {number}:"), &format!("handler of '{id}':"))
+                };
+                Error::Kernel(handlers.iter().fold(text, name))
+            }
+            other => other,
+        }
+    }
+
+    /// Give the actors' ids of handlers, by number.
+    pub fn name_handlers(&self, handlers: Vec<(u32, String)>) {
+        *self.resident.handlers.lock() = handlers;
     }
 
     /// Why the kernel is lost, if it is.

@@ -20,6 +20,8 @@ pub(crate) enum Problem {
     Misaligned,
     Undefined,
     Race(Entry, bool),
+    /// A value that need not be there yet.
+    Stale(Entry),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -330,6 +332,48 @@ impl Checker {
         found
     }
 
+    /// Volatile and relaxed accesses are no races, and order nothing either. A block that has read a flag of another one
+    /// and then, not as a flag, what that one had stored before, needs an order of the two: without it a GPU may
+    /// give the value from before. What is stored after the flag was read may come or not, as where a reader checks
+    /// afterwards that nothing has changed.
+    fn stale(
+        &mut self,
+        (block, warp, grid): (&mut BlockCheck, &WarpCheck, &crate::emulator::grid::Grid),
+        a: &[u64; LANES],
+        mask: u32,
+        shape: Shape,
+        thread: u32,
+    ) -> Option<Finding> {
+        let (numbers, closed, now) = (self.numbers, self.closed, self.clock);
+        let known = Known { memory: grid.memory(), named: &self.named, variables: &grid.code().variables, closed };
+        let own = block.first / numbers.stride;
+        for lane in (0..LANES).filter(|lane| mask >> lane & 1 != 0) {
+            let Some(index) = self.arrays.find(&known, a[lane], shape.bytes) else { continue };
+            let Some((words, parts)) = self.arrays.all[index].words(a[lane], shape.bytes.div_ceil(4) as usize) else {
+                continue;
+            };
+            let last = words.iter().map(|word| parts.last_write(word)).max_by_key(|entry| entry.time);
+            let Some(last) = last.filter(|last| last.time != 0 && !last.is(ASYNC)) else { continue };
+            let writer = last.thread / numbers.stride;
+            if writer == own {
+                continue;
+            }
+            if shape.atomic || shape.sight.decides {
+                block.flags.insert(writer, now);
+                continue;
+            }
+            let mine = Entry { time: now, thread: thread + lane as u32, info: shape.info & !STRONG };
+            if last.is(STRONG)
+                && block.flags.get(&writer).is_some_and(|&read| last.time < read)
+                && unordered(last, mine, block, warp, numbers)
+            {
+                let (problem, space, address) = (Problem::Stale(last), MemorySpace::Global, a[lane]);
+                return Some(Finding { problem, space, lane, address });
+            }
+        }
+        None
+    }
+
     /// As `shared`, for global addresses.
     fn global(
         &mut self,
@@ -511,6 +555,9 @@ impl Cx<'_> {
         let mut found = None;
         if shared != 0 {
             found = checker.shared((block, warp), &plain, shared, shape, thread);
+        }
+        if global != 0 && effect.is(Effect::STRONG) && (!write || atomic) {
+            found = found.or_else(|| checker.stale((block, warp, self.grid), &plain, global, shape, thread));
         }
         if found.is_none() && global != 0 {
             found = checker.global((block, warp, self.grid), &plain, global, shape, thread);

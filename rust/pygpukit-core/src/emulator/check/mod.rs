@@ -165,6 +165,8 @@ pub(crate) struct BlockCheck {
     barriers: [Gathering; BARRIERS],
     /// What lanes that passed a barrier of some of the threads have learnt: warp, lanes, and what.
     inbox: Vec<(u32, u32, Shares)>,
+    /// Other blocks of which its threads have read a flag, and when they last did.
+    flags: HashMap<u32, Time>,
 }
 
 /// Who has come to a barrier in this phase, and what they know.
@@ -199,6 +201,7 @@ impl BlockCheck {
             published: HashMap::new(),
             barriers: Default::default(),
             inbox: Vec::new(),
+            flags: HashMap::new(),
         }
     }
 
@@ -215,6 +218,7 @@ impl BlockCheck {
         self.published.clear();
         self.barriers = Default::default();
         self.inbox.clear();
+        self.flags.clear();
     }
 }
 
@@ -236,6 +240,7 @@ impl BlockCheck {
         self.parts = Parts::default();
         self.published.clear();
         self.inbox.clear();
+        self.flags.clear();
         for gathering in &mut self.barriers {
             (gathering.known, gathering.seen, gathering.wide_seen) = (None, None, None);
         }

@@ -47,6 +47,7 @@ impl Cx<'_> {
                 (text, Vec::new())
             }
             Problem::Undefined => self.undefined(space, address, bytes, what),
+            Problem::Stale(entry) => self.stale(&finding, entry),
             Problem::Race(entry, other_write) => self.race(&finding, entry, other_write, bytes, what),
         };
         let flow = self.raise(FaultKind::Check { text }, 1 << lane);
@@ -169,6 +170,26 @@ impl Cx<'_> {
         (text, vec![note.to_string()])
     }
 
+    fn stale(&mut self, finding: &Finding, entry: Entry) -> (String, Vec<String>) {
+        let Finding { space, address, lane, .. } = *finding;
+        let element = self.name(space, address, 1).element;
+        let stride = self.checker.as_deref().map_or(32, |checker| checker.numbers.stride);
+        let who = self.who(entry, stride, false);
+        let text = format!(
+            "missing order in {} memory: read of {element} is not ordered with a write by {who}, though a flag of its \
+             block was read before",
+            space.name()
+        );
+        let hint = match self.has_seen(lane, entry) {
+            true => "volatile accesses have no order: put __threadfence() after the flag is read",
+            false => {
+                "volatile accesses have no order: write the data, then __threadfence(), then the flag, and put \
+                 __threadfence() after the flag is read"
+            }
+        };
+        (text, vec![format!("the write was at {}", self.place_text(entry.pc())), hint.to_string()])
+    }
+
     fn race(&mut self, finding: &Finding, entry: Entry, write: bool, bytes: u32, what: &str) -> (String, Vec<String>) {
         let Finding { space, address, lane, .. } = *finding;
         let element = self.name(space, address, bytes).element;
@@ -193,8 +214,10 @@ impl Cx<'_> {
         let who = self.who(entry, stride, same_block);
         let text =
             format!("data race in {} memory: {what} {element} is not ordered with {other} by {who}", space.name());
-        let hint = if same_warp {
+        let hint = if same_warp && stride <= LANES as u32 {
             "threads of a warp run on their own: put __syncwarp() between the two"
+        } else if same_warp {
+            "put __syncthreads() between the two, or __syncwarp() if no other warp uses what one warp writes here"
         } else if same_block {
             "put __syncthreads() between the two"
         } else if self.has_seen(lane, entry) {

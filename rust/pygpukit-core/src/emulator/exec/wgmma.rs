@@ -122,6 +122,8 @@ pub(crate) trait Sum: 'static {
 
 pub(crate) struct Singles;
 pub(crate) struct Halves;
+/// Of integers, which wrap or stop at the limits. A product of 32 factors fits a double exactly.
+pub(crate) struct Integers<const SATURATE: bool>;
 
 impl Sum for Singles {
     const PER: usize = 1;
@@ -149,6 +151,21 @@ impl Sum for Halves {
     fn write(sums: [f64; 2]) -> u32 {
         let half = |x: f64| u32::from(float::f16_of(x, Round::Nearest));
         half(sums[0]) | half(sums[1]) << 16
+    }
+}
+
+impl<const SATURATE: bool> Sum for Integers<SATURATE> {
+    const PER: usize = 1;
+
+    #[inline(always)]
+    fn read(word: u32, _e: usize) -> f64 {
+        f64::from(word as i32)
+    }
+
+    #[inline(always)]
+    fn write(sums: [f64; 2]) -> u32 {
+        // A conversion from floating point stops at the limits by itself.
+        if SATURATE { sums[0] as i32 as u32 } else { sums[0] as i64 as u32 }
     }
 }
 
@@ -197,6 +214,8 @@ fn scalar(element: Element, word: u32, e: usize) -> f64 {
         Element::Bf16 => float::bf16_to_f32((word >> (16 * e)) as u16),
         Element::E4m3 => float::e4m3_to_f32((word >> (8 * e)) as u8),
         Element::E5m2 => float::e5m2_to_f32((word >> (8 * e)) as u8),
+        Element::S8 => return f64::from((word >> (8 * e)) as i8),
+        Element::U8 => return f64::from((word >> (8 * e)) as u8),
         // Hardware does not look at the 13 lowest bits.
         _ => word & 0xffff_e000,
     };
@@ -239,7 +258,11 @@ unsafe fn multiply<S: Sum>(cx: &mut Cx<'_>, i: &Instr, product: &Product) -> Res
             // SAFETY: the caller's contract.
             let words = unsafe { cx.get::<u32>(row) };
             for e in 0..per {
-                for (lane, value) in floats(product.a, &words, e).into_iter().enumerate() {
+                let values = match product.a {
+                    Element::S8 | Element::U8 => words.map(|word| scalar(product.a, word, e)),
+                    _ => floats(product.a, &words, e),
+                };
+                for (lane, value) in values.into_iter().enumerate() {
                     let (row, column) = shape.place(Matrix::A, per, lane, r, e);
                     a[row % ROWS][column % MAX_K] = sign * value;
                 }

@@ -25,6 +25,8 @@ pub(super) struct Origins<'a> {
     from: HashMap<&'a str, From<'a>>,
     /// Those whose values are looked at, not only copied.
     needed: HashSet<&'a str>,
+    /// Those that flow into a guard or the index of a branch.
+    deciding: HashSet<&'a str>,
     variables: HashSet<&'a str>,
     params: HashSet<&'a str>,
 }
@@ -59,6 +61,7 @@ impl<'a> Origins<'a> {
         }
         // What is not found to be needed is not looked at.
         let _ = (0..PASSES).any(|_| all.iter().rev().filter(|instruction| origins.need(instruction)).count() == 0);
+        let _ = (0..PASSES).any(|_| all.iter().rev().filter(|instruction| origins.decide(instruction)).count() == 0);
         origins
     }
 
@@ -162,6 +165,32 @@ impl<'a> Origins<'a> {
     }
 }
 
+impl<'a> Origins<'a> {
+    /// Note what decides where threads go, and what that is computed from. Memory is not followed.
+    fn decide(&mut self, instruction: &Instruction<'a>) -> bool {
+        let before = self.deciding.len();
+        instruction.guard.iter().for_each(|guard| _ = self.deciding.insert(guard.register));
+        match (instruction.words.first().copied(), &instruction.operands[..]) {
+            (Some("brx"), operands) => {
+                operands.iter().for_each(|operand| names(operand, &mut |name| _ = self.deciding.insert(name)));
+            }
+            (Some("ld" | "ldu" | "atom" | "st" | "call"), _) => {}
+            (name, [to, rest @ ..]) => {
+                let mut used = false;
+                names(to, &mut |name| used |= self.deciding.contains(name));
+                // What a predicate selects may be a decision that the compiler has made a choice of values.
+                let first = if used { 0 } else { rest.len().saturating_sub(1) };
+                if used || name == Some("selp") {
+                    let add = |operand| names(operand, &mut |name| _ = self.deciding.insert(name));
+                    rest[first..].iter().for_each(add);
+                }
+            }
+            _ => {}
+        }
+        self.deciding.len() != before
+    }
+}
+
 /// Instructions whose addresses are looked at.
 const ACCESSES: &[&str] = &["ld", "ldu", "st", "atom", "red", "cp", "ldmatrix", "stmatrix", "wmma"];
 
@@ -180,6 +209,11 @@ impl<'a> Lower<'a> {
                 Some((number, false)) => sight.global = number,
                 None => {}
             }
+        }
+        // Acquiring loads order by themselves, and who writes `relaxed` has said that no order is needed.
+        sight.decides = instruction.words.iter().any(|word| matches!(*word, "acquire" | "relaxed" | "mmio"));
+        if let Some(target) = instruction.operands.first() {
+            names(target, &mut |name| sight.decides |= self.origins.deciding.contains(name));
         }
         if let ("ld" | "ldu", Some(Operand::Vector(parts))) = (*name, instruction.operands.first()) {
             let unit = instruction.words.last().and_then(|word| Type::parse(word)).map_or(0, Type::bytes);

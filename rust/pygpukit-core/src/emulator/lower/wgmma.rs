@@ -5,7 +5,7 @@ use super::operands::describe;
 use super::{Lower, Number, Result, Type};
 use crate::emulator::code::{Class, Handler};
 use crate::emulator::exec::fragments::Element;
-use crate::emulator::exec::wgmma::{self, Halves, Product, Singles};
+use crate::emulator::exec::wgmma::{self, Halves, Integers, Product, Singles};
 use crate::emulator::ptx::ast::Operand;
 
 impl<'a> Lower<'a> {
@@ -76,11 +76,15 @@ impl<'a> Lower<'a> {
         let (Some(d), Some(a), Some(b)) = (element(), element(), element()) else {
             return self.err(format!("'{name}' lacks types this emulator knows"));
         };
+        let saturates = d == Element::S32 && op.take("satfinite");
+        let whole = |element| matches!(element, Element::S8 | Element::U8);
         let eight = |element| matches!(element, Element::E4m3 | Element::E5m2);
         let fits = match a {
             Element::F16 => k == 16 && b == a && matches!(d, Element::F16 | Element::F32),
             Element::Bf16 => k == 16 && b == a && d == Element::F32,
             Element::Tf32 => k == 8 && b == a && d == Element::F32,
+            // Of integers N has fewer values.
+            _ if whole(a) => k == 32 && whole(b) && d == Element::S32 && (n <= 24 || n % 16 == 0),
             _ if eight(a) => k == 32 && eight(b) && matches!(d, Element::F16 | Element::F32),
             _ => false,
         };
@@ -90,10 +94,13 @@ impl<'a> Lower<'a> {
         let fragment = matches!(op.operands.get(1), Some(Operand::Vector(_)));
         // Only matrices of 16-bit elements may be contiguous along M or N, and A only in shared memory.
         let turns = if a.bits() == 16 { 2 - usize::from(fragment) } else { 0 };
-        self.count(op, 6 + turns)?;
-        let [sums, left, right, adds, scale_a, scale_b, turned @ ..] = op.operands else {
+        // Integers are not negated.
+        let scales = if whole(a) { 0 } else { 2 };
+        self.count(op, 4 + scales + turns)?;
+        let [sums, left, right, adds, rest @ ..] = op.operands else {
             return self.err(format!("'{name}' lacks operands"));
         };
+        let (scales, turned) = rest.split_at(scales);
         let mut turns = Vec::new();
         for turn in turned {
             turns.push(self.whole(turn, 0..=1)? == 1);
@@ -103,7 +110,10 @@ impl<'a> Lower<'a> {
             [b] => [false, b],
             _ => [false; 2],
         };
-        let negated = [self.scale(scale_a)?, self.scale(scale_b)?];
+        let negated = match scales {
+            [a, b] => [self.scale(a)?, self.scale(b)?],
+            _ => [false; 2],
+        };
         let adds = self.predicate(adds)?;
         let product = Product { n, k, a, b, fragment, negated, turned, adds };
         let a_list = match left {
@@ -121,8 +131,12 @@ impl<'a> Lower<'a> {
             other => return self.err(format!("{} is not the {count} registers of the sums", describe(other))),
         };
         let list = self.list(&product.pack());
-        let run =
-            if d == Element::F16 { wgmma::multiply_group::<Halves>() } else { wgmma::multiply_group::<Singles>() };
+        let run = match d {
+            Element::F16 => wgmma::multiply_group::<Halves>(),
+            Element::S32 if saturates => wgmma::multiply_group::<Integers<true>>(),
+            Element::S32 => wgmma::multiply_group::<Integers<false>>(),
+            _ => wgmma::multiply_group::<Singles>(),
+        };
         self.code.async_reads = true;
         self.emit(Class::Matrix, run, [d_list, a_list, b_row, 0], u64::from(list));
         Ok(())

@@ -660,7 +660,7 @@ impl Pool {
         let (free, total) = self.arena.memory_info();
         let holders = self.top_holders(REPORTED_HOLDERS);
         let stuck = self.arena.stuck(Some(self));
-        Error::OutOfMemory(Box::new(OutOfMemory { requested, free, total, quota, holders, stuck }))
+        Error::OutOfMemory(Box::new(OutOfMemory { requested, free, total, granule: 0, quota, holders, stuck }))
     }
 }
 

@@ -70,6 +70,8 @@ fn number(ty: &str, bits: u32) -> f64 {
         "bf16" => float::bf16_to_f32(bits as u16),
         "e4m3" => float::e4m3_to_f32(bits as u8),
         "e5m2" => float::e5m2_to_f32(bits as u8),
+        "s8" => f32::from(bits as i8).to_bits(),
+        "u8" => f32::from(bits as u8).to_bits(),
         _ => bits & 0xffff_e000,
     }))
 }
@@ -81,6 +83,7 @@ fn element(ty: &str, random: &mut Random) -> u32 {
         "f16" => u32::from(float::f32_to_f16(value.to_bits(), Round::Nearest)),
         "bf16" => value.to_bits() >> 16,
         "e4m3" => (random.below(0x58) | random.below(2) << 7) as u32,
+        "s8" | "u8" => random.below(256) as u32,
         "e5m2" => ((0x20 + random.below(0x20)) | (random.below(2) << 7)) as u32,
         _ => value.to_bits() | random.below(0x2000) as u32,
     }
@@ -134,7 +137,7 @@ ld.param.u64 %at, [fragment]; mad.wide.u32 %at, %t, 4, %at;
 ld.param.u64 %at, [sums]; mad.wide.u32 %at, %t, 4, %at;
 {}
 wgmma.fence.sync.aligned;
-wgmma.mma_async.sync.aligned.m64n{n}k{k}.{d}.{a}.{b} {}, {left}, %db, %q, {tail};
+wgmma.mma_async.sync.aligned.m64n{n}k{k}.{d}.{a}.{b} {}, {left}, %db, %q{tail};
 wgmma.commit_group.sync.aligned;
 wgmma.wait_group.sync.aligned 0;
 {}
@@ -184,7 +187,9 @@ fn check(types: [&str; 3], n: usize, modes: [(bool, Swizzle); 2], fragment: bool
     let shift = |from: usize| ((from * item) >> 4) as u64;
     let (negate_a, negate_b, adds) = (seed % 3 == 1, seed % 4 == 2, !seed.is_multiple_of(5));
     let scale = |negated: bool| if negated { -1 } else { 1 };
-    let mut tail = format!("{}, {}", scale(negate_a), scale(negate_b));
+    let whole = d.ends_with("s32");
+    let (negate_a, negate_b) = (negate_a && !whole, negate_b && !whole);
+    let mut tail = if whole { String::new() } else { format!(", {}, {}", scale(negate_a), scale(negate_b)) };
     if item == 2 {
         let turns = [u32::from(modes[0].0), u32::from(modes[1].0)];
         tail += &if fragment { format!(", {}", turns[1]) } else { format!(", {}, {}", turns[0], turns[1]) };
@@ -204,6 +209,13 @@ fn check(types: [&str; 3], n: usize, modes: [(bool, Swizzle); 2], fragment: bool
             let number = random.below(400) as f32 / 8.0 - 20.0;
             old[row * n + column] = f64::from(number);
             match d {
+                _ if whole => {
+                    // Near the limits, where sums wrap or stop.
+                    let limit = [i32::MIN, i32::MAX][random.below(2)];
+                    let number = limit ^ random.below(1 << 19) as i32;
+                    old[row * n + column] = f64::from(number);
+                    sums[value * 128 + thread] = number as u32;
+                }
                 "f16" => {
                     let half = u32::from(float::f32_to_f16(number.to_bits(), Round::Nearest));
                     sums[value / 2 * 128 + thread] |= half << (16 * (value % 2));
@@ -242,6 +254,10 @@ fn check(types: [&str; 3], n: usize, modes: [(bool, Swizzle); 2], fragment: bool
                 });
                 let sum = products.sum::<f64>() + if adds { old[row * n + column] } else { 0.0 };
                 let (got, want) = match d {
+                    "satfinite.s32" => {
+                        (out[value * 128 + thread], sum.clamp(f64::from(i32::MIN), f64::from(i32::MAX)) as i32 as u32)
+                    }
+                    "s32" => (out[value * 128 + thread], sum as i64 as u32),
                     "f16" => {
                         let got = out[value / 2 * 128 + thread] >> (16 * (value % 2)) & 0xffff;
                         (got, u32::from(float::f64_to_f16(sum.to_bits(), Round::Nearest)))
@@ -250,7 +266,7 @@ fn check(types: [&str; 3], n: usize, modes: [(bool, Swizzle); 2], fragment: bool
                 };
                 // A zero may have either sign.
                 let size = if d == "f16" { 0x7fff } else { 0x7fff_ffff };
-                let same = got == want || (got | want) & size == 0;
+                let same = got == want || !whole && (got | want) & size == 0;
                 assert!(same, "{types:?} n {n} {modes:?} at {row}, {column}: {got:#x}, not {want:#x}");
             }
         }
@@ -363,6 +379,22 @@ fn a_matrix_product_with_tensor_maps() {
 }
 
 #[test]
+fn integers_wrap_or_stop_at_the_limits() {
+    let mut seed = 300;
+    for a in ["s8", "u8"] {
+        for b in ["s8", "u8"] {
+            for swizzle in SWIZZLES {
+                seed += 1;
+                let d = if seed % 2 == 0 { "s32" } else { "satfinite.s32" };
+                let n = [8, 16, 24, 32, 48][seed as usize % 5];
+                check([d, a, b], n, [(false, swizzle), (false, swizzle)], seed % 3 == 0, seed);
+            }
+        }
+    }
+    check(["s32", "s8", "s8"], 256, [(false, Swizzle::B128), (false, Swizzle::B128)], false, 9);
+}
+
+#[test]
 fn what_is_refused() {
     let product = |d: &'static str, n: usize, k: usize| Product {
         d,
@@ -371,7 +403,7 @@ fn what_is_refused() {
         n,
         k,
         fragment: false,
-        tail: "1, 1, 0, 0".to_string(),
+        tail: ", 1, 1, 0, 0".to_string(),
     };
     let run = |text: &str, threads: u32, descriptor: u64| {
         let mut memory = Aligned::new(&vec![0u32; 128 * 128]);
@@ -384,6 +416,6 @@ fn what_is_refused() {
     assert!(run(&good, 96, 0).contains("four whole warps"));
     assert!(run(&good, 128, 255).contains("shared memory, which has 4096 bytes"));
     assert!(run(&good, 128, 1 << 49).contains("base offset"));
-    let bad = Product { tail: "2, 1, 0, 0".to_string(), ..product("f32", 8, 16) };
+    let bad = Product { tail: ", 2, 1, 0, 0".to_string(), ..product("f32", 8, 16) };
     assert!(run(&bad.text(4096), 128, 0).contains("2 must be a number from -1 to 1"));
 }
