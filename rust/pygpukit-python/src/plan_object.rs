@@ -6,7 +6,8 @@ use pygpukit_core::command::{Access, LaunchAttributes};
 use pygpukit_core::cuda::cublaslt::Compute;
 use pygpukit_core::dtype::DType;
 use pygpukit_core::plan::{
-    Arg, Guard, KernelStep, LaunchPlan, Node, NodeId, OutputSpec, ProductStep, Program, Relation, Scratch, ScratchKind, Step,
+    Arg, Guard, KernelStep, LaunchPlan, Node, NodeId, OutputSpec, ProductStep, Program, Relation, Scratch, ScratchKind,
+    Step,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -90,23 +91,15 @@ fn argument(given: &Bound<'_, PyTuple>) -> PyResult<Arg> {
         "scratch" => Arg::Scratch { index: index(1)?, access: mode()? },
         "i64" => Arg::I64(given.get_item(1)?.extract()?),
         "i32" => Arg::I32(given.get_item(1)?.extract()?),
-        "number" => {
-            Arg::Number { index: index(1)?, dtype: given.get_item(2)?.cast_into::<DataType>()?.get().dtype }
-        }
+        "number" => Arg::Number { index: index(1)?, dtype: given.get_item(2)?.cast_into::<DataType>()?.get().dtype },
         "bytes" => Arg::Bytes(SmallVec::from_slice(given.get_item(1)?.cast_into::<PyBytes>()?.as_bytes())),
         "align" => Arg::Align(index(1)?),
         other => return Err(wrong(format!("unknown kind of argument '{other}'"))),
     })
 }
 
-type GivenStep<'py> = (
-    Bound<'py, PyKernel>,
-    [NodeId; 3],
-    [NodeId; 3],
-    NodeId,
-    ([u32; 3], bool, bool),
-    Vec<Bound<'py, PyTuple>>,
-);
+type GivenStep<'py> =
+    (Bound<'py, PyKernel>, [NodeId; 3], [NodeId; 3], NodeId, ([u32; 3], bool, bool), Vec<Bound<'py, PyTuple>>);
 
 fn step((kernel, grid, block, shared, (cluster, cooperative, programmatic), args): GivenStep<'_>) -> PyResult<Step> {
     let args = args.iter().map(argument).collect::<PyResult<Vec<_>>>()?;

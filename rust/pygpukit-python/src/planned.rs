@@ -114,7 +114,10 @@ impl PlannedOperator {
                 }
             };
             let Some(slot) = slot else {
-                return Err(PyTypeError::new_err(format!("{}() got an unexpected keyword argument '{name}'", self.name)));
+                return Err(PyTypeError::new_err(format!(
+                    "{}() got an unexpected keyword argument '{name}'",
+                    self.name
+                )));
             };
             if given[slot].is_some() {
                 return Err(PyTypeError::new_err(format!("{}() got multiple values for argument '{name}'", self.name)));
@@ -454,7 +457,8 @@ fn perform<'py>(
             let mut encoded: SmallVec<[Encoded; 4]> = SmallVec::new();
             for &(index, dtype) in numbers {
                 let number = call.numbers.get(usize::from(index)).copied().flatten();
-                let number = number.ok_or_else(|| PyRuntimeError::new_err(format!("{}(): no number {index}", op.name)))?;
+                let number =
+                    number.ok_or_else(|| PyRuntimeError::new_err(format!("{}(): no number {index}", op.name)))?;
                 if !number.fits(dtype) {
                     let text = format!("{}(): {number} does not fit {}", op.name, dtype.name());
                     return Err(Error::Value(text)).py();

@@ -72,8 +72,11 @@ impl<K: Eq + Hash + Clone, V: Clone> PlanCache<K, V> {
             let count = (entries.len() - self.capacity).max(self.capacity / 8).min(times.len() - 1);
             let (_, limit, _) = times.select_nth_unstable(count);
             let limit = *limit;
-            let old: Vec<K> =
-                entries.iter().filter(|(_, e)| e.used.load(Ordering::Relaxed) < limit).map(|(k, _)| k.clone()).collect();
+            let old: Vec<K> = entries
+                .iter()
+                .filter(|(_, e)| e.used.load(Ordering::Relaxed) < limit)
+                .map(|(k, _)| k.clone())
+                .collect();
             gone.extend(old.iter().filter_map(|key| entries.remove(key)));
         }
         drop(entries);

@@ -19,15 +19,27 @@ use crate::memory::Storage;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Arg {
     /// Address of an array the operator was given, by position among those that are not None.
-    Input { index: u8, access: Access },
+    Input {
+        index: u8,
+        access: Access,
+    },
     /// Address of a result.
-    Output { index: u8, access: Access },
+    Output {
+        index: u8,
+        access: Access,
+    },
     /// Address of a piece of workspace.
-    Scratch { index: u8, access: Access },
+    Scratch {
+        index: u8,
+        access: Access,
+    },
     I64(NodeId),
     I32(NodeId),
     /// A number the operator was called with, as an element of this type.
-    Number { index: u8, dtype: DType },
+    Number {
+        index: u8,
+        dtype: DType,
+    },
     Bytes(SmallVec<[u8; 16]>),
     /// What follows begins at a multiple of this: the start of a struct.
     Align(u8),
@@ -223,7 +235,9 @@ impl LaunchPlan {
         for arg in &step.args {
             match arg {
                 Arg::Input { index, access } => put_array(&mut blob, &mut uses, &inputs[usize::from(*index)], *access),
-                Arg::Output { index, access } => put_array(&mut blob, &mut uses, &outputs[usize::from(*index)], *access),
+                Arg::Output { index, access } => {
+                    put_array(&mut blob, &mut uses, &outputs[usize::from(*index)], *access)
+                }
                 Arg::Scratch { index, access } => {
                     let storage = &workspace[usize::from(*index)];
                     let operand = PlanOperand { ptr: storage.ptr(), storage, tag: ArgTag::default() };
@@ -278,12 +292,7 @@ fn put(blob: &mut ArgBlob, bytes: &[u8]) {
 }
 
 #[inline]
-fn put_array<'a>(
-    blob: &mut ArgBlob,
-    uses: &mut SmallVec<[UseRef<'a>; 8]>,
-    operand: &PlanOperand<'a>,
-    access: Access,
-) {
+fn put_array<'a>(blob: &mut ArgBlob, uses: &mut SmallVec<[UseRef<'a>; 8]>, operand: &PlanOperand<'a>, access: Access) {
     put(blob, &operand.ptr.to_le_bytes());
     uses.push(operand.used(access));
 }

@@ -61,17 +61,7 @@ impl ProductStep {
         inputs: [u8; 2],
         output: u8,
     ) -> ProductStep {
-        ProductStep {
-            library,
-            dtype,
-            out_dtype,
-            compute,
-            transposed,
-            sizes,
-            inputs,
-            output,
-            chosen: Mutex::default(),
-        }
+        ProductStep { library, dtype, out_dtype, compute, transposed, sizes, inputs, output, chosen: Mutex::default() }
     }
 
     pub(super) fn nodes(&self) -> impl Iterator<Item = NodeId> {

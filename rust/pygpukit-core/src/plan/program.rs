@@ -98,7 +98,9 @@ impl Program {
                 Node::Sub(a, b) => at(a).wrapping_sub(at(b)),
                 Node::Mul(a, b) => at(a).wrapping_mul(at(b)),
                 Node::FloorDiv(a, b) => floor_div(at(a), at(b)),
-                Node::Mod(a, b) => at(a).wrapping_sub(floor_div(at(a), at(b)).wrapping_mul(at(b))) * i64::from(at(b) != 0),
+                Node::Mod(a, b) => {
+                    at(a).wrapping_sub(floor_div(at(a), at(b)).wrapping_mul(at(b))) * i64::from(at(b) != 0)
+                }
                 Node::Min(a, b) => at(a).min(at(b)),
                 Node::Max(a, b) => at(a).max(at(b)),
             };
