@@ -43,10 +43,11 @@ def main() -> int:
         tout = torch.empty((m, n), device="cuda", dtype=torch.bfloat16)
         names = {"run": plan.run, "out": out, "a": a, "b": b}
         names |= {"matmul": torch.matmul, "ta": ta, "tb": tb, "tout": tout, "gmatmul": gp.matmul}
-        ours, new, into, operator = burst_us(
+        ours, new, into, operator, operator_into = burst_us(
             ("run(out, a, b)", gp.synchronize),
             ("matmul(ta, tb)", torch.cuda.synchronize),
             ("matmul(ta, tb, out=tout)", torch.cuda.synchronize),
+            ("gmatmul(a, b)", gp.synchronize),
             ("gmatmul(a, b, out=out)", gp.synchronize),
             names=names,
             rounds=options.rounds,
@@ -54,7 +55,10 @@ def main() -> int:
         size = f"{m}x{n}x{k} bfloat16"
         report.add(f"plan.run against torch.matmul, {size}", ours, new, "us", HOST_TIME)
         report.add(f"plan.run against torch.matmul(out=), {size}", ours, into, "us", HOST_TIME)
-        print(f"     gp.matmul takes {operator:.3f} us; the algorithm is {plan.describe()}")
+        report.add(f"gp.matmul against torch.matmul, {size}", operator, new, "us", HOST_TIME)
+        report.add(f"gp.matmul(out=) against torch.matmul(out=), {size}", operator_into, into, "us", HOST_TIME)
+        print(f"     {gp.explain(gp.matmul, a, b)}\n     the algorithm is {plan.describe()}")
+        assert gp.matmul(a, b).to_numpy().tobytes() == bits, "the operator has other bits than the plan"
         plan.run(out, a, b)
         graph = gp.CudaGraph()
         with graph.capture():

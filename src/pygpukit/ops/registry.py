@@ -11,6 +11,7 @@ import importlib
 import pkgutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pygpukit import _pygpukit_rust as _native
@@ -207,14 +208,11 @@ def export(function: Callable[..., Any], name: str | None = None) -> Callable[..
 @cache
 def load() -> Mapping[str, Operator]:
     """Import every family of the package, and return the operators."""
-    import pygpukit
-
-    for folder, prefix in (*((f"{p}/ops", "pygpukit.ops.") for p in pygpukit.__path__),
-                           *((p, "pygpukit.") for p in pygpukit.__path__)):  # fmt: skip
-        for info in pkgutil.iter_modules([folder], prefix):
-            path = f"{folder}/{info.name.removeprefix(prefix)}"
-            if info.ispkg and any(m.name == "rows" for m in pkgutil.iter_modules([path])):
-                importlib.import_module(f"{info.name}.rows")
+    package = Path(__file__).resolve().parent.parent
+    for folder, prefix in ((package / "ops", "pygpukit.ops."), (package, "pygpukit.")):
+        for info in pkgutil.iter_modules([str(folder)]):
+            if info.ispkg and (folder / info.name / "rows.py").exists():
+                importlib.import_module(f"{prefix}{info.name}.rows")
     return OPERATORS
 
 

@@ -85,8 +85,8 @@ class Size:
     >>> trace = Trace()
     >>> n = trace.variable(10)
     >>> blocks = -(-n // 4)
-    >>> blocks > 2, list(trace.guards)
-    (True, [('<', 5, 4)])
+    >>> blocks > 2, [relation for relation, _, _ in trace.guards]
+    (True, ['<'])
     """
 
     __slots__ = ("node", "trace", "value")
