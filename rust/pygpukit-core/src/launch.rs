@@ -105,11 +105,14 @@ pub(crate) fn enter_with<'a, H>(
 fn enter_leased<'a, H>(ctx: &'a ExecCtx, kind: u64, hold: impl Fn() -> Result<H>) -> Result<(H, Entered<'a>)> {
     loop {
         let Some(lease) = ctx.current_lease() else { return Ok((hold()?, ctx.stream.enter())) };
-        if prompt::is_wanted() && !lease.is_prompt() {
-            runtime::blocking(&mut || {
-                prompt::make_way();
-                Ok(())
-            })?;
+        if !lease.is_prompt() {
+            prompt::note_launch();
+            if prompt::is_wanted() {
+                runtime::blocking(&mut || {
+                    prompt::make_way();
+                    Ok(())
+                })?;
+            }
         }
         let held = hold()?;
         if let Some(entered) = lease.try_enter(&ctx.stream, kind) {

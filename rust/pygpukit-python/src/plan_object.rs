@@ -152,8 +152,9 @@ fn launch_plan(
     });
     let steps = steps.collect::<PyResult<Vec<_>>>()?;
     let program = Program::new(nodes, guards, variables).py()?;
-    let launch = LaunchPlan { name: name.into(), program, outputs, scratch, steps };
+    let mut launch = LaunchPlan { name: name.into(), program, outputs, scratch, steps };
     launch.check(inputs).py()?;
+    launch.prune();
     let body = match (host, compose) {
         (Some(function), _) => Body::Host(function),
         (None, Some(function)) => Body::Compose(function),

@@ -4,8 +4,9 @@
 //! for a plan; later ones find it here and evaluate it for their sizes.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use pygpukit_core::command::{Access, ArgTag, UseRef};
 use pygpukit_core::error::Error;
 use pygpukit_core::exec::{self, ExecCtx};
@@ -38,6 +39,9 @@ type Plans = SmallVec<[Arc<Plan>; 1]>;
 static PLANS: PlanCache<Key, Arc<RwLock<Plans>>> = PlanCache::new(CLASSES);
 static HOOKS: PyOnceLock<Hooks> = PyOnceLock::new();
 
+/// How often all plans were forgotten; a part of every key.
+static EPOCH: AtomicU32 = AtomicU32::new(0);
+
 /// Python's part: making plans, and options of types not known here.
 struct Hooks {
     plan: Py<PyAny>,
@@ -68,6 +72,8 @@ pub struct PlannedOperator {
     id: u32,
     pub name: String,
     params: Vec<Param>,
+    /// The class and the plan used last: most calls repeat them.
+    recent: Mutex<Option<(Key, Arc<Plan>)>>,
 }
 
 /// Arguments of a call, one per parameter.
@@ -163,7 +169,7 @@ struct Call<'a, 'py> {
     arrays: SmallVec<[&'a Bound<'py, GPUArray>; 8]>,
     numbers: SmallVec<[Option<Scalar>; 4]>,
     key: Key,
-    variables: SmallVec<[i64; 96]>,
+    variables: SmallVec<[i64; 48]>,
 }
 
 /// Append what tells one option from another; false for a type that Python has to normalise.
@@ -236,7 +242,7 @@ pub fn call<'py>(
 
 fn run<'py>(py: Python<'py>, op: &PlannedOperator, arguments: &Arguments<'py>) -> PyResult<Py<PyAny>> {
     let mut call = Call::default();
-    call.key.extend_from_slice(&op.id.to_le_bytes());
+    call.key.extend_from_slice(&(op.id | EPOCH.load(Ordering::Relaxed) << 16).to_le_bytes());
     for (param, value) in op.params.iter().zip(&arguments.values) {
         match param.takes {
             Takes::Array | Takes::OptionalArray => {
@@ -303,7 +309,7 @@ fn run<'py>(py: Python<'py>, op: &PlannedOperator, arguments: &Arguments<'py>) -
     }
     call.variables.push(i64::from(ctx.stream.lane().sm_count()));
     let mut values = Values::new();
-    let plan = match find(&call, &mut values) {
+    let plan = match find(op, &call, &mut values) {
         Some(plan) => plan,
         None => make(py, op, arguments, &call, &targets, &ctx, &mut values)?,
     };
@@ -328,10 +334,20 @@ fn read_outputs<'py>(
 
 /// The plan of this class whose guards hold for the call; `values` are then its nodes.
 #[inline]
-fn find(call: &Call<'_, '_>, values: &mut Values) -> Option<Arc<Plan>> {
-    let plans = PLANS.get(&call.key[..])?;
-    let plans = plans.read();
-    plans.iter().find(|plan| plan.launch.program.run(&call.variables, values)).cloned()
+fn find(op: &PlannedOperator, call: &Call<'_, '_>, values: &mut Values) -> Option<Arc<Plan>> {
+    if let Some((key, plan)) = &*op.recent.lock()
+        && *key == call.key
+        && plan.launch.program.run(&call.variables, values)
+    {
+        return Some(plan.clone());
+    }
+    let class = PLANS.get(&call.key[..])?;
+    let plans = class.read();
+    let plan = plans.iter().find(|plan| plan.launch.program.run(&call.variables, values)).cloned()?;
+    drop(plans);
+    let before = op.recent.lock().replace((call.key.clone(), plan.clone()));
+    drop(before);
+    Some(plan)
 }
 
 #[cold]
@@ -526,7 +542,7 @@ fn planned_operator(
     signature: &str,
     doc: &str,
 ) -> PyResult<Py<PyAny>> {
-    static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(1);
+    static NEXT: AtomicU32 = AtomicU32::new(1);
     let params = params
         .into_iter()
         .map(|(text, kind, keyword_only, default)| {
@@ -541,8 +557,14 @@ fn planned_operator(
             Ok(Param { name: PyString::intern(py, &text).unbind(), text, takes, default, keyword_only })
         })
         .collect::<PyResult<Vec<_>>>()?;
-    let id = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-    crate::operator::builtin(py, PlannedOperator { id, name: name.to_string(), params }, name, signature, doc)
+    let id = NEXT.fetch_add(1, Ordering::Relaxed);
+    crate::operator::builtin(
+        py,
+        PlannedOperator { id, name: name.to_string(), params, recent: Mutex::new(None) },
+        name,
+        signature,
+        doc,
+    )
 }
 
 /// Give Rust the Python side of the registry.
@@ -556,6 +578,8 @@ fn set_planner(py: Python<'_>, plan: Py<PyAny>, normalise: Py<PyAny>) -> PyResul
 /// Forget all plans of registered operators.
 pub fn clear() {
     PLANS.clear();
+    // What operators used last belongs to an earlier time.
+    EPOCH.fetch_add(1, Ordering::Relaxed);
 }
 
 /// Classes of arguments that have plans now.

@@ -142,6 +142,26 @@ impl LaunchPlan {
         if sound { Ok(()) } else { Err(self.wrong("its plan refers to what it does not have".to_string())) }
     }
 
+    /// Evaluate only what launches, results and guards depend on. Called once, after `check`.
+    pub fn prune(&mut self) {
+        let mut roots: Vec<NodeId> = self.outputs.iter().flat_map(|output| output.shape.iter().copied()).collect();
+        roots.extend(self.scratch.iter().map(|scratch| scratch.bytes));
+        for step in &self.steps {
+            match step {
+                Step::Kernel(step) => {
+                    roots.extend(step.grid.iter().chain(&step.block).copied());
+                    roots.push(step.shared);
+                    roots.extend(step.args.iter().filter_map(|arg| match arg {
+                        Arg::I64(node) | Arg::I32(node) => Some(*node),
+                        _ => None,
+                    }));
+                }
+                Step::Product(step) => roots.extend(step.nodes()),
+            }
+        }
+        self.program.keep(roots.into_iter());
+    }
+
     fn kernels(&self) -> impl Iterator<Item = &KernelStep> {
         self.steps.iter().filter_map(|step| if let Step::Kernel(step) = step { Some(step) } else { None })
     }

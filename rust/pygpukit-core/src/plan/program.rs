@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 pub type NodeId = u16;
 
 /// What each node of a program evaluates to.
-pub type Values = SmallVec<[i64; 96]>;
+pub type Values = SmallVec<[i64; 64]>;
 
 /// One integer: a constant, a variable of the call, or an operation on earlier nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +24,21 @@ pub enum Node {
     Mod(NodeId, NodeId),
     Min(NodeId, NodeId),
     Max(NodeId, NodeId),
+}
+
+impl Node {
+    fn operands(self) -> Option<[NodeId; 2]> {
+        match self {
+            Node::Const(_) | Node::Var(_) => None,
+            Node::Add(a, b)
+            | Node::Sub(a, b)
+            | Node::Mul(a, b)
+            | Node::FloorDiv(a, b)
+            | Node::Mod(a, b)
+            | Node::Min(a, b)
+            | Node::Max(a, b) => Some([a, b]),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +60,8 @@ pub struct Guard {
 #[derive(Clone, Debug, Default)]
 pub struct Program {
     nodes: Vec<Node>,
+    /// Those of them that anything depends on, with their places.
+    live: Vec<(NodeId, Node)>,
     guards: Vec<Guard>,
 }
 
@@ -56,16 +73,10 @@ impl Program {
             return wrong(format!("{} nodes, over {}", nodes.len(), NodeId::MAX));
         }
         for (i, node) in nodes.iter().enumerate() {
-            let known = match *node {
-                Node::Const(_) => true,
-                Node::Var(index) => usize::from(index) < variables,
-                Node::Add(a, b)
-                | Node::Sub(a, b)
-                | Node::Mul(a, b)
-                | Node::FloorDiv(a, b)
-                | Node::Mod(a, b)
-                | Node::Min(a, b)
-                | Node::Max(a, b) => usize::from(a.max(b)) < i,
+            let known = match (*node, node.operands()) {
+                (Node::Var(index), _) => usize::from(index) < variables,
+                (_, Some([a, b])) => usize::from(a.max(b)) < i,
+                _ => true,
             };
             if !known {
                 return wrong(format!("node {i} ({node:?}) refers to what does not precede it"));
@@ -74,7 +85,25 @@ impl Program {
         if let Some(guard) = guards.iter().find(|g| usize::from(g.left.max(g.right)) >= nodes.len()) {
             return wrong(format!("guard {guard:?} refers to none of the {} nodes", nodes.len()));
         }
-        Ok(Program { nodes, guards })
+        let live = (0..).zip(nodes.iter().copied()).collect();
+        Ok(Program { nodes, live, guards })
+    }
+
+    /// Evaluate only what these nodes and the guards depend on; the others read as 0.
+    pub fn keep(&mut self, roots: impl Iterator<Item = NodeId>) {
+        let mut wanted = vec![false; self.nodes.len()];
+        for root in roots.chain(self.guards.iter().flat_map(|g| [g.left, g.right])) {
+            wanted[usize::from(root)] = true;
+        }
+        for (i, node) in self.nodes.iter().enumerate().rev() {
+            if wanted[i]
+                && let Some([a, b]) = node.operands()
+            {
+                wanted[usize::from(a)] = true;
+                wanted[usize::from(b)] = true;
+            }
+        }
+        self.live.retain(|(id, _)| wanted[usize::from(*id)]);
     }
 
     pub fn len(&self) -> usize {
@@ -89,7 +118,8 @@ impl Program {
     #[inline]
     pub fn run(&self, variables: &[i64], values: &mut Values) -> bool {
         values.clear();
-        for node in &self.nodes {
+        values.resize(self.nodes.len(), 0);
+        for (id, node) in &self.live {
             let at = |id: NodeId| values[usize::from(id)];
             let value = match *node {
                 Node::Const(x) => x,
@@ -104,7 +134,7 @@ impl Program {
                 Node::Min(a, b) => at(a).min(at(b)),
                 Node::Max(a, b) => at(a).max(at(b)),
             };
-            values.push(value);
+            values[usize::from(*id)] = value;
         }
         self.guards.iter().all(|guard| {
             let (left, right) = (values[usize::from(guard.left)], values[usize::from(guard.right)]);
@@ -167,6 +197,16 @@ mod tests {
         assert!(program.run(&[9], &mut values));
         assert!(!program.run(&[10], &mut values));
         assert!(!program.run(&[3], &mut values));
+    }
+
+    #[test]
+    fn only_what_something_depends_on_is_evaluated() {
+        let nodes = vec![Node::Var(0), Node::Var(1), Node::Mul(0, 0), Node::Mul(1, 1), Node::Add(2, 0)];
+        let mut program = Program::new(nodes, Vec::new(), 2).unwrap();
+        program.keep([4].into_iter());
+        let mut values = Values::new();
+        assert!(program.run(&[5, 7], &mut values));
+        assert_eq!(values.as_slice(), [5, 0, 25, 0, 30]);
     }
 
     #[test]

@@ -148,9 +148,9 @@ def _launch(p: Problem) -> Launch:
 
 def _stored(x: Matrices) -> tuple[bool, Any] | None:
     """Return whether a stack is stored as its transpose, and the elements between stored rows; None for neither."""
-    if x.column == 1 and (x.row >= x.columns or x.rows == 1):
+    if (x.column == 1 or x.columns == 1) and (x.row >= x.columns or x.rows == 1):
         return False, maximum(x.row, x.columns)
-    if x.row == 1 and (x.column >= x.rows or x.columns == 1):
+    if (x.row == 1 or x.rows == 1) and (x.column >= x.rows or x.columns == 1):
         return True, maximum(x.column, x.rows)
     return None
 
