@@ -304,7 +304,10 @@ fn a_graph_holds_a_librarys_work_in_the_lane_and_replays_the_same_bits() {
     let call = GemmCall::new(&plan, out.address, a.address, b.address, None).unwrap();
     let clear = copy(CopyKind::DeviceToDevice, out.address, a.address, 64);
     let commands = [command(clear), command(Work::Library(call.to_arc()))];
-    let nodes = [GraphNode { command: &commands[0], after: &[] }, GraphNode { command: &commands[1], after: &[0] }];
+    let nodes = [
+        GraphNode { command: &commands[0], after: &[], early: false, changes: false },
+        GraphNode { command: &commands[1], after: &[0], early: false, changes: false },
+    ];
     let green = fake_cuda::green_contexts()[&lane.0].context;
     for (lane, context) in [(None, bench.device.context()), (Some(lane), green)] {
         let streams =
@@ -400,7 +403,7 @@ fn products_go_through_the_submit_path() {
     let lines: Vec<String> = ctx.stream.history().iter().map(|record| record.describe()).collect();
     assert!(lines.iter().any(|line| line.contains("library call cublasLtMatmul m=2 n=3 k=4")), "{lines:?}");
     // Recorded, it runs with each replay and on whatever lane that is.
-    let recorder = Recorder::new(&ctx).unwrap();
+    let recorder = Recorder::new(&ctx, None, Vec::new()).unwrap();
     let mut inside = ctx.clone();
     inside.recorder = Some(recorder.clone());
     call_library(&inside, &call, &uses).unwrap();

@@ -86,7 +86,7 @@ fn a_call_is_made_in_stream_order_and_again_by_replays() {
         submit(&ctx, owned()).unwrap();
         ctx.stream.synchronize(&mut || Ok(())).unwrap();
         assert_eq!(*log.seen.lock(), [1, 2]);
-        let recorder = Recorder::new(&ctx).unwrap();
+        let recorder = Recorder::new(&ctx, None, Vec::new()).unwrap();
         let mut inside = ctx.clone();
         inside.recorder = Some(recorder.clone());
         submit(&inside, fill(storage.ptr(), 3)).unwrap();
