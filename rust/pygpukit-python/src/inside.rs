@@ -63,6 +63,7 @@ struct Away {
 
 impl Away {
     fn new() -> Away {
+        prompt::released();
         Away { before: AWAY.replace(true), _native: Native::enter() }
     }
 }

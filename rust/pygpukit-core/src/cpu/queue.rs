@@ -97,6 +97,9 @@ pub(crate) struct Queue {
     ended: Condvar,
 }
 
+/// Operations that one stream defers. As on a device, a program that submits more does not run away from its work.
+const MOST_DEFERRED: usize = 64;
+
 impl Queue {
     pub fn new(deferred: Option<u64>, kernels: Arc<Kernels>) -> Arc<Queue> {
         let state = State { random: Random::new(deferred.unwrap_or(0)), ..State::default() };
@@ -148,9 +151,12 @@ impl Queue {
         queue.check_runner()?;
         if self.deferred || queue.running || !queue.operations.is_empty() {
             queue.operations.push_back(Operation::Work(Box::new(work.clone())));
+            let crowded = queue.operations.len() > MOST_DEFERRED;
             drop(state);
             if !self.deferred {
                 self.run_ready();
+            } else if crowded {
+                self.step()?;
             }
             return Ok(());
         }
@@ -165,10 +171,11 @@ impl Queue {
     pub fn run_now(self: &Arc<Queue>, stream: RawStream, function: &mut dyn FnMut() -> HostResult) -> Result<bool> {
         let mut state = self.state.lock();
         let queue = state.stream("cpu.enqueue", stream)?;
+        queue.check_runner()?;
         if self.deferred || queue.running || !queue.operations.is_empty() {
             return Ok(false);
         }
-        queue.running = true;
+        (queue.running, queue.runner) = (true, Runner::this());
         drop(state);
         let finish = Finish { queue: self, index: stream.0, error: None };
         let result = function();

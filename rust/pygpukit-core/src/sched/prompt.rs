@@ -168,6 +168,14 @@ pub(crate) fn note_launch() {
     }
 }
 
+/// A thread releases the interpreter: the one that launched last is no longer taken to hold it.
+#[inline]
+pub fn released() {
+    if INTERPRETER.tenants.load(Ordering::Relaxed) > 0 {
+        INTERPRETER.launches(Duration::ZERO);
+    }
+}
+
 /// Does a prompt thread ask for the interpreter now?
 #[inline]
 pub(crate) fn is_wanted() -> bool {
@@ -243,6 +251,11 @@ mod tests {
         // It waits already.
         way.await_free(|| look(&|| ()));
         assert_eq!(looks.get(), 6);
+        // It released the lock to wait for something else.
+        way.parked.store(0, Ordering::Relaxed);
+        way.launches(Duration::ZERO);
+        way.await_free(|| look(&|| ()));
+        assert_eq!(looks.get(), 7);
     }
 
     #[test]
