@@ -447,7 +447,10 @@ fn a_lost_kernel_is_told_to_everybody() {
     type Fault = fn(&Link, &Fake);
     type Told = fn(&Error) -> bool;
     let faults: [(Fault, Told); 3] = [
-        (|link, _| assert!(link.trap()), |error| matches!(error, Error::Kernel(text) if text == "it trapped")),
+        (
+            |link, _| assert!(link.trap()),
+            |error| matches!(error, Error::Kernel(text) if text == "the ring was ended by runtime.abort()"),
+        ),
         (
             |_, fake| fake.vanishes.store(true, Ordering::Release),
             |error| matches!(error, Error::Device(text) if text.contains("without saying why")),

@@ -401,7 +401,11 @@ impl Link {
     /// Have the kernel end itself by a trap, which ends CUDA in the process; false if the order found no room.
     pub fn trap(&self) -> bool {
         self.resident.aborted.store(true, std::sync::atomic::Ordering::Release);
-        self.orders.try_push([TRAP, 0, 0, 0, 0]).is_some()
+        let ordered = self.orders.try_push([TRAP, 0, 0, 0, 0]).is_some();
+        if !ordered {
+            self.resident.aborted.store(false, std::sync::atomic::Ordering::Release);
+        }
+        ordered
     }
 
     /// A moment of the host's monotonic clock on the device's; 0 stays 0. Waits for the first look at that clock.
