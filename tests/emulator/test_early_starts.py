@@ -135,3 +135,33 @@ def test_built_in_kernels_of_a_graph_are_in_order(run_python: Callable[..., str]
         "kernel 'read_early': early access to global memory: read of x[0] before griddepcontrol.wait"
     ), text
     assert "so it may run beside 'pgk_mul" in text
+
+
+@pytest.mark.parametrize("seed", [None, 1, 2])
+def test_a_flag_of_a_block_that_has_waited_orders_another_block(seed: int | None) -> None:
+    source = """
+    __device__ int ready;
+    extern "C" __global__ void first(float* out, const float* x) { out[threadIdx.x] = x[threadIdx.x]; }
+    extern "C" __global__ void use(float* out, const float* x) {
+        if (blockIdx.x == 0) {
+            asm volatile("griddepcontrol.wait;" ::: "memory");
+            __threadfence();
+            atomicExch(&ready, 1);
+        } else {
+            SPIN
+            out[threadIdx.x] = x[threadIdx.x];
+        }
+    }"""
+    check: bool | Literal["fuzz"] = True if seed is None else "fuzz"
+
+    def run(spin: str) -> None:
+        module = gp.module(source.replace("SPIN", spin), check=check, seed=seed)
+        x, y, z = (gp.ones(32) for _ in range(3))
+        module.first(y, x, grid=1, block=32)
+        module.use(z, y, grid=2, block=32, programmatic=True)
+        assert z.tolist() == [1.0] * 32
+
+    with gp.device(open_device(check=False)):
+        run("while (atomicAdd(&ready, 0) == 0) { } __threadfence();")
+        with pytest.raises(gp.KernelFaultError, match=r"read of x\[0\] before griddepcontrol\.wait"):
+            run("")
