@@ -102,6 +102,26 @@ def test_kernels_that_are_not_checked_or_cannot_start_early_are_not_compared() -
         assert report(steps) == ""
 
 
+def test_kernels_behind_a_graph_start_in_order(device: gp.Device) -> None:
+    module, graph = gp.module(KERNELS), gp.CudaGraph()
+    on = {name: gp.ones(N) for name in "abcxyw"}
+    with graph.capture():
+        launch([FIRST], module, on)
+
+    def run(*steps: Step) -> None:
+        graph.replay()
+        launch(steps, module, on)
+        gp.synchronize()
+
+    behind = Step("read_early", "b", "a")
+    run(behind)
+    assert on["b"].tolist() == [3.0] * N
+    with pytest.raises(
+        gp.KernelFaultError, match=r"read of x\[0\] before .* when kernel 'read_early' may not have written"
+    ):
+        run(behind, Step("read_early", "c", "b"))
+
+
 BUILT_IN = """
 import numpy as np
 import pygpukit as gp

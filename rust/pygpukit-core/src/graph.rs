@@ -392,6 +392,7 @@ impl Graph {
             held = self.launch(ctx, exchanges)?;
         } else {
             self.submit_all(ctx, exchanges)?;
+            ctx.stream.end_chain();
         }
         let seq = ctx.stream.seq();
         for (segment, _) in &self.movable {

@@ -487,7 +487,7 @@ impl Run {
             }
         }
         let checker = self.checker.lock().take()?;
-        Some(Ended { name: self.grid.name.clone(), code: self.grid.code.clone(), checker })
+        Some(Ended::new(&self.grid, *checker))
     }
 
     /// Wait for the end; None when `timeout` came first.

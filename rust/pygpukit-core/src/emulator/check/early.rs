@@ -106,16 +106,21 @@ impl Touched {
 
 /// A checked launch that has ended without a fault.
 pub struct Ended {
-    pub(crate) name: String,
-    pub(crate) code: Arc<Code>,
-    pub(crate) checker: Box<Checker>,
+    name: String,
+    code: Arc<Code>,
+    log: Log,
+    arrays: Arrays,
 }
 
 impl Ended {
+    pub(crate) fn new(grid: &Grid, checker: Checker) -> Ended {
+        let Checker { log, arrays, .. } = checker;
+        Ended { name: grid.name.clone(), code: grid.code.clone(), log: log.unwrap_or_default(), arrays }
+    }
+
     fn touched(self) -> Touched {
-        let Checker { log, arrays, .. } = *self.checker;
-        let mut log = log.unwrap_or_default();
-        log.absorb(&arrays);
+        let mut log = self.log;
+        log.absorb(&self.arrays);
         log.reads.sort();
         log.writes.sort();
         Touched { name: self.name, code: self.code, log }
