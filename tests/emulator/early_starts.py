@@ -52,6 +52,24 @@ extern "C" __global__ void first_of_warp(float* out, const float* x, const float
     __syncwarp();
     out[INDEX] = x[INDEX] + w[INDEX];
 }
+extern "C" __global__ void first_of_cluster(float* out, const float* x, const float* w) {
+    if (INDEX == 0) WAIT();
+    asm volatile("barrier.cluster.arrive.aligned;\n\tbarrier.cluster.wait.aligned;" ::: "memory");
+    out[INDEX] = x[INDEX] + w[INDEX];
+}
+extern "C" __global__ void producer(float* out, const float* x, const float* w) {
+    __shared__ __align__(8) unsigned long long object;
+    unsigned at = __cvta_generic_to_shared(&object);
+    if (threadIdx.x == 0) asm volatile("mbarrier.init.shared.b64 [%0], 1;" :: "r"(at) : "memory");
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        WAIT();
+        asm volatile("mbarrier.arrive.shared.b64 _, [%0];" :: "r"(at) : "memory");
+    }
+    asm volatile("{ .reg .pred p; AGAIN: mbarrier.try_wait.parity.shared.b64 p, [%0], 0; @!p bra AGAIN; }"
+                 :: "r"(at) : "memory");
+    out[INDEX] = x[INDEX] + w[INDEX];
+}
 extern "C" __global__ void odd_halves(short* out, const float* x, const float* w) {
     WAIT();
     out[2 * INDEX + 1] = (short)(x[INDEX] + w[INDEX]);
@@ -91,6 +109,7 @@ class Step:
     w: str = "w"
     early: bool = True
     constant: bool = False
+    cluster: int = 1
 
 
 @dataclass(frozen=True)
@@ -202,6 +221,8 @@ ORDERED: dict[str, tuple[Step, ...]] = {
     ),
     "no wait, and nothing in common but what is read": (FIRST, Step("never", "b", "x")),
     "one thread waits, and the others meet it": (FIRST, Step("first_thread", "b", "a")),
+    "one thread waits, and the others of its cluster meet it": (FIRST, Step("first_of_cluster", "b", "a", cluster=2)),
+    "one thread waits, and arrives at an mbarrier object": (FIRST, Step("producer", "b", "a")),
     "other halves of words": (Step("odd_halves", "a", "x", early=False), Step("even_halves_early", "a", "x")),
     "a bulk copy of other memory": (FIRST, Step("bulk_early", "b", "x")),
 }

@@ -39,7 +39,8 @@ def launch(steps: Sequence[Step], module: gp.Module, on: dict[str, gp.GPUArray])
         out = on[step.out].view("int16") if "halves" in step.kernel else on[step.out]
         uses = {"w": "constant"} if step.constant else {}
         kernel = module.kernel(step.kernel)
-        kernel(out, on[step.x], on[step.w], grid=N // 64, block=64, programmatic=step.early, uses=uses)
+        shape = {"grid": N // 64, "block": 64} | ({"cluster": step.cluster} if step.cluster > 1 else {})
+        kernel(out, on[step.x], on[step.w], **shape, programmatic=step.early, uses=uses)
 
 
 def report(
