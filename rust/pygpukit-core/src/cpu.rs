@@ -137,7 +137,7 @@ impl CpuDevice {
             features,
         };
         let memory = Arc::new(Reachable { device: AddressSpace::new(total_memory), host: Mutex::new(BTreeMap::new()) });
-        let kernels = Arc::new(Kernels::new(memory.clone(), sm_count, config.check, config.kernel_timeout));
+        let kernels = Arc::new(Kernels::new(memory.clone(), &props, config.check, config.kernel_timeout));
         let queue = Queue::new(config.deferred, kernels.clone());
         let residents = Residents::new(kernels.clone());
         Arc::new(CpuDevice { props, memory, kernels, queue, residents, lanes })

@@ -11,6 +11,9 @@ use crate::device::DevPtr;
 use crate::kernel::Kernel;
 use crate::memory::Storage;
 
+/// The compute capability from which devices start kernels early.
+pub(crate) const EARLY_CAPABILITY: (i32, i32) = (9, 0);
+
 /// First address, and the one behind the last.
 pub(crate) type Range = (DevPtr, DevPtr);
 

@@ -392,6 +392,7 @@ impl Graph {
             held = self.launch(ctx, exchanges)?;
         } else {
             self.submit_all(ctx, exchanges)?;
+            ctx.stream.end_chain();
         }
         let seq = ctx.stream.seq();
         for (segment, _) in &self.movable {
@@ -449,8 +450,16 @@ impl Graph {
     }
 
     fn submit_all(&self, ctx: &ExecCtx, exchanges: &Exchanges) -> Result<()> {
-        let command = |(at, node): (usize, &Node)| exchanges.command(at, &node.command);
-        self.nodes.iter().enumerate().map(command).try_for_each(|command| submit(ctx, command))
+        self.nodes.iter().enumerate().try_for_each(|(at, node)| {
+            let mut command = exchanges.command(at, &node.command);
+            if let Work::Kernel(launch) = &mut command.work
+                && ctx.recorder.is_none()
+            {
+                // As an executable graph would start it; a recording decides anew.
+                launch.attributes.programmatic = node.early;
+            }
+            submit(ctx, command)
+        })
     }
 
     /// Where a replay would run now.

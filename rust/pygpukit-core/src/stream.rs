@@ -332,6 +332,11 @@ impl Stream {
         })
     }
 
+    /// The next kernel is started in order, as behind an executable graph.
+    pub(crate) fn end_chain(&self) {
+        self.state.lock().in_flight.clear();
+    }
+
     /// May a kernel that uses this memory be started before the last submission has ended?
     pub(crate) fn admits_early<'a>(&self, uses: impl Iterator<Item = (&'a Storage, Access)>) -> bool {
         self.state.lock().in_flight.admits(uses)

@@ -9,7 +9,8 @@ use parking_lot::Mutex;
 use super::address::AddressSpace;
 use super::{code, failure};
 use crate::command::KernelLaunch;
-use crate::device::{KernelAttributes, RawKernel, RawLibrary};
+use crate::device::{DeviceProps, KernelAttributes, RawKernel, RawLibrary};
+use crate::early::EARLY_CAPABILITY;
 use crate::emulator::{Counters, Image, Launch, Memory, Options, Running};
 use crate::error::{Error, Result};
 use crate::kernel::Check;
@@ -73,15 +74,18 @@ pub(super) struct Kernels {
     /// Kernels are checked unless they say otherwise.
     check: bool,
     timeout: Option<Duration>,
+    /// A device of this kind starts kernels before their predecessors have ended.
+    pub starts_early: bool,
 }
 
 impl Kernels {
-    pub fn new(memory: Arc<Reachable>, sm_count: u32, check: bool, timeout: Option<u32>) -> Kernels {
+    pub fn new(memory: Arc<Reachable>, props: &DeviceProps, check: bool, timeout: Option<u32>) -> Kernels {
         if check {
             registry::track();
         }
         let timeout = timeout.map(|seconds| Duration::from_secs(seconds.into()));
-        Kernels { memory, tables: Mutex::default(), workers: sm_count as usize, check, timeout }
+        let (workers, starts_early) = (props.sm_count as usize, props.capability >= EARLY_CAPABILITY);
+        Kernels { memory, tables: Mutex::default(), workers, check, timeout, starts_early }
     }
 
     pub fn checks(&self, check: Check) -> bool {

@@ -19,7 +19,7 @@ use super::kernels::{Kernels, PAUSE};
 use super::{code, failure};
 use crate::command::{Copy, Fill, HostResult, KernelLaunch, Work};
 use crate::device::{RawEvent, RawStream, Waited};
-use crate::emulator::{Options, Running};
+use crate::emulator::{Chain, Options, Running};
 use crate::error::{Error, Result};
 use crate::forks::{Runner, Working, in_the_middle};
 use crate::random::Random;
@@ -59,6 +59,8 @@ struct StreamQueue {
     runner: Runner,
     /// The kernel it is, once that has begun.
     kernel: Option<Arc<Running>>,
+    /// What its kernels touched that may still run when the next one is started early.
+    chain: Chain,
     /// Somebody waits for that kernel's end and reports its error.
     attended: bool,
     /// A kernel that runs now is not wanted any more.
@@ -128,6 +130,9 @@ impl Queue {
         let idle = |queue: &StreamQueue| queue.operations.is_empty() && !queue.running;
         if state.streams.get(stream.0).is_some_and(idle) && !state.unused.contains(&stream.0) {
             state.unused.push(stream.0);
+            let chain = std::mem::take(&mut state.streams[stream.0].chain);
+            drop(state);
+            drop(chain);
         }
     }
 
@@ -218,9 +223,16 @@ impl Queue {
     }
 
     fn begin(&self, index: usize, launch: &KernelLaunch, attended: bool) -> Result<Arc<Running>> {
-        let workers = self.state.lock().streams[index].workers;
-        let running = Arc::new(self.kernels.begin(launch, Options { workers, ..Options::default() })?);
+        let (workers, mut chain) = {
+            let queue = &mut self.state.lock().streams[index];
+            (queue.workers, std::mem::take(&mut queue.chain))
+        };
+        let keep = self.kernels.starts_early;
+        let beside = chain.follow(keep && launch.attributes.programmatic);
+        let options = Options { workers, beside, keep, ..Options::default() };
+        let running = Arc::new(self.kernels.begin(launch, options)?);
         let queue = &mut self.state.lock().streams[index];
+        queue.chain = chain;
         if queue.interrupted {
             running.interrupt();
         }
@@ -410,6 +422,9 @@ impl Drop for Finish<'_> {
         queue.running = false;
         queue.interrupted = false;
         let kernel = queue.kernel.take();
+        if let Some(ended) = kernel.as_ref().and_then(|kernel| kernel.ended()) {
+            queue.chain.push(ended);
+        }
         let attended = std::mem::take(&mut queue.attended);
         let error = self.error.take().filter(|_| !attended);
         let error = not_run(error, &std::mem::take(&mut queue.dropped));

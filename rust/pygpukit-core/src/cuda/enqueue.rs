@@ -11,11 +11,9 @@ use crate::cuda::driver::call;
 use crate::cuda::status::Status;
 use crate::cuda::types::*;
 use crate::device::RawStream;
+use crate::early::EARLY_CAPABILITY;
 use crate::error::{Error, Result};
 use crate::library_call::LibraryCall;
-
-/// Devices of which kernels can be started before their predecessors have ended.
-pub(super) const EARLY_CAPABILITY: (i32, i32) = (9, 0);
 
 /// At most one attribute of each kind.
 pub(super) type AttributeList = smallvec::SmallVec<[LaunchAttribute; 4]>;

@@ -10,10 +10,11 @@ use crate::command::{Copy, CopyKind, Fill, KernelLaunch, Work};
 use crate::cuda::capture::Capture;
 use crate::cuda::device::CudaDevice;
 use crate::cuda::driver::{Driver, call};
-use crate::cuda::enqueue::{EARLY_CAPABILITY, attributes_of, check_width, extra_of};
+use crate::cuda::enqueue::{attributes_of, check_width, extra_of};
 use crate::cuda::status::Status;
 use crate::cuda::types::*;
 use crate::device::{GraphNode, RawGraph, RawLane};
+use crate::early::EARLY_CAPABILITY;
 use crate::error::{Error, Result};
 use crate::library_call::LibraryCall;
 

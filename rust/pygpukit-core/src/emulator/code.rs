@@ -239,6 +239,8 @@ pub(crate) struct Code {
     pub dynamic_align: u32,
     /// Some instruction reads shared memory through the async proxy.
     pub async_reads: bool,
+    /// The instructions that wait for the kernels before.
+    pub waits: Vec<u32>,
     pub files: Vec<(u32, String)>,
     /// The PTX text, for reports.
     pub text: String,
@@ -269,6 +271,16 @@ impl Code {
             return None;
         }
         text.lines().nth(place.line as usize - 1)
+    }
+
+    /// Where an instruction is in the source, or in the text, with the line.
+    pub fn place_text(&self, pc: u32) -> String {
+        let place = self.place(pc);
+        if place.line == 0 {
+            return format!("PTX line {}: {}", place.ptx, self.ptx_line(place.ptx));
+        }
+        let line = self.source_line(place).map(|text| format!(": {}", text.trim())).unwrap_or_default();
+        format!("{}:{}{line}", self.file_name(place.file), place.line)
     }
 
     /// A file of the source as a person would name it: without this process's folder.

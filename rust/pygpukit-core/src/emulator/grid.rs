@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 
 use super::block::BlockOutcome;
-use super::check::Checker;
+use super::check::{Checker, Ended, Touched};
 use super::cluster::Cluster;
 use super::code::{Code, Fill, Function, LANES, Special};
 use super::counters::Counters;
@@ -45,6 +45,10 @@ pub struct Options {
     pub check: bool,
     /// Fill `Summary::counters`.
     pub count: bool,
+    /// Kernels that may still run, where the launch is started early (`Chain::follow`).
+    pub beside: Vec<Arc<Touched>>,
+    /// What a checked launch touches is kept for `Run::ended`.
+    pub keep: bool,
 }
 
 /// Everything about a launch that does not change while it runs.
@@ -472,6 +476,18 @@ impl Run {
             ));
         }
         Some(Box::new(Fault { kind, pc, thread, block, notes }))
+    }
+
+    /// What the launch touched, once it has ended without a fault, if that was kept.
+    pub fn ended(&self) -> Option<Ended> {
+        {
+            let state = self.state.lock();
+            if !self.grid.options.keep || !state.ended || state.fault.is_some() {
+                return None;
+            }
+        }
+        let checker = self.checker.lock().take()?;
+        Some(Ended::new(&self.grid, *checker))
     }
 
     /// Wait for the end; None when `timeout` came first.

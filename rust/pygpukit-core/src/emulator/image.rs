@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::check::Ended;
 use super::cluster::MAX_CLUSTER;
 use super::code::Code;
 use super::grid::{Grid, Options, Run, Summary};
@@ -176,6 +177,11 @@ impl Running {
     pub fn wait(&self) -> Result<Summary, String> {
         self.0.work(None);
         self.0.wait(None).unwrap_or_else(|| Err("the launch did not end".to_string()))
+    }
+
+    /// What it touched, once it has ended without a fault, if that was kept.
+    pub fn ended(&self) -> Option<Ended> {
+        self.0.ended()
     }
 
     pub fn interrupt(&self) {

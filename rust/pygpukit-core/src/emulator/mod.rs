@@ -25,6 +25,7 @@ pub mod tensor_map;
 mod testing;
 mod warp;
 
+pub use check::{Chain, Ended, Touched};
 pub use code::Class;
 pub use counters::{CLASSES, Counters, Traffic};
 pub use grid::{Options, Summary};

@@ -6,7 +6,7 @@ use super::{Image, Launch, Memory, Options, Summary};
 use crate::memory::registry::Extent;
 
 /// Every address is valid: tests pass pointers of their own.
-struct Everything;
+pub(crate) struct Everything;
 
 impl Memory for Everything {
     fn find(&self, address: u64) -> Option<(u64, u64)> {

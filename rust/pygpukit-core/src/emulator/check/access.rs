@@ -22,6 +22,12 @@ pub(crate) enum Problem {
     Race(Entry, bool),
     /// A value that need not be there yet.
     Stale(Entry),
+    /// A kernel that may run beside this one, by its number in `Early`, and what it does to the same bytes.
+    Early {
+        kernel: u32,
+        pc: u32,
+        wrote: bool,
+    },
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -561,6 +567,9 @@ impl Cx<'_> {
         }
         if found.is_none() && global != 0 {
             found = checker.global((block, warp, self.grid), &plain, global, shape, thread);
+        }
+        if found.is_none() && global != 0 && checker.early.is_some() {
+            found = checker.too_early((block, warp), &plain, global, bytes, write);
         }
         if found.is_none() && local != 0 {
             found = warp.local(&plain, local, shape, limit);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::shadow::{Cell, LINE, Line, Parts, expand};
+use super::shadow::{Cell, LINE, Line, Parts, expand, touched_line};
 use crate::command::ArrayArg;
 use crate::emulator::code::Variable;
 use crate::emulator::memory::Memory;
@@ -35,6 +35,24 @@ impl Array {
         address >= self.start
             && address.wrapping_add(u64::from(bytes)) <= self.start + self.bytes
             && address != u64::MAX
+    }
+
+    /// Each piece that was touched: whether it was written, its first address and the one behind it, and the instruction.
+    pub fn each_touched(&self, mut note: impl FnMut(bool, u64, u64, u32)) {
+        for (index, line) in self.lines.iter().enumerate() {
+            let at = self.start / 128 * 128 + 128 * index as u64;
+            if line[9] == 0 {
+                let (start, end) = (at.max(self.start), (at + 128).min(self.start + self.bytes));
+                touched_line(line, |write, entry| note(write, start, end, entry.pc()));
+                continue;
+            }
+            for (word, cell) in self.cells[line[9] as usize - 1].iter().enumerate() {
+                self.parts.each_touched(cell, |offset, bytes, write, entry| {
+                    let start = at + 4 * word as u64 + offset;
+                    note(write, start, start + bytes, entry.pc());
+                });
+            }
+        }
     }
 
     fn line(&self, address: u64) -> usize {

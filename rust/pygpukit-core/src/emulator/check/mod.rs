@@ -6,6 +6,7 @@
 mod access;
 mod arrays;
 mod clock;
+mod early;
 mod proxy;
 mod report;
 mod shadow;
@@ -17,12 +18,14 @@ mod tests;
 use std::collections::HashMap;
 
 pub(crate) use arrays::plain_name;
+pub use early::{Chain, Ended, Touched};
 pub(crate) use stores::Stores;
 
 use access::{Bound, Finding};
 use arrays::Arrays;
 use clock::{Moment, Numbers, Published, Shares, Time};
-use shadow::{Cell, Defined, Parts};
+use early::{Early, Log};
+use shadow::{Cell, Defined, Entry, Parts};
 
 use super::block::BARRIERS;
 use super::code::{LANES, Source};
@@ -52,6 +55,10 @@ pub(crate) struct Checker {
     again: Vec<Finding>,
     /// What was stored last at host addresses, where memory does not show it yet.
     values: Option<HashMap<u64, (usize, [u8; 8])>>,
+    /// There where the launch is started early.
+    early: Option<Early>,
+    /// What the shadow does not show of global memory, where kernels that follow may be started early.
+    log: Option<Log>,
 }
 
 impl Checker {
@@ -70,6 +77,8 @@ impl Checker {
             overlap: false,
             again: Vec::new(),
             values: grid.options.fuzz.map(|_| HashMap::new()),
+            early: Early::new(grid),
+            log: grid.options.keep.then(Log::default),
         }
     }
 
@@ -83,6 +92,12 @@ impl Checker {
     /// something next (`keep_up`). The shadow then says nothing.
     fn tick(&mut self) -> Time {
         if self.clock >= Time::MAX - 1 {
+            if let Some(log) = &mut self.log {
+                log.absorb(&self.arrays);
+            }
+            if let Some(early) = &mut self.early {
+                early.forget();
+            }
             self.arrays = Arrays::default();
             self.published.clear();
             self.clock = 0;
@@ -167,6 +182,8 @@ pub(crate) struct BlockCheck {
     inbox: Vec<(u32, u32, Shares)>,
     /// Other blocks of which its threads have read a flag, and when they last did.
     flags: HashMap<u32, Time>,
+    /// Threads that have waited for the kernels before, and when, in a launch that is started early.
+    waits: Vec<Entry>,
 }
 
 /// Who has come to a barrier in this phase, and what they know.
@@ -202,6 +219,7 @@ impl BlockCheck {
             barriers: Default::default(),
             inbox: Vec::new(),
             flags: HashMap::new(),
+            waits: Vec::new(),
         }
     }
 
@@ -219,6 +237,7 @@ impl BlockCheck {
         self.barriers = Default::default();
         self.inbox.clear();
         self.flags.clear();
+        self.waits.clear();
     }
 }
 
@@ -241,6 +260,7 @@ impl BlockCheck {
         self.published.clear();
         self.inbox.clear();
         self.flags.clear();
+        self.waits.iter_mut().for_each(|wait| wait.time = 0);
         for gathering in &mut self.barriers {
             (gathering.known, gathering.seen, gathering.wide_seen) = (None, None, None);
         }
@@ -269,6 +289,8 @@ pub(crate) struct WarpCheck {
     pairs: Option<Box<[[Time; LANES]; LANES]>>,
     /// Some lane knows, or has published, more.
     any: bool,
+    /// Lanes that have waited for the kernels before.
+    waited: u32,
     lanes: Box<[LaneCheck; LANES]>,
 }
 
@@ -297,6 +319,7 @@ impl WarpCheck {
             sync: 0,
             pairs: None,
             any: false,
+            waited: 0,
             lanes: Box::new(std::array::from_fn(|_| LaneCheck::default())),
         }
     }
@@ -324,6 +347,7 @@ impl WarpCheck {
         self.keep_up(checker);
         self.sync = checker.clock;
         self.pairs = None;
+        self.waited = 0;
         if std::mem::take(&mut self.any) {
             *self.lanes = std::array::from_fn(|_| LaneCheck::default());
         }

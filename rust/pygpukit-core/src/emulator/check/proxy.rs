@@ -39,7 +39,7 @@ impl Cx<'_> {
                 return self.report(finding, bytes, write, false);
             }
         }
-        Ok(())
+        self.check_early_bulk(lane, address, bytes, write)
     }
 
     /// A bulk copy is complete, and the object at `address` hears of it.

@@ -48,6 +48,7 @@ impl Cx<'_> {
             }
             Problem::Undefined => self.undefined(space, address, bytes, what),
             Problem::Stale(entry) => self.stale(&finding, entry),
+            Problem::Early { kernel, pc, wrote } => self.early(&finding, (kernel, pc, wrote), (bytes, write), what),
             Problem::Race(entry, other_write) => self.race(&finding, entry, other_write, bytes, what),
         };
         let flow = self.raise(FaultKind::Check { text }, 1 << lane);
@@ -257,13 +258,7 @@ impl Cx<'_> {
     }
 
     pub(super) fn place_text(&self, pc: u32) -> String {
-        let code = self.grid.code();
-        let place = code.place(pc);
-        if place.line == 0 {
-            return format!("PTX line {}: {}", place.ptx, code.ptx_line(place.ptx));
-        }
-        let line = code.source_line(place).map(|text| format!(": {}", text.trim())).unwrap_or_default();
-        format!("{}:{}{line}", code.file_name(place.file), place.line)
+        self.grid.code().place_text(pc)
     }
 
     /// These lanes of a store change what was there: a write that was not ordered with it is then a race.

@@ -217,14 +217,30 @@ impl Parts {
         }
     }
 
+    /// The parts of a word, or the word itself while it has none.
+    fn of<'a>(&'a self, cell: &'a Cell) -> &'a [Cell] {
+        match cell[PARTS] {
+            0 => std::slice::from_ref(cell),
+            number if number & BYTES != 0 => &self.bytes[(number & !BYTES) as usize - 1],
+            number => &self.halves[number as usize - 1],
+        }
+    }
+
     /// The last write of any part of a word.
     pub fn last_write(&self, cell: &Cell) -> Entry {
-        let cells = match cell[PARTS] {
-            0 => std::slice::from_ref(cell),
-            number if number & BYTES != 0 => &self.bytes[(number & !BYTES) as usize - 1][..],
-            number => &self.halves[number as usize - 1][..],
-        };
-        cells.iter().map(|cell| entry(cell, WRITE)).max_by_key(|write| write.time).unwrap_or(entry(cell, WRITE))
+        self.of(cell).iter().map(|cell| entry(cell, WRITE)).max_by_key(|write| write.time).unwrap_or(entry(cell, WRITE))
+    }
+
+    /// The accesses that are known of each part of a word: its offset, its bytes, and whether it was written.
+    pub fn each_touched(&self, cell: &Cell, mut note: impl FnMut(u64, u64, bool, Entry)) {
+        let cells = self.of(cell);
+        let bytes = 4 / cells.len();
+        for (k, cell) in cells.iter().enumerate() {
+            let entries = [(true, WRITE), (false, READS[0])].map(|(write, at)| (write, entry(cell, at)));
+            for (write, entry) in entries.into_iter().filter(|(_, entry)| entry.time != 0) {
+                note((k * bytes) as u64, bytes as u64, write, entry);
+            }
+        }
     }
 
     /// Forget who touched a word.
@@ -294,6 +310,15 @@ pub(crate) fn touch_line(line: &mut Line, mine: Entry, write: bool, mut suspicio
     line[LINE_READS[0]] = 0;
     line[LINE_READS[1]] = 0;
     true
+}
+
+/// The last write and the last read of a line that whole warps have touched, where there are any.
+pub(crate) fn touched_line(line: &Line, mut note: impl FnMut(bool, Entry)) {
+    for (write, at) in [(true, WRITE), (false, LINE_READS[0])] {
+        if line[at] != 0 {
+            note(write, Entry { time: line[at], thread: line[at + 1], info: line[at + 2] });
+        }
+    }
 }
 
 /// The cells of a line that whole warps have touched so far.

@@ -1,10 +1,11 @@
 //! Small kernels with and without bugs; larger ones are compiled and run in the Python tests.
 
 use std::cell::Cell;
+use std::sync::Arc;
 
 use super::clock::Time;
-use crate::emulator::Options;
-use crate::emulator::testing::{Aligned, Case, kernel};
+use crate::emulator::testing::{Aligned, Case, Everything, kernel};
+use crate::emulator::{Chain, Image, Launch, Options};
 
 thread_local! {
     static FIRST_TIME: Cell<Time> = const { Cell::new(0) };
@@ -143,4 +144,58 @@ fn time_that_begins_anew_makes_up_no_races() {
     let text = report(&body.replace("SYNC", ""), None);
     FIRST_TIME.set(0);
     assert!(text.contains("data race"), "{text}");
+}
+
+/// Run instructions as kernels that follow each other, with 64 threads in 2 blocks, all but the first one started early;
+/// what the checker says of the last one. Each has its first time.
+fn report_chain(bodies: &[(&str, Time)]) -> String {
+    let mut memory: [Aligned; 3] = std::array::from_fn(|_| Aligned::new(&[0u64; 128]));
+    let args: Vec<u8> = memory.iter_mut().flat_map(|buffer| buffer.address().to_le_bytes()).collect();
+    let mut chain = Chain::default();
+    for (at, (body, first)) in bodies.iter().enumerate() {
+        let image = Image::load::<String>(&kernel(body), |_| Ok(0)).expect("a kernel");
+        let (index, _) = image.kernel("k").expect("the kernel");
+        let launch = Launch {
+            kernel: index,
+            name: "k",
+            grid: [2, 1, 1],
+            block: [64, 1, 1],
+            shared: 0,
+            cluster: [0; 3],
+            cooperative: false,
+            args: &args,
+            arrays: &[],
+        };
+        let options = Options { check: true, keep: true, beside: chain.follow(at > 0), ..Options::default() };
+        FIRST_TIME.set(*first);
+        let running = image.launch(&launch, Arc::new(Everything), options).expect("a launch");
+        FIRST_TIME.set(0);
+        match running.wait() {
+            Ok(_) => chain.push(running.ended().expect("what it touched")),
+            Err(text) if at + 1 == bodies.len() => return text,
+            Err(text) => panic!("{text}"),
+        }
+    }
+    String::new()
+}
+
+#[test]
+fn early_accesses_are_found_though_time_begins_anew() {
+    let write = "st.global.u32 [%rd3], %r0; ld.global.u32 %r14, [%rd4]; ld.global.u32 %r14, [%rd4];";
+    let read = "ld.global.u32 %r14, [%rd3];";
+    let ordered =
+        "griddepcontrol.wait; ld.global.u32 %r14, [%rd3]; ld.global.u32 %r14, [%rd3]; st.global.u32 [%rd4], 1;";
+    // A barrier orders the threads after the first one's wait.
+    let first = "setp.eq.u32 %p1, %r0, 0; @%p1 griddepcontrol.wait; bar.sync 0; ld.global.u32 %r14, [%rd3];";
+    for before in (1..20).chain([200]) {
+        let late = Time::MAX - before;
+        for times in [(late, 0), (0, late), (late, late)] {
+            let text = report_chain(&[(write, times.0), (ordered, 0), (read, times.1)]);
+            assert!(text.contains("early access to global memory: read of byte"), "{before}: {text}");
+            for body in [ordered, first] {
+                let text = report_chain(&[(write, times.0), (ordered, 0), (body, times.1)]);
+                assert_eq!(text, "", "{before}");
+            }
+        }
+    }
 }

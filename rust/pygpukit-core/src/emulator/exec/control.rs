@@ -227,6 +227,12 @@ pub(crate) unsafe fn nothing(_cx: &mut Cx<'_>, _i: &Instr, _m: u32) -> Flow {
     Flow::Next
 }
 
+/// `griddepcontrol.wait`: the kernels before have ended.
+pub(crate) unsafe fn await_kernels(cx: &mut Cx<'_>, _i: &Instr, m: u32) -> Flow {
+    cx.check_awaited(m);
+    Flow::Next
+}
+
 /// `nanosleep`: others run first.
 pub(crate) unsafe fn sleep(_cx: &mut Cx<'_>, _i: &Instr, _m: u32) -> Flow {
     Flow::Yield

@@ -42,10 +42,16 @@ impl<'a> Lower<'a> {
                 op.take_type();
                 self.emit(Class::Other, control::sleep, [0; 4], 0);
             }
-            // Launches that overlap do not overlap here: every dependency is met before a kernel starts.
+            // Launches do not overlap here, so nothing is left to wait for; the checker hears of the wait.
             "griddepcontrol" => {
-                op.words.clear();
-                self.emit(Class::Other, control::nothing, [0; 4], 0);
+                if op.take("wait") {
+                    self.code.waits.push(self.code.instrs.len() as u32);
+                    self.emit(Class::Other, control::await_kernels, [0; 4], 0);
+                } else if op.take("launch_dependents") {
+                    self.emit(Class::Other, control::nothing, [0; 4], 0);
+                } else {
+                    return self.err("'griddepcontrol' needs .wait or .launch_dependents");
+                }
             }
             _ => return Ok(false),
         }
