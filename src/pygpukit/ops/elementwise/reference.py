@@ -86,7 +86,8 @@ def prepare(name: str, inputs: tuple[Input, ...], out: DataType) -> tuple[Callab
     row = TABLE[name]
     types = [to_numpy_dtype(made.common if isinstance(x, str) else x) for x in inputs]
     names = {made.common.name, out.name, *(x.name for x in inputs if not isinstance(x, str))}
-    if isinstance(row.numpy, np.ufunc) and not names & _SMALL and not _is_double(row, made.common):
+    direct = isinstance(row.numpy, np.ufunc) and row.numpy not in _WRONG_INTO_STRIDES
+    if direct and not names & _SMALL and not _is_double(row, made.common):
         try:
             loop = row.numpy.resolve_dtypes((*types, None))
         except TypeError:
@@ -95,6 +96,10 @@ def prepare(name: str, inputs: tuple[Input, ...], out: DataType) -> tuple[Callab
         if loop == (*[to_numpy_dtype(made.common)] * row.arity, to_numpy_dtype(out)):
             return _KEYWORD_ONLY.get(row.numpy, row.numpy), True
     return _general(name, inputs, out), False
+
+
+# NumPy 2.4 writes wrong values into a strided output.
+_WRONG_INTO_STRIDES = frozenset({np.isnan, np.isinf, np.isfinite})
 
 
 def _maximum(x: Any, y: Any, out: npt.NDArray[Any]) -> None:
