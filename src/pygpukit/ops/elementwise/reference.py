@@ -86,14 +86,15 @@ def prepare(name: str, inputs: tuple[Input, ...], out: DataType) -> tuple[Callab
     row = TABLE[name]
     types = [to_numpy_dtype(made.common if isinstance(x, str) else x) for x in inputs]
     names = {made.common.name, out.name, *(x.name for x in inputs if not isinstance(x, str))}
-    direct = isinstance(row.numpy, np.ufunc) and row.numpy not in _WRONG_INTO_STRIDES
-    if direct and not names & _SMALL and not _is_double(row, made.common):
+    is_small = bool(names & _SMALL)
+    if isinstance(row.numpy, np.ufunc) and not is_small and not _is_double(row, made.common):
         try:
             loop = row.numpy.resolve_dtypes((*types, None))
         except TypeError:
             loop = ()
         # The very types the kernel computes in: nothing is left to do but to call it.
-        if loop == (*[to_numpy_dtype(made.common)] * row.arity, to_numpy_dtype(out)):
+        computes = loop == (*[to_numpy_dtype(made.common)] * row.arity, to_numpy_dtype(out))
+        if computes and row.numpy not in _WRONG_INTO_STRIDES:
             return _KEYWORD_ONLY.get(row.numpy, row.numpy), True
     return _general(name, inputs, out), False
 
