@@ -118,7 +118,13 @@ class Task(Generic[_T]):
         """Log a failure that no caller has asked for, once."""
         failure, self._unseen = getattr(self, "_unseen", None), None
         if failure is not None:
-            _log.error("task %d '%s' failed, and its result was never asked for", self.id, self.name, exc_info=failure)
+            # In a collection, which may interrupt the parser: a whole traceback would parse its lines with it.
+            last = failure.__traceback__
+            while last is not None and last.tb_next is not None:
+                last = last.tb_next
+            where = f" ({last.tb_frame.f_code.co_filename}:{last.tb_lineno})" if last is not None else ""
+            text = "task %d '%s' failed, and its result was never asked for: %r%s"
+            _log.error(text, self.id, self.name, failure, where)
 
     def __repr__(self) -> str:
         return f"<Task {self.id} '{self.name}' {self.state}>"
