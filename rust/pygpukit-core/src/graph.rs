@@ -346,7 +346,7 @@ impl Graph {
         self.replay_with(ctx, Values::default())
     }
 
-    /// Replay after setting parameters. Those that are not named keep their last values.
+    /// Replay after setting parameters. Parameters that are not named keep their last values.
     pub fn replay_with(&self, ctx: &ExecCtx, values: Values<'_>) -> Result<()> {
         if !std::ptr::eq(ctx.state, self.state) {
             return Err(Error::Graph("the graph was captured on another device than the current one".to_string()));

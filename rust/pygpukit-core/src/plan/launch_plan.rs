@@ -18,7 +18,7 @@ use crate::memory::Storage;
 /// One argument of a kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Arg {
-    /// Address of an array the operator was given, by position among those that are not None.
+    /// Address of an array the operator was given, by position among the arrays that are not None.
     Input {
         index: u8,
         access: Access,
@@ -202,7 +202,7 @@ impl LaunchPlan {
         found
     }
 
-    /// Submit all steps. `values` are the program's for this call, `numbers` those that `numbers()` lists.
+    /// Submit all steps. `values` are the program's for this call, `numbers` the encoded numbers that `numbers()` lists.
     pub fn launch(
         &self,
         ctx: &ExecCtx,

@@ -184,7 +184,7 @@ impl Admission {
         Ok(self.admit_waiting())
     }
 
-    /// Remove a partition in which there are no tasks, and admit nobody for it yet.
+    /// Remove a partition in which there are no tasks, without admitting waiting requests yet.
     pub fn undo_partition(&mut self, id: PartitionId) -> Result<(), PartitionError> {
         self.check_removable(id)?;
         if let Some(Partition { demand, .. }) = self.partitions.remove(&id) {

@@ -25,7 +25,7 @@ pub(super) struct Origins<'a> {
     from: HashMap<&'a str, From<'a>>,
     /// Those whose values are looked at, not only copied.
     needed: HashSet<&'a str>,
-    /// Those that flow into a guard or the index of a branch.
+    /// Registers that flow into a guard or the index of a branch.
     deciding: HashSet<&'a str>,
     variables: HashSet<&'a str>,
     params: HashSet<&'a str>,
