@@ -110,9 +110,7 @@ def main() -> int:
         return 2
     rows = measure()
     rows.table()
-    return rows.report.finish(
-        options.json, "PYGPUKIT_DEVICE=cpu python benchmarks/cpu_overhead.py (opt-level 3, no LTO)"
-    )
+    return rows.report.finish(options.json, "PYGPUKIT_DEVICE=cpu python benchmarks/cpu_overhead.py")
 
 
 if __name__ == "__main__":
