@@ -10,7 +10,7 @@ import numpy as np
 from pygpukit._pygpukit_rust import GPUArray
 from pygpukit.ops.elementwise import rows as e
 from pygpukit.ops.gemm.rows import matmul
-from pygpukit.ops.reduce.rows import sum
+from pygpukit.ops.registry import methods
 
 # NumPy arrays are refused by the operators, which say how to convert them; a comparison would else be False.
 _OPERANDS = (GPUArray, bool, int, float, complex, np.generic, np.ndarray)
@@ -87,7 +87,7 @@ def _positive(self: GPUArray) -> GPUArray:
 
 
 def attach() -> None:
-    """Put the operators on the native class."""
+    """Put the operators, and what families register as methods, on the native class."""
     for name, function in _BINARY.items():
         setattr(GPUArray, f"__{name}__", _forward(function))
         setattr(GPUArray, f"__r{name}__", _reflected(function))
@@ -101,7 +101,7 @@ def attach() -> None:
         "__pos__": _positive,
         # Comparison gives arrays, so equality cannot be what identity in sets and dicts means.
         "__hash__": object.__hash__,
-        "sum": _method(sum),
     }
+    extra |= {name: _method(function) for name, function in methods().items()}
     for name, method in extra.items():
         setattr(GPUArray, name, method)

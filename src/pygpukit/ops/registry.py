@@ -177,10 +177,13 @@ class Operator:
 
 OPERATORS: dict[str, Operator] = {}
 _functions: dict[str, Callable[..., Any]] = {}
+_methods: dict[str, Callable[..., Any]] = {}
 
 
-def register(operator: Operator, function: Callable[..., Any] | None = None) -> Callable[..., Any]:
-    """Add an operator and return its function; one that launches by itself brings it.
+def register(
+    operator: Operator, function: Callable[..., Any] | None = None, *, method: bool = False
+) -> Callable[..., Any]:
+    """Add an operator and return its function; one that launches by itself brings it. With ``method`` arrays have it too.
 
     Raises
     ------
@@ -196,12 +199,22 @@ def register(operator: Operator, function: Callable[..., Any] | None = None) -> 
     OPERATORS[operator.name] = operator
     if operator.public:
         _functions[operator.name] = function
+    if method:
+        as_method(function)
     return function
 
 
-def export(function: Callable[..., Any], name: str | None = None) -> Callable[..., Any]:
+def export(function: Callable[..., Any], name: str | None = None, *, method: bool = False) -> Callable[..., Any]:
     """Export a plain function of a family beside its operators, or an operator under another name."""
     _functions[name or function.__name__] = function
+    if method:
+        as_method(function, name)
+    return function
+
+
+def as_method(function: Callable[..., Any], name: str | None = None) -> Callable[..., Any]:
+    """Make a function of an array a method of arrays, also where the function is not public."""
+    _methods[name or function.__name__] = function
     return function
 
 
@@ -220,6 +233,12 @@ def functions() -> dict[str, Callable[..., Any]]:
     """Return the public functions of all families by name."""
     load()
     return dict(_functions)
+
+
+def methods() -> dict[str, Callable[..., Any]]:
+    """Return the functions of all families that arrays have as methods, by name."""
+    load()
+    return dict(_methods)
 
 
 def docstring(operator: Operator) -> str:

@@ -280,7 +280,8 @@ Examples
             Case({"x": ("int8", (4, 5, 6))}, {"axis": (0, 2)}),
         ),
         flops=_flops,
-    )
+    ),
+    method=True,
 )
 
 
