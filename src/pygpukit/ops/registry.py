@@ -183,7 +183,9 @@ _methods: dict[str, Callable[..., Any]] = {}
 def register(
     operator: Operator, function: Callable[..., Any] | None = None, *, method: bool = False
 ) -> Callable[..., Any]:
-    """Add an operator and return its function; one that launches by itself brings it. With ``method`` arrays have it too.
+    """Add an operator and return its function; one that launches by itself brings it.
+
+    With ``method`` arrays have it too.
 
     Raises
     ------
