@@ -1,0 +1,156 @@
+"""What the benchmarks of array operators share: device time of a call against its peer or the copy rate.
+
+Calls alternate in one process. Before each timed call a buffer larger than the L2 cache is written; events around the
+call give its device time, and the median of many rounds counts. Small calls are repeated inside a graph on both sides.
+
+    python benchmarks/array/reduce.py --json benchmarks/results/h200-array-reduce.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pygpukit as gp
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from report import Report
+
+FLUSH = 512 << 20
+COPY = 1 << 30
+
+
+class Bench:
+    """Rows of one family of operators.
+
+    Attributes
+    ----------
+    torch
+        The peer's module.
+    report
+        Where rows go; `Report.add` takes rows of any other kind.
+    """
+
+    def __init__(self, description: str | None) -> None:
+        parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+        parser.add_argument("--json", type=Path)
+        parser.add_argument("--rounds", type=int, default=15)
+        parser.add_argument("--only", help="run only rows whose name contains this")
+        self.options = parser.parse_args()
+        import torch
+
+        self.torch = torch
+        self.report = Report()
+        self._flush = gp.empty(FLUSH // 4, "float32")
+        self._torch_flush = torch.empty(FLUSH // 4, device="cuda")
+        self._copy_ms: float | None = None
+
+    def wanted(self, what: str) -> bool:
+        """Is this row asked for?"""
+        return self.options.only is None or self.options.only in what
+
+    def ours_ms(self, call: Callable[[], Any], repeat: int = 1) -> float:
+        """Milliseconds of a call of ours on the device; with ``repeat`` that many in one graph."""
+        return self._median(self._ours(call, repeat)) / repeat
+
+    def theirs_ms(self, call: Callable[[], Any], repeat: int = 1) -> float:
+        """The same for a call of torch."""
+        return self._median(self._theirs(call, repeat)) / repeat
+
+    def copy_rate(self) -> float:
+        """Bytes read and written per millisecond by a copy of 1 GiB, measured once."""
+        if self._copy_ms is None:
+            x, y = (self.torch.rand(COPY // 4, device="cuda") for _ in range(2))
+            self._copy_ms = self.theirs_ms(lambda: y.copy_(x))
+        return 2 * COPY / self._copy_ms
+
+    def against_torch(
+        self,
+        what: str,
+        ours: Callable[[], Any],
+        theirs: Callable[[], Any],
+        must: float,
+        *,
+        repeat: int = 1,
+        nbytes: int | None = None,
+        **extra: Any,
+    ) -> None:
+        """Add a row: our time over torch's, at most ``must``. With ``nbytes`` the share of the copy rate is noted."""
+        if not self.wanted(what):
+            return
+        run, peer = self._ours(ours, repeat), self._theirs(theirs, repeat)
+        mine, other = (t / repeat for t in self._medians(run, peer))
+        if nbytes is not None:
+            extra["of_copy_rate"] = nbytes / mine / self.copy_rate()
+        self.report.add(what, mine, other, "ms", must, **extra)
+
+    def of_copy_rate(self, what: str, call: Callable[[], Any], nbytes: int, must: float, *, repeat: int = 1) -> None:
+        """Add a row: bytes per second of a call over those of a copy, at least ``must``."""
+        if not self.wanted(what):
+            return
+        mine = nbytes / self.ours_ms(call, repeat) / 1e6
+        self.report.add(what, mine, self.copy_rate() / 1e6, "GB/s", must, at_least=True)
+
+    def finish(self, command: str) -> int:
+        """Write the results; 1 when a row is below its bar."""
+        return self.report.finish(self.options.json, command)
+
+    def _ours(self, call: Callable[[], Any], repeat: int) -> Callable[[], float]:
+        if repeat > 1:
+            call()
+            graph = gp.CudaGraph()
+            with graph.capture():
+                for _ in range(repeat):
+                    call()
+            call = graph.replay
+        call()
+
+        def run() -> float:
+            self._flush.fill(1.0)
+            start, end = gp.Event(), gp.Event()
+            start.record()
+            call()
+            end.record()
+            end.synchronize()
+            return start.elapsed_ms(end)
+
+        return run
+
+    def _theirs(self, call: Callable[[], Any], repeat: int) -> Callable[[], float]:
+        torch = self.torch
+        if repeat > 1:
+            side = torch.cuda.Stream()
+            with torch.cuda.stream(side):
+                call()
+            torch.cuda.synchronize()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                for _ in range(repeat):
+                    call()
+            call = graph.replay
+        call()
+
+        def run() -> float:
+            self._torch_flush.fill_(1.0)
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            call()
+            end.record()
+            end.synchronize()
+            return float(start.elapsed_time(end))
+
+        return run
+
+    def _median(self, run: Callable[[], float]) -> float:
+        return self._medians(run)[0]
+
+    def _medians(self, *runs: Callable[[], float]) -> list[float]:
+        times: list[list[float]] = [[] for _ in runs]
+        for _ in range(self.options.rounds + 2):
+            for run, kept in zip(runs, times, strict=True):
+                kept.append(run())
+        return [statistics.median(kept[2:]) for kept in times]
