@@ -21,7 +21,7 @@ use crate::kernel::Label;
 use crate::lane::Lane;
 use crate::library_call::LibraryCall;
 use crate::memory::Storage;
-use crate::sched::Lease;
+use crate::sched::{Lease, prompt};
 
 /// Launches kept per stream for fault reports.
 pub const HISTORY: usize = 64;
@@ -562,11 +562,18 @@ impl ArgTag {
 pub(crate) fn wait_until(check: &mut dyn FnMut() -> Result<()>, mut done: impl FnMut() -> Result<bool>) -> Result<()> {
     let start = Instant::now();
     let mut next_check = Duration::from_millis(5);
+    let mut prompt = prompt::watch();
     loop {
         if done()? {
+            if let Some(wait) = prompt {
+                wait.ended();
+            }
             return Ok(());
         }
         let waited = start.elapsed();
+        if let Some(wait) = &mut prompt {
+            wait.look(waited);
+        }
         if waited >= next_check {
             check()?;
             next_check = waited + Duration::from_millis(5);

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use pygpukit_core::cpu::{CpuConfig, CpuDevice};
 use pygpukit_core::error::Result;
 use pygpukit_core::exec::{self, ExecCtx};
@@ -15,30 +14,30 @@ use pygpukit_core::launch::submit;
 use pygpukit_core::memory::ArenaMode;
 use pygpukit_core::runtime::{self, DeviceState};
 use pygpukit_core::sched::clock::Monotonic;
-use pygpukit_core::sched::prompt::{Returning, coming_back};
+use pygpukit_core::sched::prompt;
 use pygpukit_core::sched::{Class, Options, Request, Scheduler, Share};
 use tenants::{busy, context, start};
 
-/// The thread of the guaranteed task that asks for the interpreter.
-static ASKS: Mutex<Option<Returning<'static>>> = Mutex::new(None);
 static MADE_WAY: AtomicU32 = AtomicU32::new(0);
 
-/// Where the interpreter is released: now the thread that asked for it has it.
-fn released(run: &mut dyn FnMut() -> Result<()>) -> Result<()> {
-    if ASKS.lock().take().is_some() {
+/// Where the interpreter is released: the thread that claimed it has it now, and releases it again.
+fn without_it(run: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+    if prompt::is_wanted() {
         MADE_WAY.fetch_add(1, Ordering::SeqCst);
+        prompt::released();
     }
     run()
 }
 
 #[test]
 fn launches_of_others_make_way_for_a_guaranteed_thread() {
-    runtime::set_blocking(released);
+    runtime::set_blocking(without_it);
     let config = CpuConfig { total_memory: Some(1 << 30), sm_count: Some(8), ..CpuConfig::default() };
     let state = DeviceState::new(CpuDevice::new(config), ArenaMode::Vmm, false).unwrap();
     let scheduler = Arc::new(Scheduler::new(state, Options::default(), Arc::new(Monotonic)).unwrap());
     let quick = || busy(Duration::ZERO);
-    assert!(coming_back().is_none(), "no task is prompt");
+    prompt::coming_back();
+    assert!(!prompt::is_wanted(), "no task is prompt");
 
     let bandwidth = Share::from_f64("bandwidth", 0.25).unwrap();
     let owner = start(&scheduler, "owner", Request { bandwidth, ..Request::new(Class::Guaranteed) });
@@ -46,10 +45,9 @@ fn launches_of_others_make_way_for_a_guaranteed_thread() {
     let (owner_context, other_context) = (context(&scheduler, &owner), context(&scheduler, &other));
     let asks = || {
         let outside = exec::swap(Some(Arc::new(owner_context.clone())));
-        let returning = coming_back();
+        prompt::coming_back();
         exec::swap(outside);
-        assert!(returning.is_some());
-        *ASKS.lock() = returning;
+        assert!(prompt::is_wanted());
     };
     // Work of another task, and work of none.
     for (number, ctx) in [&other_context, &ExecCtx::default_for(state)].into_iter().enumerate() {
@@ -57,15 +55,17 @@ fn launches_of_others_make_way_for_a_guaranteed_thread() {
         asks();
         submit(ctx, quick()).unwrap();
         assert_eq!(MADE_WAY.load(Ordering::SeqCst), number as u32 + 1);
-        assert!(ASKS.lock().is_none());
+        assert!(!prompt::is_wanted());
     }
     // The task's own launches go on.
     submit(&owner_context, quick()).unwrap();
     asks();
     submit(&owner_context, quick()).unwrap();
-    assert!(ASKS.lock().take().is_some());
+    assert!(prompt::is_wanted());
+    prompt::released();
     assert_eq!(MADE_WAY.load(Ordering::SeqCst), 2);
     // Nor does any other thread come back promptly.
     exec::swap(Some(Arc::new(other_context)));
-    assert!(coming_back().is_none());
+    prompt::coming_back();
+    assert!(!prompt::is_wanted());
 }

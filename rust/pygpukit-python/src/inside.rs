@@ -104,12 +104,13 @@ impl Drop for Apart {
 /// Run something that takes a while without holding the interpreter.
 pub fn detached<T: Send>(py: Python<'_>, run: impl FnOnce() -> Result<T> + Send) -> PyResult<T> {
     let _inside = Inside::enter().py()?;
-    let (done, _until_here) = py.detach(|| {
+    py.detach(|| {
         let _away = Away::new();
         let done = run();
-        (done, prompt::coming_back())
-    });
-    done.py()
+        prompt::coming_back();
+        done
+    })
+    .py()
 }
 
 /// The same for what always ends soon, and where the process may end meanwhile.
@@ -135,11 +136,13 @@ pub fn detached_from_devices<T: Send>(py: Python<'_>, run: impl FnOnce() -> Resu
 pub fn attached<T>(run: impl FnOnce(Python<'_>) -> T) -> T {
     let away = AWAY.replace(false);
     let _python = Native::leave();
-    let mut until_here = if away { prompt::coming_back() } else { None };
-    let result = Python::attach(|py| {
-        drop(until_here.take());
-        run(py)
-    });
+    if away {
+        prompt::coming_back();
+    }
+    let result = Python::attach(run);
+    if away {
+        prompt::released();
+    }
     AWAY.set(away);
     result
 }
@@ -161,12 +164,12 @@ pub fn blocking(function: &mut dyn FnMut() -> Result<()>) -> Result<()> {
         return here.run();
     }
     Python::attach(|py| {
-        let (done, _until_here) = py.detach(move || {
+        py.detach(move || {
             let _away = Away::new();
             let done = here.run();
-            (done, prompt::coming_back())
-        });
-        done
+            prompt::coming_back();
+            done
+        })
     })
 }
 
