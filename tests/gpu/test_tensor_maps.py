@@ -22,6 +22,7 @@ extern __shared__ __align__(1024) unsigned short tile[];
 __device__ u32 shared(const void* p) { return (u32)__cvta_generic_to_shared(p); }
 
 __device__ void fetch(const CUtensorMap* map, int x, int y, u32 bytes) {
+    asm volatile("griddepcontrol.wait;" ::: "memory");
     __shared__ unsigned long long object;
     const u32 bar = shared(&object);
     if (threadIdx.x == 0) {
@@ -211,3 +212,103 @@ def test_what_hardware_cannot_move_is_refused_with_the_value() -> None:
         with pytest.raises(ValueError, match="read-only"):
             gp.TensorMap(x, (1, 4, 8), access="write")
         gp.TensorMap(x, (1, 4, 8))
+
+
+def shifted(operator_name: str) -> Any:
+    """An operator of the registry whose kernel reads and writes through tensor maps: x + 3."""
+    from pygpukit.ops.launch import KernelLaunch, Launch, Unit, i32, tensor_map
+    from pygpukit.ops.problem import Problem, Result
+    from pygpukit.ops.registry import Operator, Parameter, Variant, register
+    from pygpukit.ops.size import ceil_div
+
+    rows, cols = 16, 64
+    unit = Unit("add_by_maps", SOURCE, ("add",))
+
+    def launch(p: Problem) -> Launch:
+        maps = (
+            tensor_map(p.out, (rows, cols), access="write", swizzle="128B"),
+            tensor_map(p["x"], (rows, cols), swizzle="128B"),
+        )
+        grid = (ceil_div(p["x"].shape[1], cols), ceil_div(p["x"].shape[0], rows))
+        arguments = (*maps, i32(rows), i32(cols), i32(3))
+        return Launch((KernelLaunch(unit, "add", grid, (64,), arguments, shared=rows * cols * 2),))
+
+    return register(
+        Operator(
+            operator_name,
+            (Parameter("x"),),
+            lambda p: [Result(p["x"].shape, gp.uint16)],
+            lambda x: x + 3,
+            (Variant("boxes", "batch_invariant", lambda p: None, launch=launch, architectures="90a"),),
+            "For the tests.",
+            public=False,
+        )
+    )
+
+
+@pytest.fixture(params=[pytest.param("cuda", marks=pytest.mark.cuda), pytest.param("cpu", marks=pytest.mark.nvrtc)])
+def planned(request: pytest.FixtureRequest) -> Iterator[gp.Device]:
+    """The GPU, or the emulator with operators run by their kernels."""
+    device: Any = "cuda"
+    if request.param == "cpu":
+        device = native.open_cpu(24 << 20, emulated=True, capability=(9, 0), check=True, evicting=True)
+    with gp.device(device) as current:
+        if current.capability < (9, 0):
+            pytest.skip("tensor maps need compute capability 9.0")
+        yield current
+
+
+def test_plans_encode_maps_for_each_call(planned: gp.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pygpukit.ops import planner, registry
+
+    shift = shifted("shift_by_maps")
+    asked: list[int] = []
+    monkeypatch.setattr(planner, "choose", lambda *a, real=planner.choose: asked.append(1) or real(*a))
+    try:
+        for rows, cols in ((45, 72), (16, 64), (3, 8), (100, 200), (45, 72)):
+            host = numbers(rows, cols)
+            np.testing.assert_array_equal(shift(gp.from_numpy(host)).to_numpy(), host + np.uint16(3))
+            whole = gp.full((rows + 5, cols + 8), 7, "uint16")
+            view = whole[2 : 2 + rows, 8:]
+            shift(gp.from_numpy(host), out=view)
+            np.testing.assert_array_equal(view.to_numpy(), host + np.uint16(3))
+            assert (whole[:, :8].to_numpy() == 7).all()
+        # One plan for a new result and one for `out`, whatever the sizes.
+        assert len(asked) == 2
+        graph, x = gp.CudaGraph(), gp.from_numpy(numbers(45, 72))
+        shift(x)
+        with graph.capture():
+            y = shift(shift(x))
+        for step in (1, 2):
+            x.fill(step)
+            graph.replay()
+            assert (y.to_numpy() == step + 6).all()
+        odd = gp.zeros((4, 9), "uint16")
+        with pytest.raises(ValueError, match="stride 18"):
+            shift(odd)
+    finally:
+        registry.OPERATORS.pop("shift_by_maps")
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param("cuda", marks=pytest.mark.cuda), pytest.param("cpu", marks=pytest.mark.nvrtc)]
+)
+def test_graphs_exchange_arrays_that_kernels_reach_through_maps(kind: str) -> None:
+    device: Any = kind if kind == "cuda" else native.open_cpu(24 << 20, emulated=True, capability=(9, 0), check=True)
+    from pygpukit.ops import registry
+
+    shift = shifted("shift_in_graphs")
+    try:
+        with gp.device(device):
+            first, second = (gp.from_numpy(numbers(45, 72) // n) for n in (1, 2))
+            out = gp.zeros((45, 72), "uint16")
+            shift(first, out=out)
+            graph = gp.CudaGraph()
+            graph.parameter("x", first)
+            with graph.capture():
+                shift(first, out=out)
+            for x in (second, first, second):
+                graph.replay(x=x)
+                np.testing.assert_array_equal(out.to_numpy(), x.to_numpy() + np.uint16(3))
+    finally:
+        registry.OPERATORS.pop("shift_in_graphs")

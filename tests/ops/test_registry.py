@@ -74,6 +74,16 @@ def test_a_new_shape_does_not_ask_python(monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(asked) == 1
 
 
+@pytest.mark.nvrtc
+def test_devices_of_one_kind_have_kernels_of_their_own() -> None:
+    x = np.linspace(-3, 3, 10, dtype=np.float32).reshape(2, 5)
+    for capability in ((8, 0), (9, 0), (8, 6)):
+        with gp.device(native.open_cpu(1 << 24, emulated=True, capability=capability)) as device:
+            assert device.capability == capability
+            np.testing.assert_allclose(gp.softmax(gp.from_numpy(x)).sum(axis=1).to_numpy(), 1, rtol=1e-6)
+            np.testing.assert_array_equal(gp.add(gp.from_numpy(x), 1).to_numpy(), x + 1)
+
+
 def test_plans_are_bounded() -> None:
     native.clear_plans()
     x = gp.ones((2, 3))

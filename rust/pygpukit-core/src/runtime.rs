@@ -71,6 +71,8 @@ pub(crate) fn blocking(function: &mut dyn FnMut() -> Result<()>) -> Result<()> {
 /// An open device with its arena, pools and streams.
 pub struct DeviceState {
     pub device: SharedDevice,
+    /// Tells this device from every other that the process has opened, also of the same kind and ordinal.
+    pub number: u32,
     pub arena: Arc<Arena>,
     pub root_pool: Arc<Pool>,
     /// The whole device.
@@ -113,8 +115,10 @@ impl DeviceState {
         let lanes = Lanes::new(&device);
         let pinned = PinnedPool::new(&device);
         arena.set_pinned(&pinned);
+        static OPENED: AtomicU32 = AtomicU32::new(0);
         let state: &'static DeviceState = Box::leak(Box::new(DeviceState {
             device,
+            number: OPENED.fetch_add(1, Ordering::Relaxed),
             arena,
             root_pool,
             lane,

@@ -56,6 +56,12 @@ impl PyDevice {
         self.state.device.props().ordinal
     }
 
+    /// Tells this device from every other that the process has opened.
+    #[getter]
+    fn _number(&self) -> u32 {
+        self.state.number
+    }
+
     /// What the driver or the operating system calls it.
     #[getter]
     fn name(&self) -> &str {

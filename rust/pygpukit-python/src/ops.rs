@@ -233,8 +233,7 @@ fn plan(
     out: Option<&Bound<'_, GPUArray>>,
     ctx: &ExecCtx,
 ) -> PyResult<Arc<Plan>> {
-    let props = ctx.state.device.props();
-    let mut key = u64::from(op.id) << 48 | (props.ordinal as u64 & 0x3f) << 40 | (props.kind as u64) << 46;
+    let mut key = u64::from(op.id) << 48 | u64::from(ctx.state.number & 0xffff) << 32;
     for (i, operand) in operands.iter().enumerate() {
         let code = match operand {
             Operand::Array(array) => array.get().dtype.code(),

@@ -6,8 +6,8 @@ use pygpukit_core::command::{Access, LaunchAttributes};
 use pygpukit_core::cuda::cublaslt::Compute;
 use pygpukit_core::dtype::DType;
 use pygpukit_core::plan::{
-    Arg, Guard, KernelStep, LaunchPlan, Node, NodeId, OutputSpec, ProductStep, Program, Relation, Scratch, ScratchKind,
-    Step,
+    Arg, Guard, KernelStep, LaunchPlan, MapArg, Node, NodeId, OutputSpec, ProductStep, Program, Relation, Scratch,
+    ScratchKind, Source, Step,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -18,6 +18,7 @@ use crate::dtype::DataType;
 use crate::errors::ToPy;
 use crate::kernel::PyKernel;
 use crate::libraries::opened_cublaslt;
+use crate::tensor_map::{promotion_of, swizzle_of};
 
 /// What a plan does.
 pub enum Body {
@@ -94,8 +95,26 @@ fn argument(given: &Bound<'_, PyTuple>) -> PyResult<Arg> {
         "number" => Arg::Number { index: index(1)?, dtype: given.get_item(2)?.cast_into::<DataType>()?.get().dtype },
         "bytes" => Arg::Bytes(SmallVec::from_slice(given.get_item(1)?.cast_into::<PyBytes>()?.as_bytes())),
         "align" => Arg::Align(index(1)?),
+        "map" => Arg::Map(Arc::new(tensor_map(given)?)),
         other => return Err(wrong(format!("unknown kind of argument '{other}'"))),
     })
+}
+
+/// What follows the word "map": array and its position, access, element type, swizzle, L2 promotion, then sizes, strides and
+/// box, the contiguous dimension first.
+type GivenMap<'py> =
+    (String, u8, String, Bound<'py, DataType>, String, String, (Vec<NodeId>, Vec<NodeId>, Vec<u32>));
+
+fn tensor_map(given: &Bound<'_, PyTuple>) -> PyResult<MapArg> {
+    let (role, index, mode, dtype, swizzle, l2, sizes): GivenMap<'_> = given.get_slice(1, given.len()).extract()?;
+    let source = match role.as_str() {
+        "input" => Source::Input(index),
+        "output" => Source::Output(index),
+        "scratch" => Source::Scratch(index),
+        other => return Err(wrong(format!("a tensor map of '{other}'"))),
+    };
+    let layout = (swizzle_of(&swizzle)?, promotion_of(&l2)?);
+    MapArg::new((source, access(&mode)?, dtype.get().dtype), layout, sizes).py()
 }
 
 type GivenStep<'py> =

@@ -77,7 +77,7 @@ pub struct PlannedOperator {
 }
 
 /// Arguments of a call, one per parameter.
-type Values2<'py> = SmallVec<[Bound<'py, PyAny>; 12]>;
+type Given<'py> = SmallVec<[Bound<'py, PyAny>; 12]>;
 
 impl PlannedOperator {
     /// Bind positional and named arguments, as Python does for a function with these parameters.
@@ -130,7 +130,7 @@ impl PlannedOperator {
             }
             given[slot] = Some(value.clone());
         }
-        let mut values = Values2::new();
+        let mut values = Given::new();
         for (value, param) in given.into_iter().zip(&self.params) {
             values.push(match (value, &param.default) {
                 (Some(value), _) => value,
@@ -158,7 +158,7 @@ impl PlannedOperator {
 }
 
 struct Arguments<'py> {
-    values: Values2<'py>,
+    values: Given<'py>,
     out: Option<Bound<'py, PyAny>>,
     stream: Option<Bound<'py, PyStream>>,
 }
@@ -298,8 +298,7 @@ fn run<'py>(py: Python<'py>, op: &PlannedOperator, arguments: &Arguments<'py>) -
     for array in &targets {
         push_array(&mut call, array.get());
     }
-    let props = ctx.state.device.props();
-    call.key.extend_from_slice(&[props.ordinal as u8, props.kind as u8]);
+    call.key.extend_from_slice(&ctx.state.number.to_le_bytes());
     for number in &call.numbers {
         call.variables.push(match number {
             Some(Scalar::Int(x)) => i64::try_from(*x).unwrap_or(i64::MAX),

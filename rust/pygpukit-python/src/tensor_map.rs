@@ -67,10 +67,7 @@ impl PyTensorMap {
     ) -> PyResult<PyTensorMap> {
         let access = named("access", access, ["read", "write", "readwrite"])?;
         let access = [Access::Read, Access::Write, Access::ReadWrite][access];
-        let swizzle = named("swizzle", swizzle, ["none", "32B", "64B", "128B"])?;
-        let swizzle = [Swizzle::None, Swizzle::B32, Swizzle::B64, Swizzle::B128][swizzle];
-        let promotion = named("l2", l2, ["none", "64B", "128B", "256B"])?;
-        let promotion = [L2Promotion::None, L2Promotion::B64, L2Promotion::B128, L2Promotion::B256][promotion];
+        let (swizzle, promotion) = (swizzle_of(swizzle)?, promotion_of(l2)?);
         let nan_fill = named("fill", fill, ["zero", "nan"])? == 1;
         let given = array.get();
         given.touched(access)?;
@@ -118,6 +115,16 @@ fn named<const N: usize>(keyword: &str, word: &str, words: [&str; N]) -> PyResul
         let text = format!("{keyword} must be one of '{}', not '{word}'", words.join("', '"));
         crate::errors::to_py(Error::Value(text))
     })
+}
+
+pub fn swizzle_of(word: &str) -> PyResult<Swizzle> {
+    let index = named("swizzle", word, ["none", "32B", "64B", "128B"])?;
+    Ok([Swizzle::None, Swizzle::B32, Swizzle::B64, Swizzle::B128][index])
+}
+
+pub fn promotion_of(word: &str) -> PyResult<L2Promotion> {
+    let index = named("l2", word, ["none", "64B", "128B", "256B"])?;
+    Ok([L2Promotion::None, L2Promotion::B64, L2Promotion::B128, L2Promotion::B256][index])
 }
 
 /// The map's numbers, whose first dimension is the array's last.

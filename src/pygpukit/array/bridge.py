@@ -79,7 +79,7 @@ def asarray(a: Any, dtype: DTypeLike | None = None, *, device: Device | None = N
     pygpukit.bfloat16
     """
     if isinstance(a, GPUArray):
-        if device is not None and (device.kind, device.index) != (a.device.kind, a.device.index):
+        if device is not None and device._number != a.device._number:
             raise DeviceError("the array lives on another device; copy it with from_numpy(x.to_numpy(), device=...)")
         return a if dtype is None else a.astype(dtype, copy=False)
     return from_numpy(np.asarray(a, None if dtype is None else to_numpy_dtype(dtype)), device=device)

@@ -12,13 +12,13 @@ from pygpukit.jit.c_library import C_HEADERS
 
 __all__ = ["builtin_headers", "included_names", "used_headers"]
 
-_COMMON = Path(__file__).resolve().parent.parent / "kernels" / "common"
+_KERNELS = Path(__file__).resolve().parent.parent / "kernels"
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include\b[ \t]*(?:"([^"\n]*)"|<([^>\n]*)>|(\S))', re.MULTILINE)
 
 
 @functools.cache
 def builtin_headers(with_c_library: bool = True) -> Mapping[str, str]:
-    """Name to text of every header that is always there: ``pygpukit/*.cuh``, and the C library's.
+    """Name to text of every header that is always there: ``pygpukit/*.cuh`` of all families, and the C library's.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ def builtin_headers(with_c_library: bool = True) -> Mapping[str, str]:
     >>> "cstdint" in builtin_headers()
     True
     """
-    headers = {f"pygpukit/{path.name}": path.read_text("utf-8") for path in sorted(_COMMON.glob("*.cuh"))}
+    headers = {f"pygpukit/{path.name}": path.read_text("utf-8") for path in sorted(_KERNELS.glob("*/*.cuh"))}
     if with_c_library:
         headers.update(C_HEADERS)
     return MappingProxyType(headers)

@@ -89,7 +89,7 @@ def jit(
     device = _native.current_device()
     order = (seed or 0) if check == "fuzz" else None
     key = (
-        (device.kind, device.index, src, func, tuple(options), check, order, sliceable),
+        (device._number, src, func, tuple(options), check, order, sliceable),
         tuple(sorted((name, type(value).__name__, str(value)) for name, value in (defines or {}).items())),
         tuple(sorted((headers or {}).items())),
     )
@@ -163,7 +163,7 @@ def load_ptx(path_or_text: str | os.PathLike[str], func: str | None = None) -> _
     """
     text = _ptx_text(path_or_text)
     device = _native.current_device()
-    key = (device.kind, device.index, "ptx", text, func)
+    key = (device._number, "ptx", text, func)
     kernel = _known(key)
     if kernel is not None:
         return kernel

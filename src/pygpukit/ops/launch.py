@@ -54,7 +54,17 @@ class Struct(NamedTuple):
     members: tuple[Integer | Number, ...]
 
 
-Argument: TypeAlias = Pointer | Integer | Number | Struct | bytes
+class TensorMapOf(NamedTuple):
+    """A tensor map of an array of the call (``CUtensorMap``), as `tensor_map` makes it."""
+
+    tensor: Tensor
+    access: str
+    box: tuple[int, ...]
+    swizzle: str
+    l2: str
+
+
+Argument: TypeAlias = Pointer | Integer | Number | Struct | TensorMapOf | bytes
 
 
 def read(tensor: Tensor) -> Pointer:
@@ -85,6 +95,35 @@ def i64(value: SizeLike) -> Integer:
 def i32(value: SizeLike) -> Integer:
     """A 32-bit integer; a call with a value it cannot hold is refused."""
     return Integer(value, 32)
+
+
+def tensor_map(
+    tensor: Tensor, box: Sequence[int], *, access: str = "read", swizzle: str = "none", l2: str = "256B"
+) -> TensorMapOf:
+    """Return the tensor map of an array: the device encodes it for the address and the sizes of each call.
+
+    The variant's `accepts` has to ask for what hardware wants: the last axis contiguous, address and other strides at
+    multiples of 16 bytes, no empty axis.
+
+    Parameters
+    ----------
+    tensor
+        An array, a view of it, or workspace, of one to five dimensions.
+    box
+        Elements one copy moves along each axis.
+    access
+        ``"read"``, ``"write"``, ``"update"`` or ``"constant"``, as for pointers.
+    swizzle, l2
+        As `pygpukit.TensorMap` takes them.
+
+    Raises
+    ------
+    ValueError
+        If the box has another number of dimensions than the array.
+    """
+    if len(box) != tensor.ndim:
+        raise ValueError(f"a box of {len(box)} dimensions for an array of {tensor.ndim}; give one number per axis")
+    return TensorMapOf(tensor, access, tuple(box), swizzle, l2)
 
 
 def nd(shape: Sequence[SizeLike], strides: Sequence[Sequence[SizeLike]]) -> Struct:

@@ -13,7 +13,7 @@ from pygpukit import _pygpukit_rust as _native
 from pygpukit._pygpukit_rust import Device, GPUArray, Kernel
 from pygpukit.dtypes import dtype
 from pygpukit.errors import DeviceError, NvrtcNotFoundError
-from pygpukit.ops.launch import Argument, Integer, KernelLaunch, Number, Pointer, Product, Struct, Unit
+from pygpukit.ops.launch import Argument, Integer, KernelLaunch, Number, Pointer, Product, Struct, TensorMapOf, Unit
 from pygpukit.ops.problem import Problem, Tensor
 from pygpukit.ops.registry import OPERATORS, REQUIRED, Operator, Variant
 from pygpukit.ops.size import Trace
@@ -177,13 +177,24 @@ def _argument(trace: Trace, numbers: Sequence[str], argument: Argument) -> list[
         return [(f"i{argument.bits}", trace.node(argument.value))]
     if isinstance(argument, Number):
         return [("number", numbers.index(argument.parameter), argument.dtype)]
+    if isinstance(argument, TensorMapOf):
+        return [_tensor_map(trace, argument)]
     if isinstance(argument, Struct):
         members = [m for member in argument.members for m in _argument(trace, numbers, member)]
         return [("align", 8), *members]
     return [("bytes", argument)]
 
 
-_kernels: WeakValueDictionary[tuple[str, int, str, str], Kernel] = WeakValueDictionary()
+def _tensor_map(trace: Trace, argument: TensorMapOf) -> tuple[Any, ...]:
+    # The hardware's first dimension is the array's last, whose stride is one element.
+    t, item = argument.tensor, argument.tensor.dtype.itemsize
+    dims = [trace.node(n) for n in reversed(t.shape)]
+    strides = [trace.node(s * item) for s in reversed(t.strides[:-1])]
+    sizes = (dims, strides, list(reversed(argument.box)))
+    return ("map", t.role, t.index, argument.access, t.dtype, argument.swizzle, argument.l2, sizes)
+
+
+_kernels: WeakValueDictionary[tuple[int, str, str], Kernel] = WeakValueDictionary()
 
 
 def kernel(unit: Unit, entry: str, device: Device) -> Kernel:
@@ -196,24 +207,24 @@ def kernel(unit: Unit, entry: str, device: Device) -> Kernel:
     """
     from pygpukit.ops.dispatch import builtin_kernels
 
-    key = (device.kind, device.index, unit.name, entry)
+    key = (device._number, unit.name, entry)
     found = _kernels.get(key)
     if found is None:
         loaded = builtin_kernels(unit.name, unit.source, unit.entries, device)
         for name, made in zip(unit.entries, loaded, strict=True):
-            _kernels[(device.kind, device.index, unit.name, name)] = made
+            _kernels[(device._number, unit.name, name)] = made
             if name == entry:
                 found = made
     assert found is not None
     return found
 
 
-_missing: set[tuple[str, int, str]] = set()
+_missing: set[tuple[int, str]] = set()
 
 
 def _loadable(unit: Unit, device: Device) -> str | None:
     """None if the kernels of a source can be had on a device, else what is missing."""
-    key = (device.kind, device.index, unit.name)
+    key = (device._number, unit.name)
     if key not in _missing:
         try:
             kernel(unit, unit.entries[0], device)

@@ -37,7 +37,7 @@ class PythonKernel:
     def __call__(self, args: Sequence[Any], **launch: Any) -> None:
         """Launch it; arrays are contiguous, and without a grid there is a thread for each element of the largest."""
         device = _native.current_device()
-        key = (device.kind, device.index, *map(_type_key, args))
+        key = (device._number, *map(_type_key, args))
         with self._lock:
             kernel = self._made.get(key)
             if kernel is None:

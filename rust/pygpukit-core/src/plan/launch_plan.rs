@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use super::map::{MapArg, Source};
 use super::product::ProductStep;
 use super::program::{NodeId, Program, Values};
 use crate::command::{Access, ArgBlob, ArgTag, Launch, LaunchAttributes, UseRef};
@@ -15,8 +16,11 @@ use crate::kernel::Kernel;
 use crate::launch::launch;
 use crate::memory::Storage;
 
+/// Where a kernel's parameter of type CUtensorMap may lie.
+const MAP_ALIGNMENT: usize = 64;
+
 /// One argument of a kernel.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub enum Arg {
     /// Address of an array the operator was given, by position among the arrays that are not None.
     Input {
@@ -41,6 +45,8 @@ pub enum Arg {
         dtype: DType,
     },
     Bytes(SmallVec<[u8; 16]>),
+    /// A tensor map of one of the arrays.
+    Map(Arc<MapArg>),
     /// What follows begins at a multiple of this: the start of a struct.
     Align(u8),
 }
@@ -136,6 +142,14 @@ impl LaunchPlan {
                 Arg::Output { index, .. } => usize::from(*index) < self.outputs.len(),
                 Arg::Scratch { index, .. } => usize::from(*index) < self.scratch.len(),
                 Arg::I64(node) | Arg::I32(node) => known(node),
+                Arg::Map(map) => {
+                    map.nodes().all(|node| known(&node))
+                        && match map.source {
+                            Source::Input(index) => usize::from(index) < inputs,
+                            Source::Output(index) => usize::from(index) < self.outputs.len(),
+                            Source::Scratch(index) => usize::from(index) < self.scratch.len(),
+                        }
+                }
                 Arg::Number { .. } | Arg::Bytes(_) | Arg::Align(_) => true,
             });
         }
@@ -151,10 +165,13 @@ impl LaunchPlan {
                 Step::Kernel(step) => {
                     roots.extend(step.grid.iter().chain(&step.block).copied());
                     roots.push(step.shared);
-                    roots.extend(step.args.iter().filter_map(|arg| match arg {
-                        Arg::I64(node) | Arg::I32(node) => Some(*node),
-                        _ => None,
-                    }));
+                    for arg in &step.args {
+                        match arg {
+                            Arg::I64(node) | Arg::I32(node) => roots.push(*node),
+                            Arg::Map(map) => roots.extend(map.nodes()),
+                            _ => {}
+                        }
+                    }
                 }
                 Step::Product(step) => roots.extend(step.nodes()),
             }
@@ -176,11 +193,16 @@ impl LaunchPlan {
         let mut written = SmallVec::new();
         for step in self.kernels() {
             for arg in &step.args {
-                if let Arg::Input { index, access } = arg
-                    && access.is_written()
-                    && !written.contains(index)
-                {
-                    written.push(*index);
+                let (index, access) = match arg {
+                    Arg::Input { index, access } => (*index, *access),
+                    Arg::Map(map) => match map.source {
+                        Source::Input(index) => (index, map.access),
+                        Source::Output(_) | Source::Scratch(_) => continue,
+                    },
+                    _ => continue,
+                };
+                if access.is_written() && !written.contains(&index) {
+                    written.push(index);
                 }
             }
         }
@@ -252,16 +274,26 @@ impl LaunchPlan {
         let block = [size(step.block[0])?, size(step.block[1])?, size(step.block[2])?];
         let mut blob = ArgBlob::new();
         let mut uses: SmallVec<[UseRef<'_>; 8]> = SmallVec::new();
+        let scratch = |index: u8| {
+            let storage = &workspace[usize::from(index)];
+            PlanOperand { ptr: storage.ptr(), storage, tag: ArgTag::default() }
+        };
         for arg in &step.args {
             match arg {
                 Arg::Input { index, access } => put_array(&mut blob, &mut uses, &inputs[usize::from(*index)], *access),
                 Arg::Output { index, access } => {
                     put_array(&mut blob, &mut uses, &outputs[usize::from(*index)], *access)
                 }
-                Arg::Scratch { index, access } => {
-                    let storage = &workspace[usize::from(*index)];
-                    let operand = PlanOperand { ptr: storage.ptr(), storage, tag: ArgTag::default() };
-                    put_array(&mut blob, &mut uses, &operand, *access);
+                Arg::Scratch { index, access } => put_array(&mut blob, &mut uses, &scratch(*index), *access),
+                Arg::Map(map) => {
+                    let operand = match map.source {
+                        Source::Input(index) => inputs[usize::from(index)],
+                        Source::Output(index) => outputs[usize::from(index)],
+                        Source::Scratch(index) => scratch(index),
+                    };
+                    pad(&mut blob, MAP_ALIGNMENT);
+                    blob.extend_from_slice(&map.encode(ctx, values, operand.ptr)?);
+                    uses.push(operand.used(map.access));
                 }
                 Arg::I64(node) => put(&mut blob, &values[usize::from(*node)].to_le_bytes()),
                 Arg::I32(node) => {
