@@ -89,6 +89,9 @@ impl PlannedOperator {
         named: &[(Bound<'py, PyAny>, Bound<'py, PyAny>)],
     ) -> PyResult<Arguments<'py>> {
         let allowed = self.params.iter().take_while(|p| !p.keyword_only).count();
+        if positional.len() == self.params.len() && positional.len() <= allowed && named.is_empty() {
+            return Ok(Arguments { values: positional.iter().cloned().collect(), out: None, stream: None });
+        }
         if positional.len() > allowed {
             return Err(PyTypeError::new_err(format!(
                 "{}() takes {allowed} positional arguments but {} were given",

@@ -13,7 +13,7 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::exec::ExecCtx;
 use crate::kernel::Kernel;
-use crate::launch::launch;
+use crate::launch::{check_cluster, check_cooperative, launch};
 use crate::memory::Storage;
 
 /// Where a kernel's parameter of type CUtensorMap may lie.
@@ -311,11 +311,18 @@ impl LaunchPlan {
                 Arg::Align(to) => pad(&mut blob, usize::from(*to)),
             }
         }
+        let shared = size(step.shared)?;
+        if step.attributes.cooperative {
+            check_cooperative(ctx, &step.kernel, grid, block, shared)?;
+        }
+        if step.attributes.cluster != [0; 3] {
+            check_cluster(ctx, &step.kernel, grid, step.attributes.cluster)?;
+        }
         let work = Launch {
             kernel: &step.kernel,
             grid,
             block,
-            shared: size(step.shared)?,
+            shared,
             attributes: step.attributes,
             args: &blob,
             arrays: &[],
