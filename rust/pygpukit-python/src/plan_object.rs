@@ -5,6 +5,7 @@ use std::sync::Arc;
 use pygpukit_core::command::{Access, LaunchAttributes};
 use pygpukit_core::cuda::cublaslt::Compute;
 use pygpukit_core::dtype::DType;
+use pygpukit_core::kernel::Kernel;
 use pygpukit_core::plan::{
     Arg, Guard, KernelStep, LaunchPlan, MapArg, Node, NodeId, OutputSpec, ProductStep, Program, Relation, Scratch,
     ScratchKind, Source, Step,
@@ -82,7 +83,7 @@ fn access(name: &str) -> PyResult<Access> {
     }
 }
 
-fn argument(given: &Bound<'_, PyTuple>) -> PyResult<Arg> {
+fn argument(given: &Bound<'_, PyTuple>, kernel: &Kernel) -> PyResult<Arg> {
     let kind: String = given.get_item(0)?.extract()?;
     let index = |at: usize| given.get_item(at)?.extract::<u8>();
     let mode = || access(&given.get_item(2)?.extract::<String>()?);
@@ -95,18 +96,23 @@ fn argument(given: &Bound<'_, PyTuple>) -> PyResult<Arg> {
         "number" => Arg::Number { index: index(1)?, dtype: given.get_item(2)?.cast_into::<DataType>()?.get().dtype },
         "bytes" => Arg::Bytes(SmallVec::from_slice(given.get_item(1)?.cast_into::<PyBytes>()?.as_bytes())),
         "align" => Arg::Align(index(1)?),
-        "map" => Arg::Map(Arc::new(tensor_map(given)?)),
+        "map" => {
+            let (map, parameter) = tensor_map(given)?;
+            let offset = kernel.params(parameter + 1).and_then(|all| all.get(parameter).map(|at| at.0));
+            Arg::Map { map: Arc::new(map), offset }
+        }
         other => return Err(wrong(format!("unknown kind of argument '{other}'"))),
     })
 }
 
 /// What follows the word "map": array and its position, access, element type, swizzle, L2 promotion, then sizes, strides and
-/// box, the contiguous dimension first.
+/// box, the contiguous dimension first, and the number of the kernel's parameter.
 type GivenMap<'py> =
-    (String, u8, String, Bound<'py, DataType>, String, String, (Vec<NodeId>, Vec<NodeId>, Vec<u32>));
+    (String, u8, String, Bound<'py, DataType>, String, String, (Vec<NodeId>, Vec<NodeId>, Vec<u32>), usize);
 
-fn tensor_map(given: &Bound<'_, PyTuple>) -> PyResult<MapArg> {
-    let (role, index, mode, dtype, swizzle, l2, sizes): GivenMap<'_> = given.get_slice(1, given.len()).extract()?;
+fn tensor_map(given: &Bound<'_, PyTuple>) -> PyResult<(MapArg, usize)> {
+    let (role, index, mode, dtype, swizzle, l2, sizes, parameter): GivenMap<'_> =
+        given.get_slice(1, given.len()).extract()?;
     let source = match role.as_str() {
         "input" => Source::Input(index),
         "output" => Source::Output(index),
@@ -114,14 +120,14 @@ fn tensor_map(given: &Bound<'_, PyTuple>) -> PyResult<MapArg> {
         other => return Err(wrong(format!("a tensor map of '{other}'"))),
     };
     let layout = (swizzle_of(&swizzle)?, promotion_of(&l2)?);
-    MapArg::new((source, access(&mode)?, dtype.get().dtype), layout, sizes).py()
+    Ok((MapArg::new((source, access(&mode)?, dtype.get().dtype), layout, sizes).py()?, parameter))
 }
 
 type GivenStep<'py> =
     (Bound<'py, PyKernel>, [NodeId; 3], [NodeId; 3], NodeId, ([u32; 3], bool, bool), Vec<Bound<'py, PyTuple>>);
 
 fn step((kernel, grid, block, shared, (cluster, cooperative, programmatic), args): GivenStep<'_>) -> PyResult<Step> {
-    let args = args.iter().map(argument).collect::<PyResult<Vec<_>>>()?;
+    let args = args.iter().map(|given| argument(given, &kernel.get().kernel)).collect::<PyResult<Vec<_>>>()?;
     let attributes = LaunchAttributes { cluster, cooperative, programmatic, ..LaunchAttributes::default() };
     Ok(Step::Kernel(KernelStep { kernel: kernel.get().kernel.clone(), grid, block, shared, attributes, args }))
 }

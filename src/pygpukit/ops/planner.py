@@ -154,8 +154,8 @@ def _step(trace: Trace, numbers: Sequence[str], step: KernelLaunch, device: Devi
         return [trace.node(x) for x in (*sizes, 1, 1)[:3]]
 
     arguments: list[tuple[Any, ...]] = []
-    for argument in step.arguments:
-        arguments += _argument(trace, numbers, argument)
+    for i, argument in enumerate(step.arguments):
+        arguments += _argument(trace, numbers, argument, i)
     attributes = (list(step.cluster), step.cooperative, step.programmatic)
     return (
         kernel(step.unit, step.entry, device), three(step.grid), three(step.block), trace.node(step.shared), attributes,
@@ -170,7 +170,7 @@ def _product(trace: Trace, step: Product) -> Any:
     return (inputs, step.out.index, step.a.dtype, step.out.dtype, list(step.transposed), step.tf32, nodes)
 
 
-def _argument(trace: Trace, numbers: Sequence[str], argument: Argument) -> list[tuple[Any, ...]]:
+def _argument(trace: Trace, numbers: Sequence[str], argument: Argument, parameter: int = 0) -> list[tuple[Any, ...]]:
     if isinstance(argument, Pointer):
         return [(argument.tensor.role, argument.tensor.index, argument.access)]
     if isinstance(argument, Integer):
@@ -178,20 +178,20 @@ def _argument(trace: Trace, numbers: Sequence[str], argument: Argument) -> list[
     if isinstance(argument, Number):
         return [("number", numbers.index(argument.parameter), argument.dtype)]
     if isinstance(argument, TensorMapOf):
-        return [_tensor_map(trace, argument)]
+        return [_tensor_map(trace, argument, parameter)]
     if isinstance(argument, Struct):
         members = [m for member in argument.members for m in _argument(trace, numbers, member)]
         return [("align", 8), *members]
     return [("bytes", argument)]
 
 
-def _tensor_map(trace: Trace, argument: TensorMapOf) -> tuple[Any, ...]:
+def _tensor_map(trace: Trace, argument: TensorMapOf, parameter: int) -> tuple[Any, ...]:
     # The hardware's first dimension is the array's last, whose stride is one element.
     t, item = argument.tensor, argument.tensor.dtype.itemsize
     dims = [trace.node(n) for n in reversed(t.shape)]
     strides = [trace.node(s * item) for s in reversed(t.strides[:-1])]
     sizes = (dims, strides, list(reversed(argument.box)))
-    return ("map", t.role, t.index, argument.access, t.dtype, argument.swizzle, argument.l2, sizes)
+    return ("map", t.role, t.index, argument.access, t.dtype, argument.swizzle, argument.l2, sizes, parameter)
 
 
 _kernels: WeakValueDictionary[tuple[int, str, str], Kernel] = WeakValueDictionary()

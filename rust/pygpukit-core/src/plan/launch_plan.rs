@@ -16,7 +16,7 @@ use crate::kernel::Kernel;
 use crate::launch::{check_cluster, check_cooperative, launch};
 use crate::memory::Storage;
 
-/// Where a kernel's parameter of type CUtensorMap may lie.
+/// Where a kernel's parameter of type CUtensorMap lies if the driver does not say.
 const MAP_ALIGNMENT: usize = 64;
 
 /// One argument of a kernel.
@@ -45,8 +45,12 @@ pub enum Arg {
         dtype: DType,
     },
     Bytes(SmallVec<[u8; 16]>),
-    /// A tensor map of one of the arrays.
-    Map(Arc<MapArg>),
+    /// A tensor map of one of the arrays, and where the driver wants it in the argument block: it aligns the address that
+    /// the map has there, not the offset.
+    Map {
+        map: Arc<MapArg>,
+        offset: Option<usize>,
+    },
     /// What follows begins at a multiple of this: the start of a struct.
     Align(u8),
 }
@@ -142,7 +146,7 @@ impl LaunchPlan {
                 Arg::Output { index, .. } => usize::from(*index) < self.outputs.len(),
                 Arg::Scratch { index, .. } => usize::from(*index) < self.scratch.len(),
                 Arg::I64(node) | Arg::I32(node) => known(node),
-                Arg::Map(map) => {
+                Arg::Map { map, .. } => {
                     map.nodes().all(|node| known(&node))
                         && match map.source {
                             Source::Input(index) => usize::from(index) < inputs,
@@ -168,7 +172,7 @@ impl LaunchPlan {
                     for arg in &step.args {
                         match arg {
                             Arg::I64(node) | Arg::I32(node) => roots.push(*node),
-                            Arg::Map(map) => roots.extend(map.nodes()),
+                            Arg::Map { map, .. } => roots.extend(map.nodes()),
                             _ => {}
                         }
                     }
@@ -195,7 +199,7 @@ impl LaunchPlan {
             for arg in &step.args {
                 let (index, access) = match arg {
                     Arg::Input { index, access } => (*index, *access),
-                    Arg::Map(map) => match map.source {
+                    Arg::Map { map, .. } => match map.source {
                         Source::Input(index) => (index, map.access),
                         Source::Output(_) | Source::Scratch(_) => continue,
                     },
@@ -285,13 +289,16 @@ impl LaunchPlan {
                     put_array(&mut blob, &mut uses, &outputs[usize::from(*index)], *access)
                 }
                 Arg::Scratch { index, access } => put_array(&mut blob, &mut uses, &scratch(*index), *access),
-                Arg::Map(map) => {
+                Arg::Map { map, offset } => {
                     let operand = match map.source {
                         Source::Input(index) => inputs[usize::from(index)],
                         Source::Output(index) => outputs[usize::from(index)],
                         Source::Scratch(index) => scratch(index),
                     };
-                    pad(&mut blob, MAP_ALIGNMENT);
+                    match offset {
+                        Some(offset) => blob.resize((*offset).max(blob.len()), 0),
+                        None => pad(&mut blob, MAP_ALIGNMENT),
+                    }
                     blob.extend_from_slice(&map.encode(ctx, values, operand.ptr)?);
                     uses.push(operand.used(map.access));
                 }
@@ -318,15 +325,8 @@ impl LaunchPlan {
         if step.attributes.cluster != [0; 3] {
             check_cluster(ctx, &step.kernel, grid, step.attributes.cluster)?;
         }
-        let work = Launch {
-            kernel: &step.kernel,
-            grid,
-            block,
-            shared,
-            attributes: step.attributes,
-            args: &blob,
-            arrays: &[],
-        };
+        let work =
+            Launch { kernel: &step.kernel, grid, block, shared, attributes: step.attributes, args: &blob, arrays: &[] };
         launch(ctx, &work, &uses)
     }
 
