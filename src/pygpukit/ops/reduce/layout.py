@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -120,7 +120,7 @@ def form(x: Tensor, axes: Sequence[int]) -> Form | None:
     if x.size == 0:
         # Nothing is read: results of no elements, or none at all.
         return Form(((results, 0),), results, n, 0, (0, 1))
-    kept, reduced = (_joined([(x.shape[i], x.strides[i]) for i in chosen]) for chosen in (stay, axes))
+    kept, reduced = (joined((x.shape[i], x.strides[i]) for i in chosen) for chosen in (stay, axes))
     if not reduced:
         return Form(kept, results, n, 0, (0, 1))
     if len(reduced) == 1:
@@ -130,10 +130,17 @@ def form(x: Tensor, axes: Sequence[int]) -> Form | None:
     return Form(kept, results, n, reduced[1][0], (reduced[0][1], reduced[1][1]))
 
 
-def _joined(axes: Sequence[tuple[Any, Any]]) -> tuple[tuple[Any, Any], ...]:
-    """Return the axes with neighbours joined that are one in memory, without those of one element."""
+def joined(axes: Iterable[tuple[Any, Any]]) -> tuple[tuple[Any, Any], ...]:
+    """Return sizes and strides of axes, neighbours joined that are one in memory, without those of one element.
+
+    Examples
+    --------
+    >>> joined([(2, 12), (3, 4), (4, 1)])
+    ((24, 1),)
+    """
+    axes = tuple(axes)
     if len(axes) == 1:
-        return tuple(axes)
+        return axes
     found: list[tuple[Any, Any]] = []
     for size, stride in axes:
         if size == 1:

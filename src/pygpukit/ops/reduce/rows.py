@@ -12,7 +12,7 @@ from pygpukit.dtypes import DataType, to_numpy_dtype
 from pygpukit.errors import ShapeError
 from pygpukit.ops.launch import Launch
 from pygpukit.ops.problem import Problem, Result, broadcast
-from pygpukit.ops.reduce import derived
+from pygpukit.ops.reduce import derived, scan
 from pygpukit.ops.reduce.kernels import launches, unit, units
 from pygpukit.ops.reduce.layout import axes_of, axis_of, collapse, form
 from pygpukit.ops.reduce.reference import call, compute, result_type, wide_type
@@ -208,5 +208,5 @@ def sum_axis(x: Any, axis: int, keepdims: bool = False, *, out: Any = None, stre
     return sum(x, axis, keepdims=keepdims, out=out, stream=stream)
 
 
-for _function in derived.FUNCTIONS:
+for _function in (*derived.FUNCTIONS, *scan.FUNCTIONS):
     export(_function)

@@ -226,3 +226,24 @@ _ROWS = (
 )  # fmt: skip
 
 TABLE: Mapping[str, Row] = MappingProxyType({row.name: row for row in _ROWS})
+
+_LINE = Parameter("axis", "choice", None, doc="Axis along which is scanned; by default all elements in row-major order.")
+_SCANNED = "\n\nThe order is fixed by the length of the axis and the type alone. "
+
+_SCAN_ROWS = (
+    Row("cumsum", "Sum", np.add, (_X, _LINE, _DTYPE), sum_type, accumulator,
+        "Sums of the elements up to each one along an axis." + _SCANNED + "Small floats are summed in float32, integers in 64 "
+        "bits." + _example("gp.cumsum(gp.asarray([1, 2, 3])).tolist()", "[1, 3, 6]"), tolerance=_ROUNDED),
+    Row("cumprod", "Prod", np.multiply, (_X, _LINE, _DTYPE), sum_type, accumulator,
+        "Products of the elements up to each one along an axis, in the types of `cumsum`."
+        + _example("gp.cumprod(gp.asarray([1, 2, 3])).tolist()", "[1, 2, 6]"), tolerance=_ROUNDED),
+    Row("cummax", "Max", np.maximum, (_X, _LINE), _same, _exact,
+        "Largest of the elements up to each one along an axis; NaN from the first NaN on."
+        + _example("gp.cummax(gp.asarray([1, 3, 2])).tolist()", "[1, 3, 3]")),
+    Row("cummin", "Min", np.minimum, (_X, _LINE), _same, _exact,
+        "Smallest of the elements up to each one along an axis; NaN from the first NaN on."
+        + _example("gp.cummin(gp.asarray([2, 1, 3])).tolist()", "[2, 1, 1]")),
+)  # fmt: skip
+
+SCANS: Mapping[str, Row] = MappingProxyType({row.name: row for row in _SCAN_ROWS})
+"""The scans, whose ``numpy`` is a ufunc whose ``accumulate`` they are."""
