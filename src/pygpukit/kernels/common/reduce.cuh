@@ -1,8 +1,8 @@
 // What reductions combine: one struct per operator, over elements of type T accumulated as A.
 //
-// State is the partial result of some elements. of(x, k) is that of element k alone. append(a, b): the elements of b come
-// after those of a. merge(a, b): in any order. extend(a, b) is append where a may be neutral(), which changes no bit.
-// nothing() is the state of no elements, finish(s, n, correction) the result of n elements as To.
+// State is the partial result of some elements. of(x, k) is that of element k alone. append(a, b): the elements of b
+// come after those of a. merge(a, b): in any order. extend(a, b) is append where a may be neutral(), which changes no
+// bit. nothing() is the state of no elements, finish(s, n, correction) the result of n elements as To.
 #pragma once
 #include "pygpukit/elementwise.cuh"
 

@@ -4,16 +4,18 @@
 // k * s2 further on, or (k / n2) * s1 + (k % n2) * s2 where n2 is not 0. partial: [results, chunks] states, used where
 // there is more than one chunk; reduce_fold combines them then.
 //
-// Order, of n and the type T alone: V elements fill 16 bytes, and a chunk is 1024 vectors. Vector v of a chunk belongs to
-// slot v % 32. Within a vector groups of up to 4 elements are combined in pairs (elements of an incomplete group one by
-// one), a slot combines its groups in order, and the slots of a chunk are combined by a binary tree (slot i with i + 16,
-// then i + 8, ...). Chunk c belongs to slot c % 1024 of the result, in order, and those are combined by a tree again. So
-// the bits depend on neither the layout, the grid, the kernel nor the other results. Determinism: batch_invariant.
+// Order, of n and the type T alone: V elements fill 16 bytes, and a chunk is 1024 vectors. Vector v of a chunk
+// belongs to slot v % 32. Within a vector groups of up to 4 elements are combined in pairs (elements of an incomplete
+// group one by one), a slot combines its groups in order, and the slots of a chunk are combined by a binary tree
+// (slot i with i + 16, then i + 8, ...). Chunk c belongs to slot c % 1024 of the result, in order, and those are
+// combined by a tree again. So the bits depend on neither the layout, the grid, the kernel nor the other results.
+// Determinism: batch_invariant.
 // Error of a sum of n floats: at most (2 + 3 + 32 + 5 + n / 2^22 + 10) eps sum |x| for 4-byte elements.
 //
 // reduce_rows: 128 threads; `lanes` (a power of two up to 32) per chunk; grid = ceil(results * chunks * lanes / 128).
-// reduce_cols: 32 * parts threads, parts a power of two up to 16, a warp per slot or for two; neighbouring results are neighbours in memory, `width` of them per
-//   block; grid = outer * chunks * tiles. Dynamic shared memory: parts / 2 * 32 * E states.
+// reduce_cols: 32 * parts threads, parts a power of two up to 16, a warp per slot or for two; neighbouring results are
+//   neighbours in memory, `width` of them per block; grid = outer * chunks * tiles. Dynamic shared memory: parts / 2 *
+//   32 * E states.
 // reduce_fold: 1024 threads; a warp per result for up to 32 chunks, else a block. Static shared memory: 512 states.
 #include "pygpukit/reduce.cuh"
 

@@ -1,19 +1,21 @@
-// Scan along one axis: out[r, k] = x[r, 0] combined with ... and x[r, k], Op as in pygpukit/reduce.cuh with A its state.
+// Scan along one axis: out[r, k] = x[r, 0] combined with ... and x[r, k], Op as in pygpukit/reduce.cuh with A its
+// state.
 //
-// out: contiguous, results in row-major order with `inner` of them after the scanned axis; element k of result r lies at
-// (r / inner) * n * inner + k * inner + r % inner. x: a result begins at the offset `kept` gives for r, element k lies
-// k * stride further on. totals: [results, chunks], contiguous; where there is more than one chunk, their scan is what
-// scan_rows and scan_cols begin chunk c > 0 with: totals[r, c - 1].
+// out: contiguous, results in row-major order with `inner` of them after the scanned axis; element k of result r lies
+// at (r / inner) * n * inner + k * inner + r % inner. x: a result begins at the offset `kept` gives for r, element k
+// lies k * stride further on. totals: [results, chunks], contiguous; where there is more than one chunk, their scan is
+// what chunk c > 0 begins with: totals[r, c - 1].
 //
-// Order, of n and the type T alone: a vector is 4 elements, of 8 and 16 bytes 2 and 1. A tile is 32 vectors: a lane combines its vector one by
-// one, lanes are combined by doubling distances (1, 2, 4, 8, 16), and a tile begins with all before it in its span. Four
-// tiles are a span, eight spans a block step: a span begins with the spans before it in its step, in order, a step with
-// those before it in its chunk, a chunk (4 steps) with the scan of the totals of those before it. The bits depend on neither
-// the layout, the grid nor the other results. Determinism: batch_invariant.
+// Order, of n and the type T alone: a vector is 4 elements, of 8 and 16 bytes 2 and 1. A tile is 32 vectors: a lane
+// combines its vector one by one, lanes are combined by doubling distances (1, 2, 4, 8, 16), and a tile begins with the
+// tiles before it in its span. Four tiles are a span, eight spans a step, four steps a chunk: a span begins with the
+// spans before it in its step, in order, a step with those before it in its chunk, a chunk with the scan of the totals
+// of those before it. The bits depend on neither the layout, the grid nor the other results. Determinism:
+// batch_invariant.
 //
-// scan_rows: 256 threads, a block per result and chunk, stride of out 1; scan_totals the same without an out: grid =
-//   results * chunks. Static shared memory: 16 states.
-// scan_cols: 256 threads, 32 neighbouring results per block; grid = outer * chunks * ceil(inner / 32). Static shared
+// scan_chunk: 256 threads, inner is 1; without WRITE only the totals. A warp per result of at most a span: grid =
+//   ceil(results / 8); else a block per result and chunk: grid = results * chunks. Static shared memory: 16 states.
+// scan_columns: 256 threads, 32 neighbouring results per block; grid = outer * chunks * ceil(inner / 32). Static shared
 //   memory: 32 tiles of states.
 #include "pygpukit/reduce.cuh"
 
@@ -65,10 +67,11 @@ template <class A> struct Before {
     A value;
     bool some;
 };
-template <class Op, class A> PGK_FN Before<A> after(Before<A> a, A b) { return {a.some ? Op::append(a.value, b) : b, true}; }
+template <class Op, class A> PGK_FN Before<A> after(Before<A> a, A b) {
+    return {a.some ? Op::append(a.value, b) : b, true};
+}
 
-// Scan a tile in place, `v[e]` of a lane being its elements, of which the last ones may not be there. Elements after the
-// end change no element before it.
+// Scan a tile in place, `v[e]` of a lane being its elements. Those after the end of an axis change none before it.
 template <class Op, int V, class A> PGK_FN A scan_tile(A (&v)[V], int lane) {
 #pragma unroll
     for (int e = 1; e < V; ++e) v[e] = Op::append(v[e - 1], v[e]);
@@ -87,7 +90,8 @@ template <class Op, int V, class A> PGK_FN A scan_tile(A (&v)[V], int lane) {
 }
 
 template <class Op, class T, class A, class To, bool WRITE>
-PGK_FN void scan_chunk(To* out, A* totals, const T* x, const Nd<1>& kept, i64 n, i64 stride, i64 chunks) {
+PGK_FN void scan_chunk(To* out, A* totals, const T* x, const Nd<1>& kept, i64 n, i64 stride, i64 results,
+                       i64 chunks) {
     await_predecessor();
     constexpr int V = Pieces<T>::vector;
     __shared__ char memory[2 * SPANS * sizeof(A)];
@@ -95,10 +99,12 @@ PGK_FN void scan_chunk(To* out, A* totals, const T* x, const Nd<1>& kept, i64 n,
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     // The totals are taken from the last chunk to the first, so that the scan finds the first ones in the L2 cache.
     const i64 block = WRITE ? static_cast<i64>(blockIdx.x) : static_cast<i64>(gridDim.x - 1 - blockIdx.x);
-    const i64 r = quotient(block, chunks), c = block - r * chunks;
-    const i64 first = c * Pieces<T>::chunk, left = n - first;
+    const bool by_warp = n <= Pieces<T>::span;
+    const i64 r = by_warp ? block * SPANS + warp : quotient(block, chunks);
+    const i64 c = by_warp ? 0 : block - r * chunks;
+    const i64 first = c * Pieces<T>::chunk, left = r < results ? n - first : 0;
     const int length = left < Pieces<T>::chunk ? static_cast<int>(left) : Pieces<T>::chunk;
-    const T* const p = x + offset_of(r, kept) + first * stride;
+    const T* const p = x + offset_of(r < results ? r : 0, kept) + first * stride;
     To* const to = out + r * n + first;
     const bool vectors = stride == 1 && reinterpret_cast<u64>(p) % (V * sizeof(T)) == 0;
     constexpr int written = V * sizeof(To) > 16 ? 16 / static_cast<int>(sizeof(To)) : V;
@@ -109,7 +115,7 @@ PGK_FN void scan_chunk(To* out, A* totals, const T* x, const Nd<1>& kept, i64 n,
     int parity = 0;
 #pragma unroll 1
     for (int start = 0; start < length; start += Pieces<T>::step, parity ^= SPANS) {
-        const int begin = start + warp * Pieces<T>::span + lane * V;
+        const int begin = start + (by_warp ? 0 : warp * Pieces<T>::span) + lane * V;
         Vec<T, V> in[TILES];
 #pragma unroll
         for (int t = 0; t < TILES; ++t) {
@@ -136,13 +142,16 @@ PGK_FN void scan_chunk(To* out, A* totals, const T* x, const Nd<1>& kept, i64 n,
             }
             mine = after<Op, A>(mine, total);
         }
-        if (lane == 0) shared[parity + warp] = mine.value;
-        __syncthreads();
-        Before<A> spans = {A{}, false}, step = {A{}, false};
+        Before<A> spans = {A{}, false}, step = mine;
+        if (!by_warp) {
+            if (lane == 0) shared[parity + warp] = mine.value;
+            __syncthreads();
+            step.some = false;
 #pragma unroll
-        for (int w = 0; w < SPANS; ++w) {
-            if (w == warp) spans = step;
-            step = after<Op, A>(step, shared[parity + w]);
+            for (int w = 0; w < SPANS; ++w) {
+                if (w == warp) spans = step;
+                step = after<Op, A>(step, shared[parity + w]);
+            }
         }
         if (WRITE) {
 #pragma unroll
@@ -247,7 +256,8 @@ PGK_FN void scan_columns(To* out, A* totals, const T* x, const Nd<1>& kept, i64 
 #pragma unroll
             for (int j = 0; j < tile / SPANS; ++j) {
                 const int k = warp + j * SPANS;
-                if (on && start + k < length) to[(start + k) * inner] = output<To>(shared[k / V * pitch + k % V * 33 + lane]);
+                const A value = shared[k / V * pitch + k % V * 33 + lane];
+                if (on && start + k < length) to[(start + k) * inner] = output<To>(value);
             }
             __syncthreads();
         }
@@ -255,7 +265,8 @@ PGK_FN void scan_columns(To* out, A* totals, const T* x, const Nd<1>& kept, i64 
     if (!WRITE && lane == 0) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-            if (column + warp * 4 + i < inner) totals[(o * inner + column + warp * 4 + i) * chunks + c] = before[i].value;
+            const i64 r = o * inner + column + warp * 4 + i;
+            if (column + warp * 4 + i < inner) totals[r * chunks + c] = before[i].value;
         }
     }
 }
@@ -266,12 +277,14 @@ PGK_FN void scan_columns(To* out, A* totals, const T* x, const Nd<1>& kept, i64 
 #define PGK_SCAN_ROWS(rows, totals_of, T, A, To, ...) \
     extern "C" __global__ void __launch_bounds__(256) rows( \
         pgk::To* out, pgk::A* totals, const pgk::T* x, const pgk::Nd<1> kept, long long n, long long stride, \
-        long long chunks) { \
-        pgk::scan_chunk<__VA_ARGS__, pgk::T, pgk::A, pgk::To, true>(out, totals, x, kept, n, stride, chunks); \
+        long long results, long long chunks) { \
+        pgk::scan_chunk<__VA_ARGS__, pgk::T, pgk::A, pgk::To, true>(out, totals, x, kept, n, stride, results, chunks); \
     } \
     extern "C" __global__ void __launch_bounds__(256) totals_of( \
-        pgk::A* totals, const pgk::T* x, const pgk::Nd<1> kept, long long n, long long stride, long long chunks) { \
-        pgk::scan_chunk<__VA_ARGS__, pgk::T, pgk::A, pgk::A, false>(totals, totals, x, kept, n, stride, chunks); \
+        pgk::A* totals, const pgk::T* x, const pgk::Nd<1> kept, long long n, long long stride, long long results, \
+        long long chunks) { \
+        pgk::scan_chunk<__VA_ARGS__, pgk::T, pgk::A, pgk::A, false>(totals, totals, x, kept, n, stride, results, \
+                                                                          chunks); \
     }
 #define PGK_SCAN_COLS(cols, totals_of, T, A, To, ...) \
     extern "C" __global__ void __launch_bounds__(256, 3) cols( \
@@ -282,5 +295,6 @@ PGK_FN void scan_columns(To* out, A* totals, const T* x, const Nd<1>& kept, i64 
     extern "C" __global__ void __launch_bounds__(256) totals_of( \
         pgk::A* totals, const pgk::T* x, const pgk::Nd<1> kept, long long n, long long stride, long long inner, \
         long long chunks) { \
-        pgk::scan_columns<__VA_ARGS__, pgk::T, pgk::A, pgk::A, false>(totals, totals, x, kept, n, stride, inner, chunks); \
+        pgk::scan_columns<__VA_ARGS__, pgk::T, pgk::A, pgk::A, false>(totals, totals, x, kept, n, stride, inner, \
+                                                                            chunks); \
     }

@@ -17,7 +17,7 @@ Axes = tuple[int, ...]
 
 def by_a_copy(function: Callable[..., Any], split: Axes | None, axis: Any, keep: bool, dtype: Any,
               spread: Mapping[str, Any], results: tuple[Any, ...], given: tuple[Any, ...]) -> None:  # fmt: skip
-    """Reduce to a contiguous array and copy that; with ``split`` the elements are first laid out with those axes last."""
+    """Reduce to a contiguous array and copy that; with ``split`` elements are first laid out with those axes last."""
     array, (out,) = given[0], results
     typed: dict[str, Any] = dict(spread) if dtype is None else {**spread, "dtype": dtype}
     if split is None:
@@ -29,17 +29,17 @@ def by_a_copy(function: Callable[..., Any], split: Axes | None, axis: Any, keep:
     _native.apply("copy", (result._reshape(list(out.shape)),), out)
 
 
-def by_a_cast(function: Callable[..., Any], axes: Axes, keep: bool, wide: DataType, spread: Mapping[str, Any],
+def by_a_cast(function: Callable[..., Any], axes: Axes, keep: bool, wide: DataType | None, spread: Mapping[str, Any],
               results: tuple[Any, ...], given: tuple[Any, ...]) -> None:  # fmt: skip
-    """Cast the elements to what is computed in, and the result to ``out``."""
-    array = given[0].astype(wide, copy=False)
+    """Cast the elements to what is computed in, if it is not the result's own type, and the result to ``out``."""
+    array = given[0] if wide is None else given[0].astype(wide, copy=False)
     axis: Any = axes[0] if len(axes) == 1 else None if len(axes) == array.ndim else axes
     _native.apply("copy", (function(array, axis, keepdims=keep, **spread),), results[0])
 
 
 def masked(row: Row, function: Callable[..., Any], axes: Axes, keep: bool, dtype: Any, initial: Any,
            results: tuple[Any, ...], given: tuple[Any, ...]) -> None:  # fmt: skip
-    """Put what changes nothing in place of the elements that ``where`` leaves out, and join ``initial`` to the result."""
+    """Put what changes nothing in place of elements that ``where`` leaves out, and join ``initial`` to the result."""
     array, (out,) = given[0], results
     named = dict(zip((p.name for p in row.parameters), given, strict=True))
     if initial is not None and not row.takes("dtype") and array.dtype.kind in "iu":
@@ -59,10 +59,10 @@ def masked(row: Row, function: Callable[..., Any], axes: Axes, keep: bool, dtype
 def by_parts(row: Row, axes: Axes, keep: bool, dtype: Any, ddof: float,
              results: tuple[Any, ...], given: tuple[Any, ...]) -> None:  # fmt: skip
     """Mean, variance or deviation of the elements that ``where`` names, or of complex numbers."""
-    from pygpukit.ops.reduce.rows import _FUNCTIONS as f
+    from pygpukit.ops.reduce.rows import FUNCTIONS
 
     x, (out,) = given[0], results
-    where = dict(zip((p.name for p in row.parameters), given, strict=True))["where"]
+    f, where = FUNCTIONS, dict(zip((p.name for p in row.parameters), given, strict=True))["where"]
     wide = accumulator(x.dtype, row.result(x.dtype) if dtype is None else as_dtype(dtype))
     if x.dtype.kind == "c" and where is None and row.name != "mean":
         parts = [f["var"](part(x), axes, ddof=ddof, keepdims=keep) for part in (e.real, e.imag)]

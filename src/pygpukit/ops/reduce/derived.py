@@ -19,9 +19,9 @@ from pygpukit.ops.reduce.table import real_type
 
 
 def _reductions() -> dict[str, Callable[..., Any]]:
-    from pygpukit.ops.reduce.rows import _FUNCTIONS
+    from pygpukit.ops.reduce.rows import FUNCTIONS as REDUCTIONS
 
-    return _FUNCTIONS
+    return REDUCTIONS
 
 
 def streamed(function: Callable[..., GPUArray]) -> Callable[..., Any]:
@@ -206,8 +206,8 @@ def average(x: Any, axis: Any = None, weights: Any = None, returned: bool = Fals
             out: Any = None, stream: Any = None) -> Any:  # fmt: skip
     """Mean of the elements, each counted by its weight: ``sum(x * weights) / sum(weights)``.
 
-    Weights have the shape of ``x``, or that of its axes named by ``axis``. With ``returned`` the sum of the weights comes
-    too. Where they sum to 0 the result is NaN or infinite; NumPy raises `ZeroDivisionError`.
+    Weights have the shape of ``x``, or that of its axes named by ``axis``. With ``returned`` the sum of the weights
+    comes too. Where they sum to 0 the result is NaN or infinite; NumPy raises `ZeroDivisionError`.
 
     Examples
     --------
@@ -330,5 +330,7 @@ def logsumexp(x: Any, axis: Any = None, keepdims: bool = False) -> Any:
     return total.reshape([1 if i in axes else n for i, n in enumerate(x.shape) if keepdims or i not in axes])
 
 
-FUNCTIONS = (nansum, nanprod, nanmean, nanvar, nanstd, nanmax, nanmin, nanargmax, nanargmin, ptp, average, norm, logsumexp)
+FUNCTIONS = (
+    nansum, nanprod, nanmean, nanvar, nanstd, nanmax, nanmin, nanargmax, nanargmin, ptp, average, norm, logsumexp,
+)  # fmt: skip
 """The public functions of this module."""

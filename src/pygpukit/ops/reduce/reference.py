@@ -29,7 +29,8 @@ def result_type(row: Row, x: DataType, wanted: Any, requested: DataType | None) 
         raise DTypeError(f"the {row.name} of {x.name} is {own.name}, which cannot be written to {kind.name}")
     if requested is not None and not can_cast(kind, requested):
         raise DTypeError(
-            f"{row.name}() with dtype {kind.name} cannot be written to out of {requested.name}; use an out of {kind.name}"
+            f"{row.name}() with dtype {kind.name} cannot be written to out of {requested.name}; "
+            f"use an out of {kind.name}"
         )
     return requested or kind
 
@@ -68,8 +69,8 @@ def compute(
         given = {} if where is None else {"where": where}
         return row.numpy(x, axis=axis, keepdims=keepdims, **given)
     given = {} if initial is None else {"initial": initial}
-    typed = {"dtype": to} if row.takes("dtype") else {}
-    return row.numpy.reduce(x, axis=axis, keepdims=keepdims, where=True if where is None else where, **typed, **given)
+    given |= {"dtype": to} if row.takes("dtype") else {}
+    return row.numpy.reduce(x, axis=axis, keepdims=keepdims, where=True if where is None else where, **given)
 
 
 def call(name: str, x: Any, axis: Any = None, dtype: Any = None, keepdims: bool = False, **options: Any) -> Any:

@@ -62,7 +62,8 @@ class _Reduction:
         if row.empty is None and options.get("initial") is None:
             if where is not None:
                 raise ValueError(f"{row.name}() has no identity: with where give initial, which stands for no elements")
-            if product(x.shape[i] for i in axes) == 0 and product(n for i, n in enumerate(x.shape) if i not in axes) != 0:
+            n, results = (product(x.shape[i] for i in range(x.ndim) if (i in axes) == one) for one in (True, False))
+            if n == 0 and results != 0:
                 raise ShapeError(f"{row.name}() of no elements has no value: an axis of 0 is reduced")
         keep = options["keepdims"]
         shape = tuple(1 if i in axes else n for i, n in enumerate(x.shape) if keep or i not in axes)
@@ -94,12 +95,9 @@ class _Reduction:
 
         row, x, options = self.row, p["x"], p.options
         axes, keep, dtype = self.axes(p), bool(options["keepdims"]), options.get("dtype")
-        names = list(p.arrays) + [name for name in options if name not in p.arrays]
-        order = [q.name for q in row.parameters]
         ddof, given_where = self.ddof(p), p.arrays.get("where") is not None
         spread = {"ddof": ddof} if row.takes("ddof") else {}
-        function = _FUNCTIONS[row.name]
-        assert sorted(names) == sorted(order)
+        function = FUNCTIONS[row.name]
         if x.dtype.kind not in row.kernel_kinds or (given_where and row.skipped is None and row.empty is not None):
             return partial(c.by_parts, row, axes, keep, dtype, ddof)
         if given_where or options.get("initial") is not None:
@@ -109,7 +107,7 @@ class _Reduction:
         wide = self.wide(p)
         direct = p.out.dtype is own and wide is row.accumulator(x.dtype, own)
         if not direct and p.missing(unit(row.name, x.dtype, wide, p.out.dtype)) is not None:
-            return partial(c.by_a_cast, function, axes, keep, wide, spread)
+            return partial(c.by_a_cast, function, axes, keep, None if wide is own else wide, spread)
         return partial(c.by_a_copy, function, axes if split else None, options["axis"], keep, dtype, spread)
 
     def host(self, p: Problem) -> Callable[..., None]:
@@ -191,8 +189,8 @@ def _made(row: Row) -> Callable[..., Any]:
     )
 
 
-_FUNCTIONS: dict[str, Callable[..., Any]] = {name: _made(row) for name, row in TABLE.items()}
-sum = _FUNCTIONS["sum"]
+FUNCTIONS: dict[str, Callable[..., Any]] = {name: _made(row) for name, row in TABLE.items()}
+sum = FUNCTIONS["sum"]
 
 
 @export

@@ -13,7 +13,7 @@ from pygpukit._pygpukit_rust import GPUArray
 from pygpukit.array.creation import empty
 from pygpukit.dtypes import DataType, dtype, to_numpy_dtype
 from pygpukit.errors import ShapeError
-from pygpukit.ops.launch import KernelLaunch, Launch, Unit, Workspace, blocks_for, i64, nd, read, write
+from pygpukit.ops.launch import Argument, KernelLaunch, Launch, Unit, Workspace, blocks_for, i64, nd, read, write
 from pygpukit.ops.problem import Problem, Result, Tensor
 from pygpukit.ops.reduce.derived import streamed
 from pygpukit.ops.reduce.layout import axis_of, joined
@@ -26,6 +26,8 @@ from pygpukit.ops.source import instance
 _FILE = "reduce/scan.cu"
 _THREADS = 256
 _COLUMNS = 32
+_WARPS = 8
+_SPANS = 32
 
 
 def chunk(x: DataType) -> int:
@@ -89,18 +91,20 @@ def _steps(work: Workspace, row: Row, x: Tensor, out: Tensor, wide: DataType, si
     rows = results
     if by_columns:
         rows = results // inner * ceil_div(inner, _COLUMNS)
+    elif n <= chunk(x.dtype) // _SPANS:
+        rows = ceil_div(results, _WARPS)
     grid = (blocks_for(rows * chunks, 1, f"a scan of {hint(results)} rows of {hint(n)} elements"),)
     form = nd([size for size, _ in kept], [[step for _, step in kept]])
-    last = [i64(v) for v in (n, stride, *([inner] if by_columns else []), chunks)]
+    last = [i64(v) for v in (n, stride, inner if by_columns else results, chunks)]
     steps = []
     before = out
     if not single:
         totals, before = (work.buffer(wide, results, chunks) for _ in range(2))
-        arguments = (write(totals), read(x), form, *last)
+        arguments: tuple[Argument, ...] = (write(totals), read(x), form, *last)
         steps.append(KernelLaunch(source, source.entries[1], grid, (_THREADS,), arguments))
         steps += _steps(work, row, totals, before, wide, (chunks, 1, 1), ((results, chunks),))
     use = write(before) if single else read(before)
-    whole = (write(out), use, read(x), form, *last)
+    whole: tuple[Argument, ...] = (write(out), use, read(x), form, *last)
     steps.append(KernelLaunch(source, source.entries[0], grid, (_THREADS,), whole))
     return steps
 
@@ -192,7 +196,7 @@ def _made(row: Row) -> Callable[..., Any]:
             infer=r.infer,
             reference=r.reference,
             variants=(
-                Variant("chunks of 128 tiles", "batch_invariant", r.accepts, launch=r.launch, units=partial(units, row)),
+                Variant("chunks of tiles", "batch_invariant", r.accepts, launch=r.launch, units=partial(units, row)),
                 Variant("NumPy", "run_to_run", lambda p: None, host=r.host),
                 Variant("a copy or a cast first", "batch_invariant", lambda p: None, compose=r.compose),
             ),

@@ -83,6 +83,10 @@ def _with_index(a: DataType) -> int:
     return 16 if a.itemsize <= 8 else 24
 
 
+def _moments(a: DataType) -> int:
+    return 3 * a.itemsize
+
+
 _X = Parameter("x")
 _AXIS = Parameter("axis", "choice", None, doc="Axis or axes that are reduced; all by default.")
 _ONE_AXIS = Parameter("axis", "choice", None, doc="Axis that is reduced; by default all are, in row-major order.")
@@ -162,15 +166,15 @@ def _example(call: str, result: str) -> str:
 
 
 _ORDER = (
-    "The order is fixed by the length of the reduced axes and the type alone: the bits depend neither on the run nor on "
-    "the\nnumber of SMs."
+    "The order is fixed by the length of the reduced axes and the type alone: the bits depend neither on the\n"
+    "run nor on the number of SMs."
 )
 _ROUNDED = {"float32": 2e-6, "float64": 1e-14, "bfloat16": 2**-7, "float16": 2**-10, "complex64": 4e-6}
 
 _ROWS = (
     Row("sum", "Sum", np.add, _TOTAL, sum_type, accumulator,
-        "Sum of the elements over some or all axes.\n\nSmall floats are summed in float32, integers in 64 bits, and rounded "
-        "once to the type of the result; a wider ``dtype`` is\nwhat is summed in. " + _ORDER
+        "Sum of the elements over some or all axes.\n\nSmall floats are summed in float32, integers in 64 bits, and "
+        "rounded once to the type of the result;\na wider ``dtype`` is what is summed in. " + _ORDER
         + _example("gp.sum(gp.ones((2, 3)), axis=0).tolist()", "[2.0, 2.0, 2.0]"),
         skipped=0, joins="add", tolerance=_ROUNDED),
     Row("prod", "Prod", np.multiply, _TOTAL, sum_type, accumulator,
@@ -207,17 +211,18 @@ _ROWS = (
         state=lambda a: 8),
     Row("mean", "Mean", np.mean, (_X, _AXIS, _DTYPE, _KEEPDIMS, _WHERE), mean_type, accumulator,
         "Arithmetic mean over some or all axes; float64 for integers.\n\nThe sum in the order of `sum`, divided by the "
-        "number of elements and rounded once." + _example("gp.mean(gp.arange(6).reshape(2, 3), axis=1).tolist()", "[1.0, 4.0]"),
+        "number of elements and rounded once."
+        + _example("gp.mean(gp.arange(6).reshape(2, 3), axis=1).tolist()", "[1.0, 4.0]"),
         tolerance=_ROUNDED),
     Row("var", "Var", np.var, _SPREAD, lambda x: real_type(mean_type(x)), accumulator,
-        "Variance over some or all axes: the mean squared distance from the mean.\n\nOne pass over the elements by pairs of "
-        "means and sums of squared distances, without the cancellation of a difference of\nsquares. "
+        "Variance over some or all axes: the mean squared distance from the mean.\n\nOne pass over the elements by "
+        "pairs of means and sums of squared distances, without the\ncancellation of a difference of squares. "
         + _ORDER + _example("gp.var(gp.arange(6).reshape(2, 3), axis=1, ddof=1).tolist()", "[1.0, 1.0]"),
-        state=lambda a: 3 * a.itemsize, kernel_kinds="biuf", tolerance={k: 4 * v for k, v in _ROUNDED.items()}, flops=4),
+        state=_moments, kernel_kinds="biuf", tolerance={k: 4 * v for k, v in _ROUNDED.items()}, flops=4),
     Row("std", "Std", np.std, _SPREAD, lambda x: real_type(mean_type(x)), accumulator,
         "Standard deviation over some or all axes: the root of `var`."
         + _example("gp.std(gp.asarray([1.0, 3.0])).item()", "1.0"),
-        state=lambda a: 3 * a.itemsize, kernel_kinds="biuf", tolerance={k: 4 * v for k, v in _ROUNDED.items()}, flops=4),
+        state=_moments, kernel_kinds="biuf", tolerance={k: 4 * v for k, v in _ROUNDED.items()}, flops=4),
     Row("abs_sum", "SumAbs", None, _PLAIN, lambda x: real_type(mean_type(x)), lambda x, kind: accumulator(kind),
         "Sum of the magnitudes of floats: the norm of order 1.", kinds="fc", tolerance=_ROUNDED, public=False),
     Row("root_square_sum", "RootSumSquares", None, _PLAIN, lambda x: real_type(mean_type(x)),
@@ -227,13 +232,13 @@ _ROWS = (
 
 TABLE: Mapping[str, Row] = MappingProxyType({row.name: row for row in _ROWS})
 
-_LINE = Parameter("axis", "choice", None, doc="Axis along which is scanned; by default all elements in row-major order.")
+_LINE = Parameter("axis", "choice", None, doc="Axis to scan along; by default all elements in row-major order.")
 _SCANNED = "\n\nThe order is fixed by the length of the axis and the type alone. "
 
 _SCAN_ROWS = (
     Row("cumsum", "Sum", np.add, (_X, _LINE, _DTYPE), sum_type, accumulator,
-        "Sums of the elements up to each one along an axis." + _SCANNED + "Small floats are summed in float32, integers in 64 "
-        "bits." + _example("gp.cumsum(gp.asarray([1, 2, 3])).tolist()", "[1, 3, 6]"), tolerance=_ROUNDED),
+        "Sums of the elements up to each one along an axis." + _SCANNED + "Small floats are summed in float32, integers "
+        "in 64 bits." + _example("gp.cumsum(gp.asarray([1, 2, 3])).tolist()", "[1, 3, 6]"), tolerance=_ROUNDED),
     Row("cumprod", "Prod", np.multiply, (_X, _LINE, _DTYPE), sum_type, accumulator,
         "Products of the elements up to each one along an axis, in the types of `cumsum`."
         + _example("gp.cumprod(gp.asarray([1, 2, 3])).tolist()", "[1, 2, 6]"), tolerance=_ROUNDED),
