@@ -70,7 +70,9 @@ def by_parts(row: Row, axes: Axes, keep: bool, dtype: Any, ddof: float,
         _native.apply("sqrt" if row.name == "std" else "copy", (total,), out)
         return
     mask = empty(x.shape, "bool", device=x.device)
-    _native.apply("copy", (where,), mask) if where is not None else mask.fill(True)
+    mask.fill(True)
+    if where is not None:
+        mask = e.logical_and(mask, where)
     count = f["sum"](mask, axes, keepdims=keep)
     if row.name == "mean":
         total = f["sum"](x, axes, dtype=wide, keepdims=keep, where=mask)

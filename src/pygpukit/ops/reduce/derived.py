@@ -226,7 +226,7 @@ def average(x: Any, axis: Any = None, weights: Any = None, returned: bool = Fals
         if total is None:
             count = math.prod(x.shape[i] for i in axes)
             return result, e.add(e.mul(e.isnan(result), 0), count).astype(result.dtype)
-        ones = total if total.shape == x.shape else e.add(total, e.mul(e.isnan(x), 0))
+        ones = total if total.shape == x.shape else e.add(total, e.mul(e.isnan(x), False))
         return result, f["sum"](ones, axes, keepdims=keepdims).astype(result.dtype)
 
 
@@ -251,7 +251,7 @@ def _average(x: Any, axis: Any, weights: Any, keepdims: bool) -> Any:
     kind = promote((x.dtype, weights.dtype))
     kind = as_dtype("float64") if kind.kind in "biu" else kind
     x, weights = (a.astype(kind, copy=False) for a in (x, weights))
-    full = weights if weights.shape == x.shape else e.add(weights, e.mul(e.isnan(x), 0))
+    full = weights if weights.shape == x.shape else e.add(weights, e.mul(e.isnan(x), False))
     return e.div(f["sum"](e.mul(x, weights), axis, keepdims=keepdims), f["sum"](full, axis, keepdims=keepdims))
 
 

@@ -33,7 +33,7 @@ class _Reduction:
         """The reduced axes, ascending."""
         axis, ndim = p.options["axis"], p["x"].ndim
         if self.row.name in ("argmax", "argmin") and axis is not None:
-            return (axis_of(axis, ndim),) if ndim else ()
+            axis = axis_of(axis, ndim)
         return axes_of(axis, ndim)
 
     def wide(self, p: Problem) -> DataType:

@@ -120,7 +120,8 @@ class _Scan:
         axis, x = p.options["axis"], p["x"]
         if axis is None:
             return 0 if x.ndim == 1 else None
-        return axis_of(axis, x.ndim) if x.ndim else None
+        found = axis_of(axis, x.ndim)
+        return found if x.ndim else None
 
     def infer(self, p: Problem) -> list[Result]:
         x = p["x"]
