@@ -62,7 +62,7 @@ template <class T, class A> struct SumAbs : Sum<T, A> {
 // Root of the sum of squares: the norm of order 2.
 template <class T, class A> struct RootSumSquares : Sum<T, A> {
     PGK_FN static A of(T x, i64) {
-        const auto w = widen(x);
+        auto w = widen(x);
         if constexpr (is_complex<decltype(w)>::value) return A(fused(A(w.re), A(w.re), A(w.im) * A(w.im)));
         else return mul(A(w), A(w));
     }

@@ -29,12 +29,16 @@ def by_a_copy(function: Callable[..., Any], split: Axes | None, axis: Any, keep:
     _native.apply("copy", (result._reshape(list(out.shape)),), out)
 
 
-def by_a_cast(function: Callable[..., Any], axes: Axes, keep: bool, wide: DataType | None, spread: Mapping[str, Any],
-              results: tuple[Any, ...], given: tuple[Any, ...]) -> None:  # fmt: skip
+def by_a_cast(row: Row, function: Callable[..., Any], axes: Axes, keep: bool, wide: DataType | None,
+              spread: Mapping[str, Any], results: tuple[Any, ...], given: tuple[Any, ...]) -> None:  # fmt: skip
     """Cast the elements to what is computed in, if it is not the result's own type, and the result to ``out``."""
     array = given[0] if wide is None else given[0].astype(wide, copy=False)
     axis: Any = axes[0] if len(axes) == 1 else None if len(axes) == array.ndim else axes
-    _native.apply("copy", (function(array, axis, keepdims=keep, **spread),), results[0])
+    (out,) = results
+    if row.result(array.dtype) is out.dtype:
+        function(array, axis, keepdims=keep, out=out, **spread)
+    else:
+        _native.apply("copy", (function(array, axis, keepdims=keep, **spread),), out)
 
 
 def masked(row: Row, function: Callable[..., Any], axes: Axes, keep: bool, dtype: Any, initial: Any,

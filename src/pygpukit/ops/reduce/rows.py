@@ -107,7 +107,7 @@ class _Reduction:
         wide = self.wide(p)
         direct = p.out.dtype is own and wide is row.accumulator(x.dtype, own)
         if not direct and p.missing(unit(row.name, x.dtype, wide, p.out.dtype)) is not None:
-            return partial(c.by_a_cast, function, axes, keep, None if wide is own else wide, spread)
+            return partial(c.by_a_cast, row, function, axes, keep, None if wide is own else wide, spread)
         return partial(c.by_a_copy, function, axes if split else None, options["axis"], keep, dtype, spread)
 
     def host(self, p: Problem) -> Callable[..., None]:
