@@ -53,8 +53,8 @@ def fake_bundle(path: Path, patterns: Iterable[str]) -> None:
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("bundle") / "kernels.zip"
-    fake_bundle(path, ["pgk_add_*", "pgk_where_*", "pgk_less_*", "pgk_copy_*", "pgk_sum_*", "pgk_matmul_*"]
-                + ["pgk_max_*", "pgk_cumsum_*"])
+    names = ("add", "where", "less", "copy", "sum", "max", "cumsum", "matmul")
+    fake_bundle(path, [f"pgk_{name}_*" for name in names])
     return path
 
 

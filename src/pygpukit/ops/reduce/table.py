@@ -238,7 +238,8 @@ _SCANNED = "\n\nThe order is fixed by the length of the axis and the type alone.
 _SCAN_ROWS = (
     Row("cumsum", "Sum", np.add, (_X, _LINE, _DTYPE), sum_type, accumulator,
         "Sums of the elements up to each one along an axis." + _SCANNED + "Small floats are summed in float32, "
-        "integers in 64 bits." + _example("gp.cumsum(gp.asarray([1, 2, 3])).tolist()", "[1, 3, 6]"), tolerance=_ROUNDED),
+        "integers in 64 bits." + _example("gp.cumsum(gp.asarray([1, 2, 3])).tolist()", "[1, 3, 6]"),
+        tolerance=_ROUNDED),
     Row("cumprod", "Prod", np.multiply, (_X, _LINE, _DTYPE), sum_type, accumulator,
         "Products of the elements up to each one along an axis, in the types of `cumsum`."
         + _example("gp.cumprod(gp.asarray([1, 2, 3])).tolist()", "[1, 2, 6]"), tolerance=_ROUNDED),
