@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from pygpukit.dtypes import DataType, dtype, to_numpy_dtype
 from pygpukit.errors import DTypeError
 from pygpukit.ops.promotion import can_cast
 from pygpukit.ops.reduce.table import TABLE, Row
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 
 def result_type(row: Row, x: DataType, wanted: Any, requested: DataType | None) -> DataType:
