@@ -2,21 +2,22 @@
 //
 // out: contiguous, one element per result r. x: a result begins at the offset `kept` gives for r; element k lies
 // k * s2 further on, or (k / n2) * s1 + (k % n2) * s2 where n2 is not 0. partial: [results, chunks] states, used where
-// there is more than one chunk; reduce_fold combines them then.
+// there is more than one chunk; reduce_fold combines them then, once or twice.
 //
 // Order, of n and the type T alone: V elements fill 16 bytes, and a chunk is 1024 vectors. Vector v of a chunk
 // belongs to slot v % 32. Within a vector groups of up to 4 elements are combined in pairs (elements of an incomplete
 // group one by one), a slot combines its groups in order, and the slots of a chunk are combined by a binary tree
-// (slot i with i + 16, then i + 8, ...). Chunk c belongs to slot c % 1024 of the result, in order, and those are
-// combined by a tree again. So the bits depend on neither the layout, the grid, the kernel nor the other results.
-// Determinism: batch_invariant.
-// Error of a sum of n floats: at most (2 + 3 + 32 + 5 + n / 2^22 + 10) eps sum |x| for 4-byte elements.
+// (slot i with i + 16, then i + 8, ...). Partial result c belongs to slot c % 1024 of its fold, in order, and those are
+// combined by a tree again; more than 4096 partial results are folded 2048 at a time first. So the bits depend on
+// neither the layout, the grid, the kernel nor the other results. Determinism: batch_invariant.
+// Error of a sum of n floats: at most (67 + n / 2^33) eps sum |x| for 4-byte elements, 2^-24 being eps.
 //
 // reduce_rows: 128 threads; `lanes` (a power of two up to 32) per chunk; grid = ceil(results * chunks * lanes / 128).
 // reduce_cols: 32 * parts threads, parts a power of two up to 16, a warp per slot or for two; neighbouring results are
 //   neighbours in memory, `width` of them per block; grid = outer * chunks * tiles. Dynamic shared memory: parts / 2 *
 //   32 * E states.
-// reduce_fold: 1024 threads; a warp per result for up to 32 chunks, else a block. Static shared memory: 512 states.
+// reduce_fold: 1024 threads; a warp per result for up to 32 chunks, else a block per `span` of them, which gives a
+//   result in out, or of several spans each its partial result in next. Static shared memory: 512 states.
 #include "pygpukit/reduce.cuh"
 
 namespace pgk {
@@ -266,17 +267,21 @@ PGK_FN void reduce_cols(To* out, typename Op::State* partial, const T* x, const 
 }
 
 template <class Op, class To>
-PGK_FN void reduce_fold(To* out, const typename Op::State* partial, i64 n, i64 results, i64 chunks, f64 correction) {
+PGK_FN void reduce_fold(To* out, typename Op::State* next, const typename Op::State* partial, i64 n, i64 results,
+                        i64 all, i64 span, f64 correction) {
     await_predecessor();
     using State = typename Op::State;
     constexpr int ahead = sizeof(State) > 8 ? 4 : 16;
     __shared__ char memory[512 * sizeof(State)];
     State* const shared = reinterpret_cast<State*>(memory);
-    const bool by_warp = chunks <= 32;
+    const bool by_warp = all <= 32;
     const int slot = by_warp ? threadIdx.x % 32 : threadIdx.x;
-    const i64 r = by_warp ? static_cast<i64>(blockIdx.x) * 32 + threadIdx.x / 32 : static_cast<i64>(blockIdx.x);
+    const i64 block = static_cast<i64>(blockIdx.x), spans = by_warp ? 1 : (all + span - 1) / span;
+    const i64 r = by_warp ? block * 32 + threadIdx.x / 32 : quotient(block, spans);
+    const i64 first = by_warp ? 0 : (block - r * spans) * span;
+    const i64 chunks = all - first < span ? all - first : span;
     const bool active = r < results;
-    const State* const p = partial + (active ? r : 0) * chunks;
+    const State* const p = partial + (active ? r : 0) * all + first;
 
     State state = Op::neutral();
 #pragma unroll 1
@@ -304,7 +309,10 @@ PGK_FN void reduce_fold(To* out, const typename Op::State* partial, i64 n, i64 r
         const State other = from_lane(state, d);
         if (slot % 32 + d < used) state = Op::merge(state, other);
     }
-    if (active && slot == 0) out[r] = Op::template finish<To>(state, n, correction);
+    if (active && slot == 0) {
+        if (spans > 1) next[block] = state;
+        else out[r] = Op::template finish<To>(state, n, correction);
+    }
 }
 
 }  // namespace pgk
@@ -326,7 +334,7 @@ PGK_FN void reduce_fold(To* out, const typename Op::State* partial, i64 n, i64 r
                                                        width, correction); \
     } \
     extern "C" __global__ void __launch_bounds__(1024) fold( \
-        pgk::To* out, const __VA_ARGS__::State* partial, long long n, long long results, long long chunks, \
-        double correction) { \
-        pgk::reduce_fold<__VA_ARGS__, pgk::To>(out, partial, n, results, chunks, correction); \
+        pgk::To* out, __VA_ARGS__::State* next, const __VA_ARGS__::State* partial, long long n, long long results, \
+        long long chunks, long long span, double correction) { \
+        pgk::reduce_fold<__VA_ARGS__, pgk::To>(out, next, partial, n, results, chunks, span, correction); \
     }

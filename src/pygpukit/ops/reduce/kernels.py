@@ -23,6 +23,9 @@ _FILE = "reduce/reduce.cu"
 _ROW_THREADS = 128
 _FOLD_THREADS = 1024
 _MOST_PARTS = 16
+# Partial results that one block folds, and how many others leave to a second fold.
+_ONE_FOLD = 4096
+_SPAN = 2048
 _NARROW = 32
 # Fewer neighbouring results than this leave most lanes of a warp without one.
 _FEWEST_COLUMNS = 12
@@ -77,7 +80,7 @@ def units(row: Row, types: Sequence[str]) -> Iterator[Unit]:
 def launches(row: Row, x: Tensor, out: Tensor, wide: DataType, form: Form, correction: float = 0.0) -> Launch:
     """Return the launches that reduce a form into a contiguous ``out``.
 
-    More than a `chunk` of elements is reduced to partial results, and those by a second launch.
+    More than a `chunk` of elements is reduced to partial results, and those by a second launch, very many by two.
     """
     source = unit(row.name, x.dtype, wide, out.dtype)
     work = Workspace()
@@ -88,11 +91,18 @@ def launches(row: Row, x: Tensor, out: Tensor, wide: DataType, form: Form, corre
     partial = out if single else work.buffer(dtype("uint8"), form.results * chunks * state)
     last = struct.pack("<d", correction)
     steps = [_first(source, x, out, partial, form, chunks, state, last)]
-    if not single:
+    while not single:
+        single = bool(chunks <= _ONE_FOLD)
+        span: Any = chunks if single else _SPAN
+        spans: Any = 1 if single else ceil_div(chunks, _SPAN)
+        following = out if single else work.buffer(dtype("uint8"), form.results * spans * state)
         per_block = 32 if chunks <= 32 else 1
-        blocks = blocks_for(form.results, per_block, f"{row.name} with {hint(form.results)} results")
-        arguments = (write(out), read(partial), i64(form.n), i64(form.results), i64(chunks), last)
+        blocks = blocks_for(form.results * spans, per_block, f"{row.name} with {hint(form.results)} results")
+        sizes = map(i64, (form.n, form.results, chunks, span))
+        # Without a partial result of its own the kernel ignores the argument.
+        arguments: tuple[Argument, ...] = (write(out), write(following), read(partial), *sizes, last)
         steps.append(KernelLaunch(source, source.entries[2], (blocks,), (_FOLD_THREADS,), arguments, programmatic=True))
+        partial, chunks = following, spans
     return Launch(tuple(steps), tuple(work.pieces))
 
 
