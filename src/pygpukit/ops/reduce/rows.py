@@ -22,6 +22,8 @@ from pygpukit.ops.size import hint, product
 
 __all__ = ["accumulator", "axes_of", "collapse", "sum", "sum_axis", "sum_type"]
 
+_NOT_NUMPYS = frozenset({"bfloat16", "float8_e4m3fn", "float8_e5m2"})
+
 
 class _Reduction:
     """What the registry asks of one row."""
@@ -115,15 +117,18 @@ class _Reduction:
         axes, keep, wide = self.axes(p), bool(p.options["keepdims"]), self.wide(p)
         initial = p.options.get("initial")
         whole: Any = None if p.options["axis"] is None else axes
-        if isinstance(row.numpy, np.ufunc) and kind.kind != "b":
-            exact = out is wide if row.takes("dtype") else kind is wide and out is row.result(kind)
-            if exact or (row.takes("dtype") and kind.kind in "iu" and out is sum_type(kind)):
-                # NumPy's own loop writes the result: nothing is converted.
-                return _ufunc(row, axes, to_numpy_dtype(wide) if row.takes("dtype") else None, keep, initial)
-        elif isinstance(row.numpy, np.ufunc) and row.takes("dtype") and out is wide:
-            return _ufunc(row, axes, to_numpy_dtype(wide), keep, initial)
         if row.name in ("argmax", "argmin"):
             whole = axes[0] if axes and whole is not None else None
+        typed, spread = row.takes("dtype"), row.takes("ddof")
+        own = kind.kind == "c" if spread else not typed
+        if row.numpy is not None and kind.name not in _NOT_NUMPYS and out is (row.result(kind) if own else wide):
+            # NumPy's own loop writes the result: nothing is converted.
+            to = None if own else to_numpy_dtype(wide)
+            if isinstance(row.numpy, np.ufunc):
+                return _ufunc(row, axes, to, keep, initial)
+            if row.takes("where") or typed or row.empty is None:
+                options = {"ddof": self.ddof(p)} if spread else {}
+                return partial(_by_numpy, row, whole, {} if own else {"dtype": to}, {"keepdims": keep, **options})
         return partial(_round_once, row, whole, wide, keep, initial, self.ddof(p), row.takes("where"))
 
     def reference(self, *args: Any, **kwargs: Any) -> Any:
@@ -144,6 +149,13 @@ def _ufunc(row: Row, axes: tuple[int, ...], kind: Any, keep: bool, initial: Any)
             reduce(x, axes, kind, out, keep, initial)
 
     return run
+
+
+def _by_numpy(row: Row, axis: Any, typed: dict[str, Any], options: dict[str, Any], x: Any, *rest: Any) -> None:
+    if len(rest) == 1 or rest[0] is None:
+        row.numpy(x, axis, out=rest[-1], **typed, **options)
+    else:
+        row.numpy(x, axis, out=rest[1], where=rest[0], **typed, **options)
 
 
 def _round_once(row: Row, axis: Any, wide: DataType, keep: bool, initial: Any, ddof: float, masked: bool, x: Any,
