@@ -134,3 +134,26 @@ def test_collapse_refuses_what_has_no_single_stride() -> None:
     assert collapse((2, 3, 4), (12, 4, 1), (0, 2)) is None
     assert collapse((2, 3, 4), (100, 4, 1), (2,)) is None
     assert collapse((2, 3, 4), (12, 4, 1), (0, 1, 2)) == ((1, 24, 1), (1, 1, 1))
+
+
+@pytest.mark.nvrtc
+def test_bits_depend_on_length_and_type_alone() -> None:
+    """By rows, by columns of any number of neighbours, alone, with steps, and with two axes that are one in length."""
+    rng = np.random.default_rng(9)
+    with gp.device("emulated"):
+        for name, kind in (("sum", "float32"), ("var", "float32"), ("max", "bfloat16")):
+            for n in (7, 200, 2050, 9001):
+                host = rng.standard_normal((14, n)).astype(gp.to_numpy_dtype(kind))
+                function = getattr(gp, name)
+                want = function(gp.from_numpy(host), axis=1).to_numpy()
+                assert function(gp.from_numpy(host[3])).to_numpy().tobytes() == want[3].tobytes()
+                for width in (1, 12, 13, 14):
+                    columns = gp.from_numpy(np.ascontiguousarray(host[:width].T))
+                    assert function(columns, axis=0).to_numpy().tobytes() == want[:width].tobytes()
+                wide = gp.from_numpy(np.repeat(host, 2, axis=1))[:, ::2]
+                assert function(wide, axis=1).to_numpy().tobytes() == want.tobytes()
+                if n == 2050:
+                    padded = np.zeros((14, 41, 53), host.dtype)
+                    padded[:, :, :50] = host.reshape(14, 41, 50)
+                    view = gp.from_numpy(padded)[:, :, :50]
+                    assert function(view, axis=(1, 2)).to_numpy().tobytes() == want.tobytes()
