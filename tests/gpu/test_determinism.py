@@ -29,6 +29,11 @@ def workload(name: str) -> Callable[[], list[gp.GPUArray]]:
             gp.sum(flat),
             gp.sum(square, axis=0),
             gp.sum(square, axis=1),
+            gp.argmax(flat),
+            gp.var(flat),
+            gp.mean(square, axis=0),
+            gp.cumsum(flat),
+            gp.cumsum(square, axis=0),
             gp.matmul(square, square.T),
             gp.tanh(flat) * gp.exp(flat),
             gp.gelu(square.T),
@@ -79,6 +84,27 @@ def test_a_row_sum_does_not_depend_on_the_other_rows(n: int) -> None:
     assert gp.sum(gp.from_numpy(np.ascontiguousarray(host.T)), axis=0).to_numpy().tobytes() == want.tobytes()
     wider = gp.from_numpy(np.repeat(host, 2, axis=1))[:, ::2]
     assert gp.sum(wider, axis=1).to_numpy().tobytes() == want.tobytes()
+    # Two reduced axes that are not one in memory, and every number of neighbours a block may have.
+    padded = gp.zeros((37, 2, n + 1))
+    padded[:, 0, :n] = x
+    padded[:, 1, :n] = x
+    doubled = gp.from_numpy(np.concatenate([host, host], axis=1))
+    assert gp.sum(padded[:, :, :n], axis=(1, 2)).to_numpy().tobytes() == gp.sum(doubled, axis=1).to_numpy().tobytes()
+    variances = gp.var(x, axis=1).to_numpy()
+    for width in (1, 12, 13, 37):
+        some = gp.from_numpy(np.ascontiguousarray(host[:width].T))
+        assert gp.sum(some, axis=0).to_numpy().tobytes() == want[:width].tobytes()
+        assert gp.var(some, axis=0).to_numpy().tobytes() == variances[:width].tobytes()
+
+
+@pytest.mark.parametrize("n", [1, 200, 4097, 40_011])
+def test_a_scan_does_not_depend_on_the_other_rows(n: int) -> None:
+    host = np.random.default_rng(n).standard_normal((33, n)).astype(np.float32)
+    x = gp.from_numpy(host)
+    want = gp.cumsum(x, axis=1).to_numpy()
+    assert gp.cumsum(x[7]).to_numpy().tobytes() == want[7].tobytes()
+    columns = gp.cumsum(gp.from_numpy(np.ascontiguousarray(host.T)), axis=0).to_numpy()
+    assert np.ascontiguousarray(columns.T).tobytes() == want.tobytes()
 
 
 @pytest.mark.parametrize("name", ["float32", "bfloat16"])

@@ -12,7 +12,8 @@ from pygpukit.dtypes import dtype
 from pygpukit.ops.elementwise.plan import THREADS, plan
 from pygpukit.ops.elementwise.table import TABLE
 from pygpukit.ops.gemm.rows import matmul_unit
-from pygpukit.ops.reduce.rows import sum_unit
+from pygpukit.ops.reduce.kernels import unit as reduction_unit
+from pygpukit.ops.reduce.scan import unit as scan_unit
 from pygpukit.ops.registry import load
 from pygpukit.ops.source import headers
 from pygpukit.ops.units import ALL_TYPES, builtin_units
@@ -33,7 +34,11 @@ def sources() -> list[str]:
         plan("copy", (f16,), e4m3), plan("add", (e5m2, u8)), plan("where", (dtype("bool"), f64, f64)),
         plan("mul", (dtype("complex128"),) * 2), plan("copy", (u8,), dtype("complex128")),
     ]  # fmt: skip
-    return [*(p.source for p in plans), sum_unit(bf16, f32, bf16).source, matmul_unit(f16, f16, f16).source]
+    families = [
+        reduction_unit("var", bf16, f32, bf16), scan_unit("cumsum", f16, f32, f16, by_columns=True),
+        matmul_unit(f16, f16, f16),
+    ]  # fmt: skip
+    return [*(p.source for p in plans), *(made.source for made in families)]
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -85,6 +90,20 @@ def test_dense_kernels_move_16_bytes_with_all_loads_in_flight(op: str, kind: str
     vectors = made.per_block // (THREADS * made.vector)
     assert steps == ["ld"] * (vectors * arity) + ["st"] * vectors
     assert ".local" not in ptx
+
+
+def test_reductions_read_16_bytes_with_all_loads_in_flight() -> None:
+    f32 = dtype("float32")
+    made = reduction_unit("sum", f32, f32, f32)
+    ptx = nvrtc_library.compile_source(made.source, "compute_90").decode()
+    for entry, loads in zip(made.entries, (8, 4, 0), strict=True):
+        body = ptx.split(f".entry {entry}(")[1].split(".entry")[0]
+        assert body.count("ld.global.v4.u32") == loads
+    assert ".local" not in ptx
+    made = scan_unit("cumsum", f32, f32, f32, by_columns=False)
+    ptx = nvrtc_library.compile_source(made.source, "compute_90").decode()
+    body = ptx.split(f".entry {made.entries[0]}(")[1].split(".entry")[0]
+    assert (body.count("ld.global.v4.u32"), body.count("st.global.v4.u32")) == (4, 4)
 
 
 def test_unit_list_is_deterministic_and_complete() -> None:

@@ -18,7 +18,9 @@ from pygpukit.ops.elementwise.table import TABLE, Row
 from pygpukit.ops.gemm import rows as matmul
 from pygpukit.ops.problem import Tensor
 from pygpukit.ops.promotion import Input, can_cast, resolve
-from pygpukit.ops.reduce import rows as reduction
+from pygpukit.ops.reduce.kernels import launches
+from pygpukit.ops.reduce.layout import form
+from pygpukit.ops.reduce.table import TABLE as REDUCTIONS
 from pygpukit.ops.units import ALL_TYPES, builtin_units
 
 WEAK: tuple[Input, ...] = ("bool", "int", "float", "complex")
@@ -118,10 +120,17 @@ def test_products_of_two_types_are_products_of_one() -> None:
         assert cast.astype(to_numpy_dtype(result)).tobytes() == direct.tobytes(), (first, second)
 
 
-def test_sums_to_any_type_are_sums_to_the_accumulator() -> None:
+def test_reductions_to_any_type_have_kernels_for_one_type() -> None:
     for kind in map(dtype, ALL_TYPES):
-        wide = reduction.accumulator(kind)
-        for n in (10, 5000, 5000 * 4096):
-            for sizes, strides in ((1, n, 1), (n, 1, 1)), ((1, n, 100), (n * 100, 100, 1)):
-                x, out = Tensor("input", 0, kind, sizes), Tensor("output", 0, wide, (sizes[0], sizes[2]))
-                assert {step.entry for step in reduction.stages(x, out, sizes, strides).launches} <= bundled()
+        for row in REDUCTIONS.values():
+            if kind.kind not in row.kinds or kind.kind not in row.kernel_kinds:
+                continue
+            to = row.result(kind)
+            wide = row.accumulator(kind, to)
+            for n in (10, 5000 * 4096):
+                for shape, axes in ((n,), (0,)), ((n, 100), (0,)), ((2, n), (1,)):
+                    x, out = Tensor("input", 0, kind, shape), Tensor("output", 0, to, ())
+                    found = form(x, axes)
+                    assert found is not None
+                    steps = launches(row, x, out, wide, found).launches
+                    assert {step.entry for step in steps} <= bundled()  # type: ignore[union-attr]

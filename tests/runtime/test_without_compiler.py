@@ -53,7 +53,8 @@ def fake_bundle(path: Path, patterns: Iterable[str]) -> None:
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("bundle") / "kernels.zip"
-    fake_bundle(path, ["pgk_add_*", "pgk_where_*", "pgk_less_*", "pgk_copy_*", "pgk_sum_*", "pgk_matmul_*"])
+    names = ("add", "where", "less", "copy", "sum", "max", "cumsum", "matmul")
+    fake_bundle(path, [f"pgk_{name}_*" for name in names])
     return path
 
 
@@ -137,10 +138,12 @@ def test_sums_and_products(run_bundled: Run) -> None:
     program = """
 for call, expected in (
     (lambda: gp.sum(f), ["sum_f32"]),
-    (lambda: gp.sum(f, dtype="float64"), ["sum_f32", "copy_f32_to_f64"]),
-    (lambda: gp.sum(h, dtype="float64"), ["sum_f16_to_f32", "copy_f32_to_f64"]),
+    (lambda: gp.sum(f, dtype="float64"), ["copy_f32_to_f64", "sum_f64"]),
+    (lambda: gp.sum(h, dtype="float64"), ["copy_f16_to_f64", "sum_f64"]),
     (lambda: gp.sum(i, axis=0, out=gp.zeros(4, "int32")), ["sum_i32", "copy_i64_to_i32"]),
-    (lambda: gp.sum(gp.zeros(10_000, "float16"), dtype="float64"), ["sum_f16_to_f32", "sum_f32", "copy_f32_to_f64"]),
+    (lambda: gp.sum(gp.zeros(10_000, "float16"), dtype="float64"), ["copy_f16_to_f64", "sum_f64", "sum_f64_fold"]),
+    (lambda: gp.max(f, out=gp.zeros((), "float64")), ["max_f32", "copy_f32_to_f64"]),
+    (lambda: gp.cumsum(h, 0, dtype="float64"), ["copy_f16_to_f64", "cumsum_f64_cols", "copy_f64"]),
     (lambda: gp.matmul(f, f), ["matmul_f32"]),
     (lambda: gp.matmul(h, h), ["matmul_f16"]),
     (lambda: gp.matmul(i, f), ["copy_i32_to_f64", "copy_f32_to_f64", "matmul_f64"]),

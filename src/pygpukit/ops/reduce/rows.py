@@ -1,288 +1,208 @@
-"""Sum over axes: types, kernel launches, and the composition for layouts without a kernel."""
+"""Reductions over axes: an operator per row of the table, with its kernels, its NumPy form and its compositions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import cache, partial
-from itertools import pairwise
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from pygpukit import _pygpukit_rust as _native
-from pygpukit.dtypes import DataType, dtype, to_numpy_dtype
-from pygpukit.errors import DTypeError, ShapeError
-from pygpukit.ops.launch import Argument, KernelLaunch, Launch, Unit, Workspace, blocks_for, i64, read, write
-from pygpukit.ops.problem import Problem, Result, Tensor
-from pygpukit.ops.promotion import can_cast
-from pygpukit.ops.registry import Case, Operator, Parameter, Variant, export, register
-from pygpukit.ops.size import SizeLike, ceil_div, hint, product
-from pygpukit.ops.source import instance
+from pygpukit.dtypes import DataType, to_numpy_dtype
+from pygpukit.errors import ShapeError
+from pygpukit.ops.launch import Launch
+from pygpukit.ops.problem import Problem, Result, broadcast
+from pygpukit.ops.reduce import derived, scan
+from pygpukit.ops.reduce.kernels import launches, unit, units
+from pygpukit.ops.reduce.layout import axes_of, axis_of, collapse, form
+from pygpukit.ops.reduce.reference import call, compute, result_type, wide_type
+from pygpukit.ops.reduce.table import TABLE, Row, accumulator, sum_type
+from pygpukit.ops.registry import Case, Operator, Variant, export, register
+from pygpukit.ops.size import hint, product
 
-CHUNK = 4096
-"""Elements of the summed axis per partial result; part of the definition of the result's bits."""
+__all__ = ["accumulator", "axes_of", "collapse", "sum", "sum_axis", "sum_type"]
 
-_FILE = "reduce/sum.cu"
-_ROWS_PER_BLOCK = 8
-_COLUMNS_PER_BLOCK = 32
-_THREADS = 256
-_ACCUMULATOR = {"f": "float32", "i": "int64", "b": "int64", "u": "uint64"}
+_NOT_NUMPYS = frozenset({"bfloat16", "float8_e4m3fn", "float8_e5m2"})
 
 
-def sum_type(x: DataType) -> DataType:
-    """Return the type of a sum: the widest integer of the kind for integers and bool, else ``x``."""
-    return dtype(_ACCUMULATOR[x.kind]) if x.kind in "biu" else x
+class _Reduction:
+    """What the registry asks of one row."""
+
+    def __init__(self, row: Row) -> None:
+        self.row = row
+
+    def axes(self, p: Problem) -> tuple[int, ...]:
+        """The reduced axes, ascending."""
+        axis, ndim = p.options["axis"], p["x"].ndim
+        if self.row.name in ("argmax", "argmin") and axis is not None:
+            axis = axis_of(axis, ndim)
+        return axes_of(axis, ndim)
+
+    def wide(self, p: Problem) -> DataType:
+        """The type that is computed in."""
+        return wide_type(self.row, p["x"].dtype, p.options.get("dtype"), p.out.dtype)
+
+    def ddof(self, p: Problem) -> float:
+        """What is subtracted from the number of elements."""
+        correction = p.options.get("correction")
+        return p.options.get("ddof", 0) if correction is None else correction  # type: ignore[no-any-return]
+
+    def infer(self, p: Problem) -> list[Result]:
+        row, x, options = self.row, p["x"], p.options
+        axes = self.axes(p)
+        kind = result_type(row, x.dtype, options.get("dtype"), p.requested[0] if p.requested else None)
+        if options.get("correction") is not None and options["ddof"] != 0:
+            raise ValueError(f"{row.name}(): ddof and correction are the same; give one of them")
+        where = p.arrays.get("where")
+        if where is not None:
+            if where.dtype.name != "bool":
+                raise TypeError(f"{row.name}(): where must be an array of bool, not {where.dtype.name}")
+            joint = broadcast(where.shape, x.shape)
+            if joint is None or len(joint) != x.ndim or any(a != b for a, b in zip(joint, x.shape, strict=True)):
+                shapes = [tuple(hint(n) for n in t.shape) for t in (where, x)]
+                raise ShapeError(f"{row.name}(): where of shape {shapes[0]} does not broadcast to {shapes[1]}")
+        if row.empty is None and options.get("initial") is None:
+            if where is not None:
+                raise ValueError(f"{row.name}() has no identity: with where give initial, which stands for no elements")
+            n, results = (product(x.shape[i] for i in range(x.ndim) if (i in axes) == one) for one in (True, False))
+            if n == 0 and results != 0:
+                raise ShapeError(f"{row.name}() of no elements has no value: an axis of 0 is reduced")
+        keep = options["keepdims"]
+        shape = tuple(1 if i in axes else n for i, n in enumerate(x.shape) if keep or i not in axes)
+        return [Result(shape, kind)]
+
+    def accepts(self, p: Problem) -> str | None:
+        row, x = self.row, p["x"]
+        if x.dtype.kind not in row.kernel_kinds:
+            return f"there is no kernel for {x.dtype.name}"
+        if p.arrays.get("where") is not None or p.options.get("initial") is not None:
+            return "where or initial is given"
+        if not p.out.is_contiguous():
+            return "out is not contiguous"
+        if form(x, self.axes(p)) is None:
+            return "the reduced axes are more than two in memory"
+        wide = self.wide(p)
+        if p.out.dtype is row.result(x.dtype) and wide is row.accumulator(x.dtype, p.out.dtype):
+            return None
+        return p.missing(unit(row.name, x.dtype, wide, p.out.dtype))
+
+    def launch(self, p: Problem) -> Launch:
+        found = form(p["x"], self.axes(p))
+        assert found is not None
+        return launches(self.row, p["x"], p.out, self.wide(p), found, float(self.ddof(p)))
+
+    def compose(self, p: Problem) -> Callable[..., None]:
+        """What has no kernel of its own: elements left out, a first element, a copy, or a cast."""
+        from pygpukit.ops.reduce import compositions as c
+
+        row, x, options = self.row, p["x"], p.options
+        axes, keep, dtype = self.axes(p), bool(options["keepdims"]), options.get("dtype")
+        ddof, given_where = self.ddof(p), p.arrays.get("where") is not None
+        spread = {"ddof": ddof} if row.takes("ddof") else {}
+        function = FUNCTIONS[row.name]
+        if x.dtype.kind not in row.kernel_kinds or (given_where and row.skipped is None and row.empty is not None):
+            return partial(c.by_parts, row, axes, keep, dtype, ddof)
+        if given_where or options.get("initial") is not None:
+            return partial(c.masked, row, function, axes, keep, dtype, options.get("initial"))
+        split = form(x, axes) is None
+        own = row.result(x.dtype)
+        wide = self.wide(p)
+        direct = p.out.dtype is own and wide is row.accumulator(x.dtype, own)
+        if not direct and p.missing(unit(row.name, x.dtype, wide, p.out.dtype)) is not None:
+            return partial(c.by_a_cast, row, function, axes, keep, None if wide is own else wide, spread)
+        return partial(c.by_a_copy, function, axes if split else None, options["axis"], keep, dtype, spread)
+
+    def host(self, p: Problem) -> Callable[..., None]:
+        row, kind, out = self.row, p["x"].dtype, p.out.dtype
+        axes, keep, wide = self.axes(p), bool(p.options["keepdims"]), self.wide(p)
+        initial = p.options.get("initial")
+        whole: Any = None if p.options["axis"] is None else axes
+        if row.name in ("argmax", "argmin"):
+            whole = axes[0] if axes and whole is not None else None
+        typed, spread = row.takes("dtype"), row.takes("ddof")
+        own = kind.kind == "c" if spread else not typed
+        if row.numpy is not None and kind.name not in _NOT_NUMPYS and out is (row.result(kind) if own else wide):
+            # NumPy's own loop writes the result: nothing is converted.
+            to = None if own else to_numpy_dtype(wide)
+            if isinstance(row.numpy, np.ufunc):
+                return _ufunc(row, axes, to, keep, initial)
+            if row.takes("where") or typed or row.empty is None:
+                options = {"ddof": self.ddof(p)} if spread else {}
+                return partial(_by_numpy, row, whole, {} if own else {"dtype": to}, {"keepdims": keep, **options})
+        return partial(_round_once, row, whole, wide, keep, initial, self.ddof(p), row.takes("where"))
+
+    def reference(self, *args: Any, **kwargs: Any) -> Any:
+        names = [q.name for q in self.row.parameters]
+        return call(self.row.name, **dict(zip(names, args, strict=False)), **kwargs)
 
 
-def accumulator(x: DataType) -> DataType:
-    """Return the type sums of ``x`` are accumulated in."""
-    if x.kind == "f":
-        return dtype("float64" if x.itemsize == 8 else "float32")
-    return sum_type(x)
+def _ufunc(row: Row, axes: tuple[int, ...], kind: Any, keep: bool, initial: Any) -> Callable[..., None]:
+    reduce = row.numpy.reduce
 
-
-def axes_of(axis: Any, ndim: int) -> tuple[int, ...]:
-    """Return the axes named by ``axis``, ascending.
-
-    Raises
-    ------
-    ShapeError
-        If one is out of range or named twice.
-    """
-    given = range(ndim) if axis is None else (axis,) if isinstance(axis, int) else tuple(axis)
-    found = []
-    for a in given:
-        if not -ndim <= a < ndim:
-            raise ShapeError(f"axis {a} is out of range for an array of {ndim} dimensions")
-        found.append(a % ndim)
-    if len(set(found)) != len(found):
-        raise ShapeError(f"axis {axis} names an axis twice")
-    return tuple(sorted(found))
-
-
-def _infer(p: Problem) -> list[Result]:
-    x, wanted = p["x"], p.options["dtype"]
-    axes = axes_of(p.options["axis"], x.ndim)
-    own = sum_type(x.dtype)
-    kind = dtype(wanted) if wanted is not None else p.requested[0] if p.requested else own
-    if not can_cast(own, kind):
-        raise DTypeError(f"the sum of {x.dtype.name} is {own.name}, which cannot be written to {kind.name}")
-    if p.requested and not can_cast(kind, p.requested[0]):
-        target = p.requested[0].name
-        raise DTypeError(
-            f"sum() with dtype {kind.name} cannot be written to out of {target}; use an out of {kind.name}"
-        )
-    keep = p.options["keepdims"]
-    shape = tuple(1 if i in axes else n for i, n in enumerate(x.shape) if keep or i not in axes)
-    return [Result(shape, p.requested[0] if p.requested else kind)]
-
-
-def collapse(shape: Sequence[Any], strides: Sequence[Any], axes: Sequence[int]
-             ) -> tuple[tuple[Any, Any, Any], tuple[Any, Any, Any]] | None:  # fmt: skip
-    """Return sizes and strides of ``[outer, n, inner]`` for a sum over neighbouring ``axes``, or None.
-
-    None means that an array of this layout has no such form and needs a contiguous copy with the axes side by side.
-
-    Examples
-    --------
-    >>> collapse((2, 3, 4), (12, 4, 1), (1,))
-    ((2, 3, 4), (12, 4, 1))
-    """
-    ordered = sorted(axes)
-    if not ordered or ordered != list(range(ordered[0], ordered[-1] + 1)):
-        return None
-    first, stop = ordered[0], ordered[-1] + 1
-    groups = [_merge(shape[a:b], strides[a:b]) for a, b in ((0, first), (first, stop), (stop, len(shape)))]
-    outer, middle, inner = groups
-    if outer is None or middle is None or inner is None:
-        return None
-    return (outer[0], middle[0], inner[0]), (outer[1], middle[1], inner[1])
-
-
-def _merge(shape: Sequence[Any], strides: Sequence[Any]) -> tuple[Any, Any] | None:
-    """Return size and stride of axes that are one, or None. Of axes that are one element, only that is asked."""
-    if len(shape) == 1:
-        return shape[0], strides[0]
-    kept = [(size, stride) for size, stride in zip(shape, strides, strict=True) if size != 1]
-    if not kept:
-        return product(shape), 1
-    for (_, above), (size, stride) in pairwise(kept):
-        if above != size * stride:
-            return (0, 1) if any(n == 0 for n in shape) else None
-    return product(size for size, _ in kept), kept[-1][1]
-
-
-def _layout(p: Problem) -> tuple[tuple[Any, Any, Any], tuple[Any, Any, Any]] | None:
-    x = p["x"]
-    axes = axes_of(p.options["axis"], x.ndim)
-    if not axes:
-        # A sum over no axes is a cast: every element is a row of its own.
-        return collapse((*x.shape, 1), (*x.strides, 1), (x.ndim,))
-    return collapse(x.shape, x.strides, axes)
-
-
-def _accepts(p: Problem) -> str | None:
-    if _layout(p) is None:
-        return "the summed axes are not one axis in memory"
-    if not p.out.is_contiguous():
-        return "out is not contiguous"
-    x, out, wide = p["x"].dtype, p.out.dtype, accumulator(p["x"].dtype)
-    return None if out is wide else p.missing(sum_unit(x, wide, out))
-
-
-def _launch(p: Problem) -> Launch:
-    layout = _layout(p)
-    assert layout is not None
-    return stages(p["x"], p.out, *layout)
-
-
-def stages(x: Tensor, out: Tensor, sizes: tuple[Any, Any, Any], strides: tuple[Any, Any, Any]) -> Launch:
-    """Return the launches that sum the middle axis of ``[outer, n, inner]`` into a contiguous ``[outer, inner]``.
-
-    An axis of more than `CHUNK` elements is summed to partial sums, and those again.
-    """
-    outer, n, inner = sizes
-    partial_type = accumulator(x.dtype)
-    work, launches, source = Workspace(), [], x
-    while True:
-        last = bool(n <= CHUNK)
-        chunks = 1 if last else ceil_div(n, CHUNK)
-        target = out if last else work.buffer(partial_type, outer, chunks, inner)
-        launches.append(_stage(target, source, (outer, n, inner, chunks), strides, partial_type))
-        if last:
-            return Launch(tuple(launches), tuple(work.pieces))
-        source, n, strides = target, chunks, (chunks * inner, inner, 1)
-
-
-def _stage(target: Tensor, source: Tensor, sizes: tuple[Any, Any, Any, SizeLike], strides: tuple[Any, Any, Any],
-           partial_type: DataType) -> KernelLaunch:  # fmt: skip
-    outer, n, inner, chunks = sizes
-    # Both kernels give the same bits; columns read whole cache lines when neighbours are other results.
-    columns = bool(strides[2] == 1 and strides[1] != 1 and inner >= _COLUMNS_PER_BLOCK // 4)
-    what = f"a sum of [outer, n, inner] = {[hint(x) for x in (outer, n, inner)]}"
-    if columns:
-        blocks = blocks_for(outer * chunks * ceil_div(inner, _COLUMNS_PER_BLOCK), 1, what)
-    else:
-        blocks = blocks_for(outer * chunks * inner, _ROWS_PER_BLOCK, what)
-    unit = sum_unit(source.dtype, partial_type, target.dtype)
-    entry = sum_entry(source.dtype, target.dtype, columns=columns)
-    arguments: tuple[Argument, ...] = (write(target), read(source), *map(i64, (outer, n, inner, chunks, *strides)))
-    return KernelLaunch(unit, entry, (blocks,), (_THREADS,), arguments)
-
-
-def sum_entry(x: DataType, to: DataType, *, columns: bool) -> str:
-    """Return the kernel name of one stage."""
-    tags = [x.tag] if to.tag == sum_type(x).tag else [x.tag, "to", to.tag]
-    return "_".join(["pgk_sum", *tags, *(["cols"] if columns else [])])
-
-
-@cache
-def sum_unit(x: DataType, partial_type: DataType, to: DataType) -> Unit:
-    """Return the source of one stage: both kernels for ``x`` summed in ``partial_type`` and written as ``to``."""
-    types = f"{x.tag}, {partial_type.tag}, {to.tag}"
-    entries = tuple(sum_entry(x, to, columns=columns) for columns in (False, True))
-    lines = [f"PGK_SUM({e}, {k}, {types})" for e, k in zip(entries, ("sum_rows", "sum_cols"), strict=True)]
-    return instance(_FILE, lines, entries)
-
-
-def _units(types: Sequence[str]) -> Iterator[Unit]:
-    for kind in map(dtype, types):
-        wide, result = accumulator(kind), sum_type(kind)
-        # A long axis needs three stages: to partial sums, among them, and to the result.
-        for source, to in ((kind, result), (kind, wide), (wide, wide), (wide, result)):
-            yield sum_unit(source, wide, to)
-
-
-def _compose(p: Problem) -> Callable[..., None]:
-    """Sum what has no kernel of its own: a copy with the axes side by side, or a cast of the accumulator's sum."""
-    x = p["x"]
-    axes = axes_of(p.options["axis"], x.ndim)
-    keep, wide, split = p.options["keepdims"], accumulator(x.dtype), _layout(p) is None
-
-    def run(results: tuple[Any, ...], given: tuple[Any, ...]) -> None:
-        (out,), array = results, given[0]
-        if split:
-            # The same elements, the summed axes last.
-            kept = [i for i in range(array.ndim) if i not in axes]
-            array = _native.apply("copy", (array._permute([*kept, *axes]),))
-            total = sum(array, axis=tuple(range(len(kept), array.ndim)), dtype=out.dtype)
-            _native.apply("copy", (total._reshape(list(out.shape)),), out)
-            return
-        direct = out.dtype is not wide and p.missing(sum_unit(x.dtype, wide, out.dtype)) is None
-        total = sum(array, axis=axes, dtype=out.dtype if direct else wide, keepdims=keep)
-        _native.apply("copy", (total,), out)
+    def run(x: Any, where: Any, out: Any) -> None:
+        if where is not None:
+            given = {} if initial is None else {"initial": initial}
+            reduce(x, axes, kind, out, keep, where=where, **given)
+        elif initial is None:
+            reduce(x, axes, kind, out, keep)
+        else:
+            reduce(x, axes, kind, out, keep, initial)
 
     return run
 
 
-def _host(p: Problem) -> Callable[..., None]:
-    axes, keep = axes_of(p.options["axis"], p["x"].ndim), p.options["keepdims"]
-    kind, out = p["x"].dtype, p.out.dtype
-    if out is accumulator(kind) or (kind.kind in "biu" and out is sum_type(kind)):
-        # NumPy's own loop writes the result: nothing is converted.
-        return partial(_add_reduce, axes, to_numpy_dtype(accumulator(kind)), keep)
-    return partial(_round_once, axes, out, keep)
+def _by_numpy(row: Row, axis: Any, typed: dict[str, Any], options: dict[str, Any], x: Any, *rest: Any) -> None:
+    if len(rest) == 1 or rest[0] is None:
+        row.numpy(x, axis, out=rest[-1], **typed, **options)
+    else:
+        row.numpy(x, axis, out=rest[1], where=rest[0], **typed, **options)
 
 
-def _add_reduce(axes: tuple[int, ...], kind: Any, keep: bool, x: Any, out: Any) -> None:
-    np.add.reduce(x, axes, kind, out, keep)  # type: ignore[call-overload]
+def _round_once(row: Row, axis: Any, wide: DataType, keep: bool, initial: Any, ddof: float, masked: bool, x: Any,
+                *rest: Any) -> None:  # fmt: skip
+    where, out = rest if masked else (None, rest[0])
+    got = compute(row, x, axis, wide, keep, initial, where, ddof)
+    np.copyto(out, np.asarray(got).reshape(out.shape), casting="unsafe")
 
 
-def _round_once(axes: tuple[int, ...], kind: DataType, keep: bool, x: Any, out: Any) -> None:
-    from pygpukit.ops.reduce import reference
-
-    np.copyto(out, reference.sum(x, axes, kind, keep), casting="unsafe")
-
-
-def _reference(x: Any, axis: Any = None, dtype: Any = None, keepdims: bool = False) -> Any:
-    from pygpukit.dtypes import dtype as as_dtype
-    from pygpukit.ops.reduce import reference
-
-    return reference.sum(x, axis, None if dtype is None else as_dtype(dtype), keepdims)
-
-
-def _flops(p: Problem) -> int:
-    return hint(p["x"].size)
+def _cases(row: Row) -> tuple[Case, ...]:
+    small = "bfloat16" if row.kinds == "biufc" else "float16"
+    found = [
+        Case({"x": ("float32", (5, 131, 7))}, {"axis": 1}),
+        Case({"x": ("float32", (3, 2, 29))}, {"axis": -1, "keepdims": True}),
+    ]
+    if row.name in ("sum", "argmax", "var"):
+        found += [Case({"x": (small, (2, 9001))}, {"axis": -1}), Case({"x": ("float32", (40, 33))}, {"axis": 0})]
+    if row.name == "sum":
+        found.append(Case({"x": ("int8", (4, 5, 6))}, {"axis": (0, 2)}))
+    return tuple(found)
 
 
-sum = register(
-    Operator(
-        name="sum",
-        parameters=(
-            Parameter("x"),
-            Parameter("axis", "choice", None, doc="Axis or axes to sum over; all by default."),
-            Parameter("dtype", "choice", None, doc="Type of the result; as in NumPy by default."),
-            Parameter("keepdims", "choice", False, doc="Keep the summed axes with one element."),
+def _made(row: Row) -> Callable[..., Any]:
+    r = _Reduction(row)
+    return register(
+        Operator(
+            name=row.name,
+            parameters=row.parameters,
+            infer=r.infer,
+            reference=r.reference,
+            variants=(
+                Variant("chunks of 16 KiB", "batch_invariant", r.accepts, launch=r.launch, units=partial(units, row)),
+                Variant("NumPy", "run_to_run", lambda p: None, host=r.host),
+                Variant("other operators, then chunks", "batch_invariant", lambda p: None, compose=r.compose),
+            ),
+            doc=row.doc,
+            tolerance=row.tolerance,
+            cases=_cases(row) if row.public else (),
+            flops=lambda p: row.flops * hint(p["x"].size),
+            public=row.public,
         ),
-        infer=_infer,
-        reference=_reference,
-        variants=(
-            Variant("chunks of 4096", "batch_invariant", _accepts, launch=_launch, units=_units),
-            Variant("NumPy", "run_to_run", lambda p: None, host=_host),
-            Variant("copy or cast, then chunks", "batch_invariant", lambda p: None, compose=_compose),
-        ),
-        doc="""Sum of the elements over some or all axes.
+        method=row.public and row.name != "count_nonzero",
+    )
 
-Small floats are summed in float32, float64 in float64, integers in 64 bits, and rounded once to the type of the
-result. The order is fixed by the length of the summed axes alone: the bits depend neither on the run nor on the number
-of SMs.
 
-Examples
---------
->>> import pygpukit as gp
->>> gp.sum(gp.ones((2, 3)), axis=0).tolist()
-[2.0, 2.0, 2.0]
-""",
-        tolerance={"float32": 1e-6, "bfloat16": 2**-7},
-        cases=(
-            Case({"x": ("float32", (5, 131, 7))}, {"axis": 1}),
-            Case({"x": ("bfloat16", (3, 9001))}, {"axis": -1, "keepdims": True}),
-            Case({"x": ("int8", (4, 5, 6))}, {"axis": (0, 2)}),
-        ),
-        flops=_flops,
-    ),
-    method=True,
-)
+FUNCTIONS: dict[str, Callable[..., Any]] = {name: _made(row) for name, row in TABLE.items()}
+sum = FUNCTIONS["sum"]
 
 
 @export
@@ -296,3 +216,7 @@ def sum_axis(x: Any, axis: int, keepdims: bool = False, *, out: Any = None, stre
     [3.0, 3.0]
     """
     return sum(x, axis, keepdims=keepdims, out=out, stream=stream)
+
+
+for _function in (*derived.FUNCTIONS, *scan.FUNCTIONS):
+    export(_function)
