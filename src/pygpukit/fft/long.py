@@ -1,0 +1,108 @@
+"""Transforms of rows longer than a block holds: columns, roots between, rows, through workspace.
+
+With ``n = a * b``, element ``j * b + i`` of a row is element ``j`` of column ``i``. The columns are transformed and number
+``r`` of column ``i`` is multiplied by the root of order ``n`` to the power ``r * i``. Row ``r`` of the result is then
+transformed, and its number ``k`` is number ``r + k * a`` of the whole.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from functools import cache
+from math import prod
+from typing import Any
+
+from pygpukit.dtypes import DataType, dtype
+from pygpukit.fft import plan
+from pygpukit.fft.layout import INVERSE, Batch, launch
+from pygpukit.ops.launch import KernelLaunch, Launch, Number, Unit, Workspace, blocks_for, i32, i64, read, write
+from pygpukit.ops.problem import Tensor
+from pygpukit.ops.size import ceil_div
+from pygpukit.ops.source import instance
+
+_THREADS = 256
+
+
+def _one(real: DataType) -> bytes:
+    return struct.pack("<f" if real.itemsize == 4 else "<d", 1.0)
+
+
+def _steps(work: Workspace, x: Tensor, out: Tensor, batch: Batch, lengths: tuple[int, ...], real: DataType,
+           scale: Number | bytes, flags: tuple[int, int]) -> Iterator[KernelLaunch]:  # fmt: skip
+    """Yield the launches for the rows of the two inner levels of a batch; flags are those of the first and the last."""
+    n, a = prod(lengths), lengths[0]
+    b = n // a
+    _, outer, inner = batch.sizes
+    complex_type = dtype("complex64" if real.itemsize == 4 else "complex128")
+    between = work.buffer(complex_type, outer * inner, n)
+    columns = Batch((outer, inner, b), (*batch.x[1:], b * batch.x[3]), (inner * n, n, 1, b))
+    made = plan.unit(a, real, "COMPLEX", "STEP", (True, True), n)
+    yield launch(made, columns, write(between), read(x), None, a, _one(real), flags[0])
+    if len(lengths) == 3:
+        # One level of rows became two.
+        rest = Batch((1, inner, a), (0, n, b, 1), (0, batch.out[2], batch.out[3], a * batch.out[3]))
+        yield from _steps(work, between, out, rest, lengths[1:], real, scale, (0, flags[1]))
+        return
+    ends = Batch((outer, inner, a), (inner * n, n, b, 1), (*batch.out[1:], a * batch.out[3]))
+    made = plan.unit(b, real, "COMPLEX", "COMPLEX", (False, True))
+    yield launch(made, ends, write(out), read(between), None, b, scale, flags[1])
+
+
+def complex_launch(x: Tensor, out: Tensor, batch: Batch, n: int, scale: Number, flags: int) -> Launch:
+    """Return the launches for complex rows."""
+    wide, work = x.dtype.itemsize == 16, Workspace()
+    lengths = plan.steps(n, wide)
+    assert lengths is not None
+    launches = tuple(_steps(work, x, out, batch, lengths, scale.dtype, scale, (flags, flags & INVERSE)))
+    return Launch(launches, tuple(work.pieces))
+
+
+@cache
+def _halves_unit(points: int, real: DataType) -> Unit:
+    shift, table = plan.two_level(points)
+    entries = tuple(f"pgk_fft_{what}_{points}_{real.tag}" for what in ("separate", "join"))
+    lines = [
+        plan.words("fft_extra", table, real.itemsize == 8),
+        *(f"PGK_FFT_{what}({entry}, {real.tag}, {points // 2}, {shift})"
+          for what, entry in zip(("SEPARATE", "JOIN"), entries, strict=True)),
+    ]  # fmt: skip
+    return instance("fft/halves.cu", lines, entries)
+
+
+def _halves(points: int, real: DataType, which: int, out: Tensor, x: Tensor, batch: Batch, strides: tuple[Any, ...],
+            scale: Number | bytes, flags: int) -> KernelLaunch:  # fmt: skip
+    half = points // 2
+    per_row = ceil_div((half + 1) // 2, _THREADS)
+    _, outer, inner = batch.sizes
+    unit = _halves_unit(points, real)
+    blocks = blocks_for(outer * inner * per_row, 1, "a transform of long rows")
+    arguments = (write(out), read(x), *map(i64, (per_row, inner, *strides)), scale, i32(flags))
+    return KernelLaunch(unit, unit.entries[which], (blocks,), (_THREADS,), arguments)
+
+
+def real_launch(x: Tensor, out: Tensor, batch: Batch, n: int, scale: Number, flags: int) -> Launch:
+    """Return the launches for real rows: pairs as complex numbers, whose transforms are separated."""
+    real, half, work = scale.dtype, n // 2, Workspace()
+    lengths = plan.steps(half, real.itemsize == 8)
+    assert lengths is not None
+    _, outer, inner = batch.sizes
+    whole = work.buffer(out.dtype, outer * inner, half)
+    pairs = Batch(batch.sizes, (0, batch.x[1] // 2, batch.x[2] // 2, 1), (0, inner * half, half, 1))
+    launches = [*_steps(work, x, whole, pairs, lengths, real, _one(real), (0, 0))]
+    launches.append(_halves(n, real, 0, out, whole, batch, batch.out[1:], scale, flags))
+    return Launch(tuple(launches), tuple(work.pieces))
+
+
+def hermitian_launch(x: Tensor, out: Tensor, batch: Batch, n: int, scale: Number, flags: int) -> Launch:
+    """Return the launches for half the points of real rows: joined to complex numbers, which become pairs of reals."""
+    real, half, work = scale.dtype, n // 2, Workspace()
+    lengths = plan.steps(half, real.itemsize == 8)
+    assert lengths is not None
+    _, outer, inner = batch.sizes
+    joined = work.buffer(x.dtype, outer * inner, half)
+    launches = [_halves(n, real, 1, joined, x, batch, batch.x[1:], _one(real), flags)]
+    pairs = Batch(batch.sizes, (0, inner * half, half, 1), (0, batch.out[1] // 2, batch.out[2] // 2, 1))
+    # What is joined is swapped already; the last launch swaps it back.
+    launches += _steps(work, joined, out, pairs, lengths, real, scale, (0, INVERSE))
+    return Launch(tuple(launches), tuple(work.pieces))
