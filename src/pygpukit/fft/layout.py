@@ -10,7 +10,7 @@ from pygpukit.ops.launch import Argument, KernelLaunch, Number, Pointer, Unit, b
 from pygpukit.ops.problem import Tensor
 from pygpukit.ops.size import hint, product
 
-INVERSE, CONJUGATE, MIRROR, ALIGNED = 1, 2, 4, 8
+INVERSE, CONJUGATE, MIRROR, ALIGNED, PLAIN, LAST_STEP, LAST_OF_THREE = 1, 2, 4, 8, 16, 32, 64
 """Flags of the kernels."""
 
 _LEVELS = 3

@@ -15,7 +15,7 @@ from typing import Any
 
 from pygpukit.dtypes import DataType, dtype
 from pygpukit.fft import plan
-from pygpukit.fft.layout import INVERSE, Batch, launch
+from pygpukit.fft.layout import INVERSE, LAST_OF_THREE, LAST_STEP, PLAIN, Batch, launch
 from pygpukit.ops.launch import KernelLaunch, Launch, Number, Unit, Workspace, blocks_for, i32, i64, read, write
 from pygpukit.ops.problem import Tensor
 from pygpukit.ops.size import ceil_div
@@ -29,8 +29,8 @@ def _one(real: DataType) -> bytes:
 
 
 def _steps(work: Workspace, x: Tensor, out: Tensor, batch: Batch, lengths: tuple[int, ...], real: DataType,
-           scale: Number | bytes, flags: tuple[int, int]) -> Iterator[KernelLaunch]:  # fmt: skip
-    """Yield the launches for the rows of the two inner levels of a batch; flags are those of the first and the last."""
+           scale: Number | bytes, inverse: bool, last: int = LAST_STEP) -> Iterator[KernelLaunch]:  # fmt: skip
+    """Yield the launches for the rows of the two inner levels of a batch."""
     n, a = prod(lengths), lengths[0]
     b = n // a
     _, outer, inner = batch.sizes
@@ -38,15 +38,18 @@ def _steps(work: Workspace, x: Tensor, out: Tensor, batch: Batch, lengths: tuple
     between = work.buffer(complex_type, outer * inner, n)
     columns = Batch((outer, inner, b), (*batch.x[1:], b * batch.x[3]), (inner * n, n, 1, b))
     made = plan.unit(a, real, "COMPLEX", "STEP", (True, True), n)
-    yield launch(made, columns, write(between), read(x), None, a, _one(real), flags[0])
+    yield launch(made, columns, write(between), read(x), None, a, _one(real), PLAIN)
     if len(lengths) == 3:
         # One level of rows became two.
-        rest = Batch((1, inner, a), (0, n, b, 1), (0, batch.out[2], batch.out[3], a * batch.out[3]))
-        yield from _steps(work, between, out, rest, lengths[1:], real, scale, (0, flags[1]))
+        step = -batch.out[3] if inverse else batch.out[3]
+        rest = Batch((1, inner, a), (0, n, b, 1), (0, batch.out[2], step, a * batch.out[3]))
+        yield from _steps(work, between, out, rest, lengths[1:], real, scale, inverse, LAST_STEP | LAST_OF_THREE)
         return
-    ends = Batch((outer, inner, a), (inner * n, n, b, 1), (*batch.out[1:], a * batch.out[3]))
+    # Of an inverse transform all numbers but the first are written in reverse order.
+    strides = (*batch.out[1:3], -batch.out[3] if inverse else batch.out[3], a * batch.out[3])
+    ends = Batch((outer, inner, a), (inner * n, n, b, 1), strides)
     made = plan.unit(b, real, "COMPLEX", "COMPLEX", (False, True))
-    yield launch(made, ends, write(out), read(between), None, b, scale, flags[1])
+    yield launch(made, ends, write(out), read(between), None, b, scale, PLAIN | last | INVERSE * inverse)
 
 
 def complex_launch(x: Tensor, out: Tensor, batch: Batch, n: int, scale: Number, flags: int) -> Launch:
@@ -54,7 +57,7 @@ def complex_launch(x: Tensor, out: Tensor, batch: Batch, n: int, scale: Number, 
     wide, work = x.dtype.itemsize == 16, Workspace()
     lengths = plan.steps(n, wide)
     assert lengths is not None
-    launches = tuple(_steps(work, x, out, batch, lengths, scale.dtype, scale, (flags, flags & INVERSE)))
+    launches = tuple(_steps(work, x, out, batch, lengths, scale.dtype, scale, bool(flags & INVERSE)))
     return Launch(launches, tuple(work.pieces))
 
 
@@ -89,7 +92,7 @@ def real_launch(x: Tensor, out: Tensor, batch: Batch, n: int, scale: Number, fla
     _, outer, inner = batch.sizes
     whole = work.buffer(out.dtype, outer * inner, half)
     pairs = Batch(batch.sizes, (0, batch.x[1] // 2, batch.x[2] // 2, 1), (0, inner * half, half, 1))
-    launches = [*_steps(work, x, whole, pairs, lengths, real, _one(real), (0, 0))]
+    launches = [*_steps(work, x, whole, pairs, lengths, real, _one(real), False)]
     launches.append(_halves(n, real, 0, out, whole, batch, batch.out[1:], scale, flags))
     return Launch(tuple(launches), tuple(work.pieces))
 
@@ -103,6 +106,5 @@ def hermitian_launch(x: Tensor, out: Tensor, batch: Batch, n: int, scale: Number
     joined = work.buffer(x.dtype, outer * inner, half)
     launches = [_halves(n, real, 1, joined, x, batch, batch.x[1:], _one(real), flags)]
     pairs = Batch(batch.sizes, (0, inner * half, half, 1), (0, batch.out[1] // 2, batch.out[2] // 2, 1))
-    # What is joined is swapped already; the last launch swaps it back.
-    launches += _steps(work, joined, out, pairs, lengths, real, scale, (0, INVERSE))
+    launches += _steps(work, joined, out, pairs, lengths, real, scale, True)
     return Launch(tuple(launches), tuple(work.pieces))

@@ -48,9 +48,13 @@ class Shape(NamedTuple):
     shared: int
 
 
+MOST_POINTS = {4: 16384, 8: 8192}
+"""Points of the longest complex transform in a block, by the size of a real."""
+
+
 def limit(real: DataType) -> int:
     """Return the most points of a complex transform that one block computes."""
-    return 16384 if real.itemsize == 4 else 8192
+    return MOST_POINTS[real.itemsize]
 
 
 def factors(n: int) -> list[int]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["by_name", "complex_rows", "frames", "hermitian_rows", "real_rows"]
+__all__ = ["by_name", "chirp_pair", "complex_rows", "frames", "hermitian_rows", "real_rows"]
 
 
 def _norm(n: int, scale: float, inverse: bool) -> tuple[str, float]:
@@ -71,3 +71,16 @@ def by_name(name: str, x: Any, window: Any = None, scale: float = 1.0, *, n: Any
     n = x.shape[axis] if n is None else n
     x = x if hop is None else frames(x, n, hop)
     return (complex_rows if name == "fft_complex" else real_rows)(x, window, n, axis, scale, None, **options)
+
+
+def chirp_pair(x: Any, n: int, m: int, inverse: bool = False) -> tuple[Any, Any]:
+    """Return ``exp(-pi i j^2 / n)``, and its conjugate as the kernel of a convolution of ``m`` points."""
+    from pygpukit.fft.plan import roots
+
+    j = np.arange(n, dtype=np.int64)
+    chirp = roots(j * j % (2 * n), 2 * n)
+    chirp = chirp.conj() if inverse else chirp
+    kernel = np.zeros(m, np.complex128)
+    kernel[:n] = chirp.conj()
+    kernel[m - n + 1 :] = chirp[:0:-1].conj()
+    return chirp.astype(x.dtype), kernel.astype(x.dtype)

@@ -8,13 +8,14 @@ from typing import Any
 from pygpukit.dtypes import DataType, dtype
 from pygpukit.errors import DTypeError, ShapeError
 from pygpukit.fft import compose, long, plan
-from pygpukit.fft.layout import ALIGNED, CONJUGATE, INVERSE, MIRROR, Batch, batch_of, frames_of, launch
-from pygpukit.ops.launch import Launch, Number, Unit, constant, read, write
+from pygpukit.fft.layout import ALIGNED, CONJUGATE, INVERSE, MIRROR, PLAIN, Batch, batch_of, frames_of, launch
+from pygpukit.ops.launch import KernelLaunch, Launch, Number, Unit, blocks_for, constant, i32, i64, read, write
 from pygpukit.ops.problem import Problem, Result, Tensor
 from pygpukit.ops.registry import Operator, Parameter, Variant, register
 from pygpukit.ops.size import hint
+from pygpukit.ops.source import instance
 
-__all__ = ["complex_rows", "hermitian_rows", "real_of", "real_rows"]
+__all__ = ["chirp_pair", "complex_of", "complex_rows", "hermitian_rows", "real_of", "real_rows"]
 
 _COMPLEX = {"float32": "complex64", "float64": "complex128"}
 _REAL = {value: key for key, value in _COMPLEX.items()}
@@ -172,10 +173,13 @@ def _launch_block(p: Problem) -> Launch:
     n, batch, window = _points(p), _rows(p), p.arrays.get("window")
     assert batch is not None
     x, flags, given = _input(p), _flags(p), _given(p, n)
-    whole = p.name != "fft_real" or given == n
+    whole = p.name == "fft_hermitian" or bool(given == n)
     real = (x, batch.x) if p.name == "fft_real" else (p.out, batch.out)
-    if p.name != "fft_complex" and whole and _pairs(*real):
+    aligned = p.name != "fft_complex" and n % 2 == 0 and whole and _pairs(*real)
+    if aligned:
         flags |= ALIGNED
+    if whole and window is None and (aligned or p.name == "fft_complex"):
+        flags |= PLAIN
     made = _block(p, batch)
     step = launch(made, batch, write(p.out), read(x), None if window is None else constant(window), given, _scale(p),
                   flags)  # fmt: skip
@@ -262,7 +266,7 @@ def _variants(name: str) -> tuple[Variant, ...]:
         Variant("steps through workspace", "batch_invariant", _accepts_steps, launch=_launch_steps),
         Variant("NumPy", "run_to_run", lambda p: None, host=_host),
         Variant("copies first", "batch_invariant", _takes_copies, compose=compose.by_copies),
-        Variant("other transforms", "batch_invariant", lambda p: None, compose=compose.by_transforms(name)),
+        Variant("other transforms", "batch_invariant", lambda p: None, compose=compose.by_transforms),
     )
 
 
@@ -333,3 +337,60 @@ hermitian_rows = register(
         public=False,
     )
 )  # fmt: skip
+
+
+def _infer_chirp(p: Problem) -> list[Result]:
+    return [Result((int(p.options["n"]),), p["x"].dtype), Result((int(p.options["m"]),), p["x"].dtype)]
+
+
+def _chirp_unit(real: DataType) -> Unit:
+    entry = f"pgk_fft_chirp_{real.tag}"
+    return instance("fft/chirp.cu", [f"PGK_CHIRP({entry}, {real.tag})"], (entry,))
+
+
+def _launch_chirp(p: Problem) -> Launch:
+    unit, n, m = _chirp_unit(real_of(p["x"].dtype)), int(p.options["n"]), int(p.options["m"])
+    arguments = (write(p.outputs[0]), write(p.outputs[1]), i64(n), i64(m), i32(-1 if p.options["inverse"] else 1))
+    return Launch((KernelLaunch(unit, unit.entries[0], (blocks_for(m, 256, "a chirp"),), (256,), arguments),))
+
+
+def _units_chirp(types: Sequence[str]) -> Iterator[Unit]:
+    for name in types:
+        if name in _COMPLEX:
+            yield _chirp_unit(dtype(name))
+
+
+def _reference_chirp(x: Any, *, n: int, m: int, inverse: bool = False) -> Any:
+    from pygpukit.fft import reference
+
+    return reference.chirp_pair(x, n, m, inverse)
+
+
+def _host_chirp(p: Problem) -> Callable[..., None]:
+    def run(x: Any, *results: Any) -> None:
+        for out, made in zip(results, _reference_chirp(x, **{k: p.options[k] for k in ("n", "m", "inverse")}), strict=True):
+            out[...] = made
+
+    return run
+
+
+chirp_pair = register(
+    Operator(
+        name="fft_chirp",
+        parameters=(
+            Parameter("x"),
+            Parameter("n", "choice", keyword_only=True, doc="Points of the transform."),
+            Parameter("m", "choice", keyword_only=True, doc="Points of the convolution."),
+            Parameter("inverse", "choice", False, keyword_only=True, doc="Turn the other way round."),
+        ),
+        infer=_infer_chirp,
+        reference=_reference_chirp,
+        variants=(
+            Variant("a thread per element", "batch_invariant", lambda p: None, launch=_launch_chirp, units=_units_chirp),
+            Variant("NumPy", "run_to_run", lambda p: None, host=_host_chirp),
+        ),
+        doc="The factors and the kernel that make a transform of ``n`` points a convolution; of the type of ``x``.",
+        tolerance={"complex64": 1e-6, "complex128": 1e-14},
+        public=False,
+    )
+)

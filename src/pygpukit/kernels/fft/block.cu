@@ -9,7 +9,7 @@
 // root of unity, and writes at b % L + (r + b / L * R) * L, where L is the product of the radices before. Data moves
 // between passes through shared memory; SPLIT moves real and imaginary parts in turn, in half the space. Roots come
 // from tables computed in double; roots to powers of no power of two are products of at most log2(R) of them.
-// Inverse transforms swap real and imaginary parts at both ends. Real rows of even length 2 N are N complex numbers and
+// Inverse transforms write in reverse order or swap real and imaginary parts at both ends. Real rows of even length 2 N are N complex numbers and
 // are separated afterwards; Hermitian ones are joined before. CHIRP: a row of any length n as a convolution of length N.
 // Numerics: all in T. The bits of a row depend on n and the row alone. Determinism: batch_invariant.
 #include "pygpukit/dft.cuh"
@@ -19,7 +19,7 @@ namespace pgk {
 
 enum Source_kind { COMPLEX_IN, PACKED_IN, REAL_IN, HERMITIAN_IN, HERMITIAN_ODD_IN };
 enum Sink_kind { COMPLEX_OUT, STEP_OUT, HALF_OUT, HALF_ODD_OUT, PACKED_OUT, REAL_OUT };
-enum Flag { INVERSE = 1, CONJUGATE = 2, MIRROR = 4, ALIGNED = 8 };
+enum Flag { INVERSE = 1, CONJUGATE = 2, MIRROR = 4, ALIGNED = 8, PLAIN = 16, LAST_STEP = 32, LAST_OF_THREE = 64 };
 
 template <class T> struct alignas(2 * sizeof(T)) Pair { T re, im; };
 
@@ -32,12 +32,12 @@ template <class T> struct Rows {
 };
 
 template <class T> struct Row {
-    i64 x, out, inner;
+    i64 x, out, m, i;
     bool on;
 };
 
-PGK_FN u64 quotient(u64 a, u64 b) {
-    return (a | b) >> 32 ? a / b : static_cast<u64>(static_cast<u32>(a) / static_cast<u32>(b));
+PGK_FN i64 quotient(i64 a, i64 b) {
+    return (a | b) >> 32 ? a / b : static_cast<i64>(static_cast<u32>(a) / static_cast<u32>(b));
 }
 
 constexpr int bits_below(int r) {
@@ -59,6 +59,8 @@ template <class T, int N_, int LANES_, int ROWS_, bool SPLIT_, bool IN_COLUMNS_,
     // of elements apart, so that neighbouring rows are on different banks too.
     static constexpr int PAD = 128 / (SPLIT ? sizeof(T) : 2 * sizeof(T));
     static constexpr int STRIDE = (N + N / PAD) | 1;
+    // At least 768 threads per SM, so that some wait for memory while others compute, where registers suffice for that.
+    static constexpr int BLOCKS = N <= 16 * LANES ? (767 + THREADS) / THREADS : 1;
     template <int R> static constexpr int per_lane = (N / R + LANES - 1) / LANES;
 
     // Position of element base + r * STEP of a row, for constant r.
@@ -192,21 +194,218 @@ template <class T> PGK_FN cx<T> load_pair(const T* p) {
     const Pair<T> v = *reinterpret_cast<const Pair<T>*>(p);
     return {v.re, v.im};
 }
-template <class T> PGK_FN void store_pair(T* p, T re, T im) { *reinterpret_cast<Pair<T>*>(p) = {re, im}; }
-template <class T> PGK_FN cx<T> swapped(cx<T> v, bool on) { return on ? cx<T>{v.im, v.re} : v; }
-template <class T> PGK_FN cx<T> conjugated(cx<T> v, bool on) { return on ? cx<T>{v.re, -v.im} : v; }
+template <class T> PGK_FN void store_pair(T* p, T re, T im) {
+    Vec<T, 2> v;
+    v.e[0] = re;
+    v.e[1] = im;
+    store(p, v);
+}
+template <class T> PGK_FN cx<T> swapped(cx<T> v) { return {v.im, v.re}; }
+template <class T> PGK_FN cx<T> value(Pair<T> v) { return {v.re, v.im}; }
 
 template <class B, bool COLUMNS, class T> PGK_FN Row<T> row_of(const Rows<T>& a) {
     const i64 g = static_cast<i64>(blockIdx.x) * B::ROWS + B::template row<COLUMNS>();
     // Lanes of rows beyond the last compute the last one again, and write nothing.
     const bool on = g < a.rows;
-    const u64 row = static_cast<u64>(on ? g : a.rows - 1);
-    const u64 above = a.inner == 1 ? row : quotient(row, static_cast<u64>(a.inner));
-    const i64 i = static_cast<i64>(row - above * a.inner);
-    const u64 o = a.middle == 1 ? above : quotient(above, static_cast<u64>(a.middle));
-    const i64 m = static_cast<i64>(above - o * a.middle);
-    const i64 top = static_cast<i64>(o);
-    return {top * a.x[0] + m * a.x[1] + i * a.x[2], top * a.out[0] + m * a.out[1] + i * a.out[2], i, on};
+    const i64 row = on ? g : a.rows - 1;
+    const i64 above = a.rows <= a.inner ? 0 : a.inner == 1 ? row : quotient(row, a.inner);
+    const i64 o = a.rows <= a.inner * a.middle ? 0 : a.middle == 1 ? above : quotient(above, a.middle);
+    const i64 i = row - above * a.inner, m = above - o * a.middle;
+    return {o * a.x[0] + m * a.x[1] + i * a.x[2], o * a.out[0] + m * a.out[1] + i * a.out[2], m, i, on};
+}
+
+// Reads a row of POINTS elements of kind IN.
+template <class T, int POINTS, int IN> struct Reader {
+    const T* row;
+    const T* window;
+    i64 step, last;
+    T sign;
+    int flags;
+
+    PGK_FN T real(i64 i) const {
+        T v = row[(i <= last ? i : last) * step];
+        if (window) v *= window[i];
+        return i <= last ? v : T(0);
+    }
+    PGK_FN cx<T> number(i64 i) const {
+        cx<T> v = load_pair(row + 2 * (i <= last ? i : last) * step);
+        if (window) v = {v.re * window[i], v.im * window[i]};
+        return i <= last ? cx<T>{v.re, v.im * sign} : cx<T>{T(0), T(0)};
+    }
+    // Number i as the transform gets it.
+    PGK_FN cx<T> at(int i) const {
+        if constexpr (IN == COMPLEX_IN) {
+            return number(i);
+        } else if constexpr (IN == PACKED_IN) {
+            if (!(flags & ALIGNED)) return {real(2 * i), real(2 * i + 1)};
+            const cx<T> v = load_pair(row + 2 * i), w = load_pair(window + 2 * i);
+            return {v.re * w.re, v.im * w.im};
+        } else if constexpr (IN == REAL_IN) {
+            return {real(i), T(0)};
+        } else {
+            // Swapped: the transform is an inverse one.
+            const cx<T> v = number(2 * i > POINTS ? POINTS - i : i);
+            return {i == 0 || 2 * i == POINTS ? T(0) : 2 * i > POINTS ? -v.im : v.im, v.re};
+        }
+    }
+};
+
+// The inputs of the first pass of a row as it is: neither window nor padding, and pairs of reals aligned.
+template <class B, int R, bool COLUMNS, class T> PGK_FN void read_numbers(cx<T> (&v)[B::template per_lane<R>][R],
+                                                                          const T* row, i64 step) {
+    const int lane = B::template lane<COLUMNS>();
+    const T* first = row + lane * step;
+    const i64 next = B::N / R * step;
+#pragma unroll
+    for (int k = 0; k < B::template per_lane<R>; ++k) {
+        if (in_row<B, R>(lane + k * B::LANES, k)) {
+            const T* p = first;
+#pragma unroll
+            for (int r = 0; r < R; ++r, p += next) v[k][r] = load_pair(p);
+        }
+        first += B::LANES * step;
+    }
+}
+
+// Joins the spectra of the even and the odd elements of a real row, which are the real and imaginary parts of N numbers,
+// and leaves those, swapped, as inputs of the first pass.
+template <class B, int FIRST, class T, class In>
+PGK_FN void read_joined(cx<T> (&v)[B::template per_lane<FIRST>][FIRST], const In& in, const Pair<T>* extra) {
+    constexpr int N = B::N, HALF = (N + 1) / 2, PAIRS = (HALF + B::LANES - 1) / B::LANES;
+    const int lane = B::template lane<B::IN_COLUMNS>();
+    cx<T> z[PAIRS][2];
+#pragma unroll
+    for (int k = 0; k < PAIRS; ++k) {
+        const int i = lane + k * B::LANES;
+        if ((k + 1) * B::LANES > HALF && i >= HALF) continue;
+        z[k][0] = in.number(i);
+        z[k][1] = in.number(N - i);
+    }
+#pragma unroll
+    for (int k = 0; k < PAIRS; ++k) {
+        const int i = lane + k * B::LANES;
+        if ((k + 1) * B::LANES > HALF && i >= HALF) continue;
+        const cx<T> p = z[k][0], q = z[k][1], even = {p.re + q.re, p.im - q.im};
+        const cx<T> odd = product(cx<T>{p.re - q.re, p.im + q.im}, cx<T>{extra[i].re, -extra[i].im});
+        z[k][0] = {even.im + odd.re, even.re - odd.im};
+        z[k][1] = {odd.re - even.im, even.re + odd.im};
+        if (k == 0 && i == 0) {
+            const cx<T> h = in.number(N / 2);
+            z[k][0] = {p.re - q.re, p.re + q.re};
+            z[k][1] = {T(-2) * h.im, T(2) * h.re};
+        }
+    }
+    exchange<B, B::IN_COLUMNS, B::OUT_COLUMNS>(
+        false,
+        [&](auto put) {
+#pragma unroll
+            for (int k = 0; k < PAIRS; ++k) {
+                const int i = lane + k * B::LANES;
+                if ((k + 1) * B::LANES > HALF && i >= HALF) continue;
+                put(B::at(i), z[k][0]);
+                if (k > 0 || i > 0 || N % 2 == 0) put(B::at(k == 0 && i == 0 ? N / 2 : N - i), z[k][1]);
+            }
+        },
+        [&](auto get) { at_inputs<B, FIRST, B::OUT_COLUMNS>(v, get); });
+}
+
+// Separates the transform of pairs of reals: numbers i and N - i of the row's N + 1, and all 2 N with MIRROR.
+template <class B, int LAST, bool COLUMNS, class T>
+PGK_FN void write_halves(T* row, i64 step, bool on, bool again, cx<T> (&z)[B::template per_lane<LAST>][LAST],
+                         const Rows<T>& a, const Pair<T>* extra) {
+    constexpr int N = B::N, HALF = (N + 1) / 2, PAIRS = (HALF + B::LANES - 1) / B::LANES;
+    const int lane = B::template lane<COLUMNS>();
+    cx<T> y[PAIRS][2];
+    exchange<B, COLUMNS, COLUMNS>(
+        again, [&](auto put) { at_inputs<B, LAST, COLUMNS>(z, put); },
+        [&](auto get) {
+#pragma unroll
+            for (int k = 0; k < PAIRS; ++k) {
+                const int i = lane + k * B::LANES;
+                if ((k + 1) * B::LANES > HALF && i >= HALF) continue;
+                get(B::at(i), y[k][0]);
+                get(B::at(k == 0 && i == 0 ? N / 2 : N - i), y[k][1]);
+            }
+        });
+    if (!on) return;
+    const T scale = a.scale, half = T(0.5) * scale, sign = a.flags & CONJUGATE ? T(-1) : T(1);
+    T *up = row + lane * step, *down = row + (N - lane) * step;
+#pragma unroll
+    for (int k = 0; k < PAIRS; ++k) {
+        const int i = lane + k * B::LANES;
+        if ((k + 1) * B::LANES > HALF && i >= HALF) break;
+        const cx<T> p = y[k][0], q = y[k][1], w = value(extra[i]);
+        const cx<T> even = {half * (p.re + q.re), half * (p.im - q.im)};
+        const cx<T> odd = product(cx<T>{half * (p.im + q.im), half * (q.re - p.re)}, w);
+        y[k][0] = {even.re + odd.re, sign * (even.im + odd.im)};
+        y[k][1] = {even.re - odd.re, sign * (odd.im - even.im)};
+        if (k == 0 && i == 0) {
+            y[k][0] = {scale * (p.re + p.im), T(0)};
+            y[k][1] = {scale * (p.re - p.im), T(0)};
+            // Number N / 2 is its own partner, and its mirror image is that of every row.
+            const T re = scale * q.re, im = sign * scale * -q.im;
+            if (N % 2 == 0) store_pair(row + N / 2 * step, re, im);
+            if (N % 2 == 0 && a.flags & MIRROR) store_pair(row + (N + N / 2) * step, re, -im);
+        }
+        store_pair(up, y[k][0].re, y[k][0].im);
+        store_pair(down, y[k][1].re, y[k][1].im);
+        up += B::LANES * step;
+        down -= B::LANES * step;
+    }
+    if (!(a.flags & MIRROR)) return;
+#pragma unroll
+    for (int k = 0; k < PAIRS; ++k) {
+        const int i = lane + k * B::LANES;
+        if (i == 0 || i >= HALF) continue;
+        store_pair(row + (2 * N - i) * step, y[k][0].re, -y[k][0].im);
+        store_pair(row + (N + i) * step, y[k][1].re, -y[k][1].im);
+    }
+}
+
+// Writes the results of the last pass as elements of kind OUT. An inverse transform is the transform in reverse order.
+template <class B, int POINTS, int OUT, bool CHIRP, int EXTRA, int LAST, bool COLUMNS, class T>
+PGK_FN void write_numbers(T* row, i64 step, const Row<T>& to, cx<T> (&z)[B::template per_lane<LAST>][LAST],
+                          const Rows<T>& a, const Pair<T>* extra) {
+    constexpr int N = B::N, WIDTH = OUT == REAL_OUT ? 1 : 2;
+    const int lane = B::template lane<COLUMNS>();
+    const T scale = a.scale, sign = a.flags & CONJUGATE ? -scale : scale;
+    const bool reverse = OUT == COMPLEX_OUT && a.flags & INVERSE;
+    // With several steps only the first number of the first row is not moved.
+    const bool stays = !(a.flags & LAST_OF_THREE && to.m > 0) && !(a.flags & LAST_STEP && to.i > 0);
+    T* zeroth = reverse && !stays ? row + POINTS * step : row;
+    T* first = (reverse ? row + POINTS * step : row) + (reverse ? -lane : lane) * step;
+    const i64 next = N / LAST * (reverse ? -step : step), across = B::LANES * (reverse ? -step : step);
+    if (!to.on) return;
+#pragma unroll
+    for (int k = 0; k < B::template per_lane<LAST>; ++k, first += across) {
+        const int b = lane + k * B::LANES;
+        if (!in_row<B, LAST>(b, k)) continue;
+        T* p = first;
+#pragma unroll
+        for (int r = 0; r < LAST; ++r, p += next) {
+            const int i = b + r * (N / LAST);
+            if (CHIRP && i >= POINTS) continue;
+            cx<T> y = z[k][r];
+            if constexpr (CHIRP) y = product(swapped(y), value(extra[i]));
+            if constexpr (OUT == STEP_OUT) {
+                const u32 turn = static_cast<u32>(to.i) * static_cast<u32>(i);
+                y = product(y, product(value(extra[turn >> EXTRA]), value(extra[(1 << EXTRA) + turn % (1 << EXTRA)])));
+            }
+            if constexpr (OUT == REAL_OUT) {
+                *p = y.im * scale;
+            } else if constexpr (OUT == PACKED_OUT) {
+                // The transform was of swapped numbers: the even element of the pair is the imaginary part.
+                if (a.flags & ALIGNED) store_pair(p, y.im * scale, y.re * scale);
+                else p[0] = y.im * scale, p[step / 2] = y.re * scale;
+            } else if constexpr (OUT == HALF_ODD_OUT) {
+                if (2 * i <= POINTS) store_pair(p, y.re * scale, y.im * sign);
+                if (a.flags & MIRROR && i > 0 && 2 * i < POINTS)
+                    store_pair(row + (POINTS - i) * step, y.re * scale, y.im * -sign);
+            } else {
+                store_pair(k == 0 && r == 0 && lane == 0 ? zeroth : p, y.re * scale, y.im * scale);
+            }
+        }
+    }
 }
 
 // A row as the transform sees it: POINTS elements of kind IN in, of kind OUT out. table: roots of the passes; extra:
@@ -215,166 +414,44 @@ template <class B, int POINTS, int IN, int OUT, bool CHIRP, int EXTRA, class Pas
 PGK_FN void transform(T* out, const T* x, const T* window, const Rows<T>& a, const Pair<T>* table,
                       const Pair<T>* extra) {
     await_predecessor();
-    constexpr int N = B::N, FIRST = Passes::first, LAST = Passes::last(), HALF = (N + 1) / 2;
-    constexpr bool IN_COLUMNS = B::IN_COLUMNS;
-    constexpr bool OUT_COLUMNS = Passes::single && !CHIRP && IN != HERMITIAN_IN ? IN_COLUMNS : B::OUT_COLUMNS;
-    constexpr int PAIRS = (HALF + B::LANES - 1) / B::LANES;
-    const bool inverse = a.flags & INVERSE, conjugate = a.flags & CONJUGATE;
-    const i64 last = a.given - 1, xn = a.x[3], on = a.out[3];
-    const Row<T> in = row_of<B, IN_COLUMNS>(a);
-
-    // Number i of the row, zero from `given` on; conjugated, multiplied by the window.
-    const auto real_at = [&](i64 i) {
-        T v = x[in.x + (i <= last ? i : last) * xn];
-        if (window) v *= window[i];
-        return i <= last ? v : T(0);
-    };
-    const auto complex_at = [&](i64 i) {
-        cx<T> v = load_pair(x + 2 * (in.x + (i <= last ? i : last) * xn));
-        if (window) v = {v.re * window[i], v.im * window[i]};
-        return conjugated(i <= last ? v : cx<T>{T(0), T(0)}, conjugate);
-    };
-    const auto packed_at = [&](i64 i) -> cx<T> {
-        if (!(a.flags & ALIGNED)) return {real_at(2 * i), real_at(2 * i + 1)};
-        cx<T> v = load_pair(x + in.x + 2 * i);
-        if (window) {
-            const cx<T> w = load_pair(window + 2 * i);
-            v = {v.re * w.re, v.im * w.im};
-        }
-        return v;
-    };
-    const auto hermitian_at = [&](i64 i) -> cx<T> {
-        const cx<T> v = complex_at(2 * i > POINTS ? POINTS - i : i);
-        return {v.re, i == 0 || 2 * i == POINTS ? T(0) : 2 * i > POINTS ? -v.im : v.im};
-    };
+    constexpr int N = B::N, FIRST = Passes::first, LAST = Passes::last();
+    constexpr bool IN_COLUMNS = B::IN_COLUMNS, joined = IN == HERMITIAN_IN;
+    constexpr bool OUT_COLUMNS = Passes::single && !CHIRP && !joined ? IN_COLUMNS : B::OUT_COLUMNS;
+    constexpr int IN_WIDTH = IN == PACKED_IN || IN == REAL_IN ? 1 : 2, OUT_WIDTH = OUT == REAL_OUT ? 1 : 2;
+    const Row<T> from = row_of<B, IN_COLUMNS>(a);
+    const T* row = x + IN_WIDTH * from.x;
+    const Reader<T, POINTS, IN> in = {row, window, a.x[3], a.given - 1, a.flags & CONJUGATE ? T(-1) : T(1), a.flags};
 
     cx<T> v[B::template per_lane<FIRST>][FIRST];
-    if constexpr (IN == HERMITIAN_IN) {
-        // Even and odd elements of the row are the real and imaginary parts of N numbers: joins their spectra, swapped.
-        cx<T> z[PAIRS][2];
-        const int lane = B::template lane<IN_COLUMNS>();
-        const auto places = [&](auto put) {
-#pragma unroll
-            for (int k = 0; k < PAIRS; ++k) {
-                const int i = lane + k * B::LANES;
-                if (i < HALF) {
-                    put(B::at(i), z[k][0]);
-                    if (i > 0 || N % 2 == 0) put(B::at(i == 0 ? N / 2 : N - i), z[k][1]);
-                }
-            }
-        };
-#pragma unroll
-        for (int k = 0; k < PAIRS; ++k) {
-            const int i = lane + k * B::LANES;
-            if (i < HALF) {
-                const cx<T> p = complex_at(i), q = complex_at(N - i);
-                const Pair<T> w = extra[i];
-                const cx<T> even = {p.re + q.re, p.im - q.im};
-                const cx<T> odd = product(cx<T>{p.re - q.re, p.im + q.im}, cx<T>{w.re, -w.im});
-                z[k][0] = {even.im + odd.re, even.re - odd.im};
-                z[k][1] = {odd.re - even.im, even.re + odd.im};
-                if (i == 0) {
-                    const cx<T> h = complex_at(N / 2);
-                    z[k][0] = {p.re - q.re, p.re + q.re};
-                    z[k][1] = {T(-2) * h.im, T(2) * h.re};
-                }
-            }
-        }
-        exchange<B, IN_COLUMNS, B::OUT_COLUMNS>(false, places,
-                                                [&](auto get) { at_inputs<B, FIRST, B::OUT_COLUMNS>(v, get); });
+    if constexpr (joined) {
+        read_joined<B, FIRST>(v, in, extra);
+    } else if (!CHIRP && (IN == COMPLEX_IN || IN == PACKED_IN) && a.flags & PLAIN) {
+        read_numbers<B, FIRST, IN_COLUMNS>(v, row, IN == PACKED_IN ? 2 : 2 * a.x[3]);
     } else {
         const int lane = B::template lane<IN_COLUMNS>();
 #pragma unroll
         for (int k = 0; k < B::template per_lane<FIRST>; ++k) {
             const int b = lane + k * B::LANES;
-            if (in_row<B, FIRST>(b, k)) {
+            if (!in_row<B, FIRST>(b, k)) continue;
 #pragma unroll
-                for (int r = 0; r < FIRST; ++r) {
-                    const int i = b + r * (N / FIRST);
-                    v[k][r] = {T(0), T(0)};
-                    if (CHIRP && i >= POINTS) continue;
-                    if constexpr (IN == COMPLEX_IN) v[k][r] = swapped(complex_at(i), inverse);
-                    else if constexpr (IN == PACKED_IN) v[k][r] = packed_at(i);
-                    else if constexpr (IN == REAL_IN) v[k][r] = {real_at(i), T(0)};
-                    else v[k][r] = swapped(hermitian_at(i), true);
-                    if constexpr (CHIRP) v[k][r] = product(v[k][r], cx<T>{extra[i].re, extra[i].im});
-                }
+            for (int r = 0; r < FIRST; ++r) {
+                const int i = b + r * (N / FIRST);
+                v[k][r] = {T(0), T(0)};
+                if (CHIRP && i >= POINTS) continue;
+                v[k][r] = in.at(i);
+                if constexpr (CHIRP) v[k][r] = product(v[k][r], value(extra[i]));
             }
         }
     }
 
     const auto sink = [&](cx<T> (&z)[B::template per_lane<LAST>][LAST]) {
-        const Row<T> to = OUT_COLUMNS == IN_COLUMNS ? in : row_of<B, OUT_COLUMNS>(a);
-        const int lane = B::template lane<OUT_COLUMNS>();
-        const T scale = a.scale;
-        const auto store = [&](i64 k, cx<T> y) {
-            if (to.on) store_pair(out + 2 * (to.out + k * on), y.re * scale, y.im * scale);
-        };
-        const auto store_half = [&](i64 k, cx<T> y) {
-            y = conjugated(y, conjugate);
-            store(k, y);
-            if (a.flags & MIRROR && k > 0 && 2 * k < POINTS) store(POINTS - k, conjugated(y, true));
-        };
+        const Row<T> to = OUT_COLUMNS == IN_COLUMNS ? from : row_of<B, OUT_COLUMNS>(a);
+        constexpr int STEP = OUT == PACKED_OUT ? 2 : OUT_WIDTH;
+        T* target = out + (OUT == PACKED_OUT ? 1 : OUT_WIDTH) * to.out;
         if constexpr (OUT == HALF_OUT) {
-            cx<T> y[PAIRS][2];
-            exchange<B, OUT_COLUMNS, OUT_COLUMNS>(
-                !Passes::single, [&](auto put) { at_inputs<B, LAST, OUT_COLUMNS>(z, put); },
-                [&](auto get) {
-#pragma unroll
-                    for (int k = 0; k < PAIRS; ++k) {
-                        const int i = lane + k * B::LANES;
-                        if (i < HALF) {
-                            get(B::at(i), y[k][0]);
-                            get(B::at(i == 0 ? N / 2 : N - i), y[k][1]);
-                        }
-                    }
-                });
-#pragma unroll
-            for (int k = 0; k < PAIRS; ++k) {
-                const int i = lane + k * B::LANES;
-                if (i >= HALF) continue;
-                const cx<T> p = y[k][0], q = y[k][1];
-                if (i == 0) {
-                    store_half(0, {p.re + p.im, T(0)});
-                    store_half(N, {p.re - p.im, T(0)});
-                    if (N % 2 == 0) store_half(N / 2, {q.re, -q.im});
-                } else {
-                    const cx<T> w = {T(0.5) * extra[i].re, T(0.5) * extra[i].im};
-                    const cx<T> even = {T(0.5) * (p.re + q.re), T(0.5) * (p.im - q.im)};
-                    const cx<T> odd = product(cx<T>{p.im + q.im, q.re - p.re}, w);
-                    store_half(i, {even.re + odd.re, even.im + odd.im});
-                    store_half(N - i, {even.re - odd.re, odd.im - even.im});
-                }
-            }
-            return;
-        }
-#pragma unroll
-        for (int k = 0; k < B::template per_lane<LAST>; ++k) {
-            const int b = lane + k * B::LANES;
-            if (!in_row<B, LAST>(b, k)) continue;
-#pragma unroll
-            for (int r = 0; r < LAST; ++r) {
-                const int i = b + r * (N / LAST);
-                if (CHIRP && i >= POINTS) continue;
-                cx<T> y = z[k][r];
-                if constexpr (CHIRP) y = product(swapped(y, true), cx<T>{extra[i].re, extra[i].im});
-                if constexpr (OUT == STEP_OUT) {
-                    const u32 turn = static_cast<u32>(to.inner) * static_cast<u32>(i);
-                    const Pair<T> coarse = extra[turn >> EXTRA], fine = extra[(1 << EXTRA) + turn % (1 << EXTRA)];
-                    store(i, product(y, product(cx<T>{coarse.re, coarse.im}, cx<T>{fine.re, fine.im})));
-                } else if constexpr (OUT == COMPLEX_OUT) {
-                    store(i, swapped(y, inverse));
-                } else if constexpr (OUT == HALF_ODD_OUT) {
-                    if (2 * i <= POINTS) store_half(i, y);
-                } else if constexpr (OUT == REAL_OUT) {
-                    if (to.on) out[to.out + i * on] = y.im * scale;
-                } else if (to.on) {
-                    // The transform was of swapped numbers: the even element of the pair is the imaginary part.
-                    T* p = out + to.out + 2 * i * on;
-                    if (a.flags & ALIGNED) store_pair(p, y.im * scale, y.re * scale);
-                    else p[0] = y.im * scale, p[on] = y.re * scale;
-                }
-            }
+            write_halves<B, LAST, OUT_COLUMNS>(target, 2 * a.out[3], to.on, !Passes::single, z, a, extra);
+        } else {
+            write_numbers<B, POINTS, OUT, CHIRP, EXTRA, LAST, OUT_COLUMNS>(target, STEP * a.out[3], to, z, a, extra);
         }
     };
 
@@ -388,10 +465,7 @@ PGK_FN void transform(T* out, const T* x, const T* window, const Rows<T>& a, con
                 const int b = lane + k * B::LANES;
                 if (!in_row<B, LAST>(b, k)) continue;
 #pragma unroll
-                for (int r = 0; r < LAST; ++r) {
-                    const Pair<T> f = filter[b + r * (N / LAST)];
-                    z[k][r] = swapped(product(z[k][r], cx<T>{f.re, f.im}), true);
-                }
+                for (int r = 0; r < LAST; ++r) z[k][r] = swapped(product(z[k][r], value(filter[b + r * (N / LAST)])));
             }
             exchange<B, BETWEEN, B::OUT_COLUMNS>(
                 !Passes::single, [&](auto put) { at_inputs<B, LAST, BETWEEN>(z, put); },
@@ -399,7 +473,6 @@ PGK_FN void transform(T* out, const T* x, const T* window, const Rows<T>& a, con
             Passes::template run<B, true, B::OUT_COLUMNS>(table, v, sink);
         });
     } else {
-        constexpr bool joined = IN == HERMITIAN_IN;
         Passes::template run<B, joined, joined ? B::OUT_COLUMNS : IN_COLUMNS>(table, v, sink);
     }
 }
@@ -408,7 +481,7 @@ PGK_FN void transform(T* out, const T* x, const T* window, const Rows<T>& a, con
 
 // BLOCK: Block<...>; the rest as `transform` has it. Tables are arrays of words: pairs of T.
 #define PGK_FFT(entry, T, BLOCK, POINTS, IN, OUT, CHIRP, EXTRA, PASSES) \
-    extern "C" __global__ void __launch_bounds__(BLOCK::THREADS) entry( \
+    extern "C" __global__ void __launch_bounds__(BLOCK::THREADS, BLOCK::BLOCKS) entry( \
         pgk::T* out, const pgk::T* x, const pgk::T* window, long long rows, long long middle, long long inner, \
         long long given, long long x_o, long long x_m, long long x_i, long long x_n, long long out_o, long long out_m, \
         long long out_i, long long out_n, pgk::T scale, int flags) { \

@@ -1,7 +1,7 @@
 // Spectra of real rows of 2 N elements and of the N complex numbers that are their pairs of elements, either from the other:
 // the first and the last step of real transforms too long for a block.
 //
-// separate: out[k], k <= N, from z[k] and z[N - k]. join: z[k] from x[k] and x[N - k], with real and imaginary parts swapped.
+// separate: out[k], k <= N, from z[k] and z[N - k]. join: z[k] from x[k] and x[N - k].
 // z is contiguous [rows, N]. Row g is (m, i), i = g % inner; the other array has strides stride_m, stride_i and stride_k.
 // Launch: 256 threads, grid = rows * per_row blocks, one pair k and N - k per thread. No shared memory.
 // Roots of order 2 N are products of two entries of a table computed in double. Determinism: batch_invariant.
@@ -62,17 +62,17 @@ PGK_FN void join(T* z, const T* x, i64 per_row, i64 inner, i64 stride_m, i64 str
     };
     const cx<T> p = load(k), q = load(N - k);
     if (k == 0) {
-        to[0] = {p.re - q.re, p.re + q.re};
+        to[0] = {p.re + q.re, p.re - q.re};
         if (N % 2 == 0) {
             const cx<T> h = load(N / 2);
-            to[N / 2] = {T(-2) * h.im, T(2) * h.re};
+            to[N / 2] = {T(2) * h.re, T(-2) * h.im};
         }
         return;
     }
     const cx<T> w = root_of<T, SHIFT>(table, k), even = {p.re + q.re, p.im - q.im};
     const cx<T> odd = product(cx<T>{p.re - q.re, p.im + q.im}, cx<T>{w.re, -w.im});
-    to[k] = {even.im + odd.re, even.re - odd.im};
-    to[N - k] = {odd.re - even.im, even.re + odd.im};
+    to[k] = {even.re - odd.im, even.im + odd.re};
+    to[N - k] = {even.re + odd.im, odd.re - even.im};
 }
 
 }  // namespace pgk
