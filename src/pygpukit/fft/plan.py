@@ -101,7 +101,7 @@ def layout(n: int, wide: bool) -> tuple[tuple[int, ...], int]:
     Examples
     --------
     >>> layout(512, False)
-    ((8, 8, 8), 64)
+    ((8, 8, 8), 32)
     """
     held = (8 if wide else 16) * (1 if n <= (4096 if wide else 8192) else 2)
     best: tuple[float, tuple[int, ...], int] = (float("inf"), (1,), 1)

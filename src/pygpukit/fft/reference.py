@@ -45,6 +45,8 @@ def complex_rows(x: Any, window: Any, n: int, axis: int, scale: float, out: Any,
 def real_rows(x: Any, window: Any, n: int, axis: int, scale: float, out: Any, full: bool = False,
               conjugate: bool = False) -> Any:  # fmt: skip
     """Transform real rows, to all points or the first half of them."""
+    if full and conjugate:
+        return complex_rows(x, window, n, axis, scale, out, True)
     norm, rest = _norm(n, scale, False)
     function = np.fft.fft if full else np.fft.rfft
     result = function(_windowed(x, window, axis, n), n, axis, norm, out)  # type: ignore[call-overload, arg-type]
