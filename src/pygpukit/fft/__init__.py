@@ -1,8 +1,10 @@
 """Fourier transforms with NumPy's names and meaning, on kernels of our own.
 
-    >>> import pygpukit as gp
-    >>> gp.fft.rfft(gp.asarray([1.0, 0.0, 0.0, 0.0])).tolist()
-    [(1+0j), (1+0j), (1+0j)]
+Examples
+--------
+>>> import pygpukit as gp
+>>> gp.fft.rfft(gp.asarray([1.0, 0.0, 0.0, 0.0])).tolist()
+[(1+0j), (1+0j), (1+0j)]
 """
 
 from pygpukit.fft.frequencies import fftfreq, fftshift, ifftshift, rfftfreq

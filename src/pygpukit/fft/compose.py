@@ -58,8 +58,7 @@ def by_transforms(p: Problem) -> Callable[..., None]:
         n = int(given_n if given_n is not None else 2 * (size - 1) if name == "fft_hermitian" else size)
         held = n // 2 + 1 if name == "fft_hermitian" else n
         if hop is None and window is None and x.ndim == 2 and last == 1 and size == held and x.is_contiguous:
-            whole = {"fft_complex": _convolved, "fft_real": _real, "fft_hermitian": _hermitian}[name]
-            _native.apply("copy", (whole(x, n, scale, **options),), out)
+            _native.apply("copy", (_WHOLE[name](x, n, scale, **options),), out)
             return
         if hop is not None:
             x, last = _frames(x, n, hop), x.ndim
@@ -105,7 +104,11 @@ def _convolved(x: GPUArray, n: int, scale: Any, inverse: bool = False) -> GPUArr
     """Contiguous rows of any length, as products with a chirp around a convolution with its inverse (Bluestein)."""
     from pygpukit.fft.rows import chirp_pair, complex_rows
 
+    real = _native.apply("real", (_first(x, 0),)).dtype
     m = plan.convolution_length(n)
+    if m <= plan.limit(real):
+        # Its kernel is missing, as others are: without a compiler there are those of a bundle.
+        m = plan.bundled_convolution(n, real) or m
     chirp, kernel = chirp_pair(x, n=n, m=m, inverse=inverse)
     spectrum = complex_rows(_native.apply("mul", (x, chirp)), n=m)
     _native.apply("mul", (spectrum, complex_rows(kernel)), spectrum)
@@ -137,3 +140,6 @@ def _hermitian(x: GPUArray, n: int, scale: Any, conjugate: bool) -> GPUArray:
     if conjugate:
         _native.apply("conj", (whole,), whole)
     return _native.apply("real", (complex_rows(whole, None, scale, inverse=True),))
+
+
+_WHOLE: dict[str, Callable[..., GPUArray]] = {"fft_complex": _convolved, "fft_real": _real, "fft_hermitian": _hermitian}

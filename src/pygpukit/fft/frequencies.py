@@ -17,7 +17,7 @@ from pygpukit.fft.functions import normalise_axis
 __all__ = ["fftfreq", "fftshift", "ifftshift", "rfftfreq"]
 
 
-def fftfreq(n: int, d: float = 1.0, *, device: Device | str | int | None = None) -> GPUArray:
+def fftfreq(n: int, d: float = 1.0, *, device: Device | None = None) -> GPUArray:
     """Frequencies of the points of `fft`, in cycles per unit of the sample spacing ``d``; float64.
 
     Examples
@@ -28,7 +28,7 @@ def fftfreq(n: int, d: float = 1.0, *, device: Device | str | int | None = None)
     return from_numpy(np.fft.fftfreq(n, d), device=device)
 
 
-def rfftfreq(n: int, d: float = 1.0, *, device: Device | str | int | None = None) -> GPUArray:
+def rfftfreq(n: int, d: float = 1.0, *, device: Device | None = None) -> GPUArray:
     """Frequencies of the points of `rfft`.
 
     Examples

@@ -36,7 +36,7 @@ def normalise_axis(axis: Any, ndim: int) -> int:
     AxisError
         If there is none.
     """
-    axis = index(axis)
+    axis = int(index(axis))
     if not -ndim <= axis < ndim:
         raise AxisError(axis, ndim)
     return axis % ndim
@@ -66,7 +66,7 @@ def _to_complex(x: GPUArray) -> GPUArray:
 
 
 def _length(n: Any, size: int) -> int:
-    return size if n is None else index(n)
+    return size if n is None else int(index(n))
 
 
 def _any(x: Any, n: Any, axis: int, norm: str | None, inverse: bool, out: GPUArray | None, stream: Any) -> GPUArray:
@@ -111,8 +111,8 @@ def fft(a: GPUArray, n: int | None = None, axis: int = -1, norm: str | None = No
     Notes
     -----
     Any length works: those whose prime factors are at most 13 are computed directly, others as convolutions. The kernel
-    for a length is compiled when it is first used. Determinism on a GPU: ``batch_invariant``; the bits depend on the row,
-    its type and n alone.
+    for a length is compiled when it is first used. Determinism on a GPU: ``batch_invariant``; the bits depend on the
+    row, its type and n alone.
 
     Examples
     --------

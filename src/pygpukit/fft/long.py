@@ -1,8 +1,8 @@
 """Transforms of rows longer than a block holds: columns, roots between, rows, through workspace.
 
-With ``n = a * b``, element ``j * b + i`` of a row is element ``j`` of column ``i``. The columns are transformed and number
-``r`` of column ``i`` is multiplied by the root of order ``n`` to the power ``r * i``. Row ``r`` of the result is then
-transformed, and its number ``k`` is number ``r + k * a`` of the whole.
+With ``n = a * b``, element ``j * b + i`` of a row is element ``j`` of column ``i``. The columns are transformed and
+number ``r`` of column ``i`` is multiplied by the root of order ``n`` to the power ``r * i``. Row ``r`` of the result is
+then transformed, and its number ``k`` is number ``r + k * a`` of the whole.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Plans of transforms: radices and threads of a block for a length, steps of long ones, and tables of roots of unity."""
+"""Plans of transforms: radices and threads of a block for a length, steps of long ones, tables of roots of unity."""
 
 from __future__ import annotations
 
@@ -50,6 +50,9 @@ class Shape(NamedTuple):
 
 MOST_POINTS = {4: 16384, 8: 8192}
 """Points of the longest complex transform in a block, by the size of a real."""
+
+BUNDLED = {4: (16, 64, 128, 256, 400, 512, 1024, 2048, 4096), 8: (64, 512, 4096)}
+"""Lengths whose kernels bundles hold, by the size of a real."""
 
 
 def limit(real: DataType) -> int:
@@ -130,7 +133,7 @@ def layout(n: int, wide: bool) -> tuple[tuple[int, ...], int]:
 
 @cache
 def shape_of(n: int, wide: bool, columns: bool) -> Shape:
-    """Return how a block computes rows of ``n`` points; ``columns`` where neighbouring rows are neighbours in memory."""
+    """Return how a block computes rows of ``n`` points; ``columns``: neighbouring rows are neighbours in memory."""
     radices, lanes = layout(n, wide)
     element = 16 if wide else 8
 
@@ -202,6 +205,11 @@ def convolution_length(n: int) -> int:
     return min(candidates, key=lambda m: m * (1.0 if m & (m - 1) == 0 else 1.1))
 
 
+def bundled_convolution(n: int, real: DataType) -> int | None:
+    """Return a length for the same of which bundles hold the transforms; None if there is none."""
+    return next((m for m in BUNDLED[real.itemsize] if m >= 2 * n - 1), None)
+
+
 def roots(turns: Any, n: int) -> np.ndarray[Any, np.dtype[np.complex128]]:
     """Return ``exp(-2 pi i turns / n)`` for integers, with exact reduction."""
     reduced = np.mod(np.asarray(turns, np.int64), n)
@@ -237,7 +245,7 @@ def two_level(n: int) -> tuple[int, np.ndarray[Any, np.dtype[np.complex128]]]:
 
 
 def chirp(n: int, m: int) -> np.ndarray[Any, np.dtype[np.complex128]]:
-    """Return ``exp(-pi i j^2 / n)`` for ``j < n``, and the spectrum of length ``m`` of its inverse, divided by ``m``."""
+    """Return ``exp(-pi i j^2 / n)`` for ``j < n``, and the spectrum of length ``m`` of its inverse, over ``m``."""
     j = np.arange(n, dtype=np.int64)
     # Squares modulo 2 n stay exact: j < 2^31.
     c = roots(j * j % (2 * n), 2 * n)

@@ -36,7 +36,7 @@ def complex_rows(x: Any, window: Any, n: int, axis: int, scale: float, out: Any,
     """Transform complex rows."""
     norm, rest = _norm(n, scale, inverse)
     function = np.fft.ifft if inverse else np.fft.fft
-    result = function(_windowed(x, window, axis, n), n, axis, norm, out)  # type: ignore[call-overload, arg-type]
+    result = function(_windowed(x, window, axis, n), n, axis, norm, out)  # type: ignore[arg-type]
     if rest != 1.0:
         result *= result.real.dtype.type(rest)
     return result
@@ -49,7 +49,7 @@ def real_rows(x: Any, window: Any, n: int, axis: int, scale: float, out: Any, fu
         return complex_rows(x, window, n, axis, scale, out, True)
     norm, rest = _norm(n, scale, False)
     function = np.fft.fft if full else np.fft.rfft
-    result = function(_windowed(x, window, axis, n), n, axis, norm, out)  # type: ignore[call-overload, arg-type]
+    result = function(_windowed(x, window, axis, n), n, axis, norm, out)  # type: ignore[arg-type]
     if rest != 1.0:
         result *= result.real.dtype.type(rest)
     return np.conjugate(result, out=result) if conjugate else result
@@ -58,7 +58,10 @@ def real_rows(x: Any, window: Any, n: int, axis: int, scale: float, out: Any, fu
 def hermitian_rows(x: Any, _window: Any, n: int, axis: int, scale: float, out: Any, conjugate: bool = False) -> Any:
     """Transform the first half of the points of real rows back."""
     norm, rest = _norm(n, scale, True)
-    result = np.fft.irfft(np.conjugate(x) if conjugate else x, n, axis, norm, out)  # type: ignore[call-overload, arg-type]
+    if x.shape[axis] == 0:
+        # NumPy's result is what was in memory before.
+        x = np.zeros([1 if i == axis % x.ndim else size for i, size in enumerate(x.shape)], x.dtype)
+    result = np.fft.irfft(np.conjugate(x) if conjugate else x, n, axis, norm, out)  # type: ignore[arg-type]
     if rest != 1.0:
         result *= result.dtype.type(rest)
     return result

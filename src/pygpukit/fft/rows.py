@@ -19,7 +19,6 @@ __all__ = ["chirp_pair", "complex_of", "complex_rows", "hermitian_rows", "real_o
 
 _COMPLEX = {"float32": "complex64", "float64": "complex128"}
 _REAL = {value: key for key, value in _COMPLEX.items()}
-_BUNDLED = (16, 32, 64, 128, 256, 400, 512, 1024, 2048, 4096)
 
 
 def real_of(kind: DataType) -> DataType:
@@ -131,9 +130,7 @@ def _scale(p: Problem) -> Number:
 
 def _pairs(x: Tensor, strides: Sequence[Any]) -> bool:
     """Are two neighbouring reals of every row one aligned pair?"""
-    return bool(
-        strides[3] == 1 and x.is_aligned(2 * x.dtype.itemsize) and all(bool(s % 2 == 0) for s in strides[:3])
-    )
+    return bool(strides[3] == 1 and x.is_aligned(2 * x.dtype.itemsize) and all(bool(s % 2 == 0) for s in strides[:3]))
 
 
 def _kinds(p: Problem, n: int) -> tuple[plan.Source, plan.Sink]:
@@ -189,6 +186,8 @@ def _launch_block(p: Problem) -> Launch:
 def _accepts_steps(p: Problem) -> str | None:
     n, x = _points(p), _input(p)
     wide, packed = x.dtype.itemsize >= (16 if x.dtype.kind == "c" else 8), p.name != "fft_complex"
+    if _core(p, n) <= plan.limit(real_of(x.dtype)):
+        return "a block holds the row"
     if packed and n % 2:
         return "the row has an odd number of reals"
     if plan.steps(n // 2 if packed else n, wide) is None:
@@ -223,8 +222,12 @@ def _host(p: Problem) -> Callable[..., None]:
     from pygpukit.fft import reference
 
     n, axis, hop = _points(p), _row_axis(p), p.options.get("hop")
-    function = {"fft_complex": reference.complex_rows, "fft_real": reference.real_rows,
-                "fft_hermitian": reference.hermitian_rows}[p.name]  # fmt: skip
+    functions: dict[str, Callable[..., Any]] = {
+        "fft_complex": reference.complex_rows,
+        "fft_real": reference.real_rows,
+        "fft_hermitian": reference.hermitian_rows,
+    }
+    function = functions[p.name]
     options = {k: p.options[k] for k in ("inverse", "full", "conjugate") if k in p.options}
 
     def run(x: Any, *rest: Any) -> None:
@@ -244,16 +247,28 @@ def _flops(p: Problem) -> int:
 
 def _units(name: str) -> Callable[[Sequence[str]], Iterator[Unit]]:
     def units(types: Sequence[str]) -> Iterator[Unit]:
-        if "float32" in types:
-            for n in _BUNDLED:
+        for real in (dtype(x) for x in types if x in _COMPLEX):
+            for n in plan.BUNDLED[real.itemsize]:
                 if name == "fft_complex":
-                    yield plan.unit(n, dtype("float32"), "COMPLEX", "COMPLEX")[0]
+                    yield plan.unit(n, real, "COMPLEX", "COMPLEX")[0]
                 elif name == "fft_real":
-                    yield plan.unit(n, dtype("float32"), "PACKED", "HALF")[0]
+                    yield plan.unit(n, real, "PACKED", "HALF")[0]
                 else:
-                    yield plan.unit(n, dtype("float32"), "HERMITIAN", "PACKED")[0]
+                    yield plan.unit(n, real, "HERMITIAN", "PACKED")[0]
 
     return units
+
+
+def _takes_transforms(p: Problem) -> str | None:
+    n, real = _points(p), real_of(p["x"].dtype)
+    if _core(p, n) > plan.limit(real) or _refused(p) is not None:
+        return None
+    batch = _rows(p)
+    assert batch is not None
+    reason = p.missing(_block(p, batch)[0])
+    # Plain rows of a bundled length end the search for what is there.
+    plain = p.name == "fft_complex" and batch.columns == (False, False) and n in plan.BUNDLED[real.itemsize]
+    return reason if plain or plan.bundled_convolution(n, real) is None else None
 
 
 def _takes_copies(p: Problem) -> str | None:
@@ -266,7 +281,7 @@ def _variants(name: str) -> tuple[Variant, ...]:
         Variant("steps through workspace", "batch_invariant", _accepts_steps, launch=_launch_steps),
         Variant("NumPy", "run_to_run", lambda p: None, host=_host),
         Variant("copies first", "batch_invariant", _takes_copies, compose=compose.by_copies),
-        Variant("other transforms", "batch_invariant", lambda p: None, compose=compose.by_transforms),
+        Variant("other transforms", "batch_invariant", _takes_transforms, compose=compose.by_transforms),
     )
 
 
@@ -367,8 +382,10 @@ def _reference_chirp(x: Any, *, n: int, m: int, inverse: bool = False) -> Any:
 
 
 def _host_chirp(p: Problem) -> Callable[..., None]:
+    options = {name: p.options[name] for name in ("n", "m", "inverse")}
+
     def run(x: Any, *results: Any) -> None:
-        for out, made in zip(results, _reference_chirp(x, **{k: p.options[k] for k in ("n", "m", "inverse")}), strict=True):
+        for out, made in zip(results, _reference_chirp(x, **options), strict=True):
             out[...] = made
 
     return run
@@ -386,7 +403,7 @@ chirp_pair = register(
         infer=_infer_chirp,
         reference=_reference_chirp,
         variants=(
-            Variant("a thread per element", "batch_invariant", lambda p: None, launch=_launch_chirp, units=_units_chirp),
+            Variant("a thread each", "batch_invariant", lambda p: None, launch=_launch_chirp, units=_units_chirp),
             Variant("NumPy", "run_to_run", lambda p: None, host=_host_chirp),
         ),
         doc="The factors and the kernel that make a transform of ``n`` points a convolution; of the type of ``x``.",
