@@ -84,14 +84,35 @@ def _halves(points: int, real: DataType, which: int, out: Tensor, x: Tensor, bat
     return KernelLaunch(unit, unit.entries[which], (blocks,), (_THREADS,), arguments)
 
 
+def _separated(work: Workspace, x: Tensor, out: Tensor, batch: Batch, pairs: Batch, lengths: tuple[int, ...],
+               real: DataType, scale: Number, flags: int) -> tuple[KernelLaunch, KernelLaunch]:  # fmt: skip
+    """Return the two launches for real rows whose last step separates what it has transformed."""
+    a, b = lengths
+    _, outer, inner = batch.sizes
+    between = work.buffer(out.dtype, outer * inner, a * b)
+    columns = Batch((outer, inner, b), (*pairs.x[1:], b * pairs.x[3]), (inner * a * b, a * b, 1, b))
+    first = launch(plan.unit(a, real, "COMPLEX", "STEP", (True, True), a * b), columns, write(between), read(x), None, a,
+                   _one(real), PLAIN)  # fmt: skip
+    strides = (*batch.out[1:3], batch.out[3], a * batch.out[3])
+    ends = Batch((outer, inner, a), (inner * a * b, a * b, b, 1), strides)
+    made = plan.unit(b, real, "COMPLEX", "ENDS", (False, True), 2 * a * b)
+    last = launch(made, ends, write(out), read(between), None, b, scale, PLAIN | flags)
+    # A block has rows and their partners, of each row of the whole.
+    groups = (a // 2 + 1 + made[1].rows // 2 - 1) // (made[1].rows // 2)
+    blocks = blocks_for(outer * inner * groups, 1, "a transform of long rows")
+    return first, last._replace(grid=(blocks,))
+
+
 def real_launch(x: Tensor, out: Tensor, batch: Batch, n: int, scale: Number, flags: int) -> Launch:
     """Return the launches for real rows: pairs as complex numbers, whose transforms are separated."""
     real, half, work = scale.dtype, n // 2, Workspace()
     lengths = plan.steps(half, real.itemsize == 8)
     assert lengths is not None
     _, outer, inner = batch.sizes
-    whole = work.buffer(out.dtype, outer * inner, half)
     pairs = Batch(batch.sizes, (0, batch.x[1] // 2, batch.x[2] // 2, 1), (0, inner * half, half, 1))
+    if len(lengths) == 2:
+        return Launch(_separated(work, x, out, batch, pairs, lengths, real, scale, flags), tuple(work.pieces))
+    whole = work.buffer(out.dtype, outer * inner, half)
     launches = [*_steps(work, x, whole, pairs, lengths, real, _one(real), False)]
     launches.append(_halves(n, real, 0, out, whole, batch, batch.out[1:], scale, flags))
     return Launch(tuple(launches), tuple(work.pieces))

@@ -14,7 +14,7 @@ from pygpukit.ops.launch import Unit
 from pygpukit.ops.source import instance
 
 Source = Literal["COMPLEX", "PACKED", "REAL", "HERMITIAN", "HERMITIAN_ODD"]
-Sink = Literal["COMPLEX", "STEP", "HALF", "HALF_ODD", "PACKED", "REAL"]
+Sink = Literal["COMPLEX", "STEP", "ENDS", "HALF", "HALF_ODD", "PACKED", "REAL"]
 
 LARGEST_PRIME = 13
 _SHARED = 96 << 10
@@ -279,7 +279,7 @@ def unit(points: int, real: DataType, source: Source, sink: Sink, columns: tuple
     columns
         Whether neighbouring rows are neighbours in memory where it reads, and where it writes.
     total
-        With the sink ``"STEP"``, the length of the whole transform.
+        With the sinks ``"STEP"`` and ``"ENDS"``, the length of the whole transform.
     """
     wide = real.itemsize == 8
     n = points // 2 if "PACKED" in (source, sink) else points
@@ -290,13 +290,13 @@ def unit(points: int, real: DataType, source: Source, sink: Sink, columns: tuple
         extra = chirp(n, shape.n)
     elif source == "PACKED" or sink == "PACKED":
         extra = roots(np.arange((n + 1) // 2), points)
-    elif sink == "STEP":
+    elif sink in ("STEP", "ENDS"):
         shift, extra = two_level(total)
     if sink == "PACKED":
         source = "HERMITIAN"
     elif source == "PACKED":
         sink = "HALF"
-    names = {"COMPLEX": "c", "PACKED": "p", "REAL": "r", "HERMITIAN": "h", "HERMITIAN_ODD": "ho", "STEP": "s",
+    names = {"COMPLEX": "c", "PACKED": "p", "REAL": "r", "HERMITIAN": "h", "HERMITIAN_ODD": "ho", "STEP": "s", "ENDS": "e",
              "HALF": "h", "HALF_ODD": "ho"}  # fmt: skip
     moves = "" if columns == (False, False) else "_" + "".join("rc"[c] for c in columns)
     entry = f"pgk_fft_{names[source]}2{names[sink]}_{points}{f'_of_{total}' if total else ''}{moves}_{real.tag}"

@@ -1,27 +1,21 @@
-// Discrete Fourier transforms of rows, each held by one block: out[k] = scale * sum over j of x[j] * exp(-2 pi i j k / n).
+// Discrete Fourier transforms of rows held by a block: out[k] = scale * sum over j of x[j] * exp(-2 pi i j k / n).
 //
 // Row g of `rows` is (o, m, i) with i = g % inner and m = g / inner % middle. x and out have an element stride for each
 // of o, m, i and the transformed axis, in elements of their own type; rows of x may overlap. `given` elements of a row
 // are read, those up to n are zero. window: n factors of the input, or null.
 // Block<T, N, LANES, ROWS, ...>: LANES threads per row, ROWS rows per block; grid = ceil(rows / ROWS).
 // Dynamic shared memory: ROWS * STRIDE numbers of T, complex unless SPLIT.
-// The method is Stockham's with radices R...: pass p reads element r of butterfly b at b + r * N / R, multiplies it by a
-// root of unity, and writes at b % L + (r + b / L * R) * L, where L is the product of the radices before. Data moves
-// between passes through shared memory; SPLIT moves real and imaginary parts in turn, in half the space. Roots come
-// from tables computed in double; roots to powers of no power of two are products of at most log2(R) of them.
-// Inverse transforms write in reverse order or swap real and imaginary parts at both ends. Real rows of even length 2 N are N complex numbers and
-// are separated afterwards; Hermitian ones are joined before. CHIRP: a row of any length n as a convolution of length N.
+// The method is that of fft_passes.cuh. Inverse transforms write in reverse order, or swap real and imaginary parts at
+// both ends. Real rows of even length 2 N are N complex numbers and are separated afterwards; Hermitian ones are joined
+// before. CHIRP: a row of any length n as a convolution of length N.
 // Numerics: all in T. The bits of a row depend on n and the row alone. Determinism: batch_invariant.
-#include "pygpukit/dft.cuh"
-#include "pygpukit/elementwise.cuh"
+#include "pygpukit/fft_passes.cuh"
 
 namespace pgk {
 
 enum Source_kind { COMPLEX_IN, PACKED_IN, REAL_IN, HERMITIAN_IN, HERMITIAN_ODD_IN };
-enum Sink_kind { COMPLEX_OUT, STEP_OUT, HALF_OUT, HALF_ODD_OUT, PACKED_OUT, REAL_OUT };
+enum Sink_kind { COMPLEX_OUT, STEP_OUT, ENDS_OUT, HALF_OUT, HALF_ODD_OUT, PACKED_OUT, REAL_OUT };
 enum Flag { INVERSE = 1, CONJUGATE = 2, MIRROR = 4, ALIGNED = 8, PLAIN = 16, LAST_STEP = 32, LAST_OF_THREE = 64 };
-
-template <class T> struct alignas(2 * sizeof(T)) Pair { T re, im; };
 
 // Everything a launch says beside the addresses.
 template <class T> struct Rows {
@@ -39,156 +33,6 @@ template <class T> struct Row {
 PGK_FN i64 quotient(i64 a, i64 b) {
     return (a | b) >> 32 ? a / b : static_cast<i64>(static_cast<u32>(a) / static_cast<u32>(b));
 }
-
-constexpr int bits_below(int r) {
-    int n = 0;
-    while ((1 << n) < r) ++n;
-    return n;
-}
-constexpr int highest_bit(int r) {
-    int b = 1;
-    while (2 * b <= r) b *= 2;
-    return b;
-}
-
-template <class T, int N_, int LANES_, int ROWS_, bool SPLIT_, bool IN_COLUMNS_, bool OUT_COLUMNS_> struct Block {
-    using real = T;
-    static constexpr int N = N_, LANES = LANES_, ROWS = ROWS_, THREADS = LANES_ * ROWS_;
-    static constexpr bool SPLIT = SPLIT_, IN_COLUMNS = IN_COLUMNS_, OUT_COLUMNS = OUT_COLUMNS_;
-    // One unused element after every 128 bytes keeps strides of powers of two off the same bank; rows are an odd number
-    // of elements apart, so that neighbouring rows are on different banks too.
-    static constexpr int PAD = 128 / (SPLIT ? sizeof(T) : 2 * sizeof(T));
-    static constexpr int STRIDE = (N + N / PAD) | 1;
-    // At least 768 threads per SM, so that some wait for memory while others compute, where registers suffice for that.
-    static constexpr int BLOCKS = N <= 16 * LANES ? (767 + THREADS) / THREADS : 1;
-    template <int R> static constexpr int per_lane = (N / R + LANES - 1) / LANES;
-
-    // Position of element base + r * STEP of a row, for constant r.
-    template <int STEP, int R, bool WHOLE> PGK_FN static int at(int base, int r) {
-        if constexpr (STEP % PAD == 0) return base + base / PAD + r * (STEP + STEP / PAD);
-        else if constexpr (WHOLE && PAD % (STEP * R) == 0) return base + base / PAD + r * STEP;
-        else return base + r * STEP + (base + r * STEP) / PAD;
-    }
-    PGK_FN static int at(int i) { return i + i / PAD; }
-    template <bool COLUMNS> PGK_FN static int row() { return threadIdx.x % (COLUMNS ? ROWS : THREADS) / (COLUMNS ? 1 : LANES); }
-    template <bool COLUMNS> PGK_FN static int lane() {
-        return COLUMNS ? threadIdx.x / ROWS : threadIdx.x % LANES;
-    }
-    template <class E> PGK_FN static E* shared(int row) {
-        extern __shared__ __align__(16) unsigned char pgk_fft_shared[];
-        return reinterpret_cast<E*>(pgk_fft_shared) + row * STRIDE;
-    }
-};
-
-// Moves one value per `write` to where `read` expects it; each is called as f(action(index in the row, value)).
-template <class B, bool FROM_COLUMNS, bool TO_COLUMNS, class Write, class Read>
-PGK_FN void exchange(bool again, Write write, Read read) {
-    using T = typename B::real;
-    const int from = B::template row<FROM_COLUMNS>(), to = B::template row<TO_COLUMNS>();
-    if (again) __syncthreads();
-    if constexpr (B::SPLIT) {
-        T* s = B::template shared<T>(from);
-        const T* t = B::template shared<T>(to);
-        write([=](int i, const cx<T>& v) { s[i] = v.re; });
-        __syncthreads();
-        read([=](int i, cx<T>& v) { v.re = t[i]; });
-        __syncthreads();
-        write([=](int i, const cx<T>& v) { s[i] = v.im; });
-        __syncthreads();
-        read([=](int i, cx<T>& v) { v.im = t[i]; });
-    } else {
-        Pair<T>* s = B::template shared<Pair<T>>(from);
-        const Pair<T>* t = B::template shared<Pair<T>>(to);
-        write([=](int i, const cx<T>& v) { s[i] = {v.re, v.im}; });
-        __syncthreads();
-        read([=](int i, cx<T>& v) { v = {t[i].re, t[i].im}; });
-    }
-}
-
-template <class B, int R> PGK_FN bool in_row(int b, int k) {
-    return (k + 1) * B::LANES <= B::N / R || b < B::N / R;
-}
-
-// f(index, value) for the values of all butterflies, at the places they are read from or, after a pass, written to.
-template <class B, int R, bool COLUMNS, class V, class F> PGK_FN void at_inputs(V& v, F f) {
-    const int lane = B::template lane<COLUMNS>();
-#pragma unroll
-    for (int k = 0; k < B::template per_lane<R>; ++k) {
-        const int b = lane + k * B::LANES;
-        if (in_row<B, R>(b, k)) {
-#pragma unroll
-            for (int r = 0; r < R; ++r) f(B::template at<B::N / R, R, false>(b, r), v[k][r]);
-        }
-    }
-}
-template <class B, int L, int R, bool COLUMNS, class V, class F> PGK_FN void at_outputs(V& v, F f) {
-    const int lane = B::template lane<COLUMNS>();
-#pragma unroll
-    for (int k = 0; k < B::template per_lane<R>; ++k) {
-        const int b = lane + k * B::LANES;
-        if (in_row<B, R>(b, k)) {
-            const int base = b % L + b / L * (L * R);
-#pragma unroll
-            for (int r = 0; r < R; ++r) f(B::template at<L, R, L == 1>(base, r), v[k][r]);
-        }
-    }
-}
-
-// Multiplies element r of butterfly b by exp(-2 pi i r (b % L) / (L R)).
-template <class B, int L, int R, bool COLUMNS, class T>
-PGK_FN void twiddle(cx<T> (&v)[B::template per_lane<R>][R], const Pair<T>* table) {
-    const int lane = B::template lane<COLUMNS>();
-#pragma unroll
-    for (int k = 0; k < B::template per_lane<R>; ++k) {
-        const int b = lane + k * B::LANES;
-        if (in_row<B, R>(b, k)) {
-            cx<T> w[R];
-#pragma unroll
-            for (int s = 0; s < bits_below(R); ++s) {
-                const Pair<T> p = table[s * L + b % L];
-                w[1 << s] = {p.re, p.im};
-            }
-#pragma unroll
-            for (int r = 1; r < R; ++r) {
-                if (r & (r - 1)) w[r] = product(w[highest_bit(r)], w[r - highest_bit(r)]);
-                v[k][r] = product(v[k][r], w[r]);
-            }
-        }
-    }
-}
-
-// The passes from the one of radix R on, for values in registers; then sink(values), element r of butterfly b being
-// number b + r * N / R of the transform.
-template <class B, bool AGAIN, bool COLUMNS, int L, int R, class T, class Sink>
-PGK_FN void passes(const Pair<T>*, cx<T> (&v)[B::template per_lane<R>][R], Sink sink) {
-#pragma unroll
-    for (int k = 0; k < B::template per_lane<R>; ++k) dft<T, R>(v[k]);
-    sink(v);
-}
-template <class B, bool AGAIN, bool COLUMNS, int L, int R, int NEXT, int... REST, class T, class Sink>
-PGK_FN void passes(const Pair<T>* table, cx<T> (&v)[B::template per_lane<R>][R], Sink sink) {
-#pragma unroll
-    for (int k = 0; k < B::template per_lane<R>; ++k) dft<T, R>(v[k]);
-    cx<T> u[B::template per_lane<NEXT>][NEXT];
-    exchange<B, COLUMNS, B::OUT_COLUMNS>(
-        AGAIN, [&](auto put) { at_outputs<B, L, R, COLUMNS>(v, put); },
-        [&](auto get) { at_inputs<B, NEXT, B::OUT_COLUMNS>(u, get); });
-    twiddle<B, L * R, NEXT, B::OUT_COLUMNS>(u, table);
-    passes<B, true, B::OUT_COLUMNS, L * R, NEXT, REST...>(table + bits_below(NEXT) * L * R, u, sink);
-}
-
-template <int FIRST, int... REST> struct Radices {
-    static constexpr int first = FIRST;
-    static constexpr int last() {
-        const int all[] = {FIRST, REST...};
-        return all[sizeof...(REST)];
-    }
-    template <class B, bool AGAIN, bool COLUMNS, class T, class Sink>
-    PGK_FN static void run(const Pair<T>* table, cx<T> (&v)[B::template per_lane<FIRST>][FIRST], Sink sink) {
-        passes<B, AGAIN, COLUMNS, 1, FIRST, REST...>(table, v, sink);
-    }
-    static constexpr bool single = sizeof...(REST) == 0;
-};
 
 template <class T> PGK_FN cx<T> load_pair(const T* p) {
     const Pair<T> v = *reinterpret_cast<const Pair<T>*>(p);
@@ -267,8 +111,8 @@ template <class B, int R, bool COLUMNS, class T> PGK_FN void read_numbers(cx<T> 
     }
 }
 
-// Joins the spectra of the even and the odd elements of a real row, which are the real and imaginary parts of N numbers,
-// and leaves those, swapped, as inputs of the first pass.
+// Joins the spectra of the even and the odd elements of a real row, which are the real and imaginary parts of N
+// numbers, and leaves those, swapped, as inputs of the first pass.
 template <class B, int FIRST, class T, class In>
 PGK_FN void read_joined(cx<T> (&v)[B::template per_lane<FIRST>][FIRST], const In& in, const Pair<T>* extra) {
     constexpr int N = B::N, HALF = (N + 1) / 2, PAIRS = (HALF + B::LANES - 1) / B::LANES;
@@ -408,6 +252,76 @@ PGK_FN void write_numbers(T* row, i64 step, const Row<T>& to, cx<T> (&z)[B::temp
     }
 }
 
+// The last step of a long real row: row r of `inner` = a has the numbers r + k * a of N = a * B::N, and half of the rows
+// of a block are the partners a - r of the others, so that it separates numbers r + k * a and N - r - k * a.
+template <class B, class T> PGK_FN Row<T> end_row_of(const Rows<T>& a) {
+    constexpr int PAIRS = B::ROWS / 2;
+    const i64 groups = (a.inner / 2 + PAIRS) / PAIRS, g = quotient(blockIdx.x, groups);
+    const int row = B::template row<B::IN_COLUMNS>();
+    const i64 wanted = (blockIdx.x - g * groups) * PAIRS + row % PAIRS;
+    const i64 r = wanted <= a.inner / 2 ? wanted : a.inner / 2;
+    const i64 o = quotient(g, a.middle), m = g - o * a.middle, i = row < PAIRS || r == 0 ? r : a.inner - r;
+    return {o * a.x[0] + m * a.x[1] + i * a.x[2], o * a.out[0] + m * a.out[1], m, i, true};
+}
+template <class B, int POINTS, int EXTRA, int LAST, class T>
+PGK_FN void write_ends(T* out, cx<T> (&z)[B::template per_lane<LAST>][LAST], const Rows<T>& a, const Pair<T>* extra) {
+    constexpr int PAIRS = B::ROWS / 2, LANES = B::THREADS / PAIRS, EACH = (B::N + LANES - 1) / LANES;
+    const i64 groups = (a.inner / 2 + PAIRS) / PAIRS, g = quotient(blockIdx.x, groups);
+    const int pair = threadIdx.x % PAIRS, lane = threadIdx.x / PAIRS;
+    const i64 f = (blockIdx.x - g * groups) * PAIRS + pair, o = quotient(g, a.middle), m = g - o * a.middle;
+    const bool alone = f == 0 || 2 * f == a.inner;
+    cx<T> y[EACH][2];
+    const auto places = [&](auto get) {
+#pragma unroll
+        for (int k = 0; k < EACH; ++k) {
+            const int i = lane + k * LANES;
+            if ((k + 1) * LANES > B::N && i >= B::N) continue;
+            get(B::at(i), B::at(f > 0 ? B::N - 1 - i : i == 0 ? 0 : B::N - i), y[k]);
+        }
+    };
+    const int from = B::template row<B::OUT_COLUMNS>();
+    const auto put = [&](auto f) { at_inputs<B, LAST, B::OUT_COLUMNS>(z, f); };
+    __syncthreads();
+    if constexpr (B::SPLIT) {
+        T* s = B::template shared<T>(from);
+        const T *p = B::template shared<T>(pair), *q = B::template shared<T>(PAIRS + pair);
+        put([=](int i, const cx<T>& v) { s[i] = v.re; });
+        __syncthreads();
+        places([=](int i, int j, cx<T>* v) { v[0].re = p[i], v[1].re = q[j]; });
+        __syncthreads();
+        put([=](int i, const cx<T>& v) { s[i] = v.im; });
+        __syncthreads();
+        places([=](int i, int j, cx<T>* v) { v[0].im = p[i], v[1].im = q[j]; });
+    } else {
+        Pair<T>* s = B::template shared<Pair<T>>(from);
+        const Pair<T> *p = B::template shared<Pair<T>>(pair), *q = B::template shared<Pair<T>>(PAIRS + pair);
+        put([=](int i, const cx<T>& v) { s[i] = {v.re, v.im}; });
+        __syncthreads();
+        places([=](int i, int j, cx<T>* v) { v[0] = value(p[i]), v[1] = value(q[j]); });
+    }
+    if (2 * f > a.inner) return;
+    const i64 step = 2 * a.out[2], half_points = a.inner * B::N;
+    T* row = out + 2 * (o * a.out[0] + m * a.out[1]);
+    const T half = T(0.5) * a.scale, sign = a.flags & CONJUGATE ? T(-1) : T(1);
+    const auto store = [&](i64 k, T re, T im) {
+        store_pair(row + k * step, re, im);
+        if (a.flags & MIRROR && k > 0 && k < half_points) store_pair(row + (2 * half_points - k) * step, re, -im);
+    };
+#pragma unroll
+    for (int n = 0; n < EACH; ++n) {
+        const int i = lane + n * LANES;
+        if ((n + 1) * LANES > B::N && i >= B::N) break;
+        const u32 k = static_cast<u32>(f) + static_cast<u32>(i) * static_cast<u32>(a.inner);
+        const cx<T> w = product(value(extra[k >> EXTRA]), value(extra[(1 << EXTRA) + k % (1 << EXTRA)]));
+        const cx<T> p = y[n][0], q = y[n][1];
+        const cx<T> even = {half * (p.re + q.re), half * (p.im - q.im)};
+        const cx<T> odd = product(cx<T>{half * (p.im + q.im), half * (q.re - p.re)}, w);
+        store(k, even.re + odd.re, sign * (even.im + odd.im));
+        // Rows that are their own partners have every number twice.
+        if (!alone || k == 0) store(half_points - k, even.re - odd.re, sign * (odd.im - even.im));
+    }
+}
+
 // A row as the transform sees it: POINTS elements of kind IN in, of kind OUT out. table: roots of the passes; extra:
 // roots that separate or join real rows, or those between the steps of a long transform, or chirp and its spectrum.
 template <class B, int POINTS, int IN, int OUT, bool CHIRP, int EXTRA, class Passes, class T>
@@ -418,7 +332,9 @@ PGK_FN void transform(T* out, const T* x, const T* window, const Rows<T>& a, con
     constexpr bool IN_COLUMNS = B::IN_COLUMNS, joined = IN == HERMITIAN_IN;
     constexpr bool OUT_COLUMNS = Passes::single && !CHIRP && !joined ? IN_COLUMNS : B::OUT_COLUMNS;
     constexpr int IN_WIDTH = IN == PACKED_IN || IN == REAL_IN ? 1 : 2, OUT_WIDTH = OUT == REAL_OUT ? 1 : 2;
-    const Row<T> from = row_of<B, IN_COLUMNS>(a);
+    Row<T> from;
+    if constexpr (OUT == ENDS_OUT) from = end_row_of<B>(a);
+    else from = row_of<B, IN_COLUMNS>(a);
     const T* row = x + IN_WIDTH * from.x;
     const Reader<T, POINTS, IN> in = {row, window, a.x[3], a.given - 1, a.flags & CONJUGATE ? T(-1) : T(1), a.flags};
 
@@ -445,6 +361,7 @@ PGK_FN void transform(T* out, const T* x, const T* window, const Rows<T>& a, con
     }
 
     const auto sink = [&](cx<T> (&z)[B::template per_lane<LAST>][LAST]) {
+        if constexpr (OUT == ENDS_OUT) return write_ends<B, POINTS, EXTRA, LAST>(out, z, a, extra);
         const Row<T> to = OUT_COLUMNS == IN_COLUMNS ? from : row_of<B, OUT_COLUMNS>(a);
         constexpr int STEP = OUT == PACKED_OUT ? 2 : OUT_WIDTH;
         T* target = out + (OUT == PACKED_OUT ? 1 : OUT_WIDTH) * to.out;

@@ -15,7 +15,8 @@ template <class T> PGK_FN void chirp(T* out, T* kernel, i64 n, i64 m, int sign) 
     T re = T(0), im = T(0);
     if (j < n) {
         double s, c;
-        sincospi(static_cast<double>(static_cast<u64>(j) * static_cast<u64>(j) % (2 * static_cast<u64>(n))) / n, &s, &c);
+        const u64 turn = static_cast<u64>(j) * static_cast<u64>(j) % (2 * static_cast<u64>(n));
+        sincospi(static_cast<double>(turn) / n, &s, &c);
         re = static_cast<T>(c);
         im = static_cast<T>(sign * s);
     }
@@ -30,6 +31,7 @@ template <class T> PGK_FN void chirp(T* out, T* kernel, i64 n, i64 m, int sign) 
 }  // namespace pgk
 
 #define PGK_CHIRP(entry, T) \
-    extern "C" __global__ void __launch_bounds__(256) entry(pgk::T* out, pgk::T* kernel, long long n, long long m, int sign) { \
+    extern "C" __global__ void __launch_bounds__(256) entry( \
+        pgk::T* out, pgk::T* kernel, long long n, long long m, int sign) { \
         pgk::chirp(out, kernel, n, m, sign); \
     }

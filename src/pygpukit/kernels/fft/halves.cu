@@ -1,8 +1,8 @@
-// Spectra of real rows of 2 N elements and of the N complex numbers that are their pairs of elements, either from the other:
-// the first and the last step of real transforms too long for a block.
+// Spectra of real rows of 2 N elements, and of the N complex numbers that are their pairs of elements, from each other: the
+// first or the last step of real transforms too long for a block.
 //
 // separate: out[k], k <= N, from z[k] and z[N - k]. join: z[k] from x[k] and x[N - k].
-// z is contiguous [rows, N]. Row g is (m, i), i = g % inner; the other array has strides stride_m, stride_i and stride_k.
+// z is contiguous [rows, N]. Row g is (m, i), i = g % inner; the other array has strides stride_m, stride_i, stride_k.
 // Launch: 256 threads, grid = rows * per_row blocks, one pair k and N - k per thread. No shared memory.
 // Roots of order 2 N are products of two entries of a table computed in double. Determinism: batch_invariant.
 #include "pygpukit/dft.cuh"
