@@ -36,10 +36,10 @@ def normalise_axis(axis: Any, ndim: int) -> int:
     AxisError
         If there is none.
     """
-    axis = int(index(axis))
-    if not -ndim <= axis < ndim:
-        raise AxisError(axis, ndim)
-    return axis % ndim
+    place = int(index(axis))
+    if not -ndim <= place < ndim:
+        raise AxisError(place, ndim)
+    return place % ndim
 
 
 def _array(x: Any) -> GPUArray:

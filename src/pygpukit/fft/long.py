@@ -91,8 +91,8 @@ def _separated(work: Workspace, x: Tensor, out: Tensor, batch: Batch, pairs: Bat
     _, outer, inner = batch.sizes
     between = work.buffer(out.dtype, outer * inner, a * b)
     columns = Batch((outer, inner, b), (*pairs.x[1:], b * pairs.x[3]), (inner * a * b, a * b, 1, b))
-    first = launch(plan.unit(a, real, "COMPLEX", "STEP", (True, True), a * b), columns, write(between), read(x), None, a,
-                   _one(real), PLAIN)  # fmt: skip
+    made = plan.unit(a, real, "COMPLEX", "STEP", (True, True), a * b)
+    first = launch(made, columns, write(between), read(x), None, a, _one(real), PLAIN)
     strides = (*batch.out[1:3], batch.out[3], a * batch.out[3])
     ends = Batch((outer, inner, a), (inner * a * b, a * b, b, 1), strides)
     made = plan.unit(b, real, "COMPLEX", "ENDS", (False, True), 2 * a * b)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
+from itertools import islice, permutations
 from math import isqrt, log2, prod
 from typing import Any, Literal, NamedTuple
 
@@ -18,6 +19,7 @@ Sink = Literal["COMPLEX", "STEP", "ENDS", "HALF", "HALF_ODD", "PACKED", "REAL"]
 
 LARGEST_PRIME = 13
 _SHARED = 96 << 10
+_NO_PAD = 1 << 20
 _THREADS = 128
 _MOST_THREADS = 1024
 _FILE = "fft/block.cu"
@@ -36,6 +38,10 @@ class Shape(NamedTuple):
         Threads per row, and rows per block.
     split
         Real and imaginary parts move through shared memory in turn.
+    pad
+        In shared memory an element is left out after each so many; more than ``n`` for none.
+    stride
+        Elements from row to row there.
     shared
         Bytes of dynamic shared memory.
     """
@@ -45,6 +51,8 @@ class Shape(NamedTuple):
     lanes: int
     rows: int
     split: bool
+    pad: int
+    stride: int
     shared: int
 
 
@@ -139,7 +147,7 @@ def shape_of(n: int, wide: bool, columns: bool) -> Shape:
 
     def bytes_of(rows: int, split: bool) -> int:
         unit = element // 2 if split else element
-        return rows * ((n + n // (128 // unit)) | 1) * unit
+        return rows * (n + n // (128 // unit) + 128 // unit) * unit
 
     split = bytes_of(1, False) > _SHARED
     if columns:
@@ -154,7 +162,46 @@ def shape_of(n: int, wide: bool, columns: bool) -> Shape:
         rows = min(choices, key=lambda r: (-(-r * lanes // 32) * 32 / (r * lanes), r))
         while rows > 1 and bytes_of(rows, False) > _SHARED // 2:
             rows -= 1
-    return Shape(n, radices, lanes, rows, split, bytes_of(rows, split))
+    unit = element // 2 if split else element
+    radices, pad, stride = _placed(n, radices, lanes, rows, columns, 128 // unit)
+    return Shape(n, radices, lanes, rows, split, pad, stride, rows * stride * unit)
+
+
+def _placed(n: int, radices: tuple[int, ...], lanes: int, rows: int, columns: bool, banks: int
+            ) -> tuple[tuple[int, ...], int, int]:  # fmt: skip
+    """Return the order of radices, the padding and the stride of rows with the fewest conflicts of banks."""
+    if len(radices) == 1:
+        return radices, _NO_PAD, n | 1
+    orders = list(islice(dict.fromkeys(permutations(radices)), 6))
+    lengths = {pad: n + n // pad for pad in (banks, banks // 2, 2 * banks, _NO_PAD)}
+    start = 1 if not columns or rows >= banks else banks // rows
+    padded = [
+        (_conflicts(order, lanes, rows, columns, banks, pad, length + (start - length) % banks), i, order, pad)
+        for i, order in enumerate(orders)
+        for pad, length in lengths.items()
+    ]
+    _, _, order, pad = min(padded)
+    strides = range(lengths[pad], lengths[pad] + banks) if rows > 1 else [lengths[pad]]
+    found = min((_conflicts(order, lanes, rows, columns, banks, pad, stride), stride) for stride in strides)
+    return order, pad, found[1]
+
+
+def _conflicts(radices: tuple[int, ...], lanes: int, rows: int, columns: bool, banks: int, pad: int, stride: int
+               ) -> float:  # fmt: skip
+    """Return how often a bank is asked in turn, for samples of what the first warps read and write."""
+    n, done, total = prod(radices), 1, 0.0
+    threads = np.arange(min(-(-lanes * rows // banks) * banks, 64))
+    row, lane = (threads % rows, threads // rows) if columns else (threads // lanes, threads % lanes)
+    for p, r in enumerate(radices):
+        on = (lane < n // r) & (row < rows)
+        written = lane % done + lane // done * (done * r)
+        for places, step, there in ((written, done, p < len(radices) - 1), (lane, n // r, p > 0)):
+            for e in (0, r // 2) if there else ():
+                at = places + e * step
+                bank = np.where(on, (at + at // pad + row * stride) % banks, -1).reshape(-1, banks)
+                total += float((bank[:, :, None] == np.arange(banks)).sum(1).max(1).sum()) * r
+        done *= r
+    return total
 
 
 @cache
@@ -168,7 +215,7 @@ def steps(n: int, wide: bool) -> tuple[int, ...] | None:
     """
     most = 1024 if wide else 2048
     primes = factors(n)
-    if primes[-1] > LARGEST_PRIME:
+    if primes[-1] > LARGEST_PRIME or n >= 1 << 32:
         return None
     for count in (2, 3):
         found = _divide(n, count)
@@ -296,12 +343,13 @@ def unit(points: int, real: DataType, source: Source, sink: Sink, columns: tuple
         source = "HERMITIAN"
     elif source == "PACKED":
         sink = "HALF"
-    names = {"COMPLEX": "c", "PACKED": "p", "REAL": "r", "HERMITIAN": "h", "HERMITIAN_ODD": "ho", "STEP": "s", "ENDS": "e",
-             "HALF": "h", "HALF_ODD": "ho"}  # fmt: skip
+    names = {"COMPLEX": "c", "PACKED": "p", "REAL": "r", "HERMITIAN": "h", "HERMITIAN_ODD": "ho", "STEP": "s",
+             "ENDS": "e", "HALF": "h", "HALF_ODD": "ho"}  # fmt: skip
     moves = "" if columns == (False, False) else "_" + "".join("rc"[c] for c in columns)
     entry = f"pgk_fft_{names[source]}2{names[sink]}_{points}{f'_of_{total}' if total else ''}{moves}_{real.tag}"
     flags = ", ".join("true" if x else "false" for x in (shape.split, *columns))
-    block = f"pgk::Block<pgk::{real.tag}, {shape.n}, {shape.lanes}, {shape.rows}, {flags}>"
+    sizes = ", ".join(map(str, (shape.n, shape.lanes, shape.rows, shape.pad, shape.stride)))
+    block = f"pgk::Block<pgk::{real.tag}, {sizes}, {flags}>"
     passes = f"pgk::Radices<{', '.join(map(str, shape.radices))}>"
     lines = [
         words("fft_roots", pass_roots(shape.radices), wide),

@@ -261,6 +261,8 @@ def _units(name: str) -> Callable[[Sequence[str]], Iterator[Unit]]:
 
 def _takes_transforms(p: Problem) -> str | None:
     n, real = _points(p), real_of(p["x"].dtype)
+    if n > 1 << 30 and p.name == "fft_complex" and plan.steps(n, real.itemsize == 8) is None:
+        return f"{n} points are too many for a convolution"
     if _core(p, n) > plan.limit(real) or _refused(p) is not None:
         return None
     batch = _rows(p)

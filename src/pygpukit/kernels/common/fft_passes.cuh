@@ -3,8 +3,8 @@
 // Stockham's method with radices R...: pass p reads element r of butterfly b at b + r * N / R, multiplies it by a root
 // of unity, and writes at b % L + (r + b / L * R) * L, where L is the product of the radices before. Roots come from
 // tables computed in double; those to powers of no power of two are products of at most log2(R) of them.
-// Block<T, N, LANES, ROWS, SPLIT, IN_COLUMNS, OUT_COLUMNS>: LANES threads per row, ROWS rows per block; with columns
-// neighbouring threads have the same element of neighbouring rows, else neighbouring elements of a row.
+// Block<T, N, LANES, ROWS, PAD, STRIDE, SPLIT, IN_COLUMNS, OUT_COLUMNS>: LANES threads per row, ROWS rows per block.
+// With columns neighbouring threads have the same element of neighbouring rows, else neighbouring elements of a row.
 // Dynamic shared memory: ROWS * STRIDE numbers of T, complex unless SPLIT: then real and imaginary parts move in turn.
 #pragma once
 #include "pygpukit/dft.cuh"
@@ -25,25 +25,27 @@ constexpr int highest_bit(int r) {
     return b;
 }
 
-template <class T, int N_, int LANES_, int ROWS_, bool SPLIT_, bool IN_COLUMNS_, bool OUT_COLUMNS_> struct Block {
+template <class T, int N_, int LANES_, int ROWS_, int PAD_, int STRIDE_, bool SPLIT_, bool IN_COLUMNS_,
+          bool OUT_COLUMNS_>
+struct Block {
     using real = T;
     static constexpr int N = N_, LANES = LANES_, ROWS = ROWS_, THREADS = LANES_ * ROWS_;
     static constexpr bool SPLIT = SPLIT_, IN_COLUMNS = IN_COLUMNS_, OUT_COLUMNS = OUT_COLUMNS_;
-    // One unused element after every 128 bytes keeps strides of powers of two off the same bank; rows are an odd number
-    // of elements apart, so that neighbouring rows are on different banks too.
-    static constexpr int PAD = 128 / (SPLIT ? sizeof(T) : 2 * sizeof(T));
-    static constexpr int STRIDE = (N + N / PAD) | 1;
+    // An unused element after every PAD keeps strides of powers of two off the same bank.
+    static constexpr int PAD = PAD_, STRIDE = STRIDE_;
     // At least 768 threads per SM, so that some wait for memory while others compute, where registers suffice for that.
     static constexpr int BLOCKS = N <= 16 * LANES ? (767 + THREADS) / THREADS : 1;
+    static constexpr int FEWER_BLOCKS = (511 + THREADS) / THREADS;
     template <int R> static constexpr int per_lane = (N / R + LANES - 1) / LANES;
 
     // Position of element base + r * STEP of a row, for constant r.
     template <int STEP, int R, bool WHOLE> PGK_FN static int at(int base, int r) {
-        if constexpr (STEP % PAD == 0) return base + base / PAD + r * (STEP + STEP / PAD);
+        if constexpr (PAD > N) return base + r * STEP;
+        else if constexpr (STEP % PAD == 0) return base + base / PAD + r * (STEP + STEP / PAD);
         else if constexpr (WHOLE && PAD % (STEP * R) == 0) return base + base / PAD + r * STEP;
         else return base + r * STEP + (base + r * STEP) / PAD;
     }
-    PGK_FN static int at(int i) { return i + i / PAD; }
+    PGK_FN static int at(int i) { return PAD > N ? i : i + i / PAD; }
     template <bool COLUMNS> PGK_FN static int row() {
         return COLUMNS ? threadIdx.x % ROWS : threadIdx.x / LANES;
     }

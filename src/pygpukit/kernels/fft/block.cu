@@ -252,8 +252,8 @@ PGK_FN void write_numbers(T* row, i64 step, const Row<T>& to, cx<T> (&z)[B::temp
     }
 }
 
-// The last step of a long real row: row r of `inner` = a has the numbers r + k * a of N = a * B::N, and half of the rows
-// of a block are the partners a - r of the others, so that it separates numbers r + k * a and N - r - k * a.
+// The last step of a long real row: row r of `inner` = a has the numbers r + k * a of N = a * B::N, half of the rows of
+// a block are the partners a - r of the others, so that it separates numbers r + k * a and N - r - k * a.
 template <class B, class T> PGK_FN Row<T> end_row_of(const Rows<T>& a) {
     constexpr int PAIRS = B::ROWS / 2;
     const i64 groups = (a.inner / 2 + PAIRS) / PAIRS, g = quotient(blockIdx.x, groups);
@@ -398,7 +398,7 @@ PGK_FN void transform(T* out, const T* x, const T* window, const Rows<T>& a, con
 
 // BLOCK: Block<...>; the rest as `transform` has it. Tables are arrays of words: pairs of T.
 #define PGK_FFT(entry, T, BLOCK, POINTS, IN, OUT, CHIRP, EXTRA, PASSES) \
-    extern "C" __global__ void __launch_bounds__(BLOCK::THREADS, BLOCK::BLOCKS) entry( \
+    extern "C" __global__ void __launch_bounds__(BLOCK::THREADS, CHIRP ? BLOCK::FEWER_BLOCKS : BLOCK::BLOCKS) entry( \
         pgk::T* out, const pgk::T* x, const pgk::T* window, long long rows, long long middle, long long inner, \
         long long given, long long x_o, long long x_m, long long x_i, long long x_n, long long out_o, long long out_m, \
         long long out_i, long long out_n, pgk::T scale, int flags) { \

@@ -1,5 +1,5 @@
-// Spectra of real rows of 2 N elements, and of the N complex numbers that are their pairs of elements, from each other: the
-// first or the last step of real transforms too long for a block.
+// Spectra of real rows of 2 N elements, and of the N complex numbers that are their pairs of elements, from each other:
+// the first or the last step of real transforms too long for a block.
 //
 // separate: out[k], k <= N, from z[k] and z[N - k]. join: z[k] from x[k] and x[N - k].
 // z is contiguous [rows, N]. Row g is (m, i), i = g % inner; the other array has strides stride_m, stride_i, stride_k.
