@@ -18,6 +18,7 @@ from pygpukit.fft.rows import complex_of, complex_rows, hermitian_rows, real_row
 
 __all__ = ["fft", "hfft", "ifft", "ihfft", "irfft", "normalise_axis", "rfft", "transform"]
 
+_NO_STREAM = nullcontext()
 _NORMS = {"backward": (0, 1), "ortho": (0.5, 0.5), "forward": (1, 0)}
 
 
@@ -74,7 +75,7 @@ def _any(x: Any, n: Any, axis: int, norm: str | None, inverse: bool, out: GPUArr
     axis = normalise_axis(axis, x.ndim)
     n = _length(n, x.shape[axis])
     scale = _scale(norm, n, inverse)
-    with stream or nullcontext():
+    with stream or _NO_STREAM:
         if x.dtype.kind == "c":
             return complex_rows(x, None, scale, n=n, axis=axis, inverse=inverse, out=out)  # type: ignore[no-any-return]
         real = _to_real(x, "fft")
@@ -139,7 +140,7 @@ def _half(x: Any, n: Any, axis: int, norm: str | None, conjugate: bool, out: Any
     axis = normalise_axis(axis, x.ndim)
     n = _length(n, x.shape[axis])
     scale = _scale(norm, n, conjugate)
-    with stream or nullcontext():
+    with stream or _NO_STREAM:
         real = _to_real(x, what)
         return real_rows(  # type: ignore[no-any-return]
             real, None, scale, n=n, axis=axis, conjugate=conjugate, out=out
@@ -180,7 +181,7 @@ def _whole(x: Any, n: Any, axis: int, norm: str | None, forward: bool, out: Any,
     axis = normalise_axis(axis, x.ndim)
     n = _length(n, 2 * (x.shape[axis] - 1))
     scale = _scale(norm, n, not forward)
-    with stream or nullcontext():
+    with stream or _NO_STREAM:
         if x.dtype.kind == "f" and x.dtype.itemsize < 4 and (out is None or out.dtype is x.dtype):
             # As in NumPy the result of small floats is small, though the numbers between are not.
             made = hermitian_rows(_to_complex(x), scale, n=n, axis=axis, conjugate=forward)
@@ -276,7 +277,7 @@ def transform(
         raise ValueError("frames are taken of the last axis of real numbers: hop needs real=True and axis=-1")
     if window is not None and real and inverse:
         raise ValueError("a transform to real numbers takes no window; multiply the result")
-    with stream or nullcontext():
+    with stream or _NO_STREAM:
         if real and inverse:
             return hermitian_rows(_to_complex(x), scale, n=n, axis=axis, out=out)  # type: ignore[no-any-return]
         if real:

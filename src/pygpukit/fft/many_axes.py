@@ -13,6 +13,8 @@ from pygpukit.fft.functions import fft, ifft, irfft, normalise_axis, rfft
 
 __all__ = ["fft2", "fftn", "ifft2", "ifftn", "irfft2", "irfftn", "rfft2", "rfftn"]
 
+_NO_STREAM = nullcontext()
+
 
 def _axes(x: GPUArray, s: Sequence[int] | None, axes: Sequence[int] | None, to_real: bool = False
           ) -> list[tuple[int, int]]:  # fmt: skip
@@ -76,7 +78,7 @@ def fftn(a: GPUArray, s: Sequence[int] | None = None, axes: Sequence[int] | None
     >>> gp.fft.fftn(gp.ones((2, 2))).tolist()
     [[(4+0j), 0j], [0j, 0j]]
     """
-    with stream or nullcontext():
+    with stream or _NO_STREAM:
         return _each(fft, a, _axes(a, s, axes), norm, out)
 
 
@@ -89,7 +91,7 @@ def ifftn(a: GPUArray, s: Sequence[int] | None = None, axes: Sequence[int] | Non
     >>> gp.fft.ifftn(gp.ones((2, 2))).tolist()
     [[(1+0j), 0j], [0j, 0j]]
     """
-    with stream or nullcontext():
+    with stream or _NO_STREAM:
         return _each(ifft, a, _axes(a, s, axes), norm, out)
 
 
@@ -102,7 +104,7 @@ def rfftn(a: GPUArray, s: Sequence[int] | None = None, axes: Sequence[int] | Non
     >>> gp.fft.rfftn(gp.ones((2, 4))).shape
     (2, 3)
     """
-    with stream or nullcontext():
+    with stream or _NO_STREAM:
         pairs = _axes(a, s, axes)
         if not pairs:
             raise IndexError("rfftn needs at least one axis")
@@ -120,7 +122,7 @@ def irfftn(a: GPUArray, s: Sequence[int] | None = None, axes: Sequence[int] | No
     >>> gp.fft.irfftn(gp.fft.rfftn(gp.ones((2, 4)))).tolist()
     [[1.0, 1.0, 1.0, 1.0], [1.0, 1.0, 1.0, 1.0]]
     """
-    with stream or nullcontext():
+    with stream or _NO_STREAM:
         pairs = _axes(a, s, axes, to_real=True)
         if not pairs:
             raise IndexError("irfftn needs at least one axis")
