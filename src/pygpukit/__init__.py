@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
 from pygpukit import _pygpukit_rust as _native
-from pygpukit import errors
+from pygpukit import errors, fft
 from pygpukit._pygpukit_rust import (
     CudaGraph,
     DataType,
@@ -151,6 +151,7 @@ __all__ = [
     "errors",
     "explain",
     "eye",
+    "fft",
     "float8_e4m3",
     "float8_e4m3fn",
     "float8_e5m2",

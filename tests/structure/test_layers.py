@@ -14,7 +14,7 @@ LAYERS = {
     "base": ("errors", "dtypes", "config"),
     "runtime": ("core", "jit", "memory"),
     "array": ("array",),
-    "ops": ("ops", "kernels", "random"),
+    "ops": ("ops", "kernels", "random", "fft"),
     "domains": ("llm", "asr", "tts", "audio", "ring", "scheduler", "triton"),
     "apps": ("cli", "benchmark", "monitor", "server", "cluster", "compat", "pytest_plugin", "__main__"),
 }
