@@ -9,15 +9,16 @@
 
 namespace pgk {
 
+template <class T> PGK_FN void copy_as(void* out, i64 to, const void* x, i64 from) {
+    static_cast<T*>(out)[to] = static_cast<const T*>(x)[from];
+}
+
 PGK_FN void copy_element(void* out, i64 to, const void* x, i64 from, int size) {
-    if (size == 16) {
-        const u64* p = static_cast<const u64*>(x) + 2 * from;
-        u64* q = static_cast<u64*>(out) + 2 * to;
-        q[0] = p[0];
-        q[1] = p[1];
-    } else {
-        store_bits<u64>(out, to, size, load_bits<u64>(x, from, size));
-    }
+    if (size == 4) copy_as<u32>(out, to, x, from);
+    else if (size == 8) copy_as<u64>(out, to, x, from);
+    else if (size == 2) copy_as<u16>(out, to, x, from);
+    else if (size == 1) copy_as<u8>(out, to, x, from);
+    else copy_as<cx<u64>>(out, to, x, from);
 }
 
 }  // namespace pgk

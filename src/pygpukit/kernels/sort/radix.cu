@@ -89,6 +89,20 @@ PGK_FN u32 same_digit(u32 digit) {
     return peers;
 }
 
+// Writes the keys of a tile, in order in shared memory, to their places; keeps the digits, four to a word.
+template <class U, class T>
+PGK_FN void write_keys(u32 (&digits)[(ITEMS<U> + 3) / 4], const U* key, const i64* place, T* to, int written, int shift,
+                       const Codes<U>& back) {
+#pragma unroll
+    for (int i = 0; i < ITEMS<U>; ++i) {
+        const int j = i * SORT_THREADS + static_cast<int>(threadIdx.x);
+        const U k = key[j];
+        const u32 digit = static_cast<u32>(k >> shift) & 255u;
+        digits[i / 4] |= digit << (8 * (i % 4));
+        if (j < written) to[place[digit] + j] = static_cast<T>(decode(k, back));
+    }
+}
+
 template <class U, bool PAIRS>
 PGK_FN void sort_pass(void* to, void* to_index, const void* from, const u32* from_index, u32* look_back, u32* cleared,
                       u32* counter, u64* next_bases, const u64* bases, i64 n, i64 tiles, i64 tile0, i64 clear_words,
@@ -114,10 +128,9 @@ PGK_FN void sort_pass(void* to, void* to_index, const void* from, const u32* fro
     for (int i = lane; i < DIGITS; i += 32) s.count[warp][i] = 0;
     U key[items];
     load_all(key, from, row * n, mine, 32, n, size, ~U(0));
-    if (flags & FIRST) {
+    const Codes<U> codes(map, flags & FIRST);
 #pragma unroll
-        for (int i = 0; i < items; ++i) key[i] = mine + i * 32 < n ? encode(key[i], map) : ~U(0);
-    }
+    for (int i = 0; i < items; ++i) key[i] = mine + i * 32 < n ? encode(key[i], codes) : ~U(0);
     __syncwarp();
 
     u32 rank[items];
@@ -190,16 +203,14 @@ PGK_FN void sort_pass(void* to, void* to_index, const void* from, const u32* fro
     const i64 left = n - first;
     const int valid = left < tile_keys ? static_cast<int>(left) : tile_keys;
     u32 digits[(items + 3) / 4] = {};
-#pragma unroll
-    for (int i = 0; i < items; ++i) {
-        const int j = i * SORT_THREADS + t;
-        if (j >= valid) break;
-        const U k = s.key[j];
-        const u32 digit = static_cast<u32>(k >> shift) & 255u;
-        digits[i / 4] |= digit << (8 * (i % 4));
-        if (!PAIRS || !(flags & LAST)) {
-            store_bits(to, row * n + place[digit] + j, size, flags & LAST ? decode(k, map) : k);
-        }
+    const Codes<U> back(map, flags & LAST);
+    const int written = PAIRS && (flags & LAST) ? 0 : valid;
+    if constexpr (sizeof(U) == 8) {
+        write_keys<U, u64>(digits, s.key, place, static_cast<u64*>(to) + row * n, written, shift, back);
+    } else {
+        if (size == 4) write_keys<U, u32>(digits, s.key, place, static_cast<u32*>(to) + row * n, written, shift, back);
+        else if (size == 2) write_keys<U, u16>(digits, s.key, place, static_cast<u16*>(to) + row * n, written, shift, back);
+        else write_keys<U, u8>(digits, s.key, place, static_cast<u8*>(to) + row * n, written, shift, back);
     }
     if constexpr (PAIRS) {
         u32 index[items];

@@ -70,7 +70,7 @@ def _infer_sort(p: Problem) -> list[Result]:
 
 
 def _infer_argsort(p: Problem) -> list[Result]:
-    shape = _checked(p)
+    shape = _checked(p) if p["x"].ndim else (1,)
     if p.requested and p.requested[0].name != "int64":
         raise DTypeError(f"{p.name}() gives int64, which is not written to {p.requested[0].name}; use an out of int64")
     return [Result(shape, dtype("int64"))]
@@ -79,7 +79,7 @@ def _infer_argsort(p: Problem) -> list[Result]:
 def rows_of(p: Problem) -> tuple[Any, Any]:
     """Return the number of rows and the length of one, of a contiguous array sorted along its last axis."""
     x = p["x"]
-    if p.options["axis"] is None:
+    if p.options["axis"] is None or x.ndim == 0:
         return 1, x.size
     return product(x.shape[:-1]), x.shape[-1]
 
@@ -88,7 +88,7 @@ def _layout(p: Problem) -> str | None:
     x = p["x"]
     if x.dtype.kind == "c":
         return "complex numbers have no keys"
-    if p.options["axis"] is not None and axis_of(p.options["axis"], x.ndim) != x.ndim - 1:
+    if p.options["axis"] is not None and x.ndim and axis_of(p.options["axis"], x.ndim) != x.ndim - 1:
         return "the axis is not the last one"
     if not all(t.is_contiguous() for t in (x, *p.outputs)):
         return "an array is not contiguous"
@@ -162,7 +162,7 @@ def _compose_argsort(p: Problem) -> Callable[..., None]:
 
     def run(results: tuple[Any, ...], given: tuple[Any, ...]) -> None:
         x, out = given[0], results[0]
-        if axis is None:
+        if axis is None or x.ndim == 0:
             x, at = x.contiguous().reshape(-1), 0
         else:
             at = axis_of(axis, x.ndim)
