@@ -1,9 +1,10 @@
-// Elements by position, for results of sorting.
+// Elements by position, for results of sorting, and zeros.
 //
 // pgk_sort_take: out[r, j] = x[r, index[r, j]]; x contiguous [rows, n], index and out contiguous [rows, m], 0 <= index < n;
 //   elements of 1, 2, 4, 8 or 16 bytes (the last aligned to 8).
 // pgk_sort_put: out[index[i]] = value[i] for a permutation.
 // pgk_sort_top: values[r, j] = x[r, i] and index[r, j] = i, with i = from[r, j].
+// pgk_sort_clear: zeroes two buffers of 32-bit words.
 // Launch: 256 threads, 1024 elements per block. Determinism: batch_invariant.
 #include "pygpukit/keys.cuh"
 
@@ -54,5 +55,15 @@ extern "C" __global__ void __launch_bounds__(256) pgk_sort_top(void* values, lon
         const long long i = from[at];
         index[at] = i;
         pgk::copy_element(values, at, x, at / k * n + i, size);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(256) pgk_sort_clear(unsigned* a, unsigned* b, long long words_a,
+                                                                 long long words_b) {
+    pgk::await_predecessor();
+    for (int e = 0; e < 4; ++e) {
+        const long long at = blockIdx.x * 1024ll + e * 256 + threadIdx.x;
+        if (at < words_a) a[at] = 0;
+        else if (at < words_a + words_b) b[at - words_a] = 0;
     }
 }

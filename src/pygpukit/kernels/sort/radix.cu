@@ -2,7 +2,6 @@
 // positions in the row that bring it in order.
 //
 // x: contiguous [rows, n], elements of `size` bytes; map says how they become keys (pygpukit/keys.cuh).
-// pgk_sort_clear: zeroes two buffers. 256 threads, grid = ceil(words / 1024).
 // digit_counts: 256 threads, grid = rows * chunks of `chunk` elements; adds to counts[rows, passes, 256] how often each digit
 //   occurs. Static shared memory: 16 KiB.
 // pgk_sort_bases: 256 threads, grid = rows * passes; counts become the place of each digit's first key in its row.
@@ -236,16 +235,6 @@ PGK_FN void sort_pass(void* to, void* to_index, const void* from, const u32* fro
 }
 
 }  // namespace pgk
-
-extern "C" __global__ void __launch_bounds__(256) pgk_sort_clear(unsigned* a, unsigned* b, long long words_a,
-                                                                 long long words_b) {
-    pgk::await_predecessor();
-    for (int e = 0; e < 4; ++e) {
-        const long long at = blockIdx.x * 1024ll + e * 256 + threadIdx.x;
-        if (at < words_a) a[at] = 0;
-        else if (at < words_a + words_b) b[at - words_a] = 0;
-    }
-}
 
 extern "C" __global__ void __launch_bounds__(256) pgk_sort_bases(unsigned long long* counts) {
     pgk::await_predecessor();

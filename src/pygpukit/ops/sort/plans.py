@@ -40,7 +40,7 @@ def network_unit(key: str) -> Unit:
 def radix_unit(key: str) -> Unit:
     """Return the source of the radix sort for keys of one type: values, and positions."""
     entries = (f"pgk_digit_counts_{key}", f"pgk_sort_pass_{key}", f"pgk_argsort_pass_{key}",
-               "pgk_sort_clear", "pgk_sort_bases")  # fmt: skip
+               "pgk_sort_bases")  # fmt: skip
     lines = [
         f"PGK_DIGIT_COUNTS({entries[0]}, {key})",
         f"PGK_SORT_PASS({entries[1]}, {key}, false)",
@@ -52,7 +52,15 @@ def radix_unit(key: str) -> Unit:
 @cache
 def gather_unit() -> Unit:
     """Return the source of the kernels that move elements by position."""
-    return instance("sort/gather.cu", (), ("pgk_sort_take", "pgk_sort_put", "pgk_sort_top"))
+    return instance("sort/gather.cu", (), ("pgk_sort_take", "pgk_sort_put", "pgk_sort_top", "pgk_sort_clear"))
+
+
+def clear(a: Tensor, words_a: SizeLike, b: Tensor | None = None, words_b: SizeLike = 0) -> KernelLaunch:
+    """Return the launch that zeroes one or two buffers, counted in 32-bit words."""
+    unit = gather_unit()
+    blocks = blocks_for(words_a + words_b, 1024, "a buffer")
+    arguments = (write(a), read(a) if b is None else write(b), i64(words_a), i64(words_b))
+    return KernelLaunch(unit, unit.entries[3], (blocks,), (256,), arguments)
 
 
 def units() -> Iterator[Unit]:
@@ -118,11 +126,10 @@ def radix(out: Tensor, x: Tensor, rows: SizeLike, n: SizeLike, *, positions: boo
     chunks = ceil_div(n, chunk)
     what = f"a sort of {hint(rows)} rows of {hint(n)}"
     launches = [
-        KernelLaunch(unit, unit.entries[3], (blocks_for(count_words + words, 1024, what),), (256,),
-                     (write(counts), write(looks[0]), i64(count_words), i64(words))),
+        clear(counts, count_words, looks[0], words),
         KernelLaunch(unit, unit.entries[0], (blocks_for(rows * chunks, 1, what),), (256,),
                      (update(counts), read(x), i64(n), i64(chunks), i64(chunk), i32(passes), order)),
-        KernelLaunch(unit, unit.entries[4], (rows * passes,), (256,), (update(counts),)),
+        KernelLaunch(unit, unit.entries[3], (rows * passes,), (256,), (update(counts),)),
     ]  # fmt: skip
     source, source_index, turn = x, x, 0
     for p in range(passes):

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from pygpukit.ops.sort import order
+from pygpukit.ops.sort import order, search, sets
 
-__all__ = ["order"]
+__all__ = ["order", "search", "sets"]
