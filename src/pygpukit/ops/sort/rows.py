@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from pygpukit.ops.sort import order, search, sets
+from pygpukit.ops.sort import order, quantiles, search, sets
 
-__all__ = ["order", "search", "sets"]
+__all__ = ["order", "quantiles", "search", "sets"]
