@@ -33,6 +33,7 @@ extern "C" __global__ void __launch_bounds__(256) pgk_sort_count(
         const u64 key = encode(load_bits<u64>(x, i, size), map);
         i64 bin = static_cast<i64>(key) - zero;
         if (with_edges) {
+            if (map.last != map.mask && key >= map.last) continue;
             // How many edges are not above the element.
             i64 low = 0, high = bins + 1;
             while (low < high) {
