@@ -1,8 +1,9 @@
-// Elements as unsigned keys whose order is the order of sorting: NaN after all numbers, and optionally all of it reversed.
+// Elements as unsigned keys whose order is the order of sorting: NaN after all numbers, or all of it reversed.
 //
-// key = ((bits ^ (bits & top ? negative : positive)) - offset) & mask, which is a bijection: the offset moves the NaNs of
-// negative sign, the lowest codes of a float, behind all others. Keys for indices then make equal what compares equal:
-// `last` is the first NaN, and `minus_zero` moves up by `zero_step`. `flip` is 0, or the mask for descending order.
+// key = ((bits ^ (bits & top ? negative : positive)) - offset) & mask, which is a bijection: the offset moves the NaNs
+// of negative sign, the lowest codes of a float, behind all others. Keys for positions then make equal what compares
+// equal: `last` is the first NaN, and `minus_zero` moves up by `zero_step`. `flip` is 0, or the mask for descending
+// order.
 // Types of 8, 16 and 32 bits have keys of 32 bits, wider ones of 64. The host packs the struct.
 #pragma once
 #include "pygpukit/elementwise.cuh"
@@ -60,8 +61,8 @@ template <class U> PGK_FN void store_bits(void* p, i64 at, int size, U bits) {
     else static_cast<u8*>(p)[at] = static_cast<u8>(bits);
 }
 
-// E elements from, from + step, ... of which those below n exist; the others are `other`. One loop per size keeps all loads
-// in flight.
+// E elements from, from + step, ... of which those below n exist; the others are `other`. One loop per size keeps all
+// loads in flight.
 template <class T, class U, int E>
 PGK_FN void load_each(U (&v)[E], const T* p, i64 from, i64 step, i64 n, U other) {
 #pragma unroll
@@ -101,8 +102,8 @@ PGK_FN void store_relaxed(u64* p, u64 v) {
     asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
 }
 
-// The number of this block in order of start: blocks with a smaller one run or have run, so waiting for them ends. The last
-// block leaves the counter zero. Ends with a barrier.
+// The number of this block in order of start: blocks with a smaller one run or have run, so waiting for them ends. The
+// last block leaves the counter zero. Ends with a barrier.
 PGK_FN u32 start_order(u32* counter, u32* shared) {
     if (threadIdx.x == 0) {
         const u32 mine = atomicAdd(counter, 1u);

@@ -1,20 +1,21 @@
 // How often values occur, and sums over runs.
 //
-// pgk_sort_count: counts[b] += number of x[i] in bin b. Without edges (bins of integers) b = x[i], which is in range. With
-//   edges, sorted and of the type of x: bin b is [edges[b], edges[b + 1]), the last one with its end; others are not counted.
-//   256 threads, grid = ceil(n / chunk). With `shared` the edges and the counts of a block are in dynamic shared memory:
-//   8 * (bins + 1) + 4 * bins bytes; else they are in global memory.
-// pgk_segment_sums: parts[b, s] = sum of weight[order[j]] over the s-th of `splits` equal stretches of starts[b] .. starts[b + 1];
-//   not ordered, parts[b] = sum of weight[j] over b * splits .. (b + 1) * splits. 256 threads, a block per part. Thread t adds elements t, t + 256, ... in order, and the
-//   threads' sums are added by a fixed tree, so the bits depend on the positions and the number of splits alone.
+// pgk_sort_count: counts[b] += number of x[i] in bin b. Without edges (bins of integers) b = x[i], which is in range.
+//   With edges, sorted and of the type of x, bin b is [edges[b], edges[b + 1]), the last one with its end; elements of
+//   no bin and NaN are not counted. 256 threads, grid = ceil(n / chunk). With `shared` the edges and the counts of a
+//   block are in dynamic shared memory, 8 * (bins + 1) + 4 * bins bytes; else they are in global memory.
+// pgk_segment_sums: parts[b, s] = sum of weight[order[j]] over the s-th of `splits` equal stretches of starts[b] ..
+//   starts[b + 1]; not ordered, parts[b] = sum of weight[j] over b * splits .. (b + 1) * splits. 256 threads, a block
+//   per part. Thread t adds elements t, t + 256, ... in order, and the threads' sums are added by a fixed tree, so the
+//   bits depend on the positions and the number of splits alone.
 // Determinism: batch_invariant.
 #include "pygpukit/keys.cuh"
 
 extern __shared__ unsigned long long pgk_count_memory[];
 
 extern "C" __global__ void __launch_bounds__(256) pgk_sort_count(
-    unsigned long long* counts, const void* x, const void* edges, long long n, long long bins, long long chunk, int size,
-    int with_edges, int shared, long long zero, const __grid_constant__ pgk::KeyMap map) {
+    unsigned long long* counts, const void* x, const void* edges, long long n, long long bins, long long chunk,
+    int size, int with_edges, int shared, long long zero, const __grid_constant__ pgk::KeyMap map) {
     using namespace pgk;
     await_predecessor();
     u64* limits = pgk_count_memory;
@@ -55,8 +56,9 @@ extern "C" __global__ void __launch_bounds__(256) pgk_sort_count(
     }
 }
 
-extern "C" __global__ void __launch_bounds__(256) pgk_segment_sums(double* parts, const double* weight, const long long* order,
-                                                                   const long long* starts, long long splits, int ordered) {
+extern "C" __global__ void __launch_bounds__(256) pgk_segment_sums(
+    double* parts, const double* weight, const long long* order, const long long* starts, long long splits,
+    int ordered) {
     using namespace pgk;
     await_predecessor();
     __shared__ double sums[256];

@@ -1,7 +1,7 @@
 // Elements by position, for results of sorting, and zeros.
 //
-// pgk_sort_take: out[r, j] = x[r, index[r, j]]; x contiguous [rows, n], index and out contiguous [rows, m], 0 <= index < n;
-//   elements of 1, 2, 4, 8 or 16 bytes (the last aligned to 8).
+// pgk_sort_take: out[r, j] = x[r, index[r, j]]; x contiguous [rows, n], index and out contiguous [rows, m], 0 <= index
+//   < n; elements of 1, 2, 4, 8 or 16 bytes (the last aligned to 8).
 // pgk_sort_put: out[index[i]] = value[i] for a permutation.
 // pgk_sort_top: values[r, j] = x[r, i] and index[r, j] = i, with i = from[r, j].
 // pgk_sort_clear: zeroes two buffers of 32-bit words.
@@ -34,8 +34,8 @@ extern "C" __global__ void __launch_bounds__(256) pgk_sort_take(void* out, const
     }
 }
 
-extern "C" __global__ void __launch_bounds__(256) pgk_sort_put(long long* out, const long long* index, const long long* value,
-                                                               long long total) {
+extern "C" __global__ void __launch_bounds__(256) pgk_sort_put(long long* out, const long long* index,
+                                                               const long long* value, long long total) {
     pgk::await_predecessor();
 #pragma unroll
     for (int e = 0; e < 4; ++e) {

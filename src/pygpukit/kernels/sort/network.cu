@@ -1,15 +1,15 @@
 // Sort of rows of up to 4096 elements: a bitonic network in registers, one launch.
 //
-// x: contiguous [rows, n], elements of `size` bytes; map says how they become keys (pygpukit/keys.cuh). A row is padded to a
-// power of two `width` of 8 to 4096; width / 8 neighbouring threads hold it, 8 elements each. Exchanges over less than 8
-// elements stay in a thread, those over less than 256 in a warp, the others go through shared memory.
+// x: contiguous [rows, n], elements of `size` bytes; map says how they become keys (pygpukit/keys.cuh). A row is padded
+// to a power of two `width` of 8 to 4096; width / 8 neighbouring threads hold it, 8 elements each. Exchanges over less
+// than 8 elements stay in a thread, those over less than 256 in a warp, the others go through shared memory.
 // The network is not stable; where positions are wanted they are part of the compared value, so no two are equal.
 //
 // sort_rows: out[r, :] = x[r, :] in order. argsort_rows: out[r, :] = the positions (int64) that sort x[r, :].
-// top_rows: the first k of each chunk of `width` elements of a row: keys[r, c, :] and index[r, c, :]; places without an element
-//   get the largest of both. The source is x (raw), or keys and index of an earlier stage.
+// top_rows: the first k of each chunk of `width` elements of a row: keys[r, c, :] and index[r, c, :]; places without an
+//   element get the largest of both. The source is x (raw), or keys and index of an earlier stage.
 // Launch: 256 threads (512 for width 4096), grid = ceil(rows * width / (8 * threads)).
-// Dynamic shared memory: 8 * threads * bytes of a compared value, and for output 33/32 * 8 * threads * bytes of a result.
+// Dynamic shared memory: 8 * threads * bytes of a compared value, or 33/32 * 8 * threads * bytes of a result if more.
 // Determinism: batch_invariant.
 #include "pygpukit/keys.cuh"
 
@@ -53,8 +53,8 @@ template <> struct Exchange<Wide> {
     PGK_FN static Wide get(int at) { return Wide{pgk_network_memory[at], indices()[at]}; }
 };
 
-// One step between threads: the partner is the thread `mask` away (exclusive or), its elements are in the same order, or in
-// the reverse one at the beginning of a merge.
+// One step between threads: the partner is the thread `mask` away (exclusive or), its elements are in the same order,
+// or in the reverse one at the beginning of a merge.
 template <class C, bool REVERSED> PGK_FN void between(C (&v)[EACH], int mask) {
     const int t = threadIdx.x, partner = t ^ mask;
     C other[EACH];
@@ -128,7 +128,8 @@ PGK_FN Seat seat(int width) {
 
 template <class U>
 PGK_FN void load_keys(U (&key)[EACH], const void* x, i64 rows, i64 n, int size, const KeyMap& map, const Seat& at) {
-    load_all(key, x, at.row * n, static_cast<i64>(at.place), static_cast<i64>(at.lanes), at.row < rows ? n : 0, size, ~U(0));
+    load_all(key, x, at.row * n, static_cast<i64>(at.place), static_cast<i64>(at.lanes), at.row < rows ? n : 0, size,
+             ~U(0));
 #pragma unroll
     for (int e = 0; e < EACH; ++e) {
         key[e] = at.row < rows && at.place + e * at.lanes < n ? encode(key[e], map) : ~U(0);
@@ -156,7 +157,8 @@ template <class R, class Write> PGK_FN void in_order(const R (&v)[EACH], i64 row
     }
 }
 
-template <class U> PGK_FN void sort_rows(void* out, const void* x, i64 rows, i64 n, int width, int size, const KeyMap& map) {
+template <class U>
+PGK_FN void sort_rows(void* out, const void* x, i64 rows, i64 n, int width, int size, const KeyMap& map) {
     await_predecessor();
     const Seat at = seat(width);
     U key[EACH];
@@ -165,7 +167,8 @@ template <class U> PGK_FN void sort_rows(void* out, const void* x, i64 rows, i64
     in_order(key, rows, n, width, [&](i64 to, U k) { store_bits(out, to, size, decode(k, map)); });
 }
 
-template <class U> PGK_FN void argsort_rows(i64* out, const void* x, i64 rows, i64 n, int width, int size, const KeyMap& map) {
+template <class U>
+PGK_FN void argsort_rows(i64* out, const void* x, i64 rows, i64 n, int width, int size, const KeyMap& map) {
     await_predecessor();
     const Seat at = seat(width);
     U key[EACH];
@@ -181,8 +184,8 @@ template <class U> PGK_FN void argsort_rows(i64* out, const void* x, i64 rows, i
 }
 
 template <class U>
-PGK_FN void top_rows(U* keys, u32* index, const void* x, const u32* from_index, i64 rows, i64 n, i64 chunks, i64 k, int width,
-                     int size, int raw, const KeyMap& map) {
+PGK_FN void top_rows(U* keys, u32* index, const void* x, const u32* from_index, i64 rows, i64 n, i64 chunks, i64 k,
+                     int width, int size, int raw, const KeyMap& map) {
     await_predecessor();
     const Seat at = seat(width);
     const i64 row = at.row / chunks;

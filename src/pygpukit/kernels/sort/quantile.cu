@@ -1,10 +1,11 @@
 // Quantiles of sorted rows: out[q, r] of x[r, :], contiguous [rows, n] with NaN last.
 //
-// The virtual index is v = (count - 1) * quantiles[q] in double. A row with a NaN gives NaN, unless skip: then only its numbers
-// count, and a row without numbers gives NaN.
+// The virtual index is v = (count - 1) * quantiles[q] in double. A row with a NaN gives NaN, unless skip: then only its
+// numbers count, and a row without numbers gives NaN.
 // pgk_quantile_pick: the element at floor(v) (rule 0), ceil(v) (1) or the nearest integer, ties to even (2), as it is.
-// quantile_between: float or double: between the elements a, b beside v, at t = v - floor(v) (rule 0) or halfway unless v is an
-//   integer (rule 1): a + (b - a) * t below t = 1/2, else b - (b - a) * (1 - t). Rule 2 is the median: a, or (a + b) / 2.
+// quantile_between: float or double: between the elements a, b beside v, at t = v - floor(v) (rule 0) or halfway unless
+//   v is an integer (rule 1): a + (b - a) * t below t = 1/2, else b - (b - a) * (1 - t). Rule 2 is the median: a, or (a
+//   + b) / 2.
 // Launch: 256 threads, a thread per result, grid = ceil(quantiles * rows / 256). Determinism: batch_invariant.
 #include "pygpukit/keys.cuh"
 

@@ -1,15 +1,16 @@
-// Sort of rows of any length: least significant digit first, 8 bits per pass, stable. out[r, :] = x[r, :] in order, or the
-// positions in the row that bring it in order.
+// Sort of rows of any length: least significant digit first, 8 bits per pass, stable. out[r, :] = x[r, :] in order, or
+// the positions in the row that bring it in order.
 //
 // x: contiguous [rows, n], elements of `size` bytes; map says how they become keys (pygpukit/keys.cuh).
-// digit_counts: 256 threads, grid = rows * chunks of `chunk` elements; adds to counts[rows, passes, 256] how often each digit
-//   occurs. Static shared memory: 16 KiB.
+// digit_counts: 256 threads, grid = rows * chunks of `chunk` elements; adds to counts[rows, passes, 256] how often each
+//   digit occurs. Static shared memory: 16 KiB.
 // pgk_sort_bases: 256 threads, grid = rows * passes; counts become the place of each digit's first key in its row.
-// sort_pass: 384 threads, grid = rows * tiles, one tile of 384 * ITEMS keys per block. A block ranks its keys within warps
-//   (ballots), publishes how many it has of each digit, adds up what the tiles before it have (look-back over their published
-//   words: bit 31 says that a word covers all tiles up to there, bit 30 that it covers its own), brings the keys in order in
-//   shared memory and writes runs of equal digits. `cleared` is the look-back memory of the next launch. Counts of a word are
-//   below 2^30, so longer rows take several launches per pass, which hand on the places in `next_bases`.
+// sort_pass: 384 threads, grid = rows * tiles, one tile of 384 * ITEMS keys per block. A block ranks its keys within
+//   warps (ballots), publishes how many it has of each digit, adds up what the tiles before it have (look-back over
+//   their published words: bit 31 says that a word covers all tiles up to there, bit 30 that it covers its own), brings
+//   the keys in order in shared memory and writes runs of equal digits. `cleared` is the look-back memory of the next
+//   launch. Counts of a word are below 2^30, so longer rows take several launches per pass, which hand on the places in
+//   `next_bases`.
 //   Static shared memory: up to 47 KiB.
 // Determinism: batch_invariant: a stable sort has one result.
 #include "pygpukit/keys.cuh"
@@ -123,7 +124,8 @@ PGK_FN void sort_pass(void* to, void* to_index, const void* from, const u32* fro
     const i64 first = (tile0 + tile) * tile_keys;
     const i64 mine = first + warp * (32 * items) + lane;
 
-    for (i64 i = block * SORT_THREADS + t; i < clear_words; i += static_cast<i64>(gridDim.x) * SORT_THREADS) cleared[i] = 0;
+    const i64 all_threads = static_cast<i64>(gridDim.x) * SORT_THREADS;
+    for (i64 i = block * SORT_THREADS + t; i < clear_words; i += all_threads) cleared[i] = 0;
     for (int i = lane; i < DIGITS; i += 32) s.count[warp][i] = 0;
     U key[items];
     load_all(key, from, row * n, mine, 32, n, size, ~U(0));
@@ -206,10 +208,12 @@ PGK_FN void sort_pass(void* to, void* to_index, const void* from, const u32* fro
     const int written = PAIRS && (flags & LAST) ? 0 : valid;
     if constexpr (sizeof(U) == 8) {
         write_keys<U, u64>(digits, s.key, place, static_cast<u64*>(to) + row * n, written, shift, back);
+    } else if (size == 4) {
+        write_keys<U, u32>(digits, s.key, place, static_cast<u32*>(to) + row * n, written, shift, back);
+    } else if (size == 2) {
+        write_keys<U, u16>(digits, s.key, place, static_cast<u16*>(to) + row * n, written, shift, back);
     } else {
-        if (size == 4) write_keys<U, u32>(digits, s.key, place, static_cast<u32*>(to) + row * n, written, shift, back);
-        else if (size == 2) write_keys<U, u16>(digits, s.key, place, static_cast<u16*>(to) + row * n, written, shift, back);
-        else write_keys<U, u8>(digits, s.key, place, static_cast<u8*>(to) + row * n, written, shift, back);
+        write_keys<U, u8>(digits, s.key, place, static_cast<u8*>(to) + row * n, written, shift, back);
     }
     if constexpr (PAIRS) {
         u32 index[items];
@@ -252,10 +256,11 @@ extern "C" __global__ void __launch_bounds__(256) pgk_sort_bases(unsigned long l
 
 #define PGK_SORT_PASS(entry, U, PAIRS) \
     extern "C" __global__ void __launch_bounds__(384, 2) entry( \
-        void* to, void* to_index, const void* from, const pgk::u32* from_index, pgk::u32* look_back, pgk::u32* cleared, \
-        pgk::u32* counter, pgk::u64* next_bases, const pgk::u64* bases, long long n, long long tiles, long long tile0, \
-        long long clear_words, long long base_stride, long long base_offset, int size, int shift, int flags, \
-        const __grid_constant__ pgk::KeyMap map) { \
-        pgk::sort_pass<pgk::U, PAIRS>(to, to_index, from, from_index, look_back, cleared, counter, next_bases, bases, n, \
-                                      tiles, tile0, clear_words, base_stride, base_offset, size, shift, flags, map); \
+        void* to, void* to_index, const void* from, const pgk::u32* from_index, pgk::u32* look_back, \
+        pgk::u32* cleared, pgk::u32* counter, pgk::u64* next_bases, const pgk::u64* bases, long long n, \
+        long long tiles, long long tile0, long long clear_words, long long base_stride, long long base_offset, \
+        int size, int shift, int flags, const __grid_constant__ pgk::KeyMap map) { \
+        pgk::sort_pass<pgk::U, PAIRS>(to, to_index, from, from_index, look_back, cleared, counter, next_bases, bases, \
+                                      n, tiles, tile0, clear_words, base_stride, base_offset, size, shift, flags, \
+                                      map); \
     }

@@ -1,11 +1,13 @@
-// Search in sorted arrays, and the places where a sorted array changes. Elements have `size` bytes and become keys of 64 bits
-// (pygpukit/keys.cuh), in which both zeros are equal, and all NaN, which come last.
+// Search in sorted arrays, and the places where a sorted array changes. Elements have `size` bytes and become keys of
+// 64 bits (pygpukit/keys.cuh), in which both zeros are equal, and all NaN, which come last.
 //
-// pgk_searchsorted: out[i] = how many elements of a[sorter] are below v[i] (right: not above). 256 threads, grid = ceil(m / 256).
+// pgk_searchsorted: out[i] = how many elements of a[sorter] are below v[i] (right: not above). 256 threads,
+//   grid = ceil(m / 256).
 // pgk_sort_runs: a run is a stretch of equal elements of x; starts[g] = first position of run g, groups[i] = the run of
-//   element i (with_groups), count[0] = number of runs. mode 1: each NaN is a run of its own. mode 2: x holds flags, and starts
-//   has the positions of those that are not 0. 256 threads, a tile of 4096 elements per block in order of start; tiles hand on
-//   their counts by look-back over words of 2 bits of state and 62 of count, zero at the beginning.
+//   element i (with_groups), count[0] = number of runs. mode 1: each NaN is a run of its own. mode 2: x holds flags,
+//   and starts has the positions of those that are not 0. 256 threads, a tile of 4096 elements per block in order of
+//   start; tiles hand on their counts by look-back over words of 2 bits of state and 62 of count, zero at the
+//   beginning.
 // pgk_sort_extent: out = smallest and largest element. 256 threads, any grid. The counters hold the largest key, the
 //   largest inverted key and how many blocks are done; the last block leaves them zero.
 // Determinism: batch_invariant.
@@ -49,8 +51,8 @@ PGK_FN u64 runs_before(u64* look_back, i64 tile) {
 }  // namespace pgk
 
 extern "C" __global__ void __launch_bounds__(256) pgk_searchsorted(
-    long long* out, const void* a, const void* v, const long long* sorter, long long n, long long m, int size, int right,
-    int sorted_by, const __grid_constant__ pgk::KeyMap map) {
+    long long* out, const void* a, const void* v, const long long* sorter, long long n, long long m, int size,
+    int right, int sorted_by, const __grid_constant__ pgk::KeyMap map) {
     pgk::await_predecessor();
     const long long i = blockIdx.x * 256ll + threadIdx.x;
     if (i >= m) return;
@@ -112,8 +114,8 @@ extern "C" __global__ void __launch_bounds__(256) pgk_sort_runs(
     }
 }
 
-extern "C" __global__ void __launch_bounds__(256) pgk_sort_extent(void* out, const void* x, pgk::u64* counters, long long n,
-                                                                  int size, const __grid_constant__ pgk::KeyMap map) {
+extern "C" __global__ void __launch_bounds__(256) pgk_sort_extent(
+    void* out, const void* x, pgk::u64* counters, long long n, int size, const __grid_constant__ pgk::KeyMap map) {
     using namespace pgk;
     await_predecessor();
     u64 largest = 0, inverted = 0;

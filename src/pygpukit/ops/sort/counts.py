@@ -22,8 +22,9 @@ from pygpukit.ops.reduce.rows import sum as total_of
 from pygpukit.ops.registry import Operator, Parameter, Variant, export, register
 from pygpukit.ops.size import ceil_div, maximum, minimum
 from pygpukit.ops.sort import plans
+from pygpukit.ops.sort.gather import assign, contiguous
 from pygpukit.ops.sort.keys import constants, key_map
-from pygpukit.ops.sort.order import argsort, assign
+from pygpukit.ops.sort.order import argsort
 from pygpukit.ops.sort.reference import comparable
 from pygpukit.ops.sort.search import extent, flat, real_type, searchsorted
 from pygpukit.ops.source import instance
@@ -46,11 +47,6 @@ def _units(types: Sequence[str]) -> Iterator[Unit]:
     yield plans.gather_unit()
 
 
-def _contiguous(p: Problem) -> str | None:
-    together = all(t.is_contiguous() for t in (*p.inputs.values(), *p.outputs))
-    return None if together else "an array is not contiguous"
-
-
 def _count_infer(p: Problem) -> list[Result]:
     edges = p.arrays["edges"]
     return [Result((p.integers["bins"] if edges is None else edges.size - 1,), dtype("int64"))]
@@ -61,9 +57,11 @@ def _count_launch(p: Problem) -> Launch:
     chunk = 4096 * maximum(1, minimum(16, ceil_div(x.size, 4096 * 1024)))
     shared = bool(bins <= SHARED_BINS)
     memory = (4 * bins if edges is None else 12 * bins + 8) if shared else 0
+    # The key of 0, as a signed number.
     zero = constants(x.dtype)[0] if x.dtype.kind == "i" else 0
+    zero -= 2**64 if zero == 2**63 else 0
     arguments = (update(p.out), read(x), read(x if edges is None else edges), i64(x.size), i64(bins), i64(chunk),
-                 i32(x.dtype.itemsize), i32(edges is not None), i32(shared), i64(zero if zero < 2**63 else zero - 2**64),
+                 i32(x.dtype.itemsize), i32(edges is not None), i32(shared), i64(zero),
                  key_map(x.dtype, ties=True))  # fmt: skip
     blocks = ceil_div(x.size, chunk)
     launches = (
@@ -99,7 +97,7 @@ _count = register(
         infer=_count_infer,
         reference=_counted,
         variants=(
-            Variant("counts of blocks", "batch_invariant", _contiguous, launch=_count_launch, units=_units),
+            Variant("counts of blocks", "batch_invariant", contiguous, launch=_count_launch, units=_units),
             Variant("NumPy", "batch_invariant", lambda p: None, host=_count_host),
         ),
         doc="How many elements are in each bin: between edges, or of integers from 0 that are in range.",
@@ -142,7 +140,7 @@ _segment_sums = register(
         infer=lambda p: [Result((p["starts"].size - 1,), dtype("float64"))],
         reference=_summed,
         variants=(
-            Variant("blocks per segment", "run_to_run", _contiguous, launch=_sums_launch, units=_units),
+            Variant("blocks per segment", "run_to_run", contiguous, launch=_sums_launch, units=_units),
             Variant("NumPy", "run_to_run", lambda p: None, host=_sums_host),
         ),
         doc="Sums of float64 elements over stretches of an order, in a fixed order of additions.",
@@ -318,8 +316,9 @@ def histogram(
 ) -> tuple[GPUArray, GPUArray]:
     """How many elements are in each bin, and the limits of the bins.
 
-    Bins contain their lower limit, the last one its upper limit as well. Elements outside, and NaN, are not counted. Nothing
-    waits for the device, so a NaN among data whose range was not given is no error: the limits are NaN, and nothing is counted.
+    Bins contain their lower limit, the last one its upper limit as well. Elements outside, and NaN, are not counted.
+    Nothing waits for the device, so a NaN among data whose range was not given is no error: the limits are NaN, and
+    nothing is counted.
 
     Parameters
     ----------
@@ -348,7 +347,9 @@ def histogram(
     if not isinstance(x, GPUArray):
         raise TypeError(f"histogram() takes a GPUArray, not {type(x).__name__}; convert it with asarray")
     real_type((x.dtype,), "histogram()")
-    given = None if weights is None else _weights(weights, x.shape, "histogram()", "weights and elements differ in shape")
+    given = (
+        None if weights is None else _weights(weights, x.shape, "histogram()", "weights and elements differ in shape")
+    )
     edges = _edges(x, bins, range)
     common = promote((x.dtype, edges.dtype))
     values, limits = flat(x.astype(common, copy=False)), edges.astype(common, copy=False).contiguous()

@@ -9,20 +9,20 @@ from typing import Any
 import numpy as np
 from numpy.exceptions import AxisError
 
-from pygpukit import _pygpukit_rust as _native
 from pygpukit._pygpukit_rust import GPUArray
 from pygpukit.array.creation import arange, empty
-from pygpukit.dtypes import DataType, dtype
+from pygpukit.dtypes import dtype
 from pygpukit.errors import DTypeError, ShapeError
 from pygpukit.ops.elementwise import rows as e
-from pygpukit.ops.launch import KernelLaunch, Launch, Unit, blocks_for, i32, i64, read, write
+from pygpukit.ops.launch import Launch, Unit
 from pygpukit.ops.problem import Problem, Result
 from pygpukit.ops.registry import Case, Operator, Parameter, Variant, as_method, export, register
 from pygpukit.ops.size import hint, product
 from pygpukit.ops.sort import plans, reference
+from pygpukit.ops.sort.gather import assign, axis_last, take_last
+from pygpukit.ops.sort.keys import word
 
 _KINDS = frozenset({"quicksort", "mergesort", "heapsort", "stable"})
-_TOP = 1024
 
 
 def axis_of(axis: Any, ndim: int) -> int:
@@ -39,21 +39,13 @@ def axis_of(axis: Any, ndim: int) -> int:
     return a % ndim
 
 
-def axis_last(x: GPUArray, axis: int) -> GPUArray:
-    """Return a view of ``x`` with this axis last."""
-    return x if axis == x.ndim - 1 else x._permute([*(i for i in range(x.ndim) if i != axis), axis])
-
-
-def assign(target: GPUArray, value: GPUArray) -> None:
-    """Write elements of the same shape to ``target``."""
-    _native.apply("copy", (value,), target)
-
-
 def _checked(p: Problem) -> tuple[Any, ...]:
     """Return the shape of the result of sort and argsort, once the options are checked."""
     x, axis, kind, stable = p["x"], p.options["axis"], p.options["kind"], p.options["stable"]
     if kind is not None and kind not in _KINDS:
-        raise ValueError(f"{p.name}(): kind must be one of 'quicksort', 'heapsort', 'mergesort' or 'stable', not {kind!r}")
+        raise ValueError(
+            f"{p.name}(): kind must be one of 'quicksort', 'heapsort', 'mergesort' or 'stable', not {kind!r}"
+        )
     if kind is not None and stable is not None:
         raise ValueError(f"{p.name}(): kind and stable cannot both be given; every kind is stable here")
     if axis is None:
@@ -84,7 +76,7 @@ def rows_of(p: Problem) -> tuple[Any, Any]:
     return product(x.shape[:-1]), x.shape[-1]
 
 
-def _layout(p: Problem) -> str | None:
+def layout_refusal(p: Problem) -> str | None:
     x = p["x"]
     if x.dtype.kind == "c":
         return "complex numbers have no keys"
@@ -96,13 +88,19 @@ def _layout(p: Problem) -> str | None:
 
 
 def _short(p: Problem) -> str | None:
-    found = _layout(p)
-    return found if found is not None else None if rows_of(p)[1] <= plans.SHORT else f"a row has over {plans.SHORT} elements"
+    found = layout_refusal(p)
+    return (
+        found
+        if found is not None
+        else None
+        if rows_of(p)[1] <= plans.SHORT
+        else f"a row has over {plans.SHORT} elements"
+    )
 
 
 def _long(positions: bool) -> Callable[[Problem], str | None]:
     def accepts(p: Problem) -> str | None:
-        found = _layout(p)
+        found = layout_refusal(p)
         if found is None and positions and rows_of(p)[1] > 2**32 - 1:
             raise ShapeError(f"{p.name}() of rows of {hint(rows_of(p)[1])} elements: at most 2**32 - 1; split them")
         return found
@@ -118,8 +116,8 @@ def _launcher(plan: Callable[..., Launch], positions: bool) -> Callable[[Problem
     return launch
 
 
-def _units(types: Sequence[str]) -> Iterator[Unit]:
-    keys = dict.fromkeys(plans.word(kind) for kind in map(dtype, types) if kind.kind != "c")
+def units_of(types: Sequence[str]) -> Iterator[Unit]:
+    keys = dict.fromkeys(word(kind) for kind in map(dtype, types) if kind.kind != "c")
     for key in keys:
         yield plans.network_unit(key)
         yield plans.radix_unit(key)
@@ -174,7 +172,7 @@ def _compose_argsort(p: Problem) -> Callable[..., None]:
 
 
 def _complex_order(x: GPUArray, descending: bool) -> GPUArray:
-    """Return the order of complex numbers along the last axis: which parts are NaN, then the real, then the imaginary part."""
+    """Return the order of complex numbers along the last axis: which parts are NaN, the real, the imaginary part."""
     re, im = e.real(x), e.imag(x)
     # Numbers come first, then NaN in the imaginary part, in the real part, and in both.
     rank = e.add(e.mul(e.isnan(re).astype("uint8"), 2), e.isnan(im).astype("uint8"))
@@ -183,7 +181,7 @@ def _complex_order(x: GPUArray, descending: bool) -> GPUArray:
 
 def _by_keys(keys: Sequence[GPUArray], descending: bool = False) -> GPUArray:
     """Return the order by several keys along the last axis, the last key first."""
-    order = argsort(keys[0].contiguous(), descending=descending)
+    order: GPUArray = argsort(keys[0].contiguous(), descending=descending)
     for key in keys[1:]:
         turn = argsort(take_last(key.contiguous(), order), descending=descending)
         order = take_last(order, turn)
@@ -194,15 +192,29 @@ _ORDER = (
     Parameter("x"),
     Parameter("axis", "choice", -1, doc="The axis to sort along; None sorts the elements as one row."),
     Parameter("kind", "choice", None, doc="Accepted for NumPy's sake: every kind is stable."),
-    Parameter("descending", "choice", False, keyword_only=True, doc="Largest first; equal elements stay in their order."),
+    Parameter(
+        "descending", "choice", False, keyword_only=True, doc="Largest first; equal elements stay in their order."
+    ),
     Parameter("stable", "choice", None, doc="Accepted for NumPy's sake."),
 )
 
 
 def _variants(positions: bool, host: Callable[..., Any], compose: Any) -> tuple[Variant, ...]:
     return (
-        Variant("a network in registers", "batch_invariant", _short, launch=_launcher(plans.network, positions), units=_units),
-        Variant("radix passes", "batch_invariant", _long(positions), launch=_launcher(plans.radix, positions), units=_units),
+        Variant(
+            "a network in registers",
+            "batch_invariant",
+            _short,
+            launch=_launcher(plans.network, positions),
+            units=units_of,
+        ),
+        Variant(
+            "radix passes",
+            "batch_invariant",
+            _long(positions),
+            launch=_launcher(plans.radix, positions),
+            units=units_of,
+        ),
         Variant("NumPy", "batch_invariant", lambda p: None, host=_host(host)),
         Variant("rows in a copy", "batch_invariant", lambda p: None, compose=compose),
     )
@@ -255,149 +267,6 @@ Examples
 )
 
 
-def _take_infer(p: Problem) -> list[Result]:
-    return [Result(p["index"].shape, p["x"].dtype)]
-
-
-def _take_accepts(p: Problem) -> str | None:
-    together = all(t.is_contiguous() for t in (p["x"], p["index"], p.out))
-    return None if together else "an array is not contiguous"
-
-
-def _take_launch(p: Problem) -> Launch:
-    x, index = p["x"], p["index"]
-    total, n = index.size, x.shape[-1]
-    m = total if x.ndim == 1 else index.shape[-1]
-    unit = plans.gather_unit()
-    arguments = (write(p.out), read(x), read(index), *map(i64, (total, m, n)), i32(x.dtype.itemsize))
-    return Launch((KernelLaunch(unit, unit.entries[0], (blocks_for(total, 1024, "take"),), (256,), arguments),))
-
-
-def _taken(x: Any, index: Any) -> Any:
-    return x[index] if x.ndim == 1 else np.take_along_axis(x, index, -1)
-
-
-def _take_host(p: Problem) -> Callable[..., None]:
-    def run(x: Any, index: Any, out: Any) -> None:
-        out[...] = _taken(x, index)
-
-    return run
-
-
-def _take_compose(p: Problem) -> Callable[..., None]:
-    def run(results: tuple[Any, ...], given: tuple[Any, ...]) -> None:
-        assign(results[0], take_last(given[0].contiguous(), given[1].contiguous()))
-
-    return run
-
-
-take_last = register(
-    Operator(
-        name="sort_take",
-        parameters=(Parameter("x"), Parameter("index")),
-        infer=_take_infer,
-        reference=_taken,
-        variants=(
-            Variant("a thread per element", "batch_invariant", _take_accepts, launch=_take_launch),
-            Variant("NumPy", "batch_invariant", lambda p: None, host=_take_host),
-            Variant("copies first", "batch_invariant", lambda p: None, compose=_take_compose),
-        ),
-        doc="Elements along the last axis by positions that are valid; a vector by positions of any shape.",
-        public=False,
-    )
-)
-
-
-def _infer_topk(p: Problem) -> list[Result]:
-    x, k = p["x"], p.integers["k"]
-    given = p.options["k"]
-    if isinstance(given, bool) or not isinstance(given, int):
-        raise TypeError(f"topk(): k must be an int, not {given!r}")
-    if x.dtype.kind == "c":
-        raise DTypeError(f"topk() is not defined for {x.dtype.name}: use argsort")
-    axis = axis_of(p.options["axis"], x.ndim)
-    if k < 0 or k > x.shape[axis]:
-        raise ShapeError(f"topk() of {given} elements of an axis of {hint(x.shape[axis])}")
-    shape = tuple(k if i == axis else n for i, n in enumerate(x.shape))
-    if p.requested and p.requested != (x.dtype, dtype("int64")):
-        raise DTypeError(f"topk() writes to a pair of {x.dtype.name} and int64, not to {[d.name for d in p.requested]}")
-    return [Result(shape, x.dtype), Result(shape, dtype("int64"))]
-
-
-def _accepts_topk(p: Problem) -> str | None:
-    found = _layout(p)
-    if found is None and p["x"].shape[-1] > plans.SHORT and p.integers["k"] > _TOP:
-        return f"k is over {_TOP}"
-    return found
-
-
-def _launch_topk(p: Problem) -> Launch:
-    rows, n = rows_of(p)
-    return plans.top(*p.outputs, p["x"], rows, n, p.integers["k"], largest=bool(p.options["largest"]))
-
-
-def _host_topk(p: Problem) -> Callable[..., None]:
-    axis, largest = p.options["axis"], bool(p.options["largest"])
-
-    def run(x: Any, k: Any, values: Any, index: Any) -> None:
-        values[...], index[...] = reference.topk(x, int(k), axis, largest)
-
-    return run
-
-
-def _compose_topk(p: Problem) -> Callable[..., None]:
-    axis, largest, ndim = p.options["axis"], bool(p.options["largest"]), p["x"].ndim
-    at = axis_of(axis, ndim)
-
-    def run(results: tuple[Any, ...], given: tuple[Any, ...]) -> None:
-        x, k = axis_last(given[0], at).contiguous(), int(given[1])
-        if k <= _TOP:
-            made = topk(x, k, largest=largest)
-        else:
-            index = argsort(x, descending=largest)._slice(ndim - 1, 0, k, 1).contiguous()
-            made = (take_last(x, index), index)
-        for out, value in zip(results, made, strict=True):
-            assign(axis_last(out, at), value)
-
-    return run
-
-
-topk = register(
-    Operator(
-        name="topk",
-        parameters=(
-            Parameter("x"),
-            Parameter("k", "number", doc="How many elements of each row."),
-            Parameter("axis", "choice", -1, doc="The axis they are chosen along."),
-            Parameter("largest", "choice", True, doc="The largest, or the smallest."),
-            Parameter("sorted", "choice", True, doc="Accepted for PyTorch's sake: they always come in order."),
-        ),
-        infer=_infer_topk,
-        reference=lambda x, k, axis=-1, largest=True, sorted=True: reference.topk(x, k, axis, largest),
-        variants=(
-            Variant("the first of chunks, then of those", "batch_invariant", _accepts_topk, launch=_launch_topk, units=_units),
-            Variant("NumPy", "batch_invariant", lambda p: None, host=_host_topk),
-            Variant("rows in a copy, or a full sort", "batch_invariant", lambda p: None, compose=_compose_topk),
-        ),
-        doc="""The k largest or smallest elements along an axis in order, and their positions.
-
-Of equal elements the first ones are chosen; NaN is larger than all numbers.
-
-Examples
---------
->>> import pygpukit as gp
->>> values, index = gp.topk(gp.asarray([1, 5, 3, 5]), 3)
->>> values.tolist(), index.tolist()
-([5, 5, 3], [1, 3, 2])
-""",
-        cases=(
-            Case({"x": ("float32", (3, 300))}, {"k": 7}),
-            Case({"x": ("int16", (5, 20, 2))}, {"k": 4, "axis": 1, "largest": False}),
-        ),
-    )
-)
-
-
 def _sort_in_place(
     self: GPUArray, axis: int = -1, kind: str | None = None, *, descending: bool = False, stable: bool | None = None
 ) -> None:
@@ -425,7 +294,7 @@ def _length(x: GPUArray, axis: int | None) -> int:
 
 @export
 def partition(x: GPUArray, kth: Any, axis: int | None = -1) -> GPUArray:
-    """The elements such that those at ``kth`` are where a sort would place them, smaller ones before and larger ones behind.
+    """The elements with those at ``kth`` where a sort places them, smaller ones before and larger ones behind.
 
     Here they are sorted altogether.
 
@@ -505,10 +374,3 @@ def lexsort(keys: Any, axis: int = -1) -> GPUArray:
     out = empty(rows[0].shape, dtype("int64"), device=order.device)
     assign(axis_last(out, at), order)
     return out
-
-
-def key_type(kind: DataType) -> DataType:
-    """Return the type elements are compared in; raises for complex ones, which have no keys."""
-    if kind.kind == "c":
-        raise DTypeError(f"{kind.name} is not searched; compare the parts")
-    return kind

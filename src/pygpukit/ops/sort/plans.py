@@ -7,7 +7,19 @@ from functools import cache
 from typing import Any
 
 from pygpukit.dtypes import DataType, dtype
-from pygpukit.ops.launch import Argument, KernelLaunch, Launch, Unit, Workspace, blocks_for, i32, i64, read, update, write
+from pygpukit.ops.launch import (
+    Argument,
+    KernelLaunch,
+    Launch,
+    Unit,
+    Workspace,
+    blocks_for,
+    i32,
+    i64,
+    read,
+    update,
+    write,
+)
 from pygpukit.ops.problem import Tensor
 from pygpukit.ops.size import SizeLike, ceil_div, hint, maximum, minimum
 from pygpukit.ops.sort.keys import key_map, word
@@ -163,7 +175,7 @@ def radix(out: Tensor, x: Tensor, rows: SizeLike, n: SizeLike, *, positions: boo
 
 
 def top(values: Tensor, index: Tensor, x: Tensor, rows: SizeLike, n: SizeLike, k: SizeLike, *, largest: bool) -> Launch:
-    """Return the launches that find the first k of each row: k of each chunk of `SHORT`, then k of those, until one is left."""
+    """Return the launches that find the first k of each row: k of each chunk of `SHORT`, and so on among those."""
     key, size = word(x.dtype), x.dtype.itemsize
     unit, work, launches = network_unit(key), Workspace(), []
     order = key_map(x.dtype, descending=largest, ties=True)
@@ -174,7 +186,8 @@ def top(values: Tensor, index: Tensor, x: Tensor, rows: SizeLike, n: SizeLike, k
         keys = work.buffer(dtype("uint64" if key == "u64" else "uint32"), rows * chunks * k)
         found = work.buffer(dtype("uint32"), rows * chunks * k)
         blocks, threads, shared = _network(width, rows * chunks, 12 if key == "u64" else 8, 0)
-        arguments = (write(keys), write(found), read(source), read(source_index), *map(i64, (rows, length, chunks, k)),
+        arguments: tuple[Argument, ...] = (
+                     write(keys), write(found), read(source), read(source_index), *map(i64, (rows, length, chunks, k)),
                      *map(i32, (width, size if raw else key_bytes(x.dtype), int(raw))), order)  # fmt: skip
         launches.append(KernelLaunch(unit, unit.entries[2], (blocks,), (threads,), arguments, shared))
         source, source_index, raw = keys, found, False

@@ -14,13 +14,14 @@ from pygpukit._pygpukit_rust import GPUArray
 from pygpukit.array.bridge import from_numpy
 from pygpukit.dtypes import DataType, dtype
 from pygpukit.errors import DTypeError, ShapeError
-from pygpukit.ops.launch import KernelLaunch, Launch, Unit, blocks_for, i32, i64, read, write
+from pygpukit.ops.launch import Argument, KernelLaunch, Launch, Unit, blocks_for, i32, i64, read, write
 from pygpukit.ops.problem import Problem, Result
 from pygpukit.ops.promotion import promote
 from pygpukit.ops.registry import Operator, Parameter, Variant, export, register
 from pygpukit.ops.size import product
+from pygpukit.ops.sort.gather import assign, contiguous
 from pygpukit.ops.sort.keys import key_map
-from pygpukit.ops.sort.order import assign, sort
+from pygpukit.ops.sort.order import sort
 from pygpukit.ops.sort.reference import comparable
 from pygpukit.ops.source import instance
 
@@ -45,11 +46,6 @@ def _infer(p: Problem) -> list[Result]:
     return [Result((q.size, *x.shape[:-1]), x.dtype)]
 
 
-def _accepts(p: Problem) -> str | None:
-    together = all(t.is_contiguous() for t in (*p.inputs.values(), p.out))
-    return None if together else "an array is not contiguous"
-
-
 def _launch(p: Problem) -> Launch:
     x, q, rule, unit = p["x"], p["q"], p.options["rule"], quantile_unit()
     rows = product(x.shape[:-1])
@@ -58,11 +54,11 @@ def _launch(p: Problem) -> Launch:
     skip, order = i32(bool(p.options["skip"])), key_map(x.dtype, ties=True)
     if rule in _PICK:
         entry = unit.entries[0]
-        rest = (i32(_PICK[rule]), skip, i32(x.dtype.itemsize), order)
+        rest: tuple[Argument, ...] = (i32(_PICK[rule]), skip, i32(x.dtype.itemsize), order)
     else:
         entry = f"pgk_quantile_{x.dtype.tag}"
         rest = (i32(_BETWEEN[rule]), skip, order)
-    arguments = (write(p.out), read(x), read(q), *sizes, *rest)
+    arguments: tuple[Argument, ...] = (write(p.out), read(x), read(q), *sizes, *rest)
     return Launch((KernelLaunch(unit, entry, (blocks_for(total, 256, "quantile"),), (256,), arguments),))
 
 
@@ -113,7 +109,7 @@ _of_rows = register(
         infer=_infer,
         reference=_reference,
         variants=(
-            Variant("a thread per result", "batch_invariant", _accepts, launch=_launch, units=_units),
+            Variant("a thread per result", "batch_invariant", contiguous, launch=_launch, units=_units),
             Variant("NumPy", "batch_invariant", lambda p: None, host=_host),
         ),
         doc="Quantiles of sorted rows: a float64 vector of them, by a rule.",

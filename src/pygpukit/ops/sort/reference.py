@@ -16,7 +16,8 @@ _SMALL = frozenset({"bfloat16", "float8_e4m3fn", "float8_e5m2"})
 
 def comparable(x: Array) -> Array:
     """Return an array whose order NumPy knows: small floats as float32, which holds them all."""
-    return x.astype(np.float32) if dtype(x.dtype).name in _SMALL else x
+    wide: Array = x.astype(np.float32) if dtype(x.dtype).name in _SMALL else x
+    return wide
 
 
 def argsort(x: Array, axis: int | None = -1, descending: bool = False) -> Array:
@@ -27,7 +28,8 @@ def argsort(x: Array, axis: int | None = -1, descending: bool = False) -> Array:
     if not descending:
         return np.argsort(y, axis, kind="stable").astype(np.int64, copy=False)
     n = y.shape[axis]
-    return np.flip(n - 1 - np.argsort(np.flip(y, axis), axis, kind="stable"), axis).astype(np.int64, copy=False)
+    order: Array = np.flip(n - 1 - np.argsort(np.flip(y, axis), axis, kind="stable"), axis)
+    return order.astype(np.int64, copy=False)
 
 
 def sort(x: Array, axis: int | None = -1, descending: bool = False) -> Array:

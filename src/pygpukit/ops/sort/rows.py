@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from pygpukit.ops.sort import counts, order, quantiles, search, sets
+from pygpukit.ops.sort import counts, order, quantiles, search, sets, top
 
-__all__ = ["counts", "order", "quantiles", "search", "sets"]
+__all__ = ["counts", "order", "quantiles", "search", "sets", "top"]

@@ -19,6 +19,7 @@ from pygpukit.ops.promotion import promote
 from pygpukit.ops.registry import Operator, Parameter, Variant, as_method, export, register
 from pygpukit.ops.size import ceil_div, minimum
 from pygpukit.ops.sort import plans
+from pygpukit.ops.sort.gather import contiguous
 from pygpukit.ops.sort.keys import key_map
 from pygpukit.ops.sort.reference import comparable
 from pygpukit.ops.source import instance
@@ -36,11 +37,6 @@ def search_unit() -> Unit:
 def _units(types: Sequence[str]) -> Iterator[Unit]:
     yield search_unit()
     yield plans.gather_unit()
-
-
-def _contiguous(p: Problem) -> str | None:
-    together = all(t.is_contiguous() for t in (*p.inputs.values(), *p.outputs))
-    return None if together else "an array is not contiguous"
 
 
 def flat(x: GPUArray) -> GPUArray:
@@ -107,7 +103,7 @@ _search = register(
         infer=_search_infer,
         reference=np.searchsorted,
         variants=(
-            Variant("a search per thread", "batch_invariant", _contiguous, launch=_search_launch, units=_units),
+            Variant("a search per thread", "batch_invariant", contiguous, launch=_search_launch, units=_units),
             Variant("NumPy", "batch_invariant", lambda p: None, host=_search_host),
         ),
         doc="searchsorted of contiguous arrays of one type.",
@@ -167,7 +163,7 @@ runs = register(
         infer=_runs_infer,
         reference=lambda x, mode=0, groups=False: x,
         variants=(
-            Variant("tiles that look back", "batch_invariant", _contiguous, launch=_runs_launch, units=_units),
+            Variant("tiles that look back", "batch_invariant", contiguous, launch=_runs_launch, units=_units),
             Variant("NumPy", "batch_invariant", lambda p: None, host=_runs_host),
         ),
         doc="First positions of the runs of a sorted vector, how many there are, and the run of each element.",
@@ -205,40 +201,10 @@ extent = register(
         infer=_extent_infer,
         reference=lambda x: np.array([x.min(), x.max()]),
         variants=(
-            Variant("keys and counters", "batch_invariant", _contiguous, launch=_extent_launch, units=_units),
+            Variant("keys and counters", "batch_invariant", contiguous, launch=_extent_launch, units=_units),
             Variant("NumPy", "batch_invariant", lambda p: None, host=_extent_host),
         ),
         doc="The smallest and the largest element; NaN is larger than all numbers.",
-        public=False,
-    )
-)
-
-
-def _put_launch(p: Problem) -> Launch:
-    unit = plans.gather_unit()
-    n = p["index"].size
-    arguments = (write(p.out), read(p["index"]), read(p["value"]), i64(n))
-    return Launch((KernelLaunch(unit, unit.entries[1], (blocks_for(n, 1024, "put"),), (256,), arguments),))
-
-
-def _put_host(p: Problem) -> Callable[..., None]:
-    def run(index: Any, value: Any, out: Any) -> None:
-        out[index] = value
-
-    return run
-
-
-put = register(
-    Operator(
-        name="sort_put",
-        parameters=(Parameter("index"), Parameter("value")),
-        infer=lambda p: [Result(p["index"].shape, dtype("int64"))],
-        reference=lambda index, value: value[np.argsort(index)],
-        variants=(
-            Variant("a thread per element", "batch_invariant", _contiguous, launch=_put_launch, units=_units),
-            Variant("NumPy", "batch_invariant", lambda p: None, host=_put_host),
-        ),
-        doc="int64 elements at the places of a permutation.",
         public=False,
     )
 )
@@ -291,7 +257,8 @@ def searchsorted(a: GPUArray, v: Any, side: str = "left", sorter: GPUArray | Non
 
 def _searchsorted_method(self: GPUArray, v: Any, side: str = "left", sorter: GPUArray | None = None) -> GPUArray:
     """Where elements would be inserted into this sorted vector; see `pygpukit.searchsorted`."""
-    return searchsorted(self, v, side, sorter)
+    found: GPUArray = searchsorted(self, v, side, sorter)
+    return found
 
 
 as_method(_searchsorted_method, "searchsorted")
@@ -324,7 +291,7 @@ def digitize(x: Any, bins: GPUArray, right: bool = False) -> GPUArray:
         raise TypeError(f"digitize() takes a GPUArray of limits, not {type(bins).__name__}; convert it with asarray")
     values = array_of(x, bins, "digitize()")
     side = "left" if right else "right"
-    ascending = searchsorted(bins, values, side)
+    ascending: GPUArray = searchsorted(bins, values, side)
     n = bins.size
     if n < 2:
         return ascending

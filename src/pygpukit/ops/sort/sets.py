@@ -1,4 +1,4 @@
-"""unique in all its forms, and the set functions. Their results' lengths depend on data: each reads one or two counts."""
+"""unique in all its forms, and the set functions. The lengths of results depend on data: each reads a count or two."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from pygpukit.errors import ShapeError
 from pygpukit.ops.elementwise import rows as e
 from pygpukit.ops.promotion import promote
 from pygpukit.ops.registry import export
-from pygpukit.ops.sort.order import argsort, assign, sort, take_last
+from pygpukit.ops.sort.gather import assign, put, take_last
+from pygpukit.ops.sort.order import argsort, sort
 from pygpukit.ops.sort.search import (
     FLAGS,
     NAN_IS_DISTINCT,
     NAN_IS_EQUAL,
     array_of,
     flat,
-    put,
     real_type,
     runs,
     searchsorted,
@@ -206,7 +206,7 @@ def unique_counts(x: GPUArray) -> UniqueCountsResult:
 
 @export
 def unique_inverse(x: GPUArray) -> UniqueInverseResult:
-    """The different elements and the positions among them that make up ``x``; each NaN is different. Waits for their number.
+    """The different elements and the positions among them that make up ``x``. Waits for their number.
 
     Examples
     --------
@@ -286,7 +286,8 @@ def in1d(ar1: Any, ar2: Any, assume_unique: bool = False, invert: bool = False, 
     >>> gp.in1d(gp.asarray([[1, 2]]), gp.asarray([2])).tolist()
     [False, True]
     """
-    return isin(ar1, ar2, assume_unique, invert, kind=kind).reshape(-1)
+    found: GPUArray = isin(ar1, ar2, assume_unique, invert, kind=kind)
+    return found.reshape(-1)
 
 
 @export
