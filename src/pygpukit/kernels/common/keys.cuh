@@ -83,6 +83,14 @@ PGK_FN void load_all(U (&v)[E], const void* p, i64 row, i64 from, i64 step, i64 
     }
 }
 
+// The same with elements of any size in 64 bits.
+template <int E> PGK_FN void load_any(u64 (&v)[E], const void* p, i64 from, i64 step, i64 n, int size) {
+    if (size == 8) load_each(v, static_cast<const u64*>(p), from, step, n, u64(0));
+    else if (size == 4) load_each(v, static_cast<const u32*>(p), from, step, n, u64(0));
+    else if (size == 2) load_each(v, static_cast<const u16*>(p), from, step, n, u64(0));
+    else load_each(v, static_cast<const u8*>(p), from, step, n, u64(0));
+}
+
 #if PGK_ON_DEVICE
 // Words that blocks pass on; a word holds flag and value, so no other order is needed.
 PGK_FN u32 load_relaxed(const u32* p) {

@@ -30,24 +30,30 @@ extern "C" __global__ void __launch_bounds__(256) pgk_sort_count(
     const i64 first = blockIdx.x * chunk;
     const i64 stop = first + chunk < n ? first + chunk : n;
     const u64 top = with_edges ? encode(load_bits<u64>(edges, bins, size), map) : 0;
-    for (i64 i = first + threadIdx.x; i < stop; i += 256) {
-        const u64 key = encode(load_bits<u64>(x, i, size), map);
-        i64 bin = static_cast<i64>(key) - zero;
-        if (with_edges) {
-            if (map.last != map.mask && key >= map.last) continue;
-            // How many edges are not above the element.
-            i64 low = 0, high = bins + 1;
-            while (low < high) {
-                const i64 middle = (low + high) / 2;
-                const u64 edge = shared ? limits[middle] : encode(load_bits<u64>(edges, middle, size), map);
-                if (edge <= key) low = middle + 1;
-                else high = middle;
+    constexpr int unroll = 4;
+    for (i64 i = first + threadIdx.x; i < stop; i += 256 * unroll) {
+        u64 bits[unroll];
+        load_any(bits, x, i, 256, stop, size);
+#pragma unroll
+        for (int u = 0; u < unroll; ++u) {
+            const u64 key = encode(bits[u], map);
+            i64 bin = static_cast<i64>(key) - zero;
+            if (with_edges) {
+                // How many edges are not above the element.
+                i64 low = 0, high = bins + 1;
+                while (low < high) {
+                    const i64 middle = (low + high) / 2;
+                    const u64 edge = shared ? limits[middle] : encode(load_bits<u64>(edges, middle, size), map);
+                    if (edge <= key) low = middle + 1;
+                    else high = middle;
+                }
+                const bool number = map.last == map.mask || key < map.last;
+                bin = !number ? -1 : low == bins + 1 && key == top ? bins - 1 : low - 1;
             }
-            bin = low == bins + 1 && key == top ? bins - 1 : low - 1;
+            if (bin < 0 || bin >= bins || i + u * 256 >= stop) continue;
+            if (shared) atomicAdd(seen + bin, 1u);
+            else atomicAdd(counts + bin, 1ull);
         }
-        if (bin < 0 || bin >= bins) continue;
-        if (shared) atomicAdd(seen + bin, 1u);
-        else atomicAdd(counts + bin, 1ull);
     }
     if (!shared) return;
     __syncthreads();

@@ -11,6 +11,10 @@
 
 namespace pgk {
 
+// Rounded by themselves, as NumPy's are: never part of a fused multiply-add.
+PGK_FN f32 scaled(f32 a, f32 b) { return __fmul_rn(a, b); }
+PGK_FN f64 scaled(f64 a, f64 b) { return __dmul_rn(a, b); }
+
 // How many elements of a row come before its first NaN.
 PGK_FN i64 numbers_in(const void* x, i64 row, i64 n, int size, const KeyMap& map) {
     if (map.last == map.mask || n == 0 || encode(load_bits<u64>(x, row + n - 1, size), map) < map.last) return n;
@@ -58,14 +62,7 @@ PGK_FN void quantile_between(T* out, const T* x, const f64* quantiles, i64 rows,
         return;
     }
     const T apart = b - a, weight = static_cast<T>(t);
-    // Two roundings each, as NumPy has.
-    if (weight < T(0.5)) {
-        volatile T step = apart * weight;
-        out[i] = a + step;
-    } else {
-        volatile T step = apart * static_cast<T>(1.0 - t);
-        out[i] = b - step;
-    }
+    out[i] = weight < T(0.5) ? a + scaled(apart, weight) : b - scaled(apart, static_cast<T>(1.0 - t));
 }
 
 }  // namespace pgk

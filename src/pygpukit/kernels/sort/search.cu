@@ -20,14 +20,6 @@ constexpr u64 THIS_TILE = 1ull << 62;
 constexpr int RUN_ITEMS = 16;
 constexpr int RUN_TILE = 256 * RUN_ITEMS;
 
-PGK_FN bool begins_run(const void* x, i64 i, int size, int mode, const KeyMap& map) {
-    const u64 bits = load_bits<u64>(x, i, size);
-    if (mode == 2) return bits != 0;
-    if (i == 0) return true;
-    const u64 key = encode(bits, map);
-    return key != encode(load_bits<u64>(x, i - 1, size), map) || (mode == 1 && map.last != map.mask && key >= map.last);
-}
-
 // The number of runs that begin in tiles before this one; called by the first warp.
 PGK_FN u64 runs_before(u64* look_back, i64 tile) {
     const int lane = threadIdx.x;
@@ -81,11 +73,23 @@ extern "C" __global__ void __launch_bounds__(256) pgk_sort_runs(
     const i64 first = tile * RUN_TILE + warp * (32 * RUN_ITEMS);
     u32 begins[RUN_ITEMS];
     u32 sum = 0;
+    u64 key[RUN_ITEMS];
+    load_any(key, x, first + lane, 32, n, size);
+    u64 last = 0;
+    if (mode != 2) {
+#pragma unroll
+        for (int r = 0; r < RUN_ITEMS; ++r) key[r] = encode(key[r], map);
+        if (first > 0 && first < n) last = encode(load_bits<u64>(x, first - 1, size), map);
+    }
+    const u64 first_nan = mode == 1 && map.last != map.mask ? map.last : ~0ull;
 #pragma unroll
     for (int r = 0; r < RUN_ITEMS; ++r) {
         const i64 i = first + r * 32 + lane;
-        begins[r] = __ballot_sync(0xffffffffu, i < n && begins_run(x, i, size, mode, map));
+        const u64 left = __shfl_up_sync(0xffffffffu, key[r], 1);
+        const bool differs = i == 0 || key[r] != (lane == 0 ? last : left) || key[r] >= first_nan;
+        begins[r] = __ballot_sync(0xffffffffu, i < n && (mode == 2 ? key[r] != 0 : differs));
         sum += __popc(begins[r]);
+        last = __shfl_sync(0xffffffffu, key[r], 31);
     }
     if (lane == 0) in_warp[warp] = sum;
     __syncthreads();
@@ -119,10 +123,18 @@ extern "C" __global__ void __launch_bounds__(256) pgk_sort_extent(
     using namespace pgk;
     await_predecessor();
     u64 largest = 0, inverted = 0;
-    for (i64 i = blockIdx.x * 256ll + threadIdx.x; i < n; i += gridDim.x * 256ll) {
-        const u64 key = encode(load_bits<u64>(x, i, size), map);
-        largest = key > largest ? key : largest;
-        inverted = ~key > inverted ? ~key : inverted;
+    constexpr int unroll = 8;
+    const i64 step = gridDim.x * 256ll;
+    for (i64 i = blockIdx.x * 256ll + threadIdx.x; i < n; i += unroll * step) {
+        u64 bits[unroll];
+        load_any(bits, x, i, step, n, size);
+#pragma unroll
+        for (int u = 0; u < unroll; ++u) {
+            const u64 key = encode(bits[u], map);
+            const bool inside = i + u * step < n;
+            largest = inside && key > largest ? key : largest;
+            inverted = inside && ~key > inverted ? ~key : inverted;
+        }
     }
 #pragma unroll
     for (int d = 16; d > 0; d /= 2) {
