@@ -81,12 +81,12 @@ extern "C" __global__ void __launch_bounds__(256) pgk_sort_runs(
         for (int r = 0; r < RUN_ITEMS; ++r) key[r] = encode(key[r], map);
         if (first > 0 && first < n) last = encode(load_bits<u64>(x, first - 1, size), map);
     }
-    const u64 first_nan = mode == 1 && map.last != map.mask ? map.last : ~0ull;
+    const bool nan_begins = mode == 1 && map.last != map.mask;
 #pragma unroll
     for (int r = 0; r < RUN_ITEMS; ++r) {
         const i64 i = first + r * 32 + lane;
         const u64 left = __shfl_up_sync(0xffffffffu, key[r], 1);
-        const bool differs = i == 0 || key[r] != (lane == 0 ? last : left) || key[r] >= first_nan;
+        const bool differs = i == 0 || key[r] != (lane == 0 ? last : left) || (nan_begins && key[r] >= map.last);
         begins[r] = __ballot_sync(0xffffffffu, i < n && (mode == 2 ? key[r] != 0 : differs));
         sum += __popc(begins[r]);
         last = __shfl_sync(0xffffffffu, key[r], 31);
