@@ -195,7 +195,7 @@ _ORDER = (
     Parameter(
         "descending", "choice", False, keyword_only=True, doc="Largest first; equal elements stay in their order."
     ),
-    Parameter("stable", "choice", None, doc="Accepted for NumPy's sake."),
+    Parameter("stable", "choice", None, keyword_only=True, doc="Accepted for NumPy's sake."),
 )
 
 

@@ -63,7 +63,7 @@ def _launch(p: Problem) -> Launch:
 
 
 def _reference(x: Any, q: Any, rule: str = "linear", skip: bool = False) -> Any:
-    rows = x.reshape(-1, x.shape[-1])
+    rows = x.reshape(int(np.prod(x.shape[:-1])), x.shape[-1])
     n = rows.shape[1]
     wide = comparable(rows)
     nan = np.isnan(wide) if wide.dtype.kind == "f" else np.zeros(rows.shape, bool)
