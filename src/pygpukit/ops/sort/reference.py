@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from pygpukit.dtypes import dtype
 
-Array = npt.NDArray[Any]
+Array: TypeAlias = np.ndarray[Any, Any]
 # Some of these sort by their bits in NumPy.
 _SMALL = frozenset({"bfloat16", "float8_e4m3fn", "float8_e5m2"})
 
