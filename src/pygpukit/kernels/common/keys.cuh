@@ -15,24 +15,22 @@ struct KeyMap {
 };
 static_assert(sizeof(KeyMap) == 72, "the host packs nine 64-bit integers");
 
-// The map in the type of the keys; the one that changes nothing where it is not active.
-template <class U> struct Codes {
-    U top, mask, negative, positive, offset, last, minus_zero, zero_step, flip;
-    PGK_FN Codes(const KeyMap& m, bool active)
-        : top(static_cast<U>(m.top)), mask(active ? static_cast<U>(m.mask) : ~U(0)),
-          negative(active ? static_cast<U>(m.negative) : U(0)), positive(active ? static_cast<U>(m.positive) : U(0)),
-          offset(active ? static_cast<U>(m.offset) : U(0)), last(active ? static_cast<U>(m.last) : ~U(0)),
-          minus_zero(static_cast<U>(m.minus_zero)), zero_step(active ? static_cast<U>(m.zero_step) : U(0)),
-          flip(active ? static_cast<U>(m.flip) : U(0)) {}
-};
-
-template <class U, class M> PGK_FN U encode(U bits, const M& m) {
+template <class U> PGK_FN U encode(U bits, const KeyMap& m) {
     const U turned = bits ^ static_cast<U>(bits & static_cast<U>(m.top) ? m.negative : m.positive);
     U key = (turned - static_cast<U>(m.offset)) & static_cast<U>(m.mask);
     key = key < static_cast<U>(m.last) ? key : static_cast<U>(m.last);
     key += key == static_cast<U>(m.minus_zero) ? static_cast<U>(m.zero_step) : U(0);
     return key ^ static_cast<U>(m.flip);
 }
+
+// What decode needs, in the type of the keys; a map that changes nothing where it is not active.
+template <class U> struct Codes {
+    U top, mask, negative, positive, offset, flip;
+    PGK_FN Codes(const KeyMap& m, bool active)
+        : top(static_cast<U>(m.top)), mask(active ? static_cast<U>(m.mask) : ~U(0)),
+          negative(active ? static_cast<U>(m.negative) : U(0)), positive(active ? static_cast<U>(m.positive) : U(0)),
+          offset(active ? static_cast<U>(m.offset) : U(0)), flip(active ? static_cast<U>(m.flip) : U(0)) {}
+};
 
 template <class U, class M> PGK_FN U decode(U key, const M& m) {
     const U turned = ((key ^ static_cast<U>(m.flip)) + static_cast<U>(m.offset)) & static_cast<U>(m.mask);

@@ -83,8 +83,9 @@ PGK_FN u32 same_digit(u32 digit) {
     u32 peers = 0xffffffffu;
 #pragma unroll
     for (int b = 0; b < 8; ++b) {
-        const u32 set = 0u - (digit >> b & 1u);
-        peers &= ~(__ballot_sync(0xffffffffu, set != 0) ^ set);
+        const bool set = (digit & 1u << b) != 0;
+        const u32 with = __ballot_sync(0xffffffffu, set);
+        peers &= set ? with : ~with;
     }
     return peers;
 }
@@ -129,9 +130,10 @@ PGK_FN void sort_pass(void* to, void* to_index, const void* from, const u32* fro
     for (int i = lane; i < DIGITS; i += 32) s.count[warp][i] = 0;
     U key[items];
     load_all(key, from, row * n, mine, 32, n, size, ~U(0));
-    const Codes<U> codes(map, flags & FIRST);
+    if (flags & FIRST) {
 #pragma unroll
-    for (int i = 0; i < items; ++i) key[i] = mine + i * 32 < n ? encode(key[i], codes) : ~U(0);
+        for (int i = 0; i < items; ++i) key[i] = mine + i * 32 < n ? encode(key[i], map) : ~U(0);
+    }
     __syncwarp();
 
     u32 rank[items];
