@@ -4,7 +4,7 @@
 // x: contiguous [rows, n], elements of `size` bytes; map says how they become keys (pygpukit/keys.cuh).
 // digit_counts: 256 threads, grid = rows * chunks of `chunk` elements; adds to counts[rows, passes, 256] how often each
 //   digit occurs. Static shared memory: 16 KiB.
-// pgk_sort_bases: 256 threads, grid = rows * passes; counts become the place of each digit's first key in its row.
+// sort_bases: 256 threads, grid = rows * passes; counts become the place of each digit's first key in its row.
 // sort_pass: 384 threads, grid = rows * tiles, one tile of 384 * ITEMS keys per block. A block ranks its keys within
 //   warps (ballots), publishes how many it has of each digit, adds up what the tiles before it have (look-back over
 //   their published words: bit 31 says that a word covers all tiles up to there, bit 30 that it covers its own), brings
@@ -242,12 +242,13 @@ PGK_FN void sort_pass(void* to, void* to_index, const void* from, const u32* fro
 
 }  // namespace pgk
 
-extern "C" __global__ void __launch_bounds__(256) pgk_sort_bases(unsigned long long* counts) {
-    pgk::await_predecessor();
-    __shared__ unsigned long long sums[8];
-    unsigned long long* mine = counts + blockIdx.x * 256ll + threadIdx.x;
-    *mine = pgk::before_me(*mine, sums);
-}
+#define PGK_SORT_BASES(entry) \
+    extern "C" __global__ void __launch_bounds__(256) entry(pgk::u64* counts) { \
+        pgk::await_predecessor(); \
+        __shared__ pgk::u64 sums[8]; \
+        pgk::u64* mine = counts + blockIdx.x * 256ll + threadIdx.x; \
+        *mine = pgk::before_me(*mine, sums); \
+    }
 
 #define PGK_DIGIT_COUNTS(entry, U) \
     extern "C" __global__ void __launch_bounds__(256) entry( \

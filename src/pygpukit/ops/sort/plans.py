@@ -51,12 +51,12 @@ def network_unit(key: str) -> Unit:
 @cache
 def radix_unit(key: str) -> Unit:
     """Return the source of the radix sort for keys of one type: values, and positions."""
-    entries = (f"pgk_digit_counts_{key}", f"pgk_sort_pass_{key}", f"pgk_argsort_pass_{key}",
-               "pgk_sort_bases")  # fmt: skip
+    entries = tuple(f"pgk_{name}_{key}" for name in ("digit_counts", "sort_pass", "argsort_pass", "sort_bases"))
     lines = [
         f"PGK_DIGIT_COUNTS({entries[0]}, {key})",
         f"PGK_SORT_PASS({entries[1]}, {key}, false)",
         f"PGK_SORT_PASS({entries[2]}, {key}, true)",
+        f"PGK_SORT_BASES({entries[3]})",
     ]
     return instance("sort/radix.cu", lines, entries)
 
