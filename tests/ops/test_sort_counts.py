@@ -96,6 +96,35 @@ def test_bincount(device: str) -> None:
     assert gp.bincount(gp.from_numpy(x), floats).dtype is gp.float64
 
 
+def test_grids(device: str) -> None:
+    rng = np.random.default_rng(4)
+    weights = rng.random(600)
+    for kind in ("float32", "int16"):
+        sample = (rng.standard_normal((600, 3)) * 9).astype(kind)
+        ours = gp.from_numpy(sample)
+        calls: list[dict[str, Any]] = [
+            {"bins": 4},
+            {"bins": [2, 3, [-5, 0, 1, 7]], "density": True},
+            {"bins": 3, "range": [(-5, 5), None, (0, 3)], "weights": weights},
+        ]
+        for options in calls:
+            given = {k: gp.from_numpy(v) if k == "weights" else v for k, v in options.items()}
+            want, limits = np.histogramdd(sample, **options)
+            got, edges = gp.histogramdd(ours, **given)
+            np.testing.assert_allclose(got.to_numpy(), want, rtol=1e-6, err_msg=f"{kind} {options}")
+            for one, expected in zip(edges, limits, strict=True):
+                assert one.to_numpy().dtype == expected.dtype
+                np.testing.assert_array_equal(one.to_numpy(), expected)
+        x, y = sample[:, 0], sample[:, 1]
+        for bins in (5, [2, 3], np.array([-3.0, 0, 1, 5]), [np.array([-3.0, 0, 9]), 4]):
+            expected, *_ = np.histogram2d(x, y, bins)
+            np.testing.assert_array_equal(gp.histogram2d(ours[:, 0], ours[:, 1], bins)[0].to_numpy(), expected)
+    with pytest.raises(ValueError, match="3"):
+        gp.histogramdd(ours, bins=[1, 2])
+    with pytest.raises(gp.ShapeError, match="one length"):
+        gp.histogram2d(ours[:, 0], ours[:5, 0])
+
+
 def raised(call: Any) -> type[BaseException] | None:
     try:
         call()

@@ -90,7 +90,7 @@ def _count_host(p: Problem) -> Callable[..., None]:
     return run
 
 
-_count = register(
+count = register(
     Operator(
         name="sort_count",
         parameters=(Parameter("x"), Parameter("edges", "optional", None), Parameter("bins", "number", 0)),
@@ -149,15 +149,18 @@ _segment_sums = register(
 )
 
 
-def _weighted(bins: GPUArray, count: int, weights: GPUArray) -> GPUArray:
-    """Return the sums of float64 weights by bin, 0 to ``count``; other bins are left out."""
+def weighted(bins: GPUArray, count: int, weights: GPUArray) -> GPUArray:
+    """Return the sums of float64 weights by bin below ``count``; one that is ``count`` is left out."""
+    # A radix sort has a pass per byte.
+    narrow = next((t for t in ("uint8", "uint16", "int32") if count <= np.iinfo(t).max), "int64")
+    bins = bins.astype(narrow, copy=False)
     order = argsort(bins)
     starts = searchsorted(bins, arange(count + 1, dtype=bins.dtype, device=bins.device), "left", order)
     made: GPUArray = _segment_sums(weights, order, starts)
     return made
 
 
-def _weights(weights: Any, shape: tuple[int, ...], what: str, text: str) -> GPUArray:
+def weights_of(weights: Any, shape: tuple[int, ...], what: str, text: str) -> GPUArray:
     if not isinstance(weights, GPUArray):
         raise TypeError(f"{what}: weights must be a GPUArray, not {type(weights).__name__}; convert it with asarray")
     if weights.shape != shape:
@@ -204,7 +207,7 @@ def bincount(x: GPUArray, weights: GPUArray | None = None, minlength: int = 0) -
     least = operator.index(minlength)
     if least < 0:
         raise ValueError(f"bincount(): minlength must not be negative, and is {least}")
-    given = None if weights is None else _weights(
+    given = None if weights is None else weights_of(
         weights, x.shape, "bincount()", f"{weights.size} weights for {x.size} elements"
     )  # fmt: skip
     if not x.size:
@@ -216,9 +219,9 @@ def bincount(x: GPUArray, weights: GPUArray | None = None, minlength: int = 0) -
         raise ValueError(f"bincount() counts integers from 0 on, and the smallest here is {low}")
     bins = max(least, high + 1)
     if given is None:
-        counts: GPUArray = _count(values, None, bins)
+        counts: GPUArray = count(values, None, bins)
         return counts
-    return _weighted(values.astype("int64", copy=False), bins, given)
+    return weighted(values.astype("int64", copy=False), bins, given)
 
 
 def _bins(bins: Any) -> int | GPUArray | np.ndarray[Any, Any]:
@@ -254,14 +257,14 @@ def _edge_type(kind: DataType) -> DataType:
     return kind if kind.kind == "f" else dtype("float64")
 
 
-def _edges(x: GPUArray, bins: Any, span: Any) -> GPUArray:
-    """Return the limits of the bins as an array on the device of ``x``."""
+def edges_of(x: GPUArray, bins: Any, span: Any, given: DataType | None = None) -> GPUArray:
+    """Return the limits of the bins on the device of ``x``; ``given`` is their type where a range is given."""
     chosen = _bins(bins)
     if isinstance(chosen, GPUArray):
         return chosen
     if not isinstance(chosen, int):
         return from_numpy(chosen, device=x.device)
-    kind = _edge_type(x.dtype)
+    kind = _edge_type(x.dtype) if span is None or given is None else given
     if span is not None:
         low, high = (float(limit) for limit in span)
         if low > high:
@@ -307,7 +310,7 @@ def histogram_bin_edges(x: GPUArray, bins: Any = 10, range: Any = None, weights:
     if not isinstance(x, GPUArray):
         raise TypeError(f"histogram_bin_edges() takes a GPUArray, not {type(x).__name__}; convert it with asarray")
     real_type((x.dtype,), "histogram_bin_edges()")
-    return _edges(x, bins, range)
+    return edges_of(x, bins, range)
 
 
 @export
@@ -348,14 +351,14 @@ def histogram(
         raise TypeError(f"histogram() takes a GPUArray, not {type(x).__name__}; convert it with asarray")
     real_type((x.dtype,), "histogram()")
     given = (
-        None if weights is None else _weights(weights, x.shape, "histogram()", "weights and elements differ in shape")
+        None if weights is None else weights_of(weights, x.shape, "histogram()", "weights and elements differ in shape")
     )
-    edges = _edges(x, bins, range)
+    edges = edges_of(x, bins, range)
     common = promote((x.dtype, edges.dtype))
     values, limits = flat(x.astype(common, copy=False)), edges.astype(common, copy=False).contiguous()
     counts: GPUArray
     if given is None:
-        counts = _count(values, limits) if edges.size > 1 else zeros(0, "int64", device=x.device)
+        counts = count(values, limits) if edges.size > 1 else zeros(0, "int64", device=x.device)
     else:
         assert weights is not None
         counts = _weighted_histogram(values, limits, given).astype(weights.dtype, copy=False)
@@ -371,4 +374,4 @@ def _weighted_histogram(values: GPUArray, limits: GPUArray, weights: GPUArray) -
         return zeros(max(bins, 0), "float64", device=values.device)
     top = limits._select(0, bins)
     places = e.where(e.equal(values, top), bins, searchsorted(limits, values, "right"))
-    return _weighted(places, bins + 1, weights)._slice(0, 1, bins, 1).copy()
+    return weighted(places, bins + 1, weights)._slice(0, 1, bins, 1).copy()

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from pygpukit.ops.sort import counts, order, quantiles, search, sets, top
+from pygpukit.ops.sort import counts, grids, order, quantiles, search, sets, top
 
-__all__ = ["counts", "order", "quantiles", "search", "sets", "top"]
+__all__ = ["counts", "grids", "order", "quantiles", "search", "sets", "top"]
