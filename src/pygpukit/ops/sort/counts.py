@@ -11,7 +11,7 @@ import numpy as np
 
 from pygpukit._pygpukit_rust import GPUArray
 from pygpukit.array.bridge import from_numpy
-from pygpukit.array.creation import arange, zeros
+from pygpukit.array.creation import zeros
 from pygpukit.dtypes import DataType, dtype, to_numpy_dtype
 from pygpukit.errors import DTypeError, ShapeError
 from pygpukit.ops.elementwise import rows as e
@@ -155,7 +155,8 @@ def weighted(bins: GPUArray, count: int, weights: GPUArray) -> GPUArray:
     narrow = next((t for t in ("uint8", "uint16", "int32") if count <= np.iinfo(t).max), "int64")
     bins = bins.astype(narrow, copy=False)
     order = argsort(bins)
-    starts = searchsorted(bins, arange(count + 1, dtype=bins.dtype, device=bins.device), "left", order)
+    every = from_numpy(np.arange(count + 1, dtype=narrow), device=bins.device)
+    starts = searchsorted(bins, every, "left", order)
     made: GPUArray = _segment_sums(weights, order, starts)
     return made
 
@@ -291,7 +292,7 @@ def _edges_of_data(x: GPUArray, bins: int, kind: DataType) -> GPUArray:
     alone = e.equal(low, high)
     low, high = e.where(alone, e.sub(low, 0.5), low), e.where(alone, e.add(high, 0.5), high)
     step = e.div(e.sub(high, low), bins)
-    places = arange(bins + 1, dtype=kind, device=x.device)
+    places = from_numpy(np.arange(bins + 1).astype(to_numpy_dtype(kind)), device=x.device)
     edges: GPUArray = e.add(e.mul(places, step), low)
     assign(edges._slice(0, bins, 1, 1), high._expand(0))
     return edges

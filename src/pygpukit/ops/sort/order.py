@@ -10,7 +10,7 @@ import numpy as np
 from numpy.exceptions import AxisError
 
 from pygpukit._pygpukit_rust import GPUArray
-from pygpukit.array.creation import arange, empty
+from pygpukit.array.creation import empty, zeros
 from pygpukit.dtypes import dtype
 from pygpukit.errors import DTypeError, ShapeError
 from pygpukit.ops.elementwise import rows as e
@@ -366,7 +366,7 @@ def lexsort(keys: Any, axis: int = -1) -> GPUArray:
     if any(key.shape != rows[0].shape for key in rows):
         raise ShapeError(f"lexsort() needs keys of one shape, not {[key.shape for key in rows]}")
     if rows[0].ndim == 0:
-        return arange(1, dtype="int64", device=rows[0].device).reshape(())
+        return zeros((), "int64", device=rows[0].device)
     at = axis_of(axis, rows[0].ndim)
     order = _by_keys([axis_last(key, at) for key in rows])
     if at == rows[0].ndim - 1:
