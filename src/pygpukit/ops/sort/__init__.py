@@ -1,0 +1,1 @@
+"""Sorting and searching: sort, topk, searchsorted, sets, counts and quantiles."""

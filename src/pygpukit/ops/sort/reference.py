@@ -1,0 +1,47 @@
+"""What sorting gives, as NumPy computes it: stable, NaN last in ascending order and first in descending order."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from pygpukit.dtypes import dtype
+
+Array: TypeAlias = np.ndarray[Any, Any]
+# Some of these sort by their bits in NumPy.
+_SMALL = frozenset({"bfloat16", "float8_e4m3fn", "float8_e5m2"})
+
+
+def comparable(x: Array) -> Array:
+    """Return an array whose order NumPy knows: small floats as float32, which holds them all."""
+    wide: Array = x.astype(np.float32) if dtype(x.dtype).name in _SMALL else x
+    return wide
+
+
+def argsort(x: Array, axis: int | None = -1, descending: bool = False) -> Array:
+    """Return the positions that sort ``x``; equal elements stay in their order."""
+    y = comparable(x)
+    if axis is None:
+        y, axis = y.reshape(-1), 0
+    if not descending:
+        return np.argsort(y, axis, kind="stable").astype(np.int64, copy=False)
+    n = y.shape[axis]
+    order: Array = np.flip(n - 1 - np.argsort(np.flip(y, axis), axis, kind="stable"), axis)
+    return order.astype(np.int64, copy=False)
+
+
+def sort(x: Array, axis: int | None = -1, descending: bool = False) -> Array:
+    """Return the elements of ``x`` in order."""
+    if axis is None:
+        x, axis = x.reshape(-1), 0
+    if comparable(x) is x and not descending:
+        return np.sort(x, axis, kind="stable")
+    return np.take_along_axis(x, argsort(x, axis, descending), axis)
+
+
+def topk(x: Array, k: int, axis: int = -1, largest: bool = True) -> tuple[Array, Array]:
+    """Return the k largest or smallest elements, in order, and their positions; of equal ones the first."""
+    index = argsort(x, axis, largest)
+    index = np.take(index, range(k), axis)
+    return np.take_along_axis(x, index, axis), index
