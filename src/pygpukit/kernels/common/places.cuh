@@ -59,4 +59,33 @@ template <class F> PGK_FN void of_size(int code, F&& f) {
     else f(static_cast<b64x2*>(nullptr));
 }
 
+// The place of an element of the index arrays among the indexed axes, counted with row 0 of the strides in `axes`; false
+// where an index is out of range. space: how the index arrays are walked, a row for each.
+template <int K, int R>
+PGK_FN bool key_of(i64& key, u64 ordinal, const Indices& indices, const Nd<K>& space, const Axes<R>& axes, int count,
+                   int wide) {
+    i64 offset[K];
+#pragma unroll
+    for (int k = 0; k < K; ++k) offset[k] = 0;
+#pragma unroll 1
+    for (int d = space.ndim - 1; d >= 0; --d) {
+        const u64 extent = static_cast<u64>(space.shape[d]);
+        const u64 rest = d ? ordinal / extent : 0;
+        const i64 at = static_cast<i64>(ordinal - rest * extent);
+        ordinal = rest;
+#pragma unroll
+        for (int k = 0; k < K; ++k) offset[k] += at * space.stride[k][d];
+    }
+    key = 0;
+    bool there = true;
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+        if (k >= count) break;
+        i64 at = index_at(indices.p[k], offset[k], wide);
+        there = resolve(at, axes.length[k], PYTHON) && there;
+        key += at * axes.stride[0][k];
+    }
+    return there;
+}
+
 }  // namespace pgk

@@ -22,34 +22,6 @@ struct Claims {
     int big, direct;
 };
 
-// The key of an element of the index arrays, or false where an index is out of range.
-template <int K>
-PGK_FN bool key_of(i64& key, u64 ordinal, const Indices& indices, const Nd<K>& space, const Axes<2>& axes, int count,
-                   int wide) {
-    i64 offset[K];
-#pragma unroll
-    for (int k = 0; k < K; ++k) offset[k] = 0;
-#pragma unroll 1
-    for (int d = space.ndim - 1; d >= 0; --d) {
-        const u64 extent = static_cast<u64>(space.shape[d]);
-        const u64 rest = d ? ordinal / extent : 0;
-        const i64 at = static_cast<i64>(ordinal - rest * extent);
-        ordinal = rest;
-#pragma unroll
-        for (int k = 0; k < K; ++k) offset[k] += at * space.stride[k][d];
-    }
-    key = 0;
-    bool there = true;
-#pragma unroll
-    for (int k = 0; k < K; ++k) {
-        if (k >= count) break;
-        i64 at = index_at(indices.p[k], offset[k], wide);
-        there = resolve(at, axes.length[k], PYTHON) && there;
-        key += at * axes.stride[0][k];
-    }
-    return there;
-}
-
 PGK_FN i64 first_slot(i64 key, i64 slots) {
     const u64 mixed = (static_cast<u64>(key) + 1) * 0x9e3779b97f4a7c15ull;
     return static_cast<i64>(__umul64hi(mixed ^ mixed >> 29, static_cast<u64>(slots)));
