@@ -327,8 +327,13 @@ impl GPUArray {
         Ok(self.view(self.layout.permute(&axes).py()?, 0))
     }
 
-    /// A view of the elements that ints, slices, Ellipsis and None name.
-    fn __getitem__(&self, key: &Bound<'_, PyAny>) -> PyResult<GPUArray> {
+    /// The elements that a key names: a view for ints, slices, Ellipsis and None, else a copy.
+    fn __getitem__<'py>(slf: &Bound<'py, Self>, key: &Bound<'py, PyAny>) -> PyResult<Py<PyAny>> {
+        indexing::item(slf, key)
+    }
+
+    /// The view that a key of ints, slices, Ellipsis and None names; None for other keys.
+    fn _basic(&self, key: &Bound<'_, PyAny>) -> PyResult<Option<GPUArray>> {
         indexing::view(self, key)
     }
 
