@@ -121,7 +121,7 @@ def test_spellings() -> None:
     assert x.T.tolist() == x.transpose().tolist() == gp.transpose(x).tolist() == host.T.tolist()
     assert gp.transpose(x, (-1, 0, 1)).tolist() == host.transpose(-1, 0, 1).tolist()
     for axes in ((0, 0, 1), (0, 1), (0, 1, 3)):
-        with pytest.raises(gp.ShapeError):
+        with pytest.raises((gp.ShapeError, np.exceptions.AxisError)):
             x.transpose(axes)
 
 

@@ -367,6 +367,26 @@ impl GPUArray {
         Ok(self.view(layout, offset))
     }
 
+    /// The elements whose indices along two axes differ by `offset`, as the last axis of a view.
+    fn _diagonal(&self, first: i64, second: i64, offset: i64) -> PyResult<GPUArray> {
+        let (first, second) = (self.axis(first).py()?, self.axis(second).py()?);
+        let (layout, start) = self.layout.diagonal(first, second, offset).py()?;
+        Ok(self.view(layout, start))
+    }
+
+    /// The real (0) or imaginary (1) parts of a complex array; a view.
+    fn _part(&self, part: i64) -> PyResult<GPUArray> {
+        let dtype = match self.dtype {
+            DType::C64 => DType::F32,
+            DType::C128 => DType::F64,
+            other => return Err(Error::DType(format!("an array of {} has no parts", other.name()))).py(),
+        };
+        let strides: Dims = self.layout.strides().iter().map(|s| 2 * s).collect();
+        let layout = Layout::with_strides(self.layout.shape(), &strides).py()?;
+        let offset = self.offset + part.clamp(0, 1) as usize * dtype.itemsize();
+        Ok(GPUArray { dtype, offset, ..self.view(layout, 0) })
+    }
+
     fn _expand(&self, axis: usize) -> PyResult<GPUArray> {
         Ok(self.view(self.layout.expand(axis).py()?, 0))
     }
