@@ -1,4 +1,5 @@
-//! Operators as built-in functions: `pygpukit.add` is one of these, called without building a tuple.
+//! Operators as functions, called without building a tuple: `pygpukit.add` is a `Ufunc`, `pygpukit.sum` a built-in
+//! function.
 
 use std::ffi::CString;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -7,31 +8,88 @@ use std::sync::Arc;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyModule, PyString, PyTuple};
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyDict, PyModule, PyString, PyTuple, PyType};
 use smallvec::SmallVec;
 
 use crate::array::GPUArray;
+use crate::errors::ToPy;
+use crate::inside::Inside;
 use crate::ops::{self, Operator};
 use crate::planned::{self, PlannedOperator};
 use crate::stream::PyStream;
+use crate::vectorcall;
 
-/// What a built-in operator function runs.
-enum Target {
-    Elementwise(Arc<Operator>),
-    Planned(PlannedOperator),
-}
-
-/// What it carries as its self.
+/// What the built-in function of an operator of the registry carries as its self.
 #[pyclass(frozen, module = "pygpukit", name = "_Operator")]
 struct Handle {
-    target: Target,
+    operator: PlannedOperator,
 }
 
-/// Make the built-in function of a table row. `signature` is the text Python shows, e.g. "x, y, /".
+/// An elementwise operator: ``pygpukit.add`` and its siblings. Attributes may be added to it.
+#[pyclass(frozen, dict, subclass, module = "pygpukit", name = "Ufunc")]
+struct Ufunc {
+    operator: Arc<Operator>,
+}
+
+#[pymethods]
+impl Ufunc {
+    #[new]
+    fn new(name: &str, arity: usize) -> PyResult<Ufunc> {
+        Ok(Ufunc { operator: ops::intern(name, arity)? })
+    }
+
+    /// Number of operands.
+    #[getter]
+    fn nin(&self) -> usize {
+        self.operator.arity
+    }
+
+    /// Number of results.
+    #[getter]
+    fn nout(&self) -> usize {
+        1
+    }
+
+    // Calls go through `call_ufunc`; this is for those that hold a tuple and a dict already.
+    #[pyo3(signature = (*args, **kwargs))]
+    fn __call__(
+        &self,
+        py: Python<'_>,
+        args: &Bound<'_, PyTuple>,
+        kwargs: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Py<PyAny>> {
+        let positional: Vec<_> = args.iter().collect();
+        let named: Vec<_> = kwargs.map(|k| k.iter().collect()).unwrap_or_default();
+        elementwise(py, &self.operator, &positional, &named)
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<ufunc '{}'>", self.operator.name)
+    }
+
+    fn __reduce__(&self) -> String {
+        self.operator.name.clone()
+    }
+}
+
+/// The class of elementwise operators with the fast call protocol, and the offset of the word it adds.
+static UFUNC: PyOnceLock<(Py<PyType>, usize)> = PyOnceLock::new();
+
+/// Make the function of a table row. `signature` is the text Python shows, e.g. "x, y, /".
 #[pyfunction]
 fn operator(py: Python<'_>, name: &str, arity: usize, signature: &str, doc: &str) -> PyResult<Py<PyAny>> {
-    let operator = ops::intern(name, arity)?;
-    function(py, Target::Elementwise(operator), name, signature, doc)
+    let (class, offset) =
+        UFUNC.get_or_try_init(py, || vectorcall::subclass(&py.get_type::<Ufunc>(), c"pygpukit.Ufunc"))?;
+    let made = class.bind(py).call1((name, arity))?;
+    // SAFETY: the object is of the class made above, and new.
+    unsafe { vectorcall::install(&made, *offset, call_ufunc) };
+    for attribute in ["__name__", "__qualname__"] {
+        made.setattr(attribute, name)?;
+    }
+    made.setattr("__doc__", doc)?;
+    made.setattr("__text_signature__", format!("({signature})"))?;
+    Ok(made.unbind())
 }
 
 /// The same for an operator of the registry.
@@ -42,10 +100,6 @@ pub fn builtin(
     signature: &str,
     doc: &str,
 ) -> PyResult<Py<PyAny>> {
-    function(py, Target::Planned(operator), name, signature, doc)
-}
-
-fn function(py: Python<'_>, target: Target, name: &str, signature: &str, doc: &str) -> PyResult<Py<PyAny>> {
     let text = format!("{name}({signature})\n--\n\n{doc}");
     let (Ok(c_name), Ok(c_doc)) = (CString::new(name), CString::new(text)) else {
         return Err(PyValueError::new_err(format!("operator '{name}': name and doc must not contain NUL")));
@@ -57,7 +111,7 @@ fn function(py: Python<'_>, target: Target, name: &str, signature: &str, doc: &s
         ml_flags: ffi::METH_FASTCALL | ffi::METH_KEYWORDS,
         ml_doc: c_doc.into_raw(),
     }));
-    let handle = Bound::new(py, Handle { target })?;
+    let handle = Bound::new(py, Handle { operator })?;
     let module = PyString::new(py, "pygpukit");
     // SAFETY: the definition is leaked, and the new function takes its own references to handle and module.
     unsafe {
@@ -128,36 +182,70 @@ unsafe fn dispatch(
     let handle = unsafe { this.cast_unchecked::<Handle>() };
     // SAFETY: as the caller says.
     let (positional, named) = unsafe { borrowed_arguments(py, args, count, names) };
-    let operator = match &handle.get().target {
-        Target::Elementwise(operator) => operator,
-        Target::Planned(operator) => {
-            let mut keywords: SmallVec<[(Bound<'_, PyAny>, Bound<'_, PyAny>); 4]> = SmallVec::new();
-            if !names.is_null() {
-                // SAFETY: names is a tuple of str.
-                let names = unsafe { Bound::from_borrowed_ptr(py, names).cast_into_unchecked::<PyTuple>() };
-                keywords.extend(names.iter().zip(named.iter().cloned()));
-            }
-            return planned::call(py, operator, positional, &keywords);
-        }
-    };
-    let (mut out, mut stream) = (None, None);
+    let mut keywords: SmallVec<[(Bound<'_, PyAny>, Bound<'_, PyAny>); 4]> = SmallVec::new();
     if !names.is_null() {
         // SAFETY: names is a tuple of str.
         let names = unsafe { Bound::from_borrowed_ptr(py, names).cast_into_unchecked::<PyTuple>() };
-        for (name, value) in names.iter().zip(named) {
-            let value = value.clone();
-            let name = name.cast::<PyString>()?.to_cow()?;
-            match &*name {
-                "out" if value.is_none() => {}
-                "out" => out = Some(array_argument(operator, value)?),
-                "stream" if value.is_none() => {}
-                "stream" => stream = Some(value.cast_into::<PyStream>()?),
-                other => {
-                    return Err(PyTypeError::new_err(format!(
-                        "{}() got an unexpected keyword argument '{other}'",
-                        operator.name
-                    )));
+        keywords.extend(names.iter().zip(named.iter().cloned()));
+    }
+    planned::call(py, &handle.get().operator, positional, &keywords)
+}
+
+unsafe extern "C" fn call_ufunc(
+    this: *mut ffi::PyObject,
+    args: *const *mut ffi::PyObject,
+    count: usize,
+    names: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    // SAFETY: Python calls this with the interpreter attached.
+    let py = unsafe { Python::assume_attached() };
+    let called = catch_unwind(AssertUnwindSafe(|| {
+        // SAFETY: only objects made by `operator` carry this function; the caller keeps them alive.
+        let this = unsafe { Bound::from_borrowed_ptr(py, this).cast_into_unchecked::<Ufunc>() };
+        // SAFETY: the vectorcall protocol.
+        let (positional, named) = unsafe { borrowed_arguments(py, args, vectorcall::positional(count), names) };
+        let operator = &this.get().operator;
+        if names.is_null() {
+            return Ok(ops::apply(py, operator, positional, None, None)?.into_any());
+        }
+        // SAFETY: names is a tuple of str.
+        let names = unsafe { Bound::from_borrowed_ptr(py, names).cast_into_unchecked::<PyTuple>() };
+        let named: SmallVec<[(Bound<'_, PyAny>, Bound<'_, PyAny>); 4]> =
+            names.iter().zip(named.iter().cloned()).collect();
+        elementwise(py, operator, positional, &named)
+    }));
+    match called {
+        Ok(Ok(result)) => result.into_ptr(),
+        Ok(Err(error)) => {
+            error.restore(py);
+            std::ptr::null_mut()
+        }
+        Err(_) => panicked(py),
+    }
+}
+
+/// A call with keywords. Python makes those that NumPy has and launches do not (`where`, `dtype`) of other operators.
+fn elementwise<'py>(
+    py: Python<'py>,
+    operator: &Operator,
+    positional: &[Bound<'py, PyAny>],
+    named: &[(Bound<'py, PyAny>, Bound<'py, PyAny>)],
+) -> PyResult<Py<PyAny>> {
+    let (mut out, mut stream) = (None, None);
+    for (name, value) in named {
+        match &*name.cast::<PyString>()?.to_cow()? {
+            "out" if value.is_none() => {}
+            "out" => out = Some(array_argument(operator, value.clone())?),
+            "stream" if value.is_none() => {}
+            "stream" => stream = Some(value.clone().cast_into::<PyStream>()?),
+            _ => {
+                let keywords = PyDict::new(py);
+                for (name, value) in named {
+                    keywords.set_item(name, value)?;
                 }
+                let _inside = Inside::enter().py()?;
+                let extended = ops::extended(py)?;
+                return Ok(extended.call1((&operator.name, PyTuple::new(py, positional)?, keywords))?.unbind());
             }
         }
     }

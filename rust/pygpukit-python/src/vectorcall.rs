@@ -1,11 +1,11 @@
-//! `Kernel`: the kernel class with CPython's fast call protocol.
+//! CPython's fast call protocol for classes of ours: `Kernel` here, `Ufunc` in operator.rs.
 //!
 //! PyO3 classes are called through a tuple of arguments, which costs more than all of our own work in a launch. The
-//! public class is therefore a subtype that adds one word to each object, the address of `vectorcall`, and tells the
+//! public class is therefore a subtype that adds one word to each object, the address of its function, and tells the
 //! interpreter where it is (`__vectorcalloffset__`, understood by `PyType_FromSpec` since Python 3.9).
 
 use std::cell::RefCell;
-use std::ffi::{c_int, c_void};
+use std::ffi::{CStr, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use pyo3::exceptions::{PySystemError, PyTypeError};
@@ -39,45 +39,62 @@ pub fn take_pending() -> PyResult<PyKernel> {
     })
 }
 
-/// The public class, and the offset of the word it adds.
+/// The public class of kernels, and the offset of the word it adds.
 pub fn class(py: Python<'_>) -> PyResult<&'static (Py<PyType>, usize)> {
-    CLASS.get_or_try_init(py, || {
-        let base = py.get_type::<PyKernel>();
-        let offset: usize = base.getattr("__basicsize__")?.extract()?;
-        let word = size_of::<usize>();
-        let (Ok(size), true) = (c_int::try_from(offset + word), offset.is_multiple_of(word)) else {
-            return Err(PySystemError::new_err("the kernel class has an unexpected size"));
-        };
-        // The type refers to these for as long as it lives, which is as long as the process.
-        let members = Box::leak(Box::new([
-            ffi::PyMemberDef {
-                name: c"__vectorcalloffset__".as_ptr(),
-                type_code: SIZE_MEMBER,
-                offset: offset as ffi::Py_ssize_t,
-                flags: READ_ONLY,
-                doc: std::ptr::null(),
-            },
-            ffi::PyMemberDef { name: std::ptr::null(), type_code: 0, offset: 0, flags: 0, doc: std::ptr::null() },
-        ]));
-        let slots = Box::leak(Box::new([
-            ffi::PyType_Slot { slot: ffi::Py_tp_members, pfunc: members.as_mut_ptr().cast::<c_void>() },
-            ffi::PyType_Slot { slot: 0, pfunc: std::ptr::null_mut() },
-        ]));
-        let mut spec = ffi::PyType_Spec {
-            name: c"pygpukit.Kernel".as_ptr(),
-            basicsize: size,
-            itemsize: 0,
-            flags: (ffi::Py_TPFLAGS_DEFAULT | HAVE_VECTORCALL) as _,
-            slots: slots.as_mut_ptr(),
-        };
-        let bases = PyTuple::new(py, [&base])?;
-        // SAFETY: the specification is complete, its parts live long enough, and the base allows subtypes.
-        let made =
-            unsafe { Bound::from_owned_ptr_or_err(py, ffi::PyType_FromSpecWithBases(&mut spec, bases.as_ptr()))? };
-        let made = made.cast_into::<PyType>()?;
-        made.setattr("__doc__", base.getattr("__doc__")?)?;
-        Ok((made.unbind(), offset))
-    })
+    CLASS.get_or_try_init(py, || subclass(&py.get_type::<PyKernel>(), c"pygpukit.Kernel"))
+}
+
+/// A subtype of `base` that is called by the function in a word of each object, and the offset of that word.
+pub fn subclass(base: &Bound<'_, PyType>, name: &'static CStr) -> PyResult<(Py<PyType>, usize)> {
+    let py = base.py();
+    let offset: usize = base.getattr("__basicsize__")?.extract()?;
+    let word = size_of::<usize>();
+    let (Ok(size), true) = (c_int::try_from(offset + word), offset.is_multiple_of(word)) else {
+        return Err(PySystemError::new_err(format!("the base of {name:?} has an unexpected size")));
+    };
+    // The type refers to these for as long as it lives, which is as long as the process.
+    let members = Box::leak(Box::new([
+        ffi::PyMemberDef {
+            name: c"__vectorcalloffset__".as_ptr(),
+            type_code: SIZE_MEMBER,
+            offset: offset as ffi::Py_ssize_t,
+            flags: READ_ONLY,
+            doc: std::ptr::null(),
+        },
+        ffi::PyMemberDef { name: std::ptr::null(), type_code: 0, offset: 0, flags: 0, doc: std::ptr::null() },
+    ]));
+    let slots = Box::leak(Box::new([
+        ffi::PyType_Slot { slot: ffi::Py_tp_members, pfunc: members.as_mut_ptr().cast::<c_void>() },
+        ffi::PyType_Slot { slot: 0, pfunc: std::ptr::null_mut() },
+    ]));
+    let mut spec = ffi::PyType_Spec {
+        name: name.as_ptr(),
+        basicsize: size,
+        itemsize: 0,
+        flags: (ffi::Py_TPFLAGS_DEFAULT | HAVE_VECTORCALL) as _,
+        slots: slots.as_mut_ptr(),
+    };
+    let bases = PyTuple::new(py, [base])?;
+    // SAFETY: the specification is complete, its parts live long enough, and the base allows subtypes.
+    let made = unsafe { Bound::from_owned_ptr_or_err(py, ffi::PyType_FromSpecWithBases(&mut spec, bases.as_ptr()))? };
+    let made = made.cast_into::<PyType>()?;
+    made.setattr("__doc__", base.getattr("__doc__")?)?;
+    Ok((made.unbind(), offset))
+}
+
+/// Say what is called when a new object of such a subtype is.
+///
+/// # Safety
+/// `object` is of a class that `subclass` made with this offset, and nobody else has it yet.
+pub unsafe fn install(object: &Bound<'_, PyAny>, offset: usize, function: ffi::vectorcallfunc) {
+    // SAFETY: instances of the class have one more word there.
+    unsafe { object.as_ptr().cast::<u8>().add(offset).cast::<Option<ffi::vectorcallfunc>>().write(Some(function)) }
+}
+
+/// The number of positional arguments in the count that a call of this protocol is given.
+#[inline]
+pub fn positional(count: usize) -> usize {
+    count & !ARGUMENTS_OFFSET
 }
 
 /// A Python object of the public class that holds this kernel.
@@ -85,11 +102,8 @@ pub fn object(py: Python<'_>, kernel: PyKernel) -> PyResult<Bound<'_, PyKernel>>
     let (class, offset) = class(py)?;
     PENDING.with(|p| *p.borrow_mut() = Some(kernel));
     let made = class.bind(py).call0()?.cast_into::<PyKernel>()?;
-    // SAFETY: the object is of the class made above, whose instances have one more word there, and nobody else has it yet.
-    unsafe {
-        let word = made.as_ptr().cast::<u8>().add(*offset).cast::<Option<ffi::vectorcallfunc>>();
-        word.write(Some(vectorcall));
-    }
+    // SAFETY: the object is of the class made above, and new.
+    unsafe { install(made.as_any(), *offset, vectorcall) };
     Ok(made)
 }
 
@@ -105,14 +119,14 @@ unsafe extern "C" fn vectorcall(
         // SAFETY: only objects made by `object` carry this function; the caller keeps them alive.
         let this = unsafe { Bound::from_borrowed_ptr(py, this).cast_into_unchecked::<PyKernel>() };
         // SAFETY: the vectorcall protocol.
-        let (positional, named) = unsafe { borrowed_arguments(py, args, count & !ARGUMENTS_OFFSET, names) };
+        let (given, named) = unsafe { borrowed_arguments(py, args, positional(count), names) };
         if names.is_null() {
-            return this.get().call(py, positional, &[]);
+            return this.get().call(py, given, &[]);
         }
         // SAFETY: names is a tuple of str when it is not null.
         let names = unsafe { Bound::from_borrowed_ptr(py, names).cast_into_unchecked::<PyTuple>() };
         let keywords: Vec<_> = names.iter().zip(named.iter().cloned()).collect();
-        this.get().call(py, positional, &keywords)
+        this.get().call(py, given, &keywords)
     }));
     match called {
         Ok(Ok(())) => py.None().into_ptr(),

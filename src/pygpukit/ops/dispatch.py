@@ -111,7 +111,14 @@ def _coerce_hook(name: str, value: Any, device: Device) -> GPUArray:
     raise TypeError(f"{name}() takes GPUArrays and numbers, not {type(value).__name__}; convert it with {hint}")
 
 
+def _extended_hook(*call: Any) -> GPUArray:
+    """A call with keywords that NumPy has and launches do not."""
+    from pygpukit.ops.elementwise.ufunc_methods import extended
+
+    return extended(*call)
+
+
 def install() -> None:
     """Give the native operators their Python side."""
     planner.install()
-    _native.set_operator_hooks(_plan_hook, _panels_hook, apply_by_casts, _coerce_hook)
+    _native.set_operator_hooks(_plan_hook, _panels_hook, apply_by_casts, _coerce_hook, _extended_hook)
