@@ -48,6 +48,7 @@ fn _pygpukit_rust(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add("__version__", env!("CARGO_PKG_VERSION"))?;
     m.add_class::<dtype::DataType>()?;
     m.add_class::<dtype::FixedArray>()?;
+    dtype::register(m)?;
     array::register(m)?;
     device::register(m)?;
     flags::register(m)?;

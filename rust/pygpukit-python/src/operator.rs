@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use pyo3::exceptions::PyTypeError;
+use pyo3::exceptions::{PyAttributeError, PyTypeError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -12,6 +12,8 @@ use pyo3::types::{PyDict, PyModule, PyString, PyTuple, PyType};
 use smallvec::SmallVec;
 
 use crate::array::GPUArray;
+use crate::errors::ToPy;
+use crate::inside::Inside;
 use crate::ops::{self, Operator};
 use crate::planned::{self, PlannedOperator};
 use crate::stream::PyStream;
@@ -60,6 +62,21 @@ impl Handle {
         let positional: Vec<_> = args.iter().collect();
         let keywords: Vec<_> = kwargs.map(|k| k.iter().collect()).unwrap_or_default();
         self.run(py, &positional, &keywords)
+    }
+
+    /// Number of operands of an elementwise operator.
+    #[getter]
+    fn nin(&self) -> PyResult<usize> {
+        match &self.target {
+            Target::Elementwise(operator) => Ok(operator.arity),
+            Target::Planned(_) => Err(PyAttributeError::new_err(format!("operator '{}' has no 'nin'", self.name))),
+        }
+    }
+
+    /// Number of results of an elementwise operator.
+    #[getter]
+    fn nout(&self) -> PyResult<usize> {
+        self.nin().map(|_| 1)
     }
 
     /// As with built-in functions, an attribute of a class that is an operator is the operator itself.
@@ -205,11 +222,15 @@ impl Handle {
                 "out" | "stream" if value.is_none() => {}
                 "out" => out = Some(array_argument(operator, value.clone())?),
                 "stream" => stream = Some(value.clone().cast_into::<PyStream>()?),
-                other => {
-                    return Err(PyTypeError::new_err(format!(
-                        "{}() got an unexpected keyword argument '{other}'",
-                        operator.name
-                    )));
+                // Python composes what NumPy's keywords (`where`, `dtype`) mean of other operators.
+                _ => {
+                    let keywords = PyDict::new(py);
+                    for (name, value) in named {
+                        keywords.set_item(name, value)?;
+                    }
+                    let _inside = Inside::enter().py()?;
+                    let extended = ops::extended(py)?;
+                    return Ok(extended.call1((&operator.name, PyTuple::new(py, positional)?, keywords))?.unbind());
                 }
             }
         }

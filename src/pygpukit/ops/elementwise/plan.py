@@ -190,6 +190,7 @@ def _source(
         "namespace pgk {",
         f"struct op_{entry} {{",
         f"    static constexpr bool LOW = {low};",
+        *([f"    using COMMON = {common.tag};"] if row.by_format else []),
         f"    using value = {returned.tag};",
         f"    static PGK_FN value apply({', '.join(parameters)}) {{",
         *(f"        {line}" for line in body),
