@@ -181,6 +181,31 @@ impl Layout {
         Ok((out, offset))
     }
 
+    /// The diagonal of two axes, which go, as a new last axis; returns the layout and the element offset. A positive
+    /// `above` counts diagonals towards higher indices of the second axis.
+    pub fn diagonal(&self, first: usize, second: usize, above: i64) -> Result<(Layout, i64)> {
+        if first == second || first.max(second) >= self.ndim() {
+            return Err(Error::Shape(format!(
+                "axes {first} and {second} are no two axes of shape {}: a diagonal needs two",
+                show(self.shape())
+            )));
+        }
+        let (rows, columns) = (self.shape[first], self.shape[second]);
+        let (row, column) = (above.checked_neg().unwrap_or(i64::MAX).max(0), above.max(0));
+        let count = rows.saturating_sub(row).min(columns.saturating_sub(column)).max(0);
+        let offset = if count == 0 { 0 } else { row * self.strides[first] + column * self.strides[second] };
+        let kept: Vec<usize> = (0..self.ndim()).filter(|axis| *axis != first && *axis != second).collect();
+        let mut out = *self;
+        for (i, &axis) in kept.iter().enumerate() {
+            out.shape[i] = self.shape[axis];
+            out.strides[i] = self.strides[axis];
+        }
+        out.shape[kept.len()] = count;
+        out.strides[kept.len()] = self.strides[first] + self.strides[second];
+        out.truncate(kept.len() + 1);
+        Ok((out, offset))
+    }
+
     /// Insert an axis of one element.
     pub fn expand(&self, axis: usize) -> Result<Layout> {
         if self.ndim() == MAX_NDIM || axis > self.ndim() {
@@ -384,6 +409,25 @@ mod tests {
                 (layout, base)
             },
         )
+    }
+
+    #[test]
+    fn a_diagonal_of_two_axes() {
+        let layout = Layout::contiguous(&[2, 3, 4]).unwrap();
+        for (first, second, above, base, shape, strides) in [
+            (1, 2, 0, 0, [2, 3], [12, 5]),
+            (2, 1, 0, 0, [2, 3], [12, 5]),
+            (1, 2, 2, 2, [2, 2], [12, 5]),
+            (1, 2, -1, 4, [2, 2], [12, 5]),
+            (0, 2, 0, 0, [3, 2], [4, 13]),
+            (1, 2, 4, 0, [2, 0], [12, 5]),
+            (1, 2, i64::MIN, 0, [2, 0], [12, 5]),
+            (1, 2, i64::MAX, 0, [2, 0], [12, 5]),
+        ] {
+            let (made, offset) = layout.diagonal(first, second, above).unwrap();
+            assert_eq!((made.shape(), made.strides(), offset), (&shape[..], &strides[..], base), "{above}");
+        }
+        assert!(layout.diagonal(1, 1, 0).is_err() && layout.diagonal(0, 3, 0).is_err());
     }
 
     proptest! {

@@ -362,6 +362,12 @@ impl GPUArray {
         Ok(self.view(layout, offset))
     }
 
+    /// The diagonal of two axes as a new last axis; a view.
+    fn _diagonal(&self, first: i64, second: i64, above: i64) -> PyResult<GPUArray> {
+        let (layout, offset) = self.layout.diagonal(self.axis(first).py()?, self.axis(second).py()?, above).py()?;
+        Ok(self.view(layout, offset))
+    }
+
     fn _expand(&self, axis: usize) -> PyResult<GPUArray> {
         Ok(self.view(self.layout.expand(axis).py()?, 0))
     }
