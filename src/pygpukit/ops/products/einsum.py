@@ -271,14 +271,14 @@ def _multiplied(a: _Term, b: _Term, output: Labels | None, out: Any) -> _Term:
     return _Term(e.mul(*views, out=to), labels)
 
 
-def _finished(term: _Term, expression: Expression, out: Any) -> GPUArray:
+def _finished(term: _Term, expression: Expression, out: GPUArray | None) -> GPUArray:
     """The axes in the order of the result, in ``out`` where that is given."""
     if out is not None and term.array is out:
         return term.array
     result = _arranged(term, expression.output)
     if out is not None:
         _native.apply("copy", (result,), out)
-        return out  # type: ignore[no-any-return]
+        return out
     return result
 
 
