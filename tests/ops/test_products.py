@@ -119,6 +119,32 @@ def test_layouts(device: str) -> None:
     same(out, y @ x[:, :4])
 
 
+def test_long_vectors_are_summed_in_chunks(device: str) -> None:
+    for name, n in (("float32", 4097), ("complex64", 2049), ("int8", 16385)):
+        x, y = values(name, (2, n)), values(name, (n,), 1)
+        for a, b in ((x, y), (x[:, ::-1], y[::-1]), (x[:, 1:], y[:-1])):
+            ours = gp.from_numpy(x), gp.from_numpy(y)
+            views = {0: ours, -1: (ours[0][:, ::-1], ours[1][::-1]), 1: (ours[0][:, 1:], ours[1][:-1])}
+            turned = -1 if b.strides[0] < 0 else 1 if b.size < n else 0
+            same(gp.vecdot(*views[turned]), np.vecdot(a, b), f"{name} {turned}")
+        same(gp.vdot(ours[1], ours[1]), np.vdot(y, y))
+    if device != "cpu":
+        out = gp.zeros((2, 2))[:, 0]
+        gp.vecdot(gp.ones((2, 5000)), gp.ones(5000), out=out)
+        assert out.tolist() == [5000.0, 5000.0]
+
+
+@pytest.mark.nvrtc
+def test_bits_do_not_depend_on_layout_or_other_rows() -> None:
+    with gp.device("emulated"):
+        x = np.random.default_rng(0).standard_normal((5, 333)).astype(np.float32)
+        a = gp.from_numpy(x)
+        turned = gp.from_numpy(np.ascontiguousarray(x.T)).T
+        whole = gp.vecdot(a, a).to_numpy()
+        np.testing.assert_array_equal(gp.vecdot(turned, a).to_numpy(), whole)
+        np.testing.assert_array_equal(gp.vecdot(a[3], a[3]).to_numpy(), whole[3])
+
+
 def test_numbers_and_out() -> None:
     x = gp.from_numpy(values("float32", (2, 3)))
     same(gp.dot(x, 2), x.to_numpy() * 2)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -13,18 +13,38 @@ from numpy.exceptions import AxisError
 
 from pygpukit import _pygpukit_rust as _native
 from pygpukit._pygpukit_rust import GPUArray
-from pygpukit.dtypes import DataType
+from pygpukit.dtypes import DataType, dtype
 from pygpukit.errors import DTypeError, ShapeError
 from pygpukit.ops.elementwise import rows as e
-from pygpukit.ops.gemm.rows import matmul, matmul_type, wide_type
+from pygpukit.ops.gemm.rows import accumulator, matmul, matmul_type, wide_type
 from pygpukit.ops.gemm.rows import reference as product_reference
-from pygpukit.ops.problem import Problem, Result, broadcast
+from pygpukit.ops.launch import (
+    Argument,
+    KernelLaunch,
+    Launch,
+    Unit,
+    Workspace,
+    blocks_for,
+    i32,
+    i64,
+    nd,
+    read,
+    write,
+)
+from pygpukit.ops.problem import Problem, Result, Tensor, broadcast
 from pygpukit.ops.promotion import can_cast
 from pygpukit.ops.reduce.compositions import into
+from pygpukit.ops.reduce.layout import power_of_two
 from pygpukit.ops.registry import Operator, Parameter, Variant, register
-from pygpukit.ops.size import hint
+from pygpukit.ops.size import ceil_div, hint, product
+from pygpukit.ops.source import instance
 
 __all__ = ["FUNCTIONS", "dot", "dot_rows", "inner", "matvec", "outer", "require", "vdot", "vecdot", "vecmat"]
+
+_FILE = "products/dot.cu"
+_THREADS = 128
+_CHUNK = 1024
+"""Vectors of 16 bytes that one warp multiplies at most."""
 
 NO_STREAM = nullcontext()
 """Stands where no stream is given."""
@@ -81,6 +101,79 @@ def _round_once(conjugate: bool, kind: DataType, a: Any, b: Any, out: Any) -> No
     np.copyto(out, _reference(a, b, conjugate=conjugate, out=kind), casting="unsafe")
 
 
+@cache
+def dot_unit(kind: DataType) -> Unit:
+    """Return the source of products of vectors of a type: plain, conjugated where that differs, and the fold."""
+    entry = f"pgk_dot_{kind.tag}"
+    wide = accumulator(kind)
+    types = f"{kind.tag}, {wide.tag}, {(kind if kind.kind in 'iu' else wide).tag}"
+    logical = "true" if kind.kind == "b" else "false"
+    lines = [f"PGK_DOT({entry}, {types}, {logical}, false)", f"PGK_DOT_FOLD({entry}_fold, {types}, {logical})"]
+    entries: tuple[str, ...] = (entry, f"{entry}_fold")
+    if kind.kind == "c":
+        lines.append(f"PGK_DOT({entry}_conj, {types}, false, true)")
+        entries = (*entries, f"{entry}_conj")
+    return instance(_FILE, lines, entries)
+
+
+def _units(types: Sequence[str]) -> Iterator[Unit]:
+    yield from (dot_unit(dtype(name)) for name in types)
+
+
+def _accepts(p: Problem) -> str | None:
+    if p["a"].dtype is not p["b"].dtype or p.out.dtype is not p["a"].dtype:
+        return "the types differ"
+    return p.missing(dot_unit(p["a"].dtype))
+
+
+def _launch(p: Problem) -> Launch:
+    a, b, out = p["a"], p["b"], p.out
+    unit, n, vector = dot_unit(a.dtype), a.shape[-1], 16 // a.dtype.itemsize
+    conjugate = bool(p.options["conjugate"]) and a.dtype.kind == "c"
+    shape = broadcast(a.shape[:-1], b.shape[:-1])
+    assert shape is not None
+    batch = nd(shape, [out.strides, _spread(a, len(shape)), _spread(b, len(shape))])
+    results, work = product(shape), Workspace()
+    single = bool(n <= _CHUNK * vector)
+    chunks: Any = 1 if single else ceil_div(n, _CHUNK * vector)
+    lanes = power_of_two(ceil_div(n, vector), 32)
+    # Without partial sums the kernel ignores the argument.
+    partial_sums = out if single else work.buffer(accumulator(a.dtype), results * chunks)
+    blocks = blocks_for(results * chunks * lanes, _THREADS, f"a product of vectors with {hint(results)} results")
+    sizes = (results, n, a.strides[-1], b.strides[-1], chunks)
+    arguments: tuple[Argument, ...] = (
+        write(out), write(partial_sums), read(a), read(b), batch, *map(i64, sizes), i32(lanes),
+    )  # fmt: skip
+    steps = [KernelLaunch(unit, unit.entries[2 if conjugate else 0], (blocks,), (_THREADS,), arguments)]
+    if not single:
+        folded: tuple[Argument, ...] = (write(out), read(partial_sums), batch, i64(chunks))
+        blocks = blocks_for(results, 1, f"a product of vectors with {hint(results)} results")
+        steps.append(KernelLaunch(unit, unit.entries[1], (blocks,), (256,), folded, programmatic=True))
+    return Launch(tuple(steps), tuple(work.pieces))
+
+
+def _spread(x: Tensor, ndim: int) -> tuple[Any, ...]:
+    """Strides of the axes of the results: 0 where an operand is broadcast."""
+    strides = [0 if size == 1 else stride for size, stride in zip(x.shape[:-1], x.strides[:-1], strict=True)]
+    return (0,) * (ndim - len(strides)) + tuple(strides)
+
+
+def _compose_types(p: Problem) -> Callable[..., None]:
+    """The same with casts around it."""
+    conjugate = bool(p.options["conjugate"])
+    common = matmul_type(p["a"].dtype, p["b"].dtype)
+
+    def run(results: tuple[Any, ...], given: tuple[Any, ...]) -> None:
+        a, b = (x.astype(common, copy=False) for x in given[:2])
+        _native.apply("copy", (dot_rows(a, b, conjugate=conjugate),), results[0])
+
+    return run
+
+
+def _have_kernel(p: Problem) -> str | None:
+    return p.missing(dot_unit(matmul_type(p["a"].dtype, p["b"].dtype)))
+
+
 def _compose(p: Problem) -> Callable[..., None]:
     conjugate = bool(p.options["conjugate"]) and p["a"].dtype.kind == "c"
 
@@ -105,7 +198,9 @@ dot_rows = register(
         infer=_infer,
         reference=_reference,
         variants=(
+            Variant("lanes of a warp", "batch_invariant", _accepts, launch=_launch, units=_units),
             Variant("NumPy", "run_to_run", lambda p: None, host=_host),
+            Variant("casts around it", "batch_invariant", _have_kernel, compose=_compose_types),
             Variant("a product of matrices", "batch_invariant", lambda p: None, compose=_compose),
         ),
         doc="Products of the vectors along the last axes of two arrays.",
