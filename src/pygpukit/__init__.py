@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
 from pygpukit import _pygpukit_rust as _native
-from pygpukit import errors, fft
+from pygpukit import errors, fft, linalg
 from pygpukit._pygpukit_rust import (
     CudaGraph,
     DataType,
@@ -182,6 +182,7 @@ __all__ = [
     "is_cuda_available",
     "is_nvrtc_available",
     "jit",
+    "linalg",
     "linspace",
     "load_ptx",
     "load_raw",
