@@ -45,6 +45,7 @@ from pygpukit.array.creation import (
     zeros,
     zeros_like,
 )
+from pygpukit.array.exchange import from_dlpack
 from pygpukit.core import memory
 from pygpukit.core.context import with_context
 from pygpukit.core.device import (
@@ -158,6 +159,7 @@ __all__ = [
     "float16",
     "float32",
     "float64",
+    "from_dlpack",
     "from_numpy",
     "full",
     "full_like",

@@ -9,7 +9,7 @@ import numpy as np
 
 from pygpukit import _pygpukit_rust as _native
 from pygpukit._pygpukit_rust import GPUArray
-from pygpukit.array import bridge, creation, formatting, indexing
+from pygpukit.array import bridge, creation, exchange, formatting, indexing
 from pygpukit.array.creation import Shape, dimensions
 from pygpukit.dtypes import DTypeLike, dtype, to_numpy_dtype
 
@@ -143,6 +143,7 @@ def _deepcopy(self: GPUArray, _memo: Any) -> GPUArray:
 
 _METHODS: dict[str, Any] = {
     "to_numpy": bridge.to_numpy,
+    "to_device": exchange.to_device,
     "astype": _astype,
     "copy": _copy,
     "clone": _copy,
@@ -165,6 +166,9 @@ _METHODS: dict[str, Any] = {
     "__complex__": _complex,
     "__index__": _index,
     "__array__": _array,
+    "__dlpack__": exchange.dlpack,
+    "__dlpack_device__": exchange.dlpack_device,
+    "__cuda_array_interface__": property(exchange.cuda_array_interface),
     "__reduce__": _reduce,
     "__copy__": _copy,
     "__deepcopy__": _deepcopy,
