@@ -1,7 +1,8 @@
 """Types of the native extension."""
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar, Final, NoReturn, Self, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import ModuleType
+from typing import Any, Final, NoReturn, Self, TypeVar
 
 import numpy as np
 
@@ -237,7 +238,11 @@ class GPUArray:
     is_resident: bool
     T: Final[GPUArray]
     flags: Final[ArrayFlags]
-    __array_ufunc__: ClassVar[None]
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, /, *inputs: Any, **kwargs: Any) -> Any: ...
+    def __array_function__(
+        self, func: Callable[..., Any], types: Sequence[type], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any: ...
+    def __array_namespace__(self, *, api_version: str | None = None) -> ModuleType: ...
     def pin(self) -> None: ...
     def unpin(self) -> None: ...
     def evict(self) -> bool: ...

@@ -172,8 +172,6 @@ _METHODS: dict[str, Any] = {
     "__reduce__": _reduce,
     "__copy__": _copy,
     "__deepcopy__": _deepcopy,
-    # NumPy must hand mixed expressions to us instead of walking the array element by element.
-    "__array_ufunc__": None,
 }
 
 
