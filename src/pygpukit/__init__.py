@@ -46,6 +46,7 @@ from pygpukit.array.creation import (
     zeros_like,
 )
 from pygpukit.array.exchange import from_dlpack
+from pygpukit.array.files import NpzFile, load, save, savez, savez_compressed
 from pygpukit.core import memory
 from pygpukit.core.context import with_context
 from pygpukit.core.device import (
@@ -124,6 +125,7 @@ __all__ = [
     "GraphPool",
     "Kernel",
     "Module",
+    "NpzFile",
     "RingKernelRuntime",
     "Stream",
     "StreamManager",
@@ -176,6 +178,7 @@ __all__ = [
     "is_nvrtc_available",
     "jit",
     "linspace",
+    "load",
     "load_ptx",
     "load_raw",
     "memory",
@@ -186,6 +189,9 @@ __all__ = [
     "pinned",
     "ring",
     "ring_kernel",
+    "save",
+    "savez",
+    "savez_compressed",
     "scheduler",
     "synchronize",
     "to_numpy_dtype",
