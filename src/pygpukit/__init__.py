@@ -45,6 +45,8 @@ from pygpukit.array.creation import (
     zeros,
     zeros_like,
 )
+from pygpukit.array.exchange import from_dlpack
+from pygpukit.array.files import NpzFile, load, save, savez, savez_compressed
 from pygpukit.core import memory
 from pygpukit.core.context import with_context
 from pygpukit.core.device import (
@@ -129,6 +131,7 @@ __all__ = [
     "GraphPool",
     "Kernel",
     "Module",
+    "NpzFile",
     "RingKernelRuntime",
     "Stream",
     "StreamManager",
@@ -166,6 +169,7 @@ __all__ = [
     "float16",
     "float32",
     "float64",
+    "from_dlpack",
     "from_numpy",
     "full",
     "full_like",
@@ -184,6 +188,7 @@ __all__ = [
     "jit",
     "linalg",
     "linspace",
+    "load",
     "load_ptx",
     "load_raw",
     "memory",
@@ -197,6 +202,9 @@ __all__ = [
     "pinned",
     "ring",
     "ring_kernel",
+    "save",
+    "savez",
+    "savez_compressed",
     "scheduler",
     "synchronize",
     "to_numpy_dtype",
