@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
 from pygpukit import _pygpukit_rust as _native
-from pygpukit import errors, fft
+from pygpukit import errors, fft, random
 from pygpukit._pygpukit_rust import (
     CudaGraph,
     DataType,
@@ -182,6 +182,7 @@ __all__ = [
     "ones",
     "ones_like",
     "pinned",
+    "random",
     "ring",
     "ring_kernel",
     "scheduler",
