@@ -9,7 +9,7 @@ import numpy as np
 from pygpukit._pygpukit_rust import GPUArray
 from pygpukit.dtypes import DTypeLike, float64
 from pygpukit.ops.elementwise import rows as e
-from pygpukit.random.draws import Draws, Formula, Size, Value, float_type, parameter, placed, wide_enough
+from pygpukit.random.draws import Draws, Size, Source, Value, float_type, parameter, placed, wide_enough
 
 
 def _same(x: GPUArray, function: Any, *others: Any) -> GPUArray:
@@ -18,33 +18,33 @@ def _same(x: GPUArray, function: Any, *others: Any) -> GPUArray:
     return made
 
 
-def _ratio(draw: Formula) -> GPUArray:
+def _ratio(draw: Source) -> GPUArray:
     # Of two exponential numbers, whose logarithm has a logistic distribution.
     return _same(draw("exponential"), e.div, draw("exponential"))
 
 
-def _lognormal(draw: Formula, mean: Value, sigma: Value) -> GPUArray:
+def _lognormal(draw: Source, mean: Value, sigma: Value) -> GPUArray:
     return _same(placed(draw("normal"), mean, sigma), e.exp)
 
 
-def _laplace(draw: Formula, loc: Value, scale: Value) -> GPUArray:
+def _laplace(draw: Source, loc: Value, scale: Value) -> GPUArray:
     return placed(_same(draw("exponential"), e.sub, draw("exponential")), loc, scale)
 
 
-def _logistic(draw: Formula, loc: Value, scale: Value) -> GPUArray:
+def _logistic(draw: Source, loc: Value, scale: Value) -> GPUArray:
     return placed(_same(_ratio(draw), e.log), loc, scale)
 
 
-def _gumbel(draw: Formula, loc: Value, scale: Value) -> GPUArray:
+def _gumbel(draw: Source, loc: Value, scale: Value) -> GPUArray:
     x = _same(draw("exponential"), e.log)
     return placed(_same(x, e.neg), loc, scale)
 
 
-def _rayleigh(draw: Formula, scale: Value) -> GPUArray:
+def _rayleigh(draw: Source, scale: Value) -> GPUArray:
     return placed(_same(_same(draw("exponential"), e.mul, 2.0), e.sqrt), 0.0, scale)
 
 
-def _weibull(draw: Formula, a: Value) -> GPUArray:
+def _weibull(draw: Source, a: Value) -> GPUArray:
     # A shape of 0 gives 0, as in NumPy.
     x = draw("exponential")
     if not isinstance(a, GPUArray) and a == 0:
@@ -52,19 +52,19 @@ def _weibull(draw: Formula, a: Value) -> GPUArray:
     return _same(x, e.pow, e.reciprocal(a) if isinstance(a, GPUArray) else 1.0 / a)
 
 
-def _pareto(draw: Formula, a: Value) -> GPUArray:
+def _pareto(draw: Source, a: Value) -> GPUArray:
     return _same(_same(draw("exponential"), e.div, a), e.expm1)
 
 
-def _power(draw: Formula, a: Value) -> GPUArray:
+def _power(draw: Source, a: Value) -> GPUArray:
     return _same(_same(_same(draw("exponential"), e.div, a), e.neg), e.exp)
 
 
-def _cauchy(draw: Formula) -> GPUArray:
+def _cauchy(draw: Source) -> GPUArray:
     return _same(draw("normal"), e.div, draw("normal"))
 
 
-def _triangular(draw: Formula, left: Value, mode: Value, right: Value) -> GPUArray:
+def _triangular(draw: Source, left: Value, mode: Value, right: Value) -> GPUArray:
     u = draw("uniform")
     span, rise, fall = right - left, mode - left, right - mode
     up = e.add(e.sqrt(e.mul(u, span * rise)), left)

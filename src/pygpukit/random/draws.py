@@ -13,7 +13,7 @@ from pygpukit._pygpukit_rust import DataType, Device, GPUArray
 from pygpukit.array.bridge import from_numpy
 from pygpukit.array.creation import Shape, dimensions
 from pygpukit.core.device import current_device
-from pygpukit.dtypes import DTypeLike, dtype, float32, to_numpy_dtype
+from pygpukit.dtypes import DTypeLike, dtype, float32, int64, to_numpy_dtype
 from pygpukit.errors import DTypeError, ShapeError
 from pygpukit.ops.elementwise import rows as e
 from pygpukit.random import rows
@@ -137,6 +137,24 @@ def assign(target: GPUArray, value: GPUArray) -> GPUArray:
     return target
 
 
+class Source:
+    """Draws arrays of one shape and type for a formula."""
+
+    def __init__(self, draws: Draws, shape: tuple[int, ...], kind: DataType, device: Device) -> None:
+        self.draws, self.shape, self.kind, self.device = draws, shape, kind, device
+
+    def __call__(self, distribution: str) -> GPUArray:
+        return self.draws._fill(distribution, self.shape, self.kind, self.device)
+
+    def gamma(self, shape: Value, name: str = "gamma") -> GPUArray:
+        """Gamma numbers; with ``"log_gamma"`` their logarithms."""
+        return self.draws._reject(name, self.shape, self.kind, self.device, shape)
+
+    def poisson(self, mean: Value) -> GPUArray:
+        """Counts."""
+        return self.draws._reject("poisson", self.shape, int64, self.device, mean)
+
+
 class Draws:
     """A bit generator and the numbers drawn of it."""
 
@@ -193,6 +211,33 @@ class Draws:
         )  # fmt: skip
         return made if len(shape) == 1 else made.reshape(shape)
 
+    def _reject(
+        self,
+        distribution: str,
+        shape: tuple[int, ...],
+        kind: DataType,
+        device: Device,
+        a: Value | int,
+        b: Value | int = 0,
+    ) -> GPUArray:
+        """Return numbers of a distribution with parameters for all or, in arrays, for each element."""
+        arrays: list[GPUArray | None] = []
+        numbers: list[float] = []
+        for value in (a, b):
+            if isinstance(value, GPUArray):
+                wide = value if distribution == "ranges" else value.astype("float64", copy=False)
+                arrays.append(wide._broadcast_to(shape).contiguous().reshape(-1))
+                numbers.append(0)
+            else:
+                arrays.append(None)
+                numbers.append(value)
+
+        def operator(counter: GPUArray, *args: Any, out: GPUArray | None = None) -> Any:
+            return rows.reject(counter, *arrays, *args, out=out)
+
+        made: GPUArray = self._bit_generator.draw(operator, device, math.prod(shape), 1, *numbers, distribution, kind)
+        return made if len(shape) == 1 else made.reshape(shape)
+
     def _target(self, out: Any, size: Size, kind: DataType) -> Size:
         """Check where a result goes, and return its size."""
         if out is None:
@@ -230,13 +275,14 @@ class Draws:
         size: Size,
         dtype: DTypeLike,
         out: GPUArray | None,
+        real: DataType | None = None,
     ) -> GPUArray:
-        """Return what a formula makes: of a function that draws by name, and the parameters."""
+        """Return what a formula makes, of a source of numbers and the parameters, in type `real`."""
         kind = float_type(dtype, what)
         size = self._target(out, size, kind)
-        device, real = self._device(out, [p[0] for p in parameters]), wide_enough(kind)
+        device, real = self._device(out, [p[0] for p in parameters]), real or wide_enough(kind)
         values = [parameter(value, name, rule, real, device) for value, name, rule in parameters]
         shape = common_shape(size, values)
         with self._bit_generator.lock:
-            made = formula(lambda distribution: self._fill(distribution, shape, real, device), *values)
+            made = formula(Source(self, shape, real, device), *values)
         return made.astype(kind, copy=False) if out is None else assign(out, made)

@@ -7,10 +7,11 @@ from typing import Any
 from pygpukit.random.bits import Philox4x32
 from pygpukit.random.continuous import Continuous
 from pygpukit.random.discrete import Discrete
+from pygpukit.random.gammas import Gammas
 from pygpukit.random.order import Order
 
 
-class Generator(Continuous, Discrete, Order):
+class Generator(Continuous, Gammas, Discrete, Order):
     """Random arrays on the current device; `default_rng` makes one.
 
     Parameters

@@ -48,7 +48,7 @@ def _weights(p: Any, population: int, count: int, replace: bool, device: Device)
         weights = p.astype("float64", copy=False).contiguous()
         if not replace:
             return weights
-        sums = scan.cumulative_sum(weights)
+        sums: GPUArray = scan.cumulative_sum(weights)
         if population:
             e.div(sums, sums._select(0, population - 1).copy(), out=sums)
         return sums

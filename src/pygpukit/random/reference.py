@@ -13,8 +13,21 @@ _MANTISSA = {"float16": 11, "bfloat16": 8, "float32": 24}
 _INVERSE = [1.0 / math.factorial(k) for k in range(1, 17)]
 
 
+def log_of_quotient(s: Any) -> Any:
+    """Return ln((1 + s) / (1 - s)) of float32 or float64 numbers, |s| < 0.172."""
+    z = s * s
+    last = 21 if s.dtype.itemsize == 8 else 9
+    p = z * (2.0 / last)
+    p += 2.0 / (last - 2)
+    for k in range(last - 4, 0, -2):
+        p *= z
+        p += 2.0 / k
+    p *= s
+    return p
+
+
 def minus_log(u: Any) -> Any:
-    """Return -ln(u) of float32 or float64 numbers in (0, 1)."""
+    """Return -ln(u) of positive normal float32 or float64 numbers."""
     wide = u.dtype.itemsize == 8
     integer, root, mantissa = (np.int64, 0x3FE6A09E667F3BCD, 52) if wide else (np.int32, 0x3F3504F3, 23)
     bits = u.view(integer)
@@ -23,14 +36,7 @@ def minus_log(u: Any) -> Any:
     f -= u.dtype.type(1)
     s = f + u.dtype.type(2)
     np.divide(f, s, s)
-    z = np.multiply(s, s, f)
-    last = 21 if wide else 9
-    p = z * (2.0 / last)
-    p += 2.0 / (last - 2)
-    for k in range(last - 4, 0, -2):
-        p *= z
-        p += 2.0 / k
-    p *= s
+    p = log_of_quotient(s)
     r = np.negative(e, e).astype(u.dtype)
     r *= 0.6931471805599453
     r -= p
@@ -81,7 +87,8 @@ def _exponential(w: Any, name: str) -> Any:
     return minus_log(_positive((w.view(np.uint64) if name == "float64" else w).reshape(-1)))
 
 
-def _normal(w: Any, name: str) -> Any:
+def normal_of(w: Any, name: str) -> Any:
+    """Return normal numbers of words."""
     wide = name == "float64"
     bits, signed, half = (64, np.int64, 0x3FFFFFFFFFFFFFFF) if wide else (32, np.int32, 0x3FFFFFFF)
     pairs = (w.view(np.uint64) if wide else w).reshape(-1, 2)
@@ -106,7 +113,7 @@ def _normal(w: Any, name: str) -> Any:
     return out.reshape(-1)
 
 
-KINDS = {"uniform": _uniform, "normal": _normal, "exponential": _exponential}
+KINDS = {"uniform": _uniform, "normal": normal_of, "exponential": _exponential}
 
 
 def fill(
@@ -127,10 +134,10 @@ def fill(
         out[start:stop] = v
 
 
-def high_product(a: Any, b: int) -> Any:
-    """Return the upper 64 bits of products of uint64 numbers and one."""
+def high_product(a: Any, b: Any) -> Any:
+    """Return the upper 64 bits of products of uint64 numbers."""
     mask, shift = np.uint64(0xFFFFFFFF), np.uint64(32)
-    low, high = np.uint64(b & 0xFFFFFFFF), np.uint64(b >> 32)
+    low, high = b & mask, b >> shift
     x, y = a & mask, a >> shift
     middle = y * low
     carry = ((x * low) >> shift) + (middle & mask) + x * high
@@ -157,7 +164,7 @@ def integers(
             x[wrong] = (again.view(np.uint64) if wide else again)[np.arange(len(wrong)), wrong % per]
             wrong = wrong[x[wrong] * factor < least]
         if wide:
-            v = high_product(x, last + 1) if last + 1 < 2**64 else x
+            v = high_product(x, span) if last + 1 < 2**64 else x
         elif last + 1 < 2**32:
             v = (x * span) >> np.uint64(32)
         else:

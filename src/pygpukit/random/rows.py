@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from pygpukit.dtypes import DataType, dtype
+from pygpukit.dtypes import DataType, dtype, to_numpy_dtype
 from pygpukit.ops.launch import Argument, KernelLaunch, Launch, Number, Unit, blocks_for, i32, i64, read, write
 from pygpukit.ops.problem import Problem, Result
 from pygpukit.ops.registry import Operator, Parameter, Variant, register
 from pygpukit.ops.source import instance
-from pygpukit.random import reference
+from pygpukit.random import reference, rejection
 
-__all__ = ["fill", "integers"]
+__all__ = ["fill", "integers", "reject"]
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 _KINDS = ("uniform", "normal", "exponential")
@@ -163,12 +163,107 @@ integers = register(
 )  # fmt: skip
 
 
+_REJECTIONS = {
+    "gamma": ("Gamma", "f64"),
+    "log_gamma": ("Gamma", "f64"),
+    "poisson": ("Poisson", "f64"),
+    "binomial": ("Binomial", "f64"),
+    "ranges": ("Ranges", "u64"),
+}
+
+
+@cache
+def reject_unit(distribution: str, kind: DataType) -> Unit:
+    """Return the source of the kernel for a distribution and an element type."""
+    name, parameter = _REJECTIONS[distribution]
+    entry = f"pgk_random_{name.lower()}_{kind.tag}"
+    tag = "u64" if distribution == "ranges" else kind.tag
+    return instance("random/reject.cu", [f"PGK_REJECT({entry}, {name}, {tag}, {parameter})"], (entry,))
+
+
+def _dense(p: Problem) -> str | None:
+    together = all(t.is_contiguous() for t in (*p.inputs.values(), p.out))
+    return None if together else "an array is not contiguous"
+
+
+def _launch_reject(p: Problem) -> Launch:
+    distribution, n, counter = p.options["distribution"], p.integers["n"], p["counter"]
+    unit, x, y = reject_unit(distribution, p.options["kind"]), p.arrays["x"], p.arrays["y"]
+    flags = (x is not None) + 2 * (y is not None) + 4 * (distribution == "log_gamma")
+    real = dtype("uint64" if distribution == "ranges" else "float64")
+    arguments: tuple[Argument, ...] = (
+        write(p.out), read(counter), read(counter if x is None else x), read(counter if y is None else y), i64(n),
+        i32(flags), *_WORDS, Number("a", real), Number("b", real),
+    )  # fmt: skip
+    return Launch((KernelLaunch(unit, unit.entries[0], (blocks_for(n, 256, p.name),), (256,), arguments),))
+
+
+def _host_reject(p: Problem) -> Callable[..., None]:
+    distribution = p.options["distribution"]
+
+    def run(counter: Any, x: Any, y: Any, *numbers: Any) -> None:
+        rejection.reject(distribution, counter, x, y, *numbers)
+
+    return run
+
+
+def _units_reject(types: Sequence[str]) -> Iterator[Unit]:
+    for name in types:
+        if name in ("float32", "float64"):
+            yield reject_unit("gamma", dtype(name))
+        if name == "int64":
+            yield from (reject_unit(each, dtype(name)) for each in ("poisson", "binomial", "ranges"))
+
+
+def _reference_reject(
+    counter: Any,
+    x: Any,
+    y: Any,
+    n: int,
+    key: int,
+    offset: int,
+    stream: int,
+    a: Any,
+    b: Any,
+    distribution: str,
+    kind: Any,
+) -> Any:
+    out = np.empty(n, to_numpy_dtype(kind))
+    rejection.reject(distribution, counter, x, y, n, key, offset, stream, a, b, out)
+    return out
+
+
+reject = register(
+    Operator(
+        name="random_reject",
+        parameters=(
+            _COUNTER[0],
+            Parameter("x", "optional", None, doc="The first parameter of each element."),
+            Parameter("y", "optional", None, doc="The second parameter of each element."),
+            *_COUNTER[1:],
+            Parameter("a", "number", 0, doc="The first parameter of all elements."),
+            Parameter("b", "number", 0, doc="The second parameter of all elements."),
+            Parameter("distribution", "choice", "gamma", doc=f"One of {', '.join(_REJECTIONS)}."),
+            Parameter("kind", "choice", dtype("float64"), doc="Element type."),
+        ),
+        infer=_infer,
+        reference=_reference_reject,
+        variants=(
+            Variant("an element per thread", "batch_invariant", _dense, launch=_launch_reject, units=_units_reject),
+            Variant("NumPy", "batch_invariant", lambda p: None, host=_host_reject),
+        ),
+        doc="A vector of numbers that are drawn until one is accepted, with parameters for all or for each.",
+        public=False,
+    )
+)
+
+
 def _made(function: Callable[..., None], counter: Any, n: int, *args: Any) -> Any:
     """Return the result of a function that takes the operator's choices first and its result last."""
     *numbers, choice, kind = args
-    out = np.empty(n, kind)
+    out = np.empty(n, to_numpy_dtype(kind))
     if function is reference.fill:
-        function(choice, np.dtype(kind).name, counter, n, *numbers, out)
+        function(choice, dtype(kind).name, counter, n, *numbers, out)
     else:
         function(choice, counter, n, *numbers, out)
     return out

@@ -45,7 +45,17 @@ PGK_FN u64 high_product(u64 a, u64 b) { return __umul64hi(a, b); }
 template <class U> struct signed_of { using type = i32; };
 template <> struct signed_of<u64> { using type = i64; };
 
-// -ln(u) of 0 < u < 1: u = 2^e m with m around 1, ln m = 2 atanh((m - 1) / (m + 1)) by its series.
+// ln((1 + s) / (1 - s)) = 2 atanh(s) of |s| < 0.172 by its series.
+template <class T> PGK_FN T log_of_quotient(T s) {
+    const T z = mul_rn(s, s);
+    constexpr int last = sizeof(T) == 8 ? 21 : 9;
+    T p = T(2.0 / last);
+#pragma unroll
+    for (int k = last - 2; k >= 1; k -= 2) p = add_rn(mul_rn(p, z), T(2.0 / k));
+    return mul_rn(s, p);
+}
+
+// -ln(u) of a positive normal number: u = 2^e m with m around 1.
 template <class T> PGK_FN T minus_log(T u) {
     using U = decltype(bits_of(u));
     using I = typename signed_of<U>::type;
@@ -56,12 +66,7 @@ template <class T> PGK_FN T minus_log(T u) {
     const I e = static_cast<I>(bits - root) >> mantissa;
     const T f = add_rn(from_bits(static_cast<U>(bits - (static_cast<U>(e) << mantissa))), T(-1));
     const T s = div_rn(f, add_rn(f, T(2)));
-    const T z = mul_rn(s, s);
-    constexpr int last = wide ? 21 : 9;
-    T p = T(2.0 / last);
-#pragma unroll
-    for (int k = last - 2; k >= 1; k -= 2) p = add_rn(mul_rn(p, z), T(2.0 / k));
-    return add_rn(mul_rn(static_cast<T>(-e), T(0.6931471805599453)), -mul_rn(s, p));
+    return add_rn(mul_rn(static_cast<T>(-e), T(0.6931471805599453)), -log_of_quotient(s));
 }
 
 // Sine and cosine of |x| <= pi / 4 by their series.
@@ -89,6 +94,23 @@ template <class T> PGK_FN void normal_pair(T radius, T angle, bool swap, bool ne
     c = negate ? -c : c;
     out[0] = mul_rn(r, swap ? s : c);
     out[1] = mul_rn(r, swap ? c : s);
+}
+
+// A number in (0, 1), finer near 0: its logarithm is finite and not 0.
+PGK_FN f32 positive(u32 x) {
+    return ::fminf(add_rn(mul_rn(__uint2float_rn(x), 0x1p-32f), 0x1p-33f), 1.0f - 0x1p-24f);
+}
+PGK_FN f64 positive(u64 x) {
+    return ::fmin(mul_rn(add_rn(static_cast<f64>(x >> 11), 1.0), 0x1p-53), 1.0 - 0x1p-53);
+}
+
+// An angle from the bits below the two highest: in (-pi/4, pi/4).
+PGK_FN f32 angle(u32 x) {
+    return mul_rn(__int2float_rn(2 * static_cast<i32>(x & 0x3FFFFFFFu) - 0x3FFFFFFF), f32(1.5707963267948966 * 0x1p-31));
+}
+PGK_FN f64 angle(u64 x) {
+    return mul_rn(__ll2double_rn(2 * static_cast<i64>(x & 0x3FFFFFFFFFFFFFFFull) - 0x3FFFFFFFFFFFFFFFll),
+                  1.5707963267948966 * 0x1p-63);
 }
 #endif
 

@@ -25,23 +25,6 @@ template <class To> struct Uniform {
     }
 };
 
-// A number in (0, 1), finer near 0: its logarithm is finite and not 0.
-PGK_FN f32 positive(u32 x) {
-    return ::fminf(add_rn(mul_rn(__uint2float_rn(x), 0x1p-32f), 0x1p-33f), 1.0f - 0x1p-24f);
-}
-PGK_FN f64 positive(u64 x) {
-    return ::fmin(mul_rn(add_rn(static_cast<f64>(x >> 11), 1.0), 0x1p-53), 1.0 - 0x1p-53);
-}
-
-// An angle from the bits below the two highest: in (-pi/4, pi/4).
-PGK_FN f32 angle(u32 x) {
-    return mul_rn(__int2float_rn(2 * static_cast<i32>(x & 0x3FFFFFFFu) - 0x3FFFFFFF), f32(1.5707963267948966 * 0x1p-31));
-}
-PGK_FN f64 angle(u64 x) {
-    return mul_rn(__ll2double_rn(2 * static_cast<i64>(x & 0x3FFFFFFFFFFFFFFFull) - 0x3FFFFFFFFFFFFFFFll),
-                  1.5707963267948966 * 0x1p-63);
-}
-
 template <class To> struct Normal {
     PGK_FN static void apply(const Words& x, f32 (&v)[4]) {
 #pragma unroll
