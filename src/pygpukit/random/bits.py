@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -115,7 +116,9 @@ class Philox4x32:
         made = Philox4x32(self._seed_seq)
         with self._lock:
             made._key, made._offset = self._key, self._offset
-            made._stream = (self._stream + int(jumps)) % _STREAMS
+            made._stream = self._stream + operator.index(jumps)
+        if jumps < 0 or made._stream >= _STREAMS:
+            raise ValueError(f"jumps must be from 0 to {_STREAMS - 1 - self._stream}, not {jumps}")
         return made
 
     @property
@@ -147,13 +150,13 @@ class Philox4x32:
                 counter.array.fill(replayed.get(counter.name, 0))
 
     def draw(
-        self, operator: Any, device: Device, n: int, per_block: int, *args: Any, out: GPUArray | None = None
+        self, function: Any, device: Device, n: int, per_block: int, *args: Any, out: GPUArray | None = None
     ) -> Any:
         """Call an operator that draws a vector of `n` elements, from where the generator is, and advance.
 
         Parameters
         ----------
-        operator : callable
+        function : callable
             Takes the counter, n, key, offset, stream and ``args``.
         device : Device
             Where the result is.
@@ -170,9 +173,9 @@ class Philox4x32:
             if not counter.is_capturing():
                 offset = self._offset
                 self._offset = (offset + blocks) % _BLOCKS
-                return operator(counter.array, n, self._key, offset, 2 * self._stream, *args, out=out)
+                return function(counter.array, n, self._key, offset, 2 * self._stream, *args, out=out)
             counter.settle()
-            made = operator(counter.array, n, self._key, 0, 2 * self._stream + 1, *args, out=out)
+            made = function(counter.array, n, self._key, 0, 2 * self._stream + 1, *args, out=out)
             e.add(counter.array, blocks, out=counter.array)
             return made
 

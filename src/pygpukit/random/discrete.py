@@ -183,6 +183,8 @@ class Discrete(Draws):
         (4,)
         """
         device = self._device(None, (n, p))
+        if not isinstance(n, GPUArray) and np.any(np.isnan(np.asarray(n, np.float64))):
+            raise ValueError("n is NaN")
         successes, chance = parameter(n, "n", "<= 0", float64, device), _chance(p, "p", device, positive=True)
         shape = common_shape(size, (successes, chance))
         with self._bit_generator.lock:
@@ -239,7 +241,7 @@ class Discrete(Draws):
         rest = np.maximum(1.0 - (np.cumsum(chances, -1) - chances), 0.0)
         with np.errstate(all="ignore"):
             shares = np.where(rest > 0, np.minimum(chances / rest, 1.0), 0.0)
-        columns = [from_numpy(np.ascontiguousarray(shares[..., i]), device=device) for i in range(count)]
+        columns = [from_numpy(np.asarray(shares[..., i]), device=device) for i in range(count)]
         shape = common_shape(size, (left, columns[0]) if columns else (left,))
         out = empty((*shape, count), int64, device=device)
         if not columns:

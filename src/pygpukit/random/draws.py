@@ -69,9 +69,9 @@ def wide_enough(kind: DataType) -> DataType:
 
 
 def _violated(value: Any, rule: Rule) -> bool:
-    # NaN is refused where a number has to be positive, as in NumPy.
+    # NaN passes, as in NumPy, and gives NaN.
     if rule == "<= 0":
-        return not np.all(np.greater(value, 0))
+        return bool(np.any(np.less_equal(value, 0)))
     return bool(rule) and bool(np.any(np.less(value, 0)))
 
 

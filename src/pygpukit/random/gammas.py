@@ -181,7 +181,9 @@ class Gammas(Draws):
         kind = float_type(dtype, "dirichlet")
         device = self._device(out, (alpha,))
         values = parameter(alpha, "alpha", "< 0", float64, device)
-        if not isinstance(values, GPUArray) or values.ndim != 1:
+        if not isinstance(values, GPUArray):
+            raise TypeError(f"alpha must be a vector, not {alpha!r}")
+        if values.ndim != 1:
             raise ShapeError("alpha must be a vector, of one number per component")
         shape = (*size_of(size), values.shape[0])
         if out is not None:

@@ -72,11 +72,11 @@ def _positive(w: Any) -> Any:
         u = (w >> np.uint64(11)).astype(np.float64)
         u += 1.0
         u *= 2.0**-53
-        return np.minimum(u, 1.0 - 2.0**-53, u)
+        return np.minimum(u, 1.0 - 2.0**-53, out=u)
     u = w.astype(np.float32)
     u *= np.float32(2.0**-32)
     u += np.float32(2.0**-33)
-    return np.minimum(u, np.float32(1.0 - 2.0**-24), u)
+    return np.minimum(u, np.float32(1.0 - 2.0**-24), out=u)
 
 
 def _uniform(w: Any, name: str) -> Any:

@@ -25,7 +25,7 @@ def _fractions(w: Any) -> tuple[Any, Any]:
     u = (w.view(np.uint64) >> np.uint64(11)).astype(np.float64)
     u += 0.5
     u *= 2.0**-53
-    np.minimum(u, 1.0 - 2.0**-53, u)
+    np.minimum(u, 1.0 - 2.0**-53, out=u)
     return np.ascontiguousarray(u[:, 0]), np.ascontiguousarray(u[:, 1])
 
 

@@ -56,7 +56,7 @@ PGK_FN f64 gamma(Attempts& attempts, f64 a, int flags) {
     const f64 infinity = __longlong_as_double(0x7FF0000000000000ll);
     if (!(a > 0.0 && a < infinity)) {
         if (a == 0.0) return logarithm ? -infinity : 0.0;
-        return a == infinity ? a : infinity - infinity;
+        return a == infinity ? a : __longlong_as_double(0x7FF8000000000000ll);
     }
     const bool small = a < 1.0;
     const f64 d = add_rn(small ? add_rn(a, 1.0) : a, -1.0 / 3), c = div_rn(1.0, sqrt_rn(mul_rn(9.0, d)));
