@@ -55,7 +55,7 @@ PGK_FN void fill(To* out, const u64* counter, i64 n, int vec, u64 key, u64 offse
     await_predecessor();
     constexpr int count = 16 / (sizeof(T) == 8 ? 8 : 4);
     if (stream & 1) offset += *counter;
-#pragma unroll
+#pragma unroll 1
     for (int j = 0; j < 4; ++j) {
         const i64 block = blockIdx.x * 1024ll + j * 256 + threadIdx.x, first = block * count;
         if (first >= n) break;

@@ -16,7 +16,7 @@ PGK_FN void integers_of_32(T* out, const u64* counter, i64 n, int vec, u64 key, 
                            u64 reject) {
     await_predecessor();
     if (stream & 1) offset += *counter;
-#pragma unroll
+#pragma unroll 1
     for (int j = 0; j < 4; ++j) {
         const i64 block = blockIdx.x * 1024ll + j * 256 + threadIdx.x, first = block * 4;
         if (first >= n) break;
@@ -55,7 +55,7 @@ PGK_FN void integers_of_64(u64* out, const u64* counter, i64 n, int vec, u64 key
     await_predecessor();
     if (stream & 1) offset += *counter;
     const bool all = last + 1 == 0;
-#pragma unroll
+#pragma unroll 1
     for (int j = 0; j < 4; ++j) {
         const i64 block = blockIdx.x * 1024ll + j * 256 + threadIdx.x, first = block * 2;
         if (first >= n) break;
