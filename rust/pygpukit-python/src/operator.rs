@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use pyo3::exceptions::{PyAttributeError, PyTypeError};
 use pyo3::ffi;
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyModule, PyString, PyTuple, PyType};
@@ -144,11 +145,53 @@ unsafe extern "C" fn call(
     match result {
         Ok(Ok(result)) => result.into_ptr(),
         Ok(Err(error)) => {
-            error.restore(py);
-            std::ptr::null_mut()
+            // SAFETY: as above.
+            match unsafe { taken_over(py, this, args, count, names, error) } {
+                Ok(result) => result.into_ptr(),
+                Err(error) => {
+                    error.restore(py);
+                    std::ptr::null_mut()
+                }
+            }
         }
         Err(_) => panicked(py),
     }
+}
+
+/// A call that failed for a type not known here, given to an argument that has the method `__gp_operator__(name, args,
+/// kwargs)`: arrays that `pygpukit.fuse` traces stand for values that do not exist yet.
+///
+/// # Safety
+/// As `call`.
+#[cold]
+unsafe fn taken_over(
+    py: Python<'_>,
+    this: *mut ffi::PyObject,
+    args: *const *mut ffi::PyObject,
+    count: usize,
+    names: *mut ffi::PyObject,
+    error: PyErr,
+) -> PyResult<Py<PyAny>> {
+    if !error.is_instance_of::<PyTypeError>(py) {
+        return Err(error);
+    }
+    // SAFETY: as the caller says.
+    let (positional, named) = unsafe { borrowed_arguments(py, args, count, names) };
+    let hook = intern!(py, "__gp_operator__");
+    let method = |value: &Bound<'_, PyAny>| value.getattr_opt(hook).ok().flatten().map(Bound::unbind);
+    let Some(method) = positional.iter().chain(named).find_map(method) else { return Err(error) };
+    // SAFETY: `this` is an object that `function` made, and names a tuple of str where it is not null.
+    let (this, names) = unsafe { (Bound::from_borrowed_ptr(py, this), Bound::from_borrowed_ptr_or_opt(py, names)) };
+    // SAFETY: as above.
+    let name = unsafe { &this.cast_unchecked::<Handle>().get().name };
+    let keywords = PyDict::new(py);
+    if let Some(names) = names {
+        for (key, value) in names.cast_into::<PyTuple>()?.iter().zip(named) {
+            keywords.set_item(key, value)?;
+        }
+    }
+    let _inside = Inside::enter().py()?;
+    method.call1(py, (name, PyTuple::new(py, positional)?, keywords))
 }
 
 /// The error of a call that panicked, set as Python's current one.
