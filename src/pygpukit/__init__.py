@@ -31,15 +31,12 @@ from pygpukit._pygpukit_rust import (
     default_stream,
 )
 from pygpukit.array import methods as _methods
-from pygpukit.array.bridge import asarray, from_numpy
+from pygpukit.array.bridge import from_numpy
 from pygpukit.array.creation import (
-    arange,
     empty,
     empty_like,
-    eye,
     full,
     full_like,
-    linspace,
     ones,
     ones_like,
     zeros,
@@ -129,8 +126,6 @@ __all__ = [
     "TensorMap",
     "Transfer",
     "UnifiedBuffer",
-    "arange",
-    "asarray",
     "bfloat16",
     "bool_",
     "complex64",
@@ -150,7 +145,6 @@ __all__ = [
     "empty_pinned",
     "errors",
     "explain",
-    "eye",
     "fft",
     "float8_e4m3",
     "float8_e4m3fn",
@@ -173,7 +167,6 @@ __all__ = [
     "is_cuda_available",
     "is_nvrtc_available",
     "jit",
-    "linspace",
     "load_ptx",
     "load_raw",
     "memory",
