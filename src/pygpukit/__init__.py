@@ -31,15 +31,12 @@ from pygpukit._pygpukit_rust import (
     default_stream,
 )
 from pygpukit.array import methods as _methods
-from pygpukit.array.bridge import asarray, from_numpy
+from pygpukit.array.bridge import from_numpy
 from pygpukit.array.creation import (
-    arange,
     empty,
     empty_like,
-    eye,
     full,
     full_like,
-    linspace,
     ones,
     ones_like,
     zeros,
@@ -138,8 +135,6 @@ __all__ = [
     "TensorMap",
     "Transfer",
     "UnifiedBuffer",
-    "arange",
-    "asarray",
     "bfloat16",
     "bool_",
     "complex64",
@@ -161,7 +156,6 @@ __all__ = [
     "errors",
     "euler_gamma",
     "explain",
-    "eye",
     "fft",
     "float8_e4m3",
     "float8_e4m3fn",
@@ -187,7 +181,6 @@ __all__ = [
     "is_nvrtc_available",
     "jit",
     "linalg",
-    "linspace",
     "load",
     "load_ptx",
     "load_raw",

@@ -100,4 +100,4 @@ def _castable(kind: Input, target: DataType, casting: Any) -> bool:
 def assign(target: GPUArray, value: GPUArray) -> None:
     """Write an array that broadcasts into another, converting its elements."""
     if target.size:
-        _native.apply("copy", (value,), target)
+        _native.apply("copy", (value if value.shape == target.shape else value._broadcast_to(target.shape),), target)

@@ -2,6 +2,20 @@
 
 from __future__ import annotations
 
-from pygpukit.ops.shape import splitting, views
+from pygpukit.ops.shape import (
+    join,
+    joining,
+    making,
+    moves,
+    padding,
+    ranges,
+    repeating,
+    spaced,
+    splitting,
+    triangles,
+    views,
+)
 
-__all__ = ["splitting", "views"]
+__all__ = [
+    "join", "joining", "making", "moves", "padding", "ranges", "repeating", "spaced", "splitting", "triangles", "views",
+]  # fmt: skip
