@@ -91,15 +91,15 @@ from pygpukit.ops.explain import explain
 from pygpukit.ops.registry import functions as _registered
 
 if _TYPE_CHECKING:
-    from pygpukit import ring, scheduler
+    from pygpukit import array_api, ring, scheduler
     from pygpukit.ring import RingKernelRuntime, UnifiedBuffer, message, ring_kernel
 
 __version__ = _native.__version__
 
 
 def __getattr__(name: str) -> _Any:
-    # Not every program shares its device or has actors, and their imports take their time.
-    if name in ("ring", "scheduler"):
+    # Not every program needs these, and their imports take their time.
+    if name in ("array_api", "ring", "scheduler"):
         return _importlib.import_module(f"pygpukit.{name}")
     if name in ("RingKernelRuntime", "UnifiedBuffer", "message", "ring_kernel"):
         return getattr(_importlib.import_module("pygpukit.ring"), name)
@@ -130,6 +130,7 @@ __all__ = [
     "Transfer",
     "UnifiedBuffer",
     "arange",
+    "array_api",
     "asarray",
     "bfloat16",
     "bool_",
