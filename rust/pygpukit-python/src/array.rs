@@ -327,8 +327,13 @@ impl GPUArray {
         Ok(self.view(self.layout.permute(&axes).py()?, 0))
     }
 
-    /// A view of the elements that ints, slices, Ellipsis and None name.
-    fn __getitem__(&self, key: &Bound<'_, PyAny>) -> PyResult<GPUArray> {
+    /// The elements that a key names: a view for ints, slices, Ellipsis and None, else a copy.
+    fn __getitem__<'py>(slf: &Bound<'py, Self>, key: &Bound<'py, PyAny>) -> PyResult<Py<PyAny>> {
+        indexing::item(slf, key)
+    }
+
+    /// The view that a key of ints, slices, Ellipsis and None names; None for other keys.
+    fn _basic(&self, key: &Bound<'_, PyAny>) -> PyResult<Option<GPUArray>> {
         indexing::view(self, key)
     }
 
@@ -360,6 +365,26 @@ impl GPUArray {
         let axis = self.axis(axis).py()?;
         let (layout, offset) = self.layout.select(axis, index).py()?;
         Ok(self.view(layout, offset))
+    }
+
+    /// The elements whose indices along two axes differ by `offset`, as the last axis of a view.
+    fn _diagonal(&self, first: i64, second: i64, offset: i64) -> PyResult<GPUArray> {
+        let (first, second) = (self.axis(first).py()?, self.axis(second).py()?);
+        let (layout, start) = self.layout.diagonal(first, second, offset).py()?;
+        Ok(self.view(layout, start))
+    }
+
+    /// The real (0) or imaginary (1) parts of a complex array; a view.
+    fn _part(&self, part: i64) -> PyResult<GPUArray> {
+        let dtype = match self.dtype {
+            DType::C64 => DType::F32,
+            DType::C128 => DType::F64,
+            other => return Err(Error::DType(format!("an array of {} has no parts", other.name()))).py(),
+        };
+        let strides: Dims = self.layout.strides().iter().map(|s| 2 * s).collect();
+        let layout = Layout::with_strides(self.layout.shape(), &strides).py()?;
+        let offset = self.offset + part.clamp(0, 1) as usize * dtype.itemsize();
+        Ok(GPUArray { dtype, offset, ..self.view(layout, 0) })
     }
 
     fn _expand(&self, axis: usize) -> PyResult<GPUArray> {

@@ -40,7 +40,7 @@ pub struct Operator {
     pub name: String,
     pub arity: usize,
     /// The first operand is a condition: of a Python scalar only its truth counts, which no common type may change.
-    condition: bool,
+    pub condition: bool,
     /// The plan used last: most calls of an operator repeat its types.
     recent: Mutex<Option<Arc<Plan>>>,
 }
@@ -76,13 +76,14 @@ static OPERATORS: RwLock<Vec<Arc<Operator>>> = RwLock::new(Vec::new());
 static PLANS: PlanCache<u64, Arc<Plan>> = PlanCache::new(PLANS_KEPT);
 static HOOKS: PyOnceLock<Hooks> = PyOnceLock::new();
 
-/// Python's part: making plans, running a NumPy function part by part or by way of casts, and operands that are neither
-/// array nor scalar.
+/// Python's part: making plans, running a NumPy function part by part or by way of casts, operands that are neither array
+/// nor scalar, and the positions that `where` of a condition alone gives.
 struct Hooks {
     plan: Py<PyAny>,
     panels: Py<PyAny>,
     cast: Py<PyAny>,
     coerce: Py<PyAny>,
+    places: Py<PyAny>,
 }
 
 fn hooks(py: Python<'_>) -> PyResult<&'static Hooks> {
@@ -102,6 +103,13 @@ pub fn find(name: &str) -> PyResult<Arc<Operator>> {
         .find(|o| o.name == name)
         .cloned()
         .ok_or_else(|| PyRuntimeError::new_err(format!("operator '{name}' is not in the table: import pygpukit first")))
+}
+
+/// `where` of a condition alone: where it holds.
+#[cold]
+pub fn places(py: Python<'_>, condition: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+    let _inside = Inside::enter().py()?;
+    Ok(hooks(py)?.places.bind(py).call1((condition,))?.unbind())
 }
 
 /// Apply an operator to `args`.
@@ -499,9 +507,10 @@ fn set_operator_hooks(
     panels: Py<PyAny>,
     cast: Py<PyAny>,
     coerce: Py<PyAny>,
+    places: Py<PyAny>,
 ) -> PyResult<()> {
     HOOKS
-        .set(py, Hooks { plan, panels, cast, coerce })
+        .set(py, Hooks { plan, panels, cast, coerce, places })
         .map_err(|_| PyRuntimeError::new_err("the operator hooks are already set"))
 }
 

@@ -10,6 +10,7 @@ import numpy as np
 from pygpukit._pygpukit_rust import GPUArray
 from pygpukit.ops.elementwise import rows as e
 from pygpukit.ops.gemm.rows import matmul
+from pygpukit.ops.reduce.rows import FUNCTIONS
 from pygpukit.ops.registry import methods
 
 # NumPy arrays are refused by the operators, which say how to convert them; a comparison would else be False.
@@ -82,6 +83,14 @@ def _matmul(self: GPUArray, other: Any) -> Any:
     return matmul(self, other) if isinstance(other, GPUArray) else NotImplemented
 
 
+def _contains(self: GPUArray, value: Any) -> bool:
+    try:
+        return bool(FUNCTIONS["any"](e.equal(self, value)))
+    except OverflowError:
+        # No element is a number that the type cannot hold.
+        return False
+
+
 def _positive(self: GPUArray) -> GPUArray:
     return self.copy()
 
@@ -99,6 +108,7 @@ def attach() -> None:
     extra: dict[str, Any] = {
         "__matmul__": _matmul,
         "__pos__": _positive,
+        "__contains__": _contains,
         # Comparison gives arrays, so equality cannot be what identity in sets and dicts means.
         "__hash__": object.__hash__,
     }
