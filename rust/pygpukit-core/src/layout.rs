@@ -408,6 +408,25 @@ mod tests {
         )
     }
 
+    #[test]
+    fn a_diagonal_of_two_axes() {
+        let layout = Layout::contiguous(&[2, 3, 4]).unwrap();
+        for (first, second, above, base, shape, strides) in [
+            (1, 2, 0, 0, [2, 3], [12, 5]),
+            (2, 1, 0, 0, [2, 3], [12, 5]),
+            (1, 2, 2, 2, [2, 2], [12, 5]),
+            (1, 2, -1, 4, [2, 2], [12, 5]),
+            (0, 2, 0, 0, [3, 2], [4, 13]),
+            (1, 2, 4, 0, [2, 0], [12, 5]),
+            (1, 2, i64::MIN, 0, [2, 0], [12, 5]),
+            (1, 2, i64::MAX, 0, [2, 0], [12, 5]),
+        ] {
+            let (made, offset) = layout.diagonal(first, second, above).unwrap();
+            assert_eq!((made.shape(), made.strides(), offset), (&shape[..], &strides[..], base), "{above}");
+        }
+        assert!(layout.diagonal(1, 1, 0).is_err() && layout.diagonal(0, 3, 0).is_err());
+    }
+
     proptest! {
         #[test]
         fn contiguous_layouts_count_up(shape in any_shape()) {

@@ -20,6 +20,7 @@ use crate::device::{PyDevice, context, context_for};
 use crate::dtype::{self, DataType};
 use crate::errors::{ToPy, check_signals, to_py};
 use crate::flags::ArrayFlags;
+use crate::foreign::GivesBack;
 use crate::inside::{attached, detached};
 use crate::{indexing, numpy};
 
@@ -42,6 +43,8 @@ pub struct GPUArray {
     may_be_writeable: bool,
     /// NumPy's views of it on the CPU device, read-only and writeable, each made when first asked for.
     pub host_views: [PyOnceLock<Py<PyAny>>; 2],
+    /// The last field, dropped when the memory has been.
+    _end: GivesBack,
 }
 
 /// Labels of large arrays say where they were made.
@@ -89,6 +92,7 @@ impl GPUArray {
             writeable: AtomicBool::new(true),
             may_be_writeable: true,
             host_views: [const { PyOnceLock::new() }; 2],
+            _end: GivesBack,
         }
     }
 
@@ -137,6 +141,13 @@ impl GPUArray {
         Ok(())
     }
 
+    /// Never to be made writeable: the memory belongs to another library, which does not want it written.
+    pub fn read_only_for_good(mut self) -> GPUArray {
+        self.may_be_writeable = false;
+        self.writeable = AtomicBool::new(false);
+        self
+    }
+
     #[cold]
     fn read_only(&self) -> PyErr {
         let allow = if self.may_be_writeable { ", or allow it with x.setflags(write=True)" } else { "" };
@@ -162,6 +173,7 @@ impl GPUArray {
             writeable: AtomicBool::new(writeable),
             may_be_writeable: writeable,
             host_views: [const { PyOnceLock::new() }; 2],
+            _end: GivesBack,
         }
     }
 
@@ -421,7 +433,9 @@ impl GPUArray {
             .py();
         }
         let layout = if old == new { self.layout } else { Layout::contiguous(&shape).py()? };
-        Ok(GPUArray { dtype: target, ..self.view(layout, 0) })
+        let mut view = self.view(layout, 0);
+        view.dtype = target;
+        Ok(view)
     }
 
     /// Largest power of two, up to 256, that divides the address; as plans of operators see it.

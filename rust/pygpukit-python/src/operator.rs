@@ -4,14 +4,17 @@ use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use pyo3::exceptions::PyTypeError;
+use pyo3::exceptions::{PyAttributeError, PyTypeError};
 use pyo3::ffi;
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyModule, PyString, PyTuple, PyType};
 use smallvec::SmallVec;
 
 use crate::array::GPUArray;
+use crate::errors::ToPy;
+use crate::inside::Inside;
 use crate::ops::{self, Operator};
 use crate::planned::{self, PlannedOperator};
 use crate::stream::PyStream;
@@ -60,6 +63,21 @@ impl Handle {
         let positional: Vec<_> = args.iter().collect();
         let keywords: Vec<_> = kwargs.map(|k| k.iter().collect()).unwrap_or_default();
         self.run(py, &positional, &keywords)
+    }
+
+    /// Number of operands of an elementwise operator.
+    #[getter]
+    fn nin(&self) -> PyResult<usize> {
+        match &self.target {
+            Target::Elementwise(operator) => Ok(operator.arity),
+            Target::Planned(_) => Err(PyAttributeError::new_err(format!("operator '{}' has no 'nin'", self.name))),
+        }
+    }
+
+    /// Number of results of an elementwise operator.
+    #[getter]
+    fn nout(&self) -> PyResult<usize> {
+        self.nin().map(|_| 1)
     }
 
     /// As with built-in functions, an attribute of a class that is an operator is the operator itself.
@@ -127,11 +145,53 @@ unsafe extern "C" fn call(
     match result {
         Ok(Ok(result)) => result.into_ptr(),
         Ok(Err(error)) => {
-            error.restore(py);
-            std::ptr::null_mut()
+            // SAFETY: as above.
+            match unsafe { taken_over(py, this, args, count, names, error) } {
+                Ok(result) => result.into_ptr(),
+                Err(error) => {
+                    error.restore(py);
+                    std::ptr::null_mut()
+                }
+            }
         }
         Err(_) => panicked(py),
     }
+}
+
+/// A call that failed for a type not known here, given to an argument that has the method `__gp_operator__(name, args,
+/// kwargs)`: arrays that `pygpukit.fuse` traces stand for values that do not exist yet.
+///
+/// # Safety
+/// As `call`.
+#[cold]
+unsafe fn taken_over(
+    py: Python<'_>,
+    this: *mut ffi::PyObject,
+    args: *const *mut ffi::PyObject,
+    count: usize,
+    names: *mut ffi::PyObject,
+    error: PyErr,
+) -> PyResult<Py<PyAny>> {
+    if !error.is_instance_of::<PyTypeError>(py) {
+        return Err(error);
+    }
+    // SAFETY: as the caller says.
+    let (positional, named) = unsafe { borrowed_arguments(py, args, count, names) };
+    let hook = intern!(py, "__gp_operator__");
+    let method = |value: &Bound<'_, PyAny>| value.getattr_opt(hook).ok().flatten().map(Bound::unbind);
+    let Some(method) = positional.iter().chain(named).find_map(method) else { return Err(error) };
+    // SAFETY: `this` is an object that `function` made, and names a tuple of str where it is not null.
+    let (this, names) = unsafe { (Bound::from_borrowed_ptr(py, this), Bound::from_borrowed_ptr_or_opt(py, names)) };
+    // SAFETY: as above.
+    let name = unsafe { &this.cast_unchecked::<Handle>().get().name };
+    let keywords = PyDict::new(py);
+    if let Some(names) = names {
+        for (key, value) in names.cast_into::<PyTuple>()?.iter().zip(named) {
+            keywords.set_item(key, value)?;
+        }
+    }
+    let _inside = Inside::enter().py()?;
+    method.call1(py, (name, PyTuple::new(py, positional)?, keywords))
 }
 
 /// The error of a call that panicked, set as Python's current one.
@@ -205,11 +265,15 @@ impl Handle {
                 "out" | "stream" if value.is_none() => {}
                 "out" => out = Some(array_argument(operator, value.clone())?),
                 "stream" => stream = Some(value.clone().cast_into::<PyStream>()?),
-                other => {
-                    return Err(PyTypeError::new_err(format!(
-                        "{}() got an unexpected keyword argument '{other}'",
-                        operator.name
-                    )));
+                // Python composes what NumPy's keywords (`where`, `dtype`) mean of other operators.
+                _ => {
+                    let keywords = PyDict::new(py);
+                    for (name, value) in named {
+                        keywords.set_item(name, value)?;
+                    }
+                    let _inside = Inside::enter().py()?;
+                    let extended = ops::extended(py)?;
+                    return Ok(extended.call1((&operator.name, PyTuple::new(py, positional)?, keywords))?.unbind());
                 }
             }
         }

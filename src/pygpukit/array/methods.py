@@ -11,7 +11,7 @@ from numpy.lib.array_utils import normalize_axis_tuple
 
 from pygpukit import _pygpukit_rust as _native
 from pygpukit._pygpukit_rust import GPUArray
-from pygpukit.array import bridge, creation, formatting, indexing
+from pygpukit.array import bridge, creation, exchange, formatting, indexing
 from pygpukit.array.creation import Shape, dimensions
 from pygpukit.dtypes import DTypeLike, dtype, to_numpy_dtype
 
@@ -217,6 +217,7 @@ def _matrix_transpose(self: GPUArray) -> GPUArray:
 
 _METHODS: dict[str, Any] = {
     "to_numpy": bridge.to_numpy,
+    "to_device": exchange.to_device,
     "astype": astype,
     "copy": copy,
     "clone": copy,
@@ -251,11 +252,12 @@ _METHODS: dict[str, Any] = {
         lambda self, value: _set_part(self, 1, value),
         doc="The imaginary parts: a view of complex arrays, read-only zeros of others.",
     ),
+    "__dlpack__": exchange.dlpack,
+    "__dlpack_device__": exchange.dlpack_device,
+    "__cuda_array_interface__": property(exchange.cuda_array_interface),
     "__reduce__": _reduce,
     "__copy__": copy,
     "__deepcopy__": _deepcopy,
-    # NumPy must hand mixed expressions to us instead of walking the array element by element.
-    "__array_ufunc__": None,
 }
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from pygpukit._pygpukit_rust import GPUArray
+from pygpukit.ops import numpy_protocols
 from pygpukit.ops.elementwise import rows as e
 from pygpukit.ops.gemm.rows import matmul
 from pygpukit.ops.reduce.rows import FUNCTIONS
@@ -109,6 +110,9 @@ def attach() -> None:
         "__matmul__": _matmul,
         "__pos__": _positive,
         "__contains__": _contains,
+        "__array_ufunc__": numpy_protocols.array_ufunc,
+        "__array_function__": numpy_protocols.array_function,
+        "__array_namespace__": numpy_protocols.array_namespace,
         # Comparison gives arrays, so equality cannot be what identity in sets and dicts means.
         "__hash__": object.__hash__,
     }
