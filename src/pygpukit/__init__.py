@@ -96,15 +96,15 @@ from pygpukit.ops.explain import explain
 from pygpukit.ops.registry import functions as _registered
 
 if _TYPE_CHECKING:
-    from pygpukit import ring, scheduler
+    from pygpukit import array_api, ring, scheduler
     from pygpukit.ring import RingKernelRuntime, UnifiedBuffer, message, ring_kernel
 
 __version__ = _native.__version__
 
 
 def __getattr__(name: str) -> _Any:
-    # Not every program shares its device or has actors, and their imports take their time.
-    if name in ("ring", "scheduler"):
+    # Not every program needs these, and their imports take their time.
+    if name in ("array_api", "ring", "scheduler"):
         return _importlib.import_module(f"pygpukit.{name}")
     if name in ("RingKernelRuntime", "UnifiedBuffer", "message", "ring_kernel"):
         return getattr(_importlib.import_module("pygpukit.ring"), name)
@@ -135,6 +135,7 @@ __all__ = [
     "TensorMap",
     "Transfer",
     "UnifiedBuffer",
+    "array_api",
     "bfloat16",
     "bool_",
     "complex64",
