@@ -131,8 +131,8 @@ def _check_mask(x: GPUArray, mask: Any, axis: int) -> None:
     for d, (own, length) in enumerate(zip(mask.shape, x.shape[axis:], strict=False)):
         if own != length:
             raise IndexError(
-                f"boolean index did not match indexed array along axis {axis + d}; size of axis is {length} but size of "
-                f"corresponding boolean axis is {own}"
+                f"boolean index did not match indexed array along axis {axis + d}; size of axis is {length} but size "
+                f"of corresponding boolean axis is {own}"
             )
 
 
