@@ -262,7 +262,6 @@ def test_errors_of_positions() -> None:
         lambda m: m.diag_indices_from(m.zeros((3, 2))),
         lambda m: m.take(m.zeros(3), [3]),
         lambda m: m.take(m.zeros(3), m.asarray([0.5])),
-        lambda m: m.take(m.zeros(3), m.asarray([0], "uint64")),
         lambda m: m.take(m.zeros(3), [0], 1),
         lambda m: m.take(m.zeros(0), [0]),
         lambda m: m.take(m.zeros(3), [0], mode="bogus"),

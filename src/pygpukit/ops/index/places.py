@@ -52,7 +52,7 @@ def index_of(indices: Any, like: GPUArray, length: int, axis: int, mode: int, wh
     Raises
     ------
     TypeError
-        If they are not integers that int64 holds.
+        If they are not integers.
     IndexError
         If one from the host is out of range.
     """
@@ -60,16 +60,14 @@ def index_of(indices: Any, like: GPUArray, length: int, axis: int, mode: int, wh
         kind = indices.dtype
         if kind.name in ("int64", "int32"):
             return indices
-        if kind.kind not in "biu" or kind.name == "uint64":
-            raise DTypeError(
-                f"{what}() takes indices of integers that int64 holds, not {kind.name}; use astype('int64')"
-            )
+        if kind.kind not in "biu":
+            raise DTypeError(f"{what}() takes indices of integers, not {kind.name}; use astype('int64')")
         return of_one_type([indices])[0]
     host = np.asarray(indices)
     if host.size == 0 and not isinstance(indices, np.ndarray):
         host = host.astype(np.intp)
-    if host.dtype.kind not in "biu" or host.dtype == np.uint64:
-        raise DTypeError(f"{what}() takes indices of integers that int64 holds, not {host.dtype}")
+    if host.dtype.kind not in "biu":
+        raise DTypeError(f"{what}() takes indices of integers, not {host.dtype}")
     if mode and length:
         host = np.remainder(host.astype(np.int64), length) if mode == 1 else np.clip(host, 0, length - 1)
     return checked(host, length, axis, like.device)
