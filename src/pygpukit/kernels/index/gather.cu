@@ -13,33 +13,41 @@ namespace pgk {
 
 constexpr int FLAT = 8;
 
-template <class T, class I>
-PGK_FN void gather_flat(T* out, const T* x, const I* index, i64 total, i64 n, i64 step, int mode) {
-    const i64 first = blockIdx.x * static_cast<i64>(THREADS * FLAT) + threadIdx.x;
-    i64 at[FLAT];
-    bool on[FLAT];
+template <class I> PGK_FN void load_indices(i64 (&at)[FLAT], const void* index, i64 first, i64 total) {
 #pragma unroll
     for (int j = 0; j < FLAT; ++j) {
         const i64 i = first + j * THREADS;
-        at[j] = i < total ? static_cast<i64>(index[i]) : 0;
-    }
-    T v[FLAT];
-#pragma unroll
-    for (int j = 0; j < FLAT; ++j) {
-        on[j] = first + j * THREADS < total;
-        const bool there = resolve(at[j], n, mode) && on[j];
-        v[j] = T{};
-        if (there) v[j] = x[at[j] * step];
-    }
-#pragma unroll
-    for (int j = 0; j < FLAT; ++j) {
-        if (on[j]) out[first + j * THREADS] = v[j];
+        at[j] = i < total ? static_cast<i64>(static_cast<const I*>(index)[i]) : 0;
     }
 }
 
-template <int K, class T>
-PGK_FN void gather_nd(T* out, const T* x, const Indices& indices, i64 total, const Nd<K + 2>& nd, const Axes<1>& axes,
-                      int count, int wide, int mode) {
+PGK_FN void gather_flat(void* out, const void* x, const void* index, i64 total, i64 n, i64 step, int code, int wide,
+                        int mode) {
+    const i64 first = blockIdx.x * static_cast<i64>(THREADS * FLAT) + threadIdx.x;
+    i64 at[FLAT];
+    bool there[FLAT];
+    if (wide) load_indices<i64>(at, index, first, total);
+    else load_indices<i32>(at, index, first, total);
+#pragma unroll
+    for (int j = 0; j < FLAT; ++j) there[j] = first + j * THREADS < total && resolve(at[j], n, mode);
+    of_size(code, [&](auto* one) {
+        using T = element_of<decltype(one)>;
+        T v[FLAT];
+#pragma unroll
+        for (int j = 0; j < FLAT; ++j) {
+            v[j] = T{};
+            if (there[j]) v[j] = static_cast<const T*>(x)[at[j] * step];
+        }
+#pragma unroll
+        for (int j = 0; j < FLAT; ++j) {
+            if (first + j * THREADS < total) static_cast<T*>(out)[first + j * THREADS] = v[j];
+        }
+    });
+}
+
+template <int K>
+PGK_FN void gather_nd(void* out, const void* x, const Indices& indices, i64 total, const Nd<K + 2>& nd,
+                      const Axes<1>& axes, int count, int code, int wide, int mode) {
     constexpr int U = PER_BLOCK_ND / THREADS;
     const i64 base = static_cast<i64>(blockIdx.x) * PER_BLOCK_ND;
     i64 offset[K + 2][U];
@@ -59,16 +67,19 @@ PGK_FN void gather_nd(T* out, const T* x, const Indices& indices, i64 total, con
             offset[1][j] += at[j] * axes.stride[0][k];
         }
     }
-    T v[U];
+    of_size(code, [&](auto* one) {
+        using T = element_of<decltype(one)>;
+        T v[U];
 #pragma unroll
-    for (int j = 0; j < U; ++j) {
-        v[j] = T{};
-        if (there[j]) v[j] = x[offset[1][j]];
-    }
+        for (int j = 0; j < U; ++j) {
+            v[j] = T{};
+            if (there[j]) v[j] = static_cast<const T*>(x)[offset[1][j]];
+        }
 #pragma unroll
-    for (int j = 0; j < U; ++j) {
-        if (base + threadIdx.x + j * THREADS < total) out[offset[0][j]] = v[j];
-    }
+        for (int j = 0; j < U; ++j) {
+            if (base + threadIdx.x + j * THREADS < total) static_cast<T*>(out)[offset[0][j]] = v[j];
+        }
+    });
 }
 
 }  // namespace pgk
@@ -78,16 +89,7 @@ PGK_FN void gather_nd(T* out, const T* x, const Indices& indices, i64 total, con
                                                             long long total, long long n, long long step, int code, \
                                                             int wide, int mode) { \
         pgk::await_predecessor(); \
-        pgk::of_size(code, [&](auto* one) { \
-            using T = pgk::element_of<decltype(one)>; \
-            if (wide) { \
-                pgk::gather_flat(static_cast<T*>(out), static_cast<const T*>(x), \
-                                 static_cast<const long long*>(index), total, n, step, mode); \
-            } else { \
-                pgk::gather_flat(static_cast<T*>(out), static_cast<const T*>(x), static_cast<const int*>(index), \
-                                 total, n, step, mode); \
-            } \
-        }); \
+        pgk::gather_flat(out, x, index, total, n, step, code, wide, mode); \
     }
 
 #define PGK_GATHER_ND(entry, K) \
@@ -97,9 +99,5 @@ PGK_FN void gather_nd(T* out, const T* x, const Indices& indices, i64 total, con
         const __grid_constant__ pgk::Axes<1> axes, int count, int code, int wide, int mode) { \
         pgk::await_predecessor(); \
         const pgk::Indices indices{{i0, i1, i2, i3, i4, i5, i6, i7}}; \
-        pgk::of_size(code, [&](auto* one) { \
-            using T = pgk::element_of<decltype(one)>; \
-            pgk::gather_nd<K>(static_cast<T*>(out), static_cast<const T*>(x), indices, total, nd, axes, count, wide, \
-                              mode); \
-        }); \
+        pgk::gather_nd<K>(out, x, indices, total, nd, axes, count, code, wide, mode); \
     }

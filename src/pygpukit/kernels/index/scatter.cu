@@ -77,9 +77,9 @@ PGK_FN bool is_last(i64 key, i64 ordinal, const Claims& claims, const Indices& i
     }
 }
 
-template <int K, class T>
-PGK_FN void scatter(T* x, const T* value, const Claims& claims, const Indices& indices, i64 total, const Nd<K + 3>& nd,
-                    const Nd<K>& space, const Axes<2>& axes, int count, int wide) {
+template <int K>
+PGK_FN void scatter(void* x, const void* value, const Claims& claims, const Indices& indices, i64 total, const Nd<K + 3>& nd,
+                    const Nd<K>& space, const Axes<2>& axes, int count, int code, int wide) {
     constexpr int U = PER_BLOCK_ND / THREADS;
     const i64 base = static_cast<i64>(blockIdx.x) * PER_BLOCK_ND;
     i64 offset[K + 3][U];
@@ -104,12 +104,6 @@ PGK_FN void scatter(T* x, const T* value, const Claims& claims, const Indices& i
             key[j] += at[j] * axes.stride[0][k];
         }
     }
-    T v[U];
-#pragma unroll
-    for (int j = 0; j < U; ++j) {
-        v[j] = T{};
-        if (there[j]) v[j] = value[offset[1][j]];
-    }
     if (claims.slots) {
 #pragma unroll
         for (int j = 0; j < U; ++j) {
@@ -119,10 +113,19 @@ PGK_FN void scatter(T* x, const T* value, const Claims& claims, const Indices& i
                            : is_last<K, u32>(key[j], offset[2][j], claims, indices, space, axes, count, wide);
         }
     }
+    of_size(code, [&](auto* one) {
+        using T = element_of<decltype(one)>;
+        T v[U];
 #pragma unroll
-    for (int j = 0; j < U; ++j) {
-        if (there[j]) x[offset[0][j]] = v[j];
-    }
+        for (int j = 0; j < U; ++j) {
+            v[j] = T{};
+            if (there[j]) v[j] = static_cast<const T*>(value)[offset[1][j]];
+        }
+#pragma unroll
+        for (int j = 0; j < U; ++j) {
+            if (there[j]) static_cast<T*>(x)[offset[0][j]] = v[j];
+        }
+    });
 }
 
 }  // namespace pgk
@@ -149,9 +152,5 @@ PGK_FN void scatter(T* x, const T* value, const Claims& claims, const Indices& i
         pgk::await_predecessor(); \
         const pgk::Indices indices{{i0, i1, i2, i3, i4, i5, i6, i7}}; \
         const pgk::Claims claims{const_cast<void*>(table), slots, 0, big, direct}; \
-        pgk::of_size(code, [&](auto* one) { \
-            using T = pgk::element_of<decltype(one)>; \
-            pgk::scatter<K>(static_cast<T*>(x), static_cast<const T*>(value), claims, indices, total, nd, space, axes, \
-                            count, wide); \
-        }); \
+        pgk::scatter<K>(x, value, claims, indices, total, nd, space, axes, count, code, wide); \
     }

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
+import numpy as np
+
 from pygpukit._pygpukit_rust import DataType, GPUArray
+from pygpukit.array.bridge import asarray
 from pygpukit.array.indexing import elements_for, spread
 from pygpukit.dtypes import dtype
 from pygpukit.errors import DTypeError, ShapeError
 from pygpukit.ops.elementwise import rows as e
 from pygpukit.ops.elementwise.plan import plan
 from pygpukit.ops.elementwise.table import TABLE
-from pygpukit.ops.index.gather import gathered
 from pygpukit.ops.index.keys import Masked, Places, parse
 from pygpukit.ops.index.layout import (
     INDEX_NAMES,
@@ -25,8 +27,10 @@ from pygpukit.ops.index.layout import (
     pointers,
 )
 from pygpukit.ops.launch import (
+    Argument,
     KernelLaunch,
     Launch,
+    Product,
     Unit,
     Workspace,
     blocks_for,
@@ -63,7 +67,6 @@ MERGES = {
 """Operators with ``at``, and how two values are brought together before they are applied."""
 
 _WINDOW = 64
-_NUMPY = {"sub": "subtract", "mul": "multiply", "div": "divide"}
 
 
 @cache
@@ -125,7 +128,8 @@ def _launch(p: Problem) -> Launch:
     shift = 64 - 8 * used
     if members > 1 << shift:
         raise ShapeError(f"{name}.at() of {hint(members)} elements in {hint(places)} places: at most {1 << shift}")
-    work, launches = Workspace(), []
+    work = Workspace()
+    launches: list[KernelLaunch | Product] = []
     words = work.buffer(dtype("uint64"), members)
     ordered = work.buffer(dtype("uint64"), members)
 
@@ -145,9 +149,7 @@ def _launch(p: Problem) -> Launch:
     if members <= plans.SHORT:
         launches += plans.network(ordered, words, 1, members, positions=False, descending=False).launches
     else:
-        sort = plans.radix(
-            ordered, words, 1, members, positions=False, descending=False, skip=8 - used, work=work
-        )
+        sort = plans.radix(ordered, words, 1, members, positions=False, descending=False, skip=8 - used, work=work)
         launches += sort.launches
 
     unit, levels, span, at, below = at_unit(name, x.dtype), 0, _WINDOW, 0, -1
@@ -160,20 +162,22 @@ def _launch(p: Problem) -> Launch:
     sums = work.buffer(compute, windows * inner)
     row, column = value.strides
     for levels, number in enumerate(counts, 1):
-        arguments = (update(sums), read(value), read(ordered),
+        arguments: tuple[Argument, ...] = (update(sums), read(value), read(ordered),
                      *map(i64, (at, below, number, inner, row, column, _WINDOW**levels)), i32(shift))  # fmt: skip
         blocks = blocks_for(number * inner, 256, f"{name}.at()")
         launches.append(KernelLaunch(unit, unit.entries[1], (blocks,), (256,), arguments))
         at, below = at + number, at
     blocks = blocks_for(members * inner, 256, f"{name}.at()")
-    last = (update(x), read(value), read(sums), read(ordered),
+    last: tuple[Argument, ...] = (update(x), read(value), read(sums), read(ordered),
             *map(i64, (members, inner, places, row, column)), i32(shift), i32(levels))  # fmt: skip
     launches.append(KernelLaunch(unit, unit.entries[0], (blocks,), (256,), last))
     return Launch(tuple(launches), tuple(work.pieces))
 
 
 def _host(p: Problem) -> Callable[..., None]:
-    ufunc, k, behind = TABLE[p.options["name"]].numpy, len(given_indices(p)), p["x"].ndim - len(given_indices(p))
+    ufunc: Any = TABLE[p.options["name"]].numpy
+    k = len(given_indices(p))
+    behind = p["x"].ndim - k
 
     def run(x: Any, value: Any, i0: Any, *rest: Any) -> None:
         shape = (*i0.shape, *x.shape[x.ndim - behind :])
@@ -232,7 +236,9 @@ def update_at(name: str, a: GPUArray, indices: Any, b: Any) -> None:
     operation = getattr(e, name)
     if not isinstance(a, GPUArray):
         raise TypeError(f"{name}.at() updates a GPUArray, not {type(a).__name__}")
-    other = b.dtype if isinstance(b, GPUArray) else e._input_of(b)
+    if not isinstance(b, bool | int | float | complex) or isinstance(b, np.generic):
+        b = asarray(b, device=a.device)
+    other: Any = b.dtype if isinstance(b, GPUArray) else type(b).__name__
     result = plan(name, (a.dtype, other)).out
     if not can_cast(result, a.dtype):
         raise DTypeError(f"{name}.at(): a result of {result.name} is not written to {a.dtype.name}; cast the operand")
@@ -279,7 +285,8 @@ def _attach(name: str) -> None:
         update_at(name, a, indices, b)
 
     at.__doc__ = _DOC
-    setattr(getattr(e, name), "at", at)  # noqa: B010
+    operation: Any = getattr(e, name)
+    operation.at = at
 
 
 for _name in MERGES:
@@ -312,6 +319,3 @@ def scatter_add(x: GPUArray, index: GPUArray, value: Any, axis: int = 0) -> None
 
         raise AxisError(axis, x.ndim)
     update_at("add", x, (*(slice(None),) * (axis % x.ndim), index), value)
-
-
-__all__ = ["MERGES", "gathered", "partial", "update_at"]

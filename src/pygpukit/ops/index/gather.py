@@ -10,6 +10,7 @@ import numpy as np
 
 from pygpukit._pygpukit_rust import GPUArray
 from pygpukit.dtypes import dtype
+from pygpukit.errors import DTypeError
 from pygpukit.ops.index.layout import (
     INDEX_NAMES,
     MAX_INDICES,
@@ -71,8 +72,10 @@ def gather_launch(
         to, of_x, at = rows[0]
         if (at == 1 and to == 1 and of_x == 0) or sizes[0] == 1:
             unit, code = flat_unit(), code_of(x.dtype.itemsize, (out, x))
-            arguments: tuple[Argument, ...] = (write(out), read(x), read(indices[0]), *map(i64, (total, lengths[0], steps[0])),
-                         *map(i32, (code, wide, mode)))  # fmt: skip
+            arguments: tuple[Argument, ...] = (
+                write(out), read(x), read(indices[0]), *map(i64, (total, lengths[0], steps[0])),
+                *map(i32, (code, wide, mode)),
+            )  # fmt: skip
             blocks = blocks_for(total, _FLAT, "an index")
             return Launch((KernelLaunch(unit, unit.entries[0], (blocks,), (256,), arguments),))
     size, sizes, rows, along = widen(sizes, rows, [(step,) for step in steps], (out, x))
@@ -102,6 +105,15 @@ def result_shape(p: Problem) -> tuple[Any, ...]:
     """Return the shape of what index arrays name: the axes before, theirs, the axes behind."""
     x, before, indices = p["x"], p.options["before"], given_indices(p)
     return (*x.shape[:before], *indices[0].shape, *x.shape[before + len(indices) :])
+
+
+def _infer(p: Problem) -> list[Result]:
+    kind = p["x"].dtype
+    if p.requested and p.requested[0] is not kind:
+        raise DTypeError(
+            f"elements of {kind.name} are not gathered into {p.requested[0].name}; use an out of {kind.name}"
+        )
+    return [Result(p["index"].shape if "index" in p.arrays else result_shape(p), kind)]
 
 
 def _launch(p: Problem) -> Launch:
@@ -137,7 +149,7 @@ gather = register(
     Operator(
         name="index_gather",
         parameters=(Parameter("x"), *INDICES),
-        infer=lambda p: [Result(result_shape(p), p["x"].dtype)],
+        infer=_infer,
         reference=lambda x, i0, before=0, mode=0: np.take(x, i0, before),
         variants=(
             Variant("a thread per element", "batch_invariant", lambda p: None, launch=_launch, units=_units),
@@ -169,7 +181,7 @@ take_along = register(
     Operator(
         name="index_take_along",
         parameters=(Parameter("x"), Parameter("index"), Parameter("axis", "choice")),
-        infer=lambda p: [Result(p["index"].shape, p["x"].dtype)],
+        infer=_infer,
         reference=np.take_along_axis,
         variants=(
             Variant("a thread per element", "batch_invariant", lambda p: None, launch=_along_launch, units=_units),

@@ -63,30 +63,48 @@ class Masked(NamedTuple):
     known: int | None
 
 
-def _classified(item: Any) -> Any:
-    """Return one part of a key as slice, None, Ellipsis, int, bool, NumPy array or GPUArray.
+_SLICE, _NEW, _DOTS, _INT, _FLAG, _ARRAY, _MASK = range(7)
+"""Parts of a key: a slice, None, Ellipsis, an integer, True or False, an index array, a mask."""
+
+
+def _classified(item: Any) -> tuple[int, Any]:
+    """Return what a part of a key is, and the part as slice, None, Ellipsis, int, bool, NumPy array or GPUArray.
 
     Raises
     ------
     IndexError
         If it is none.
     """
-    if item is None or item is Ellipsis or isinstance(item, slice):
-        return item
-    if isinstance(item, bool | np.bool_):
-        return bool(item)
-    if isinstance(item, int | np.integer):
-        return int(item)
-    if isinstance(item, GPUArray):
-        kind = item.dtype.kind
-        if kind not in "biu":
+    kind = type(item)
+    if kind is slice:
+        return _SLICE, item
+    if kind is GPUArray:
+        letter = item.dtype.kind
+        if letter in "iu":
+            return _ARRAY, item
+        if letter != "b":
             raise IndexError(f"an array used as an index must be of integers or bool, not of {item.dtype.name}")
-        return bool(item) if kind == "b" and item.ndim == 0 else item
+        return (_MASK, item) if item.ndim else (_FLAG, bool(item))
+    if kind is int:
+        return _INT, item
+    if item is None:
+        return _NEW, item
+    if item is Ellipsis:
+        return _DOTS, item
+    return _other(item)
+
+
+def _other(item: Any) -> tuple[int, Any]:
+    """Return what a part of a key of less usual types is."""
+    if isinstance(item, bool | np.bool_):
+        return _FLAG, bool(item)
+    if isinstance(item, int | np.integer):
+        return _INT, int(item)
     if isinstance(item, str | bytes):
         raise IndexError(f"{_KINDS}, not {type(item).__name__}")
     if not isinstance(item, np.ndarray):
         try:
-            return operator.index(item)
+            return _INT, operator.index(item)
         except TypeError:
             pass
         if not isinstance(item, Sequence) and not hasattr(item, "__array__"):
@@ -96,18 +114,9 @@ def _classified(item: Any) -> Any:
         item = made.astype(np.intp) if made.size == 0 and isinstance(item, Sequence) else made
     if item.dtype.kind not in "biu":
         raise IndexError(f"an array used as an index must be of integers or bool, not of {item.dtype}")
-    return item.item() if item.ndim == 0 else item
-
-
-def _is_mask(item: Any) -> bool:
-    if isinstance(item, GPUArray):
-        return item.dtype.kind == "b"
-    return isinstance(item, np.ndarray) and item.dtype.kind == "b"
-
-
-def _axes_of(item: Any) -> int:
-    """Return how many axes of the array a part of a key takes."""
-    return item.ndim if _is_mask(item) else 0 if item is None or item is Ellipsis or isinstance(item, bool) else 1
+    if item.ndim == 0:
+        return _classified(item.item())
+    return (_MASK if item.dtype.kind == "b" else _ARRAY), item
 
 
 def checked(host: np.ndarray[Any, Any], length: int, axis: int, device: Device) -> GPUArray:
@@ -131,8 +140,8 @@ def _check_mask(x: GPUArray, mask: Any, axis: int) -> None:
     for d, (own, length) in enumerate(zip(mask.shape, x.shape[axis:], strict=False)):
         if own != length:
             raise IndexError(
-                f"boolean index did not match indexed array along axis {axis + d}; size of axis is {length} but size of "
-                f"corresponding boolean axis is {own}"
+                f"boolean index did not match indexed array along axis {axis + d}; size of axis is {length} but size "
+                f"of corresponding boolean axis is {own}"
             )
 
 
@@ -153,92 +162,109 @@ def parse(x: GPUArray, key: Any) -> GPUArray | Places | Masked:
     IndexError
         If the array has no such elements.
     """
-    parts = [_classified(item) for item in (key if isinstance(key, tuple) else (key,))]
-    taken = sum(map(_axes_of, parts))
-    dots = [i for i, part in enumerate(parts) if part is Ellipsis]
-    if len(dots) > 1:
+    parts = [_classified(item) for item in key] if isinstance(key, tuple) else [_classified(key)]
+    taken = dots = picks = arrays = 0
+    for kind, part in parts:
+        if kind == _DOTS:
+            dots += 1
+        elif kind >= _INT:
+            picks += 1
+            arrays += kind >= _FLAG
+            taken += part.ndim if kind == _MASK else kind != _FLAG
+        elif kind == _SLICE:
+            taken += 1
+    if dots > 1:
         raise IndexError("an index can only have a single ellipsis ('...')")
     if taken > x.ndim:
         raise IndexError(f"too many indices for array: array is {x.ndim}-dimensional, but {taken} were indexed")
-    if not any(isinstance(part, bool | np.ndarray | GPUArray) for part in parts):
-        view = x._basic(tuple(parts))
-        assert view is not None
-        return view
+    if not arrays:
+        return _view(x, [part for _, part in parts])
     if not dots:
-        parts.append(Ellipsis)
-    only_mask = sum(isinstance(part, int | np.ndarray | GPUArray) for part in parts) == 1
+        parts.append((_DOTS, Ellipsis))
 
     basic: list[Any] = []
-    indexed: list[tuple[int, int, int, Any]] = []  # Axis of the view, axis and length in x, index array.
-    shapes: list[tuple[int, ...]] = []
-    order: list[bool] = []
+    indexed: list[tuple[int, int, Any]] = []  # Position in the view, axis of x, index array.
+    block: tuple[int, ...] = ()
     mask: Any = None
-    before = axis = position = 0
-    for part in parts:
-        picks = isinstance(part, int | np.ndarray | GPUArray)
-        if picks and not any(order):
-            before = position
-        order.append(picks)
-        if part is Ellipsis:
+    before = -1
+    axis = position = last = 0
+    is_separated = False
+    for number, (kind, part) in enumerate(parts):
+        if kind >= _INT:
+            is_separated |= before >= 0 and number != last + 1
+            before, last = (position if before < 0 else before), number
+        if kind == _DOTS:
             rest = x.ndim - taken
             basic += [slice(None)] * rest
-            position, axis = position + rest, axis + rest
-        elif not picks:
+            position += rest
+            axis += rest
+        elif kind in (_SLICE, _NEW):
             basic.append(part)
-            position, axis = position + 1, axis + (part is not None)
-        elif isinstance(part, bool):
-            shapes.append((int(part),))
-        elif isinstance(part, int):
+            position += 1
+            axis += kind == _SLICE
+        elif kind == _INT:
             # Checked where the view is made.
             basic.append(part)
             axis += 1
+        elif kind == _FLAG:
+            block = _joint(block, (int(part),))
+        elif kind == _ARRAY:
+            indexed.append((position, axis, part))
+            block = _joint(block, part.shape)
+            basic.append(slice(None))
+            position += 1
+            axis += 1
         else:
-            if _is_mask(part):
-                _check_mask(x, part, axis)
+            _check_mask(x, part, axis)
+            if picks == 1:
                 mask = part
-            arrays = [part] if not _is_mask(part) else [None] * part.ndim if only_mask else places_of(part)
-            for array in arrays:
-                if array is not None:
-                    indexed.append((position, axis, x.shape[axis], array))
-                    shapes.append(tuple(array.shape))
-                basic.append(slice(None))
-                position, axis = position + 1, axis + 1
-    view = x._basic(tuple(basic))
-    assert view is not None
-    if only_mask and mask is not None:
+            else:
+                found = places_of(part)
+                indexed += [(position + d, axis + d, array) for d, array in enumerate(found)]
+                block = _joint(block, found[0].shape)
+            basic += [slice(None)] * part.ndim
+            position += part.ndim
+            axis += part.ndim
+    view = _view(x, basic)
+    if mask is not None:
         if isinstance(mask, GPUArray):
             return Masked(view, before, mask, None)
         return Masked(view, before, from_numpy(mask, device=x.device), int(np.count_nonzero(mask)))
-    try:
-        block = np.broadcast_shapes(*shapes)
-    except ValueError:
-        listed = " ".join(map(str, shapes))
-        raise IndexError(
-            f"shape mismatch: indexing arrays could not be broadcast together with shapes {listed}"
-        ) from None
-    if _is_separated(order):
+    if is_separated:
         before = 0
     moved = [at for at, *_ in indexed]
-    others = [at for at in range(view.ndim) if at not in moved]
-    permutation = [*others[:before], *moved, *others[before:]]
-    if permutation != list(range(view.ndim)):
-        view = view._permute(permutation)
-    return Places(view, before, _uploaded(indexed, block, x.device), block)
+    if moved and moved != list(range(before, before + len(moved))):
+        others = [at for at in range(view.ndim) if at not in moved]
+        view = view._permute([*others[:before], *moved, *others[before:]])
+    return Places(view, before, _uploaded(x, indexed, block), block)
 
 
-def _is_separated(order: Sequence[bool]) -> bool:
-    """Is there a part of another kind between those that pick?"""
-    first, last = order.index(True), len(order) - order[::-1].index(True)
-    return not all(order[first:last])
+def _view(x: GPUArray, key: Sequence[Any]) -> GPUArray:
+    view = x._basic(tuple(key))
+    assert view is not None
+    return view
 
 
-def _uploaded(indexed: Sequence[tuple[int, int, int, Any]], block: tuple[int, ...], device: Device) -> list[GPUArray]:
+def _joint(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape that index arrays have together."""
+    if a == b or not a:
+        return b
+    try:
+        return np.broadcast_shapes(a, b)
+    except ValueError:
+        raise IndexError(
+            f"shape mismatch: index arrays of shapes {tuple(a)} and {tuple(b)} do not broadcast together"
+        ) from None
+
+
+def _uploaded(x: GPUArray, indexed: Sequence[tuple[int, int, Any]], block: tuple[int, ...]) -> list[GPUArray]:
+    """Return index arrays on the device, of one type, broadcast to one shape."""
     made = []
-    for _, axis, length, array in indexed:
+    for _, axis, array in indexed:
+        length = x.shape[axis]
         if length == 0 and 0 not in block:
             raise IndexError(f"index is out of bounds for axis {axis} with size 0")
-        index = array if isinstance(array, GPUArray) else checked(array, length, axis, device)
-        made.append(index)
+        made.append(array if isinstance(array, GPUArray) else checked(array, length, axis, x.device))
     if not made:
-        return []
+        return made
     return [index if index.shape == block else index._broadcast_to(block) for index in of_one_type(made)]

@@ -40,7 +40,7 @@ def _units(types: Sequence[str]) -> Iterator[Unit]:
 
 def _dense(p: Problem) -> str | None:
     arrays = (*p.inputs.values(), *p.outputs)
-    return None if all(t.is_contiguous() for t in arrays) else "an array is not contiguous"
+    return None if all(t.is_contiguous() or t.size == 0 for t in arrays) else "an array is not contiguous"
 
 
 def _significant(kind: DataType) -> tuple[int, int]:
@@ -321,6 +321,31 @@ def assign(key: Masked, value: Any) -> None:
         scattered(view if one is None else one, source, indices, before, unique=True)
 
 
+def assign_where(x: GPUArray, mask: GPUArray, value: GPUArray) -> None:
+    """Write what broadcasts to an array where a mask that broadcasts to it is True."""
+    _fill(x, mask, value)
+
+
+def taken_where(x: GPUArray, mask: GPUArray) -> GPUArray:
+    """Return the elements of an array that a mask of the same shape and any type names."""
+    bits = bits_of(mask)
+    if x.device.kind == "cpu":
+        bits = Bits(e.not_equal(mask, 0) if mask.dtype.name != "bool" else mask, bits.bits, bits.before)
+    result: GPUArray = _take(x if x.device.kind == "cpu" else x.contiguous(), *bits, count_of(bits))
+    return result
+
+
+def vector_of(x: GPUArray) -> GPUArray:
+    """Return the elements as a contiguous vector."""
+    return x.contiguous().reshape(-1)
+
+
+def places_of_count(mask: GPUArray, count: int) -> tuple[GPUArray, ...]:
+    """Return the positions of a mask of which it is known how many elements are True: nothing is read."""
+    found: GPUArray = _nonzero(*bits_of(mask), count)
+    return tuple(found[d] for d in range(mask.ndim))
+
+
 def _array(x: Any, what: str) -> GPUArray:
     if isinstance(x, GPUArray):
         return x
@@ -334,7 +359,7 @@ def _found(a: GPUArray) -> GPUArray:
 
 
 def nonzero(a: GPUArray) -> tuple[GPUArray, ...]:
-    """The positions of the elements that are not zero, an int64 vector per axis. Waits for the device to read their number.
+    """The positions of the elements that are not zero, an int64 vector per axis. Waits to read their number.
 
     Parameters
     ----------

@@ -6,19 +6,29 @@ from typing import Any
 
 from pygpukit._pygpukit_rust import GPUArray
 from pygpukit.array import indexing
+from pygpukit.dtypes import dtype
 from pygpukit.ops.index import at, masks, places, positions
 from pygpukit.ops.index.gather import gather, gathered
-from pygpukit.ops.index.keys import Masked, parse
+from pygpukit.ops.index.keys import Masked, Places, parse
 from pygpukit.ops.index.scatter import scattered
 
 __all__ = ["at", "getitem", "masks", "places", "positions", "setitem"]
 
 
+_BOOL = dtype("bool")
+_READ = (dtype("int64"), dtype("int32"))
+"""Types of index arrays that kernels read."""
+
+
 def getitem(x: GPUArray, key: Any) -> GPUArray:
     """Return the elements that a key with index arrays or masks names, as a copy."""
-    if type(key) is GPUArray and key.dtype.name in ("int64", "int32") and x.ndim and x.shape[0]:
-        result: GPUArray = gather(x, key)
-        return result
+    if type(key) is GPUArray:
+        if key.dtype in _READ:
+            if x.ndim and x.shape[0]:
+                result: GPUArray = gather(x, key)
+                return result
+        elif key.dtype is _BOOL and key.shape == x.shape and x.ndim:
+            return masks.selected(Masked(x, 0, key, None))
     found = parse(x, key)
     if isinstance(found, GPUArray):
         return found
@@ -33,7 +43,11 @@ def getitem(x: GPUArray, key: Any) -> GPUArray:
 
 def setitem(x: GPUArray, key: Any, value: Any) -> None:
     """Write a number or an array that broadcasts to the elements that a key with index arrays or masks names."""
-    found = parse(x, key)
+    found: GPUArray | Places | Masked
+    if type(key) is GPUArray and key.dtype in _READ and x.ndim and x.shape[0]:
+        found = Places(x, 0, [key], key.shape)
+    else:
+        found = parse(x, key)
     if isinstance(found, GPUArray):
         _assign(found, value)
         return

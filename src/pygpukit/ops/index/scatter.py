@@ -47,7 +47,7 @@ def _units(types: Sequence[str]) -> Iterator[Unit]:
 
 
 def _is_one_value(value: Tensor, before: int, inner: int) -> bool:
-    """Do all elements with one place have the same value? So it is where the value is broadcast along the index arrays."""
+    """Do elements with one place have one value? They do where the value is broadcast along the index arrays."""
     axes = zip(value.shape[before : before + inner], value.strides[before : before + inner], strict=True)
     return all(step == 0 or size == 1 for size, step in axes)
 
@@ -120,8 +120,8 @@ scatter = register(
             Variant("the last of each place", "batch_invariant", lambda p: None, launch=_launch, units=_units),
             Variant("NumPy", "batch_invariant", lambda p: None, host=_host),
         ),
-        doc="Write ``value`` to the places of index arrays of one shape and type, for neighbouring axes of ``x``; with a "
-        "mode of 1 no place is named twice.",
+        doc="Write ``value`` to the places of index arrays of one shape and type, for neighbouring axes of ``x``; with "
+        "a mode of 1 no place is named twice.",
         public=False,
         updates=("x",),
     )
@@ -131,7 +131,7 @@ scatter = register(
 def scattered(
     x: GPUArray, value: GPUArray, indices: Sequence[GPUArray], before: int = 0, *, unique: bool = False
 ) -> None:
-    """Write ``value``, of the shape and type of what they name, to the places of index arrays; overlap is copied first."""
+    """Write ``value``, of the shape and type of what they name, to the places of index arrays; copy overlap first."""
     if value._shares_memory(x):
         value = value.copy()
     apart = [index.copy() if index._shares_memory(x) else index for index in indices]

@@ -118,8 +118,8 @@ def radix(
 ) -> Launch:
     """Return the launches that sort rows of any length, or write the positions that do.
 
-    The lowest ``skip`` bytes of a key do not count: keys that differ in them only stay in their order. With ``work`` the
-    workspace is collected there.
+    The lowest ``skip`` bytes of a key do not count: keys that differ in them only stay in their order. With ``work``
+    the workspace is collected there.
     """
     key, passes = word(x.dtype), x.dtype.itemsize
     unit, work = radix_unit(key), Workspace() if work is None else work
