@@ -10,7 +10,6 @@ from typing import Any
 from numpy.linalg import LinAlgError
 
 from pygpukit._pygpukit_rust import GPUArray
-from pygpukit.array.creation import eye
 from pygpukit.errors import ShapeError
 from pygpukit.linalg.arrays import require, swap
 from pygpukit.linalg.solving import inv
@@ -19,6 +18,7 @@ from pygpukit.ops.products import contract
 from pygpukit.ops.products import dot as d
 from pygpukit.ops.reduce.compositions import into
 from pygpukit.ops.registry import functions
+from pygpukit.ops.shape.triangles import eye
 
 __all__ = [
     "cross",

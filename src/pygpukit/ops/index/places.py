@@ -11,7 +11,7 @@ from numpy.exceptions import AxisError
 
 from pygpukit._pygpukit_rust import GPUArray
 from pygpukit.array.bridge import asarray, from_numpy
-from pygpukit.array.creation import arange, empty
+from pygpukit.array.creation import empty
 from pygpukit.array.indexing import elements_for, spread
 from pygpukit.dtypes import dtype
 from pygpukit.errors import DTypeError, ShapeError
@@ -23,6 +23,7 @@ from pygpukit.ops.index.masks import assign_where, bits_of, count_of, flatnonzer
 from pygpukit.ops.index.scatter import scattered
 from pygpukit.ops.promotion import Weak, promote
 from pygpukit.ops.registry import as_method, export
+from pygpukit.ops.shape.ranges import arange
 
 _NUMBERS: dict[type, Weak] = {bool: "bool", int: "int", float: "float", complex: "complex"}
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from pygpukit._pygpukit_rust import GPUArray
 from pygpukit.array.bridge import asarray, from_numpy
-from pygpukit.array.creation import arange, empty, ones
+from pygpukit.array.creation import empty, ones
 from pygpukit.array.indexing import elements_for
 from pygpukit.dtypes import DTypeLike, dtype
 from pygpukit.errors import DTypeError, ShapeError
@@ -18,6 +18,7 @@ from pygpukit.ops.elementwise import rows as e
 from pygpukit.ops.index.masks import flatnonzero, nonzero, places_of_count, vector_of
 from pygpukit.ops.index.places import _repeated, _written
 from pygpukit.ops.registry import export
+from pygpukit.ops.shape.ranges import arange
 
 _INDEX = dtype("int64")
 
