@@ -68,7 +68,7 @@ def test_rows_and_broadcast_operands(device: str, kind: str) -> None:
             np.testing.assert_array_equal(gp.maximum(mine, ours).to_numpy(), np.maximum(y, x))
         for cut in (np.s_[..., 1:], np.s_[..., 4:], np.s_[..., ::2], np.s_[..., ::-1], np.s_[1:]):
             np.testing.assert_array_equal(gp.add(ours[cut], ours[cut]).to_numpy(), x[cut] + x[cut])
-        flags = gp.from_numpy((np.arange(shape[-1]) % 3 == 0))
+        flags = gp.from_numpy(np.arange(shape[-1]) % 3 == 0)
         got = gp.where(flags, ours, 1).to_numpy()
         np.testing.assert_array_equal(got, np.where(np.arange(shape[-1]) % 3 == 0, x, x.dtype.type(1)))
     wide = gp.zeros((6, 64), kind)
