@@ -95,7 +95,7 @@ def _tolist(self: GPUArray) -> Any:
 
 def _bool(self: GPUArray) -> bool:
     if self.size != 1:
-        raise ValueError(f"the truth of an array of {self.size} elements is ambiguous; use any or all of to_numpy()")
+        raise ValueError(f"the truth of an array of {self.size} elements is ambiguous; use x.any() or x.all()")
     return bool(_item(self))
 
 
@@ -121,6 +121,17 @@ def _iter(self: GPUArray) -> Iterator[GPUArray]:
     if self.ndim == 0:
         raise TypeError("iteration over an array without dimensions")
     return (self._select(0, i) for i in range(self.shape[0]))
+
+
+def _format(self: GPUArray, spec: str) -> str:
+    if not spec:
+        return str(self)
+    if self.ndim:
+        raise TypeError(
+            f"an array of shape {tuple(self.shape)} has no format {spec!r}: format an element, or print with "
+            "numpy.array2string(x.to_numpy())"
+        )
+    return format(_item(self), spec)
 
 
 def _array(self: GPUArray, *_args: Any, **_kwargs: Any) -> Any:
@@ -163,6 +174,7 @@ _METHODS: dict[str, Any] = {
     "__float__": _float,
     "__int__": _int,
     "__complex__": _complex,
+    "__format__": _format,
     "__index__": _index,
     "__array__": _array,
     "__reduce__": _reduce,
