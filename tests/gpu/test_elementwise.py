@@ -22,7 +22,7 @@ from pygpukit.ops.units import ALL_TYPES
 # Types whose kernels are another type's with elements of another width or format. The emulator sees a third of their
 # rows, and of those that convert to another type and compute in that, since compiling is most of what these tests do
 # there; a GPU sees all.
-ALIKE = ("int8", "int16", "uint16", "uint32", "uint64", "float8_e5m2", "complex128")
+ALIKE = ("int8", "int16", "uint16", "uint32", "uint64", "float8_e4m3fn", "float8_e5m2", "complex128")
 
 SHAPE = (7, 5, 67)
 COUNT = 7 * 5 * 67

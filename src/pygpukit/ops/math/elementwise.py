@@ -269,8 +269,9 @@ def spacing(x: Any, *, out: GPUArray | None = None) -> GPUArray:
     """
     refuse(need(x, "spacing"), "biuf", "spacing")
     x = as_float(x)
-    # NumPy's are positive in this type.
-    x = e.abs(x) if x.dtype.name == "float16" else x
+    if x.dtype.name == "float16":
+        # As NumPy has it in this type: upwards, whatever the sign; NaN of infinities.
+        return e.add(e.sub(e.nextafter(x, math.inf), x), e.sub(x, x), out=out)
     away = float(finfo(x.dtype).max) if x.dtype.name == "float8_e4m3fn" else math.inf
     return e.sub(e.nextafter(x, e.copysign(away, x)), x, out=out)
 
@@ -299,9 +300,9 @@ def nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, ne
     if need(x, "nan_to_num").dtype.kind in "biu":
         return x.copy() if copy else x  # type: ignore[no-any-return]
     if x.dtype.kind == "c":
-        result = x.contiguous() if x is not x.contiguous() else x.copy()
-        parts = result.view(part_type(x))
-        nan_to_num(parts, False, nan, posinf, neginf)
+        # The parts are neighbours in memory, and so the elements of a vector of twice the length.
+        result = x.copy()
+        nan_to_num(result.reshape(-1).view(part_type(x)), False, nan, posinf, neginf)
         return result if out is None else filled(result, out, "nan_to_num")
     limits = finfo(x.dtype)
     high = float(limits.max) if posinf is None else posinf
