@@ -7,7 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from pygpukit import _pygpukit_rust as _native
-from pygpukit.core.libraries import cusolver_candidates, missing_hint
+from pygpukit.core.libraries import cusolver_candidates
 from pygpukit.errors import DriverError
 
 if TYPE_CHECKING:
@@ -53,9 +53,7 @@ def missing() -> str | None:
     try:
         _open()
     except DriverError as error:
-        version = _native.driver_version()
-        hint = missing_hint("cusolver", version // 1000 if version is not None else None)
-        return f"{str(error).partition(chr(10))[0]} Install it: {hint}"
+        return " ".join(line.strip() for line in str(error).splitlines())
     return None
 
 
