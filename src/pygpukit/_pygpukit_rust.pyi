@@ -434,6 +434,10 @@ class GPUArray:
     _alignment: Final[int]
     def _host_view(self) -> np.ndarray[Any, Any]: ...
 
+class _SolverPlan:
+    workspace: Final[int]
+    def run(self, arrays: list[GPUArray], info: GPUArray, workspace: GPUArray | None = None) -> None: ...
+
 class NvrtcResult:
     image: Final[bytes]
     log: Final[str]
@@ -780,6 +784,10 @@ def nvrtc_compile(
     source: str, name: str, options: list[str], headers: dict[str, str], expressions: list[str], kind: str
 ) -> NvrtcResult: ...
 def cublaslt_open(candidates: list[str]) -> tuple[str, int]: ...
+def cusolver_open(candidates: list[str]) -> tuple[str, int]: ...
+def cusolver_plan(
+    name: str, dtype: DataType, sizes: tuple[int, int, int], flags: str, arrays: list[GPUArray]
+) -> _SolverPlan: ...
 
 class TensorMap:
     array: Final[GPUArray]
