@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 
 use super::cache::Block;
 use super::pool::Pool;
@@ -58,18 +59,35 @@ pub(super) enum Until {
 
 impl Until {
     /// Asked until it is. An error of the device means that nothing can be known: the memory stays.
-    fn is_over(&self) -> bool {
+    fn is_over(&self, asked: &mut Asked) -> bool {
         match self {
-            Until::Unused(uses) => uses.passed().unwrap_or(false),
+            Until::Unused(uses) => uses.iter().all(|(stream, seq)| {
+                let is_asked = asked.streams.contains(&Arc::as_ptr(stream));
+                if stream.completed() < seq && !is_asked {
+                    asked.streams.push(Arc::as_ptr(stream));
+                    return stream.passed(seq).unwrap_or(false);
+                }
+                stream.completed() >= seq
+            }),
+            Until::Passed(..) if asked.is_driver_behind => false,
             Until::Passed(device, event) => {
                 let over = device.event_query(*event).unwrap_or(false);
                 if over {
                     device.event_destroy(*event);
                 }
+                asked.is_driver_behind = !over;
                 over
             }
         }
     }
+}
+
+/// What was asked in one pass over all that waits: once a stream, which tells of everything it has passed.
+#[derive(Default)]
+struct Asked {
+    streams: SmallVec<[*const Stream; 8]>,
+    /// One of the driver's own streams has not passed an event, and so none that was recorded later.
+    is_driver_behind: bool,
 }
 
 /// Owners whose memory may still be in use.
@@ -95,8 +113,9 @@ pub fn release_unused() {
 fn drop_unused() {
     let mut done = Vec::new();
     let mut leaving = LEAVING.lock();
+    let mut asked = Asked::default();
     leaving.retain_mut(|(until, owner)| {
-        let over = until.is_over();
+        let over = until.is_over(&mut asked);
         if over {
             done.push(owner.clone());
         }
