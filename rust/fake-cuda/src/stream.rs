@@ -135,7 +135,12 @@ struct Record {
 
 /// A stream that may be used.
 pub(crate) fn check_stream(state: &mut State, stream: usize) -> Result<&mut Stream, i32> {
-    // The default stream, 0, is never in the table: the runtime must not use it.
+    // The default stream, 0, is never in the table: the runtime must not use it. The driver's own streams, 1 and 2, are
+    // those of other libraries; here nothing waits for them by itself.
+    if matches!(stream, 1 | 2) {
+        let context = current();
+        state.streams.entry(stream).or_insert_with(|| Stream::of(context));
+    }
     let known = state.streams.get_mut(&stream).ok_or(INVALID_HANDLE)?;
     if known.detached { Err(STREAM_DETACHED) } else { Ok(known) }
 }
