@@ -14,9 +14,8 @@ from pygpukit.errors import DTypeError, ShapeError
 from pygpukit.ops.elementwise import rows as e
 from pygpukit.random.draws import Draws, Size, Value, assign, common_shape, parameter, size_of
 
-_LARGEST = 2**63 - 1
-# As NumPy: ten standard deviations below what int64 holds.
-_LARGEST_MEAN = _LARGEST - 10 * _LARGEST**0.5
+# Many standard deviations below what int64 holds.
+_LARGEST_MEAN = 9.2e18
 
 _dtype = dtype
 
@@ -157,7 +156,7 @@ class Discrete(Draws):
             host = np.asarray(lam, np.float64)
             if not np.all(host >= 0):
                 raise ValueError("lam < 0 or lam is NaN")
-            if np.any(host > _LARGEST_MEAN):
+            if np.any(host >= _LARGEST_MEAN):
                 raise ValueError("lam value too large")
         mean = parameter(lam, "lam", "", float64, device)
         return self._reject("poisson", common_shape(size, (mean,)), int64, device, mean)
@@ -186,6 +185,10 @@ class Discrete(Draws):
         if not isinstance(n, GPUArray) and np.any(np.isnan(np.asarray(n, np.float64))):
             raise ValueError("n is NaN")
         successes, chance = parameter(n, "n", "<= 0", float64, device), _chance(p, "p", device, positive=True)
+        if not isinstance(n, GPUArray) and not isinstance(p, GPUArray):
+            trials, odds = np.asarray(n, np.float64), (1.0 - np.asarray(p)) / np.asarray(p)
+            if np.any(odds * (trials + 10 * np.sqrt(trials)) >= _LARGEST_MEAN):
+                raise ValueError("n too large or p too small")
         shape = common_shape(size, (successes, chance))
         with self._bit_generator.lock:
             mean = self._reject("gamma", shape, float64, device, successes)

@@ -13,7 +13,7 @@ from pygpukit._pygpukit_rust import DataType, Device, GPUArray
 from pygpukit.array.bridge import from_numpy
 from pygpukit.array.creation import Shape, dimensions
 from pygpukit.core.device import current_device
-from pygpukit.dtypes import DTypeLike, dtype, float32, int64, to_numpy_dtype
+from pygpukit.dtypes import DTypeLike, dtype, float32, float64, int64, to_numpy_dtype
 from pygpukit.errors import DTypeError, ShapeError
 from pygpukit.ops.elementwise import rows as e
 from pygpukit.random import rows
@@ -187,6 +187,10 @@ class Draws:
         b: float = 1.0,
     ) -> GPUArray:
         """Return ``a + b * x`` for numbers of a distribution with a kernel of its own."""
+        if kind is not float64:
+            # What float32 cannot hold is infinite, as in NumPy.
+            with np.errstate(over="ignore"):
+                a, b = float(np.float32(a)), float(np.float32(b))
         flat = out.reshape(-1) if out is not None and out.is_contiguous else None
         made: GPUArray = self._bit_generator.draw(
             rows.fill, device, math.prod(shape), rows.per_block(kind), a, b, distribution, kind, out=flat

@@ -112,7 +112,7 @@ def poisson(draw: Draw, mean: Any, _: Any, __: bool) -> Any:
         scale = 1.1239 + 1.1328 / (b - 3.4)
         inner = 0.9277 - 3.6224 / (b - 2.0)
         k, us, v, done = _transformed(draw, todo, attempt, a, b, m, 0.43, inner)
-        possible = (k >= 0) & (k <= 9.2e18) & ~((us < 0.013) & (v > us))
+        possible = (k >= 0) & (k <= 9.22337203685477e18) & ~((us < 0.013) & (v > us))
         safe = np.where(possible, k, 0.0)
         up = safe + 1.0
         taken = -minus_log(v * scale / (a / (us * us) + b))

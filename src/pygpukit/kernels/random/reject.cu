@@ -101,7 +101,7 @@ PGK_FN i64 poisson(Attempts& attempts, f64 mean) {
         const f64 x = mul_rn(add_rn(div_rn(mul_rn(2.0, a), us), b), u);
         const f64 k = ::floor(add_rn(add_rn(x, mean), 0.43));
         if (us >= 0.07 && v <= inner) return static_cast<i64>(k);
-        if (k < 0.0 || k > 9.2e18 || (us < 0.013 && v > us)) continue;
+        if (k < 0.0 || k > 9.22337203685477e18 || (us < 0.013 && v > us)) continue;
         const f64 high = add_rn(div_rn(a, mul_rn(us, us)), b), up = add_rn(k, 1.0);
         const f64 taken = -minus_log(div_rn(mul_rn(v, scale), high));
         f64 bound = add_rn(mul_rn(k, log_ratio(mean, up)), add_rn(up, -mean));
