@@ -100,16 +100,22 @@ def normal_of(w: Any, name: str) -> Any:
     x = angle.astype(real)
     x *= real(1.5707963267948966 * 2.0 ** (1 - bits))
     s, c = sine_cosine(x)
-    np.negative(c, c, where=(turn & unsigned(1 << (bits - 2))) != 0)
+    # The second highest bit becomes the sign of the cosine, the highest exchanges sine and cosine.
+    second, first = s.view(unsigned), c.view(unsigned)
+    sign = turn << unsigned(1)
+    sign &= unsigned(1 << (bits - 1))
+    first ^= sign
+    np.right_shift(turn, unsigned(bits - 1), turn)
+    np.subtract(unsigned(0), turn, turn)
+    turn &= first ^ second
+    first ^= turn
+    second ^= turn
     r = minus_log(_positive(np.ascontiguousarray(pairs[:, 0])))
     r *= real(2)
     np.sqrt(r, r)
-    s *= r
-    c *= r
-    swap = (turn >> unsigned(bits - 1)) != 0
     out = np.empty((r.size, 2), real)
-    out[:, 0] = np.where(swap, s, c)
-    out[:, 1] = np.where(swap, c, s)
+    np.multiply(c, r, out[:, 0])
+    np.multiply(s, r, out[:, 1])
     return out.reshape(-1)
 
 
