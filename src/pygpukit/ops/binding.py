@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 
 from pygpukit._pygpukit_rust import GPUArray
+from pygpukit.ops import numpy_protocols
 from pygpukit.ops.elementwise import rows as e
 from pygpukit.ops.gemm.rows import matmul
+from pygpukit.ops.reduce.rows import FUNCTIONS
 from pygpukit.ops.registry import methods
 
 # NumPy arrays are refused by the operators, which say how to convert them; a comparison would else be False.
@@ -82,6 +84,14 @@ def _matmul(self: GPUArray, other: Any) -> Any:
     return matmul(self, other) if isinstance(other, GPUArray) else NotImplemented
 
 
+def _contains(self: GPUArray, value: Any) -> bool:
+    try:
+        return bool(FUNCTIONS["any"](e.equal(self, value)))
+    except OverflowError:
+        # No element is a number that the type cannot hold.
+        return False
+
+
 def _positive(self: GPUArray) -> GPUArray:
     return self.copy()
 
@@ -99,6 +109,10 @@ def attach() -> None:
     extra: dict[str, Any] = {
         "__matmul__": _matmul,
         "__pos__": _positive,
+        "__contains__": _contains,
+        "__array_ufunc__": numpy_protocols.array_ufunc,
+        "__array_function__": numpy_protocols.array_function,
+        "__array_namespace__": numpy_protocols.array_namespace,
         # Comparison gives arrays, so equality cannot be what identity in sets and dicts means.
         "__hash__": object.__hash__,
     }

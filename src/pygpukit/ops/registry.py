@@ -141,6 +141,9 @@ class Operator:
         Models of cost for the roofline. Bytes are those of arrays and results unless given.
     public
         Exported from the package.
+    updates
+        Arrays among the parameters that it writes to, as far as its variants are host functions: launches say it
+        themselves.
     """
 
     name: str
@@ -154,6 +157,7 @@ class Operator:
     flops: Callable[[Problem], int] = lambda problem: 0
     bytes: Callable[[Problem], int] | None = None
     public: bool = True
+    updates: tuple[str, ...] = ()
 
     def units(self, types: Sequence[str]) -> list[Unit]:
         """Return the sources a bundle should hold for these element types, each once."""

@@ -93,9 +93,7 @@ def plan(name: str, inputs: tuple[Input, ...], out: DataType | None = None) -> P
             f"{name}({describe(inputs)}) gives {result.name} ({result.itemsize} bytes), which cannot be written to an "
             f"output of {target.name} ({target.itemsize} bytes) without changing its kind; use a {result.name} output"
         )
-    stored = tuple(common if isinstance(x, str) else x for x in inputs)
-    if row.rule == "where" and isinstance(inputs[0], str):
-        stored = (dtype("bool"), *stored[1:])
+    stored = _stored(row, inputs, common)
     compute = dtype(_COMPUTE.get(common.name, common.name))
     vector, unroll = _shape(row, (target, *stored))
     entry = _entry(row, common, result, target, stored)
@@ -152,7 +150,48 @@ def _entry(row: Row, common: DataType, result: DataType, target: DataType, store
     return "_".join(["pgk", row.name, *tags])
 
 
-def _source(
+class Operation(NamedTuple):
+    """One operation on elements as a CUDA struct, of which kernels of several operations are made too.
+
+    Attributes
+    ----------
+    name
+        Of the struct. Its ``apply`` takes an element per input (and ``none`` up to three) and returns a ``value``,
+        which ``output<T>`` rounds to the element type of the result.
+    text
+        Its lines.
+    inputs
+        Element types of the inputs; that of a number is the type it is rounded to.
+    plan, row
+        Types of the result and of the arithmetic, and the row of the table.
+    """
+
+    name: str
+    text: tuple[str, ...]
+    inputs: tuple[DataType, ...]
+    plan: Plan
+    row: Row
+
+
+@lru_cache(maxsize=4096)
+def operation(name: str, inputs: tuple[Input, ...], out: DataType | None = None) -> Operation:
+    """Return the operation of an operator on elements, with the arguments of `plan`."""
+    made = plan(name, inputs, out)
+    row = TABLE[name]
+    stored = _stored(row, inputs, made.common)
+    result = made.out if row.rule == "cast" else resolve(row, inputs)[1]
+    lines = _struct(row, made.entry, made.common, made.compute, result, made.out, stored)
+    return Operation(f"op_{made.entry}", tuple(lines), stored, made, row)
+
+
+def _stored(row: Row, inputs: tuple[Input, ...], common: DataType) -> tuple[DataType, ...]:
+    stored = tuple(common if isinstance(x, str) else x for x in inputs)
+    if row.rule == "where" and isinstance(inputs[0], str):
+        stored = (dtype("bool"), *stored[1:])
+    return stored
+
+
+def _struct(
     row: Row,
     entry: str,
     common: DataType,
@@ -160,9 +199,7 @@ def _source(
     result: DataType,
     target: DataType,
     stored: tuple[DataType, ...],
-    vector: int,
-    unroll: int,
-) -> str:
+) -> list[str]:
     letters, values = "abc"[: row.arity], "xyz"[: row.arity]
     parameters = [f"{t.tag} {v}" for t, v in zip(stored, values, strict=True)] + ["none"] * (3 - row.arity)
     returned = target
@@ -182,19 +219,37 @@ def _source(
             value = f"output<{result.tag}>({expression})"
             kept = result.tag == target.tag
             body.append(f"return {value};" if kept else f"return output<{target.tag}>(widen({value}));")
-    operands = [f"Operand<{t.tag}, {compute.tag}> {v}" for t, v in zip(stored, letters, strict=True)]
-    taken, arguments = ", ".join(operands), ", ".join(letters)
     low = "true" if compute.name == "float32" and common.itemsize < 4 else "false"
-    lines = [
-        '#include "pygpukit/elementwise.cuh"',
-        "namespace pgk {",
+    return [
         f"struct op_{entry} {{",
         f"    static constexpr bool LOW = {low};",
+        *([f"    using COMMON = {common.tag};"] if row.by_format else []),
         f"    using value = {returned.tag};",
         f"    static PGK_FN value apply({', '.join(parameters)}) {{",
         *(f"        {line}" for line in body),
         "    }",
         "};",
+    ]
+
+
+def _source(
+    row: Row,
+    entry: str,
+    common: DataType,
+    compute: DataType,
+    result: DataType,
+    target: DataType,
+    stored: tuple[DataType, ...],
+    vector: int,
+    unroll: int,
+) -> str:
+    letters = "abc"[: row.arity]
+    operands = [f"Operand<{t.tag}, {compute.tag}> {v}" for t, v in zip(stored, letters, strict=True)]
+    taken, arguments = ", ".join(operands), ", ".join(letters)
+    lines = [
+        '#include "pygpukit/elementwise.cuh"',
+        "namespace pgk {",
+        *_struct(row, entry, common, compute, result, target, stored),
         f'extern "C" __global__ void __launch_bounds__({THREADS}) {entry}(',
         f"    {target.tag}* out, {taken}, long long n, int vec) {{",
         f"    dense<op_{entry}, {vector}, {unroll}>(out, n, vec, {arguments});",

@@ -40,6 +40,7 @@ _FUNCTIONS: dict[str, tuple[float, float]] = {
     "rsqrt": (2, 3), "cbrt": (4, 6), "hypot": (4, 4), "sin": (4, 6), "cos": (4, 6), "tan": (6, 6), "asin": (6, 6),
     "acos": (6, 6), "atan": (5, 6), "atan2": (6, 6), "sinh": (6, 6), "cosh": (5, 6), "tanh": (5, 6), "asinh": (6, 7),
     "acosh": (6, 7), "atanh": (6, 7), "erf": (4, 4), "sigmoid": (7, 7), "silu": (8, 8), "gelu": (9, 9), "pow": (8, 6),
+    "erfc": (8, 8), "logaddexp": (6, 6), "logaddexp2": (6, 6),
 }  # fmt: skip
 _FUNCTION_REASON = "CUDA's and NumPy's function libraries each round within a few ulp"
 

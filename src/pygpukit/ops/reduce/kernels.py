@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
-from functools import cache
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache, partial
+from typing import Any, TypeAlias
 
 from pygpukit.dtypes import DataType, dtype
 from pygpukit.ops.launch import Argument, KernelLaunch, Launch, Unit, Workspace, blocks_for, i64, nd, read, write
@@ -83,30 +83,43 @@ def launches(row: Row, x: Tensor, out: Tensor, wide: DataType, form: Form, corre
     More than a `chunk` of elements is reduced to partial results, and those by a second launch, very many by two.
     """
     source = unit(row.name, x.dtype, wide, out.dtype)
+    first = partial(_first, source, x, out, form)
+    return folded(row, source, x.dtype, out, wide, (form.n, form.results), first, correction)
+
+
+First: TypeAlias = Callable[[Tensor, Any, int, bytes], KernelLaunch]
+"""The launch that makes partial results, for where they go, chunks of a result, bytes of a state, the last argument."""
+
+
+def folded(row: Row, source: Unit, x: DataType, out: Tensor, wide: DataType, sizes: tuple[Any, Any], first: First,
+           correction: float = 0.0) -> Launch:  # fmt: skip
+    """Return the launches of a reduction of ``sizes`` (elements of a result, results) that begins with ``first``."""
+    n, results = sizes
     work = Workspace()
-    single = bool(form.n <= chunk(x.dtype))
-    chunks: Any = 1 if single else ceil_div(form.n, chunk(x.dtype))
+    single = bool(n <= chunk(x))
+    chunks: Any = 1 if single else ceil_div(n, chunk(x))
     state = row.state(wide)
     # Without partial results the kernel ignores the argument.
-    partial = out if single else work.buffer(dtype("uint8"), form.results * chunks * state)
+    partial = out if single else work.buffer(dtype("uint8"), results * chunks * state)
     last = struct.pack("<d", correction)
-    steps = [_first(source, x, out, partial, form, chunks, state, last)]
+    steps = [first(partial, chunks, state, last)]
     while not single:
         single = bool(chunks <= _ONE_FOLD)
         span: Any = chunks if single else _SPAN
         spans: Any = 1 if single else ceil_div(chunks, _SPAN)
-        following = out if single else work.buffer(dtype("uint8"), form.results * spans * state)
+        following = out if single else work.buffer(dtype("uint8"), results * spans * state)
         per_block = 32 if chunks <= 32 else 1
-        blocks = blocks_for(form.results * spans, per_block, f"{row.name} with {hint(form.results)} results")
-        sizes = map(i64, (form.n, form.results, chunks, span))
+        blocks = blocks_for(results * spans, per_block, f"{row.name} with {hint(results)} results")
         # Without a partial result of its own the kernel ignores the argument.
-        arguments: tuple[Argument, ...] = (write(out), write(following), read(partial), *sizes, last)
+        arguments: tuple[Argument, ...] = (
+            write(out), write(following), read(partial), *map(i64, (n, results, chunks, span)), last,
+        )  # fmt: skip
         steps.append(KernelLaunch(source, source.entries[2], (blocks,), (_FOLD_THREADS,), arguments, programmatic=True))
         partial, chunks = following, spans
     return Launch(tuple(steps), tuple(work.pieces))
 
 
-def _first(source: Unit, x: Tensor, out: Tensor, partial: Tensor, form: Form, chunks: Any, state: int,
+def _first(source: Unit, x: Tensor, out: Tensor, form: Form, partial: Tensor, chunks: Any, state: int,
            correction: bytes) -> KernelLaunch:  # fmt: skip
     what = f"a reduction to {hint(form.results)} results of {hint(form.n)} elements"
     slots = ceil_div(form.n, vector(x.dtype))

@@ -136,6 +136,11 @@ class _Reduction:
         return call(self.row.name, **dict(zip(names, args, strict=False)), **kwargs)
 
 
+def host_of(row: Row, p: Problem) -> Callable[..., None]:
+    """Return the NumPy form of a row for a problem: a function of the array, ``where`` or None, and the result."""
+    return _Reduction(row).host(p)
+
+
 def _ufunc(row: Row, axes: tuple[int, ...], kind: Any, keep: bool, initial: Any) -> Callable[..., None]:
     reduce = row.numpy.reduce
 

@@ -112,10 +112,17 @@ def network(out: Tensor, x: Tensor, rows: SizeLike, n: SizeLike, *, positions: b
     return Launch((KernelLaunch(unit, unit.entries[positions], (blocks,), (threads,), arguments, shared),))
 
 
-def radix(out: Tensor, x: Tensor, rows: SizeLike, n: SizeLike, *, positions: bool, descending: bool) -> Launch:
-    """Return the launches that sort rows of any length, or write the positions that do."""
+def radix(
+    out: Tensor, x: Tensor, rows: SizeLike, n: SizeLike, *, positions: bool, descending: bool, skip: int = 0,
+    work: Workspace | None = None,
+) -> Launch:
+    """Return the launches that sort rows of any length, or write the positions that do.
+
+    The lowest ``skip`` bytes of a key do not count: keys that differ in them only stay in their order. With ``work`` the
+    workspace is collected there.
+    """
     key, passes = word(x.dtype), x.dtype.itemsize
-    unit, work = radix_unit(key), Workspace()
+    unit, work = radix_unit(key), Workspace() if work is None else work
     order = key_map(x.dtype, descending=descending, ties=positions)
     tile = _THREADS * _ITEMS[key]
     tiles, limit = ceil_div(n, tile), max(1, (ROW_COUNT - 1) // tile)
@@ -130,8 +137,8 @@ def radix(out: Tensor, x: Tensor, rows: SizeLike, n: SizeLike, *, positions: boo
     counts = work.buffer(dtype("uint64"), rows, passes, _DIGITS)
     handed = [work.buffer(dtype("uint64"), rows, _DIGITS) for _ in range(2)] if len(parts) > 1 else [counts, counts]
     counter = work.counters(dtype("uint32"), 1)
-    keys = [work.buffer(x.dtype, rows * n) for _ in range(min(passes - 1, 2 if positions else 1))]
-    indices = [work.buffer(dtype("uint32"), rows * n) for _ in range(min(passes - 1, 2))] if positions else []
+    keys = [work.buffer(x.dtype, rows * n) for _ in range(min(passes - skip - 1, 2 if positions else 1))]
+    indices = [work.buffer(dtype("uint32"), rows * n) for _ in range(min(passes - skip - 1, 2))] if positions else []
 
     count_words = rows * passes * _DIGITS * 2
     chunk = 4096 * maximum(1, minimum(16, ceil_div(rows * n, 4096 * 1024)))
@@ -144,7 +151,7 @@ def radix(out: Tensor, x: Tensor, rows: SizeLike, n: SizeLike, *, positions: boo
         KernelLaunch(unit, unit.entries[3], (rows * passes,), (256,), (update(counts),)),
     ]  # fmt: skip
     source, source_index, turn = x, x, 0
-    for p in range(passes):
+    for p in range(skip, passes):
         last = p == passes - 1
         if positions:
             target = source if last else keys[p % 2]
@@ -154,7 +161,7 @@ def radix(out: Tensor, x: Tensor, rows: SizeLike, n: SizeLike, *, positions: boo
             target_index = target
         for i, (first, count) in enumerate(parts):
             more = i < len(parts) - 1
-            flags = _FIRST * (p == 0) | _LAST * last | _MORE_TILES * more
+            flags = _FIRST * (p == skip) | _LAST * last | _MORE_TILES * more
             bases, stride, offset = (counts, passes * _DIGITS, p * _DIGITS) if i == 0 else (handed[i % 2], _DIGITS, 0)
             ends = last and not more
             # What an instance does not touch is named as something it reads.

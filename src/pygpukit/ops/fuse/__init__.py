@@ -1,0 +1,1 @@
+"""Fusion: Python functions of elementwise operators traced into one kernel."""
