@@ -5,7 +5,7 @@
 #pragma once
 #include "pygpukit/elementwise.cuh"
 
-namespace pgk {
+namespace pgk::rng {
 
 struct Words { u32 w[4]; };
 
@@ -114,4 +114,4 @@ PGK_FN f64 angle(u64 x) {
 }
 #endif
 
-}  // namespace pgk
+}  // namespace pgk::rng

@@ -7,7 +7,7 @@
 // src/pygpukit/random/reference.py have the same bits.
 #include "pygpukit/philox.cuh"
 
-namespace pgk {
+namespace pgk::rng {
 
 // A fraction with as many random bits as the stored type has: in [0, 1).
 template <class To> struct Uniform {
@@ -74,10 +74,10 @@ PGK_FN void fill(To* out, const u64* counter, i64 n, int vec, u64 key, u64 offse
     }
 }
 
-}  // namespace pgk
+}  // namespace pgk::rng
 
 #define PGK_FILL(name, To, T, D) \
     extern "C" __global__ void __launch_bounds__(256) name(pgk::To* out, const unsigned long long* counter, long long n, \
         int vec, unsigned long long key, unsigned long long offset, unsigned stream, pgk::T a, pgk::T b) { \
-        pgk::fill<pgk::To, pgk::T, pgk::D<pgk::To>>(out, counter, n, vec, key, offset, stream, a, b); \
+        pgk::rng::fill<pgk::To, pgk::T, pgk::rng::D<pgk::To>>(out, counter, n, vec, key, offset, stream, a, b); \
     }

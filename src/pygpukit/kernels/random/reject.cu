@@ -13,7 +13,7 @@
 // n exponential numbers are below -ln(1 - p); beyond, transformed rejection (PTRS and BTRS, Hoermann 1993).
 #include "pygpukit/philox.cuh"
 
-namespace pgk {
+namespace pgk::rng {
 
 struct Attempts {
     u64 key, block;
@@ -187,11 +187,11 @@ PGK_FN void reject(T* out, const u64* counter, const P* x, const P* y, i64 n, in
     out[i] = static_cast<T>(D::draw(attempts, flags & 1 ? x[i] : a, flags & 2 ? y[i] : b, flags));
 }
 
-}  // namespace pgk
+}  // namespace pgk::rng
 
 #define PGK_REJECT(name, D, T, P) \
     extern "C" __global__ void __launch_bounds__(256) name(pgk::T* out, const unsigned long long* counter, \
         const pgk::P* x, const pgk::P* y, long long n, int flags, unsigned long long key, unsigned long long offset, \
         unsigned stream, pgk::P a, pgk::P b) { \
-        pgk::reject<pgk::D>(out, counter, x, y, n, flags, key, offset, stream, a, b); \
+        pgk::rng::reject<pgk::rng::D>(out, counter, x, y, n, flags, key, offset, stream, a, b); \
     }
