@@ -117,11 +117,11 @@ class Continuous(Draws):
         kind = float_type(dtype, "uniform")
         size, device = self._target(out, size, kind), self._device(out, (low, high))
         if not isinstance(low, GPUArray) and not isinstance(high, GPUArray):
+            start = parameter(low, "low", "", wide_enough(kind), device)
             with np.errstate(over="ignore"):
                 span = np.subtract(high, low, dtype=np.float64)
             if not np.all(np.isfinite(span)):
                 raise OverflowError("high - low range exceeds valid bounds")
-            start = parameter(low, "low", "", wide_enough(kind), device)
             width = parameter(span if span.ndim else float(span), "high - low", "< 0", wide_enough(kind), device)
         else:
             start, stop = (parameter(x, "low", "", wide_enough(kind), device) for x in (low, high))

@@ -19,11 +19,6 @@ from pygpukit.ops.sort.search import searchsorted
 from pygpukit.random.draws import Draws, Size, assign, size_of
 
 
-def _order(keys: GPUArray) -> GPUArray:
-    made: GPUArray = argsort(keys)
-    return made
-
-
 def _weights(p: Any, population: int, count: int, replace: bool, device: Device) -> GPUArray:
     """Return probabilities as float64 on the device; with `replace` their sums up to each, which end with 1."""
     if isinstance(p, GPUArray):
@@ -62,6 +57,10 @@ class Order(Draws):
         # Elements with equal keys, of which 2^64 exist, stay in their order.
         return self._integers(0, 2**64 - 1, shape, uint64, device)
 
+    def _order(self, n: int, device: Device) -> GPUArray:
+        made: GPUArray = argsort(self._keys((n,), device))
+        return made
+
     def permutation(self, x: Any, axis: int = 0) -> GPUArray:
         """The integers below ``x`` in random order, or an array with the slices along an axis in random order.
 
@@ -71,10 +70,10 @@ class Order(Draws):
         [0, 1, 2, 3]
         """
         if isinstance(x, int | np.integer):
-            return _order(self._keys((max(int(x), 0),), self._device(None)))
+            return self._order(max(int(x), 0), self._device(None))
         values = asarray(x)
         at = axis_of(axis, values.ndim)
-        return gathered(values, [_order(self._keys((values.shape[at],), values.device))], at)
+        return gathered(values, [self._order(values.shape[at], values.device)], at)
 
     def shuffle(self, x: GPUArray, axis: int = 0) -> None:
         """Bring the slices of an array along an axis into random order, in place.
@@ -91,7 +90,7 @@ class Order(Draws):
         if x.ndim == 0:
             raise TypeError("shuffle() needs an array of at least one dimension")
         at = axis_of(axis, x.ndim)
-        assign(x, gathered(x, [_order(self._keys((x.shape[at],), x.device))], at))
+        assign(x, gathered(x, [self._order(x.shape[at], x.device)], at))
 
     def permuted(self, x: Any, axis: int | None = None, out: GPUArray | None = None) -> GPUArray:
         """An array with the elements of each vector along an axis in a random order of its own.
@@ -117,9 +116,7 @@ class Order(Draws):
             if out.shape != values.shape:
                 raise ShapeError(f"out must have the same shape as x, {tuple(values.shape)}, not {tuple(out.shape)}")
         if axis is None:
-            made = gathered(values.reshape(-1), [_order(self._keys((values.size,), values.device))]).reshape(
-                values.shape
-            )
+            made = gathered(values.reshape(-1), [self._order(values.size, values.device)]).reshape(values.shape)
         else:
             at = axis_of(axis, values.ndim)
             order: GPUArray = argsort(self._keys(values.shape, values.device), at)
@@ -179,10 +176,11 @@ class Order(Draws):
         if p is None:
             if replace:
                 return self._integers(0, max(population - 1, 0), (count,), int64, device)
-            return _order(self._keys((population,), device))._slice(0, 0, count, 1)
+            return self._order(population, device)._slice(0, 0, count, 1)
         weights = _weights(p, population, count, replace, device)
         if replace:
             found: GPUArray = searchsorted(weights, self._fill("uniform", (count,), float64, device), "right")
             return found
         # Elements in the order of exponential numbers divided by their weights: those without weight come last.
-        return _order(e.div(self._fill("exponential", (population,), float64, device), weights))._slice(0, 0, count, 1)
+        order: GPUArray = argsort(e.div(self._fill("exponential", (population,), float64, device), weights))
+        return order._slice(0, 0, count, 1)
