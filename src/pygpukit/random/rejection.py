@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from pygpukit.random.philox import words
-from pygpukit.random.reference import high_product, log_of_quotient, minus_log, normal_of
+from pygpukit.random.reference import high_product, log_of_quotient, minus_log, minus_log_rest, normal_of
 
 _CHUNK = 8192
 _HALF_LOG_2_PI = 0.9189385332046727
@@ -33,10 +33,6 @@ def _log_ratio(x: Any, y: Any) -> Any:
     s = (x - y) / (x + y)
     near = np.abs(s) < 0.17
     return np.where(near, log_of_quotient(np.where(near, s, 0.0)), minus_log(y) - minus_log(x))
-
-
-def _minus_log_rest(p: Any) -> Any:
-    return np.where(p < 0.25, log_of_quotient(np.where(p < 0.25, p / (2.0 - p), 0.0)), minus_log(1.0 - p))
 
 
 def _stirling(k: Any) -> Any:
@@ -143,7 +139,7 @@ def binomial(draw: Draw, n: Any, chance: Any, _: bool) -> Any:
     p = np.where(turned, 1.0 - chance, chance)
     mean = n * p
     few = np.flatnonzero(valid & (mean < 10))
-    _arrivals(draw, few, _minus_log_rest(p[few]), n[few], out)
+    _arrivals(draw, few, minus_log_rest(p[few]), n[few], out)
     todo = np.flatnonzero(valid & (mean >= 10))
     attempt = 0
     while todo.size:

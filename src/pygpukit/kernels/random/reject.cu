@@ -32,11 +32,6 @@ PGK_FN f64 log_ratio(f64 x, f64 y) {
     return ::fabs(s) < 0.17 ? log_of_quotient(s) : add_rn(minus_log(y), -minus_log(x));
 }
 
-// -ln(1 - p) for 0 <= p <= 1/2.
-PGK_FN f64 minus_log_rest(f64 p) {
-    return p < 0.25 ? log_of_quotient(div_rn(p, add_rn(2.0, -p))) : minus_log(add_rn(1.0, -p));
-}
-
 // ln(k!) less (k + 1/2) ln(k + 1) - (k + 1) + ln(2 pi) / 2.
 PGK_FN f64 stirling(f64 k) {
     constexpr f64 first[] = {0.08106146679532726, 0.0413406959554093, 0.02767792568499834, 0.020790672103765093,
