@@ -188,14 +188,21 @@ def _by_a_copy(p: Problem) -> Callable[..., None]:
 
 
 def _host(p: Problem) -> Callable[..., None]:
-    from pygpukit.ops.fuse.host import Chain
+    from pygpukit.ops.fuse.host import BLOCK, Chain
 
     program = program_of(p)
     if program.reduction is not None:
         from pygpukit.ops.fuse import reduction
 
         return reduction.host(program, p)
-    return Chain(program, tuple(t.dtype for t in p.outputs))
+    chain = Chain(program, tuple(t.dtype for t in p.outputs))
+    out = p.outputs[0]
+    if all(same_shape(t.shape, out.shape) for t in p.inputs.values()):
+        if out.size <= BLOCK:
+            return chain.whole
+        if all(t.is_contiguous() for t in (*p.inputs.values(), *p.outputs)):
+            return chain.flat
+    return chain.general
 
 
 def _bytes(p: Problem) -> int:

@@ -16,9 +16,14 @@ from pygpukit.ops.launch import Unit
 # Evaluations of long functions one thread may have in its code, and of any operators.
 _MOST_LONG = 48
 _MOST_STEPS = 4096
-# Real operators without a product that the compiler could fuse with a sum, and complex ones.
-_PLAIN_COMPLEX = frozenset({"add", "sub", "neg", "conj", "where", "copy", "real", "imag", "maximum", "minimum", "fmax",
-                            "fmin"})  # fmt: skip
+# Operators that do not end with a product which the compiler could fuse with a sum of the next operator, and that
+# begin with nothing that depends on how an operand was made.
+_PLAIN_COMPLEX = frozenset(
+    ("add", "sub", "neg", "conj", "where", "copy", "real", "imag", "maximum", "minimum", "fmax", "fmin")
+)
+_PLAIN = _PLAIN_COMPLEX | frozenset(
+    ("mul", "square", "abs", "sign", "lerp", "clamp", "relu", "copysign", "floor", "ceil", "trunc", "round")
+)
 
 
 class Slot(NamedTuple):
@@ -100,13 +105,13 @@ def function(program: Program, targets: Sequence[DataType]) -> Fused:
         made = step.operation
         operators[made.name] = made.text
         arguments = [read(o, kind) for o, kind in zip(step.operands, made.inputs, strict=True)]
-        is_long = made.row.weight != "light" or made.plan.common.kind == "c"
-        if is_long:
+        plain = step.dtype.kind not in "fc" or step.name in (_PLAIN_COMPLEX if made.plan.common.kind == "c" else _PLAIN)
+        if not plain:
             arguments = [f"isolated({a})" for a in arguments]
         arguments += ["none{}"] * (3 - len(arguments))
         tag = step.dtype.tag
         value = f"output<{tag}>({made.name}::apply({', '.join(arguments)}))"
-        if is_long and step.dtype.kind in "fc" and step.dtype.itemsize >= 4 and step.name not in _PLAIN_COMPLEX:
+        if not plain and step.dtype.itemsize >= 4:
             value = f"unfused({value}, zero)"
         body.append(f"const {tag} v{i} = {value};")
     for i, (output, target) in enumerate(zip(program.outputs, targets, strict=True)):

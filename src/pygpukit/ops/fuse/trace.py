@@ -228,6 +228,8 @@ class Trace:
                 one = TracedArray(self, self.captured[id(one)])
             if not isinstance(one, TracedArray):
                 what = "a number" if isinstance(one, TracedNumber) else type(one).__name__
+                if isinstance(one, GPUArray):
+                    what = "one that it does not compute from its arguments"
                 raise TypeError(f"a fused function must return an array or a tuple of arrays, not {what}")
             outputs.append(one.at(self, "return", reduced=True))
         reduced = [o for o in outputs if o.role == "reduced"]
