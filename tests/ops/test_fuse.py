@@ -112,8 +112,8 @@ def test_layouts(device: str) -> None:
         column, one = values("float32", (37, 1), 3), values("float32", (), 4)
         cube = values("float32", (5, 1, 70), 5)
         for a, b in [
-            (x, x), (x, row), (column, row), (x, one), (one, x), (x.T, x.T), (x[::2, 3:], row[3:]), (x[::-1, ::-2], one),
-            (x[1:, 1:], x[1:, 1:]), (cube, x), (one, one), (x[:0], row), (row[1:], row[:-1]), (x[:, :1], x[:1]),
+            (x, x), (x, row), (column, row), (x, one), (one, x), (x.T, x.T), (x[::2, 3:], row[3:]),
+            (x[::-1, ::-2], one), (x[1:, 1:], x[1:, 1:]), (cube, x), (one, one), (x[:0], row), (row[1:], row[:-1]), (x[:, :1], x[:1]),
         ]:  # fmt: skip
             for scale in (2.5, 3):
                 want, got = function(a, b, scale), fused(a, b, scale)
@@ -122,7 +122,12 @@ def test_layouts(device: str) -> None:
         # Larger than the blocks of the CPU device, in every way they are made.
         if device == "cpu":
             large = values("float32", (130, 7, 90))
-            for a, b in [(large, large), (large, row[:7].reshape(7, 1)), (large.T, large.T), (large[:, ::2], large[0, 0])]:
+            for a, b in [
+                (large, large),
+                (large, row[:7].reshape(7, 1)),
+                (large.T, large.T),
+                (large[:, ::2], large[0, 0]),
+            ]:
                 assert_same_bits(function, a, b, 0.5)
             assert_same_bits(function, values("float32", (3, 70_001)), values("float32", (3, 1)), 0.5)
 
@@ -145,9 +150,23 @@ def test_types_are_numpys(device: str) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("kind", ["float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float32", "uint8", "int64", "bool"])
+@pytest.mark.parametrize(
+    "kind", ["float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float32", "uint8", "int64", "bool"]
+)
 def test_numbers_are_rounded_as_in_operators(kind: str, device: str) -> None:
-    floats = [0.1, -0.0, 1e-7, 3e-46, 65519.9, 1e39, 2.0**-24 * 1.5, 240.1, float("inf"), float("nan"), 1 + 2**-9 + 2**-40]
+    floats = [
+        0.1,
+        -0.0,
+        1e-7,
+        3e-46,
+        65519.9,
+        1e39,
+        2.0**-24 * 1.5,
+        240.1,
+        float("inf"),
+        float("nan"),
+        1 + 2**-9 + 2**-40,
+    ]
     numbers = floats if kind.startswith(("float", "bfloat")) else [0, 1, 255 if kind != "bool" else True]
     if kind == "int64":
         numbers += [-(2**63), 2**63 - 1]

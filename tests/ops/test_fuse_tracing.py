@@ -76,8 +76,13 @@ def test_numbers_may_decide_and_be_computed_with() -> None:
     powers = gp.fuse(lambda x, n: x * 2**n)
     for n in (3, -1, 4):
         assert powers(x.astype("int32"), n).dtype is powers.function(x.astype("int32"), n).dtype
-    for function in (lambda x, n: x * math.sqrt(n), lambda x, n: x * sum(range(int(n))), lambda x, n: x * f"{n}".count("1"),
-                     lambda x, n: x * round(n) - abs(-n), lambda x, n: x * n.real):  # fmt: skip
+    for function in (
+        lambda x, n: x * math.sqrt(n),
+        lambda x, n: x * sum(range(int(n))),
+        lambda x, n: x * f"{n}".count("1"),
+        lambda x, n: x * round(n) - abs(-n),
+        lambda x, n: x * n.real,
+    ):
         for n in (11.0, 4.0):
             assert gp.fuse(function)(x, n).tolist() == function(x, n).tolist()
     mean = gp.fuse(lambda x, y: (x + y) / (x + y).size)
@@ -351,7 +356,10 @@ def test_traces_are_bounded_and_threads_share_them() -> None:
 
     def work(seed: int) -> None:
         for i in range(60):
-            if fused(x, float(i), mode=str(i % 7)).tolist() != [1.0 + i] * 3 or decided(x, i).tolist() != [float(i)] * 3:
+            if (
+                fused(x, float(i), mode=str(i % 7)).tolist() != [1.0 + i] * 3
+                or decided(x, i).tolist() != [float(i)] * 3
+            ):
                 wrong.append((seed, i))
 
     threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]

@@ -174,7 +174,7 @@ class Fused:
         return [*args, *kwargs.values()], tuple(kwargs), self._captured() if self._outside else []
 
     def _captured(self) -> list[Any]:
-        """Return what the function uses from outside, now: arrays are read, other values belong to the class of a call."""
+        """Return what the function uses from outside: arrays are read, other values belong to the class of a call."""
         found: list[Any] = []
         for cell in self._cells:
             try:
@@ -251,10 +251,12 @@ def _class(value: Any) -> Any:
     if _is_plain(value):
         return kind, value
     if isinstance(value, np.ndarray):
-        raise TypeError("a fused function takes GPUArrays and numbers, not ndarray; convert it with pygpukit.from_numpy()")
+        raise TypeError(
+            "a fused function takes GPUArrays and numbers, not ndarray; convert it with pygpukit.from_numpy()"
+        )
     raise TypeError(
-        f"a fused function takes arrays, numbers and options that cannot change, such as texts; not {kind.__name__}: pass "
-        "the arrays and numbers in it as arguments"
+        f"a fused function takes arrays, numbers and options that cannot change, such as texts; not {kind.__name__}: "
+        "pass the arrays and numbers in it as arguments"
     )
 
 

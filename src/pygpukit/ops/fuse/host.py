@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from pygpukit.dtypes import DataType, to_numpy_dtype
 from pygpukit.ops.elementwise.reference import prepare
-from pygpukit.ops.fuse.program import Number, Operand, Program
+from pygpukit.ops.fuse.program import Number, Program
 from pygpukit.ops.fuse.scalars import words
 from pygpukit.ops.promotion import Input
 
@@ -89,7 +89,7 @@ class Chain:
         return known[key]
 
     def _place_buffers(self) -> None:
-        """Give each step that is no result a buffer, which later steps use again; a result's memory is one before it."""
+        """Give each step that is no result a buffer, used again by later steps; a result's memory is one before it."""
         last: dict[int, int] = {}
         for i, call in enumerate(self.calls):
             for role, index in call.operands:

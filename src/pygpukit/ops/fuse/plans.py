@@ -16,7 +16,7 @@ from pygpukit.ops.launch import Argument, KernelLaunch, Launch, blocks_for, i32,
 from pygpukit.ops.launch import Number as NumberArgument
 from pygpukit.ops.problem import Problem, Result, Tensor, broadcast
 from pygpukit.ops.registry import OPERATORS, Operator, Parameter, Variant, register
-from pygpukit.ops.size import hint
+from pygpukit.ops.size import hint, product
 
 MOST_ARRAYS = 32
 """Arrays a fused function may read and write together: their strides travel in the kernel's arguments."""
@@ -209,6 +209,16 @@ def _bytes(p: Problem) -> int:
     return sum(int(t.nbytes) for t in (*p.inputs.values(), *p.outputs))
 
 
+def _flops(p: Problem) -> int:
+    from pygpukit.ops.reduce.table import TABLE
+
+    program = program_of(p)
+    each = sum(step.operation.row.flops for step in program.steps)
+    if program.reduction is not None:
+        each += TABLE[program.reduction.name].flops
+    return each * int(product(shape_of(p, program, program.outputs[0])))
+
+
 _lock = threading.Lock()
 _functions: dict[tuple[int, int], Callable[..., Any]] = {}
 
@@ -241,6 +251,7 @@ def function_for(arrays: int, numbers: int) -> Callable[..., Any]:
                         Variant("a copy to out", "batch_invariant", lambda p: None, compose=_by_a_copy),
                     ),
                     doc="A program made by `pygpukit.fuse`.",
+                    flops=_flops,
                     bytes=_bytes,
                     public=False,
                 )
@@ -249,4 +260,4 @@ def function_for(arrays: int, numbers: int) -> Callable[..., Any]:
 
 
 def _no_reference(*_: Any) -> Any:
-    raise NotImplementedError("a fused program's reference is the function it was traced from")
+    raise TypeError("the reference of a fused program is the function that it was traced from")
