@@ -110,15 +110,22 @@ def test_layouts(device: str) -> None:
     with gp.device(device):
         x, row = values("float32", (37, 70)), values("float32", (70,), 2)
         column, one = values("float32", (37, 1), 3), values("float32", (), 4)
-        cube = values("float32", (5, 1, 70), 5)
+        cube, wide = values("float32", (5, 1, 70), 5), values("float32", (36, 72), 6)
         for a, b in [
             (x, x), (x, row), (column, row), (x, one), (one, x), (x.T, x.T), (x[::2, 3:], row[3:]),
-            (x[::-1, ::-2], one), (x[1:, 1:], x[1:, 1:]), (cube, x), (one, one), (x[:0], row), (row[1:], row[:-1]), (x[:, :1], x[:1]),
+            (x[::-1, ::-2], one), (x[1:, 1:], x[1:, 1:]), (cube, x), (one, one), (x[:0], row), (row[1:], row[:-1]),
+            (x[:, :1], x[:1]), (wide, wide[0]), (wide[:, :64], column[:36]), (wide[::2], wide[1::2]),
+            (wide.reshape(9, 4, 72), wide[:9, :1].reshape(9, 1, 1)), (wide[:, 1:69], wide[0, :68]),
         ]:  # fmt: skip
             for scale in (2.5, 3):
                 want, got = function(a, b, scale), fused(a, b, scale)
                 assert got.shape == want.shape
                 assert got.to_numpy().tobytes() == want.to_numpy().tobytes(), (a.strides, b.strides, scale)
+        if device != "cpu":
+            variants = [fused.explain(a, b, 1.0).splitlines() for a, b in [(x, x), (wide, wide[0]), (x, row)]]
+            assert [[line[7:12] for line in lines if "runs" in line] for lines in variants] == [
+                ["dense"], ["vecto"], ["strid"]
+            ]  # fmt: skip
         # Larger than the blocks of the CPU device, in every way they are made.
         if device == "cpu":
             large = values("float32", (130, 7, 90))

@@ -287,6 +287,25 @@ def test_results_go_to_out(device: str) -> None:
             fused(x, y, out=x)
 
 
+@pytest.mark.parametrize("device", DEVICES[1:])
+def test_an_operand_of_the_same_layout_is_written_in_place(device: str) -> None:
+    with gp.device(device):
+        x, y, square = gp.arange(1000, dtype="float32"), gp.full(1000, 2.0), gp.ones((20, 20))
+        fused = gp.fuse(lambda x, y: (x + y, x * y))
+        want = [(x + y).tolist(), (x * y).tolist()]
+        fused(x, y)
+        before = gp.memory.stats()["allocations"]
+        fused(x, y, out=(x, y))
+        assert gp.memory.stats()["allocations"] == before
+        assert [x.tolist(), y.tolist()] == want
+        # Another layout of the same memory: the result is made beside it.
+        square[0] = 3.0
+        want = (square + square.T).tolist()
+        assert gp.fuse(lambda x, y: x + y)(square, square.T, out=square).tolist() == want
+        total = gp.fuse(lambda x: gp.sum(x * 2, axis=0, keepdims=True))
+        assert total(x[:1], out=x[:1]).tolist() == [4.0]
+
+
 @pytest.mark.parametrize("device", DEVICES)
 def test_streams_graphs_and_no_reads(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from pygpukit.array import bridge

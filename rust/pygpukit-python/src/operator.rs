@@ -118,9 +118,7 @@ unsafe fn taken_over(
     let method = |value: &Bound<'_, PyAny>| value.getattr_opt(hook).ok().flatten().map(Bound::unbind);
     let Some(method) = positional.iter().chain(named).find_map(method) else { return Err(error) };
     // SAFETY: `this` is the Handle given to PyCFunction_NewEx, and names a tuple of str where it is not null.
-    let (this, names) = unsafe {
-        (Bound::from_borrowed_ptr(py, this), Bound::from_borrowed_ptr_or_opt(py, names))
-    };
+    let (this, names) = unsafe { (Bound::from_borrowed_ptr(py, this), Bound::from_borrowed_ptr_or_opt(py, names)) };
     // SAFETY: as above.
     let name = match unsafe { &this.cast_unchecked::<Handle>().get().target } {
         Target::Elementwise(operator) => operator.name.clone(),

@@ -141,6 +141,9 @@ class Operator:
         Models of cost for the roofline. Bytes are those of arrays and results unless given.
     public
         Exported from the package.
+    in_place
+        Its kernels read an element of every operand before they write that element of a result: ``out`` may be an
+        operand without a copy.
     """
 
     name: str
@@ -154,6 +157,7 @@ class Operator:
     flops: Callable[[Problem], int] = lambda problem: 0
     bytes: Callable[[Problem], int] | None = None
     public: bool = True
+    in_place: bool = False
 
     def units(self, types: Sequence[str]) -> list[Unit]:
         """Return the sources a bundle should hold for these element types, each once."""
@@ -197,7 +201,9 @@ def register(
     if function is None:
         params = [(p.name, p.kind, p.keyword_only, () if p.default is REQUIRED else (p.default,))
                   for p in operator.parameters]  # fmt: skip
-        function = _native.planned_operator(operator.name, params, operator.signature(), docstring(operator))
+        function = _native.planned_operator(
+            operator.name, params, operator.signature(), docstring(operator), operator.in_place
+        )
     OPERATORS[operator.name] = operator
     if operator.public:
         _functions[operator.name] = function

@@ -20,8 +20,9 @@ from pygpukit.errors import ShapeError
 from pygpukit.ops.fuse import source
 from pygpukit.ops.fuse.plans import MOST_ARRAYS, function_for
 from pygpukit.ops.fuse.program import Program
-from pygpukit.ops.fuse.scalars import count, words
-from pygpukit.ops.fuse.trace import Trace, TracedArray, TracedNumber, kind_of
+from pygpukit.ops.fuse.scalars import count, kind_of, words
+from pygpukit.ops.fuse.trace import Trace
+from pygpukit.ops.fuse.tracers import TracedArray, TracedNumber
 
 _TRACED = {TracedArray, TracedNumber}
 
@@ -230,7 +231,8 @@ class Fused:
         total = sum(count(to) for _, _, to in slots)
         traced = Traced(
             program, tuple(used), tuple(places), tuple(trace.events), several, slots,
-            function_for(len(used), len(runtime)), function_for(len(used), total),
+            function_for(len(used), len(runtime), program.reduction is not None),
+            function_for(len(used), total, program.reduction is not None),
         )  # fmt: skip
         with self._lock:
             kept = self._traces.get(key, [])

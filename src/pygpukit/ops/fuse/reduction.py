@@ -218,7 +218,7 @@ def by_a_copy(p: Problem) -> Callable[..., None]:
     from pygpukit.ops.fuse.plans import function_for
 
     arrays = len(p.inputs)
-    run = function_for(arrays, len(p.options) - 1)
+    run = function_for(arrays, len(p.options) - 1, True)
     kind = p.out.dtype
 
     def compose(results: tuple[Any, ...], given: tuple[Any, ...]) -> None:
