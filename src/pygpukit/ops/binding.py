@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from pygpukit._pygpukit_rust import GPUArray
+from pygpukit.errors import ShapeError
 from pygpukit.ops import numpy_protocols
 from pygpukit.ops.elementwise import rows as e
 from pygpukit.ops.gemm.rows import matmul
@@ -84,6 +85,21 @@ def _matmul(self: GPUArray, other: Any) -> Any:
     return matmul(self, other) if isinstance(other, GPUArray) else NotImplemented
 
 
+def _matmul_in_place(self: GPUArray, other: Any) -> Any:
+    if not isinstance(other, GPUArray):
+        return NotImplemented
+    product = matmul(self, other)
+    if product.shape != self.shape:
+        raise ShapeError(f"a product of shape {product.shape} is not written to an array of shape {self.shape}")
+    # The product reads all of the array, so it cannot be written there at once.
+    self[...] = product
+    return self
+
+
+def _matmul_reflected(self: GPUArray, other: Any) -> Any:
+    return matmul(other, self) if isinstance(other, GPUArray) else NotImplemented
+
+
 def _contains(self: GPUArray, value: Any) -> bool:
     try:
         return bool(FUNCTIONS["any"](e.equal(self, value)))
@@ -108,6 +124,8 @@ def attach() -> None:
         setattr(GPUArray, f"__{name}__", _single(function))
     extra: dict[str, Any] = {
         "__matmul__": _matmul,
+        "__rmatmul__": _matmul_reflected,
+        "__imatmul__": _matmul_in_place,
         "__pos__": _positive,
         "__contains__": _contains,
         "__array_ufunc__": numpy_protocols.array_ufunc,
