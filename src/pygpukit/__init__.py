@@ -135,7 +135,7 @@ __all__ = [
     "TensorMap",
     "Transfer",
     "UnifiedBuffer",
-    "array_api",
+    "array_api",  # noqa: F405
     "bfloat16",
     "bool_",
     "complex64",
