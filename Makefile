@@ -22,8 +22,8 @@ export PYO3_PYTHON := $(CURDIR)/$(BIN)/python
 
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: help env build demo test lint types rust-test deferred-test py-test test-gpu test-sanitizer test-eviction gpu-bundle \
-	bench wheel dist-test docs clean force
+.PHONY: help env build demo test lint types rust-test deferred-test py-test test-consumers test-gpu test-sanitizer \
+	test-eviction gpu-bundle bench wheel dist-test docs clean force
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -73,6 +73,12 @@ deferred-test: build ## Run the stream tests with work deferred, which shows mis
 
 py-test: build ## Run the Python tests on the CPU device
 	PYGPUKIT_DEVICE=cpu $(BIN)/python -m pytest $(PYTEST_ARGS)
+
+# SciPy and scikit-learn take a minute to install and 250 MB, so they are no part of the environment that tests need.
+test-consumers: build ## Run the libraries that are written for the array API standard on our arrays
+	$(REQUIREMENTS) consumers > $(VENV)/consumers.txt
+	$(BIN)/python -m pip install --quiet --retries 10 -r $(VENV)/consumers.txt
+	PYGPUKIT_DEVICE=cpu $(BIN)/python -m pytest -q -n 0 tests/array_api/test_consumers.py
 
 test-gpu: ## Run the CUDA tests with a Python that has the extension (PYTHON=...)
 	PYTHONPATH=src $(PYTHON) -m pytest -m cuda tests

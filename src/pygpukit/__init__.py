@@ -96,7 +96,7 @@ from pygpukit.ops.explain import explain
 from pygpukit.ops.registry import functions as _registered
 
 if _TYPE_CHECKING:
-    from pygpukit import array_api, ring, scheduler
+    from pygpukit import ring, scheduler
     from pygpukit.ring import RingKernelRuntime, UnifiedBuffer, message, ring_kernel
 
 __version__ = _native.__version__
@@ -135,7 +135,7 @@ __all__ = [
     "TensorMap",
     "Transfer",
     "UnifiedBuffer",
-    "array_api",
+    "array_api",  # noqa: F405
     "bfloat16",
     "bool_",
     "complex64",

@@ -176,8 +176,9 @@ def test_finfo_and_iinfo() -> None:
                 theirs.bits, theirs.eps, theirs.max, theirs.min, theirs.smallest_normal
             )  # fmt: skip
             assert ours.dtype == getattr(xp, name.replace("complex64", "float32").replace("complex128", "float64"))
-            assert all(type(v) is float for v in (ours.eps, ours.max, ours.min, ours.smallest_normal))
+            assert {type(v) for v in (ours.eps, ours.max, ours.min, ours.smallest_normal)} == {float}
             assert type(ours.bits) is int
+            assert type(ours.dtype) is gp.DataType
     for name in INTEGERS:
         kind, limits = getattr(xp, name), np.iinfo(name)
         for whole in (xp.iinfo(kind), xp.iinfo(xp.ones(1, dtype=kind))):

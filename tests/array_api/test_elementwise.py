@@ -177,7 +177,9 @@ def test_unary(function: str) -> None:
             x = values(name)
             if name in COMPLEX and function in ("atanh", "log", "log2", "log10", "log1p", "reciprocal"):
                 x = x[(x != 0) & (np.abs(x.real) != 1)]
-            agree(lambda n, x: getattr(n, function)(x), x, tolerance=LOOSE.get(function), where=f"{function} {name}")
+            # NumPy's complex log1p is the logarithm of 1 + x, without the accuracy of one of its own.
+            loose = 1e-4 if function == "log1p" and name in COMPLEX else LOOSE.get(function)
+            agree(lambda n, x: getattr(n, function)(x), x, tolerance=loose, where=f"{function} {name}")
 
 
 @pytest.mark.parametrize("function", BINARY)

@@ -24,7 +24,6 @@ from pygpukit.array_api.creation import (
     empty_like,
     expand_dims,
     eye,
-    from_dlpack,
     full,
     full_like,
     linspace,
@@ -34,6 +33,7 @@ from pygpukit.array_api.creation import (
     zeros_like,
 )
 from pygpukit.array_api.info import __array_namespace_info__
+from pygpukit.array_api.limits import finfo, iinfo
 from pygpukit.dtypes import (
     bfloat16,
     complex64,
@@ -64,8 +64,8 @@ _SHARED = (
     "atan2", "atanh", "bitwise_and", "bitwise_invert", "bitwise_left_shift", "bitwise_or",
     "bitwise_right_shift", "bitwise_xor", "broadcast_arrays", "broadcast_to", "can_cast", "ceil", "clip",
     "concat", "conj", "copysign", "cos", "cosh", "count_nonzero", "cumulative_prod", "cumulative_sum", "diff",
-    "divide", "equal", "exp", "expm1", "finfo", "flip", "floor", "floor_divide", "greater", "greater_equal",
-    "hypot", "iinfo", "imag", "isdtype", "isfinite", "isinf", "isnan", "less", "less_equal", "log", "log10",
+    "divide", "equal", "exp", "expm1", "flip", "floor", "floor_divide", "from_dlpack", "greater", "greater_equal",
+    "hypot", "imag", "isdtype", "isfinite", "isinf", "isnan", "less", "less_equal", "log", "log10",
     "log1p", "log2", "logaddexp", "logical_and", "logical_not", "logical_or", "logical_xor", "matmul",
     "matrix_transpose", "max", "maximum", "mean", "meshgrid", "min", "minimum", "moveaxis", "multiply",
     "negative", "nextafter", "nonzero", "not_equal", "permute_dims", "positive", "pow", "prod", "real",
@@ -92,14 +92,15 @@ __all__ = [
     "expand_dims",
     "eye",
     "fft",
+    "finfo",
     "float8_e4m3fn",
     "float8_e5m2",
     "float16",
     "float32",
     "float64",
-    "from_dlpack",
     "full",
     "full_like",
+    "iinfo",
     "inf",
     "int8",
     "int16",

@@ -15,7 +15,6 @@ __all__ = [
     "empty_like",
     "expand_dims",
     "eye",
-    "from_dlpack",
     "full",
     "full_like",
     "linspace",
@@ -60,32 +59,9 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | 
     if isinstance(obj, gp.GPUArray) and target is not None and target != obj.device:
         if copy is False:
             raise ValueError(f"copy=False, but the array is on {obj.device!r} and must be copied to {target!r}")
-        moved = obj if dtype is None else obj.astype(dtype, copy=False)
-        return moved.to_device(target)
-    return gp.asarray(obj, dtype, device=target, copy=copy)
-
-
-def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> gp.GPUArray:
-    """Make an array of an object with ``__dlpack__``; it shares the memory unless `copy` or `device` demands a copy.
-
-    Parameters
-    ----------
-    x : object with ``__dlpack__``
-    device : Device, optional
-        Where the result is to be; where `x` is by default.
-    copy : bool, optional
-        True always copies, False never.
-
-    Returns
-    -------
-    GPUArray
-
-    Examples
-    --------
-    >>> from_dlpack(asarray([1, 2])).tolist()
-    [1, 2]
-    """
-    return gp.from_dlpack(x, device=_device(device), copy=copy)
+        return (obj if dtype is None else obj.astype(dtype, copy=False)).to_device(target)
+    made: gp.GPUArray = gp.asarray(obj, dtype, device=target, copy=copy)
+    return made
 
 
 def arange(
@@ -98,7 +74,8 @@ def arange(
     >>> arange(1, 4).tolist()
     [1, 2, 3]
     """
-    return gp.arange(start, stop, step, dtype, device=_device(device))
+    made: gp.GPUArray = gp.arange(start, stop, step, dtype, device=_device(device))
+    return made
 
 
 def linspace(
@@ -118,7 +95,8 @@ def linspace(
     >>> linspace(0, 1, 4, endpoint=False).tolist()
     [0.0, 0.25, 0.5, 0.75]
     """
-    return gp.linspace(start, stop, num, dtype=dtype, endpoint=endpoint, device=_device(device))
+    made: gp.GPUArray = gp.linspace(start, stop, num, endpoint, dtype=dtype, device=_device(device))
+    return made
 
 
 def eye(n_rows: int, n_cols: int | None = None, /, *, k: int = 0, dtype: Any = None, device: Any = None) -> gp.GPUArray:
@@ -129,7 +107,8 @@ def eye(n_rows: int, n_cols: int | None = None, /, *, k: int = 0, dtype: Any = N
     >>> eye(2, k=1).tolist()
     [[0.0, 1.0], [0.0, 0.0]]
     """
-    return gp.eye(n_rows, n_cols, k, DEFAULT_REAL if dtype is None else dtype, device=_device(device))
+    made: gp.GPUArray = gp.eye(n_rows, n_cols, k, DEFAULT_REAL if dtype is None else dtype, device=_device(device))
+    return made
 
 
 def empty(shape: Any, *, dtype: Any = None, device: Any = None) -> gp.GPUArray:
@@ -255,4 +234,5 @@ def expand_dims(x: gp.GPUArray, /, axis: int = 0) -> gp.GPUArray:
     >>> expand_dims(gp.ones(3)).shape
     (1, 3)
     """
-    return gp.expand_dims(x, axis)
+    view: gp.GPUArray = gp.expand_dims(x, axis)
+    return view

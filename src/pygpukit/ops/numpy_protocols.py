@@ -14,6 +14,7 @@ from pygpukit._pygpukit_rust import GPUArray
 __all__ = ["array_function", "array_namespace", "array_ufunc"]
 
 _PACKAGE = __name__.partition(".")[0]
+_API_VERSIONS = ("2021.12", "2022.12", "2023.12", "2024.12")
 
 # What NumPy's methods of ufuncs do, by the ufunc.
 _REDUCTIONS = {
@@ -153,8 +154,18 @@ def array_function(
 
 
 def array_namespace(self: GPUArray, *, api_version: str | None = None) -> ModuleType:
-    """The module with the functions of the Python array API standard."""
-    try:
-        return importlib.import_module(f"{_PACKAGE}.array_api")
-    except ImportError:
-        return importlib.import_module(_PACKAGE)
+    """The module with the functions of the Python array API standard: `pygpukit.array_api`.
+
+    Parameters
+    ----------
+    api_version : str, optional
+        ``"2021.12"`` to ``"2024.12"``; each holds what the earlier ones do.
+
+    Raises
+    ------
+    ValueError
+        If there is no namespace of this version.
+    """
+    if api_version is not None and api_version not in _API_VERSIONS:
+        raise ValueError(f"no array API of version {api_version!r}; there are {', '.join(_API_VERSIONS)}")
+    return importlib.import_module(f"{_PACKAGE}.array_api")

@@ -278,12 +278,12 @@ template <class T> PGK_FN T logaddexp2(T a, T b) {
 }
 
 // The next number of the storage type S towards b: one step of its bits, which are in order of magnitude.
-template <int BYTES> struct bits_of { using type = u8; };
-template <> struct bits_of<2> { using type = u16; };
-template <> struct bits_of<4> { using type = u32; };
-template <> struct bits_of<8> { using type = u64; };
+template <int BYTES> struct bits_type { using type = u8; };
+template <> struct bits_type<2> { using type = u16; };
+template <> struct bits_type<4> { using type = u32; };
+template <> struct bits_type<8> { using type = u64; };
 template <class S, class T> PGK_FN T next_after(T a, T b) {
-    using U = typename bits_of<sizeof(S)>::type;
+    using U = typename bits_type<sizeof(S)>::type;
     if (isnan(a) || isnan(b)) return a + b;
     if (a == b) return b;
     U bits = bit_cast<U>(convert<S>(a));

@@ -196,13 +196,22 @@ def outer(function: Any, a: Any, b: Any, **keywords: Any) -> GPUArray:
 
 def _signature(function: Any) -> inspect.Signature:
     """What `inspect.signature` shows of an operator."""
-    from pygpukit.ops.registry import OPERATORS
+    from pygpukit.ops.registry import OPERATORS, REQUIRED
 
-    operands = [inspect.Parameter(p.name, inspect.Parameter.POSITIONAL_ONLY)
-                for p in OPERATORS[function.__name__].parameters]  # fmt: skip
-    keywords = {"out": None, "stream": None, "where": True, "dtype": None}
-    kind = inspect.Parameter.KEYWORD_ONLY
-    return inspect.Signature([*operands, *(inspect.Parameter(n, kind, default=v) for n, v in keywords.items())])
+    parameters = OPERATORS[function.__name__].parameters
+    by_name: dict[str, Any] = {"out": None, "stream": None}
+    if hasattr(function, "nin"):
+        shown = [inspect.Parameter(p.name, inspect.Parameter.POSITIONAL_ONLY) for p in parameters]
+        by_name |= {"where": True, "dtype": None}
+    else:
+        either, keyword = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+        firsts = [p.keyword_only for p in parameters]
+        first = firsts.index(True) if True in firsts else len(firsts)
+        shown = [inspect.Parameter(p.name, either if i < first else keyword,
+                                   default=inspect.Parameter.empty if p.default is REQUIRED else p.default)
+                 for i, p in enumerate(parameters)]  # fmt: skip
+    shown += [inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=v) for n, v in by_name.items()]
+    return inspect.Signature(shown)
 
 
 def attach(function: Any) -> Any:
