@@ -12,7 +12,7 @@ import pkgutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pygpukit import _pygpukit_rust as _native
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pygpukit.ops.problem import Problem, Result
 
 Determinism = Literal["not_guaranteed", "run_to_run", "batch_invariant"]
+Function = TypeVar("Function", bound=Callable[..., Any])
 Kind = Literal["array", "optional", "operand", "number", "choice"]
 
 REQUIRED: Any = object()
@@ -216,7 +217,7 @@ def register(
     return function
 
 
-def export(function: Callable[..., Any], name: str | None = None, *, method: bool = False) -> Callable[..., Any]:
+def export(function: Function, name: str | None = None, *, method: bool = False) -> Function:
     """Export a plain function of a family beside its operators, or an operator under another name."""
     _functions[name or function.__name__] = function
     if method:
@@ -224,7 +225,7 @@ def export(function: Callable[..., Any], name: str | None = None, *, method: boo
     return function
 
 
-def as_method(function: Callable[..., Any], name: str | None = None) -> Callable[..., Any]:
+def as_method(function: Function, name: str | None = None) -> Function:
     """Make a function of an array a method of arrays, also where the function is not public."""
     _methods[name or function.__name__] = function
     return function
