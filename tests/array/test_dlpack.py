@@ -290,6 +290,7 @@ def test_an_exported_array_is_not_evicted() -> None:
         assert (x.to_numpy() == 2.0).all()
 
 
+@pytest.mark.skipif("sys.platform == 'win32'", reason="threads are made by pthread_create")
 def test_a_deleter_runs_on_any_thread_without_the_interpreter() -> None:
     # Called through a library that lets go of the interpreter, from a thread that Python did not start.
     pool = gp.memory.MemoryPool()
@@ -412,6 +413,22 @@ def test_the_memory_is_kept_until_deferred_work_has_read_it() -> None:
         np.testing.assert_array_equal(y.to_numpy(), producer.host + 1)
 
 
+def test_many_imports_that_wait_all_end() -> None:
+    with gp.device(native.open_cpu(1 << 28, 3, True)):
+        producers = [Producer(host(shape=(2, 3))) for _ in range(500)]
+        total = gp.zeros((2, 3))
+        streams = [gp.current_stream(), gp.Stream()]
+        for index, producer in enumerate(producers):
+            with streams[index % 2]:
+                total = total + gp.from_dlpack(producer)
+            streams[1 - index % 2].wait(streams[index % 2])
+        gc.collect()
+        gp.synchronize()
+        gp.synchronize()
+        assert [producer.ended for producer in producers] == [1] * 500
+        np.testing.assert_array_equal(total.to_numpy(), 500 * producers[0].host)
+
+
 def test_what_the_producer_is_asked() -> None:
     producer = Producer(host())
     gp.from_dlpack(producer)
@@ -476,6 +493,7 @@ def test_misaligned_elements_are_copied(device: gp.Device) -> None:
         ({"lanes": 4}, "4 lanes"),
         ({"code": 17, "bits": 4}, "float4"),
         ({"device_type": 8}, "type 8"),
+        ({"device_type": 2, "device_id": 77}, "GPU 77"),
         ({"ndim": 9}, "9 dimensions"),
         ({"ndim": -1}, "-1 dimensions"),
         ({"shape": None}, "no shape"),

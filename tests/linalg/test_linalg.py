@@ -181,6 +181,17 @@ def test_decompositions_on_devices(device: str) -> None:
     same(gp.linalg.eigvalsh(gp.from_numpy(x)), np.linalg.eigvalsh(x))
 
 
+def test_norms_of_all_kinds() -> None:
+    for shape in ((3, 4), (2, 3, 4), (4,), (), (0, 3), (0,)):
+        x = values("float64", shape)
+        for order in (None, 2, -2, 1, -1, np.inf, -np.inf, "fro", "nuc", 3, 0, 0.5, "most"):
+            # An array without axes has axis 0 here, as of reductions.
+            for axis in (None, 0, 1, (0, 1), (1, 0), (0, 0), (0, 5), [0, 1], "a") if shape else (None,):
+                both("norm", x, order, axis, True)
+    x = gp.from_numpy(values("float32", (3, 4)))
+    assert gp.norm(x, 2).tolist() == gp.linalg.norm(x, 2).tolist()
+
+
 def test_hermitian_matrices() -> None:
     for name in TYPES:
         x = values(name, (3, 4, 4))

@@ -304,6 +304,18 @@ def test_types_casts_and_out_of_einsum() -> None:
     same(out, x.astype(float))
 
 
+def test_results_may_be_operands(device: str) -> None:
+    x = values("float32", (20, 20))
+    for subscripts in ("ij->ji", "ij,jk->ki", "ij,ji->ij", "ij,jk,kl->li"):
+        out = gp.from_numpy(x)
+        operands = subscripts.partition("->")[0].count(",") + 1
+        assert gp.einsum(subscripts, *[out] * operands, out=out) is out
+        same(out, np.einsum(subscripts, *[x] * operands), subscripts)
+    out = gp.from_numpy(x)
+    gp.vecdot(out, out.T, out=out[:, 3])
+    same(out[:, 3], np.vecdot(x, x.T))
+
+
 def test_paths() -> None:
     arrays = [values("float64", shape) for shape in ((2, 9), (9, 3), (3, 7))]
     ours = [gp.from_numpy(x) for x in arrays]

@@ -169,6 +169,7 @@ ERRORS: list[Callable[[Any], Any]] = [
     lambda rng: rng.negative_binomial(0, 0.5),
     lambda rng: rng.negative_binomial(np.nan, 0.5),
     lambda rng: rng.negative_binomial(1, 0),
+    lambda rng: rng.negative_binomial(1e10, 1e-9),
     lambda rng: rng.gamma(-1),
     lambda rng: rng.gamma(1, -1),
     lambda rng: rng.beta(0, 1),

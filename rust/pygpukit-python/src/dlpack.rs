@@ -159,12 +159,15 @@ struct Exported<M> {
     managed: M,
     shape: [i64; MAX_NDIM],
     strides: [i64; MAX_NDIM],
+    state: &'static DeviceState,
     storage: Arc<Storage>,
+    /// The stream its consumer named.
+    consumer: Option<RawStream>,
 }
 
-impl<M> Drop for Exported<M> {
-    fn drop(&mut self) {
-        self.storage.unexport();
+impl<M> Exported<M> {
+    fn end(self) {
+        foreign::end_export(self.state, self.storage, self.consumer);
     }
 }
 
@@ -178,7 +181,7 @@ unsafe extern "C" fn end_export<M: Managed>(managed: *mut M) {
     let end = std::panic::AssertUnwindSafe(move || {
         // The caller may have locks of its own, and need not have the interpreter.
         let _apart = Apart::enter();
-        drop(exported);
+        exported.end();
     });
     // A panic must not pass the caller's frames.
     let _ = catch_unwind(end);
@@ -199,7 +202,12 @@ unsafe extern "C" fn end_capsule<M: Managed>(capsule: *mut ffi::PyObject) {
     give_back();
 }
 
-fn export<M: Managed>(py: Python<'_>, array: &GPUArray, flags: u64) -> PyResult<Py<PyAny>> {
+fn export<M: Managed>(
+    py: Python<'_>,
+    array: &GPUArray,
+    flags: u64,
+    consumer: Option<RawStream>,
+) -> PyResult<Py<PyAny>> {
     let (mut shape, mut strides) = ([0; MAX_NDIM], [0; MAX_NDIM]);
     let ndim = array.layout.ndim();
     shape[..ndim].copy_from_slice(array.layout.shape());
@@ -213,10 +221,16 @@ fn export<M: Managed>(py: Python<'_>, array: &GPUArray, flags: u64) -> PyResult<
         strides: null_mut(),
         byte_offset: 0,
     };
-    let storage = array.storage.clone();
+    let (state, storage) = (array.state, array.storage.clone());
     // Its end takes back the export that the caller has made.
-    let place: *mut Exported<M> =
-        Box::into_raw(Box::new(Exported { managed: M::new(tensor, null_mut(), flags), shape, strides, storage }));
+    let place: *mut Exported<M> = Box::into_raw(Box::new(Exported {
+        managed: M::new(tensor, null_mut(), flags),
+        shape,
+        strides,
+        state,
+        storage,
+        consumer,
+    }));
     // SAFETY: the box was just made, and its address does not change.
     unsafe {
         let tensor =
@@ -225,7 +239,7 @@ fn export<M: Managed>(py: Python<'_>, array: &GPUArray, flags: u64) -> PyResult<
         let managed = (&raw mut (*place).managed).cast();
         let capsule = ffi::PyCapsule_New(managed, M::NAMES[0].as_ptr(), Some(end_capsule::<M>));
         if capsule.is_null() {
-            drop(Box::from_raw(place));
+            Box::from_raw(place).end();
             return Err(PyErr::fetch(py));
         }
         Ok(Bound::from_owned_ptr(py, capsule).unbind())
@@ -267,6 +281,7 @@ pub fn export_dlpack(
     versioned: bool,
     copied: bool,
 ) -> PyResult<Py<PyAny>> {
+    give_back_unused();
     let array = array.get();
     let waits = consumer_stream(array, stream)?;
     refuse_in_capture("give an array to another library")?;
@@ -289,8 +304,8 @@ pub fn export_dlpack(
     ordered.inspect_err(|_| array.storage.unexport())?;
     let flags = if read_only { flag::READ_ONLY } else { 0 } | if copied { flag::IS_COPIED } else { 0 };
     match versioned {
-        true => export::<VersionedTensor>(py, array, flags),
-        false => export::<LegacyTensor>(py, array, flags),
+        true => export::<VersionedTensor>(py, array, flags, waits),
+        false => export::<LegacyTensor>(py, array, flags, waits),
     }
 }
 

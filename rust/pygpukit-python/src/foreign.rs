@@ -59,8 +59,9 @@ impl Drop for Foreign {
         if runtime::is_exiting() {
             return;
         }
+        let is_first = COUNT.fetch_add(1, Ordering::AcqRel) == 0;
         ENDED.lock().push(GiveBack { function: self.function, argument: self.argument });
-        if COUNT.fetch_add(1, Ordering::AcqRel) == 0 {
+        if is_first {
             extern "C" fn later(_: *mut c_void) -> c_int {
                 give_back();
                 0

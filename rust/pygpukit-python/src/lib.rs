@@ -36,6 +36,7 @@ mod ring_message;
 mod ring_queue;
 mod scalar;
 mod scheduler;
+mod solver;
 mod stream;
 mod tensor_map;
 mod transfer;
@@ -63,6 +64,7 @@ fn _pygpukit_rust(m: &Bound<'_, PyModule>) -> PyResult<()> {
     kernel::register(m)?;
     module::register(m)?;
     libraries::register(m)?;
+    solver::register(m)?;
     operator::register(m)?;
     ops::register(m)?;
     partition::register(m)?;

@@ -11,7 +11,7 @@ from pygpukit._pygpukit_rust import Device, GPUArray, Stream
 from pygpukit.array import bridge
 from pygpukit.core.device import current_device, resolve_device
 from pygpukit.dtypes import DataType, dtype, to_numpy_dtype
-from pygpukit.errors import DeviceError, DTypeError
+from pygpukit.errors import DeviceError, DriverError, DTypeError
 
 __all__ = ["from_dlpack"]
 
@@ -85,7 +85,7 @@ def _source(kind: int, index: int, what: str) -> Device:
     if kind in (_CUDA, _CUDA_MANAGED):
         try:
             return resolve_device(f"cuda:{index}")
-        except DeviceError as error:
+        except (DeviceError, DriverError) as error:
             raise BufferError(f"{what} lies on GPU {index}, which cannot be used here: {error}") from error
     raise BufferError(
         f"{what} lies on a device of DLPack's type {kind}; only memory of the host and of CUDA can be used"

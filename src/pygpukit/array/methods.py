@@ -137,7 +137,7 @@ def tolist(self: GPUArray) -> Any:
 
 def _bool(self: GPUArray) -> bool:
     if self.size != 1:
-        raise ValueError(f"the truth of an array of {self.size} elements is ambiguous; use any or all of to_numpy()")
+        raise ValueError(f"the truth of an array of {self.size} elements is ambiguous; use x.any() or x.all()")
     return bool(item(self))
 
 

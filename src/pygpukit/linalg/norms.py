@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 from pygpukit._pygpukit_rust import GPUArray
@@ -13,7 +14,8 @@ from pygpukit.ops.reduce.layout import axes_of, axis_of
 
 __all__ = ["matrix_norm", "norm", "vector_norm"]
 
-_BY_SINGULAR_VALUES = {2: "max", -2: "min", "nuc": "sum"}
+BY_SINGULAR_VALUES = {2: "max", -2: "min", "nuc": "sum"}
+"""Orders of matrices, and what they take of the singular values."""
 
 
 def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> GPUArray:
@@ -37,22 +39,25 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> G
     4.0
     """
     require("norm", x)
-    axes = tuple(range(x.ndim)) if axis is None else axis
-    if ord in _BY_SINGULAR_VALUES and isinstance(axes, tuple) and len(axes) == 2:
-        first, second = (axis_of(a, x.ndim) for a in axes)
-        if first == second:
-            raise ValueError(f"norm(): axes {axes} name an axis twice")
-        kept = [i for i in range(x.ndim) if i not in (first, second)]
-        name = _BY_SINGULAR_VALUES[ord]
-        initial = {} if name != "max" else {"initial": 0}
-        made = r.FUNCTIONS[name](svdvals(x._permute([*kept, first, second])), -1, **initial)
-        shape = [
-            1 if i in (first, second) else n for i, n in enumerate(x.shape) if keepdims or i not in (first, second)
-        ]
-        return made.reshape(shape)  # type: ignore[no-any-return]
-    if axis is None and ord is not None and x.ndim > 2:
-        raise ValueError(f"norm(): of an array of {x.ndim} dimensions with an order name one axis or two")
+    if axis is None:
+        if ord is not None and x.ndim > 2:
+            raise ValueError(f"norm(): of an array of {x.ndim} dimensions with an order name one axis or two")
+    elif not isinstance(axis, tuple):
+        try:
+            axis = operator.index(axis)
+        except TypeError:
+            raise TypeError(f"norm(): axis must be None, an integer or a tuple of integers, not {axis!r}") from None
     return derived.norm(x, ord, axis, keepdims)  # type: ignore[no-any-return]
+
+
+def by_singular_values(x: GPUArray, ord: Any, first: int, second: int, keepdims: bool) -> GPUArray:
+    """Return the norms of orders 2, -2 and "nuc" of the matrices along two axes counted from the front."""
+    kept = [i for i in range(x.ndim) if i not in (first, second)]
+    name = BY_SINGULAR_VALUES[ord]
+    initial = {"initial": 0} if name == "max" and x.size == 0 else {}
+    made = r.FUNCTIONS[name](svdvals(x._permute([*kept, first, second])), -1, **initial)
+    shape = [1 if i in (first, second) else n for i, n in enumerate(x.shape) if keepdims or i not in (first, second)]
+    return made.reshape(shape)  # type: ignore[no-any-return]
 
 
 def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> GPUArray:

@@ -16,6 +16,7 @@ from pygpukit import _pygpukit_rust as _native
 from pygpukit.array.bridge import from_numpy, to_numpy
 from pygpukit.dtypes import DataType, dtype
 from pygpukit.errors import DTypeError
+from pygpukit.linalg import solver
 from pygpukit.ops.problem import Problem, Result, broadcast
 from pygpukit.ops.registry import Operator, Parameter, Variant, register
 from pygpukit.ops.size import hint, minimum
@@ -184,8 +185,16 @@ def _by_lapack(function: Callable[..., Any], names: Sequence[str], p: Problem) -
     return run
 
 
+def _accepts_cusolver(p: Problem) -> str | None:
+    return solver.refuses(p.kind)
+
+
 def _accepts_lapack(p: Problem) -> str | None:
     return None if p.kind == "emulated" else "LAPACK runs on the host"
+
+
+def _by_cusolver(name: str, names: Sequence[str], p: Problem) -> Callable[..., None]:
+    return partial(solver.COMPOSITIONS[name], {one: p.options[one] for one in names})
 
 
 def _made(
@@ -204,6 +213,7 @@ def _made(
             infer=infer,
             reference=function,
             variants=(
+                Variant("cuSOLVER", "run_to_run", _accepts_cusolver, compose=partial(_by_cusolver, name, names)),
                 Variant("NumPy", "run_to_run", lambda p: None, host=partial(_host, function, names)),
                 Variant("LAPACK", "run_to_run", _accepts_lapack, compose=partial(_by_lapack, function, names)),
             ),

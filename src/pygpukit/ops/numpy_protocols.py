@@ -40,6 +40,12 @@ _ANSWERS: dict[str, Callable[..., Any]] = {
 }
 
 
+# Functions that were found, and types of operands that need no look at what else they can do.
+_FOUND: dict[tuple[str, str], Callable[..., Any]] = {}
+_CALLS: dict[np.ufunc, Callable[..., Any]] = {}
+_NUMBERS = frozenset({GPUArray, bool, int, float, complex, *np.sctypeDict.values()})
+
+
 def _namespace(path: str) -> ModuleType | None:
     """The module of the package for one of NumPy's: the package itself for ``numpy``."""
     parts = path.split(".")
@@ -52,11 +58,16 @@ def _namespace(path: str) -> ModuleType | None:
 
 
 def _find(name: str, path: str = "numpy") -> Callable[..., Any] | None:
+    known = _FOUND.get((name, path))
+    if known is not None:
+        return known
     namespace = _namespace(path)
     if namespace is None or name not in getattr(namespace, "__all__", ()):
         return None
-    found: Callable[..., Any] | None = getattr(namespace, name, None)
-    return found if callable(found) else None
+    found = getattr(namespace, name, None)
+    if not callable(found):
+        return None
+    return _FOUND.setdefault((name, path), found)
 
 
 def _missing(what: str, reason: str = "there is no such function in pygpukit") -> TypeError:
@@ -68,6 +79,10 @@ def _missing(what: str, reason: str = "there is no such function in pygpukit") -
 
 def array_ufunc(self: GPUArray, ufunc: np.ufunc, method: str, /, *inputs: Any, **kwargs: Any) -> Any:
     """Call the function of a ufunc's name: its value, its reduction or scan, or its outer product."""
+    if not kwargs and method == "__call__":
+        known = _CALLS.get(ufunc)
+        if known is not None and all(type(value) in _NUMBERS for value in inputs):
+            return known(*inputs)
     name = ufunc.__name__
     out = kwargs.pop("out", ())
     if any(_is_foreign(value) for value in (*inputs, *out)):
@@ -87,6 +102,8 @@ def array_ufunc(self: GPUArray, ufunc: np.ufunc, method: str, /, *inputs: Any, *
     target: Callable[..., Any] | None = None
     if method in ("__call__", "outer"):
         target = _find(name)
+        if target is not None:
+            _CALLS.setdefault(ufunc, target)
         unknown = [key for key in options if key != "out"]
         if unknown:
             raise _missing(what, f"the argument '{unknown[0]}' is not supported")

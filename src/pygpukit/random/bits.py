@@ -171,9 +171,9 @@ class Philox4x32:
             if counter is None:
                 counter = self._counters[device._number] = _Counter(device, self._replayed)
             if not counter.is_capturing():
-                offset = self._offset
-                self._offset = (offset + blocks) % _BLOCKS
-                return function(counter.array, n, self._key, offset, 2 * self._stream, *args, out=out)
+                made = function(counter.array, n, self._key, self._offset, 2 * self._stream, *args, out=out)
+                self._offset = (self._offset + blocks) % _BLOCKS
+                return made
             counter.settle()
             made = function(counter.array, n, self._key, 0, 2 * self._stream + 1, *args, out=out)
             e.add(counter.array, blocks, out=counter.array)

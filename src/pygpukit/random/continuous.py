@@ -1,4 +1,4 @@
-"""Continuous distributions: kernels for three, formulas of these for the others."""
+"""Continuous distributions: kernels for most, formulas of their numbers for the others."""
 
 from __future__ import annotations
 
@@ -18,30 +18,8 @@ def _same(x: GPUArray, function: Any, *others: Any) -> GPUArray:
     return made
 
 
-def _ratio(draw: Source) -> GPUArray:
-    # Of two exponential numbers, whose logarithm has a logistic distribution.
-    return _same(draw("exponential"), e.div, draw("exponential"))
-
-
 def _lognormal(draw: Source, mean: Value, sigma: Value) -> GPUArray:
     return _same(placed(draw("normal"), mean, sigma), e.exp)
-
-
-def _laplace(draw: Source, loc: Value, scale: Value) -> GPUArray:
-    return placed(_same(draw("exponential"), e.sub, draw("exponential")), loc, scale)
-
-
-def _logistic(draw: Source, loc: Value, scale: Value) -> GPUArray:
-    return placed(_same(_ratio(draw), e.log), loc, scale)
-
-
-def _gumbel(draw: Source, loc: Value, scale: Value) -> GPUArray:
-    x = _same(draw("exponential"), e.log)
-    return placed(_same(x, e.neg), loc, scale)
-
-
-def _rayleigh(draw: Source, scale: Value) -> GPUArray:
-    return placed(_same(_same(draw("exponential"), e.mul, 2.0), e.sqrt), 0.0, scale)
 
 
 def _weibull(draw: Source, a: Value) -> GPUArray:
@@ -60,10 +38,6 @@ def _power(draw: Source, a: Value) -> GPUArray:
     return _same(_same(_same(draw("exponential"), e.div, a), e.neg), e.exp)
 
 
-def _cauchy(draw: Source) -> GPUArray:
-    return _same(draw("normal"), e.div, draw("normal"))
-
-
 def _triangular(draw: Source, left: Value, mode: Value, right: Value) -> GPUArray:
     u = draw("uniform")
     span, rise, fall = right - left, mode - left, right - mode
@@ -75,6 +49,16 @@ def _triangular(draw: Source, left: Value, mode: Value, right: Value) -> GPUArra
 
 class Continuous(Draws):
     """Continuous distributions of a generator."""
+
+    def _scaled(
+        self, distribution: str, loc: Any, scale: Any, size: Size, dtype: DTypeLike, out: GPUArray | None
+    ) -> GPUArray:
+        """Return ``loc + scale * x`` for numbers of a distribution that has a kernel."""
+        kind = float_type(dtype, distribution)
+        size, device = self._target(out, size, kind), self._device(out, (loc, scale))
+        middle = parameter(loc, "loc", "", wide_enough(kind), device)
+        width = parameter(scale, "scale", "< 0", wide_enough(kind), device)
+        return self._located(distribution, middle, width, size, kind, device, out)
 
     def random(self, size: Size = None, dtype: DTypeLike = float64, out: GPUArray | None = None) -> GPUArray:
         """Numbers of equal probability in [0, 1).
@@ -117,11 +101,11 @@ class Continuous(Draws):
         kind = float_type(dtype, "uniform")
         size, device = self._target(out, size, kind), self._device(out, (low, high))
         if not isinstance(low, GPUArray) and not isinstance(high, GPUArray):
+            start = parameter(low, "low", "", wide_enough(kind), device)
             with np.errstate(over="ignore"):
                 span = np.subtract(high, low, dtype=np.float64)
             if not np.all(np.isfinite(span)):
                 raise OverflowError("high - low range exceeds valid bounds")
-            start = parameter(low, "low", "", wide_enough(kind), device)
             width = parameter(span if span.ndim else float(span), "high - low", "< 0", wide_enough(kind), device)
         else:
             start, stop = (parameter(x, "low", "", wide_enough(kind), device) for x in (low, high))
@@ -154,11 +138,7 @@ class Continuous(Draws):
         >>> gp.random.default_rng(1).normal(10.0, 2.0, 4).shape
         (4,)
         """
-        kind = float_type(dtype, "standard_normal")
-        size, device = self._target(out, size, kind), self._device(out, (loc, scale))
-        mean = parameter(loc, "loc", "", wide_enough(kind), device)
-        deviation = parameter(scale, "scale", "< 0", wide_enough(kind), device)
-        return self._located("normal", mean, deviation, size, kind, device, out)
+        return self._scaled("normal", loc, scale, size, dtype, out)
 
     def standard_exponential(
         self, size: Size = None, dtype: DTypeLike = float64, method: str = "zig", out: GPUArray | None = None
@@ -182,10 +162,7 @@ class Continuous(Draws):
         >>> gp.random.default_rng(1).exponential(2.0, 3).shape
         (3,)
         """
-        kind = float_type(dtype, "standard_exponential")
-        size, device = self._target(out, size, kind), self._device(out, (scale,))
-        mean = parameter(scale, "scale", "< 0", wide_enough(kind), device)
-        return self._located("exponential", 0.0, mean, size, kind, device, out)
+        return self._scaled("exponential", 0.0, scale, size, dtype, out)
 
     def lognormal(
         self, mean: Any = 0.0, sigma: Any = 1.0, size: Size = None, *, dtype: DTypeLike = float64,
@@ -212,7 +189,7 @@ class Continuous(Draws):
         >>> gp.random.default_rng(1).laplace(0.0, 2.0, 3).shape
         (3,)
         """
-        return self._formula("laplace", _laplace, [(loc, "loc", ""), (scale, "scale", "< 0")], size, dtype, out)
+        return self._scaled("laplace", loc, scale, size, dtype, out)
 
     def logistic(
         self, loc: Any = 0.0, scale: Any = 1.0, size: Size = None, *, dtype: DTypeLike = float64,
@@ -225,7 +202,7 @@ class Continuous(Draws):
         >>> gp.random.default_rng(1).logistic(size=3).shape
         (3,)
         """
-        return self._formula("logistic", _logistic, [(loc, "loc", ""), (scale, "scale", "< 0")], size, dtype, out)
+        return self._scaled("logistic", loc, scale, size, dtype, out)
 
     def gumbel(
         self, loc: Any = 0.0, scale: Any = 1.0, size: Size = None, *, dtype: DTypeLike = float64,
@@ -238,7 +215,7 @@ class Continuous(Draws):
         >>> gp.random.default_rng(1).gumbel(size=3, dtype="float32").shape
         (3,)
         """
-        return self._formula("gumbel", _gumbel, [(loc, "loc", ""), (scale, "scale", "< 0")], size, dtype, out)
+        return self._scaled("gumbel", loc, scale, size, dtype, out)
 
     def rayleigh(
         self, scale: Any = 1.0, size: Size = None, *, dtype: DTypeLike = float64, out: GPUArray | None = None
@@ -250,7 +227,7 @@ class Continuous(Draws):
         >>> gp.random.default_rng(1).rayleigh(2.0, 3).shape
         (3,)
         """
-        return self._formula("rayleigh", _rayleigh, [(scale, "scale", "< 0")], size, dtype, out)
+        return self._scaled("rayleigh", 0.0, scale, size, dtype, out)
 
     def weibull(
         self, a: Any, size: Size = None, *, dtype: DTypeLike = float64, out: GPUArray | None = None
@@ -294,7 +271,7 @@ class Continuous(Draws):
         >>> gp.random.default_rng(1).standard_cauchy(3).shape
         (3,)
         """
-        return self._formula("standard_cauchy", _cauchy, (), size, dtype, out)
+        return self._scaled("cauchy", 0.0, 1.0, size, dtype, out)
 
     def triangular(
         self, left: Any, mode: Any, right: Any, size: Size = None, *, dtype: DTypeLike = float64,

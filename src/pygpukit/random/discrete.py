@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -14,13 +15,13 @@ from pygpukit.errors import DTypeError, ShapeError
 from pygpukit.ops.elementwise import rows as e
 from pygpukit.random.draws import Draws, Size, Value, assign, common_shape, parameter, size_of
 
-_LARGEST = 2**63 - 1
-# As NumPy: ten standard deviations below what int64 holds.
-_LARGEST_MEAN = _LARGEST - 10 * _LARGEST**0.5
+# Many standard deviations below what int64 holds.
+_LARGEST_MEAN = 9.2e18
 
 _dtype = dtype
 
 
+@cache
 def _limits(kind: DataType) -> tuple[int, int]:
     if kind.kind == "b":
         return 0, 1
@@ -30,6 +31,8 @@ def _limits(kind: DataType) -> tuple[int, int]:
 
 def _bound(value: Any) -> Any:
     """Return a bound of integers: an int, an array of Python's, or a GPUArray."""
+    if type(value) is int:
+        return value
     if isinstance(value, GPUArray):
         if value.dtype.kind not in "iub":
             raise DTypeError(f"a bound of integers() must be an integer, not {value.dtype.name}")
@@ -46,19 +49,26 @@ def _bound(value: Any) -> Any:
 
 def _check(low: Any, last: Any, kind: DataType, text: str) -> None:
     smallest, largest = _limits(kind)
-    if np.any(np.less(low, smallest)):
+    some = bool if isinstance(low, int) and isinstance(last, int) else np.any
+    if some(low < smallest):
         raise ValueError(f"low is out of bounds for {kind.name}")
-    if np.any(np.greater(last, largest)):
+    if some(last > largest):
         raise ValueError(f"high is out of bounds for {kind.name}")
-    if np.any(np.greater(low, last)):
+    if some(low > last):
         raise ValueError(text)
+
+
+def _extremes(values: Any) -> tuple[float, float]:
+    """Return the smallest and the largest of some numbers; NaN if one is."""
+    host = np.asarray(values, np.float64)
+    return (float(host.min()), float(host.max())) if host.size else (1.0, 1.0)
 
 
 def _chance(p: Any, name: str, device: Device, positive: bool = False) -> Value:
     """Return a probability, or an array of them."""
     if not isinstance(p, GPUArray):
-        host = np.asarray(p, np.float64)
-        if not np.all((host > 0 if positive else host >= 0) & (host <= 1)):
+        least, most = (p, p) if isinstance(p, int | float) else _extremes(p)
+        if not ((least > 0 if positive else least >= 0) and most <= 1):
             raise ValueError(f"{name} {'<=' if positive else '<'} 0, {name} > 1 or {name} is NaN")
     return parameter(p, name, "", float64, device)
 
@@ -154,10 +164,10 @@ class Discrete(Draws):
         """
         device = self._device(None, (lam,))
         if not isinstance(lam, GPUArray):
-            host = np.asarray(lam, np.float64)
-            if not np.all(host >= 0):
+            least, most = (lam, lam) if isinstance(lam, int | float) else _extremes(lam)
+            if not least >= 0:
                 raise ValueError("lam < 0 or lam is NaN")
-            if np.any(host > _LARGEST_MEAN):
+            if most >= _LARGEST_MEAN:
                 raise ValueError("lam value too large")
         mean = parameter(lam, "lam", "", float64, device)
         return self._reject("poisson", common_shape(size, (mean,)), int64, device, mean)
@@ -186,6 +196,10 @@ class Discrete(Draws):
         if not isinstance(n, GPUArray) and np.any(np.isnan(np.asarray(n, np.float64))):
             raise ValueError("n is NaN")
         successes, chance = parameter(n, "n", "<= 0", float64, device), _chance(p, "p", device, positive=True)
+        if not isinstance(n, GPUArray) and not isinstance(p, GPUArray):
+            trials, odds = np.asarray(n, np.float64), (1.0 - np.asarray(p)) / np.asarray(p)
+            if np.any(odds * (trials + 10 * np.sqrt(trials)) >= _LARGEST_MEAN):
+                raise ValueError("n too large or p too small")
         shape = common_shape(size, (successes, chance))
         with self._bit_generator.lock:
             mean = self._reject("gamma", shape, float64, device, successes)

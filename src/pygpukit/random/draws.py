@@ -13,7 +13,7 @@ from pygpukit._pygpukit_rust import DataType, Device, GPUArray
 from pygpukit.array.bridge import from_numpy
 from pygpukit.array.creation import Shape, dimensions
 from pygpukit.core.device import current_device
-from pygpukit.dtypes import DTypeLike, dtype, float32, int64, to_numpy_dtype
+from pygpukit.dtypes import DTypeLike, dtype, float32, float64, int64, to_numpy_dtype
 from pygpukit.errors import DTypeError, ShapeError
 from pygpukit.ops.elementwise import rows as e
 from pygpukit.random import rows
@@ -68,11 +68,17 @@ def wide_enough(kind: DataType) -> DataType:
     return float32 if kind.itemsize == 2 else kind
 
 
-def _violated(value: Any, rule: Rule) -> bool:
+def _violated(value: Any, rule: Rule) -> Any:
     # NaN passes, as in NumPy, and gives NaN.
-    if rule == "<= 0":
-        return bool(np.any(np.less_equal(value, 0)))
-    return bool(rule) and bool(np.any(np.less(value, 0)))
+    return value <= 0 if rule == "<= 0" else value < 0 if rule else False
+
+
+def _single(x: float) -> float:
+    """Return a number that float32 holds: one that is too large is infinite, as in NumPy."""
+    if -3.4e38 < x < 3.4e38:
+        return x
+    with np.errstate(over="ignore"):
+        return float(np.float32(x))
 
 
 def parameter(value: Any, name: str, rule: Rule, kind: DataType, device: Device) -> Value:
@@ -93,7 +99,7 @@ def parameter(value: Any, name: str, rule: Rule, kind: DataType, device: Device)
             if host.dtype.kind == "c":
                 raise DTypeError(f"{name} must be real, not {host.dtype}")
             host = host.astype(np.float64)
-            if _violated(host, rule):
+            if np.any(_violated(host, rule)):
                 raise ValueError(f"{name} {rule}")
             return from_numpy(host.astype(to_numpy_dtype(kind)), device=device)
     number = float(value)
@@ -187,6 +193,8 @@ class Draws:
         b: float = 1.0,
     ) -> GPUArray:
         """Return ``a + b * x`` for numbers of a distribution with a kernel of its own."""
+        if kind is not float64:
+            a, b = _single(a), _single(b)
         flat = out.reshape(-1) if out is not None and out.is_contiguous else None
         made: GPUArray = self._bit_generator.draw(
             rows.fill, device, math.prod(shape), rows.per_block(kind), a, b, distribution, kind, out=flat

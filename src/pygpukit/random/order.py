@@ -12,32 +12,11 @@ from pygpukit.array.bridge import asarray, from_numpy
 from pygpukit.dtypes import float64, int64, uint64
 from pygpukit.errors import ShapeError
 from pygpukit.ops.elementwise import rows as e
+from pygpukit.ops.index.gather import gathered, take_along
 from pygpukit.ops.reduce import scan
-from pygpukit.ops.sort.gather import axis_last, take_last
 from pygpukit.ops.sort.order import argsort, axis_of
 from pygpukit.ops.sort.search import searchsorted
 from pygpukit.random.draws import Draws, Size, assign, size_of
-
-
-def _order(keys: GPUArray) -> GPUArray:
-    made: GPUArray = argsort(keys)
-    return made
-
-
-def take_rows(x: GPUArray, index: GPUArray) -> GPUArray:
-    """Return ``x[index]`` for positions along the first axis that are valid."""
-    tail = x.shape[1:]
-    m = math.prod(tail)
-    places = index
-    if m != 1:
-        places = e.add(e.mul(index.reshape((*index.shape, 1)), m), from_numpy(np.arange(m), device=x.device))
-    made: GPUArray = take_last(x.contiguous().reshape(-1), places)
-    return made.reshape((*index.shape, *tail))
-
-
-def _first(x: GPUArray, axis: int) -> GPUArray:
-    """Return a view with this axis first."""
-    return x if axis == 0 else x._permute([axis, *(i for i in range(x.ndim) if i != axis)])
 
 
 def _weights(p: Any, population: int, count: int, replace: bool, device: Device) -> GPUArray:
@@ -78,6 +57,10 @@ class Order(Draws):
         # Elements with equal keys, of which 2^64 exist, stay in their order.
         return self._integers(0, 2**64 - 1, shape, uint64, device)
 
+    def _order(self, n: int, device: Device) -> GPUArray:
+        made: GPUArray = argsort(self._keys((n,), device))
+        return made
+
     def permutation(self, x: Any, axis: int = 0) -> GPUArray:
         """The integers below ``x`` in random order, or an array with the slices along an axis in random order.
 
@@ -87,12 +70,10 @@ class Order(Draws):
         [0, 1, 2, 3]
         """
         if isinstance(x, int | np.integer):
-            return _order(self._keys((max(int(x), 0),), self._device(None)))
+            return self._order(max(int(x), 0), self._device(None))
         values = asarray(x)
         at = axis_of(axis, values.ndim)
-        order = _order(self._keys((values.shape[at],), values.device))
-        made = take_rows(_first(values, at), order)
-        return made if at == 0 else made._permute([*range(1, at + 1), 0, *range(at + 1, values.ndim)]).contiguous()
+        return gathered(values, [self._order(values.shape[at], values.device)], at)
 
     def shuffle(self, x: GPUArray, axis: int = 0) -> None:
         """Bring the slices of an array along an axis into random order, in place.
@@ -108,8 +89,8 @@ class Order(Draws):
             raise TypeError(f"shuffle() takes a GPUArray, not {type(x).__name__}; convert it with asarray")
         if x.ndim == 0:
             raise TypeError("shuffle() needs an array of at least one dimension")
-        rows = _first(x, axis_of(axis, x.ndim))
-        assign(rows, take_rows(rows, _order(self._keys((rows.shape[0],), x.device))))
+        at = axis_of(axis, x.ndim)
+        assign(x, gathered(x, [self._order(x.shape[at], x.device)], at))
 
     def permuted(self, x: Any, axis: int | None = None, out: GPUArray | None = None) -> GPUArray:
         """An array with the elements of each vector along an axis in a random order of its own.
@@ -135,19 +116,12 @@ class Order(Draws):
             if out.shape != values.shape:
                 raise ShapeError(f"out must have the same shape as x, {tuple(values.shape)}, not {tuple(out.shape)}")
         if axis is None:
-            order = _order(self._keys((values.size,), values.device))
-            made = take_last(values.contiguous().reshape(-1), order).reshape(values.shape)
+            made = gathered(values.reshape(-1), [self._order(values.size, values.device)]).reshape(values.shape)
         else:
             at = axis_of(axis, values.ndim)
-            lanes = axis_last(values, at).contiguous()
-            order = _order(self._keys(lanes.shape, values.device))
-            made = take_last(lanes, order)
-            made = (
-                made
-                if at == values.ndim - 1
-                else made._permute([*range(at), values.ndim - 1, *range(at, values.ndim - 1)])
-            )
-        return made.contiguous() if out is None else assign(out, made)
+            order: GPUArray = argsort(self._keys(values.shape, values.device), at)
+            made = take_along(values, order, at)
+        return made if out is None else assign(out, made)
 
     def choice(
         self, a: Any, size: Size = None, replace: bool = True, p: Any = None, axis: int = 0, shuffle: bool = True
@@ -174,6 +148,7 @@ class Order(Draws):
         (3,)
         """
         values: GPUArray | None = None
+        at = 0
         if isinstance(a, int | np.integer):
             population, device = int(a), self._device(p if isinstance(p, GPUArray) else None)
         elif isinstance(a, float | str):
@@ -182,8 +157,8 @@ class Order(Draws):
             values = asarray(a)
             if values.ndim == 0:
                 return self.choice(int(values.item()), size, replace, p, axis, shuffle)
-            values = _first(values, axis_of(axis, values.ndim))
-            population, device = values.shape[0], values.device
+            at = axis_of(axis, values.ndim)
+            population, device = values.shape[at], values.device
         shape = size_of(size)
         count = math.prod(shape)
         if population <= 0 and count:
@@ -194,24 +169,18 @@ class Order(Draws):
                 f"Cannot take a larger sample than population when replace is False: {count} of {population}"
             )
         index = self._places(population, count, replace, p, device).reshape(shape)
-        if values is None:
-            return index
-        made = take_rows(values, index)
-        at = axis_of(axis, values.ndim)
-        if at == 0 or not shape:
-            return made
-        k = index.ndim
-        return made._permute([*range(k, k + at), *range(k), *range(k + at, made.ndim)]).contiguous()
+        return index if values is None else gathered(values, [index], at)
 
     def _places(self, population: int, count: int, replace: bool, p: Any, device: Device) -> GPUArray:
         """Return positions of chosen elements."""
         if p is None:
             if replace:
                 return self._integers(0, max(population - 1, 0), (count,), int64, device)
-            return _order(self._keys((population,), device))._slice(0, 0, count, 1)
+            return self._order(population, device)._slice(0, 0, count, 1)
         weights = _weights(p, population, count, replace, device)
         if replace:
             found: GPUArray = searchsorted(weights, self._fill("uniform", (count,), float64, device), "right")
             return found
         # Elements in the order of exponential numbers divided by their weights: those without weight come last.
-        return _order(e.div(self._fill("exponential", (population,), float64, device), weights))._slice(0, 0, count, 1)
+        order: GPUArray = argsort(e.div(self._fill("exponential", (population,), float64, device), weights))
+        return order._slice(0, 0, count, 1)

@@ -83,37 +83,112 @@ def _uniform(w: Any, name: str) -> Any:
     return _fractions(w, name).reshape(-1)
 
 
+def _flat(w: Any, name: str) -> Any:
+    return (w.view(np.uint64) if name == "float64" else w).reshape(-1)
+
+
+def minus_log_rest(p: Any) -> Any:
+    """Return -ln(1 - p) of float32 or float64 numbers in [0, 1)."""
+    small = p < 0.25
+    return np.where(small, log_of_quotient(np.where(small, p, 0) / (2 - p)), minus_log(1 - p))
+
+
 def _exponential(w: Any, name: str) -> Any:
-    return minus_log(_positive((w.view(np.uint64) if name == "float64" else w).reshape(-1)))
+    return minus_log(_positive(_flat(w, name)))
+
+
+def _rayleigh(w: Any, name: str) -> Any:
+    x = _exponential(w, name)
+    x += x
+    return np.sqrt(x, x)
+
+
+def _gumbel(w: Any, name: str) -> Any:
+    return minus_log(minus_log_rest(_positive(_flat(w, name))))
+
+
+def _positive_half(x: Any) -> Any:
+    if x.dtype.itemsize == 8:
+        return _positive(x)
+    u = (x >> np.uint32(1)).astype(np.float32)
+    u *= np.float32(2.0**-31)
+    u += np.float32(2.0**-32)
+    return np.minimum(u, np.float32(1.0 - 2.0**-24), out=u)
+
+
+def _signed(magnitude: Any, x: Any) -> Any:
+    bits = magnitude.view(x.dtype)
+    bits ^= x << x.dtype.type(8 * x.dtype.itemsize - 1)
+    return magnitude
+
+
+def _laplace(w: Any, name: str) -> Any:
+    x = _flat(w, name)
+    return _signed(minus_log(_positive_half(x)), x)
+
+
+def _logistic(w: Any, name: str) -> Any:
+    x = _flat(w, name)
+    u = _positive_half(x)
+    e = minus_log(u)
+    e -= minus_log(2 - u)
+    return _signed(e, x)
+
+
+def _angle(turn: Any, real: Any) -> Any:
+    bits = 8 * turn.dtype.itemsize
+    signed, half = (np.int64, 0x3FFFFFFFFFFFFFFF) if bits == 64 else (np.int32, 0x3FFFFFFF)
+    angle = (turn & turn.dtype.type(half)).view(signed)
+    angle += angle
+    angle -= signed(half)
+    x = angle.astype(real)
+    x *= real(1.5707963267948966 * 2.0 ** (1 - bits))
+    return x
+
+
+def _cauchy(w: Any, name: str) -> Any:
+    x = _flat(w, name)
+    s, c = sine_cosine(_angle(x, np.float64 if name == "float64" else np.float32))
+    return np.where(x >> x.dtype.type(8 * x.dtype.itemsize - 1) != 0, c / s, s / c)
 
 
 def normal_of(w: Any, name: str) -> Any:
     """Return normal numbers of words."""
     wide = name == "float64"
-    bits, signed, half = (64, np.int64, 0x3FFFFFFFFFFFFFFF) if wide else (32, np.int32, 0x3FFFFFFF)
+    bits = 64 if wide else 32
     pairs = (w.view(np.uint64) if wide else w).reshape(-1, 2)
     unsigned, real = pairs.dtype.type, np.float64 if wide else np.float32
     turn = np.ascontiguousarray(pairs[:, 1])
-    angle = (turn & unsigned(half)).view(signed)
-    angle += angle
-    angle -= signed(half)
-    x = angle.astype(real)
-    x *= real(1.5707963267948966 * 2.0 ** (1 - bits))
-    s, c = sine_cosine(x)
-    np.negative(c, c, where=(turn & unsigned(1 << (bits - 2))) != 0)
+    s, c = sine_cosine(_angle(turn, real))
+    # The second highest bit becomes the sign of the cosine, the highest exchanges sine and cosine.
+    second, first = s.view(unsigned), c.view(unsigned)
+    sign = turn << unsigned(1)
+    sign &= unsigned(1 << (bits - 1))
+    first ^= sign
+    np.right_shift(turn, unsigned(bits - 1), turn)
+    np.subtract(unsigned(0), turn, turn)
+    turn &= first ^ second
+    first ^= turn
+    second ^= turn
     r = minus_log(_positive(np.ascontiguousarray(pairs[:, 0])))
     r *= real(2)
     np.sqrt(r, r)
-    s *= r
-    c *= r
-    swap = (turn >> unsigned(bits - 1)) != 0
     out = np.empty((r.size, 2), real)
-    out[:, 0] = np.where(swap, s, c)
-    out[:, 1] = np.where(swap, c, s)
+    np.multiply(c, r, out[:, 0])
+    np.multiply(s, r, out[:, 1])
     return out.reshape(-1)
 
 
-KINDS = {"uniform": _uniform, "normal": normal_of, "exponential": _exponential}
+KINDS = {
+    "uniform": _uniform,
+    "normal": normal_of,
+    "exponential": _exponential,
+    "rayleigh": _rayleigh,
+    "gumbel": _gumbel,
+    "laplace": _laplace,
+    "logistic": _logistic,
+    "cauchy": _cauchy,
+}
 
 
 def fill(
@@ -129,7 +204,7 @@ def fill(
         if scale != 1:
             v *= scale
         # Adding 0 makes -0.0 a positive zero, as in the kernel.
-        if low != 0 or kind == "normal":
+        if low != 0 or kind in ("normal", "gumbel", "laplace", "logistic", "cauchy"):
             v += low
         out[start:stop] = v
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from pygpukit.random.philox import words
-from pygpukit.random.reference import high_product, log_of_quotient, minus_log, normal_of
+from pygpukit.random.reference import high_product, log_of_quotient, minus_log, minus_log_rest, normal_of
 
 _CHUNK = 8192
 _HALF_LOG_2_PI = 0.9189385332046727
@@ -33,10 +33,6 @@ def _log_ratio(x: Any, y: Any) -> Any:
     s = (x - y) / (x + y)
     near = np.abs(s) < 0.17
     return np.where(near, log_of_quotient(np.where(near, s, 0.0)), minus_log(y) - minus_log(x))
-
-
-def _minus_log_rest(p: Any) -> Any:
-    return np.where(p < 0.25, log_of_quotient(np.where(p < 0.25, p / (2.0 - p), 0.0)), minus_log(1.0 - p))
 
 
 def _stirling(k: Any) -> Any:
@@ -112,7 +108,7 @@ def poisson(draw: Draw, mean: Any, _: Any, __: bool) -> Any:
         scale = 1.1239 + 1.1328 / (b - 3.4)
         inner = 0.9277 - 3.6224 / (b - 2.0)
         k, us, v, done = _transformed(draw, todo, attempt, a, b, m, 0.43, inner)
-        possible = (k >= 0) & (k <= 9.2e18) & ~((us < 0.013) & (v > us))
+        possible = (k >= 0) & (k <= 9.22337203685477e18) & ~((us < 0.013) & (v > us))
         safe = np.where(possible, k, 0.0)
         up = safe + 1.0
         taken = -minus_log(v * scale / (a / (us * us) + b))
@@ -143,7 +139,7 @@ def binomial(draw: Draw, n: Any, chance: Any, _: bool) -> Any:
     p = np.where(turned, 1.0 - chance, chance)
     mean = n * p
     few = np.flatnonzero(valid & (mean < 10))
-    _arrivals(draw, few, _minus_log_rest(p[few]), n[few], out)
+    _arrivals(draw, few, minus_log_rest(p[few]), n[few], out)
     todo = np.flatnonzero(valid & (mean >= 10))
     attempt = 0
     while todo.size:

@@ -18,7 +18,7 @@ from pygpukit.random import reference, rejection
 __all__ = ["fill", "integers", "reject"]
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
-_KINDS = ("uniform", "normal", "exponential")
+_KINDS = tuple(reference.KINDS)
 _COUNTER = (
     Parameter("counter", doc="int64, one element: blocks that replays of graphs have used."),
     Parameter("n", "number", doc="Elements."),
@@ -53,22 +53,17 @@ def _launch(p: Problem, unit: Unit, entry: str, count: int, arguments: tuple[Num
 
 
 @cache
-def fill_unit(kind: DataType) -> Unit:
-    """Return the source of the kernels for an element type."""
-    compute = "f64" if kind.name == "float64" else "f32"
-    entries = tuple(f"pgk_random_{name}_{kind.tag}" for name in _KINDS)
-    lines = [
-        f"PGK_FILL({entry}, {kind.tag}, {compute}, {name.capitalize()})"
-        for entry, name in zip(entries, _KINDS, strict=True)
-    ]
-    return instance("random/fill.cu", lines, entries)
+def fill_unit(distribution: str, kind: DataType) -> Unit:
+    """Return the source of the kernel for a distribution and an element type."""
+    entry, compute = f"pgk_random_{distribution}_{kind.tag}", "f64" if kind.name == "float64" else "f32"
+    line = f"PGK_FILL({entry}, {kind.tag}, {compute}, {distribution.capitalize()})"
+    return instance("random/fill.cu", [line], (entry,))
 
 
 def _launch_fill(p: Problem) -> Launch:
     kind = p.options["kind"]
-    unit, real = fill_unit(kind), dtype("float64" if kind.name == "float64" else "float32")
-    entry = unit.entries[_KINDS.index(p.options["distribution"])]
-    return _launch(p, unit, entry, per_block(kind), (Number("a", real), Number("b", real)))
+    unit, real = fill_unit(p.options["distribution"], kind), dtype("float64" if kind.name == "float64" else "float32")
+    return _launch(p, unit, unit.entries[0], per_block(kind), (Number("a", real), Number("b", real)))
 
 
 def _host_fill(p: Problem) -> Callable[..., None]:
@@ -81,7 +76,7 @@ def _host_fill(p: Problem) -> Callable[..., None]:
 
 
 def _units_fill(types: Sequence[str]) -> Iterator[Unit]:
-    return (fill_unit(dtype(name)) for name in types if name in FLOATS)
+    return (fill_unit(distribution, dtype(name)) for name in types if name in FLOATS for distribution in _KINDS)
 
 
 fill = register(
@@ -91,7 +86,7 @@ fill = register(
             *_COUNTER,
             Parameter("a", "number", 0.0, doc="Added to every number."),
             Parameter("b", "number", 1.0, doc="Factor of every number."),
-            Parameter("distribution", "choice", "uniform", doc="One of uniform, normal, exponential."),
+            Parameter("distribution", "choice", "uniform", doc=f"One of {', '.join(_KINDS)}."),
             Parameter("kind", "choice", dtype("float32"), doc="Element type."),
         ),
         infer=_infer,

@@ -7,11 +7,12 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::registry::Extent;
-use super::storage::Storage;
+use super::storage::{Storage, Until, release};
 use super::uses::Uses;
 use crate::device::{DevPtr, RawStream};
 use crate::error::Result;
 use crate::exec::ExecCtx;
+use crate::runtime::DeviceState;
 use crate::stream::Stream;
 
 /// Host memory of other libraries that kernels of CPU devices may use. The same memory may be there several times.
@@ -101,6 +102,22 @@ pub fn order_before(ctx: &ExecCtx, storage: &Storage, stream: RawStream) -> Resu
         }
     }
     Ok(())
+}
+
+/// Another library gives an export back. What it has put on one of the driver's own streams (1 and 2) may still use the
+/// memory, which is kept until that has ended: our streams do not wait for those. Any other stream may be gone by now.
+pub fn end_export(state: &DeviceState, storage: Arc<Storage>, consumer: Option<RawStream>) {
+    storage.unexport();
+    let Some(stream) = consumer.filter(|stream| state.is_cuda() && matches!(stream.0, 1 | 2)) else { return };
+    if state.check().is_err() {
+        return;
+    }
+    let device = &state.device;
+    let Ok(event) = device.event_create(false) else { return };
+    match device.event_record(event, stream) {
+        Ok(()) => release(Until::Passed(device.clone(), event), storage),
+        Err(_) => device.event_destroy(event),
+    }
 }
 
 /// Make the context's stream wait, on the device, for work of a stream that may belong to another library.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 
 use super::cache::Block;
 use super::pool::Pool;
@@ -15,7 +16,7 @@ use super::segment::{Backing, Segment, SegmentClass, SegmentState};
 use super::shared::Part;
 use super::size_class::Request;
 use super::uses::Uses;
-use crate::device::DevPtr;
+use crate::device::{DevPtr, RawEvent, SharedDevice};
 use crate::error::Result;
 use crate::exec::ExecCtx;
 use crate::runtime::DeviceState;
@@ -49,18 +50,58 @@ pub struct Storage {
 /// What keeps memory alive that no pool handed out.
 type Owner = Arc<dyn Any + Send + Sync>;
 
+/// When memory is no longer in use.
+pub(super) enum Until {
+    Unused(Uses),
+    /// Another library's work has passed this.
+    Passed(SharedDevice, RawEvent),
+}
+
+impl Until {
+    /// Asked until it is. An error of the device means that nothing can be known: the memory stays.
+    fn is_over(&self, asked: &mut Asked) -> bool {
+        match self {
+            Until::Unused(uses) => uses.iter().all(|(stream, seq)| {
+                let is_asked = asked.streams.contains(&Arc::as_ptr(stream));
+                if stream.completed() < seq && !is_asked {
+                    asked.streams.push(Arc::as_ptr(stream));
+                    return stream.passed(seq).unwrap_or(false);
+                }
+                stream.completed() >= seq
+            }),
+            Until::Passed(..) if asked.is_driver_behind => false,
+            Until::Passed(device, event) => {
+                let over = device.event_query(*event).unwrap_or(false);
+                if over {
+                    device.event_destroy(*event);
+                }
+                asked.is_driver_behind = !over;
+                over
+            }
+        }
+    }
+}
+
+/// What was asked in one pass over all that waits: once a stream, which tells of everything it has passed.
+#[derive(Default)]
+struct Asked {
+    streams: SmallVec<[*const Stream; 8]>,
+    /// One of the driver's own streams has not passed an event, and so none that was recorded later.
+    is_driver_behind: bool,
+}
+
 /// Owners whose memory may still be in use.
-static LEAVING: Mutex<Vec<(Uses, Owner)>> = Mutex::new(Vec::new());
+static LEAVING: Mutex<Vec<(Until, Owner)>> = Mutex::new(Vec::new());
 static IS_LEAVING: AtomicBool = AtomicBool::new(false);
 
 /// Drop the owner when its memory is no longer in use, at the latest by a later call.
-fn release(uses: Uses, owner: Owner) {
-    LEAVING.lock().push((uses, owner));
+pub(super) fn release(until: Until, owner: Owner) {
+    LEAVING.lock().push((until, owner));
     IS_LEAVING.store(true, Ordering::Release);
     release_unused();
 }
 
-/// Drop owners of memory outside of pools that was in use when its array ended, and is no longer.
+/// Drop owners of memory that was in use when its array or another library gave it up, and is no longer.
 #[inline]
 pub fn release_unused() {
     if IS_LEAVING.load(Ordering::Acquire) && !super::is_shut_down() {
@@ -72,9 +113,9 @@ pub fn release_unused() {
 fn drop_unused() {
     let mut done = Vec::new();
     let mut leaving = LEAVING.lock();
-    // An error of the device means that nothing can be known: the memory stays.
-    leaving.retain_mut(|(uses, owner)| {
-        let over = uses.passed().unwrap_or(false);
+    let mut asked = Asked::default();
+    leaving.retain_mut(|(until, owner)| {
+        let over = until.is_over(&mut asked);
         if over {
             done.push(owner.clone());
         }
@@ -352,7 +393,7 @@ impl Drop for Storage {
         if let Some(owner) = self.owner.take() {
             let mut uses = take(self.uses.get_mut());
             uses.note(&block.home, block.home.seq());
-            return release(uses, owner);
+            return release(Until::Unused(uses), owner);
         }
         if *self.exports.get_mut() > 0 {
             block.segment.unpin_exported();

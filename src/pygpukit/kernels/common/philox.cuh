@@ -5,7 +5,7 @@
 #pragma once
 #include "pygpukit/elementwise.cuh"
 
-namespace pgk {
+namespace pgk::rng {
 
 struct Words { u32 w[4]; };
 
@@ -69,6 +69,11 @@ template <class T> PGK_FN T minus_log(T u) {
     return add_rn(mul_rn(static_cast<T>(-e), T(0.6931471805599453)), -log_of_quotient(s));
 }
 
+// -ln(1 - p) for 0 <= p < 1, with a small relative error where p is small.
+template <class T> PGK_FN T minus_log_rest(T p) {
+    return p < T(0.25) ? log_of_quotient(div_rn(p, add_rn(T(2), -p))) : minus_log(add_rn(T(1), -p));
+}
+
 // Sine and cosine of |x| <= pi / 4 by their series.
 template <class T> PGK_FN void sine_cosine(T x, T& s, T& c) {
     constexpr double inverse[] = {1.0 / 1, 1.0 / 2, 1.0 / 6, 1.0 / 24, 1.0 / 120, 1.0 / 720, 1.0 / 5040, 1.0 / 40320,
@@ -104,6 +109,12 @@ PGK_FN f64 positive(u64 x) {
     return ::fmin(mul_rn(add_rn(static_cast<f64>(x >> 11), 1.0), 0x1p-53), 1.0 - 0x1p-53);
 }
 
+// The same from the upper bits: the lowest is left for a sign.
+PGK_FN f32 positive_half(u32 x) {
+    return ::fminf(add_rn(mul_rn(__uint2float_rn(x >> 1), 0x1p-31f), 0x1p-32f), 1.0f - 0x1p-24f);
+}
+PGK_FN f64 positive_half(u64 x) { return positive(x); }
+
 // An angle from the bits below the two highest: in (-pi/4, pi/4).
 PGK_FN f32 angle(u32 x) {
     return mul_rn(__int2float_rn(2 * static_cast<i32>(x & 0x3FFFFFFFu) - 0x3FFFFFFF), f32(1.5707963267948966 * 0x1p-31));
@@ -114,4 +125,4 @@ PGK_FN f64 angle(u64 x) {
 }
 #endif
 
-}  // namespace pgk
+}  // namespace pgk::rng

@@ -7,7 +7,7 @@
 // src/pygpukit/random/reference.py have the same bits.
 #include "pygpukit/philox.cuh"
 
-namespace pgk {
+namespace pgk::rng {
 
 // A fraction with as many random bits as the stored type has: in [0, 1).
 template <class To> struct Uniform {
@@ -39,16 +39,63 @@ template <class To> struct Normal {
     }
 };
 
-template <class To> struct Exponential {
+// A number per word of 32 bits, or per pair of words.
+template <class F> struct EachWord {
     PGK_FN static void apply(const Words& x, f32 (&v)[4]) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) v[i] = minus_log(positive(x.w[i]));
+        for (int i = 0; i < 4; ++i) v[i] = F::of(x.w[i]);
     }
     PGK_FN static void apply(const Words& x, f64 (&v)[2]) {
 #pragma unroll
-        for (int i = 0; i < 2; ++i) v[i] = minus_log(positive(pair_of(x.w[2 * i], x.w[2 * i + 1])));
+        for (int i = 0; i < 2; ++i) v[i] = F::of(pair_of(x.w[2 * i], x.w[2 * i + 1]));
     }
 };
+
+struct ExponentialOf {
+    template <class U> PGK_FN static auto of(U x) { return minus_log(positive(x)); }
+};
+struct RayleighOf {
+    template <class U> PGK_FN static auto of(U x) {
+        const auto e = minus_log(positive(x));
+        return sqrt_rn(add_rn(e, e));
+    }
+};
+// Large numbers come of small fractions, which are the finer ones.
+struct GumbelOf {
+    template <class U> PGK_FN static auto of(U x) { return minus_log(minus_log_rest(positive(x))); }
+};
+struct LaplaceOf {
+    template <class U> PGK_FN static auto of(U x) {
+        const auto e = minus_log(positive_half(x));
+        return x & 1 ? -e : e;
+    }
+};
+template <class T> PGK_FN T rest_of_two(T u) { return add_rn(T(2), -u); }
+
+// The logarithm of (2 - u) / u for the upper half, and the same below 0.
+struct LogisticOf {
+    template <class U> PGK_FN static auto of(U x) {
+        const auto u = positive_half(x);
+        const auto e = add_rn(minus_log(u), -minus_log(rest_of_two(u)));
+        return x & 1 ? -e : e;
+    }
+};
+// The tangent of an angle.
+struct CauchyOf {
+    template <class U> PGK_FN static auto of(U x) {
+        const auto a = angle(x);
+        auto s = a, c = a;
+        sine_cosine(a, s, c);
+        return x >> (8 * sizeof(U) - 1) ? div_rn(c, s) : div_rn(s, c);
+    }
+};
+
+template <class To> struct Exponential : EachWord<ExponentialOf> {};
+template <class To> struct Rayleigh : EachWord<RayleighOf> {};
+template <class To> struct Gumbel : EachWord<GumbelOf> {};
+template <class To> struct Laplace : EachWord<LaplaceOf> {};
+template <class To> struct Logistic : EachWord<LogisticOf> {};
+template <class To> struct Cauchy : EachWord<CauchyOf> {};
 
 template <class To, class T, class D>
 PGK_FN void fill(To* out, const u64* counter, i64 n, int vec, u64 key, u64 offset, u32 stream, T a, T b) {
@@ -74,10 +121,10 @@ PGK_FN void fill(To* out, const u64* counter, i64 n, int vec, u64 key, u64 offse
     }
 }
 
-}  // namespace pgk
+}  // namespace pgk::rng
 
 #define PGK_FILL(name, To, T, D) \
     extern "C" __global__ void __launch_bounds__(256) name(pgk::To* out, const unsigned long long* counter, long long n, \
         int vec, unsigned long long key, unsigned long long offset, unsigned stream, pgk::T a, pgk::T b) { \
-        pgk::fill<pgk::To, pgk::T, pgk::D<pgk::To>>(out, counter, n, vec, key, offset, stream, a, b); \
+        pgk::rng::fill<pgk::To, pgk::T, pgk::rng::D<pgk::To>>(out, counter, n, vec, key, offset, stream, a, b); \
     }

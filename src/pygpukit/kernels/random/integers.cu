@@ -9,7 +9,7 @@
 // Launch: 256 threads, 1024 blocks of words per block of threads. Determinism: batch_invariant.
 #include "pygpukit/philox.cuh"
 
-namespace pgk {
+namespace pgk::rng {
 
 template <class T>
 PGK_FN void integers_of_32(T* out, const u64* counter, i64 n, int vec, u64 key, u64 offset, u32 stream, u64 low, u64 last,
@@ -79,11 +79,11 @@ PGK_FN void integers_of_64(u64* out, const u64* counter, i64 n, int vec, u64 key
     }
 }
 
-}  // namespace pgk
+}  // namespace pgk::rng
 
 #define PGK_INTEGERS(name, T, bits) \
     extern "C" __global__ void __launch_bounds__(256) name(pgk::T* out, const unsigned long long* counter, long long n, \
         int vec, unsigned long long key, unsigned long long offset, unsigned stream, unsigned long long low, \
         unsigned long long last, unsigned long long reject) { \
-        pgk::integers_of_##bits(out, counter, n, vec, key, offset, stream, low, last, reject); \
+        pgk::rng::integers_of_##bits(out, counter, n, vec, key, offset, stream, low, last, reject); \
     }

@@ -13,7 +13,7 @@
 // n exponential numbers are below -ln(1 - p); beyond, transformed rejection (PTRS and BTRS, Hoermann 1993).
 #include "pygpukit/philox.cuh"
 
-namespace pgk {
+namespace pgk::rng {
 
 struct Attempts {
     u64 key, block;
@@ -30,11 +30,6 @@ PGK_FN f64 fraction(u32 low, u32 high) {
 PGK_FN f64 log_ratio(f64 x, f64 y) {
     const f64 s = div_rn(add_rn(x, -y), add_rn(x, y));
     return ::fabs(s) < 0.17 ? log_of_quotient(s) : add_rn(minus_log(y), -minus_log(x));
-}
-
-// -ln(1 - p) for 0 <= p <= 1/2.
-PGK_FN f64 minus_log_rest(f64 p) {
-    return p < 0.25 ? log_of_quotient(div_rn(p, add_rn(2.0, -p))) : minus_log(add_rn(1.0, -p));
 }
 
 // ln(k!) less (k + 1/2) ln(k + 1) - (k + 1) + ln(2 pi) / 2.
@@ -101,7 +96,7 @@ PGK_FN i64 poisson(Attempts& attempts, f64 mean) {
         const f64 x = mul_rn(add_rn(div_rn(mul_rn(2.0, a), us), b), u);
         const f64 k = ::floor(add_rn(add_rn(x, mean), 0.43));
         if (us >= 0.07 && v <= inner) return static_cast<i64>(k);
-        if (k < 0.0 || k > 9.2e18 || (us < 0.013 && v > us)) continue;
+        if (k < 0.0 || k > 9.22337203685477e18 || (us < 0.013 && v > us)) continue;
         const f64 high = add_rn(div_rn(a, mul_rn(us, us)), b), up = add_rn(k, 1.0);
         const f64 taken = -minus_log(div_rn(mul_rn(v, scale), high));
         f64 bound = add_rn(mul_rn(k, log_ratio(mean, up)), add_rn(up, -mean));
@@ -187,11 +182,11 @@ PGK_FN void reject(T* out, const u64* counter, const P* x, const P* y, i64 n, in
     out[i] = static_cast<T>(D::draw(attempts, flags & 1 ? x[i] : a, flags & 2 ? y[i] : b, flags));
 }
 
-}  // namespace pgk
+}  // namespace pgk::rng
 
 #define PGK_REJECT(name, D, T, P) \
     extern "C" __global__ void __launch_bounds__(256) name(pgk::T* out, const unsigned long long* counter, \
         const pgk::P* x, const pgk::P* y, long long n, int flags, unsigned long long key, unsigned long long offset, \
         unsigned stream, pgk::P a, pgk::P b) { \
-        pgk::reject<pgk::D>(out, counter, x, y, n, flags, key, offset, stream, a, b); \
+        pgk::rng::reject<pgk::rng::D>(out, counter, x, y, n, flags, key, offset, stream, a, b); \
     }

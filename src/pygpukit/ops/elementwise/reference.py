@@ -100,7 +100,7 @@ def prepare(name: str, inputs: tuple[Input, ...], out: DataType) -> tuple[Callab
 
 
 # NumPy 2.4 writes wrong values into a strided output.
-_WRONG_INTO_STRIDES = frozenset({np.isnan, np.isinf, np.isfinite})
+_WRONG_INTO_STRIDES = frozenset({np.isnan, np.isinf, np.isfinite, np.signbit})
 
 
 def _maximum(x: Any, y: Any, out: npt.NDArray[Any]) -> None:

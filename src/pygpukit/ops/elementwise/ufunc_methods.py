@@ -114,7 +114,7 @@ def reduce(function: Any, array: Any, axis: Any = 0, dtype: Any = None, out: Any
 
     name, x = function.__name__, _array(function, "reduce", array)
     where = None if where is True else where
-    if _is_bool(function) and initial is not None:
+    if _is_bool(function) and (initial is not None or name not in _REDUCTIONS):
         x = x.astype("bool", copy=False)
     if name in _REDUCTIONS and (dtype is None or name in _SCANS):
         options = {"dtype": dtype} if dtype is not None else {}

@@ -81,12 +81,13 @@ def at_unit(name: str, kind: DataType) -> Unit:
     """Return the source of the updates by one operator of one element type."""
     made = plan(name, (kind, kind))
     c = made.compute.tag
-    lines = ["namespace pgk {", f"struct at_{name} {{", f"    using T = {kind.tag};", f"    using C = {c};"]
+    struct = f"at_{name}_{kind.tag}"
+    lines = ["namespace pgk {", f"struct {struct} {{", f"    using T = {kind.tag};", f"    using C = {c};"]
     for function, row in (("apply", TABLE[name]), ("merge", TABLE[MERGES[name]])):
         expression = row.expression(kind.kind)
         lines.append(f"    static PGK_FN C {function}(C a, C b) {{ return convert<C>({expression}); }}")
     entries = (f"pgk_at_{name}_{kind.tag}", f"pgk_at_{name}_windows_{kind.tag}")
-    lines += ["};", "}", f"PGK_AT_APPLY({entries[0]}, at_{name})", f"PGK_AT_WINDOWS({entries[1]}, at_{name})"]
+    lines += ["};", "}", f"PGK_AT_APPLY({entries[0]}, {struct})", f"PGK_AT_WINDOWS({entries[1]}, {struct})"]
     return instance("index/at.cu", lines, entries)
 
 
@@ -101,7 +102,7 @@ def has_at(name: str, kind: DataType) -> bool:
 def _units(types: Sequence[str]) -> Iterator[Unit]:
     for count in (1, 2, MAX_INDICES):
         yield words_unit(count)
-    for name in ("add", "maximum", "minimum"):
+    for name in ("add", "sub", "mul", "maximum", "minimum"):
         for kind in map(dtype, types):
             if has_at(name, kind):
                 yield at_unit(name, kind)

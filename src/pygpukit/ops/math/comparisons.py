@@ -124,7 +124,7 @@ def real_if_close(x: Any, tol: float = 100) -> GPUArray:
     """
     x = need(x, "real_if_close")
     if x.dtype.kind != "c":
-        return x
+        return x  # type: ignore[no-any-return]
     limit = tol * float(finfo(x.dtype).eps) if tol > 1 else tol
     is_close = functions()["all"](e.less(e.abs(e.imag(x)), limit))
     result: GPUArray = e.real(x) if bool(is_close) else x

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import builtins
 import math
+import operator
 from typing import Any
 
 from pygpukit._pygpukit_rust import GPUArray
+from pygpukit.array.creation import empty, full
 from pygpukit.dtypes import dtype
 from pygpukit.errors import DTypeError
 from pygpukit.ops.elementwise import rows as e
@@ -36,7 +38,7 @@ def round(a: Any, decimals: int = 0, out: GPUArray | None = None) -> GPUArray:
     >>> round(gp.asarray([1.234, 5.675]), 2).tolist()
     [1.23, 5.68]
     """
-    x, decimals = need(a, "round"), decimals.__index__()
+    x, decimals = need(a, "round"), operator.index(decimals)
     if decimals == 0 or (decimals > 0 and x.dtype.kind in "biu"):
         return e.round(x, out=out)
     if x.dtype.kind in "biu":
@@ -141,7 +143,7 @@ def rad2deg(x: Any, *, out: GPUArray | None = None) -> GPUArray:
     [0.0, 180.0]
     """
     refuse(need(x, "rad2deg"), "biuf", "rad2deg")
-    return e.mul(as_float(x), 180.0 / math.pi, out=out)
+    return _scaled(x, 180.0 / math.pi, out)
 
 
 @streamed
@@ -154,7 +156,16 @@ def deg2rad(x: Any, *, out: GPUArray | None = None) -> GPUArray:
     [0.0, 3.141592653589793]
     """
     refuse(need(x, "deg2rad"), "biuf", "deg2rad")
-    return e.mul(as_float(x), math.pi / 180.0, out=out)
+    return _scaled(x, math.pi / 180.0, out)
+
+
+def _scaled(x: GPUArray, factor: float, out: GPUArray | None) -> GPUArray:
+    """The product as a float; of narrow types computed in float32, as in NumPy: their own factor has few digits."""
+    x = as_float(x)
+    if x.itemsize >= 4:
+        return e.mul(x, factor, out=out)
+    target = empty(x.shape, x.dtype, device=x.device) if out is None else out
+    return e.mul(x.astype("float32"), factor, out=target)
 
 
 @streamed
@@ -244,8 +255,6 @@ def ldexp(x: Any, n: Any, *, out: GPUArray | None = None) -> GPUArray:
 
 def from_number(x: float, like: Any, what: str) -> GPUArray:
     """A number as a float64 array without axes, beside an array."""
-    from pygpukit.array.creation import full
-
     return full((), x, "float64", device=need(like, what).device)
 
 
@@ -260,6 +269,9 @@ def spacing(x: Any, *, out: GPUArray | None = None) -> GPUArray:
     """
     refuse(need(x, "spacing"), "biuf", "spacing")
     x = as_float(x)
+    if x.dtype.name == "float16":
+        # As NumPy has it in this type: upwards, whatever the sign; NaN of infinities.
+        return e.add(e.sub(e.nextafter(x, math.inf), x), e.sub(x, x), out=out)
     away = float(finfo(x.dtype).max) if x.dtype.name == "float8_e4m3fn" else math.inf
     return e.sub(e.nextafter(x, e.copysign(away, x)), x, out=out)
 
@@ -288,9 +300,9 @@ def nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, ne
     if need(x, "nan_to_num").dtype.kind in "biu":
         return x.copy() if copy else x  # type: ignore[no-any-return]
     if x.dtype.kind == "c":
-        result = x.contiguous() if x is not x.contiguous() else x.copy()
-        parts = result.view(part_type(x))
-        nan_to_num(parts, False, nan, posinf, neginf)
+        # The parts are neighbours in memory, and so the elements of a vector of twice the length.
+        result = x.copy()
+        nan_to_num(result.reshape(-1).view(part_type(x)), False, nan, posinf, neginf)
         return result if out is None else filled(result, out, "nan_to_num")
     limits = finfo(x.dtype)
     high = float(limits.max) if posinf is None else posinf
@@ -330,7 +342,8 @@ def sinc(x: Any) -> GPUArray:
     >>> sinc(gp.asarray([0.0, 0.5])).tolist()
     [1.0, 0.6366197723675814]
     """
-    y = e.mul(as_float(need(x, "sinc")), math.pi)
+    x = need(x, "sinc")
+    y = e.mul(x.astype("float64") if x.dtype.kind in "biu" else x, math.pi)
     return e.where(e.equal(y, 0), 1, e.div(e.sin(y), y))
 
 

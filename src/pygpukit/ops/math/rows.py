@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from pygpukit.ops.math import comparisons, elementwise, types
+from pygpukit.ops.math import comparisons, elementwise, numeric, types
 
-__all__ = ["comparisons", "elementwise", "types"]
+__all__ = ["comparisons", "elementwise", "numeric", "types"]

@@ -18,9 +18,11 @@ from pygpukit.ops.reduce import rows as r
 __all__ = ["FUNCTIONS", "diagonal_of", "kron", "tensordot", "trace"]
 
 
-def _axes(axes: Any, side: int) -> list[int]:
-    one = axes[side]
-    return [operator.index(one)] if not isinstance(one, tuple | list) else [operator.index(a) for a in one]
+def _axes(axes: Any) -> list[int]:
+    try:
+        return [operator.index(axes)]
+    except TypeError:
+        return [operator.index(axis) for axis in axes]
 
 
 def tensordot(a: Any, b: Any, axes: Any = 2, *, stream: Any = None) -> Any:
@@ -42,10 +44,10 @@ def tensordot(a: Any, b: Any, axes: Any = 2, *, stream: Any = None) -> Any:
     [12.0, 12.0]
     """
     require("tensordot", a, b)
-    if isinstance(axes, tuple | list):
-        if len(axes) != 2:
-            raise ValueError(f"tensordot(): axes are an int or a pair, not {axes!r}")
-        left, right = _axes(axes, 0), _axes(axes, 1)
+    if isinstance(axes, str) or (hasattr(axes, "__len__") and len(axes) != 2):
+        raise ValueError(f"tensordot(): axes are an int or a pair, not {axes!r}")
+    if hasattr(axes, "__len__"):
+        left, right = _axes(axes[0]), _axes(axes[1])
     else:
         count = operator.index(axes)
         left, right = list(range(-count, 0)), list(range(count))

@@ -128,6 +128,8 @@ convolve_part = register(
 
 def _vectors(what: str, a: Any, v: Any, mode: str) -> tuple[Any, Any]:
     require(what, a, v)
+    if not isinstance(mode, str):
+        raise TypeError(f"mode must be 'valid', 'same' or 'full', not {mode!r}")
     if mode not in _MODES:
         raise ValueError(f"mode must be one of 'valid', 'same', or 'full' (got {mode!r})")
     if a.ndim > 1 or v.ndim > 1:

@@ -273,7 +273,7 @@ def _multiplied(a: _Term, b: _Term, output: Labels | None, out: Any) -> _Term:
 
 def _finished(term: _Term, expression: Expression, out: GPUArray | None) -> GPUArray:
     """The axes in the order of the result, in ``out`` where that is given."""
-    if out is not None and term.array is out:
+    if term.array is out and term.labels == expression.output:
         return term.array
     result = _arranged(term, expression.output)
     if out is not None:

@@ -36,42 +36,41 @@ def _given(arrays: Any, what: str) -> list[GPUArray]:
 
 def _write(out: GPUArray, parts: Sequence[GPUArray], axis: int) -> None:
     """Write arrays side by side along an axis of ``out``, neighbours of its type in one launch."""
-    place = 0
+    kind = out.dtype
+    if 1 < len(parts) <= MOST and all(x.dtype is kind and x.is_contiguous for x in parts):
+        _write_dense(out, parts, axis)
+        return
+    place, run = 0, 0
+    while run < len(parts):
+        stop = run
+        while stop < min(len(parts), run + MOST) and parts[stop].dtype is kind and parts[stop].is_contiguous:
+            stop += 1
+        chosen = parts[run : max(stop, run + 1)]
+        length = sum(x.shape[axis] for x in chosen)
+        target = out._slice(axis, place, length, 1)
+        if len(chosen) > 1:
+            _write_dense(target, chosen, axis)
+        else:
+            assign(target, chosen[0])
+        place += length
+        run += len(chosen)
+
+
+def _write_dense(out: GPUArray, parts: Sequence[GPUArray], axis: int) -> None:
     shape = out.shape
     outer = math.prod(shape[:axis])
-    inner = math.prod(shape[axis + 1 :])
-    run: list[GPUArray] = []
-    begin = 0
-
-    def flush() -> None:
-        if not run:
-            return
-        target = out._slice(axis, begin, sum(x.shape[axis] for x in run), 1)
-        rows = target._reshape([outer, target.shape[axis] * inner]) if len(run) > 1 else None
-        if rows is None or rows.strides[1] != rows.itemsize:
-            at = begin
-            for x in run:
-                assign(out._slice(axis, at, x.shape[axis], 1), x)
-                at += x.shape[axis]
-        else:
-            join(*(x._reshape([outer, x.shape[axis] * inner]) for x in run), out=rows)
-        run.clear()
-
+    if not out.size:
+        return
+    each = out.size // outer
+    rows = out._reshape([outer, each])
+    parts = [x for x in parts if x.size]
+    if len(parts) > 1 and rows is not None and rows.strides[1] == rows.itemsize:
+        join(*[x._reshape([outer, x.size // outer]) for x in parts], out=rows)
+        return
+    place = 0
     for x in parts:
-        n = x.shape[axis]
-        if not x.size:
-            continue
-        if x.dtype is out.dtype and x.is_contiguous and len(parts) > 1:
-            if not run:
-                begin = place
-            run.append(x)
-            if len(run) == MOST:
-                flush()
-        else:
-            flush()
-            assign(out._slice(axis, place, n, 1), x)
-        place += n
-    flush()
+        assign(out._slice(axis, place, x.shape[axis], 1), x)
+        place += x.shape[axis]
 
 
 def _check(parts: Sequence[GPUArray], axis: int, what: str) -> None:

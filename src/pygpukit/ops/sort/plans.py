@@ -63,8 +63,8 @@ def radix_unit(key: str) -> Unit:
 
 @cache
 def gather_unit() -> Unit:
-    """Return the source of the kernels that move elements by position."""
-    return instance("sort/gather.cu", (), ("pgk_sort_take", "pgk_sort_put", "pgk_sort_top", "pgk_sort_clear"))
+    """Return the source of the kernel that moves the first elements of rows, and of zeros."""
+    return instance("sort/gather.cu", (), ("pgk_sort_top", "pgk_sort_clear"))
 
 
 def clear(a: Tensor, words_a: SizeLike, b: Tensor | None = None, words_b: SizeLike = 0) -> KernelLaunch:
@@ -72,7 +72,7 @@ def clear(a: Tensor, words_a: SizeLike, b: Tensor | None = None, words_b: SizeLi
     unit = gather_unit()
     blocks = blocks_for(words_a + words_b, 1024, "a buffer")
     arguments = (write(a), read(a) if b is None else write(b), i64(words_a), i64(words_b))
-    return KernelLaunch(unit, unit.entries[3], (blocks,), (256,), arguments)
+    return KernelLaunch(unit, unit.entries[1], (blocks,), (256,), arguments)
 
 
 def units() -> Iterator[Unit]:
@@ -113,7 +113,14 @@ def network(out: Tensor, x: Tensor, rows: SizeLike, n: SizeLike, *, positions: b
 
 
 def radix(
-    out: Tensor, x: Tensor, rows: SizeLike, n: SizeLike, *, positions: bool, descending: bool, skip: int = 0,
+    out: Tensor,
+    x: Tensor,
+    rows: SizeLike,
+    n: SizeLike,
+    *,
+    positions: bool,
+    descending: bool,
+    skip: int = 0,
     work: Workspace | None = None,
 ) -> Launch:
     """Return the launches that sort rows of any length, or write the positions that do.
@@ -203,7 +210,7 @@ def top(values: Tensor, index: Tensor, x: Tensor, rows: SizeLike, n: SizeLike, k
         length = chunks * k
     moves = gather_unit()
     launches.append(
-        KernelLaunch(moves, moves.entries[2], (blocks_for(rows * k, 1024, "topk"),), (256,),
+        KernelLaunch(moves, moves.entries[0], (blocks_for(rows * k, 1024, "topk"),), (256,),
                      (write(values), write(index), read(x), read(source_index), *map(i64, (rows * k, k, n)), i32(size)))
     )  # fmt: skip
     return Launch(tuple(launches), tuple(work.pieces))
