@@ -72,6 +72,8 @@ pub struct PlannedOperator {
     id: u32,
     pub name: String,
     params: Vec<Param>,
+    /// Kernels read an element of every operand before they write that element of a result: `out` may be an operand.
+    in_place: bool,
     /// The class and the plan used last: most calls repeat them.
     recent: Mutex<Option<(Key, Arc<Plan>)>>,
 }
@@ -290,8 +292,12 @@ fn run<'py>(py: Python<'py>, op: &PlannedOperator, arguments: &Arguments<'py>) -
     }
     // Kernels write their results while they read their operands: where the two share memory, others take their place.
     let mut targets = given_outputs.clone();
+    let in_place = op.in_place && ctx.state.uses_kernels();
+    let clashes = |a: &GPUArray, out: &GPUArray| {
+        overlap(a, out) && !(in_place && a.ptr() == out.ptr() && a.layout == out.layout && a.dtype == out.dtype)
+    };
     for target in &mut targets {
-        if call.arrays.iter().any(|a| overlap(a.get(), target.get())) {
+        if call.arrays.iter().any(|a| clashes(a.get(), target.get())) {
             let out = target.get();
             let layout = Layout::contiguous(out.layout.shape()).py()?;
             *target = Bound::new(py, GPUArray::allocate(&ctx, layout, out.dtype).py()?)?;
@@ -538,12 +544,14 @@ fn operand(array: &GPUArray) -> PlanOperand<'_> {
 /// `params` has name, kind ("array", "optional", "number", "choice"), whether it is by keyword only, and a tuple that holds
 /// the default or is empty.
 #[pyfunction]
+#[pyo3(signature = (name, params, signature, doc, in_place=false))]
 fn planned_operator(
     py: Python<'_>,
     name: &str,
     params: Vec<(String, String, bool, Bound<'_, PyTuple>)>,
     signature: &str,
     doc: &str,
+    in_place: bool,
 ) -> PyResult<Py<PyAny>> {
     static NEXT: AtomicU32 = AtomicU32::new(1);
     let params = params
@@ -563,7 +571,7 @@ fn planned_operator(
     let id = NEXT.fetch_add(1, Ordering::Relaxed);
     crate::operator::builtin(
         py,
-        PlannedOperator { id, name: name.to_string(), params, recent: Mutex::new(None) },
+        PlannedOperator { id, name: name.to_string(), params, in_place, recent: Mutex::new(None) },
         name,
         signature,
         doc,

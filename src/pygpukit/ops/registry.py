@@ -144,6 +144,9 @@ class Operator:
     updates
         Arrays among the parameters that it writes to, as far as its variants are host functions: launches say it
         themselves.
+    in_place
+        Its kernels read an element of every operand before they write that element of a result: ``out`` may be an
+        operand without a copy.
     """
 
     name: str
@@ -158,6 +161,7 @@ class Operator:
     bytes: Callable[[Problem], int] | None = None
     public: bool = True
     updates: tuple[str, ...] = ()
+    in_place: bool = False
 
     def units(self, types: Sequence[str]) -> list[Unit]:
         """Return the sources a bundle should hold for these element types, each once."""
@@ -201,7 +205,9 @@ def register(
     if function is None:
         params = [(p.name, p.kind, p.keyword_only, () if p.default is REQUIRED else (p.default,))
                   for p in operator.parameters]  # fmt: skip
-        function = _native.planned_operator(operator.name, params, operator.signature(), docstring(operator))
+        function = _native.planned_operator(
+            operator.name, params, operator.signature(), docstring(operator), operator.in_place
+        )
     OPERATORS[operator.name] = operator
     if operator.public:
         _functions[operator.name] = function

@@ -44,4 +44,14 @@ template <class T> PGK_FN T isolated(T v) {
     return v;
 }
 
+// The vector at p, or one element for all of it.
+template <int E, class T> PGK_FN Vec<T, E> vector_of(const T* p, bool dense) {
+    Vec<T, E> v;
+    const T one = element(p, !dense, T{});
+#pragma unroll
+    for (int e = 0; e < E; ++e) v.e[e] = one;
+    load(v, p, dense);
+    return v;
+}
+
 }  // namespace pgk

@@ -2,26 +2,39 @@
 
 from __future__ import annotations
 
+import builtins
+import dis
+import enum
 import functools
 import inspect
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from types import CodeType
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
-from pygpukit._pygpukit_rust import GPUArray
+import numpy as np
+
+from pygpukit._pygpukit_rust import DataType, GPUArray
 from pygpukit.errors import ShapeError
 from pygpukit.ops.fuse import source
 from pygpukit.ops.fuse.plans import MOST_ARRAYS, function_for
 from pygpukit.ops.fuse.program import Program
-from pygpukit.ops.fuse.scalars import count, words
-from pygpukit.ops.fuse.trace import Trace, TracedArray, TracedNumber, kind_of
+from pygpukit.ops.fuse.scalars import count, kind_of, words
+from pygpukit.ops.fuse.trace import Trace
+from pygpukit.ops.fuse.tracers import TracedArray, TracedNumber
+
+_TRACED = {TracedArray, TracedNumber}
 
 MOST_TRACES = 64
 """Traces a fused function keeps, and of one class of arguments."""
 
-_NUMBERS = (int, float, bool, complex)
+_NUMBERS = frozenset((int, float, bool, complex))
+# Types of options; numbers stand in tuples only.
+_OPTIONS = (
+    str, bytes, int, float, complex, DataType, np.dtype, np.generic, type(Ellipsis), enum.Enum, type, FunctionType,
+    BuiltinFunctionType, ModuleType,
+)  # fmt: skip
 
 
 class Traced(NamedTuple):
@@ -76,6 +89,8 @@ class Fused:
     def __init__(self, function: Callable[..., Any]) -> None:
         if isinstance(function, Fused):
             function = function.function  # type: ignore[has-type]
+        if inspect.isbuiltin(function):
+            raise TypeError(f"fuse() takes a function written in Python; {function.__name__} is a kernel by itself")
         if not callable(function):
             raise TypeError(f"fuse() takes a function, not {type(function).__name__}")
         self.function = function
@@ -92,17 +107,17 @@ class Fused:
         self._positional = sum(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters)
         self._only_positional = self._positional == len(self._signature.parameters)
         self._cells, self._globals = _used(function)
+        self._outside = bool(self._cells or self._globals)
         self._traces: OrderedDict[Any, list[Traced]] = OrderedDict()
         self._lock = threading.Lock()
 
     def __call__(self, *args: Any, out: Any = None, stream: Any = None, **kwargs: Any) -> Any:
         """Run the function on arrays and numbers, in one kernel."""
         leaves, names, captured = self._leaves(args, kwargs)
-        for leaf in leaves:
-            if type(leaf) is TracedArray or type(leaf) is TracedNumber:
-                if out is not None or stream is not None:
-                    raise TypeError("a fused function inside another takes no out= and no stream=")
-                return self.function(*args, **kwargs)
+        if _TRACED & set(map(type, leaves)):
+            if out is not None or stream is not None:
+                raise TypeError("a fused function inside another takes no out= and no stream=")
+            return self.function(*args, **kwargs)
         traced, values = self._traced(leaves, names, captured)
         run, given = traced.call(values)
         result = run(*given, out=_outputs(out), stream=stream)
@@ -157,37 +172,28 @@ class Fused:
                 raise TypeError(f"{self.__name__}(): {error}") from None
             bound.apply_defaults()
             args, kwargs = bound.args, bound.kwargs
-        captured = [value for value in self._captured() if value is not None]
-        return [*args, *kwargs.values()], tuple(kwargs), captured
+        return [*args, *kwargs.values()], tuple(kwargs), self._captured() if self._outside else []
 
     def _captured(self) -> list[Any]:
-        """Return the arrays and numbers that the function uses from outside, now."""
+        """Return what the function uses from outside: arrays are read, other values belong to the class of a call."""
         found: list[Any] = []
         for cell in self._cells:
             try:
-                value = cell.cell_contents
+                found.append(cell.cell_contents)
             except ValueError:
-                continue
-            found.append(value)
+                found.append(None)
         for space, name in self._globals:
             found.append(space.get(name))
-        return [x if type(x) is GPUArray or type(x) in _NUMBERS or kind_of(x) is not None else None for x in found]
+        return found
 
     def _traced(self, leaves: list[Any], names: tuple[str, ...], captured: list[Any]) -> tuple[Traced, list[Any]]:
         """Return the trace for a call, and the call's values."""
         arrays = [x for x in captured if type(x) is GPUArray]
-        key = (
-            names,
-            tuple(map(_class, leaves)),
-            tuple([_class(x) if type(x) is GPUArray else (type(x), repr(x)) for x in captured]),
-        )
-        try:
-            known = self._traces.get(key)
-        except TypeError:
-            raise TypeError(
-                f"{self.__name__}(): arguments of a fused function are arrays, numbers and values that can be hashed; "
-                f"got {', '.join(type(x).__name__ for x in leaves)}"
-            ) from None
+        classes = [(x.dtype, x.ndim) if type(x) is GPUArray else type(x) if type(x) in _NUMBERS else _class(x)
+                   for x in leaves]  # fmt: skip
+        outside = [(x.dtype, x.ndim) if type(x) is GPUArray else _Outside(x) for x in captured]
+        key = (names, *classes, *outside)
+        known = self._traces.get(key)
         given = [*leaves, *_distinct(arrays)]
         for traced in known or ():
             values = traced.values(given)
@@ -225,7 +231,8 @@ class Fused:
         total = sum(count(to) for _, _, to in slots)
         traced = Traced(
             program, tuple(used), tuple(places), tuple(trace.events), several, slots,
-            function_for(len(used), len(runtime)), function_for(len(used), total),
+            function_for(len(used), len(runtime), program.reduction is not None),
+            function_for(len(used), total, program.reduction is not None),
         )  # fmt: skip
         with self._lock:
             kept = self._traces.get(key, [])
@@ -239,13 +246,48 @@ class Fused:
 
 
 def _class(value: Any) -> Any:
-    """Return what a trace depends on: types and dimensions of arrays, types of numbers, other values themselves."""
+    """Return what a trace depends on of an option: the type of a NumPy scalar, other values themselves."""
     kind = type(value)
-    if kind is GPUArray:
-        return value.dtype, value.ndim
-    if kind in _NUMBERS or kind_of(value) is not None:
+    if kind_of(value) is not None:
         return kind
-    return kind, value
+    if _is_plain(value):
+        return kind, value
+    if isinstance(value, np.ndarray):
+        raise TypeError(
+            "a fused function takes GPUArrays and numbers, not ndarray; convert it with pygpukit.from_numpy()"
+        )
+    raise TypeError(
+        f"a fused function takes arrays, numbers and options that cannot change, such as texts; not {kind.__name__}: "
+        "pass the arrays and numbers in it as arguments"
+    )
+
+
+def _is_plain(value: Any) -> bool:
+    """Is it a value that stays as it is?"""
+    if isinstance(value, tuple | frozenset):
+        return all(_is_plain(x) for x in value)
+    return value is None or isinstance(value, _OPTIONS)
+
+
+class _Outside:
+    """A value that a function uses from outside, as part of a key: the same if it is equal and plain, or one object."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __hash__(self) -> int:
+        return hash(type(self.value))
+
+    def __eq__(self, other: object) -> bool:
+        a, b = self.value, other.value if isinstance(other, _Outside) else None
+        if a is b:
+            return True
+        if type(a) is not type(b) or not (kind_of(a) is not None or _is_plain(a)):
+            return False
+        # The text tells 0.0 from -0.0.
+        return a == b and repr(a) == repr(b)
 
 
 def _distinct(arrays: list[Any]) -> list[Any]:
@@ -270,11 +312,11 @@ def _used(function: Callable[..., Any]) -> tuple[tuple[Any, ...], tuple[tuple[di
     pending = [code]
     while pending:
         one = pending.pop()
-        names |= dict.fromkeys(one.co_names)
+        names |= dict.fromkeys(i.argval for i in dis.get_instructions(one) if i.opname in ("LOAD_GLOBAL", "LOAD_NAME"))
         pending += [c for c in one.co_consts if isinstance(c, CodeType)]
     space = plain.__globals__
-    # Modules and functions, such as gp itself, are no values that a trace depends on.
-    kept = [n for n in names if n not in space or not (inspect.ismodule(space[n]) or callable(space[n]))]
+    # Modules, such as gp itself, are what they are.
+    kept = [n for n in names if not inspect.ismodule(space.get(n)) and (n in space or not hasattr(builtins, n))]
     return tuple(plain.__closure__ or ()), tuple((space, n) for n in kept)
 
 

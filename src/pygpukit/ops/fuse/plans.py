@@ -16,7 +16,7 @@ from pygpukit.ops.launch import Argument, KernelLaunch, Launch, blocks_for, i32,
 from pygpukit.ops.launch import Number as NumberArgument
 from pygpukit.ops.problem import Problem, Result, Tensor, broadcast
 from pygpukit.ops.registry import OPERATORS, Operator, Parameter, Variant, register
-from pygpukit.ops.size import hint
+from pygpukit.ops.size import hint, product
 
 MOST_ARRAYS = 32
 """Arrays a fused function may read and write together: their strides travel in the kernel's arguments."""
@@ -119,14 +119,7 @@ def _int64() -> Any:
     return dtype("int64")
 
 
-def _elementwise(p: Problem) -> str | None:
-    return "the function ends with a reduction" if program_of(p).reduction is not None else None
-
-
 def _dense(p: Problem) -> str | None:
-    reason = _elementwise(p)
-    if reason is not None:
-        return reason
     shape = p.outputs[0].shape
     for out in p.outputs:
         if not out.is_contiguous():
@@ -157,12 +150,47 @@ def _launch_dense(p: Problem) -> Launch:
     return Launch((KernelLaunch(unit, unit.entries[0], (blocks,), (THREADS,), all_arguments),))
 
 
+def _layout(p: Problem) -> tuple[list[Any], list[list[Any]]]:
+    """Return the axes of a call, and their strides in every output and input."""
+    shape = p.outputs[0].shape
+    return merged(shape, [strides_of(t, shape) for t in (*p.outputs, *p.inputs.values())])
+
+
+def _in_vectors(p: Problem) -> str | None:
+    e = source.vector(program_of(p), [t.dtype for t in p.outputs])
+    sizes, strides = _layout(p)
+    if e == 1 or not sizes or sizes[-1] % e != 0:
+        return "the last axis is not made of vectors"
+    for i, (tensor, steps) in enumerate(zip((*p.outputs, *p.inputs.values()), strides, strict=True)):
+        if steps[-1] != 1:
+            if i < len(p.outputs) or steps[-1] != 0:
+                return "the last axis of an operand is not contiguous"
+        elif not tensor.is_aligned(e * tensor.dtype.itemsize) or any(s % e != 0 for s in steps[:-1]):
+            return "a row of an operand is not aligned to vectors"
+    return None
+
+
+def _launch_vectors(p: Problem) -> Launch:
+    program = program_of(p)
+    targets = [t.dtype for t in p.outputs]
+    unit, e = source.elementwise(program, tuple(targets)), source.vector(program, targets)
+    sizes, strides = _layout(p)
+    dense = sum(bool(steps[-1] == 1) << i for i, steps in enumerate(strides[len(targets) :]))
+    # One index is a vector.
+    sizes = [*sizes[:-1], sizes[-1] // e]
+    strides = [[*steps[:-1], steps[-1] * e] for steps in strides]
+    n = product(sizes)
+    blocks = blocks_for(n, PER_BLOCK_ND, "a fused function")
+    numbers = (*numbers_of(program), i64(n), i64(dense), i32(0))
+    arguments = (*map(write, p.outputs), *map(read, p.inputs.values()), *numbers, nd(sizes, strides))
+    return Launch((KernelLaunch(unit, unit.entries[2], (blocks,), (THREADS,), arguments),))
+
+
 def _launch_strided(p: Problem) -> Launch:
     program = program_of(p)
     unit = source.elementwise(program, tuple(t.dtype for t in p.outputs))
-    shape, n = p.outputs[0].shape, p.outputs[0].size
-    tensors = [*p.outputs, *p.inputs.values()]
-    sizes, strides = merged(shape, [strides_of(t, shape) for t in tensors])
+    n = p.outputs[0].size
+    sizes, strides = _layout(p)
     blocks = blocks_for(n, PER_BLOCK_ND, "a fused function")
     arguments = (*map(write, p.outputs), *map(read, p.inputs.values()), *numbers_of(program), i64(n), i32(0),
                  nd(sizes, strides))  # fmt: skip
@@ -188,58 +216,83 @@ def _by_a_copy(p: Problem) -> Callable[..., None]:
 
 
 def _host(p: Problem) -> Callable[..., None]:
-    from pygpukit.ops.fuse.host import Chain
+    from pygpukit.ops.fuse.host import BLOCK, Chain
 
     program = program_of(p)
     if program.reduction is not None:
         from pygpukit.ops.fuse import reduction
 
         return reduction.host(program, p)
-    return Chain(program, tuple(t.dtype for t in p.outputs))
+    chain = Chain(program, tuple(t.dtype for t in p.outputs))
+    out = p.outputs[0]
+    if all(same_shape(t.shape, out.shape) for t in p.inputs.values()):
+        if out.size <= BLOCK:
+            return chain.whole
+        if all(t.is_contiguous() for t in (*p.inputs.values(), *p.outputs)):
+            return chain.flat
+    return chain.general
 
 
 def _bytes(p: Problem) -> int:
     return sum(int(t.nbytes) for t in (*p.inputs.values(), *p.outputs))
 
 
+def _flops(p: Problem) -> int:
+    from pygpukit.ops.reduce.table import TABLE
+
+    program = program_of(p)
+    each = sum(step.operation.row.flops for step in program.steps)
+    if program.reduction is not None:
+        each += TABLE[program.reduction.name].flops
+    return each * int(product(shape_of(p, program, program.outputs[0])))
+
+
+_HOST = Variant("NumPy in blocks", "run_to_run", lambda p: None, host=_host)
+_ELEMENTWISE = (
+    Variant("dense", "batch_invariant", _dense, launch=_launch_dense),
+    Variant("vectors along the last axis", "batch_invariant", _in_vectors, launch=_launch_vectors),
+    Variant("strided", "batch_invariant", lambda p: None, launch=_launch_strided),
+    _HOST,
+)
+_REDUCTION = (
+    Variant("map and reduction", "batch_invariant", _reduced, launch=_launch_reduction),
+    _HOST,
+    Variant("a copy to out", "batch_invariant", lambda p: None, compose=_by_a_copy),
+)
 _lock = threading.Lock()
-_functions: dict[tuple[int, int], Callable[..., Any]] = {}
+_functions: dict[tuple[int, int, bool], Callable[..., Any]] = {}
 
 
-def function_for(arrays: int, numbers: int) -> Callable[..., Any]:
-    """Return the operator that runs programs of so many arrays and words of numbers.
+def function_for(arrays: int, numbers: int, reduces: bool) -> Callable[..., Any]:
+    """Return the operator that runs programs of so many arrays and words of numbers, with or without a reduction.
 
     The first argument is the program's number. On the CPU device numbers are themselves, not words.
     """
-    found = _functions.get((arrays, numbers))
+    found = _functions.get((arrays, numbers, reduces))
     if found is not None:
         return found
     with _lock:
-        name = f"fused_{arrays}_{numbers}"
+        name = f"fused_{'reduction_' if reduces else ''}{arrays}_{numbers}"
         if name not in OPERATORS:
             parameters = [Parameter("program", "choice")]
             parameters += [Parameter(f"array{i}") for i in range(arrays)]
             parameters += [Parameter(f"number{i}", "number") for i in range(numbers)]
-            _functions[arrays, numbers] = register(
+            _functions[arrays, numbers, reduces] = register(
                 Operator(
                     name=name,
                     parameters=tuple(parameters),
                     infer=infer,
                     reference=_no_reference,
-                    variants=(
-                        Variant("dense", "batch_invariant", _dense, launch=_launch_dense),
-                        Variant("strided", "batch_invariant", _elementwise, launch=_launch_strided),
-                        Variant("map and reduction", "batch_invariant", _reduced, launch=_launch_reduction),
-                        Variant("NumPy in blocks", "run_to_run", lambda p: None, host=_host),
-                        Variant("a copy to out", "batch_invariant", lambda p: None, compose=_by_a_copy),
-                    ),
+                    variants=_REDUCTION if reduces else _ELEMENTWISE,
                     doc="A program made by `pygpukit.fuse`.",
+                    flops=_flops,
                     bytes=_bytes,
                     public=False,
+                    in_place=not reduces,
                 )
             )
-        return _functions[arrays, numbers]
+        return _functions[arrays, numbers, reduces]
 
 
 def _no_reference(*_: Any) -> Any:
-    raise NotImplementedError("a fused program's reference is the function it was traced from")
+    raise TypeError("the reference of a fused program is the function that it was traced from")

@@ -218,7 +218,7 @@ def by_a_copy(p: Problem) -> Callable[..., None]:
     from pygpukit.ops.fuse.plans import function_for
 
     arrays = len(p.inputs)
-    run = function_for(arrays, len(p.options) - 1)
+    run = function_for(arrays, len(p.options) - 1, True)
     kind = p.out.dtype
 
     def compose(results: tuple[Any, ...], given: tuple[Any, ...]) -> None:
@@ -233,27 +233,27 @@ def by_a_copy(p: Problem) -> Callable[..., None]:
 
 def host(program: Program, p: Problem) -> Callable[..., None]:
     """Return the function of NumPy views: the steps into a new array, which NumPy reduces as for the operator."""
-    from pygpukit.ops.fuse.host import Chain
+    from pygpukit.ops.fuse.host import Chain, reduced
     from pygpukit.ops.fuse.plans import shape_of
 
     r = program.reduction
     assert r is not None
     row, output = TABLE[r.name], program.outputs[0]
     kind = program.dtype(output)
-    steps = Chain(program, (kind,)) if output.role == "step" else None
-    reduce = _reduce(row, Tensor("input", 0, kind, shape_of(p, program, output)), p, r)
-    below = sorted(program.leaves(output))
-    to = to_numpy_dtype(kind)
+    chain = Chain(program, (kind,)) if output.role == "step" else None
+    whole = shape_of(p, program, output)
+    reduce = _reduce(row, Tensor("input", 0, kind, whole), p, r)
+    # NumPy sums rows one by one: a part of them gives the same bits.
+    axes = axes_of(r.axis, len(whole))
+    by_rows = axes != () and axes[0] > 0 and axes == tuple(range(axes[0], len(whole)))
+    arrays, below, to = len(program.arrays), sorted(program.leaves(output)), to_numpy_dtype(kind)
 
     def run(*given: Any) -> None:
-        *inputs, out = given
-        if steps is None:
-            reduce(inputs[below[0]], None, out)
+        if chain is None:
+            reduce(given[below[0]], None, given[-1])
             return
-        made = np.empty(np.broadcast_shapes(*(inputs[i].shape for i in below)), to)
-        if made.size:
-            steps(*inputs, made)
-        reduce(made, None, out)
+        shape = np.broadcast_shapes(*(given[i].shape for i in below))
+        reduced(chain, reduce, by_rows, shape, to, given[:arrays], given[arrays:-1], given[-1])
 
     return run
 

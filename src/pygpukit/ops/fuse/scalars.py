@@ -9,12 +9,21 @@ from typing import Any
 
 import numpy as np
 
-from pygpukit.dtypes import DataType, to_numpy_dtype
+from pygpukit.dtypes import DataType, dtype, to_numpy_dtype
 from pygpukit.ops.promotion import Input
 
 # Mantissa bits, exponent bias, and whether there are infinities.
 _SMALL = {"float16": (10, 15, True), "bfloat16": (7, 127, True), "float8_e4m3fn": (3, 7, False),
           "float8_e5m2": (2, 15, True)}  # fmt: skip
+
+_KINDS = {bool: "bool", int: "int", float: "float", complex: "complex"}
+
+
+def kind_of(value: Any) -> Input | None:
+    """Return how promotion sees a number: the kind of a Python one, the type of a NumPy scalar; None for others."""
+    if type(value) in _KINDS:
+        return _KINDS[type(value)]  # type: ignore[return-value]
+    return dtype(value.dtype) if isinstance(value, np.generic) else None
 
 
 def count(kind: DataType) -> int:

@@ -16,9 +16,14 @@ from pygpukit.ops.launch import Unit
 # Evaluations of long functions one thread may have in its code, and of any operators.
 _MOST_LONG = 48
 _MOST_STEPS = 4096
-# Real operators without a product that the compiler could fuse with a sum, and complex ones.
-_PLAIN_COMPLEX = frozenset({"add", "sub", "neg", "conj", "where", "copy", "real", "imag", "maximum", "minimum", "fmax",
-                            "fmin"})  # fmt: skip
+# Operators that do not end with a product which the compiler could fuse with a sum of the next operator, and that
+# begin with nothing that depends on how an operand was made.
+_PLAIN_COMPLEX = frozenset(
+    ("add", "sub", "neg", "conj", "where", "copy", "real", "imag", "maximum", "minimum", "fmax", "fmin")
+)
+_PLAIN = _PLAIN_COMPLEX | frozenset(
+    ("mul", "square", "abs", "sign", "lerp", "clamp", "relu", "copysign", "floor", "ceil", "trunc", "round")
+)
 
 
 class Slot(NamedTuple):
@@ -100,13 +105,13 @@ def function(program: Program, targets: Sequence[DataType]) -> Fused:
         made = step.operation
         operators[made.name] = made.text
         arguments = [read(o, kind) for o, kind in zip(step.operands, made.inputs, strict=True)]
-        is_long = made.row.weight != "light" or made.plan.common.kind == "c"
-        if is_long:
+        plain = step.dtype.kind not in "fc" or step.name in (_PLAIN_COMPLEX if made.plan.common.kind == "c" else _PLAIN)
+        if not plain:
             arguments = [f"isolated({a})" for a in arguments]
         arguments += ["none{}"] * (3 - len(arguments))
         tag = step.dtype.tag
         value = f"output<{tag}>({made.name}::apply({', '.join(arguments)}))"
-        if is_long and step.dtype.kind in "fc" and step.dtype.itemsize >= 4 and step.name not in _PLAIN_COMPLEX:
+        if not plain and step.dtype.itemsize >= 4:
             value = f"unfused({value}, zero)"
         body.append(f"const {tag} v{i} = {value};")
     for i, (output, target) in enumerate(zip(program.outputs, targets, strict=True)):
@@ -140,7 +145,7 @@ def function(program: Program, targets: Sequence[DataType]) -> Fused:
 
 @lru_cache(maxsize=256)
 def elementwise(program: Program, targets: tuple[DataType, ...]) -> Unit:
-    """Return the kernels, dense and strided, that write elementwise results."""
+    """Return the kernels that write elementwise results: dense, strided, and of vectors along the last axis."""
     made = function(program, targets)
     e, u = vector(program, targets), unrolled(program)
     inputs, outputs = range(len(program.arrays)), range(len(targets))
@@ -224,6 +229,31 @@ def elementwise(program: Program, targets: tuple[DataType, ...]) -> Unit:
         "        }",
         "    }",
         "}",
+        "",
+        f"// As _nd, with vectors of {e} elements in place of elements. dense: a bit per input contiguous along",
+        "// the last axis; of any other one element stands for a vector.",
+        f'extern "C" __global__ void __launch_bounds__({THREADS}) {made.name}_vectors(',
+        f"    {outs}{strided}",
+        f"    {made.parameters}long long n, long long dense, unsigned zero,",
+        f"    const __grid_constant__ Nd<{operands}> nd) {{",
+        "    await_predecessor();",
+        *made.prologue,
+        f"    constexpr int E = {e};",
+        f"    const i64 base = static_cast<i64>(blockIdx.x) * {PER_BLOCK_ND};",
+        "#pragma unroll 1",
+        f"    for (int ahead = threadIdx.x; ahead < {PER_BLOCK_ND} && base + ahead < n; ahead += {THREADS}) {{",
+        f"        i64 offset[{operands}][1];",
+        f"        locate<{operands}, 1>(offset, base, ahead, nd);",
+        *(f"        const auto x{i} = vector_of<E>(p{i} + offset[{len(outputs) + i}][0], dense >> {i} & 1);"
+          for i in inputs),
+        *(f"        Vec<{results[i]}, E> y{i};" for i in outputs),
+        "#pragma unroll",
+        "        for (int i = 0; i < E; ++i) {",
+        "            " + apply(".e[i]", ".e[i]"),
+        "        }",
+        *(f"        store(o{i} + offset[{i}][0], y{i});" for i in outputs),
+        "    }",
+        "}",
         "}  // namespace pgk",
     ]  # fmt: skip
-    return Unit(made.name, "\n".join(lines) + "\n", (made.name, f"{made.name}_nd"))
+    return Unit(made.name, "\n".join(lines) + "\n", (made.name, f"{made.name}_nd", f"{made.name}_vectors"))
