@@ -74,7 +74,7 @@ deferred-test: build ## Run the stream tests with work deferred, which shows mis
 py-test: build ## Run the Python tests on the CPU device
 	PYGPUKIT_DEVICE=cpu $(BIN)/python -m pytest $(PYTEST_ARGS)
 
-# SciPy and scikit-learn take a minute to install and 250 MB, so they are no part of the environment that tests need.
+# SciPy and scikit-learn take 160 MB, so they are no part of the environment that tests need.
 test-consumers: build ## Run the libraries that are written for the array API standard on our arrays
 	$(REQUIREMENTS) consumers > $(VENV)/consumers.txt
 	$(BIN)/python -m pip install --quiet --retries 10 -r $(VENV)/consumers.txt

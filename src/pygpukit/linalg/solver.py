@@ -16,7 +16,7 @@ from numpy.linalg import LinAlgError
 from pygpukit import _pygpukit_rust as _native
 from pygpukit._pygpukit_rust import DataType, GPUArray, current_stream
 from pygpukit.array.bridge import to_numpy
-from pygpukit.array.creation import arange, empty, eye, zeros
+from pygpukit.array.creation import empty, zeros
 from pygpukit.core import cusolver
 from pygpukit.dtypes import dtype
 from pygpukit.errors import DeviceError
@@ -24,6 +24,8 @@ from pygpukit.linalg.arrays import swap
 from pygpukit.ops.elementwise import rows as e
 from pygpukit.ops.products.contract import diagonal_of
 from pygpukit.ops.reduce import rows as r
+from pygpukit.ops.shape.ranges import arange
+from pygpukit.ops.shape.triangles import eye
 
 __all__ = ["COMPOSITIONS", "refuses"]
 
@@ -208,7 +210,7 @@ def _empty_qr(mode: str, results: tuple[Any, ...]) -> None:
 
 def _identity(like: GPUArray) -> GPUArray:
     rows, columns = like.shape[-2:]
-    return eye(rows, columns, like.dtype, device=like.device)._broadcast_to(like.shape)
+    return eye(rows, columns, dtype=like.dtype, device=like.device)._broadcast_to(like.shape)
 
 
 _NOT_CONVERGED = "Eigenvalues did not converge"
