@@ -197,6 +197,9 @@ def test_index_types(device: str) -> None:
         same(ours[gp.from_numpy(index)], x[index])
         same(ours[index], x[index])
         same(ours[gp.from_numpy(index), gp.asarray([0, 1, 2])], x[index, [0, 1, 2]])
+    far = np.array([2**64 - 1, 3], np.uint64)
+    same(ours[far], x[far])
+    same(ours[gp.from_numpy(far)], x[far])
     same(ours[[1, 2]], x[[1, 2]])
     same(ours[[]], x[[]])
     same(ours[[[0], [1]], [0, 2]], x[[[0], [1]], [0, 2]])
@@ -337,6 +340,28 @@ def test_arrays_without_dimensions_or_elements(device: str) -> None:
     same(gp.zeros((3, 0))[gp.from_numpy(I)], np.zeros((3, 0), np.float32)[I])
     with pytest.raises(IndexError):
         gp.zeros((0, 3))[gp.asarray([0])]
+
+
+def test_broadcast_views_are_not_written(device: str) -> None:
+    row = gp.zeros(4)
+    view = row._broadcast_to((3, 4))
+    mask = gp.from_numpy(np.ones((3, 4), bool))
+    for write in (
+        lambda: view.__setitem__([0, 1], 1),
+        lambda: view.__setitem__(mask, 1),
+        lambda: view.__setitem__(mask, gp.ones(12)),
+        lambda: view.__setitem__(True, 1),
+        lambda: gp.add.at(view, [0, 1], 1),
+        lambda: gp.put(view, [0], 1),
+        lambda: gp.put_along_axis(view, gp.zeros((1, 4), "int64"), 1, 0),
+        lambda: gp.fill_diagonal(view, 1),
+        lambda: gp.place(view, mask, [1]),
+        lambda: gp.putmask(view, mask, [1, 2]),
+        lambda: gp.putmask(view, mask, 1),
+    ):
+        with pytest.raises(gp.ShapeError, match="broadcast view"):
+            write()
+    assert not row.to_numpy().any()
 
 
 def test_too_many_dimensions() -> None:

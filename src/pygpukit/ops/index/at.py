@@ -16,7 +16,7 @@ from pygpukit.errors import DTypeError, ShapeError
 from pygpukit.ops.elementwise import rows as e
 from pygpukit.ops.elementwise.plan import plan
 from pygpukit.ops.elementwise.table import TABLE
-from pygpukit.ops.index.keys import Masked, Places, parse
+from pygpukit.ops.index.keys import Masked, Places, parse, refuse_shared
 from pygpukit.ops.index.layout import (
     INDEX_NAMES,
     MAX_INDICES,
@@ -245,6 +245,7 @@ def update_at(name: str, a: GPUArray, indices: Any, b: Any) -> None:
         raise DTypeError(f"{name}.at(): a result of {result.name} is not written to {a.dtype.name}; cast the operand")
     if not has_at(name, a.dtype):
         raise DTypeError(f"{name}.at() is not defined for {a.dtype.name}")
+    refuse_shared(a)
     found = parse(a, indices)
     if isinstance(found, GPUArray):
         operation(found, spread(elements_for(a, b), tuple(found.shape)), out=found)

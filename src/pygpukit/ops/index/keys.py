@@ -10,6 +10,7 @@ import numpy as np
 
 from pygpukit._pygpukit_rust import Device, GPUArray
 from pygpukit.array.bridge import from_numpy
+from pygpukit.errors import ShapeError
 from pygpukit.ops.index.layout import of_one_type
 
 _KINDS = "only integers, slices, Ellipsis, None and arrays of integers or bool index an array"
@@ -127,6 +128,9 @@ def checked(host: np.ndarray[Any, Any], length: int, axis: int, device: Device) 
     IndexError
         If one is out of range.
     """
+    if host.dtype == np.uint64:
+        # As in NumPy, where the largest of them are negative.
+        host = host.astype(np.int64)
     if host.size:
         low, high = host.min(), host.max()
         if low < -length or high >= length:
@@ -143,6 +147,18 @@ def _check_mask(x: GPUArray, mask: Any, axis: int) -> None:
                 f"boolean index did not match indexed array along axis {axis + d}; size of axis is {length} but size "
                 f"of corresponding boolean axis is {own}"
             )
+
+
+def refuse_shared(x: GPUArray) -> None:
+    """Refuse to write to a broadcast view.
+
+    Raises
+    ------
+    ShapeError
+        If elements of the array share memory.
+    """
+    if not x.is_contiguous and any(step == 0 and n > 1 for n, step in zip(x.shape, x.strides, strict=True)):
+        raise ShapeError("cannot write to a broadcast view whose elements share memory; copy it first")
 
 
 def places_of(mask: Any) -> list[Any]:

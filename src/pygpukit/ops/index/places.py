@@ -17,7 +17,7 @@ from pygpukit.dtypes import dtype
 from pygpukit.errors import DTypeError, ShapeError
 from pygpukit.ops.elementwise import rows as e
 from pygpukit.ops.index.gather import MODES, gather, take_along
-from pygpukit.ops.index.keys import checked
+from pygpukit.ops.index.keys import checked, refuse_shared
 from pygpukit.ops.index.layout import of_one_type
 from pygpukit.ops.index.masks import assign_where, bits_of, count_of, flatnonzero, put_where, taken_where, vector_of
 from pygpukit.ops.index.scatter import scattered
@@ -174,7 +174,8 @@ def take_along_axis(arr: GPUArray, indices: Any, axis: int | None = -1) -> GPUAr
 
 def _written(a: GPUArray, what: str, write: Callable[[GPUArray], None]) -> None:
     """Let ``write`` change the elements as a vector: a view where strides allow it."""
-    flat = _need(a, what)._reshape([a.size])
+    refuse_shared(_need(a, what))
+    flat = a._reshape([a.size])
     if flat is not None:
         write(flat)
         return
@@ -257,6 +258,7 @@ def put_along_axis(arr: GPUArray, indices: Any, values: Any, axis: int | None = 
         return
     _, index, at = _along(_need(arr, "put_along_axis"), indices, axis, "put_along_axis")
     shape = tuple(index.shape)
+    refuse_shared(arr)
     source = spread(elements_for(arr, values), shape)
     if source.size == 0:
         return
@@ -374,6 +376,7 @@ def putmask(a: GPUArray, mask: Any, values: Any) -> None:
     [1, 8, 7, 8]
     """
     given = _mask(_need(a, "putmask"), mask, "putmask").reshape(-1)
+    refuse_shared(a)
     source = elements_for(a, values)
     if source.size == 0 or a.size == 0:
         return

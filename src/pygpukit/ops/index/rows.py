@@ -9,7 +9,7 @@ from pygpukit.array import indexing
 from pygpukit.dtypes import dtype
 from pygpukit.ops.index import at, masks, places, positions
 from pygpukit.ops.index.gather import gather, gathered
-from pygpukit.ops.index.keys import Masked, Places, parse
+from pygpukit.ops.index.keys import Masked, Places, parse, refuse_shared
 from pygpukit.ops.index.scatter import scattered
 
 __all__ = ["at", "getitem", "masks", "places", "positions", "setitem"]
@@ -43,6 +43,7 @@ def getitem(x: GPUArray, key: Any) -> GPUArray:
 
 def setitem(x: GPUArray, key: Any, value: Any) -> None:
     """Write a number or an array that broadcasts to the elements that a key with index arrays or masks names."""
+    refuse_shared(x)
     found: GPUArray | Places | Masked
     if type(key) is GPUArray and key.dtype in _READ and x.ndim and x.shape[0]:
         found = Places(x, 0, [key], key.shape)
