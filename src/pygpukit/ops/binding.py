@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from pygpukit._pygpukit_rust import GPUArray
+from pygpukit.array.bridge import asarray
 from pygpukit.ops.elementwise import rows as e
 from pygpukit.ops.gemm.rows import matmul
 from pygpukit.ops.reduce.rows import FUNCTIONS
@@ -84,6 +85,10 @@ def _matmul(self: GPUArray, other: Any) -> Any:
 
 
 def _contains(self: GPUArray, value: Any) -> bool:
+    if value is None or isinstance(value, str | bytes):
+        return False
+    if isinstance(value, list | tuple):
+        value = asarray(value, device=self.device)
     try:
         return bool(FUNCTIONS["any"](e.equal(self, value)))
     except OverflowError:
