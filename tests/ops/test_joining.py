@@ -206,8 +206,39 @@ def test_arrays_of_two_devices_and_of_numpy_are_refused() -> None:
     other = native.open_cpu(1 << 24, None, True)
     with pytest.raises(gp.DeviceError, match="different devices"):
         gp.concatenate([gp.ones(2), gp.ones(2, device=other)])
+    x, far = gp.ones((2, 2)), gp.ones((2, 2), device=other)
+    calls: list[tuple[str, Callable[[], Any]]] = [
+        ("append", lambda: gp.append(x, far)),
+        ("insert", lambda: gp.insert(x, 0, far[0], 0)),
+        ("pad", lambda: gp.pad(x, 1, constant_values=far)),
+        ("repeat", lambda: gp.repeat(x, gp.asarray([1, 2], device=other), 0)),
+        ("block", lambda: gp.block([[x, far]])),
+        ("concatenate", lambda: gp.concatenate([x, x], out=gp.ones((4, 2), device=other))),
+    ]
+    for name, call in calls:
+        with pytest.raises(gp.DeviceError, match=rf"{name}\(\): the arrays live on different devices"):
+            call()
+    assert gp.tile(far, 2).device._number == gp.pad(far, 1, "mean").device._number == other._number
     with pytest.raises(TypeError, match="from_numpy"):
         gp.concatenate([gp.ones(2), np.ones(2)])
+
+
+def test_graphs_repeat_what_shapes_do(device: str) -> None:
+    x = gp.arange(12, dtype="float32").reshape(3, 4)
+
+    def step() -> list[gp.GPUArray]:
+        padded = [gp.pad(x, 1, constant_values=5), gp.pad(x, 2, "reflect"), gp.roll(x, 1), gp.tril(x)]
+        return [gp.concatenate([x, x], 1), gp.tile(x, 2), gp.insert(x, 1, 5, 0), gp.linspace(0, 1, 5), *padded]
+
+    step()
+    graph = gp.CudaGraph()
+    with graph.capture():
+        results = step()
+    x += 100
+    wanted = [y.to_numpy() for y in step()]
+    graph.replay()
+    for ours, theirs in zip(results, wanted, strict=True):
+        np.testing.assert_array_equal(ours.to_numpy(), theirs)
 
 
 @given(data=st.data())

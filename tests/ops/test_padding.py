@@ -101,6 +101,8 @@ ERRORS: dict[str, Call] = {
     "negative": lambda xp, x: xp.pad(x, -1),
     "float": lambda xp, x: xp.pad(x, 1.5),
     "pairs": lambda xp, x: xp.pad(x, ((1, 2), (3, 4), (5, 6))),
+    "constant": lambda xp, x: xp.pad(x.astype("int8"), 1, constant_values=300),
+    "big": lambda xp, x: xp.pad(x, 2**61),
     "empty axis": lambda xp, x: xp.pad(x[:0], 1, "edge"),
     "length": lambda xp, x: xp.pad(x, 1, "maximum", stat_length=0),
     "negative length": lambda xp, x: xp.pad(x, 1, "mean", stat_length=-1),

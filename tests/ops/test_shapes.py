@@ -207,6 +207,7 @@ def error_of(call: Call, *args: Any) -> Exception:
 ERRORS: dict[str, Call] = {
     "squeeze": lambda xp, x: xp.squeeze(x, 0),
     "squeeze axis": lambda xp, x: xp.squeeze(x, 4),
+    "huge axis": lambda xp, x: xp.expand_dims(x, -(2**31)),
     "expand_dims axis": lambda xp, x: xp.expand_dims(x, 5),
     "expand_dims twice": lambda xp, x: xp.expand_dims(x, (0, 0)),
     "swapaxes": lambda xp, x: xp.swapaxes(x, 0, 4),
@@ -290,6 +291,9 @@ def test_items_copies_and_formats(device: str) -> None:
     assert 2.5 not in gp.asarray([1, 2])
     assert 300 not in gp.asarray([1], "uint8")
     assert gp.asarray(5) in x
+    assert [0, 1, 2, 3, 4] in x
+    assert None not in x
+    assert "7" not in x
 
 
 def test_views_read_nothing_and_run_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,7 +62,7 @@ def reshape(self: GPUArray, *shape: Any, order: str = "C", copy: bool | None = N
     as in NumPy: True copies always, False never.
     """
     wanted = dimensions(_spread(shape))
-    if order != "C":
+    if order not in ("C", None):
         check_order(order, "reshape()")
         if order == "K":
             raise ValueError("reshape(): order 'K' is not permitted for reshaping")

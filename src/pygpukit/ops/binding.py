@@ -10,6 +10,7 @@ import numpy as np
 
 from pygpukit import _pygpukit_rust as _native
 from pygpukit._pygpukit_rust import GPUArray
+from pygpukit.array.bridge import asarray
 from pygpukit.array.creation import full
 from pygpukit.errors import DTypeError, ShapeError
 from pygpukit.ops import numpy_protocols
@@ -130,6 +131,10 @@ def _reflected_divmod(self: GPUArray, other: Any) -> Any:
 
 
 def _contains(self: GPUArray, value: Any) -> bool:
+    if value is None or isinstance(value, str | bytes):
+        return False
+    if isinstance(value, list | tuple):
+        value = asarray(value, device=self.device)
     try:
         found = self == value
     except OverflowError:

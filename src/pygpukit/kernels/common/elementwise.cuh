@@ -3,11 +3,11 @@
 //
 // dense<Op, E, U>: 256 threads; one block covers 256 * E * U consecutive elements; grid = ceil(n / (256 * E * U)).
 //   `vec` nonzero promises that out and every dense operand are aligned to E elements.
-// strided<Op, B, E>: 256 threads, 256 * max(4, E) elements per block, offsets from Nd in row-major index order; E elements
-//   at a time where rows of out and of every operand allow it, else B single ones.
+// strided<Op, B, E>: 256 threads, 256 * max(8, E) elements per block (E = 1: 1024), offsets from Nd in row-major index
+//   order; E elements at a time where rows of out and of every operand allow it, else B single ones.
 // turned<Op, E>: the same for one operand with a transposed layout, through tiles in shared memory; else strided.
-// No shared memory but for that. Every path evaluates the same expression on one element's own inputs: results are batch invariant.
-// out may be one of the inputs (same address, same layout); any other overlap is the caller's to avoid.
+// No shared memory but for that. Every path evaluates the same expression on one element's own inputs: results are batch
+// invariant. out may be one of the inputs (same address, same layout); any other overlap is the caller's to avoid.
 #pragma once
 #include "pygpukit/bf16.cuh"
 #include "pygpukit/complex.cuh"
@@ -243,8 +243,9 @@ PGK_FN void dense(To* out, i64 n, int vec, const A& a, const B& b = {}, const C&
     }
 }
 
-// Elements per block of a strided kernel whose vectors have E.
-PGK_FN constexpr int strided_block(int E) { return E > 4 ? THREADS * E : PER_BLOCK_ND; }
+// Elements per block of a strided kernel whose vectors have E: eight per thread, so that what is the same for a block is
+// worked out seldom.
+PGK_FN constexpr int strided_block(int E) { return E == 1 ? PER_BLOCK_ND : THREADS * (E > 8 ? E : 8); }
 
 // Element offsets, in out and the inputs, of the U indices first + ahead + j * THREADS, counted in vectors of E along the
 // last axis. `first` is the block's and costs one division per axis; what lies ahead of it (at most a block) is carried
@@ -378,7 +379,8 @@ PGK_FN void turned(To* out, i64 n, const Nd<2>& nd, const A& a) {
     await_predecessor();
 #if PGK_ON_DEVICE
     using T = typename A::element;
-    constexpr int span = strided_block(E), width = E > 4 ? 64 : 32, height = span / width, each = span / THREADS;
+    // Rows of 64 to 256 bytes both ways.
+    constexpr int width = E > 2 ? 64 : 32, height = E > 4 ? 64 : 32, each = width * height / THREADS;
     const int last = nd.ndim - 1;
     int across = -1;
     if (a.p && last > 0 && nd.stride[0][last] == 1 && nd.shape[last] >= 8) {

@@ -107,7 +107,7 @@ def plan(name: str, inputs: tuple[Input, ...], out: DataType | None = None) -> P
         entry_nd=f"{entry}_nd",
         vector=vector,
         per_block=THREADS * vector * unroll,
-        per_block_nd=max(PER_BLOCK_ND, THREADS * vector),
+        per_block_nd=PER_BLOCK_ND if vector == 1 else THREADS * max(8, vector),
     )
 
 

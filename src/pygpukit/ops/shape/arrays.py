@@ -7,13 +7,13 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
+from numpy.lib.array_utils import normalize_axis_tuple
 
 from pygpukit import _pygpukit_rust as _native
 from pygpukit._pygpukit_rust import DataType, Device, GPUArray
 from pygpukit.array.bridge import asarray
 from pygpukit.dtypes import DTypeLike, dtype
-from pygpukit.errors import DTypeError
+from pygpukit.errors import DeviceError, DTypeError
 from pygpukit.ops.promotion import Input, promote
 
 __all__ = ["array_of", "assign", "axes_of", "axis_of", "common_device", "common_type", "need"]
@@ -35,12 +35,18 @@ def need(x: Any, what: str) -> GPUArray:
 
 def axis_of(axis: Any, ndim: int) -> int:
     """Return one axis counted from the first; an axis that is not there is ``AxisError``."""
-    return int(normalize_axis_index(operator.index(axis), ndim))
+    index = operator.index(axis)
+    if not -ndim <= index < ndim:
+        raise np.exceptions.AxisError(index, ndim)
+    return index % ndim
 
 
 def axes_of(axes: Any, ndim: int, *, repeated: bool = False) -> tuple[int, ...]:
     """Return an axis or several, each counted from the first."""
-    found: tuple[int, ...] = normalize_axis_tuple(axes, ndim, allow_duplicate=repeated)
+    try:
+        found: tuple[int, ...] = normalize_axis_tuple(axes, ndim, allow_duplicate=repeated)
+    except OverflowError:
+        raise np.exceptions.AxisError(f"an axis of {axes} is out of bounds for array of dimension {ndim}") from None
     return found
 
 
@@ -58,6 +64,8 @@ def array_of(x: Any, device: Device | None, what: str) -> GPUArray:
         If it is a NumPy array, which is not copied silently.
     """
     if isinstance(x, GPUArray):
+        if device is not None and x.device._number != device._number:
+            raise DeviceError(f"{what}: the arrays live on different devices; copy one over first")
         return x
     if isinstance(x, np.ndarray):
         raise TypeError(f"{what} takes GPUArrays, not ndarray; convert it with from_numpy")

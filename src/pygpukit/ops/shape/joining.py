@@ -9,7 +9,7 @@ from typing import Any
 from pygpukit._pygpukit_rust import GPUArray
 from pygpukit.array.creation import empty
 from pygpukit.dtypes import DTypeLike
-from pygpukit.errors import DeviceError, ShapeError
+from pygpukit.errors import ShapeError
 from pygpukit.ops.registry import export
 from pygpukit.ops.shape.arrays import array_of, assign, axis_of, check_cast, common_device, common_type, need
 from pygpukit.ops.shape.join import MOST, join
@@ -25,13 +25,9 @@ def _given(arrays: Any, what: str) -> list[GPUArray]:
         raise TypeError(f"{what} takes a sequence of arrays, not {type(arrays).__name__}")
     given = list(arrays)
     device = common_device(given)
-    found = [array_of(x, device, what) for x in given]
-    if not found:
+    if not given:
         raise ValueError(f"{what} needs at least one array")
-    for x in found:
-        if device is not None and x.device._number != device._number:
-            raise DeviceError(f"{what}: the arrays live on different devices; copy one over first")
-    return found
+    return [array_of(x, device, what) for x in given]
 
 
 def _write(out: GPUArray, parts: Sequence[GPUArray], axis: int) -> None:
@@ -101,6 +97,7 @@ def joined(
         raise TypeError(f"{what}: give out or dtype, not both")
     if not isinstance(out, GPUArray):
         raise TypeError(f"{what}: out must be a GPUArray, not {type(out).__name__}")
+    array_of(out, parts[0].device, what)
     if list(out.shape) != shape:
         raise ShapeError(f"{what}: out has shape {tuple(out.shape)}, and the result {tuple(shape)}")
     for x in parts:

@@ -11,13 +11,13 @@ import numpy as np
 
 from pygpukit._pygpukit_rust import GPUArray
 from pygpukit.array.bridge import from_numpy
-from pygpukit.array.creation import empty, zeros
+from pygpukit.array.creation import empty, full
 from pygpukit.dtypes import dtype as dtype_of
 from pygpukit.dtypes import to_numpy_dtype
 from pygpukit.ops.elementwise import rows as e
 from pygpukit.ops.reduce.rows import FUNCTIONS
 from pygpukit.ops.registry import export
-from pygpukit.ops.shape.arrays import assign, need
+from pygpukit.ops.shape.arrays import array_of, assign, need
 from pygpukit.ops.shape.moves import window
 from pygpukit.ops.shape.ranges import linspace
 from pygpukit.ops.sort.quantiles import median
@@ -176,17 +176,19 @@ def _windowed(x: GPUArray, widths: Pairs, mode: str) -> GPUArray:
 def _constant(x: GPUArray, widths: Pairs, values: Any) -> GPUArray:
     shape = _shape(x, widths)
     if isinstance(values, GPUArray):
-        sides = values.astype(x.dtype, copy=False)._broadcast_to((x.ndim, 2))
+        sides = array_of(values, x.device, "pad()").astype(x.dtype, copy=False)._broadcast_to((x.ndim, 2))
     else:
-        host = np.broadcast_to(np.asarray(_pairs(values, x.ndim, "constant_values")).reshape(x.ndim, 2), (x.ndim, 2))
-        with np.errstate(all="ignore"):
-            kept = host.astype(to_numpy_dtype(x.dtype))
-        if x.size == 0 or not x.ndim:
-            sides = from_numpy(kept, device=x.device)
-        elif not kept.view(np.uint8).any():
-            sides = zeros((x.ndim, 2), x.dtype, device=x.device)
-        else:
-            sides = from_numpy(kept, device=x.device)
+        kept = np.empty((x.ndim, 2), to_numpy_dtype(x.dtype))
+        for axis, pair in enumerate(_pairs(values, x.ndim, "constant_values")):
+            for side, value in enumerate(pair):
+                kept[axis, side] = value
+        # One number is written by the device alone: nothing is copied to it.
+        alike = kept.size and kept.tobytes() == kept[:1, :1].tobytes() * kept.size
+        sides = (
+            full(kept.shape, kept[0, 0].item(), x.dtype, device=x.device)
+            if alike
+            else (from_numpy(kept, device=x.device))
+        )
     if not x.ndim:
         return x.copy()
     if not x.size:
@@ -255,7 +257,7 @@ def _statistics(out: GPUArray, x: GPUArray, widths: Pairs, mode: str, lengths: A
     for axis, side, target in _sides(out, widths):
         n = x.shape[axis]
         wanted = counts[axis][side]
-        count = n if wanted is None else min(int(wanted), n)
+        count = n if wanted is None else min(round(wanted), n)
         found = whole.get(axis) if count == n else None
         if found is None:
             found = _STATISTICS[mode](_edge(out, widths, axis, side, count), axis, keepdims=True)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from pygpukit._pygpukit_rust import DataType, Device, GPUArray
-from pygpukit.array.bridge import from_numpy
+from pygpukit.array.bridge import asarray, from_numpy
 from pygpukit.array.creation import full
 from pygpukit.dtypes import DTypeLike, to_numpy_dtype
 from pygpukit.dtypes import dtype as dtype_of
@@ -44,8 +44,6 @@ def _length(start: Any, stop: Any, step: Any) -> int:
     if math.isnan(steps):
         raise ValueError("arange(): cannot compute the length from a NaN")
     if math.isinf(steps) or abs(steps) > 2**62:
-        if steps < 0:
-            return 0
         raise ValueError(f"arange(): maximum allowed size exceeded, {steps:.4g} elements from {start} to {stop}")
     if steps == 0 and delta != 0:
         return int(math.copysign(1.0, steps) > 0)
@@ -85,6 +83,8 @@ def arange(
     step = 1 if step is None else step
     first, end, each = (_number(v, "arange()") for v in (start, stop, step))
     if dtype is None:
+        if any(isinstance(v, int) and not -(2**63) <= v < 2**64 for v in (first, end, each)):
+            raise ValueError(f"arange(): a number has more than 64 bits, which no integer type holds: {first}, {end}")
         kind = dtype_of(np.result_type(*(np.asarray(v).dtype for v in (first, end, each))))
     else:
         kind = dtype_of(dtype)
@@ -159,6 +159,8 @@ def linspace(
     """
     _refuse_type(endpoint, "linspace()")
     n = _count(num, "linspace()")
+    device = device or common_device((start, stop))
+    start, stop = (asarray(v, device=device) if isinstance(v, list | tuple) else v for v in (start, stop))
     if isinstance(start, GPUArray) or isinstance(stop, GPUArray):
         values, step = _between_arrays(start, stop, n, bool(endpoint), dtype, axis)
         return (values, step) if retstep else values
@@ -264,14 +266,13 @@ def geomspace(
     kind = dtype_of(computed) if dtype is None else dtype_of(dtype)
     if computed.kind == "c":
         return from_numpy(np.geomspace(begin, end, n, bool(endpoint)).astype(to_numpy_dtype(kind)), device=device)
-    sign = -1.0 if begin < 0 and end < 0 else 1.0
-    if begin * end < 0:
-        raise ValueError("geomspace() between numbers of different signs needs complex numbers; give dtype=complex")
-    low, high = (math.log10(abs(float(v))) for v in (begin, end))
+    sign = -1.0 if begin < 0 else 1.0
+    # Between numbers of different signs there are no real ones with equal ratios.
+    low, high = (math.log10(v) if v > 0 else math.nan for v in (sign * float(begin), sign * float(end)))
     values = logspace(low, high, n, endpoint, 10.0, device=device)
     if n > 0:
-        values._slice(0, 0, 1, 1).fill(float(abs(begin)))
+        values._slice(0, 0, 1, 1).fill(sign * float(begin))
         if n > 1 and endpoint:
-            values._slice(0, n - 1, 1, 1).fill(float(abs(end)))
+            values._slice(0, n - 1, 1, 1).fill(sign * float(end))
     result = e.mul(values, sign) if sign < 0 else values
     return result.astype(kind, copy=False)

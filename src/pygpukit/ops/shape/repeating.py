@@ -94,6 +94,7 @@ as_method(repeat)
 
 def _by_counts(x: GPUArray, repeats: GPUArray, axis: int) -> GPUArray:
     n = x.shape[axis]
+    array_of(repeats, x.device, "repeat()")
     if repeats.dtype.kind not in "iub":
         raise TypeError(f"repeat(): counts must be integers, not {repeats.dtype.name}")
     if repeats.ndim > 1 or repeats.size not in (1, n):
@@ -253,8 +254,6 @@ def _places(obj: Any, n: int, axis: int, what: str) -> np.ndarray[Any, Any]:
         if found.size:
             raise IndexError(f"{what}: indices must be integers, a slice or a mask, not {found.dtype}")
         found = found.astype(np.int64)
-    if found.ndim > 1:
-        raise ValueError(f"{what}: indices must be a number or a vector, not of {found.ndim} dimensions")
     return found
 
 
@@ -294,7 +293,7 @@ def delete(arr: GPUArray, obj: Any, axis: int | None = None) -> GPUArray:
     """
     x, place = _flat_or(need(arr, "delete()"), axis)
     n = x.shape[place]
-    gone = np.unique(_in_range(np.atleast_1d(_places(obj, n, place, "delete()")), n, n, place))
+    gone = np.unique(_in_range(_places(obj, n, place, "delete()").reshape(-1), n, n, place))
     if not gone.size:
         return x.copy()
     if gone.size <= _PIECES:
@@ -328,6 +327,8 @@ def insert(arr: GPUArray, obj: Any, values: Any, axis: int | None = None) -> GPU
     x, place = _flat_or(need(arr, "insert()"), axis)
     n = x.shape[place]
     found = _places(obj, n, place, "insert()")
+    if found.ndim > 1:
+        raise ValueError(f"insert(): indices must be a number or a vector, not of {found.ndim} dimensions")
     alone = found.ndim == 0
     value = array_of(values, x.device, "insert()")
     if value.ndim > x.ndim:
