@@ -252,7 +252,7 @@ type Given = ((u64, usize), (*mut c_void, usize));
 /// Enqueue a call whose workspaces are those it was told.
 fn submit(state: &mut State, stream: usize, number: usize, call: Solve, (device, host): Given) -> Outcome {
     let wanted = workspace(number, call.m, call.n);
-    if device.1 != wanted.0 || device.0 % 256 != 0 || host.1 < wanted.1 || host.0.is_null() || stream == 0 {
+    if device.1 != wanted.0 || !device.0.is_multiple_of(256) || host.1 < wanted.1 || host.0.is_null() || stream == 0 {
         return Err(INVALID);
     }
     // SAFETY: the caller vouches for its workspace.
@@ -293,7 +293,7 @@ fn orgqr(
 ) -> Outcome {
     let stream = known(state, handle, None, data, data)?;
     let [m, n, k, lda] = sizes.map(i64::from);
-    fits(k >= 1 && k <= n && n <= m && lda == m && elements == 5 * sizes[1] && at[2] % 256 == 0)?;
+    fits(k >= 1 && k <= n && n <= m && lda == m && elements == 5 * sizes[1] && at[2].is_multiple_of(256))?;
     let made = call(Kind::Orgqr { k }, data, (m, n), &[(at[0], m * n, data), (at[1], k, data)], info)?;
     let workspace = (at[2], elements as usize * item(data)?);
     enqueue(state, stream, Op::Solve(Solve { workspace, ..made })).map_err(|_| EXECUTION_FAILED)
@@ -434,7 +434,8 @@ exports! {
         data_w: c_int, w: u64, compute: c_int, device: *mut usize, host: *mut usize,
     ) {
         known(state, handle, Some(params), data, compute)?;
-        (flag(jobz)?, upper(uplo)?);
+        flag(jobz)?;
+        upper(uplo)?;
         fits(lda == n && data_w == real(data) && a != 0 && w != 0)?;
         tell(4, n, n, device, host)
     }

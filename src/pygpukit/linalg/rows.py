@@ -164,6 +164,12 @@ def _host(function: Callable[..., Any], names: Sequence[str], p: Problem) -> Cal
     options = {name: p.options[name] for name in names}
     count = len(p.inputs)
 
+    def run_one(a: Any, out: Any) -> None:
+        out[...] = function(a, **options)
+
+    if count == len(p.outputs) == 1:
+        return run_one
+
     def run(*views: Any) -> None:
         made = function(*views[:count], **options)
         for out, one in zip(views[count:], made if isinstance(made, tuple) else (made,), strict=True):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import operator
+from math import prod
 from typing import Any
 
-import numpy as np
 from numpy.exceptions import AxisError
 
 from pygpukit._pygpukit_rust import GPUArray
@@ -66,9 +66,9 @@ def tensordot(a: Any, b: Any, axes: Any = 2, *, stream: Any = None) -> Any:
         rows = [i for i in range(a.ndim) if i not in left]
         columns = [i for i in range(b.ndim) if i not in right]
         shape = [a.shape[i] for i in rows] + [b.shape[i] for i in columns]
-        k = int(np.prod([a.shape[i] for i in left], dtype=np.int64))
-        m = int(np.prod([a.shape[i] for i in rows], dtype=np.int64))
-        n = int(np.prod([b.shape[i] for i in columns], dtype=np.int64))
+        k = prod([a.shape[i] for i in left])
+        m = prod([a.shape[i] for i in rows])
+        n = prod([b.shape[i] for i in columns])
         made = matmul(a._permute([*rows, *left]).reshape(m, k), b._permute([*right, *columns]).reshape(k, n))
         return made.reshape(shape)
 

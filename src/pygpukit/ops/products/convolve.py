@@ -14,7 +14,7 @@ from pygpukit.ops.elementwise import rows as e
 from pygpukit.ops.gemm.rows import accumulator, matmul_type, wide_type
 from pygpukit.ops.launch import Argument, KernelLaunch, Launch, Unit, blocks_for, i64, read, write
 from pygpukit.ops.problem import Problem, Result
-from pygpukit.ops.products.dot import NO_STREAM, require
+from pygpukit.ops.products.dot import NO_STREAM, dot_rows, require
 from pygpukit.ops.promotion import promote
 from pygpukit.ops.registry import Operator, Parameter, Variant, register
 from pygpukit.ops.size import hint, maximum
@@ -136,6 +136,8 @@ def _vectors(what: str, a: Any, v: Any, mode: str) -> tuple[Any, Any]:
         raise ShapeError(f"{what} takes vectors, not arrays of shapes {a.shape} and {v.shape}")
     if a.size == 0 or v.size == 0:
         raise ShapeError(f"{what} of arrays of {a.size} and {v.size} elements: neither may be empty")
+    if a.dtype is v.dtype:
+        return a, v
     kind = promote((a.dtype, v.dtype))
     return a.astype(kind, copy=False), v.astype(kind, copy=False)
 
@@ -182,6 +184,8 @@ def correlate(a: Any, v: Any, mode: str = "valid", *, stream: Any = None) -> Any
         if a.ndim == 0 or v.ndim == 0:
             raise ShapeError(f"correlate takes vectors, not arrays of shapes {a.shape} and {v.shape}")
         turned = v[::-1] if v.dtype.kind != "c" else e.conj(v)[::-1]
+        if mode == "valid" and a.size == v.size:
+            return dot_rows(a, turned[::-1]).reshape(1)
         if a.size >= v.size:
             return convolve_part(a, turned, mode=mode)
         return convolve_part(turned, a, mode="end" if mode == "same" else mode)

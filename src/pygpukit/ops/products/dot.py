@@ -6,6 +6,7 @@ import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import cache, partial
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -213,8 +214,6 @@ dot_rows = register(
 
 def _last(x: GPUArray, axis: int, what: str) -> GPUArray:
     """The array with an axis in the last place; a view."""
-    if axis == -1:
-        return x
     place = operator.index(axis)
     if not -x.ndim <= place < x.ndim:
         raise AxisError(place, x.ndim, what)
@@ -243,8 +242,9 @@ def vecdot(x1: Any, x2: Any, /, out: Any = None, *, axis: int = -1, stream: Any 
     [3.0, 3.0]
     """
     require("vecdot", x1, x2)
-    a, b = (_last(x, axis, "vecdot") for x in (x1, x2))
-    return dot_rows(a, b, conjugate=True, out=out, stream=stream)
+    if axis != -1:
+        x1, x2 = _last(x1, axis, "vecdot"), _last(x2, axis, "vecdot")
+    return dot_rows(x1, x2, conjugate=True, out=out, stream=stream)
 
 
 def dot(a: Any, b: Any, out: Any = None, *, stream: Any = None) -> Any:
@@ -259,6 +259,12 @@ def dot(a: Any, b: Any, out: Any = None, *, stream: Any = None) -> Any:
     >>> gp.dot(gp.asarray([1.0, 2.0]), gp.asarray([3.0, 4.0])).item()
     11.0
     """
+    if type(a) is GPUArray and type(b) is GPUArray:
+        left, right = a.ndim, b.ndim
+        if right == 1 and left:
+            return dot_rows(a, b, out=out, stream=stream)
+        if right == 2 and 0 < left <= 2:
+            return matmul(a, b, out=out, stream=stream)
     arrays = [x for x in (a, b) if isinstance(x, GPUArray)]
     if len(arrays) < 2 and (
         not arrays or not isinstance(a if arrays[0] is b else b, int | float | complex | np.generic)
@@ -271,23 +277,12 @@ def dot(a: Any, b: Any, out: Any = None, *, stream: Any = None) -> Any:
             f"shapes {a.shape} and {b.shape} do not fit: dot sums over {a.shape[-1]} elements of the first and "
             f"{b.shape[-2 if b.ndim > 1 else 0]} of the second"
         )
-    if b.ndim == 1:
-        return dot_rows(a, b, out=out, stream=stream)
-    if a.ndim <= 2 and b.ndim == 2:
-        return matmul(a, b, out=out, stream=stream)
     with stream or NO_STREAM:
         # All rows of a with all matrices of b: one product with the matrices side by side.
         k, rest = b.shape[-2], (*b.shape[:-2], b.shape[-1])
-        right = b._permute([b.ndim - 2, *range(b.ndim - 2), b.ndim - 1]).reshape(k, _size(rest))
-        made = matmul(a.reshape(_size(a.shape[:-1]), k), right)
+        right = b._permute([b.ndim - 2, *range(b.ndim - 2), b.ndim - 1]).reshape(k, prod(rest))
+        made = matmul(a.reshape(prod(a.shape[:-1]), k), right)
         return into(made.reshape(*a.shape[:-1], *rest), out)
-
-
-def _size(shape: Any) -> int:
-    count = 1
-    for n in shape:
-        count *= n
-    return count
 
 
 def inner(a: Any, b: Any, *, stream: Any = None) -> Any:
@@ -308,8 +303,8 @@ def inner(a: Any, b: Any, *, stream: Any = None) -> Any:
         return dot_rows(a, b, stream=stream)
     with stream or NO_STREAM:
         k = a.shape[-1]
-        right = b.reshape(_size(b.shape[:-1]), k)
-        return matmul(a.reshape(_size(a.shape[:-1]), k), right.T).reshape(*a.shape[:-1], *b.shape[:-1])
+        right = b.reshape(prod(b.shape[:-1]), k)
+        return matmul(a.reshape(prod(a.shape[:-1]), k), right.T).reshape(*a.shape[:-1], *b.shape[:-1])
 
 
 def outer(a: Any, b: Any, out: Any = None, *, stream: Any = None) -> Any:
@@ -338,6 +333,8 @@ def vdot(a: Any, b: Any, *, stream: Any = None) -> Any:
     require("vdot", a, b)
     if a.size != b.size:
         raise ShapeError(f"shapes {a.shape} and {b.shape} do not fit: vdot needs as many elements of both")
+    if a.ndim == b.ndim == 1:
+        return dot_rows(a, b, conjugate=True, stream=stream)
     with stream or NO_STREAM:
         return dot_rows(a.reshape(a.size), b.reshape(b.size), conjugate=True)
 

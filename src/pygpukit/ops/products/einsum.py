@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -75,7 +75,8 @@ def einsum(
     if casting not in _CASTING:
         raise ValueError(f"casting must be one of {', '.join(_CASTING)} (got {casting!r})")
     expression = parse(text, tuple(tuple(x.shape) for x in arrays))
-    common = promote([x.dtype for x in arrays])
+    kinds = {x.dtype for x in arrays}
+    common = arrays[0].dtype if len(kinds) == 1 else promote([x.dtype for x in arrays])
     kind = common if dtype is None else as_dtype(dtype)
     if kind is not common:
         _check_cast(common, kind, casting)
@@ -169,23 +170,26 @@ class _Term:
 
 
 def _run(expression: Expression, arrays: Sequence[GPUArray], path: Sequence[Sequence[int]], out: Any) -> GPUArray:
-    sizes = expression.sizes
-    terms = [_prepared(_Term(x, labels), sizes) for x, labels in zip(arrays, expression.inputs, strict=True)]
+    output = expression.output
+    terms = [_prepared(x, labels, expression.sizes) for x, labels in zip(arrays, expression.inputs, strict=True)]
     for step in path:
         chosen = [terms.pop(i) for i in sorted(step, reverse=True)][::-1]
-        kept = {*expression.output, *(label for term in terms for label in term.labels)}
+        kept = frozenset(output).union(*(term.labels for term in terms))
         made = chosen[0]
         for i, other in enumerate(chosen[1:], 2):
-            later = kept.union(*(term.labels for term in chosen[i:]))
+            later = kept.union(*(term.labels for term in chosen[i:])) if i < len(chosen) else kept
             last = not terms and i == len(chosen)
-            made = _pair(made, other, later, expression.output if last else None, out if last else None)
-        terms.append(_summed(made, kept))
+            made = _pair(made, other, later, output if last else None, out if last else None)
+        terms.append(_summed(made, kept) if len(chosen) == 1 else made)
     return _finished(terms[0], expression, out)
 
 
-def _prepared(term: _Term, sizes: dict[str, int]) -> _Term:
+def _prepared(array: GPUArray, named: Labels, sizes: dict[str, int]) -> _Term:
     """Take diagonals of labels that an operand has several times, and drop axes of one element that others spread."""
-    array, labels = term.array, list(term.labels)
+    shape = array.shape
+    if len(set(named)) == len(named) and 1 not in shape:
+        return _Term(array, named)
+    labels = list(named)
     for label in dict.fromkeys(labels):
         while labels.count(label) > 1:
             first = labels.index(label)
@@ -199,59 +203,85 @@ def _prepared(term: _Term, sizes: dict[str, int]) -> _Term:
     return _Term(array, tuple(labels))
 
 
-def _summed(term: _Term, kept: set[str]) -> _Term:
+def _summed(term: _Term, kept: frozenset[str]) -> _Term:
     """Sum over the labels that nothing needs any more."""
-    axes = tuple(i for i, label in enumerate(term.labels) if label not in kept)
-    if not axes:
+    if kept.issuperset(term.labels):
         return term
+    axes = tuple(i for i, label in enumerate(term.labels) if label not in kept)
     x = term.array
     total = r.FUNCTIONS["any"](x, axes) if x.dtype.kind == "b" else r.sum(x, axes, dtype=x.dtype)
     return _Term(total, tuple(label for label in term.labels if label in kept))
 
 
-def _arranged(term: _Term, labels: Sequence[str]) -> GPUArray:
+def _arranged(term: _Term, labels: Labels) -> GPUArray:
     """The axes in this order; a view."""
-    order = [term.labels.index(label) for label in labels]
-    return term.array if order == list(range(len(order))) else term.array._permute(order)
+    if term.labels == labels:
+        return term.array
+    return term.array._permute([term.labels.index(label) for label in labels])
 
 
-def _pair(a: _Term, b: _Term, kept: set[str], output: Labels | None, out: Any) -> _Term:
+class _Groups(NamedTuple):
+    """How two operands are multiplied: labels of a stack, of rows (of a), of columns (of b), and of the sum."""
+
+    batch: Labels
+    rows: Labels
+    columns: Labels
+    inner: Labels
+    exchanged: bool
+
+
+@lru_cache(512)
+def _groups(a: Labels, b: Labels, kept: frozenset[str], output: Labels | None) -> _Groups:
+    shared = [label for label in a if label in b]
+    batch = [label for label in shared if label in kept]
+    rows = [label for label in a if label not in shared]
+    columns = [label for label in b if label not in shared]
+    exchanged = False
+    if output is not None:
+        if rows and columns and output.index(rows[-1]) > output.index(columns[-1]):
+            # The result then has its axes in order more often.
+            rows, columns, exchanged = columns, rows, True
+        batch, rows, columns = (sorted(labels, key=output.index) for labels in (batch, rows, columns))
+    inner = (label for label in shared if label not in kept)
+    return _Groups(tuple(batch), tuple(rows), tuple(columns), tuple(inner), exchanged)
+
+
+def _pair(a: _Term, b: _Term, kept: frozenset[str], output: Labels | None, out: Any) -> _Term:
     """Multiply two operands and sum over the labels that are not kept."""
     a, b = _summed(a, kept.union(b.labels)), _summed(b, kept.union(a.labels))
-    shared = [label for label in a.labels if label in b.labels]
-    inner = [label for label in shared if label not in kept]
+    batch, rows, columns, inner, exchanged = _groups(a.labels, b.labels, kept, output)
     if not inner:
         return _multiplied(a, b, output, out)
-    batch = [label for label in shared if label in kept]
-    rows = [label for label in a.labels if label not in shared]
-    columns = [label for label in b.labels if label not in shared]
-    if output is not None and rows and columns and output.index(rows[-1]) > output.index(columns[-1]):
-        # The result then has its axes in order more often.
-        a, b, rows, columns = b, a, columns, rows
-    if output is not None:
-        batch, rows, columns = (sorted(labels, key=output.index) for labels in (batch, rows, columns))
-    inner = _easiest(a, b, inner)
-    shape = dict(zip((*a.labels, *b.labels), (*a.array.shape, *b.array.shape), strict=True))
-    z, m, n, k = ([shape[label] for label in labels] for labels in (batch, rows, columns, inner))
-    found: Labels = (*batch, *rows, *columns)
+    if exchanged:
+        a, b = b, a
+    if len(inner) > 1:
+        inner = _easiest(a, b, inner)
+    found = (*batch, *rows, *columns)
     direct = out is not None and found == output and out.is_contiguous
     x, y = _arranged(a, (*batch, *rows, *inner)), _arranged(b, (*batch, *columns, *inner))
-    front = [prod(z)] if z else []
-    x = x.reshape([*front, prod(m), prod(k)])
-    y = y.reshape([*front, prod(n), prod(k)])
-    into = out.reshape([*front, prod(m), prod(n)]) if direct else None
+    stack = x.shape[: len(batch)]
+    m, n = x.shape[len(stack) : len(stack) + len(rows)], y.shape[len(stack) : len(stack) + len(columns)]
+    k = prod(x.shape[len(stack) + len(rows) :])
+    if len(rows) != 1 or len(inner) != 1:
+        x = x.reshape((*stack, prod(m), k))
+    if len(columns) != 1 or len(inner) != 1:
+        y = y.reshape((*stack, prod(n), k))
     if columns and rows:
+        into = out.reshape((*stack, prod(m), prod(n))) if direct else None
         made = matmul(x, y._permute([*range(y.ndim - 2), y.ndim - 1, y.ndim - 2]), out=into)
     else:
-        # One side is vectors; the axis of one element stays where the other has none.
-        made = dot_rows(x, y, out=None if into is None else into.reshape([*front, max(prod(m), prod(n))]))
-    return _Term(out if direct else made.reshape([*z, *m, *n]), found)
+        # One side is vectors; its axis of one element is that of the result where the other side has no more.
+        into = out.reshape((*stack, prod(m) * prod(n))) if direct else None
+        made = dot_rows(x, y, out=into)
+    if direct:
+        return _Term(out, found)
+    return _Term(made if len(rows) == len(columns) == 1 else made.reshape((*stack, *m, *n)), found)
 
 
-def _easiest(a: _Term, b: _Term, inner: list[str]) -> list[str]:
+def _easiest(a: _Term, b: _Term, inner: Labels) -> Labels:
     """Order the summed labels as the larger operand has them in memory: it is then read where it is."""
     larger = a if a.array.size >= b.array.size else b
-    return sorted(inner, key=lambda label: -abs(larger.array.strides[larger.labels.index(label)]))
+    return tuple(sorted(inner, key=lambda label: -abs(larger.array.strides[larger.labels.index(label)])))
 
 
 def _multiplied(a: _Term, b: _Term, output: Labels | None, out: Any) -> _Term:
@@ -262,7 +292,7 @@ def _multiplied(a: _Term, b: _Term, output: Labels | None, out: Any) -> _Term:
         labels = output
     views = []
     for term in (a, b):
-        x = _arranged(term, [c for c in labels if c in term.labels])
+        x = _arranged(term, tuple(c for c in labels if c in term.labels))
         for i, label in enumerate(labels):
             if label not in term.labels:
                 x = x._expand(i)
