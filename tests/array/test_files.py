@@ -14,6 +14,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import pygpukit as gp
 from pygpukit.array import files
@@ -255,6 +257,43 @@ def test_files_that_lie_are_refused(content: bytes, part: str) -> None:
 def test_types_that_arrays_cannot_have(a: np.ndarray[Any, Any]) -> None:
     with pytest.raises(gp.DTypeError):
         loaded(numpys(a))
+
+
+@given(data=st.data())
+@settings(max_examples=150, derandomize=True)
+def test_damaged_bytes_are_an_error_or_an_array(data: st.DataObject) -> None:
+    kinds = (
+        lambda x: saved(x),
+        lambda x: saved(x.T),
+        lambda x: zipped(x, gp.savez),
+        lambda x: zipped(x, gp.savez_compressed),
+    )
+    content = bytearray(data.draw(st.sampled_from(kinds))(gp.asarray([[1, 2, 3], [4, 5, 6]], "bfloat16")))
+    for _ in range(data.draw(st.integers(1, 4))):
+        place = data.draw(st.integers(0, len(content) - 1))
+        content[place : place + data.draw(st.integers(0, 3))] = data.draw(st.binary(max_size=4))
+    try:
+        found = loaded(bytes(content))
+        arrays = found.values() if isinstance(found, gp.NpzFile) else [found]
+        assert all(array.nbytes <= len(content) * 1100 for array in arrays)
+    except (ValueError, TypeError, EOFError):
+        pass
+
+
+def zipped(x: gp.GPUArray, write: Any) -> bytes:
+    file = io.BytesIO()
+    write(file, x)
+    return file.getvalue()
+
+
+def test_archives_of_other_kinds() -> None:
+    # "Compressed patched data", which no library reads.
+    content = bytearray(zipped(gp.ones(3), gp.savez))
+    content[content.index(b"PK\x01\x02") + 8] |= 0x20
+    with pytest.raises(ValueError, match="damaged"):
+        loaded(bytes(content))["arr_0"]
+    with pytest.raises(ValueError, match="element type"):
+        loaded(header(described("[('bfloat16', '|02')]")))
 
 
 def test_archives_that_lie() -> None:

@@ -7,6 +7,7 @@ import io
 import math
 import os
 import stat
+import struct
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
@@ -21,7 +22,7 @@ from pygpukit.array import bridge
 from pygpukit.array.npy import MAGIC, Header, header_bytes, read_header
 from pygpukit.core.device import resolve_device
 from pygpukit.dtypes import DataType, DTypeLike, dtype
-from pygpukit.errors import DTypeError
+from pygpukit.errors import DTypeError, GPUKitError
 
 __all__ = ["NpzFile", "load", "save", "savez", "savez_compressed"]
 
@@ -30,6 +31,9 @@ _PIECE = 16 << 20
 _ZIP = (b"PK\x03\x04", b"PK\x05\x06")
 # No member of an archive is longer than this times its compressed bytes: deflate cannot do more.
 _MOST_DEFLATED = 1100
+
+# What the module for archives raises for those that are none, or of a kind that NumPy does not write.
+_DAMAGED = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, OverflowError, RuntimeError)
 
 # The parameter of `load` is named `dtype`, which hides the function of that name.
 _dtype = dtype
@@ -309,7 +313,7 @@ class NpzFile(Mapping[str, GPUArray]):
         self._kind, self._device, self._owned = kind, device, owned
         try:
             self._archive: zipfile.ZipFile | None = zipfile.ZipFile(file)
-        except zipfile.BadZipFile as error:
+        except _DAMAGED as error:
             raise ValueError(f"the archive is damaged: {error}") from error
         names = self._archive.namelist()
         self._members = {name.removesuffix(".npy"): name for name in names}
@@ -336,7 +340,9 @@ class NpzFile(Mapping[str, GPUArray]):
                 if file.read(len(MAGIC)) != MAGIC:
                     raise ValueError(f"'{member}' of the archive is no array")
                 return _read(file, self._kind, self._device, info.file_size)
-        except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+        except GPUKitError:
+            raise
+        except _DAMAGED as error:
             raise ValueError(f"'{member}' of the archive is damaged: {error}") from error
 
     def __iter__(self) -> Iterator[str]:

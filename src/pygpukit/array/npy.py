@@ -20,6 +20,8 @@ __all__ = ["MAGIC", "Header", "header_bytes", "read_header"]
 MAGIC = b"\x93NUMPY"
 # As NumPy's own limit for headers of files that are not trusted.
 _MAX_HEADER = 10_000
+# What parsers of Python and of NumPy raise for texts that are none.
+_MALFORMED = (ValueError, SyntaxError, TypeError, LookupError, OverflowError, MemoryError, RecursionError)
 _EXTENSION = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
 
 
@@ -94,7 +96,7 @@ def read_header(file: Any) -> Header:
     text = _exactly(file, length, "the header").decode("utf-8" if major == 3 else "latin1", "replace")
     try:
         values = ast.literal_eval(text)
-    except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError) as error:
+    except _MALFORMED as error:
         raise ValueError(f"the header is no description of an array: {text.strip()[:200]!r}") from error
     if not isinstance(values, dict) or set(values) != {"descr", "fortran_order", "shape"}:
         raise ValueError(f"the header is no description of an array: {text.strip()[:200]!r}")
@@ -117,7 +119,7 @@ def _element(described: Any) -> tuple[DataType | None, np.dtype[Any]]:
                 return dtype(name), np.dtype(f"V{dtype(name).itemsize}")
     try:
         stored = np.lib.format.descr_to_dtype(described)
-    except (TypeError, ValueError, IndexError, KeyError) as error:
+    except _MALFORMED as error:
         raise ValueError(f"the header has the element type {str(described)[:200]}, which is none") from error
     if stored.hasobject:
         raise ValueError(
