@@ -48,7 +48,7 @@ def _triangular(draw: Source, left: Value, mode: Value, right: Value) -> GPUArra
 
 
 def _wald(draw: Source, mean: Value, scale: Value) -> GPUArray:
-    # The roots of Michael, Schucany and Haas are r and 1 / r times the mean: r here without a difference of large numbers.
+    # The roots of Michael, Schucany and Haas are r and 1 / r times the mean; r is found without a difference here.
     t = _same(draw("normal"), e.square)
     t = _same(t, e.mul, mean / scale * 0.5)
     r = e.reciprocal(e.add(e.add(t, 1.0), e.sqrt(e.mul(t, e.add(t, 2.0)))))
