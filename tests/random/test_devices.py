@@ -100,7 +100,8 @@ def test_what_is_made_of_them_is_close(device: str) -> None:
 
     def draw(rng: Generator) -> list[gp.GPUArray]:
         return [
-            rng.lognormal(0.0, 0.5, 50), rng.weibull(1.5, 50), rng.pareto(3.0, 50), rng.power([2.0, 3.0]),
+            rng.lognormal(0.0, 0.5, 50), rng.wald(2, [3.0, 1e-3], (9, 2)),
+            rng.weibull(1.5, 50), rng.pareto(3.0, 50), rng.power([2.0, 3.0]),
             rng.triangular(0, [1, 2], 3), rng.gamma(0.3, size=50), rng.chisquare(3, 50),
             rng.standard_t(4, 50), rng.f(4, 9, 50), rng.beta([0.01, 2], 0.02), rng.dirichlet([0.1, 2, 3], 5),
             rng.noncentral_chisquare(3, 2, 50), rng.noncentral_f(3, 9, 1, 50), rng.geometric(0.3, 50),

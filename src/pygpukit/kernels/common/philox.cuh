@@ -11,16 +11,29 @@ struct Words { u32 w[4]; };
 
 PGK_FN u32 high_half(u64 x) { return static_cast<u32>(x >> 32); }
 
+// The halves of a product; one instruction, where the compiler would compute in 64 bits.
+PGK_FN void multiply(u32 a, u32 b, u32& low, u32& high) {
+#if PGK_ON_DEVICE
+    asm("{ .reg .u64 p; mul.wide.u32 p, %2, %3; mov.b64 {%0, %1}, p; }" : "=r"(low), "=r"(high) : "r"(a), "r"(b));
+#else
+    const u64 p = static_cast<u64>(a) * b;
+    low = static_cast<u32>(p);
+    high = static_cast<u32>(p >> 32);
+#endif
+}
+
 PGK_FN Words philox(u64 key, u64 block, u32 attempt, u32 stream) {
     u32 c0 = static_cast<u32>(block), c1 = high_half(block), c2 = attempt, c3 = stream;
     u32 k0 = static_cast<u32>(key), k1 = high_half(key);
 #pragma unroll
     for (int round = 0; round < 10; ++round) {
-        const u64 p0 = static_cast<u64>(0xD2511F53u) * c0, p1 = static_cast<u64>(0xCD9E8D57u) * c2;
-        c0 = high_half(p1) ^ c1 ^ k0;
-        c1 = static_cast<u32>(p1);
-        c2 = high_half(p0) ^ c3 ^ k1;
-        c3 = static_cast<u32>(p0);
+        u32 low0, high0, low1, high1;
+        multiply(0xD2511F53u, c0, low0, high0);
+        multiply(0xCD9E8D57u, c2, low1, high1);
+        c0 = high1 ^ c1 ^ k0;
+        c1 = low1;
+        c2 = high0 ^ c3 ^ k1;
+        c3 = low0;
         k0 += 0x9E3779B9u;
         k1 += 0xBB67AE85u;
     }
