@@ -106,7 +106,7 @@ dist-test: wheel ## Build sdist and wheel, install each into an empty environmen
 	$(BIN)/maturin sdist --out dist
 	$(BIN)/python tests/dist/check.py dist/*.whl dist/*.tar.gz
 
-docs: env ## Build the documentation into site/
+docs: build ## Build the documentation into site/
 	$(REQUIREMENTS) docs > $(VENV)/docs.txt
 	$(BIN)/python -m pip install --quiet --retries 10 -r $(VENV)/docs.txt
 	$(BIN)/mkdocs build --strict

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
 from pygpukit import _pygpukit_rust as _native
-from pygpukit import errors, fft
+from pygpukit import errors, fft, linalg, random
 from pygpukit._pygpukit_rust import (
     CudaGraph,
     DataType,
@@ -31,20 +31,19 @@ from pygpukit._pygpukit_rust import (
     default_stream,
 )
 from pygpukit.array import methods as _methods
-from pygpukit.array.bridge import asarray, from_numpy
+from pygpukit.array.bridge import from_numpy
 from pygpukit.array.creation import (
-    arange,
     empty,
     empty_like,
-    eye,
     full,
     full_like,
-    linspace,
     ones,
     ones_like,
     zeros,
     zeros_like,
 )
+from pygpukit.array.exchange import from_dlpack
+from pygpukit.array.files import NpzFile, load, save, savez, savez_compressed
 from pygpukit.core import memory
 from pygpukit.core.context import with_context
 from pygpukit.core.device import (
@@ -68,16 +67,22 @@ from pygpukit.dtypes import (
     complex64,
     complex128,
     dtype,
+    e,
+    euler_gamma,
     float8_e4m3,
     float8_e4m3fn,
     float8_e5m2,
     float16,
     float32,
     float64,
+    inf,
     int8,
     int16,
     int32,
     int64,
+    nan,
+    newaxis,
+    pi,
     to_numpy_dtype,
     uint8,
     uint16,
@@ -91,15 +96,15 @@ from pygpukit.ops.explain import explain
 from pygpukit.ops.registry import functions as _registered
 
 if _TYPE_CHECKING:
-    from pygpukit import ring, scheduler
+    from pygpukit import array_api, ring, scheduler
     from pygpukit.ring import RingKernelRuntime, UnifiedBuffer, message, ring_kernel
 
 __version__ = _native.__version__
 
 
 def __getattr__(name: str) -> _Any:
-    # Not every program shares its device or has actors, and their imports take their time.
-    if name in ("ring", "scheduler"):
+    # Not every program needs these, and their imports take their time.
+    if name in ("array_api", "ring", "scheduler"):
         return _importlib.import_module(f"pygpukit.{name}")
     if name in ("RingKernelRuntime", "UnifiedBuffer", "message", "ring_kernel"):
         return getattr(_importlib.import_module("pygpukit.ring"), name)
@@ -123,14 +128,14 @@ __all__ = [
     "GraphPool",
     "Kernel",
     "Module",
+    "NpzFile",
     "RingKernelRuntime",
     "Stream",
     "StreamManager",
     "TensorMap",
     "Transfer",
     "UnifiedBuffer",
-    "arange",
-    "asarray",
+    "array_api",
     "bfloat16",
     "bool_",
     "complex64",
@@ -144,13 +149,14 @@ __all__ = [
     "device",
     "device_count",
     "dtype",
+    "e",
     "empty",
     "empty_like",
     "empty_growable",
     "empty_pinned",
     "errors",
+    "euler_gamma",
     "explain",
-    "eye",
     "fft",
     "float8_e4m3",
     "float8_e4m3fn",
@@ -158,6 +164,7 @@ __all__ = [
     "float16",
     "float32",
     "float64",
+    "from_dlpack",
     "from_numpy",
     "full",
     "full_like",
@@ -165,6 +172,7 @@ __all__ = [
     "get_device_info",
     "get_nvrtc_path",
     "get_nvrtc_version",
+    "inf",
     "info",
     "int8",
     "int16",
@@ -173,17 +181,25 @@ __all__ = [
     "is_cuda_available",
     "is_nvrtc_available",
     "jit",
-    "linspace",
+    "linalg",
+    "load",
     "load_ptx",
     "load_raw",
     "memory",
     "module",
     "message",
+    "nan",
+    "newaxis",
     "ones",
     "ones_like",
+    "pi",
     "pinned",
+    "random",
     "ring",
     "ring_kernel",
+    "save",
+    "savez",
+    "savez_compressed",
     "scheduler",
     "synchronize",
     "to_numpy_dtype",

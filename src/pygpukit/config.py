@@ -136,8 +136,8 @@ class Settings(NamedTuple):
         No progress lines on stderr (PYGPUKIT_QUIET).
     deferred : int or None
         Seed of the order in which the CPU device runs queued work; None runs it at once (PYGPUKIT_STREAMS).
-    nvrtc, cublaslt, libcuda : Path or None
-        Libraries to open instead of searching (PYGPUKIT_NVRTC, PYGPUKIT_CUBLASLT, PYGPUKIT_LIBCUDA).
+    nvrtc, cublaslt, cusolver, libcuda : Path or None
+        Libraries to open instead of searching (PYGPUKIT_NVRTC, PYGPUKIT_CUBLASLT, PYGPUKIT_CUSOLVER, PYGPUKIT_LIBCUDA).
     bundle : tuple of Path
         Bundles of compiled kernels to search first (PYGPUKIT_BUNDLE).
     cpu_memory : int or None
@@ -173,6 +173,7 @@ class Settings(NamedTuple):
     deferred: int | None = None
     nvrtc: Path | None = None
     cublaslt: Path | None = None
+    cusolver: Path | None = None
     libcuda: Path | None = None
     bundle: tuple[Path, ...] = ()
     cpu_memory: int | None = None
@@ -236,6 +237,7 @@ def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
         deferred=read("STREAMS", _streams, "inline, deferred or deferred:SEED", default.deferred),
         nvrtc=read("NVRTC", _path, "the path of the NVRTC library", default.nvrtc),
         cublaslt=read("CUBLASLT", _path, "the path of the cuBLASLt library", default.cublaslt),
+        cusolver=read("CUSOLVER", _path, "the path of the cuSOLVER library", default.cusolver),
         libcuda=read("LIBCUDA", _path, "the path of the CUDA driver library", default.libcuda),
         bundle=read("BUNDLE", _paths, f"bundle files separated by {os.pathsep!r}", default.bundle),
         cpu_memory=read("CPU_MEMORY", _memory, "a size above 0 such as 8GiB", default.cpu_memory),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, TypeAlias
 
 import ml_dtypes
 import numpy as np
 
+from pygpukit import _pygpukit_rust as _native
 from pygpukit._pygpukit_rust import DataType
 from pygpukit.errors import DTypeError
 
@@ -18,16 +20,22 @@ __all__ = [
     "complex64",
     "complex128",
     "dtype",
+    "e",
+    "euler_gamma",
     "float8_e4m3",
     "float8_e4m3fn",
     "float8_e5m2",
     "float16",
     "float32",
     "float64",
+    "inf",
     "int8",
     "int16",
     "int32",
     "int64",
+    "nan",
+    "newaxis",
+    "pi",
     "to_numpy_dtype",
     "uint8",
     "uint16",
@@ -56,6 +64,13 @@ float8_e4m3 = float8_e4m3fn
 float8_e5m2 = DataType.from_name("float8_e5m2")
 complex64 = DataType.from_name("complex64")
 complex128 = DataType.from_name("complex128")
+
+e = math.e
+euler_gamma = np.euler_gamma
+inf = math.inf
+nan = math.nan
+newaxis = None
+pi = math.pi
 
 _ALL = (
     bool_,
@@ -177,3 +192,21 @@ def _from_numpy(x: object) -> DataType | None:
             ".astype(x.dtype.newbyteorder('='))"
         )
     return _BY_NUMPY.get(described)
+
+
+def _meaning(x: object) -> Any:
+    """The element type that `x` names, for comparisons: None where it names no such type, NotImplemented where it is
+    nothing that names one."""
+    if not isinstance(x, str | np.dtype | type):
+        return None if x is None else NotImplemented
+    try:
+        # NumPy's type codes are compared too, where they are no names of ours.
+        return dtype(np.dtype(x) if isinstance(x, str) and x not in _BY_NAME else x)
+    except TypeError:
+        return None
+
+
+# NumPy reads these wherever it takes a dtype; before 2.4 only the first.
+for _name in ("dtype", "__numpy_dtype__"):
+    setattr(DataType, _name, property(to_numpy_dtype))
+_native.set_dtype_meaning(_meaning)

@@ -143,8 +143,8 @@ def test_ranges_are_numpys() -> None:
     assert gp.arange(2, 11, 3, "int8").tolist() == [2, 5, 8]
     assert gp.arange(0, 1, 0.25).tolist() == [0, 0.25, 0.5, 0.75]
     assert gp.arange(3, 0).shape == (0,)
-    assert same_bits(gp.linspace(-1, 1, 7, "float32").to_numpy(), np.linspace(-1, 1, 7).astype(np.float32))
-    assert same_bits(gp.eye(3, 4, "bfloat16").to_numpy(), np.eye(3, 4).astype(gp.to_numpy_dtype("bfloat16")))
+    assert same_bits(gp.linspace(-1, 1, 7, dtype="float32").to_numpy(), np.linspace(-1, 1, 7).astype(np.float32))
+    assert same_bits(gp.eye(3, 4, dtype="bfloat16").to_numpy(), np.eye(3, 4).astype(gp.to_numpy_dtype("bfloat16")))
 
 
 def test_asarray() -> None:
@@ -206,3 +206,150 @@ def test_an_array_of_another_device_does_not_pass() -> None:
     x = gp.zeros(2, device=other)
     with pytest.raises(gp.DeviceError, match="another device"):
         gp.add(gp.ones(2), x)
+
+
+RANGES: list[tuple[Any, ...]] = [
+    (5,), (2, 11, 3), (10, 0, -3), (0, 1, 0.1), (0.5, 3), (1e17, 1e17 + 100, 7.0), (-3, 3, 0.7), (5, 0), (0, 0),
+    (2**62, 2**62 + 5), (2**63, 2**63 + 3), (np.int8(3),), (np.float32(3),), (0, np.float32(1), np.float32(0.1)),
+    (0, 1e-320, 1e300), (True, 4), (0, 5, 2j), (1 + 1j, 5),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["emulated", "cpu"])
+def test_ranges_have_numpys_bits(kind: str) -> None:
+    if kind == "emulated" and not gp.is_nvrtc_available():
+        pytest.skip("NVRTC is not installed")
+    with gp.device(kind):
+        for call in RANGES:
+            try:
+                wanted = np.arange(*call)
+            except (TypeError, ValueError) as error:
+                with pytest.raises(type(error)):
+                    gp.arange(*call)
+                continue
+            assert same_bits(gp.arange(*call).to_numpy(), wanted), call
+        for name in ("int16", "float16", "float32", "bfloat16", "uint64"):
+            to = gp.to_numpy_dtype(name)
+            for args in ((3000,), (1, 100, 3), (0, 3, 0.25)):
+                with np.errstate(all="ignore"):
+                    assert same_bits(gp.arange(*args, dtype=name).to_numpy(), np.arange(*args, dtype=to)), (name, args)
+        for first, last in ((0, 1), (-1.5, 7), (3, 3), (1e-320, 2e-320), (5, -5), (0, 1e300), (0, np.float32(1))):
+            for num in (0, 1, 2, 50, 1025):
+                for endpoint in (True, False):
+                    theirs = np.linspace(first, last, num, endpoint, retstep=True)
+                    ours = gp.linspace(first, last, num, endpoint, retstep=True)
+                    assert same_bits(ours[0].to_numpy(), theirs[0]), (first, last, num, endpoint)
+                    assert ours[1] == theirs[1] or np.isnan(theirs[1])
+        for name in ("float32", "int32"):
+            to = gp.to_numpy_dtype(name)
+            assert same_bits(gp.linspace(0, 10, 7, dtype=name).to_numpy(), np.linspace(0, 10, 7, dtype=to))
+            assert same_bits(gp.linspace(-7, 3, 9, dtype=name).to_numpy(), np.linspace(-7, 3, 9, dtype=to))
+        a, b = np.array([0.0, 1.0]), np.array([[5.0], [3.0]])
+        for axis in (0, -1, 1):
+            ours = gp.linspace(gp.from_numpy(a), gp.from_numpy(b), 4, axis=axis)
+            np.testing.assert_allclose(ours.to_numpy(), np.linspace(a, b, 4, axis=axis), rtol=1e-15)
+        np.testing.assert_allclose(gp.logspace(0, 3, 7).to_numpy(), np.logspace(0, 3, 7), rtol=1e-14)
+        np.testing.assert_allclose(gp.logspace(0, 3, 7, base=2).to_numpy(), np.logspace(0, 3, 7, base=2), rtol=1e-14)
+        for args in ((1, 1000, 4), (-1, -8, 4), (3, 7, 1), (1, 256, 9), (2, 3, 5, False)):
+            got, wanted = gp.geomspace(*args).to_numpy(), np.geomspace(*args)
+            np.testing.assert_allclose(got, wanted, rtol=1e-14)
+            assert got.dtype == wanted.dtype
+        assert gp.geomspace(1, 8, 4, dtype="int32").dtype is gp.int32
+
+
+def test_ranges_that_have_no_length() -> None:
+    with pytest.raises(ZeroDivisionError, match="step is 0"):
+        gp.arange(0, 5, 0)
+    with pytest.raises(ZeroDivisionError, match="step is 0"):
+        gp.arange(0.0, 5.0, 0.0)
+    with pytest.raises(ValueError, match="NaN"):
+        gp.arange(float("nan"))
+    with pytest.raises(ValueError, match="maximum allowed size"):
+        gp.arange(0, 1e300)
+    with pytest.raises(TypeError, match="item"):
+        gp.arange(gp.ones(()))
+    with pytest.raises(TypeError, match="str"):
+        gp.arange("5")
+    with pytest.raises(ValueError, match="negative"):
+        gp.linspace(0, 1, -1)
+    with pytest.raises(TypeError):
+        gp.linspace(0, 1, 2.5)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="dtype="):
+        gp.linspace(0, 1, 2, "float32")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="zero"):
+        gp.geomspace(0, 1)
+
+
+def test_likes_take_shapes_and_none() -> None:
+    x = gp.ones((2, 3), "int16")
+    for ours, theirs in ((gp.zeros_like, np.zeros_like), (gp.ones_like, np.ones_like)):
+        assert same_bits(ours(x, shape=4).to_numpy(), theirs(x.to_numpy(), shape=4))
+        assert same_bits(ours(x, dtype=None).to_numpy(), theirs(x.to_numpy()))
+    assert same_bits(gp.full_like(x, 7, shape=(1, 2)).to_numpy(), np.full((1, 2), 7, np.int16))
+    assert gp.empty_like(x, shape=(5,)).shape == (5,)
+    for function in (gp.zeros, gp.ones, gp.empty):
+        assert function(2, None).dtype is gp.float32
+        assert function((2, 3), order="F").T.is_contiguous
+    assert gp.full(2, 3, None).dtype is gp.int64
+    assert gp.full((2, 3), gp.asarray([1, 2, 3])).tolist() == [[1, 2, 3]] * 2
+    assert gp.full((2, 2), fill_value=[1.5, 2.5]).tolist() == [[1.5, 2.5]] * 2
+    assert gp.full_like(x, [1, 2, 3]).tolist() == [[1, 2, 3]] * 2
+    for name in SMALL:
+        assert gp.full((2,), 1.5, name).tolist() == [1.5, 1.5]
+    with pytest.raises(ValueError, match="order"):
+        gp.zeros(2, order="Q")
+
+
+def test_shapes_beyond_64_bits() -> None:
+    for shape in (2**63, (2, 2**70), -(2**80)):
+        with pytest.raises(ValueError, match="64 bits"):
+            gp.zeros(shape)
+        with pytest.raises(ValueError, match="64 bits"):
+            gp.ones(4).reshape(shape)
+
+
+def test_array_and_its_siblings() -> None:
+    x = gp.asarray([[1.0, 2.0]])
+    assert gp.array(x) is not x
+    assert not gp.array(x)._shares_memory(x)
+    assert gp.array(x, copy=False) is x
+    assert gp.array(x, copy=None) is x
+    with pytest.raises(ValueError, match="copy"):
+        gp.array(x, "int8", copy=False)
+    with pytest.raises(ValueError, match="copy"):
+        gp.asarray([1], copy=False)
+    assert gp.asarray(x, copy=True) is not x
+    assert gp.array([1, 2], ndmin=3).shape == (1, 1, 2)
+    assert gp.array(3, "float16").dtype is gp.float16
+    assert gp.array(np.ones((2, 3)), order="F").T.is_contiguous
+    assert gp.asarray(x.T, order="C").is_contiguous
+    assert gp.ascontiguousarray(x) is x
+    assert gp.ascontiguousarray(gp.ones((2, 3)).T).is_contiguous
+    assert gp.ascontiguousarray(gp.asarray(3)).shape == (1,)
+    assert gp.asfortranarray(gp.ones((2, 3))).T.is_contiguous
+    assert gp.copy(x) is not x
+    assert gp.copy([1, 2]).tolist() == [1, 2]
+
+
+def test_lists_of_arrays_are_stacked_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = gp.asarray([1, 2]), gp.asarray([3.5, 4.5])
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("an array was read")
+
+    from pygpukit import _pygpukit_rust as native
+
+    with monkeypatch.context() as m:
+        m.setattr(native, "read_buffer", refuse)
+        rows, deep, mixed = gp.asarray([a, b]), gp.array([[a, a], (b, b)]), gp.asarray([a, [5, 6]])
+        typed = gp.asarray([a[0], 2.5, a[1]], "float16")
+        with pytest.raises(ValueError, match="shape"):
+            gp.asarray([a, b[:1]])
+        with pytest.raises(ValueError, match="shape"):
+            gp.asarray([a, 3])
+    assert rows.tolist() == [[1, 2], [3.5, 4.5]]
+    assert deep.tolist() == [[[1, 2], [1, 2]], [[3.5, 4.5], [3.5, 4.5]]]
+    assert mixed.tolist() == [[1, 2], [5, 6]]
+    assert mixed.dtype is gp.int64
+    assert typed.tolist() == [1, 2.5, 2]
+    assert typed.dtype is gp.float16

@@ -108,8 +108,8 @@ def test_sum_is_run_to_run_equal() -> None:
 @pytest.mark.parametrize(
     ("call", "error"),
     [
-        (lambda x: gp.sum(x, 2), gp.ShapeError),
-        (lambda x: gp.sum(x, (0, -2)), gp.ShapeError),
+        (lambda x: gp.sum(x, 2), np.exceptions.AxisError),
+        (lambda x: gp.sum(x, (0, -2)), ValueError),
         (lambda x: gp.sum(x, 0, out=gp.zeros(2)), gp.ShapeError),
         (lambda x: gp.sum(x, 0, out=gp.zeros(3, "int32")), gp.DTypeError),
         (lambda x: gp.sum(np.zeros(3)), TypeError),

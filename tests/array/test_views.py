@@ -53,12 +53,9 @@ def test_keys_of_all_kinds() -> None:
         ((0, 5), "axis 0|axis 1"),
         ((0, 0, 0), "too many indices"),
         ((..., ...), "only one Ellipsis"),
-        (1.5, "not by float"),
-        ("a", "not by str"),
-        ([0, 1], "not by list"),
-        (True, "masks are not supported"),
-        (np.array([True, False, True, False]), "masks are not supported"),
-        (np.array([0, 1]), "integer arrays and masks are not supported"),
+        (1.5, "not float"),
+        ("a", "not str"),
+        (np.array([0.0]), "not of float64"),
     ],
 )
 def test_bad_keys(key: Any, text: str) -> None:
@@ -124,7 +121,7 @@ def test_spellings() -> None:
     assert x.T.tolist() == x.transpose().tolist() == gp.transpose(x).tolist() == host.T.tolist()
     assert gp.transpose(x, (-1, 0, 1)).tolist() == host.transpose(-1, 0, 1).tolist()
     for axes in ((0, 0, 1), (0, 1), (0, 1, 3)):
-        with pytest.raises(gp.ShapeError):
+        with pytest.raises((gp.ShapeError, np.exceptions.AxisError)):
             x.transpose(axes)
 
 

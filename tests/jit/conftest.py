@@ -51,7 +51,9 @@ class FakeNative:
     version: tuple[int, int] = (13, 4)
     driver: int | None = 13000
     missing: bool = False
-    device: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(kind="cuda", index=0, capability=(9, 0)))
+    device: SimpleNamespace = field(
+        default_factory=lambda: SimpleNamespace(kind="cuda", index=0, _number=0, capability=(9, 0))
+    )
     opened: int = 0
     # Headers that the compiler carries, and how often they were unpacked.
     bundled: dict[str, str] = field(default_factory=dict)

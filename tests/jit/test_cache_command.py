@@ -144,7 +144,7 @@ def test_failures_are_one_message_and_status_1(
     native.missing = True
     assert cache_command("warm", "--jobs", "1") == 1
     assert "NVRTC JIT compiler not available" in message()
-    native.device = SimpleNamespace(kind="cpu", index=0, capability=(0, 0))
+    native.device = SimpleNamespace(kind="cpu", index=0, _number=7, capability=(0, 0))
     assert cache_command("warm") == 1
     assert "--arch 90" in message()
     monkeypatch.setenv("PYGPUKIT_CACHE", "0")

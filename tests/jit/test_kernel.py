@@ -69,7 +69,7 @@ def test_the_same_source_is_the_same_object(native: Any) -> None:
         jit(SCALE, "scale"),
     ]
     assert all(other is not kernel for other in others)
-    native.device = SimpleNamespace(kind="cuda", index=1, capability=(9, 0))
+    native.device = SimpleNamespace(kind="cuda", index=1, _number=1, capability=(9, 0))
     assert jit(SCALE) is not kernel
     # The second device has the same architecture: one compile for both.
     assert len([call for call in native.compiled if call["options"][-1] == "--fmad=true"]) == 2
@@ -116,7 +116,7 @@ def test_headers_reach_the_signature(native: Any) -> None:
 
 
 def test_the_cpu_device_gets_ptx(native: Any) -> None:
-    native.device = SimpleNamespace(kind="cpu", index=0, capability=(8, 0))
+    native.device = SimpleNamespace(kind="cpu", index=0, _number=7, capability=(8, 0))
     jit(SCALE)
     assert native.compiled[-1]["options"][0] == "--gpu-architecture=compute_80"
     assert native.compiled[-1]["kind"] == "ptx"
@@ -124,7 +124,7 @@ def test_the_cpu_device_gets_ptx(native: Any) -> None:
 
 
 def test_checks_are_a_kernel_of_their_own(native: Any) -> None:
-    native.device = SimpleNamespace(kind="cpu", index=0, capability=(8, 0))
+    native.device = SimpleNamespace(kind="cpu", index=0, _number=7, capability=(8, 0))
     plain, checked, fuzzed, other = (
         jit(SCALE),
         jit(SCALE, check=True),

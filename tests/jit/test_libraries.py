@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from pygpukit.core import libraries
-from pygpukit.core.libraries import cublaslt_candidates, missing_hint, nvrtc_candidates
+from pygpukit.core.libraries import cublaslt_candidates, cusolver_candidates, missing_hint, nvrtc_candidates
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="file names of Linux")
 
@@ -22,7 +22,7 @@ def wheels(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
         (root / folder).mkdir(parents=True)
     spec = SimpleNamespace(submodule_search_locations=[str(root)])
     monkeypatch.setattr(libraries.importlib.util, "find_spec", lambda name: spec if name == "nvidia" else None)
-    for variable in ("CUDA_PATH", "CUDA_HOME", "PYGPUKIT_NVRTC", "PYGPUKIT_CUBLASLT"):
+    for variable in ("CUDA_PATH", "CUDA_HOME", "PYGPUKIT_NVRTC", "PYGPUKIT_CUBLASLT", "PYGPUKIT_CUSOLVER"):
         monkeypatch.delenv(variable, raising=False)
     return root
 
@@ -70,6 +70,19 @@ def test_cublaslt_has_its_own_folders(wheels: Path) -> None:
         "libcublasLt.so.13",
         "libcublasLt.so.12",
     ]
+
+
+def test_cusolver_is_numbered_behind_its_cuda(wheels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (wheels / "cusolver/lib").mkdir(parents=True)
+    assert cusolver_candidates(None) == [
+        str(wheels / "cu13/lib/libcusolver.so.12"),
+        str(wheels / "cusolver/lib/libcusolver.so.11"),
+        "libcusolver.so.12",
+        "libcusolver.so.11",
+    ]
+    monkeypatch.setenv("PYGPUKIT_CUSOLVER", "/y/libcusolver.so")
+    assert cusolver_candidates(None) == ["/y/libcusolver.so"]
+    assert missing_hint("cusolver") == 'pip install "pygpukit[cusolver]"'
 
 
 def test_no_wheels_leave_the_system(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,7 +41,7 @@ def compile_source(source: str, architecture: str, options: tuple[str, ...] = ()
         ctypes.byref(program), source.encode("ascii"), b"unit.cu", len(names), strings(texts), strings(names)
     )
     try:
-        flags = [f"--gpu-architecture={architecture}", *options]
+        flags = [f"--gpu-architecture={architecture}", "-default-device", *options]
         status = nvrtc.nvrtcCompileProgram(program, len(flags), strings(flags))
         assert status == 0, f"{architecture}: {_read(nvrtc, program, 'ProgramLog').decode()[:3000]}\n{source[-1500:]}"
         if not output:

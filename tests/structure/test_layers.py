@@ -14,9 +14,9 @@ LAYERS = {
     "base": ("errors", "dtypes", "config"),
     "runtime": ("core", "jit", "memory"),
     "array": ("array",),
-    "ops": ("ops", "kernels", "random", "fft"),
+    "ops": ("ops", "kernels", "random", "fft", "linalg"),
     "domains": ("llm", "asr", "tts", "audio", "ring", "scheduler", "triton"),
-    "apps": ("cli", "benchmark", "monitor", "server", "cluster", "compat", "pytest_plugin", "__main__"),
+    "apps": ("array_api", "cli", "benchmark", "monitor", "server", "cluster", "compat", "pytest_plugin", "__main__"),
 }
 RANK = {module: rank for rank, modules in enumerate(LAYERS.values()) for module in modules}
 # The package's own __init__ gathers the public names, so importing from it is importing everything.

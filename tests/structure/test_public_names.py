@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import pygpukit
+from pygpukit.ops.registry import functions
 
 CLASSES = sorted(name for name in pygpukit.__all__ if isinstance(getattr(pygpukit, name, None), type))
 
@@ -34,7 +35,8 @@ def test_public_names_are_unique_and_there() -> None:
 
 
 def test_public_names_have_docstrings() -> None:
-    bare = [name for name in pygpukit.__all__ if not inspect.getdoc(getattr(pygpukit, name))]
+    # None is newaxis, and has no docstring before Python 3.13.
+    bare = [name for name in pygpukit.__all__ if name != "newaxis" and not inspect.getdoc(getattr(pygpukit, name))]
     assert not bare
 
 
@@ -49,7 +51,8 @@ def test_public_methods_have_docstrings(name: str) -> None:
 def test_public_names_are_in_the_api_page(repository: Path) -> None:
     page = (repository / "docs" / "api.md").read_text(encoding="utf-8")
     documented = {match[1] for span in re.findall(r"`([^`\n]+)`", page) if (match := re.match(r"(?:gp\.)?(\w+)", span))}
-    assert not sorted(set(pygpukit.__all__) - documented)
+    # Operators are on pages made of their docstrings (test_reference.py).
+    assert not sorted(set(pygpukit.__all__) - documented - set(functions()))
 
 
 def test_names_in_the_glossary_exist(repository: Path) -> None:

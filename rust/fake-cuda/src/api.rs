@@ -81,6 +81,8 @@ fn find(name: &str, version: i32) -> Option<*mut c_void> {
         crate::green::exports(),
         crate::cublaslt::exports(),
         crate::cublaslt::questions(),
+        crate::cusolver::exports(),
+        crate::cusolver::typed::exports(),
         crate::tensor_map::exports(),
     ]
     .into_iter()

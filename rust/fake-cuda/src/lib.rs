@@ -30,6 +30,7 @@ mod api;
 mod config;
 mod control;
 mod cublaslt;
+mod cusolver;
 mod device;
 mod graph;
 mod green;

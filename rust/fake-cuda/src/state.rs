@@ -6,6 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::config::{Config, NAMES};
 use crate::cublaslt::Lt;
+use crate::cusolver::Solver;
 use crate::graph::{Graph, Node};
 use crate::green::Green;
 use crate::kernel::{Kernel, Launch};
@@ -73,6 +74,7 @@ pub(crate) struct State {
     pub launches: Vec<Launch>,
     pub green: Green,
     pub lt: Lt,
+    pub solver: Solver,
 }
 
 impl State {

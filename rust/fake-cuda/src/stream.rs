@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use crate::api::{exports, put};
 use crate::cublaslt::Gemm;
+use crate::cusolver::Solve;
 use crate::graph::Node;
 use crate::kernel::Launch;
 use crate::state::*;
@@ -69,6 +70,7 @@ pub(crate) enum Op {
     FreePlain(u64),
     Graph(Vec<Op>),
     Gemm(Gemm),
+    Solve(Solve),
 }
 
 impl Op {
@@ -82,6 +84,7 @@ impl Op {
                     && width.checked_mul(*count).is_some_and(|bytes| state.memory.reachable(*dst, bytes))
             }
             Op::Gemm(gemm) => gemm.reachable(&state.memory),
+            Op::Solve(solve) => solve.reachable(&state.memory),
             _ => true,
         }
     }
@@ -132,7 +135,12 @@ struct Record {
 
 /// A stream that may be used.
 pub(crate) fn check_stream(state: &mut State, stream: usize) -> Result<&mut Stream, i32> {
-    // The default stream, 0, is never in the table: the runtime must not use it.
+    // The default stream, 0, is never in the table: the runtime must not use it. The driver's own streams, 1 and 2, are
+    // those of other libraries; here nothing waits for them by itself.
+    if matches!(stream, 1 | 2) {
+        let context = current();
+        state.streams.entry(stream).or_insert_with(|| Stream::of(context));
+    }
     let known = state.streams.get_mut(&stream).ok_or(INVALID_HANDLE)?;
     if known.detached { Err(STREAM_DETACHED) } else { Ok(known) }
 }
@@ -216,6 +224,8 @@ fn run(state: &mut State, op: &Op) {
         Op::FreePlain(address) => state.memory.free_plain(*address),
         // SAFETY: its operands were checked just now.
         Op::Gemm(gemm) => unsafe { gemm.run() },
+        // SAFETY: its operands were checked just now.
+        Op::Solve(solve) => unsafe { solve.run() },
         Op::Graph(ops) => ops.iter().for_each(|op| {
             if state.lost == 0 {
                 run(state, op);

@@ -181,6 +181,28 @@ impl Layout {
         Ok((out, offset))
     }
 
+    /// The elements whose indices along two axes differ by `offset`, as a last axis; returns the layout and the element
+    /// offset.
+    pub fn diagonal(&self, first: usize, second: usize, offset: i64) -> Result<(Layout, i64)> {
+        if first == second || first.max(second) >= self.ndim() {
+            return Err(Error::Shape(format!(
+                "a diagonal of shape {} needs two of its axes, not {first} and {second}",
+                show(self.shape())
+            )));
+        }
+        let (row, column) = (offset.min(0).saturating_neg(), offset.max(0));
+        let count = self.shape[first].saturating_sub(row).min(self.shape[second].saturating_sub(column)).max(0);
+        let (mut shape, mut strides) = (Vec::with_capacity(MAX_NDIM), Vec::with_capacity(MAX_NDIM));
+        for i in (0..self.ndim()).filter(|i| *i != first && *i != second) {
+            shape.push(self.shape[i]);
+            strides.push(self.strides[i]);
+        }
+        shape.push(count);
+        strides.push(self.strides[first] + self.strides[second]);
+        let start = if count > 0 { row * self.strides[first] + column * self.strides[second] } else { 0 };
+        Ok((Layout::with_strides(&shape, &strides)?, start))
+    }
+
     /// Insert an axis of one element.
     pub fn expand(&self, axis: usize) -> Result<Layout> {
         if self.ndim() == MAX_NDIM || axis > self.ndim() {
@@ -386,6 +408,25 @@ mod tests {
         )
     }
 
+    #[test]
+    fn a_diagonal_of_two_axes() {
+        let layout = Layout::contiguous(&[2, 3, 4]).unwrap();
+        for (first, second, above, base, shape, strides) in [
+            (1, 2, 0, 0, [2, 3], [12, 5]),
+            (2, 1, 0, 0, [2, 3], [12, 5]),
+            (1, 2, 2, 2, [2, 2], [12, 5]),
+            (1, 2, -1, 4, [2, 2], [12, 5]),
+            (0, 2, 0, 0, [3, 2], [4, 13]),
+            (1, 2, 4, 0, [2, 0], [12, 5]),
+            (1, 2, i64::MIN, 0, [2, 0], [12, 5]),
+            (1, 2, i64::MAX, 0, [2, 0], [12, 5]),
+        ] {
+            let (made, offset) = layout.diagonal(first, second, above).unwrap();
+            assert_eq!((made.shape(), made.strides(), offset), (&shape[..], &strides[..], base), "{above}");
+        }
+        assert!(layout.diagonal(1, 1, 0).is_err() && layout.diagonal(0, 3, 0).is_err());
+    }
+
     proptest! {
         #[test]
         fn contiguous_layouts_count_up(shape in any_shape()) {
@@ -468,6 +509,27 @@ mod tests {
             let _ = Layout::contiguous(&shape);
             let _ = Layout::contiguous(&[2, 3]).unwrap().reshape(&shape);
         }
+    }
+
+    #[test]
+    fn diagonals_are_views_of_any_layout() {
+        let dense = Layout::contiguous(&[3, 4]).unwrap();
+        let (turned, _) = dense.permute(&[1, 0]).unwrap().slice(0, 3, 2, -2).unwrap();
+        for (layout, offset, expected) in [
+            (dense, 0, vec![0, 5, 10]),
+            (dense, 2, vec![2, 7]),
+            (dense, -1, vec![4, 9]),
+            (dense, 4, vec![]),
+            (dense, i64::MIN, vec![]),
+            (turned, 1, vec![4, 6]),
+        ] {
+            let (diagonal, start) = layout.diagonal(0, 1, offset).unwrap();
+            assert_eq!(offsets(&diagonal, start), expected, "{layout:?} {offset}");
+        }
+        let (last, start) = Layout::contiguous(&[2, 3, 2]).unwrap().diagonal(2, 0, 0).unwrap();
+        assert_eq!((last.shape(), last.strides(), start), (&[3, 2][..], &[2, 7][..], 0));
+        assert!(dense.diagonal(1, 1, 0).is_err());
+        assert!(dense.diagonal(0, 2, 0).is_err());
     }
 
     #[test]

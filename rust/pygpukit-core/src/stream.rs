@@ -462,14 +462,24 @@ impl Stream {
         // Before the other's lock, under which nothing is waited for.
         let entered = self.enter();
         let mut state = other.state.lock();
-        other.mark(&mut state, n)?;
-        let first = state.markers.partition_point(|marker| marker.seq < n);
-        let Some(marker) = state.markers.get(first) else { return Ok(()) };
-        self.device.stream_wait(entered.raw(), marker.event)?;
+        let Some(event) = other.marker_at(&mut state, n)? else { return Ok(()) };
+        self.device.stream_wait(entered.raw(), event)?;
         // Before our own lock: two streams may wait for each other's work at the same time.
         drop(state);
         self.note_wait();
         Ok(())
+    }
+
+    /// Make a stream that is none of ours wait, on the device, until this one has passed `n`.
+    pub(crate) fn hold_back(&self, other: RawStream, n: u64) -> Result<()> {
+        if self.completed.load(Ordering::Acquire) >= n {
+            return Ok(());
+        }
+        let mut state = self.state.lock();
+        match self.marker_at(&mut state, n)? {
+            Some(event) => self.device.stream_wait(other, event),
+            None => Ok(()),
+        }
     }
 
     /// Count a wait that has reached the driver: whoever waits for this stream from now on waits for that too.
@@ -497,6 +507,13 @@ impl Stream {
             return Ok(());
         }
         self.record_marker(state).map(drop)
+    }
+
+    /// The event of the first marker at or after `n`.
+    fn marker_at(&self, state: &mut State, n: u64) -> Result<Option<RawEvent>> {
+        self.mark(state, n)?;
+        let first = state.markers.partition_point(|marker| marker.seq < n);
+        Ok(state.markers.get(first).map(|marker| marker.event))
     }
 
     fn record_marker(&self, state: &mut State) -> Result<RawEvent> {

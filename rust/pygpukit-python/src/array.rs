@@ -20,6 +20,7 @@ use crate::device::{PyDevice, context, context_for};
 use crate::dtype::{self, DataType};
 use crate::errors::{ToPy, check_signals, to_py};
 use crate::flags::ArrayFlags;
+use crate::foreign::GivesBack;
 use crate::inside::{attached, detached};
 use crate::{indexing, numpy};
 
@@ -42,6 +43,8 @@ pub struct GPUArray {
     may_be_writeable: bool,
     /// NumPy's views of it on the CPU device, read-only and writeable, each made when first asked for.
     pub host_views: [PyOnceLock<Py<PyAny>>; 2],
+    /// The last field, dropped when the memory has been.
+    _end: GivesBack,
 }
 
 /// Labels of large arrays say where they were made.
@@ -89,6 +92,7 @@ impl GPUArray {
             writeable: AtomicBool::new(true),
             may_be_writeable: true,
             host_views: [const { PyOnceLock::new() }; 2],
+            _end: GivesBack,
         }
     }
 
@@ -137,6 +141,13 @@ impl GPUArray {
         Ok(())
     }
 
+    /// Never to be made writeable: the memory belongs to another library, which does not want it written.
+    pub fn read_only_for_good(mut self) -> GPUArray {
+        self.may_be_writeable = false;
+        self.writeable = AtomicBool::new(false);
+        self
+    }
+
     #[cold]
     fn read_only(&self) -> PyErr {
         let allow = if self.may_be_writeable { ", or allow it with x.setflags(write=True)" } else { "" };
@@ -162,6 +173,7 @@ impl GPUArray {
             writeable: AtomicBool::new(writeable),
             may_be_writeable: writeable,
             host_views: [const { PyOnceLock::new() }; 2],
+            _end: GivesBack,
         }
     }
 
@@ -327,8 +339,13 @@ impl GPUArray {
         Ok(self.view(self.layout.permute(&axes).py()?, 0))
     }
 
-    /// A view of the elements that ints, slices, Ellipsis and None name.
-    fn __getitem__(&self, key: &Bound<'_, PyAny>) -> PyResult<GPUArray> {
+    /// The elements that a key names: a view for ints, slices, Ellipsis and None, else a copy.
+    fn __getitem__<'py>(slf: &Bound<'py, Self>, key: &Bound<'py, PyAny>) -> PyResult<Py<PyAny>> {
+        indexing::item(slf, key)
+    }
+
+    /// The view that a key of ints, slices, Ellipsis and None names; None for other keys.
+    fn _basic(&self, key: &Bound<'_, PyAny>) -> PyResult<Option<GPUArray>> {
         indexing::view(self, key)
     }
 
@@ -360,6 +377,26 @@ impl GPUArray {
         let axis = self.axis(axis).py()?;
         let (layout, offset) = self.layout.select(axis, index).py()?;
         Ok(self.view(layout, offset))
+    }
+
+    /// The elements whose indices along two axes differ by `offset`, as the last axis of a view.
+    fn _diagonal(&self, first: i64, second: i64, offset: i64) -> PyResult<GPUArray> {
+        let (first, second) = (self.axis(first).py()?, self.axis(second).py()?);
+        let (layout, start) = self.layout.diagonal(first, second, offset).py()?;
+        Ok(self.view(layout, start))
+    }
+
+    /// The real (0) or imaginary (1) parts of a complex array; a view.
+    fn _part(&self, part: i64) -> PyResult<GPUArray> {
+        let dtype = match self.dtype {
+            DType::C64 => DType::F32,
+            DType::C128 => DType::F64,
+            other => return Err(Error::DType(format!("an array of {} has no parts", other.name()))).py(),
+        };
+        let strides: Dims = self.layout.strides().iter().map(|s| 2 * s).collect();
+        let layout = Layout::with_strides(self.layout.shape(), &strides).py()?;
+        let offset = self.offset + part.clamp(0, 1) as usize * dtype.itemsize();
+        Ok(GPUArray { dtype, offset, ..self.view(layout, 0) })
     }
 
     fn _expand(&self, axis: usize) -> PyResult<GPUArray> {
@@ -396,7 +433,9 @@ impl GPUArray {
             .py();
         }
         let layout = if old == new { self.layout } else { Layout::contiguous(&shape).py()? };
-        Ok(GPUArray { dtype: target, ..self.view(layout, 0) })
+        let mut view = self.view(layout, 0);
+        view.dtype = target;
+        Ok(view)
     }
 
     /// Largest power of two, up to 256, that divides the address; as plans of operators see it.

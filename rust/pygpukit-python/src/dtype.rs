@@ -1,20 +1,26 @@
 //! `DataType`: the element types as Python objects.
 
 use pygpukit_core::dtype::{DType, Kind};
+use pyo3::basic::CompareOp;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyBool, PyTuple};
+use pyo3::types::{PyBool, PyNotImplemented, PyString, PyTuple};
 
 use crate::errors::raise;
 
 /// Element type of a GPU array: ``pygpukit.float32`` and its siblings. There is one object per type.
-#[pyclass(frozen, eq, hash, module = "pygpukit", name = "DataType")]
+///
+/// It equals what names the same type: ``"float32"``, ``numpy.float32``, ``numpy.dtype("float32")``. Its hash is that of
+/// its name.
+#[pyclass(frozen, module = "pygpukit", name = "DataType")]
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct DataType {
     pub dtype: DType,
 }
 
 static ALL: PyOnceLock<Vec<Py<DataType>>> = PyOnceLock::new();
+/// Python's part of comparisons: the element type that another object names, None, or NotImplemented.
+static MEANING: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 
 /// The one object for an element type.
 pub fn object(py: Python<'_>, dtype: DType) -> PyResult<Py<DataType>> {
@@ -95,6 +101,30 @@ impl DataType {
         }
     }
 
+    fn __richcmp__(slf: &Bound<'_, Self>, other: &Bound<'_, PyAny>, op: CompareOp) -> PyResult<Py<PyAny>> {
+        let py = slf.py();
+        let (CompareOp::Eq | CompareOp::Ne) = op else {
+            return Ok(PyNotImplemented::get(py).to_owned().into_any().unbind());
+        };
+        let other = match (other.cast_exact::<DataType>(), MEANING.get(py)) {
+            (Ok(other), _) => Some(other.get().dtype),
+            (Err(_), Some(meaning)) => {
+                let meant = meaning.bind(py).call1((other,))?;
+                if meant.is(PyNotImplemented::get(py)) {
+                    return Ok(meant.unbind());
+                }
+                meant.cast_exact::<DataType>().ok().map(|found| found.get().dtype)
+            }
+            (Err(_), None) => None,
+        };
+        let is_wanted = (other == Some(slf.get().dtype)) == matches!(op, CompareOp::Eq);
+        Ok(PyBool::new(py, is_wanted).to_owned().into_any().unbind())
+    }
+
+    fn __hash__(&self, py: Python<'_>) -> PyResult<isize> {
+        PyString::intern(py, self.dtype.name()).hash()
+    }
+
     fn __repr__(&self) -> String {
         format!("pygpukit.{}", if self.dtype == DType::Bool { "bool_" } else { self.dtype.name() })
     }
@@ -150,4 +180,14 @@ impl FixedArray {
         let sizes: Vec<String> = self.shape.iter().map(usize::to_string).collect();
         format!("{}[{}]", DataType { dtype: self.dtype }.__repr__(), sizes.join(", "))
     }
+}
+
+/// Give comparisons of element types with other objects their Python side.
+#[pyfunction]
+fn set_dtype_meaning(py: Python<'_>, meaning: Py<PyAny>) {
+    let _ = MEANING.set(py, meaning);
+}
+
+pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
+    m.add_function(wrap_pyfunction!(set_dtype_meaning, m)?)
 }

@@ -1,4 +1,4 @@
-//! Basic indexing: which view of an array ints, slices, Ellipsis and None name.
+//! Basic indexing: which view of an array ints, slices, Ellipsis and None name. All other keys are Python's.
 
 use pygpukit_core::layout::{Layout, MAX_NDIM};
 use pyo3::exceptions::PyIndexError;
@@ -21,29 +21,35 @@ enum Part<'a, 'py> {
     Index(Option<i64>, &'a Bound<'py, PyAny>),
 }
 
-/// Python's part: an integer of what is not an `int`, or the error that says what indexes an array.
-static INTEGER: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+/// Python's part: keys with index arrays, masks, or what only means an integer.
+static GETITEM: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 
-fn read<'a, 'py>(item: &'a Bound<'py, PyAny>) -> PyResult<Part<'a, 'py>> {
-    let py = item.py();
+/// One part of a key; None for what is not of basic indexing.
+fn read<'a, 'py>(item: &'a Bound<'py, PyAny>) -> Option<Part<'a, 'py>> {
     if let Ok(slice) = item.cast_exact::<PySlice>() {
-        return Ok(Part::Slice(slice));
+        return Some(Part::Slice(slice));
     }
     if let Ok(index) = item.cast_exact::<PyInt>() {
-        return Ok(Part::Index(index.extract().ok(), item));
+        return Some(Part::Index(index.extract().ok(), item));
     }
     if item.is_none() {
-        return Ok(Part::NewAxis);
+        return Some(Part::NewAxis);
     }
     // SAFETY: Ellipsis lives as long as the interpreter.
-    if std::ptr::eq(item.as_ptr(), unsafe { ffi::Py_Ellipsis() }) {
-        return Ok(Part::Ellipsis);
+    std::ptr::eq(item.as_ptr(), unsafe { ffi::Py_Ellipsis() }).then_some(Part::Ellipsis)
+}
+
+/// What `key` names: a view, or what Python makes of the key.
+pub fn item<'py>(array: &Bound<'py, GPUArray>, key: &Bound<'py, PyAny>) -> PyResult<Py<PyAny>> {
+    let py = array.py();
+    if let Some(view) = view(array.get(), key)? {
+        return Ok(Py::new(py, view)?.into_any());
     }
     let _inside = Inside::enter().py()?;
-    let integer = INTEGER.get_or_try_init(py, || {
-        PyModule::import(py, "pygpukit.array.indexing")?.getattr("integer").map(Bound::unbind)
+    let getitem = GETITEM.get_or_try_init(py, || {
+        PyModule::import(py, "pygpukit.array.indexing")?.getattr("getitem").map(Bound::unbind)
     })?;
-    Ok(Part::Index(integer.bind(py).call1((item,))?.extract().ok(), item))
+    Ok(getitem.bind(py).call1((array, key))?.unbind())
 }
 
 /// Start, count and step of a slice of an axis, as Python cuts a list.
@@ -55,8 +61,8 @@ fn cut(slice: &Bound<'_, PySlice>, length: i64) -> PyResult<(i64, i64, i64)> {
     Ok((if count > 0 { found.start as i64 } else { 0 }, count, step))
 }
 
-/// The view that `key` names.
-pub fn view(array: &GPUArray, key: &Bound<'_, PyAny>) -> PyResult<GPUArray> {
+/// The view that `key` names; None for a key that is not of basic indexing.
+pub fn view(array: &GPUArray, key: &Bound<'_, PyAny>) -> PyResult<Option<GPUArray>> {
     match key.cast::<PyTuple>() {
         Ok(keys) => {
             let items: SmallVec<[_; MAX_NDIM]> = keys.iter().collect();
@@ -66,8 +72,8 @@ pub fn view(array: &GPUArray, key: &Bound<'_, PyAny>) -> PyResult<GPUArray> {
     }
 }
 
-fn view_of(array: &GPUArray, items: &[Bound<'_, PyAny>]) -> PyResult<GPUArray> {
-    let parts = items.iter().map(read).collect::<PyResult<SmallVec<[_; MAX_NDIM]>>>()?;
+fn view_of(array: &GPUArray, items: &[Bound<'_, PyAny>]) -> PyResult<Option<GPUArray>> {
+    let Some(parts) = items.iter().map(read).collect::<Option<SmallVec<[_; MAX_NDIM]>>>() else { return Ok(None) };
     let (shape, strides) = (array.layout.shape(), array.layout.strides());
     let dots = parts.iter().filter(|part| matches!(part, Part::Ellipsis)).count();
     if dots > 1 {
@@ -113,7 +119,7 @@ fn view_of(array: &GPUArray, items: &[Bound<'_, PyAny>]) -> PyResult<GPUArray> {
     lengths.extend_from_slice(&shape[axis..]);
     steps.extend_from_slice(&strides[axis..]);
     let layout = Layout::with_strides(&lengths, &steps).py()?;
-    Ok(array.view(layout, offset))
+    Ok(Some(array.view(layout, offset)))
 }
 
 /// An integer of more than 64 bits; Python does not write out thousands of digits.

@@ -14,6 +14,7 @@ use pygpukit_core::sched::prompt;
 use pyo3::prelude::*;
 
 use crate::errors::ToPy;
+use crate::foreign::give_back_unused;
 
 /// How long the end waits: waits of streams give up at once, but a compile or a host function takes its time.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -53,6 +54,12 @@ pub fn forget_threads() {
 thread_local! {
     /// Has this thread let go of the interpreter?
     static AWAY: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Has this thread let go of the interpreter, or must it not ask for it?
+#[inline]
+pub fn is_away() -> bool {
+    AWAY.get()
 }
 
 /// Marks its thread as one that does not hold the interpreter.
@@ -104,13 +111,14 @@ impl Drop for Apart {
 /// Run something that takes a while without holding the interpreter.
 pub fn detached<T: Send>(py: Python<'_>, run: impl FnOnce() -> Result<T> + Send) -> PyResult<T> {
     let _inside = Inside::enter().py()?;
-    py.detach(|| {
+    let done = py.detach(|| {
         let _away = Away::new();
         let done = run();
         prompt::coming_back();
         done
-    })
-    .py()
+    });
+    give_back_unused();
+    done.py()
 }
 
 /// The same for what always ends soon, and where the process may end meanwhile.

@@ -2,10 +2,12 @@
 
 mod array;
 mod device;
+mod dlpack;
 mod dtype;
 mod errors;
 mod external;
 mod flags;
+mod foreign;
 mod gemm;
 mod graph;
 mod graph_parameters;
@@ -34,6 +36,7 @@ mod ring_message;
 mod ring_queue;
 mod scalar;
 mod scheduler;
+mod solver;
 mod stream;
 mod tensor_map;
 mod transfer;
@@ -48,8 +51,10 @@ fn _pygpukit_rust(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add("__version__", env!("CARGO_PKG_VERSION"))?;
     m.add_class::<dtype::DataType>()?;
     m.add_class::<dtype::FixedArray>()?;
+    dtype::register(m)?;
     array::register(m)?;
     device::register(m)?;
+    dlpack::register(m)?;
     flags::register(m)?;
     gemm::register(m)?;
     graph::register(m)?;
@@ -59,6 +64,7 @@ fn _pygpukit_rust(m: &Bound<'_, PyModule>) -> PyResult<()> {
     kernel::register(m)?;
     module::register(m)?;
     libraries::register(m)?;
+    solver::register(m)?;
     operator::register(m)?;
     ops::register(m)?;
     partition::register(m)?;

@@ -1,10 +1,11 @@
-//! NVRTC and cuBLASLt: opening them and compiling.
+//! NVRTC, cuBLASLt and cuSOLVER: opening them and compiling.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use pygpukit_core::cuda::cublaslt::CublasLt;
+use pygpukit_core::cuda::cusolver::CuSolver;
 use pygpukit_core::cuda::nvrtc::{ImageKind, Nvrtc};
 use pygpukit_core::error::Error;
 use pyo3::prelude::*;
@@ -15,6 +16,7 @@ use crate::inside::detached;
 
 static NVRTC: Mutex<Option<Arc<Nvrtc>>> = Mutex::new(None);
 static CUBLASLT: Mutex<Option<Arc<CublasLt>>> = Mutex::new(None);
+static CUSOLVER: Mutex<Option<Arc<CuSolver>>> = Mutex::new(None);
 
 /// What a compilation gave.
 #[pyclass(frozen, module = "pygpukit", name = "NvrtcResult")]
@@ -92,11 +94,30 @@ pub fn opened_cublaslt() -> pygpukit_core::Result<Arc<CublasLt>> {
     CUBLASLT.lock().clone().ok_or_else(missing)
 }
 
+/// Open cuSOLVER, or the copy opened before at its path, and return its path and version.
+#[pyfunction]
+fn cusolver_open(py: Python<'_>, candidates: Vec<String>) -> PyResult<(String, i32)> {
+    let library = detached(py, || CuSolver::open(&candidates))?;
+    let found = (library.path().to_string(), library.version());
+    let mut opened = CUSOLVER.lock();
+    // Its handles are made once per device.
+    if opened.as_ref().is_none_or(|before| before.path() != library.path()) {
+        *opened = Some(library);
+    }
+    Ok(found)
+}
+
+pub fn opened_cusolver() -> pygpukit_core::Result<Arc<CuSolver>> {
+    let missing = || Error::LibraryNotFound("cuSOLVER is not available: it has not been opened".into());
+    CUSOLVER.lock().clone().ok_or_else(missing)
+}
+
 pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<NvrtcResult>()?;
     m.add_function(wrap_pyfunction!(nvrtc_open, m)?)?;
     m.add_function(wrap_pyfunction!(nvrtc_compile, m)?)?;
     m.add_function(wrap_pyfunction!(nvrtc_install_headers, m)?)?;
     m.add_function(wrap_pyfunction!(cublaslt_open, m)?)?;
+    m.add_function(wrap_pyfunction!(cusolver_open, m)?)?;
     Ok(())
 }

@@ -1,14 +1,15 @@
-//! Operators as built-in functions: `pygpukit.add` is one of these, called without building a tuple.
+//! Operators as callable objects: `pygpukit.add` is one of these, called without building a tuple.
 
-use std::ffi::CString;
+use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::{PyAttributeError, PyTypeError};
 use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyModule, PyString, PyTuple};
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyDict, PyModule, PyString, PyTuple, PyType};
 use smallvec::SmallVec;
 
 use crate::array::GPUArray;
@@ -17,6 +18,7 @@ use crate::inside::Inside;
 use crate::ops::{self, Operator};
 use crate::planned::{self, PlannedOperator};
 use crate::stream::PyStream;
+use crate::vectorcall;
 
 /// What a built-in operator function runs.
 enum Target {
@@ -24,10 +26,77 @@ enum Target {
     Planned(PlannedOperator),
 }
 
-/// What it carries as its self.
-#[pyclass(frozen, module = "pygpukit", name = "_Operator")]
-struct Handle {
+/// An operator of arrays: called like a built-in function. Attributes may be added, such as `add.at`.
+#[pyclass(subclass, dict, weakref, frozen, module = "pygpukit", name = "_OperatorBase")]
+pub struct Handle {
     target: Target,
+    name: String,
+}
+
+thread_local! {
+    /// What the `__new__` running on this thread is to hold.
+    static PENDING: RefCell<Option<Handle>> = const { RefCell::new(None) };
+}
+
+static CLASS: PyOnceLock<(Py<PyType>, usize)> = PyOnceLock::new();
+
+fn class(py: Python<'_>) -> PyResult<&'static (Py<PyType>, usize)> {
+    CLASS.get_or_try_init(py, || vectorcall::callable(py, &py.get_type::<Handle>(), c"pygpukit.Operator"))
+}
+
+#[pymethods]
+impl Handle {
+    #[new]
+    fn new() -> PyResult<Handle> {
+        let pending = PENDING.with(|p| p.borrow_mut().take());
+        pending.ok_or_else(|| PyTypeError::new_err("operators are registered, not made by calling their class"))
+    }
+
+    // Calls go through `call`; this is for callers that hold a tuple and a dict already.
+    #[pyo3(signature = (*args, **kwargs))]
+    fn __call__(
+        &self,
+        py: Python<'_>,
+        args: &Bound<'_, PyTuple>,
+        kwargs: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Py<PyAny>> {
+        let positional: Vec<_> = args.iter().collect();
+        let keywords: Vec<_> = kwargs.map(|k| k.iter().collect()).unwrap_or_default();
+        self.run(py, &positional, &keywords)
+    }
+
+    /// Number of operands of an elementwise operator.
+    #[getter]
+    fn nin(&self) -> PyResult<usize> {
+        match &self.target {
+            Target::Elementwise(operator) => Ok(operator.arity),
+            Target::Planned(_) => Err(PyAttributeError::new_err(format!("operator '{}' has no 'nin'", self.name))),
+        }
+    }
+
+    /// Number of results of an elementwise operator.
+    #[getter]
+    fn nout(&self) -> PyResult<usize> {
+        self.nin().map(|_| 1)
+    }
+
+    /// As with built-in functions, an attribute of a class that is an operator is the operator itself.
+    fn __get__<'py>(
+        slf: Bound<'py, Self>,
+        _object: &Bound<'py, PyAny>,
+        _class: Option<&Bound<'py, PyAny>>,
+    ) -> Bound<'py, Self> {
+        slf
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<operator pygpukit.{}>", self.name)
+    }
+
+    /// Pickled by name, as functions are.
+    fn __reduce__(&self) -> &str {
+        &self.name
+    }
 }
 
 /// Make the built-in function of a table row. `signature` is the text Python shows, e.g. "x, y, /".
@@ -49,41 +118,35 @@ pub fn builtin(
 }
 
 fn function(py: Python<'_>, target: Target, name: &str, signature: &str, doc: &str) -> PyResult<Py<PyAny>> {
-    let text = format!("{name}({signature})\n--\n\n{doc}");
-    let (Ok(c_name), Ok(c_doc)) = (CString::new(name), CString::new(text)) else {
-        return Err(PyValueError::new_err(format!("operator '{name}': name and doc must not contain NUL")));
-    };
-    // A built-in function refers to its definition for as long as it lives; operators live as long as the process.
-    let definition = Box::leak(Box::new(ffi::PyMethodDef {
-        ml_name: c_name.into_raw(),
-        ml_meth: ffi::PyMethodDefPointer { PyCFunctionFastWithKeywords: call },
-        ml_flags: ffi::METH_FASTCALL | ffi::METH_KEYWORDS,
-        ml_doc: c_doc.into_raw(),
-    }));
-    let handle = Bound::new(py, Handle { target })?;
-    let module = PyString::new(py, "pygpukit");
-    // SAFETY: the definition is leaked, and the new function takes its own references to handle and module.
-    unsafe {
-        let function = ffi::PyCFunction_NewEx(definition, handle.as_ptr(), module.as_ptr());
-        Bound::from_owned_ptr_or_err(py, function).map(Bound::unbind)
-    }
+    let (class, offset) = class(py)?;
+    PENDING.with(|p| *p.borrow_mut() = Some(Handle { target, name: name.to_string() }));
+    let made = class.bind(py).call0()?;
+    // SAFETY: the object is of the class made above, and nothing else has it yet.
+    unsafe { vectorcall::enable(&made, *offset, call) };
+    made.setattr("__name__", name)?;
+    made.setattr("__qualname__", name)?;
+    made.setattr("__module__", "pygpukit")?;
+    made.setattr("__doc__", doc)?;
+    made.setattr("__text_signature__", format!("({signature})"))?;
+    Ok(made.unbind())
 }
 
 unsafe extern "C" fn call(
     this: *mut ffi::PyObject,
     args: *const *mut ffi::PyObject,
-    count: ffi::Py_ssize_t,
+    count: usize,
     names: *mut ffi::PyObject,
 ) -> *mut ffi::PyObject {
     // SAFETY: Python calls this with the interpreter attached.
     let py = unsafe { Python::assume_attached() };
+    let count = count & !vectorcall::ARGUMENTS_OFFSET;
     // SAFETY: the vectorcall protocol: `count` positional arguments, then one per name in the tuple `names`.
-    let result = catch_unwind(AssertUnwindSafe(|| unsafe { dispatch(py, this, args, count as usize, names) }));
+    let result = catch_unwind(AssertUnwindSafe(|| unsafe { dispatch(py, this, args, count, names) }));
     match result {
         Ok(Ok(result)) => result.into_ptr(),
         Ok(Err(error)) => {
             // SAFETY: as above.
-            match unsafe { taken_over(py, this, args, count as usize, names, error) } {
+            match unsafe { taken_over(py, this, args, count, names, error) } {
                 Ok(result) => result.into_ptr(),
                 Err(error) => {
                     error.restore(py);
@@ -117,13 +180,10 @@ unsafe fn taken_over(
     let hook = intern!(py, "__gp_operator__");
     let method = |value: &Bound<'_, PyAny>| value.getattr_opt(hook).ok().flatten().map(Bound::unbind);
     let Some(method) = positional.iter().chain(named).find_map(method) else { return Err(error) };
-    // SAFETY: `this` is the Handle given to PyCFunction_NewEx, and names a tuple of str where it is not null.
+    // SAFETY: `this` is an object that `function` made, and names a tuple of str where it is not null.
     let (this, names) = unsafe { (Bound::from_borrowed_ptr(py, this), Bound::from_borrowed_ptr_or_opt(py, names)) };
     // SAFETY: as above.
-    let name = match unsafe { &this.cast_unchecked::<Handle>().get().target } {
-        Target::Elementwise(operator) => operator.name.clone(),
-        Target::Planned(operator) => operator.name.clone(),
-    };
+    let name = unsafe { &this.cast_unchecked::<Handle>().get().name };
     let keywords = PyDict::new(py);
     if let Some(names) = names {
         for (key, value) in names.cast_into::<PyTuple>()?.iter().zip(named) {
@@ -171,45 +231,57 @@ unsafe fn dispatch(
     count: usize,
     names: *mut ffi::PyObject,
 ) -> PyResult<Py<PyAny>> {
-    // SAFETY: `this` is the Handle given to PyCFunction_NewEx above.
+    // SAFETY: only objects made by `function` carry `call`; the caller keeps them alive.
     let this = unsafe { Bound::from_borrowed_ptr(py, this) };
     let handle = unsafe { this.cast_unchecked::<Handle>() };
     // SAFETY: as the caller says.
     let (positional, named) = unsafe { borrowed_arguments(py, args, count, names) };
-    let operator = match &handle.get().target {
-        Target::Elementwise(operator) => operator,
-        Target::Planned(operator) => {
-            let mut keywords: SmallVec<[(Bound<'_, PyAny>, Bound<'_, PyAny>); 4]> = SmallVec::new();
-            if !names.is_null() {
-                // SAFETY: names is a tuple of str.
-                let names = unsafe { Bound::from_borrowed_ptr(py, names).cast_into_unchecked::<PyTuple>() };
-                keywords.extend(names.iter().zip(named.iter().cloned()));
-            }
-            return planned::call(py, operator, positional, &keywords);
-        }
-    };
-    let (mut out, mut stream) = (None, None);
+    let mut keywords: Keywords<'_> = SmallVec::new();
     if !names.is_null() {
         // SAFETY: names is a tuple of str.
         let names = unsafe { Bound::from_borrowed_ptr(py, names).cast_into_unchecked::<PyTuple>() };
-        for (name, value) in names.iter().zip(named) {
-            let value = value.clone();
-            let name = name.cast::<PyString>()?.to_cow()?;
-            match &*name {
-                "out" if value.is_none() => {}
-                "out" => out = Some(array_argument(operator, value)?),
-                "stream" if value.is_none() => {}
-                "stream" => stream = Some(value.cast_into::<PyStream>()?),
-                other => {
-                    return Err(PyTypeError::new_err(format!(
-                        "{}() got an unexpected keyword argument '{other}'",
-                        operator.name
-                    )));
+        keywords.extend(names.iter().zip(named.iter().cloned()));
+    }
+    handle.get().run(py, positional, &keywords)
+}
+
+type Keywords<'py> = SmallVec<[(Bound<'py, PyAny>, Bound<'py, PyAny>); 4]>;
+
+impl Handle {
+    #[inline]
+    fn run<'py>(
+        &self,
+        py: Python<'py>,
+        positional: &[Bound<'py, PyAny>],
+        named: &[(Bound<'py, PyAny>, Bound<'py, PyAny>)],
+    ) -> PyResult<Py<PyAny>> {
+        let operator = match &self.target {
+            Target::Elementwise(operator) => operator,
+            Target::Planned(operator) => return planned::call(py, operator, positional, named),
+        };
+        let (mut out, mut stream) = (None, None);
+        for (name, value) in named {
+            match &*name.cast::<PyString>()?.to_cow()? {
+                "out" | "stream" if value.is_none() => {}
+                "out" => out = Some(array_argument(operator, value.clone())?),
+                "stream" => stream = Some(value.clone().cast_into::<PyStream>()?),
+                // Python composes what NumPy's keywords (`where`, `dtype`) mean of other operators.
+                _ => {
+                    let keywords = PyDict::new(py);
+                    for (name, value) in named {
+                        keywords.set_item(name, value)?;
+                    }
+                    let _inside = Inside::enter().py()?;
+                    let extended = ops::extended(py)?;
+                    return Ok(extended.call1((&operator.name, PyTuple::new(py, positional)?, keywords))?.unbind());
                 }
             }
         }
+        if operator.condition && positional.len() == 1 && named.is_empty() {
+            return ops::places(py, &positional[0]);
+        }
+        Ok(ops::apply(py, operator, positional, out.as_ref(), stream.as_ref())?.into_any())
     }
-    Ok(ops::apply(py, operator, positional, out.as_ref(), stream.as_ref())?.into_any())
 }
 
 /// Apply an operator by name; the way for code that does not hold its function.
@@ -233,6 +305,7 @@ fn array_argument<'py>(operator: &Operator, value: Bound<'py, PyAny>) -> PyResul
 }
 
 pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
+    m.add("Operator", class(m.py())?.0.bind(m.py()))?;
     m.add_function(wrap_pyfunction!(operator, m)?)?;
     m.add_function(wrap_pyfunction!(apply, m)?)?;
     Ok(())

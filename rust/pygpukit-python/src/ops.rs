@@ -7,14 +7,14 @@ use std::sync::Arc;
 
 use parking_lot::{Mutex, RwLock};
 use pygpukit_core::command::{Access, Launch, LaunchAttributes, UseRef};
-use pygpukit_core::dtype::DType;
+use pygpukit_core::dtype::{DType, Kind};
 use pygpukit_core::elementwise::{self, Input, MAX_INPUTS, Packed};
 use pygpukit_core::error::Error;
 use pygpukit_core::exec::{self, ExecCtx};
 use pygpukit_core::kernel::Kernel;
 use pygpukit_core::layout::{Layout, broadcast_shapes, show};
 use pygpukit_core::plan::PlanCache;
-use pyo3::exceptions::{PyRuntimeError, PyTypeError};
+use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyModule, PyTuple};
@@ -40,7 +40,9 @@ pub struct Operator {
     pub name: String,
     pub arity: usize,
     /// The first operand is a condition: of a Python scalar only its truth counts, which no common type may change.
-    condition: bool,
+    pub condition: bool,
+    /// A power of integers: a negative exponent that the host knows is an error.
+    power: bool,
     /// The plan used last: most calls of an operator repeat its types.
     recent: Mutex<Option<Arc<Plan>>>,
 }
@@ -76,13 +78,20 @@ static OPERATORS: RwLock<Vec<Arc<Operator>>> = RwLock::new(Vec::new());
 static PLANS: PlanCache<u64, Arc<Plan>> = PlanCache::new(PLANS_KEPT);
 static HOOKS: PyOnceLock<Hooks> = PyOnceLock::new();
 
-/// Python's part: making plans, running a NumPy function part by part or by way of casts, and operands that are neither
-/// array nor scalar.
+/// Python's part: making plans, running a NumPy function part by part or by way of casts, operands that are neither array
+/// nor scalar, the positions that `where` of a condition alone gives, and calls with more keywords.
 struct Hooks {
     plan: Py<PyAny>,
     panels: Py<PyAny>,
     cast: Py<PyAny>,
     coerce: Py<PyAny>,
+    places: Py<PyAny>,
+    extended: Py<PyAny>,
+}
+
+/// Python's part of calls with keywords that no launch has.
+pub fn extended(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
+    Ok(hooks(py)?.extended.bind(py))
 }
 
 fn hooks(py: Python<'_>) -> PyResult<&'static Hooks> {
@@ -102,6 +111,13 @@ pub fn find(name: &str) -> PyResult<Arc<Operator>> {
         .find(|o| o.name == name)
         .cloned()
         .ok_or_else(|| PyRuntimeError::new_err(format!("operator '{name}' is not in the table: import pygpukit first")))
+}
+
+/// `where` of a condition alone: where it holds.
+#[cold]
+pub fn places(py: Python<'_>, condition: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+    let _inside = Inside::enter().py()?;
+    Ok(hooks(py)?.places.bind(py).call1((condition,))?.unbind())
 }
 
 /// Apply an operator to `args`.
@@ -154,6 +170,13 @@ pub fn apply<'py>(
         ctx = Arc::new(stream.get().context(&ctx)?);
     }
     let plan = plan(py, op, &operands, out, &ctx)?;
+    if op.power
+        && plan.common.kind() == Kind::Int
+        && let Operand::Scalar(Scalar::Int(exponent)) = operands[1]
+        && exponent < 0
+    {
+        return Err(negative_power(exponent));
+    }
     let layout = result_layout(&operands, first)?;
     let result = match out {
         Some(out) => {
@@ -178,6 +201,14 @@ pub fn apply<'py>(
     };
     run(py, op, &plan, &ctx, &operands, &result)?;
     Ok(result.unbind())
+}
+
+#[cold]
+fn negative_power(exponent: i128) -> PyErr {
+    PyValueError::new_err(format!(
+        "pow(): integers to the negative power {exponent} are fractions; convert the base with astype(\"float64\"), or \
+         give the exponent as a float"
+    ))
 }
 
 #[inline]
@@ -458,6 +489,17 @@ fn coerced<'py>(
         None => crate::device::PyDevice { state: context(py)?.state },
     };
     let device = Bound::new(py, device)?;
+    // NumPy's integers are known on the host as Python's are.
+    if op.power
+        && let [base, exponent] = args
+        && let Ok(base) = base.cast_exact::<GPUArray>()
+        && matches!(base.get().dtype.kind(), Kind::Int | Kind::UInt | Kind::Bool)
+        && base.get().dtype != DType::U64
+        && let Ok(exponent) = exponent.extract::<i64>()
+        && exponent < 0
+    {
+        return Err(negative_power(i128::from(exponent)));
+    }
     for arg in args {
         if arg.cast_exact::<GPUArray>().is_ok() || Scalar::read(arg)?.is_some() {
             converted.push(arg.clone());
@@ -485,6 +527,7 @@ pub fn intern(name: &str, arity: usize) -> PyResult<Arc<Operator>> {
         name: name.to_string(),
         arity,
         condition: name == "where",
+        power: name == "pow",
         recent: Mutex::new(None),
     });
     operators.push(operator.clone());
@@ -499,9 +542,11 @@ fn set_operator_hooks(
     panels: Py<PyAny>,
     cast: Py<PyAny>,
     coerce: Py<PyAny>,
+    places: Py<PyAny>,
+    extended: Py<PyAny>,
 ) -> PyResult<()> {
     HOOKS
-        .set(py, Hooks { plan, panels, cast, coerce })
+        .set(py, Hooks { plan, panels, cast, coerce, places, extended })
         .map_err(|_| PyRuntimeError::new_err("the operator hooks are already set"))
 }
 

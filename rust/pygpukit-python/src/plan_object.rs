@@ -25,8 +25,8 @@ use crate::tensor_map::{promotion_of, swizzle_of};
 pub enum Body {
     /// Its steps. Positions of inputs they write, and numbers they take.
     Launches { written: SmallVec<[u8; 4]>, numbers: SmallVec<[(u8, DType); 4]> },
-    /// A function over NumPy views, run in stream order: inputs and numbers, then results.
-    Host(Py<PyAny>),
+    /// A function over NumPy views, run in stream order: inputs and numbers, then results. Positions of inputs it writes.
+    Host { function: Py<PyAny>, written: SmallVec<[u8; 4]> },
     /// A function of the results and the arguments that calls other operators.
     Compose(Py<PyAny>),
 }
@@ -157,6 +157,7 @@ fn launch_plan(
     steps: Vec<Bound<'_, PyTuple>>,
     host: Option<Py<PyAny>>,
     compose: Option<Py<PyAny>>,
+    written: Vec<u8>,
 ) -> PyResult<PyLaunchPlan> {
     let nodes = nodes.into_iter().map(node).collect::<PyResult<Vec<_>>>()?;
     let guards = guards.into_iter().map(guard).collect::<PyResult<Vec<_>>>()?;
@@ -181,7 +182,7 @@ fn launch_plan(
     launch.check(inputs).py()?;
     launch.prune();
     let body = match (host, compose) {
-        (Some(function), _) => Body::Host(function),
+        (Some(function), _) => Body::Host { function, written: written.into() },
         (None, Some(function)) => Body::Compose(function),
         (None, None) => Body::Launches { written: launch.written_inputs(), numbers: launch.numbers() },
     };

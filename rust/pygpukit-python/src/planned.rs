@@ -498,13 +498,14 @@ fn perform<'py>(
             }
             detached(py, launch)
         }
-        Body::Host(function) => {
+        Body::Host { function, written } => {
             let mut uses: SmallVec<[UseRef<'_>; 8]> = SmallVec::new();
             for result in results {
                 uses.push(result.get().touched(Access::Write)?);
             }
-            for array in &call.arrays {
-                uses.push(array.get().touched(Access::Read)?);
+            for (at, array) in call.arrays.iter().enumerate() {
+                let writes = written.iter().any(|index| usize::from(*index) == at);
+                uses.push(array.get().touched(if writes { Access::ReadWrite } else { Access::Read })?);
             }
             let mut parts: SmallVec<[Part<'_, 'py>; 8]> = SmallVec::new();
             parts.push(Part::Object(function.bind(py).clone()));

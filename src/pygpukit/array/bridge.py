@@ -13,6 +13,9 @@ from pygpukit.errors import DeviceError
 
 __all__ = ["asarray", "from_numpy", "host_view", "to_numpy"]
 
+# What NumPy makes an array of by itself.
+_PLAIN = (np.ndarray, np.generic, list, tuple, int, float, complex)
+
 
 def host_view(array: GPUArray) -> np.ndarray[Any, Any]:
     """The NumPy view of an array on the CPU device, sharing its memory; read-only where the array is. For use in stream
@@ -60,10 +63,13 @@ def from_numpy(
 def asarray(a: Any, dtype: DTypeLike | None = None, *, device: Device | None = None) -> GPUArray:
     """Make an array of anything NumPy understands; a GPUArray of the right type passes unchanged.
 
+    Memory of the host is always copied. An array of another library on a GPU is taken as it is, as by `from_dlpack`.
+
     Parameters
     ----------
     a : array_like
-        A GPUArray, a NumPy array, a number, or nested lists of them.
+        A GPUArray, a NumPy array, a number, nested lists of them, an object with ``__dlpack__`` or
+        ``__cuda_array_interface__``, or one with a buffer.
     dtype : DataType, str or numpy.dtype, optional
         Element type; what NumPy would choose by default.
     device : Device, optional
@@ -82,6 +88,12 @@ def asarray(a: Any, dtype: DTypeLike | None = None, *, device: Device | None = N
         if device is not None and device._number != a.device._number:
             raise DeviceError("the array lives on another device; copy it with from_numpy(x.to_numpy(), device=...)")
         return a if dtype is None else a.astype(dtype, copy=False)
+    if not isinstance(a, _PLAIN) and (hasattr(a, "__dlpack__") or hasattr(a, "__cuda_array_interface__")):
+        # Imported here: that module takes copies by way of this one.
+        from pygpukit.array import exchange
+
+        taken = exchange.taken(a, device)
+        return taken if dtype is None else taken.astype(dtype, copy=False)
     return from_numpy(np.asarray(a, None if dtype is None else to_numpy_dtype(dtype)), device=device)
 
 

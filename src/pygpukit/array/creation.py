@@ -11,19 +11,16 @@ import numpy as np
 
 from pygpukit import _pygpukit_rust as _native
 from pygpukit._pygpukit_rust import Device, GPUArray
-from pygpukit.array.bridge import from_numpy
+from pygpukit.array.bridge import asarray
 from pygpukit.dtypes import DTypeLike, dtype, float32, to_numpy_dtype
-from pygpukit.errors import DTypeError
+from pygpukit.errors import DTypeError, ShapeError
 
 __all__ = [
     "Shape",
-    "arange",
     "empty",
     "empty_like",
-    "eye",
     "full",
     "full_like",
-    "linspace",
     "ones",
     "ones_like",
     "zeros",
@@ -36,23 +33,29 @@ Shape: TypeAlias = SupportsIndex | Sequence[SupportsIndex]
 _Scalar: TypeAlias = bool | int | float | complex
 
 
+_MOST = 2**63 - 1
+
+
 def dimensions(shape: Shape) -> list[int]:
     """A shape as a list of ints, with an error that names what is not one."""
-    if isinstance(shape, tuple | list) and all(type(dim) is int for dim in shape):
+    if isinstance(shape, tuple | list) and all(type(dim) is int and -_MOST <= dim <= _MOST for dim in shape):
         return list(shape)
     if isinstance(shape, str | bytes):
         raise TypeError(f"shape must be an int or a sequence of ints, not {shape!r}")
     try:
-        return [operator.index(shape)]  # type: ignore[arg-type]
+        found = [operator.index(shape)]  # type: ignore[arg-type]
     except TypeError:
-        pass
-    try:
-        return [operator.index(dim) for dim in shape]  # type: ignore[union-attr]
-    except TypeError:
-        raise TypeError(f"shape must be an int or a sequence of ints, not {shape!r}") from None
+        try:
+            found = [operator.index(dim) for dim in shape]  # type: ignore[union-attr]
+        except TypeError:
+            raise TypeError(f"shape must be an int or a sequence of ints, not {shape!r}") from None
+    for dim in found:
+        if not -_MOST <= dim <= _MOST:
+            raise ShapeError(f"maximum allowed dimension exceeded: {dim.bit_length()} bits, and sizes have 64 bits")
+    return found
 
 
-def fill(self: GPUArray, value: _Scalar) -> GPUArray:
+def fill(self: GPUArray, value: _Scalar | np.generic[Any]) -> GPUArray:
     """Set every element to a number, in place, and return the array.
 
     An integer array drops the fraction of a float; NaN, infinities and numbers it cannot hold are refused. A float
@@ -88,13 +91,16 @@ def fill(self: GPUArray, value: _Scalar) -> GPUArray:
     return self
 
 
-def empty(shape: Shape, dtype: DTypeLike = float32, *, device: Device | None = None) -> GPUArray:
+def empty(shape: Shape, dtype: DTypeLike | None = None, order: str = "C", *, device: Device | None = None) -> GPUArray:
     """An array whose elements are not set.
 
     Parameters
     ----------
     shape : int or sequence of int
-    dtype : DataType, str or numpy.dtype
+    dtype : DataType, str or numpy.dtype, optional
+        float32 by default, which GPUs compute in; NumPy's default is float64.
+    order : {'C', 'F'}, optional
+        Which index changes fastest in memory: the last or the first.
     device : Device, optional
         The current one by default.
 
@@ -107,22 +113,35 @@ def empty(shape: Shape, dtype: DTypeLike = float32, *, device: Device | None = N
     >>> empty((2, 3)).shape
     (2, 3)
     """
-    return _native.empty(dimensions(shape), _dtype(dtype), device)
+    kind = float32 if dtype is None else _dtype(dtype)
+    if order == "C":
+        return _native.empty(dimensions(shape), kind, device)
+    if order != "F":
+        raise ValueError(f"order must be 'C' or 'F', not {order!r}")
+    return _native.empty(dimensions(shape)[::-1], kind, device).T
 
 
 # The parameter of every function here is named `dtype`, as in NumPy, which hides the function of that name.
 _dtype = dtype
 
 
-def full(shape: Shape, value: _Scalar, dtype: DTypeLike | None = None, *, device: Device | None = None) -> GPUArray:
-    """An array of one number.
+def full(
+    shape: Shape,
+    fill_value: _Scalar | Any,
+    dtype: DTypeLike | None = None,
+    order: str = "C",
+    *,
+    device: Device | None = None,
+) -> GPUArray:
+    """An array of one number, or of an array that broadcasts.
 
     Parameters
     ----------
     shape : int or sequence of int
-    value : number
+    fill_value : number, GPUArray or nested lists
     dtype : DataType, str or numpy.dtype, optional
-        NumPy's type for `value` by default.
+        NumPy's type for `fill_value` by default.
+    order : {'C', 'F'}, optional
     device : Device, optional
         The current one by default.
 
@@ -135,10 +154,18 @@ def full(shape: Shape, value: _Scalar, dtype: DTypeLike | None = None, *, device
     >>> full(2, 7).tolist()
     [7, 7]
     """
-    return fill(empty(shape, np.asarray(value).dtype if dtype is None else dtype, device=device), value)
+    if isinstance(fill_value, bool | int | float | complex | np.generic):
+        kind = np.asarray(fill_value).dtype if dtype is None else dtype
+        return fill(empty(shape, kind, order, device=device), fill_value)
+    source = asarray(fill_value, device=device)
+    return _spread(source, empty(shape, source.dtype if dtype is None else dtype, order, device=source.device))
 
 
-def zeros(shape: Shape, dtype: DTypeLike = float32, *, device: Device | None = None) -> GPUArray:
+def _spread(source: GPUArray, out: GPUArray) -> GPUArray:
+    return _native.apply("copy", (source._broadcast_to(out.shape),), out)
+
+
+def zeros(shape: Shape, dtype: DTypeLike | None = None, order: str = "C", *, device: Device | None = None) -> GPUArray:
     """An array of zeros; see `empty` for the parameters.
 
     Examples
@@ -146,10 +173,10 @@ def zeros(shape: Shape, dtype: DTypeLike = float32, *, device: Device | None = N
     >>> zeros(2, "int8").tolist()
     [0, 0]
     """
-    return fill(empty(shape, dtype, device=device), 0)
+    return fill(empty(shape, dtype, order, device=device), 0)
 
 
-def ones(shape: Shape, dtype: DTypeLike = float32, *, device: Device | None = None) -> GPUArray:
+def ones(shape: Shape, dtype: DTypeLike | None = None, order: str = "C", *, device: Device | None = None) -> GPUArray:
     """An array of ones; see `empty` for the parameters.
 
     Examples
@@ -157,97 +184,67 @@ def ones(shape: Shape, dtype: DTypeLike = float32, *, device: Device | None = No
     >>> ones(2, "float16").tolist()
     [1.0, 1.0]
     """
-    return fill(empty(shape, dtype, device=device), 1)
+    return fill(empty(shape, dtype, order, device=device), 1)
 
 
-def empty_like(x: GPUArray, dtype: DTypeLike | None = None) -> GPUArray:
-    """An array with the shape, type and device of another, not set.
+def empty_like(
+    prototype: GPUArray, dtype: DTypeLike | None = None, *, shape: Shape | None = None, device: Device | None = None
+) -> GPUArray:
+    """An array with the shape, type and device of another, not set; `dtype`, `shape` and `device` replace them.
 
     Examples
     --------
     >>> empty_like(zeros((2, 2), "int8")).dtype
     pygpukit.int8
     """
-    return empty(x.shape, x.dtype if dtype is None else dtype, device=x.device)
+    x = prototype
+    if not isinstance(x, GPUArray):
+        raise TypeError(f"the array to be like must be a GPUArray, not {type(x).__name__}; convert it with asarray")
+    return empty(x.shape if shape is None else shape, x.dtype if dtype is None else dtype, device=device or x.device)
 
 
-def zeros_like(x: GPUArray, dtype: DTypeLike | None = None) -> GPUArray:
-    """Zeros with the shape, type and device of another array.
+def zeros_like(
+    a: GPUArray, dtype: DTypeLike | None = None, *, shape: Shape | None = None, device: Device | None = None
+) -> GPUArray:
+    """Zeros with the shape, type and device of another array; see `empty_like`.
 
     Examples
     --------
     >>> zeros_like(ones(2)).tolist()
     [0.0, 0.0]
     """
-    return fill(empty_like(x, dtype), 0)
+    return fill(empty_like(a, dtype, shape=shape, device=device), 0)
 
 
-def ones_like(x: GPUArray, dtype: DTypeLike | None = None) -> GPUArray:
-    """Ones with the shape, type and device of another array.
+def ones_like(
+    a: GPUArray, dtype: DTypeLike | None = None, *, shape: Shape | None = None, device: Device | None = None
+) -> GPUArray:
+    """Ones with the shape, type and device of another array; see `empty_like`.
 
     Examples
     --------
     >>> ones_like(zeros(2)).tolist()
     [1.0, 1.0]
     """
-    return fill(empty_like(x, dtype), 1)
+    return fill(empty_like(a, dtype, shape=shape, device=device), 1)
 
 
-def full_like(x: GPUArray, value: _Scalar, dtype: DTypeLike | None = None) -> GPUArray:
-    """One number with the shape, type and device of another array.
+def full_like(
+    a: GPUArray,
+    fill_value: _Scalar | Any,
+    dtype: DTypeLike | None = None,
+    *,
+    shape: Shape | None = None,
+    device: Device | None = None,
+) -> GPUArray:
+    """One number, or an array that broadcasts, with the shape, type and device of another array; see `empty_like`.
 
     Examples
     --------
     >>> full_like(zeros(2), 3).tolist()
     [3.0, 3.0]
     """
-    return fill(empty_like(x, dtype), value)
-
-
-def _made_on_host(a: np.ndarray[Any, Any], dtype: DTypeLike | None, device: Device | None) -> GPUArray:
-    return from_numpy(a if dtype is None else a.astype(to_numpy_dtype(dtype)), device=device)
-
-
-def arange(
-    start: float,
-    stop: float | None = None,
-    step: float = 1,
-    dtype: DTypeLike | None = None,
-    *,
-    device: Device | None = None,
-) -> GPUArray:
-    """Evenly spaced numbers by step, as NumPy computes them; made on the host and copied.
-
-    Examples
-    --------
-    >>> arange(3).tolist()
-    [0, 1, 2]
-    >>> arange(5, step=2).tolist()
-    [0, 2, 4]
-    """
-    host = np.arange(start, step=step) if stop is None else np.arange(start, stop, step)
-    return _made_on_host(host, dtype, device)
-
-
-def linspace(
-    start: float, stop: float, num: int = 50, dtype: DTypeLike | None = None, *, device: Device | None = None
-) -> GPUArray:
-    """Evenly spaced numbers by count, as NumPy computes them; made on the host and copied.
-
-    Examples
-    --------
-    >>> linspace(0, 1, 3).tolist()
-    [0.0, 0.5, 1.0]
-    """
-    return _made_on_host(np.linspace(start, stop, num), dtype, device)
-
-
-def eye(n: int, m: int | None = None, dtype: DTypeLike = float32, *, device: Device | None = None) -> GPUArray:
-    """Ones on the diagonal; made on the host and copied.
-
-    Examples
-    --------
-    >>> eye(2, dtype="int8").tolist()
-    [[1, 0], [0, 1]]
-    """
-    return _made_on_host(np.eye(n, m), dtype, device)
+    out = empty_like(a, dtype, shape=shape, device=device)
+    if isinstance(fill_value, bool | int | float | complex | np.generic):
+        return fill(out, fill_value)
+    return _spread(asarray(fill_value, device=out.device), out)

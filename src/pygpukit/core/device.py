@@ -28,6 +28,19 @@ _lock = threading.RLock()
 _open: dict[str, Device] = {}
 
 
+def _equal(self: Device, other: object) -> bool:
+    return self._number == other._number if isinstance(other, Device) else NotImplemented
+
+
+def _hash(self: Device) -> int:
+    return hash(self._number)
+
+
+# Each `x.device` is a new object for the same device.
+Device.__eq__ = _equal  # type: ignore[method-assign, assignment]
+Device.__hash__ = _hash  # type: ignore[method-assign, assignment]
+
+
 def _get(name: str) -> Device:
     """Open a device by name (``"cpu"``, ``"emulated"`` or ``"cuda:N"``), once."""
     with _lock:

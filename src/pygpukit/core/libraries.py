@@ -13,20 +13,22 @@ from pygpukit.config import read_settings
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["cublaslt_candidates", "header_folders", "missing_hint", "nvrtc_candidates"]
+__all__ = ["cublaslt_candidates", "cusolver_candidates", "header_folders", "missing_hint", "nvrtc_candidates"]
 
 # Newest first: the order for a machine without a driver.
 _MAJORS = (13, 12)
 
 
 class _Library(NamedTuple):
-    """File names of one library ({major} is filled in), the folder of its CUDA 12 wheel, and what pip calls it."""
+    """File names of one library ({major} is filled in), the folder of its CUDA 12 wheel, what pip calls it, and by how
+    much its number is behind CUDA's."""
 
     linux: str
     windows: str
     wheel_folder: str
     pip: str
     pip_cuda12: str
+    behind: int = 0
 
 
 _LIBRARIES = {
@@ -43,6 +45,15 @@ _LIBRARIES = {
         wheel_folder="cublas",
         pip='"pygpukit[cublas]"',
         pip_cuda12="nvidia-cublas-cu12",
+    ),
+    # Its number is one less than that of the CUDA it belongs to.
+    "cusolver": _Library(
+        linux="libcusolver.so.{major}",
+        windows="cusolver64_{major}.dll",
+        wheel_folder="cusolver",
+        pip='"pygpukit[cusolver]"',
+        pip_cuda12="nvidia-cusolver-cu12",
+        behind=1,
     ),
 }
 
@@ -73,6 +84,11 @@ def nvrtc_candidates(major: int | None = None) -> list[str]:
 def cublaslt_candidates(major: int | None = None) -> list[str]:
     """Paths and names under which cuBLASLt may be found, best first; see `nvrtc_candidates`."""
     return _candidates("cublaslt", major)
+
+
+def cusolver_candidates(major: int | None = None) -> list[str]:
+    """Paths and names under which cuSOLVER may be found, best first; see `nvrtc_candidates`."""
+    return _candidates("cusolver", major)
 
 
 def header_folders(major: int) -> list[tuple[Path, ...]]:
@@ -112,7 +128,7 @@ def missing_hint(library: str, major: int | None = None) -> str:
     Parameters
     ----------
     library : str
-        ``"nvrtc"`` or ``"cublaslt"``.
+        ``"nvrtc"``, ``"cublaslt"`` or ``"cusolver"``.
     major : int, optional
         CUDA major version of the driver; None means the newest.
 
@@ -127,7 +143,7 @@ def missing_hint(library: str, major: int | None = None) -> str:
 
 def _candidates(library: str, major: int | None) -> list[str]:
     settings = read_settings()
-    forced = settings.nvrtc if library == "nvrtc" else settings.cublaslt
+    forced = {"nvrtc": settings.nvrtc, "cublaslt": settings.cublaslt, "cusolver": settings.cusolver}[library]
     if forced is not None:
         return [str(forced)]
     majors = _MAJORS if major is None else tuple(range(major, min(_MAJORS) - 1, -1))
@@ -141,7 +157,7 @@ def _candidates(library: str, major: int | None) -> list[str]:
 
 def _file_name(library: str, major: int) -> str:
     entry = _LIBRARIES[library]
-    return (entry.windows if sys.platform == "win32" else entry.linux).format(major=major)
+    return (entry.windows if sys.platform == "win32" else entry.linux).format(major=major - entry.behind)
 
 
 def _wheel_folders(library: str, major: int) -> Iterator[Path]:

@@ -62,7 +62,8 @@ def complex_launch(x: Tensor, out: Tensor, batch: Batch, n: int, scale: Number, 
 
 
 @cache
-def _halves_unit(points: int, real: DataType) -> Unit:
+def halves_unit(points: int, real: DataType) -> Unit:
+    """Return the kernels that separate and join the halves of long real rows."""
     shift, table = plan.two_level(points)
     entries = tuple(f"pgk_fft_{what}_{points}_{real.tag}" for what in ("separate", "join"))
     lines = [
@@ -78,7 +79,7 @@ def _halves(points: int, real: DataType, which: int, out: Tensor, x: Tensor, bat
     half = points // 2
     per_row = ceil_div((half + 1) // 2, _THREADS)
     _, outer, inner = batch.sizes
-    unit = _halves_unit(points, real)
+    unit = halves_unit(points, real)
     blocks = blocks_for(outer * inner * per_row, 1, "a transform of long rows")
     arguments = (write(out), read(x), *map(i64, (per_row, inner, *strides)), scale, i32(flags))
     return KernelLaunch(unit, unit.entries[which], (blocks,), (_THREADS,), arguments)

@@ -111,7 +111,21 @@ def _coerce_hook(name: str, value: Any, device: Device) -> GPUArray:
     raise TypeError(f"{name}() takes GPUArrays and numbers, not {type(value).__name__}; convert it with {hint}")
 
 
+def _places_hook(condition: Any) -> Any:
+    """`where` of a condition alone."""
+    from pygpukit.ops.index.masks import nonzero
+
+    return nonzero(condition)
+
+
+def _extended_hook(*call: Any) -> GPUArray:
+    """A call with keywords that NumPy has and launches do not."""
+    from pygpukit.ops.elementwise.ufunc_methods import extended
+
+    return extended(*call)
+
+
 def install() -> None:
     """Give the native operators their Python side."""
     planner.install()
-    _native.set_operator_hooks(_plan_hook, _panels_hook, apply_by_casts, _coerce_hook)
+    _native.set_operator_hooks(_plan_hook, _panels_hook, apply_by_casts, _coerce_hook, _places_hook, _extended_hook)

@@ -143,9 +143,20 @@ def _translate(operator: Operator, variant: Variant, problem: Problem, device: D
             _product(trace, step) if isinstance(step, Product) else _step(trace, numbers, step, device)
             for step in work.launches
         ]
-    count = len(problem.inputs)
+    names = list(problem.inputs)
+    written = [names.index(name) for name in operator.updates if name in names]
     return _native.launch_plan(
-        operator.name, count, trace.variables, trace.nodes, list(trace.guards), outputs, scratch, steps, host, compose
+        operator.name,
+        len(names),
+        trace.variables,
+        trace.nodes,
+        list(trace.guards),
+        outputs,
+        scratch,
+        steps,
+        host,
+        compose,
+        written,
     )
 
 

@@ -141,6 +141,9 @@ class Operator:
         Models of cost for the roofline. Bytes are those of arrays and results unless given.
     public
         Exported from the package.
+    updates
+        Arrays among the parameters that it writes to, as far as its variants are host functions: launches say it
+        themselves.
     in_place
         Its kernels read an element of every operand before they write that element of a result: ``out`` may be an
         operand without a copy.
@@ -157,6 +160,7 @@ class Operator:
     flops: Callable[[Problem], int] = lambda problem: 0
     bytes: Callable[[Problem], int] | None = None
     public: bool = True
+    updates: tuple[str, ...] = ()
     in_place: bool = False
 
     def units(self, types: Sequence[str]) -> list[Unit]:

@@ -292,10 +292,10 @@ def kind_of(annotation: Any) -> Kind:
     if isinstance(annotation, FixedArray):
         _refuse_type(annotation.dtype)
         return _fixed_array(annotation)
-    if annotation in (bool, int, float):
-        return _scalar({bool: bool_, int: int64, float: float64}[annotation])
     if isinstance(annotation, DataType):
         return _scalar(_refuse_type(annotation))
+    if annotation in (bool, int, float):
+        return _scalar({bool: bool_, int: int64, float: float64}[annotation])
     if annotation is None or annotation is type(None):
         return _NONE
     if annotation in (Any, object):

@@ -14,6 +14,7 @@ use crate::early::EARLY_CAPABILITY;
 use crate::emulator::{Counters, Image, Launch, Memory, Options, Running};
 use crate::error::{Error, Result};
 use crate::kernel::Check;
+use crate::memory::foreign;
 use crate::memory::registry::{self, Extent};
 use crate::runtime;
 
@@ -23,7 +24,8 @@ pub(super) const PAUSE: Duration = Duration::from_millis(10);
 /// Most threads of a block; a kernel may allow fewer.
 pub(super) const MAX_THREADS: u32 = 1024;
 
-/// Where kernels may read and write: device memory, and host memory made for devices.
+/// Where kernels may read and write: device memory, host memory made for devices, and memory of other libraries that
+/// arrays lie in.
 pub(super) struct Reachable {
     pub device: AddressSpace,
     pub host: Mutex<BTreeMap<u64, usize>>,
@@ -34,14 +36,15 @@ impl Memory for Reachable {
         if let Some(range) = self.device.find(address) {
             return Some(range);
         }
-        self.find_host(address)
+        self.find_host(address).or_else(|| foreign::find(address))
     }
 
     fn array(&self, address: u64) -> Option<Extent> {
-        registry::find(address).or_else(|| {
+        let host = || {
             let (start, end) = self.find_host(address)?;
             Some(Extent { start, bytes: end - start, written: None })
-        })
+        };
+        registry::find(address).or_else(host).or_else(|| foreign::extent(address))
     }
 
     fn neighbours(&self, address: u64) -> (Option<Extent>, Option<Extent>) {

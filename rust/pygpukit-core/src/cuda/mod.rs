@@ -2,6 +2,7 @@
 
 mod capture;
 pub mod cublaslt;
+pub mod cusolver;
 mod deferred;
 pub mod device;
 pub mod driver;

@@ -29,6 +29,7 @@ mod claim;
 mod evict;
 pub mod external;
 mod ferry;
+pub mod foreign;
 mod grow;
 mod host_copy;
 mod journal;
@@ -60,7 +61,7 @@ pub use shared::SharedArena;
 pub use size_class::{ALIGN, SMALL_MAX};
 pub use snapshot::{PoolInfo, SegmentInfo};
 pub use stats::PoolStats;
-pub use storage::Storage;
+pub use storage::{Storage, release_unused};
 
 static SHUT_DOWN: AtomicBool = AtomicBool::new(false);
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 
 use super::cache::Block;
 use super::pool::Pool;
@@ -15,8 +16,9 @@ use super::segment::{Backing, Segment, SegmentClass, SegmentState};
 use super::shared::Part;
 use super::size_class::Request;
 use super::uses::Uses;
-use crate::device::DevPtr;
+use crate::device::{DevPtr, RawEvent, SharedDevice};
 use crate::error::Result;
+use crate::exec::ExecCtx;
 use crate::runtime::DeviceState;
 use crate::stream::Stream;
 
@@ -35,8 +37,10 @@ pub struct Storage {
     evictable: bool,
     /// Uses by streams other than home.
     uses: Mutex<Uses>,
-    /// Owner of memory that no pool handed out (`outside`).
+    /// Owner of memory that no pool handed out (`outside`, `adopted`).
     owner: Option<Owner>,
+    /// The checker has it in its own table.
+    listed: bool,
     /// Of memory that graphs share (`part_of`).
     part: Option<Part>,
     /// Every kernel leaves it zero (`ExecCtx::counters`).
@@ -46,22 +50,78 @@ pub struct Storage {
 /// What keeps memory alive that no pool handed out.
 type Owner = Arc<dyn Any + Send + Sync>;
 
+/// When memory is no longer in use.
+pub(super) enum Until {
+    Unused(Uses),
+    /// Another library's work has passed this.
+    Passed(SharedDevice, RawEvent),
+}
+
+impl Until {
+    /// Asked until it is. An error of the device means that nothing can be known: the memory stays.
+    fn is_over(&self, asked: &mut Asked) -> bool {
+        match self {
+            Until::Unused(uses) => uses.iter().all(|(stream, seq)| {
+                let is_asked = asked.streams.contains(&Arc::as_ptr(stream));
+                if stream.completed() < seq && !is_asked {
+                    asked.streams.push(Arc::as_ptr(stream));
+                    return stream.passed(seq).unwrap_or(false);
+                }
+                stream.completed() >= seq
+            }),
+            Until::Passed(..) if asked.is_driver_behind => false,
+            Until::Passed(device, event) => {
+                let over = device.event_query(*event).unwrap_or(false);
+                if over {
+                    device.event_destroy(*event);
+                }
+                asked.is_driver_behind = !over;
+                over
+            }
+        }
+    }
+}
+
+/// What was asked in one pass over all that waits: once a stream, which tells of everything it has passed.
+#[derive(Default)]
+struct Asked {
+    streams: SmallVec<[*const Stream; 8]>,
+    /// One of the driver's own streams has not passed an event, and so none that was recorded later.
+    is_driver_behind: bool,
+}
+
 /// Owners whose memory may still be in use.
-static LEAVING: Mutex<Vec<(Uses, Owner)>> = Mutex::new(Vec::new());
+static LEAVING: Mutex<Vec<(Until, Owner)>> = Mutex::new(Vec::new());
+static IS_LEAVING: AtomicBool = AtomicBool::new(false);
 
 /// Drop the owner when its memory is no longer in use, at the latest by a later call.
-fn release(uses: Uses, owner: Owner) {
+pub(super) fn release(until: Until, owner: Owner) {
+    LEAVING.lock().push((until, owner));
+    IS_LEAVING.store(true, Ordering::Release);
+    release_unused();
+}
+
+/// Drop owners of memory that was in use when its array or another library gave it up, and is no longer.
+#[inline]
+pub fn release_unused() {
+    if IS_LEAVING.load(Ordering::Acquire) && !super::is_shut_down() {
+        drop_unused();
+    }
+}
+
+#[cold]
+fn drop_unused() {
     let mut done = Vec::new();
     let mut leaving = LEAVING.lock();
-    leaving.push((uses, owner));
-    // An error of the device means that nothing can be known: the memory stays.
-    leaving.retain_mut(|(uses, owner)| {
-        let over = uses.passed().unwrap_or(false);
+    let mut asked = Asked::default();
+    leaving.retain_mut(|(until, owner)| {
+        let over = until.is_over(&mut asked);
         if over {
             done.push(owner.clone());
         }
         !over
     });
+    IS_LEAVING.store(!leaving.is_empty(), Ordering::Release);
     drop(leaving);
     // An owner may call the driver when it goes, without our lock.
     drop(done);
@@ -100,6 +160,7 @@ impl Storage {
             evictable,
             uses: Mutex::default(),
             owner: None,
+            listed: true,
             part: None,
             counters: AtomicBool::new(false),
         })
@@ -108,24 +169,41 @@ impl Storage {
     /// Memory that is not from a pool, such as a variable of a module. It is never moved or charged; `owner` keeps it, and
     /// is dropped when the last use has ended.
     pub(crate) fn outside(state: &'static DeviceState, address: DevPtr, bytes: usize, owner: Owner) -> Arc<Storage> {
-        let segment = Segment::new(address, bytes, Backing::Nothing, SegmentClass::Large, 0, None, false);
-        let pool = &state.root_pool;
-        if bytes > 0 && pool.is_listed() {
+        if bytes > 0 && state.root_pool.is_listed() {
             super::registry::add_lasting(address, bytes);
         }
+        Storage::owned(&state.root_pool, &state.default_stream, 0, address, bytes, owner, true)
+    }
+
+    /// Memory of another library, whose content is there when the context's stream has passed what it was given so far.
+    pub(super) fn adopted(ctx: &ExecCtx, address: DevPtr, bytes: usize, owner: Owner) -> Arc<Storage> {
+        Storage::owned(&ctx.state.root_pool, &ctx.stream, ctx.stream.seq(), address, bytes, owner, false)
+    }
+
+    fn owned(
+        pool: &Arc<Pool>,
+        home: &Arc<Stream>,
+        born: u64,
+        address: DevPtr,
+        bytes: usize,
+        owner: Owner,
+        listed: bool,
+    ) -> Arc<Storage> {
+        let segment = Segment::new(address, bytes, Backing::Nothing, SegmentClass::Large, 0, None, false);
         // SAFETY: the state and with it the pool lives as long as the process; this copy is never dropped.
         let pool = ManuallyDrop::new(unsafe { Arc::from_raw(Arc::as_ptr(pool)) });
         Arc::new(Storage {
-            block: ManuallyDrop::new(Block { ptr: address, segment, home: state.default_stream.clone() }),
+            block: ManuallyDrop::new(Block { ptr: address, segment, home: home.clone() }),
             bytes: bytes.into(),
             charged: 0,
-            born: 0,
+            born,
             pool,
             exports: AtomicU32::new(0),
             pins: AtomicU32::new(0),
             evictable: false,
             uses: Mutex::default(),
             owner: Some(owner),
+            listed,
             part: None,
             counters: AtomicBool::new(false),
         })
@@ -148,6 +226,7 @@ impl Storage {
             evictable: root.evictable,
             uses: Mutex::default(),
             owner: None,
+            listed: true,
             part: Some(part),
             counters: AtomicBool::new(false),
         })
@@ -307,14 +386,14 @@ impl Drop for Storage {
             std::mem::forget(self.owner.take());
             return;
         }
-        if self.bytes() > 0 && self.pool.is_listed() && !self.pool.is_private() && self.part.is_none() {
+        if self.bytes() > 0 && self.listed && self.pool.is_listed() && !self.pool.is_private() && self.part.is_none() {
             // Before somebody else may get the memory.
             super::registry::remove(block.ptr);
         }
         if let Some(owner) = self.owner.take() {
             let mut uses = take(self.uses.get_mut());
             uses.note(&block.home, block.home.seq());
-            return release(uses, owner);
+            return release(Until::Unused(uses), owner);
         }
         if *self.exports.get_mut() > 0 {
             block.segment.unpin_exported();

@@ -108,6 +108,42 @@ PGK_FN c128 tanh(c128 a) {
 PGK_FN c128 sin(c128 a) { const c128 r = sinh(c128{-a.im, a.re}); return {r.im, -r.re}; }
 PGK_FN c128 cos(c128 a) { return cosh(c128{-a.im, a.re}); }
 PGK_FN c128 tan(c128 a) { const c128 r = tanh(c128{-a.im, a.re}); return {r.im, -r.re}; }
+// Kahan's formulas: products of two roots, whose terms never cancel; signed zeros choose the side of a branch cut.
+// Of numbers whose magnitude overflows a quarter is taken, and its logarithm added.
+PGK_FN bool is_huge(c128 a) { return abs(a.re) > 1e300 || abs(a.im) > 1e300; }
+PGK_FN c128 asin(c128 a) {
+    const f64 added = is_huge(a) ? 1.3862943611198906 : 0.0;
+    if (added) a = scale(a, 0.25);
+    const c128 s = sqrt(c128{1.0 - a.re, -a.im}), t = sqrt(c128{1.0 + a.re, a.im});
+    const f64 im = asinh(s.re * t.im - s.im * t.re);
+    return {atan2(a.re, s.re * t.re - s.im * t.im), im + copysign(added, im)};
+}
+PGK_FN c128 acos(c128 a) {
+    const f64 added = is_huge(a) ? 1.3862943611198906 : 0.0;
+    if (added) a = scale(a, 0.25);
+    const c128 s = sqrt(c128{1.0 - a.re, -a.im}), t = sqrt(c128{1.0 + a.re, a.im});
+    const f64 im = asinh(t.re * s.im - t.im * s.re);
+    return {2.0 * atan2(s.re, t.re), im + copysign(added, im)};
+}
+PGK_FN c128 acosh(c128 a) {
+    const f64 added = is_huge(a) ? 1.3862943611198906 : 0.0;
+    if (added) a = scale(a, 0.25);
+    const c128 s = sqrt(c128{a.re - 1.0, a.im}), t = sqrt(c128{a.re + 1.0, a.im});
+    return {asinh(s.re * t.re + s.im * t.im) + added, 2.0 * atan2(s.im, t.re)};
+}
+PGK_FN c128 atanh(c128 a) {
+    const f64 x = abs(a.re), y = a.im, z = abs(y), quarter = 0.78539816339744831;
+    // Beyond, squares overflow and 1 / a is all that is left beside the right angle.
+    if (x > 1e17 || z > 1e17) {
+        return {copysign(0.25 * reciprocal(c128{0.25 * x, 0.25 * z}).re, a.re), copysign(2.0 * quarter, y)};
+    }
+    f64 re;
+    if (x == 1.0 && z < 1.0) re = 0.5 * (log(hypot(2.0, z)) - log(z));
+    else re = 0.25 * log1p(4.0 * x / fused(1.0 - x, 1.0 - x, z * z));
+    return {copysign(re, a.re), 0.5 * atan2(2.0 * y, (1.0 - x) * (1.0 + x) - z * z)};
+}
+PGK_FN c128 asinh(c128 a) { const c128 r = asin(c128{-a.im, a.re}); return {r.im, -r.re}; }
+PGK_FN c128 atan(c128 a) { const c128 r = atanh(c128{-a.im, a.re}); return {r.im, -r.re}; }
 // The product of C's Annex G: where both parts are NaN, an infinite factor makes an infinite product.
 PGK_FN c128 mul_infinite(c128 a, c128 b) {
     const c128 r = mul(a, b);
@@ -165,6 +201,12 @@ PGK_THROUGH_DOUBLE(tan)
 PGK_THROUGH_DOUBLE(sinh)
 PGK_THROUGH_DOUBLE(cosh)
 PGK_THROUGH_DOUBLE(tanh)
+PGK_THROUGH_DOUBLE(asin)
+PGK_THROUGH_DOUBLE(acos)
+PGK_THROUGH_DOUBLE(atan)
+PGK_THROUGH_DOUBLE(asinh)
+PGK_THROUGH_DOUBLE(acosh)
+PGK_THROUGH_DOUBLE(atanh)
 #undef PGK_THROUGH_DOUBLE
 PGK_FN c64 pow(c64 a, c64 b) { return convert<c64>(pow(convert<c128>(a), convert<c128>(b))); }
 template <bool LOW, class T> PGK_FN cx<T> exp(cx<T> a) { return exp(a); }

@@ -3,8 +3,10 @@
 //
 // dense<Op, E, U>: 256 threads; one block covers 256 * E * U consecutive elements; grid = ceil(n / (256 * E * U)).
 //   `vec` nonzero promises that out and every dense operand are aligned to E elements.
-// strided<Op, B>: 256 threads, 1024 elements per block, offsets from Nd in row-major index order, B elements at a time.
-// No shared memory. Every path evaluates the same expression on one element's own inputs: results are batch invariant.
+// strided<Op, B, E>: 256 threads, 256 * max(4, E) elements per block, offsets from Nd in row-major index order; E elements
+//   at a time where rows of out and of every operand allow it, else B single ones.
+// turned<Op, E>: the same for one operand with a transposed layout, through tiles in shared memory; else strided.
+// No shared memory but for that. Every path evaluates the same expression on one element's own inputs: results are batch invariant.
 // out may be one of the inputs (same address, same layout); any other overlap is the caller's to avoid.
 #pragma once
 #include "pygpukit/bf16.cuh"
@@ -241,9 +243,13 @@ PGK_FN void dense(To* out, i64 n, int vec, const A& a, const B& b = {}, const C&
     }
 }
 
-// Element offsets, in out and the inputs, of the U indices first + ahead + j * THREADS. `first` is the block's and
-// costs one division per axis; what lies ahead of it (at most a block) is carried from axis to axis.
-template <int K, int U> PGK_FN void locate(i64 (&offset)[K][U], u64 first, u32 ahead, const Nd<K>& nd) {
+// Elements per block of a strided kernel whose vectors have E.
+PGK_FN constexpr int strided_block(int E) { return E > 4 ? THREADS * E : PER_BLOCK_ND; }
+
+// Element offsets, in out and the inputs, of the U indices first + ahead + j * THREADS, counted in vectors of E along the
+// last axis. `first` is the block's and costs one division per axis; what lies ahead of it (at most a block) is carried
+// from axis to axis.
+template <int K, int U, int E = 1> PGK_FN void locate(i64 (&offset)[K][U], u64 first, u32 ahead, const Nd<K>& nd) {
     u32 carry[U];
 #pragma unroll
     for (int j = 0; j < U; ++j) {
@@ -253,7 +259,8 @@ template <int K, int U> PGK_FN void locate(i64 (&offset)[K][U], u64 first, u32 a
     }
 #pragma unroll 1
     for (int d = nd.ndim - 1; d >= 0; --d) {
-        const u64 extent = static_cast<u64>(nd.shape[d]);
+        const int unit = d == nd.ndim - 1 ? E : 1;
+        const u64 extent = static_cast<u64>(nd.shape[d]) / static_cast<u32>(unit);
         const u64 rest = d ? first / extent : 0;
         const u64 position = first - rest * extent;
         first = rest;
@@ -262,24 +269,80 @@ template <int K, int U> PGK_FN void locate(i64 (&offset)[K][U], u64 first, u32 a
             u64 at = position + carry[j];
             // Beyond the first axis's end lie only indices past n, which are never used.
             if (d) {
-                carry[j] = extent >= PER_BLOCK_ND ? at >= extent : static_cast<u32>(at) / static_cast<u32>(extent);
+                carry[j] = extent >= strided_block(16) ? at >= extent : static_cast<u32>(at) / static_cast<u32>(extent);
                 at -= carry[j] * extent;
             }
 #pragma unroll
-            for (int k = 0; k < K; ++k) offset[k][j] += static_cast<i64>(at) * nd.stride[k][d];
+            for (int k = 0; k < K; ++k) offset[k][j] += static_cast<i64>(at) * unit * nd.stride[k][d];
         }
     }
 }
 
-template <class Op, int U, class To, int K, class A, class B = NoOperand, class C = NoOperand>
-PGK_FN void strided(To* out, i64 n, const Nd<K>& nd, const A& a, const B& b = {}, const C& c = {}) {
-    await_predecessor();
+// May elements be read E at a time along the last axis: all at neighbouring addresses, or all the same element?
+template <class T, int E, int K> PGK_FN bool has_rows(const T* p, int k, const Nd<K>& nd) {
+    const int last = nd.ndim - 1;
+    if (nd.stride[k][last] != 1) return k > 0 && nd.stride[k][last] == 0;
+    i64 odd = static_cast<i64>(reinterpret_cast<u64>(p) & (E * sizeof(T) - 1));
+    for (int d = 0; d < last; ++d) odd |= nd.stride[k][d] & (E - 1);
+    return odd == 0;
+}
+template <int E, class S, int K> PGK_FN bool source_has_rows(const S& s, int k, const Nd<K>& nd) {
+    return !s.dense || has_rows<typename S::T, E>(s.p, k, nd);
+}
+template <int E, int K> PGK_FN bool source_has_rows(const Source<NoOperand>&, int, const Nd<K>&) { return true; }
+
+// E elements along the last axis, or one for all.
+template <int E, class S, int K> PGK_FN auto row_of(const S& s, i64 at, bool on, int k, const Nd<K>& nd) {
+    if (nd.stride[k][nd.ndim - 1] != 0) return s.template vector<E>(at, on);
+    Vec<typename S::T, E> v;
+    v.e[0] = s.one(at, on);
+#pragma unroll
+    for (int i = 1; i < E; ++i) v.e[i] = v.e[0];
+    return v;
+}
+template <int E, int K> PGK_FN Vec<none, E> row_of(const Source<NoOperand>&, i64, bool, int, const Nd<K>&) { return {}; }
+
+template <class Op, int U, int E = 1, class To, int K, class A, class B = NoOperand, class C = NoOperand>
+PGK_FN void strided_elements(To* out, i64 n, const Nd<K>& nd, const A& a, const B& b = {}, const C& c = {}) {
     const auto x = Source<A>::of(a, 0, is_array(a));
     const auto y = Source<B>::of(b, 0, is_array(b));
     const auto z = Source<C>::of(c, 0, is_array(c));
-    const i64 base = static_cast<i64>(blockIdx.x) * PER_BLOCK_ND;
+    constexpr int span = strided_block(E);
+    constexpr int y_at = K > 2 ? 2 : 0, z_at = K > 3 ? 3 : 0;
+    const i64 base = static_cast<i64>(blockIdx.x) * span;
+    if constexpr (E > 1) {
+        if (nd.ndim > 0 && (nd.shape[nd.ndim - 1] & (E - 1)) == 0 && has_rows<To, E>(out, 0, nd) &&
+            source_has_rows<E>(x, 1, nd) && source_has_rows<E>(y, y_at, nd) && source_has_rows<E>(z, z_at, nd)) {
+            constexpr int V = U == 1 ? 1 : span / (THREADS * E);
 #pragma unroll 1
-    for (int ahead = threadIdx.x; ahead < PER_BLOCK_ND; ahead += U * THREADS) {
+            for (int ahead = threadIdx.x; ahead < span / E; ahead += V * THREADS) {
+                const i64 first = base / E + ahead;
+                i64 offset[K][V];
+                locate<K, V, E>(offset, base / E, ahead, nd);
+                Vec<typename A::element, E> va[V];
+                Vec<typename B::element, E> vb[V];
+                Vec<typename C::element, E> vc[V];
+#pragma unroll
+                for (int j = 0; j < V; ++j) {
+                    const bool on = first + j * THREADS < n / E;
+                    va[j] = row_of<E>(x, offset[1][j], on, 1, nd);
+                    vb[j] = row_of<E>(y, offset[y_at][j], on, y_at, nd);
+                    vc[j] = row_of<E>(z, offset[z_at][j], on, z_at, nd);
+                }
+#pragma unroll
+                for (int j = 0; j < V; ++j) {
+                    if (first + j * THREADS >= n / E) continue;
+                    typename Op::value r[E];
+#pragma unroll
+                    for (int i = 0; i < E; ++i) r[i] = Op::apply(va[j].e[i], vb[j].e[i], vc[j].e[i]);
+                    store(out + offset[0][j], outputs<To>(r));
+                }
+            }
+            return;
+        }
+    }
+#pragma unroll 1
+    for (int ahead = threadIdx.x; ahead < span; ahead += U * THREADS) {
         const i64 first = base + ahead;
         i64 offset[K][U];
         locate<K, U>(offset, base, ahead, nd);
@@ -290,8 +353,8 @@ PGK_FN void strided(To* out, i64 n, const Nd<K>& nd, const A& a, const B& b = {}
         for (int j = 0; j < U; ++j) {
             const bool on = first + j * THREADS < n;
             ea[j] = x.one(offset[1][j], on);
-            eb[j] = y.one(offset[K > 2 ? 2 : 0][j], on);
-            ec[j] = z.one(offset[K > 3 ? 3 : 0][j], on);
+            eb[j] = y.one(offset[y_at][j], on);
+            ec[j] = z.one(offset[z_at][j], on);
         }
 #pragma unroll
         for (int j = 0; j < U; ++j) {
@@ -300,6 +363,77 @@ PGK_FN void strided(To* out, i64 n, const Nd<K>& nd, const A& a, const B& b = {}
             }
         }
     }
+}
+
+template <class Op, int U, int E = 1, class To, int K, class A, class B = NoOperand, class C = NoOperand>
+PGK_FN void strided(To* out, i64 n, const Nd<K>& nd, const A& a, const B& b = {}, const C& c = {}) {
+    await_predecessor();
+    strided_elements<Op, U, E>(out, n, nd, a, b, c);
+}
+
+// out has rows along the last axis, and the operand along another one, both long enough for tiles: read along its own
+// rows, turned in shared memory, written along out's.
+template <class Op, int U, int E, class To, class A>
+PGK_FN void turned(To* out, i64 n, const Nd<2>& nd, const A& a) {
+    await_predecessor();
+#if PGK_ON_DEVICE
+    using T = typename A::element;
+    constexpr int span = strided_block(E), width = E > 4 ? 64 : 32, height = span / width, each = span / THREADS;
+    const int last = nd.ndim - 1;
+    int across = -1;
+    if (a.p && last > 0 && nd.stride[0][last] == 1 && nd.shape[last] >= 8) {
+        const i64 step = nd.stride[1][last];
+        for (int d = 0; d < last; ++d) {
+            if (step != 0 && step != 1 && nd.stride[1][d] == 1 && nd.shape[d] >= 8) across = d;
+        }
+    }
+    if (across >= 0) {
+        __shared__ T tile[width][height + 1];
+        const i64 columns = (nd.shape[last] + width - 1) / width, rows = (nd.shape[across] + height - 1) / height;
+        const i64 tiles = columns * rows * (n / (nd.shape[last] * nd.shape[across]));
+#pragma unroll 1
+        for (i64 at = blockIdx.x; at < tiles; at += gridDim.x) {
+            i64 rest = at / columns, to = 0, from = 0;
+            const i64 left = (at - rest * columns) * width;
+            const i64 top = rest % rows * height;
+            rest /= rows;
+#pragma unroll 1
+            for (int d = last - 1; d >= 0; --d) {
+                if (d == across) continue;
+                const i64 i = rest % nd.shape[d];
+                rest /= nd.shape[d];
+                to += i * nd.stride[0][d];
+                from += i * nd.stride[1][d];
+            }
+            const int wide = nd.shape[last] - left < width ? static_cast<int>(nd.shape[last] - left) : width;
+            const int high = nd.shape[across] - top < height ? static_cast<int>(nd.shape[across] - top) : height;
+            const T* source = a.p + from + left * nd.stride[1][last] + top;
+            T found[each];
+#pragma unroll
+            for (int j = 0; j < each; ++j) {
+                const int i = j * THREADS + threadIdx.x, row = i % height, column = i / height;
+                found[j] = element(source + column * nd.stride[1][last] + row, row < high && column < wide, T{});
+            }
+#pragma unroll
+            for (int j = 0; j < each; ++j) {
+                const int i = j * THREADS + threadIdx.x;
+                tile[i / height][i % height] = found[j];
+            }
+            __syncthreads();
+            To* target = out + to + left + top * nd.stride[0][across];
+#pragma unroll
+            for (int j = 0; j < each; ++j) {
+                const int i = j * THREADS + threadIdx.x, column = i % width, row = i / width;
+                if (row < high && column < wide) {
+                    target[row * nd.stride[0][across] + column] = output<To>(Op::apply(tile[column][row], {}, {}));
+                }
+            }
+            __syncthreads();
+        }
+        return;
+    }
+#endif
+    strided_elements<Op, U, E>(out, n, nd, a);
 }
 
 }  // namespace pgk

@@ -55,6 +55,7 @@ PGK_UNARY_FUNCTION(asinh)
 PGK_UNARY_FUNCTION(acosh)
 PGK_UNARY_FUNCTION(atanh)
 PGK_UNARY_FUNCTION(erf)
+PGK_UNARY_FUNCTION(erfc)
 PGK_BINARY_FUNCTION(fmod)
 PGK_BINARY_FUNCTION(atan2)
 PGK_BINARY_FUNCTION(hypot)
@@ -195,6 +196,35 @@ template <class T> PGK_FN T mod(T a, T b) {
     }
 }
 
+// Remainder with the dividend's sign.
+template <class T> PGK_FN T fmod(T a, T b) {
+    if (b == T(0) || (is_signed<T>::value && b == T(-1))) return T(0);
+    return T(a % b);
+}
+template <class T> PGK_FN typename wrapping<T>::type magnitude(T a) {
+    using W = typename wrapping<T>::type;
+    return a < T(0) ? W(0) - W(a) : W(a);
+}
+template <class T> PGK_FN T gcd(T a, T b) {
+    auto x = magnitude(a), y = magnitude(b);
+    while (y) { const auto rest = x % y; x = y; y = rest; }
+    return T(x);
+}
+template <class T> PGK_FN T lcm(T a, T b) {
+    const auto x = magnitude(a), y = magnitude(b);
+    auto p = x, q = y;
+    while (q) { const auto rest = p % q; p = q; q = rest; }
+    return p ? T(x / p * y) : T(0);
+}
+template <class T> PGK_FN u8 bitwise_count(T a) {
+#if PGK_ON_DEVICE
+    if constexpr (sizeof(T) == 8) return static_cast<u8>(__popcll(magnitude(a)));
+    else return static_cast<u8>(__popc(magnitude(a)));
+#else
+    return static_cast<u8>(__builtin_popcountll(magnitude(a)));
+#endif
+}
+
 // An integer to a negative power is the truncated reciprocal (NumPy raises, which a kernel cannot).
 template <class T> PGK_FN T pow(T a, T b) {
     if constexpr (is_integer<T>::value) {
@@ -226,6 +256,64 @@ template <class T> PGK_FN T right_shift(T a, T b) {
     using W = typename wrapping<T>::type;
     if (W(b) < 8 * sizeof(T)) return T(a >> b);
     return a < T(0) ? T(-1) : T(0);
+}
+
+template <class T> PGK_FN bool signbit(T a) { return copysign(T(1), a) < T(0); }
+template <class T> PGK_FN T heaviside(T a, T b) {
+    if (isnan(a)) return a;
+    return a == T(0) ? b : a < T(0) ? T(0) : T(1);
+}
+// Where both are the same infinity their difference would be NaN.
+template <class T> PGK_FN T logaddexp(T a, T b) {
+    if (a == b) return a + T(0.6931471805599453094);
+    const T d = a - b;
+    if (d > T(0)) return a + log1p(exp(-d));
+    return d <= T(0) ? b + log1p(exp(d)) : d;
+}
+template <class T> PGK_FN T logaddexp2(T a, T b) {
+    if (a == b) return a + T(1);
+    const T d = a - b, scale = T(1.4426950408889634074);
+    if (d > T(0)) return a + mul_rn(scale, log1p(exp2(-d)));
+    return d <= T(0) ? b + mul_rn(scale, log1p(exp2(d))) : d;
+}
+
+// The next number of the storage type S towards b: one step of its bits, which are in order of magnitude.
+template <int BYTES> struct bits_of { using type = u8; };
+template <> struct bits_of<2> { using type = u16; };
+template <> struct bits_of<4> { using type = u32; };
+template <> struct bits_of<8> { using type = u64; };
+template <class S, class T> PGK_FN T next_after(T a, T b) {
+    using U = typename bits_of<sizeof(S)>::type;
+    if (isnan(a) || isnan(b)) return a + b;
+    if (a == b) return b;
+    U bits = bit_cast<U>(convert<S>(a));
+    if (a == T(0)) bits = U(1) | U(U(b < T(0)) << (8 * sizeof(S) - 1));
+    else bits = (a < b) == (a > T(0)) ? U(bits + 1) : U(bits - 1);
+    return convert<T>(bit_cast<S>(bits));
+}
+
+// Parts of a number as frexp and modf give them; an infinity is its own mantissa, with exponent 0 and fraction 0.
+PGK_FN f32 split(f32 a, int& e) { return ::frexpf(a, &e); }
+PGK_FN f64 split(f64 a, int& e) { return ::frexp(a, &e); }
+template <class T> PGK_FN T mantissa(T a) {
+    int e = 0;
+    return isfinite(a) ? split(a, e) : a;
+}
+template <class T> PGK_FN i32 exponent(T a) {
+    int e = 0;
+    if (isfinite(a)) split(a, e);
+    return e;
+}
+template <class T> PGK_FN T fraction(T a) { return copysign(isinf(a) ? T(0) : a - trunc(a), a); }
+PGK_FN f32 scale_by(f32 a, int n) { return ::ldexpf(a, n); }
+PGK_FN f64 scale_by(f64 a, int n) { return ::ldexp(a, n); }
+template <class T> PGK_FN T scalb(T a, T b) {
+    const T n = isnan(b) ? T(0) : b > T(5000) ? T(5000) : b < T(-5000) ? T(-5000) : b;
+    return scale_by(a, static_cast<int>(n));
+}
+template <class T> PGK_FN T finite_or(T a, T b, T c) {
+    if (isnan(a)) return b;
+    return isinf(a) ? (a > T(0) ? c : -c) : a;
 }
 
 }  // namespace pgk

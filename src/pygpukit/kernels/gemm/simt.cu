@@ -6,7 +6,7 @@
 // Numerics: inputs are converted to A (float for 16- and 8-bit floats and float; integers wrap in 32 or 64 bits), each
 // result is one chain of fused multiply-adds over k = 0, 1, ..., rounded to the output type once at the end; an integer
 // sum first wraps to its own type R. The order depends on nothing else. Determinism: batch_invariant.
-#include "pygpukit/elementwise.cuh"
+#include "pygpukit/multiply.cuh"
 
 namespace pgk {
 
@@ -15,12 +15,6 @@ constexpr int TILE = 64;
 constexpr int DEPTH = 16;
 constexpr int SIDE = 16;
 constexpr int EACH = TILE / SIDE;
-
-template <bool LOGICAL, class A> PGK_FN A multiply_add(A a, A b, A sum) {
-    if constexpr (LOGICAL) return A(sum | (a & b));
-    else if constexpr (is_float<A>::value) return fused(a, b, sum);
-    else return add(sum, mul(a, b));
-}
 
 // Fills tile[k][line] from p[line * along + k * step]; zero outside. The faster-varying index follows the unit stride.
 template <class A, class T>

@@ -1,9 +1,7 @@
-// Elements by position, for results of sorting, and zeros.
+// The first elements of rows by position, and zeros.
 //
-// pgk_sort_take: out[r, j] = x[r, index[r, j]]; x contiguous [rows, n], index and out contiguous [rows, m], 0 <= index
-//   < n; elements of 1, 2, 4, 8 or 16 bytes (the last aligned to 8).
-// pgk_sort_put: out[index[i]] = value[i] for a permutation.
-// pgk_sort_top: values[r, j] = x[r, i] and index[r, j] = i, with i = from[r, j].
+// pgk_sort_top: values[r, j] = x[r, i] and index[r, j] = i, with i = from[r, j]; x contiguous [rows, n],
+//   elements of 1, 2, 4, 8 or 16 bytes (the last aligned to 8).
 // pgk_sort_clear: zeroes two buffers of 32-bit words.
 // Launch: 256 threads, 1024 elements per block. Determinism: batch_invariant.
 #include "pygpukit/keys.cuh"
@@ -23,26 +21,6 @@ PGK_FN void copy_element(void* out, i64 to, const void* x, i64 from, int size) {
 }
 
 }  // namespace pgk
-
-extern "C" __global__ void __launch_bounds__(256) pgk_sort_take(void* out, const void* x, const long long* index,
-                                                                long long total, long long m, long long n, int size) {
-    pgk::await_predecessor();
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-        const long long at = blockIdx.x * 1024ll + e * 256 + threadIdx.x;
-        if (at < total) pgk::copy_element(out, at, x, at / m * n + index[at], size);
-    }
-}
-
-extern "C" __global__ void __launch_bounds__(256) pgk_sort_put(long long* out, const long long* index,
-                                                               const long long* value, long long total) {
-    pgk::await_predecessor();
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-        const long long at = blockIdx.x * 1024ll + e * 256 + threadIdx.x;
-        if (at < total) out[index[at]] = value[at];
-    }
-}
 
 extern "C" __global__ void __launch_bounds__(256) pgk_sort_top(void* values, long long* index, const void* x,
                                                                const unsigned* from, long long total, long long k,

@@ -14,7 +14,7 @@ THREADS = 256
 """Threads per block of every elementwise kernel."""
 
 PER_BLOCK_ND = 4 * THREADS
-"""Elements a block of a strided kernel covers."""
+"""Elements a block of a strided kernel covers at least."""
 
 _COMPUTE = {"bool": "uint8", "float16": "float32", "bfloat16": "float32"} | dict.fromkeys(
     ("float8_e4m3fn", "float8_e5m2"), "float32"
@@ -107,7 +107,7 @@ def plan(name: str, inputs: tuple[Input, ...], out: DataType | None = None) -> P
         entry_nd=f"{entry}_nd",
         vector=vector,
         per_block=THREADS * vector * unroll,
-        per_block_nd=PER_BLOCK_ND,
+        per_block_nd=max(PER_BLOCK_ND, THREADS * vector),
     )
 
 
@@ -223,6 +223,7 @@ def _struct(
     return [
         f"struct op_{entry} {{",
         f"    static constexpr bool LOW = {low};",
+        *([f"    using COMMON = {common.tag};"] if row.by_format else []),
         f"    using value = {returned.tag};",
         f"    static PGK_FN value apply({', '.join(parameters)}) {{",
         *(f"        {line}" for line in body),
@@ -245,6 +246,8 @@ def _source(
     letters = "abc"[: row.arity]
     operands = [f"Operand<{t.tag}, {compute.tag}> {v}" for t, v in zip(stored, letters, strict=True)]
     taken, arguments = ", ".join(operands), ", ".join(letters)
+    # Only where values move through tiles: they would make every other kernel larger.
+    walk = "turned" if row.rule == "cast" else "strided"
     lines = [
         '#include "pygpukit/elementwise.cuh"',
         "namespace pgk {",
@@ -255,7 +258,7 @@ def _source(
         "}",
         f'extern "C" __global__ void __launch_bounds__({THREADS}) {entry}_nd(',
         f"    {target.tag}* out, {taken}, long long n, const __grid_constant__ Nd<{row.arity + 1}> nd) {{",
-        f"    strided<op_{entry}, {1 if row.weight == 'heavy' else 4}>(out, n, nd, {arguments});",
+        f"    {walk}<op_{entry}, {1 if row.weight == 'heavy' else 4}, {vector}>(out, n, nd, {arguments});",
         "}",
         "}  // namespace pgk",
     ]

@@ -100,7 +100,7 @@ def prepare(name: str, inputs: tuple[Input, ...], out: DataType) -> tuple[Callab
 
 
 # NumPy 2.4 writes wrong values into a strided output.
-_WRONG_INTO_STRIDES = frozenset({np.isnan, np.isinf, np.isfinite})
+_WRONG_INTO_STRIDES = frozenset({np.isnan, np.isinf, np.isfinite, np.signbit})
 
 
 def _maximum(x: Any, y: Any, out: npt.NDArray[Any]) -> None:
@@ -126,7 +126,7 @@ def _general(name: str, inputs: tuple[Input, ...], target: DataType) -> Callable
 
     def run(*operands: Any) -> None:
         *arrays, out = operands
-        values = [_convert(x, common, double=double) for x in arrays]
+        values = [_convert(x, common, double=double, widen=not row.by_format) for x in arrays]
         if row.rule == "where":
             values[0] = np.asarray(arrays[0]) != 0
         value = np.asarray(row.numpy(*values))
@@ -153,12 +153,12 @@ def _copy(array: Any, out: npt.NDArray[Any]) -> None:
     np.copyto(out, array, casting="unsafe")
 
 
-def _convert(value: Any, common: DataType, *, double: bool) -> npt.NDArray[Any]:
+def _convert(value: Any, common: DataType, *, double: bool, widen: bool) -> npt.NDArray[Any]:
     """Return ``value`` rounded to the common type, in the type NumPy computes in."""
     array = _cast(np.asarray(value), to_numpy_dtype(common))
     if double:
         return array.astype(np.complex128)
-    return array.astype(np.float32) if common.name in _SMALL else array
+    return array.astype(np.float32) if widen and common.name in _SMALL else array
 
 
 def _cast(value: npt.NDArray[Any], to: np.dtype[Any]) -> npt.NDArray[Any]:

@@ -12,8 +12,10 @@ from pygpukit._pygpukit_rust import DataType, GPUArray
 from pygpukit.dtypes import dtype, to_numpy_dtype
 from pygpukit.errors import DTypeError, ShapeError
 from pygpukit.ops import dispatch
+from pygpukit.ops.elementwise.aliases import ALIASES
 from pygpukit.ops.elementwise.plan import THREADS, Plan, plan
 from pygpukit.ops.elementwise.table import TABLE, Row
+from pygpukit.ops.elementwise.ufunc_methods import attach
 from pygpukit.ops.launch import KernelLaunch, Launch, Unit
 from pygpukit.ops.problem import Problem, Result, broadcast
 from pygpukit.ops.promotion import Input
@@ -24,6 +26,9 @@ from pygpukit.ops.units import ALL_TYPES
 # Parameter names that say more than x, y, z.
 _PARAMETERS = {
     "atan2": ("y", "x"),
+    "finite_or": ("x", "nan", "inf"),
+    "heaviside": ("x", "at_zero"),
+    "nextafter": ("x", "towards"),
     "clamp": ("x", "low", "high"),
     "copysign": ("x", "sign"),
     "left_shift": ("x", "bits"),
@@ -152,10 +157,13 @@ def _operator(name: str) -> Callable[..., GPUArray]:
         ),
         doc=summary,
         flops=row.flops,
-        public=name != "copy",
+        public=row.row.public,
     )
-    return register(made, _native.operator(name, row.row.arity, f"{', '.join(operands)}, /, *, out=None, stream=None",
-                                           docstring(made)))  # fmt: skip
+    signature = f"{', '.join(operands)}, /, *, out=None, stream=None, where=True, dtype=None"
+    function = register(made, attach(_native.operator(name, row.row.arity, signature, docstring(made))))
+    for alias in ALIASES.get(name, ()):
+        export(function, alias)
+    return function
 
 
 dispatch.install()
@@ -166,6 +174,7 @@ mul = _operator("mul")
 div = _operator("div")
 floor_divide = _operator("floor_divide")
 mod = _operator("mod")
+fmod = _operator("fmod")
 pow = _operator("pow")
 neg = _operator("neg")
 abs = _operator("abs")
@@ -173,6 +182,8 @@ sign = _operator("sign")
 reciprocal = _operator("reciprocal")
 square = _operator("square")
 lerp = _operator("lerp")
+gcd = _operator("gcd")
+lcm = _operator("lcm")
 maximum = _operator("maximum")
 minimum = _operator("minimum")
 fmax = _operator("fmax")
@@ -181,6 +192,9 @@ clamp = _operator("clamp")
 where = _operator("where")
 relu = _operator("relu")
 copysign = _operator("copysign")
+signbit = _operator("signbit")
+heaviside = _operator("heaviside")
+nextafter = _operator("nextafter")
 exp = _operator("exp")
 exp2 = _operator("exp2")
 expm1 = _operator("expm1")
@@ -188,6 +202,8 @@ log = _operator("log")
 log2 = _operator("log2")
 log10 = _operator("log10")
 log1p = _operator("log1p")
+logaddexp = _operator("logaddexp")
+logaddexp2 = _operator("logaddexp2")
 sqrt = _operator("sqrt")
 rsqrt = _operator("rsqrt")
 cbrt = _operator("cbrt")
@@ -206,6 +222,7 @@ asinh = _operator("asinh")
 acosh = _operator("acosh")
 atanh = _operator("atanh")
 erf = _operator("erf")
+erfc = _operator("erfc")
 sigmoid = _operator("sigmoid")
 silu = _operator("silu")
 gelu = _operator("gelu")
@@ -232,16 +249,15 @@ bitwise_xor = _operator("bitwise_xor")
 invert = _operator("invert")
 left_shift = _operator("left_shift")
 right_shift = _operator("right_shift")
+bitwise_count = _operator("bitwise_count")
 real = _operator("real")
 imag = _operator("imag")
 conj = _operator("conj")
+mantissa = _operator("mantissa")
+exponent = _operator("exponent")
+fraction = _operator("fraction")
+scalb = _operator("scalb")
+finite_or = _operator("finite_or")
+round_scaled = _operator("round_scaled")
 
 _operator("copy")
-
-# NumPy's names for the same operators.
-for _alias, _function in {
-    "subtract": sub, "multiply": mul, "divide": div, "true_divide": div, "remainder": mod, "power": pow,
-    "negative": neg, "absolute": abs, "clip": clamp, "arcsin": asin, "arccos": acos, "arctan": atan, "arctan2": atan2,
-    "arcsinh": asinh, "arccosh": acosh, "arctanh": atanh, "rint": round, "conjugate": conj, "bitwise_invert": invert,
-}.items():  # fmt: skip
-    export(_function, _alias)

@@ -47,6 +47,11 @@ class Row(NamedTuple):
         the same with a long expression, of which a thread evaluates fewer to keep kernels small.
     exprs
         Expressions that replace ``expr`` for a kind of the common type.
+    public
+        Exported from the package; the others are parts of functions that are.
+    by_format
+        The result depends on the format of the common type, which the expression may name ``COMMON``, and the reference
+        takes small floats as they are.
     """
 
     name: str
@@ -59,6 +64,8 @@ class Row(NamedTuple):
     doc: str
     weight: Weight = "light"
     exprs: Mapping[str, str] = _NO_KINDS
+    public: bool = True
+    by_format: bool = False
 
     def expression(self, kind: str) -> str:
         """Return the C++ expression for a common type of ``kind``."""
@@ -108,11 +115,27 @@ def _log1p(a: Any) -> Any:
     return out
 
 
-_erf = np.frompyfunc(math.erf, 1, 1)
+def _of_math(function: Callable[[float], float]) -> Reference:
+    """A function of the standard library on arrays."""
+    each = np.frompyfunc(function, 1, 1)
+    return lambda a: np.asarray(each(a), dtype=np.float64)
 
 
-def _real_erf(a: Any) -> Any:
-    return np.asarray(_erf(a), dtype=np.float64)
+def _scalb(a: Any, b: Any) -> Any:
+    n = np.nan_to_num(np.clip(b, -5000, 5000)).astype(np.int32)
+    return np.ldexp(a, n)
+
+
+def _finite_or(a: Any, b: Any, c: Any) -> Any:
+    return np.where(np.isnan(a), b, np.where(np.isinf(a), np.where(a > 0, c, -np.asarray(c)), a))
+
+
+def _exponent(a: Any) -> Any:
+    return np.where(np.isfinite(a), np.frexp(a)[1], 0)
+
+
+def _round_scaled(a: Any, b: Any) -> Any:
+    return np.rint(a * b) / b
 
 
 def _relu(a: Any) -> Any:
@@ -174,6 +197,10 @@ def _arithmetic() -> list[Row]:
             "Remainder with the divisor's sign; an integer modulo zero is 0.", "heavy",
         ),
         Row(
+            "fmod", 2, "fmod(a, b)", np.fmod, np.fmod, "iuf", 16,
+            "Remainder with the dividend's sign; an integer modulo zero is 0.", "heavy",
+        ),
+        Row(
             "pow", 2, "pow(a, b)", _power, np.power, "iufc", 32,
             "Power; an integer to a negative power is the truncated reciprocal.", "heavy",
         ),
@@ -184,6 +211,8 @@ def _arithmetic() -> list[Row]:
             "1 / a; truncated for integers, 0 for integer 0.", "function"),
         Row("square", 1, "mul(a, a)", np.square, np.square, "iufc", 1, "a * a."),
         Row("lerp", 3, "lerp(a, b, c)", _lerp, "promote", _FLOATS, 3, "a + c * (b - a)."),
+        Row("gcd", 2, "gcd(a, b)", np.gcd, np.gcd, "iu", 64, "Greatest common divisor.", "heavy"),
+        Row("lcm", 2, "lcm(a, b)", np.lcm, np.lcm, "iu", 64, "Least common multiple; wraps.", "heavy"),
     ]  # fmt: skip
 
 
@@ -206,6 +235,37 @@ def _selection() -> list[Row]:
             1,
             "Magnitude of a, sign of b (a float16 NaN counts as positive on CUDA).",
         ),
+        Row(
+            "signbit",
+            1,
+            "signbit(a)",
+            np.signbit,
+            np.signbit,
+            _FLOATS,
+            1,
+            "The sign bit is set (not of a float16 NaN on CUDA).",
+        ),
+        Row(
+            "heaviside",
+            2,
+            "heaviside(a, b)",
+            np.heaviside,
+            np.heaviside,
+            _FLOATS,
+            3,
+            "0 below zero, 1 above, b at zero; NaN of a stays.",
+        ),
+        Row(
+            "nextafter",
+            2,
+            "next_after<COMMON>(a, b)",
+            np.nextafter,
+            np.nextafter,
+            _FLOATS,
+            4,
+            "The next number of the type from a towards b.",
+            by_format=True,
+        ),
     ]
 
 
@@ -218,6 +278,20 @@ def _exponential() -> list[Row]:
         Row("log2", 1, "log2(a)", np.log2, np.log2, "fc", 16, "Logarithm to base 2.", "function"),
         Row("log10", 1, "log10(a)", np.log10, np.log10, "fc", 16, "Logarithm to base 10.", "function"),
         Row("log1p", 1, "log1p(a)", _log1p, np.log1p, "fc", 20, "log(1 + a), accurate near 0.", "heavy"),
+        Row(
+            "logaddexp", 2, "logaddexp(a, b)", np.logaddexp, np.logaddexp, _FLOATS, 32, "log(exp(a) + exp(b)).", "heavy"
+        ),
+        Row(
+            "logaddexp2",
+            2,
+            "logaddexp2(a, b)",
+            np.logaddexp2,
+            np.logaddexp2,
+            _FLOATS,
+            32,
+            "log2(2**a + 2**b).",
+            "heavy",
+        ),
         Row("sqrt", 1, "sqrt(a)", np.sqrt, np.sqrt, "fc", 8, "Square root.", "function"),
         Row("rsqrt", 1, "rsqrt(a)", _rsqrt, np.tanh, _FLOATS, 4, "1 / sqrt(a).", "function"),
         Row("cbrt", 1, "cbrt(a)", np.cbrt, np.cbrt, _FLOATS, 16, "Cube root.", "heavy"),
@@ -230,22 +304,33 @@ def _trigonometric() -> list[Row]:
         Row("sin", 1, "sin(a)", np.sin, np.sin, "fc", 20, "Sine of radians.", "heavy"),
         Row("cos", 1, "cos(a)", np.cos, np.cos, "fc", 20, "Cosine of radians.", "heavy"),
         Row("tan", 1, "tan(a)", np.tan, np.tan, "fc", 30, "Tangent of radians.", "heavy"),
-        Row("asin", 1, "asin(a)", np.arcsin, np.arcsin, _FLOATS, 16, "Inverse sine.", "heavy"),
-        Row("acos", 1, "acos(a)", np.arccos, np.arccos, _FLOATS, 16, "Inverse cosine.", "heavy"),
-        Row("atan", 1, "atan(a)", np.arctan, np.arctan, _FLOATS, 16, "Inverse tangent.", "heavy"),
+        Row("asin", 1, "asin(a)", np.arcsin, np.arcsin, "fc", 16, "Inverse sine.", "heavy"),
+        Row("acos", 1, "acos(a)", np.arccos, np.arccos, "fc", 16, "Inverse cosine.", "heavy"),
+        Row("atan", 1, "atan(a)", np.arctan, np.arctan, "fc", 16, "Inverse tangent.", "heavy"),
         Row("atan2", 2, "atan2(a, b)", np.arctan2, np.arctan2, _FLOATS, 24, "Angle of the point (b, a).", "heavy"),
         Row("sinh", 1, "sinh(a)", np.sinh, np.sinh, "fc", 20, "Hyperbolic sine.", "heavy"),
         Row("cosh", 1, "cosh(a)", np.cosh, np.cosh, "fc", 16, "Hyperbolic cosine.", "heavy"),
         Row("tanh", 1, "tanh<LOW>(a)", np.tanh, np.tanh, "fc", 16, "Hyperbolic tangent.", "function"),
-        Row("asinh", 1, "asinh(a)", np.arcsinh, np.arcsinh, _FLOATS, 24, "Inverse hyperbolic sine.", "heavy"),
-        Row("acosh", 1, "acosh(a)", np.arccosh, np.arccosh, _FLOATS, 24, "Inverse hyperbolic cosine.", "heavy"),
-        Row("atanh", 1, "atanh(a)", np.arctanh, np.arctanh, _FLOATS, 24, "Inverse hyperbolic tangent.", "heavy"),
+        Row("asinh", 1, "asinh(a)", np.arcsinh, np.arcsinh, "fc", 24, "Inverse hyperbolic sine.", "heavy"),
+        Row("acosh", 1, "acosh(a)", np.arccosh, np.arccosh, "fc", 24, "Inverse hyperbolic cosine.", "heavy"),
+        Row("atanh", 1, "atanh(a)", np.arctanh, np.arctanh, "fc", 24, "Inverse hyperbolic tangent.", "heavy"),
     ]
 
 
 def _activation() -> list[Row]:
     return [
-        Row("erf", 1, "erf(a)", _real_erf, np.tanh, _FLOATS, 20, "Error function.", "heavy"),
+        Row("erf", 1, "erf(a)", _of_math(math.erf), np.tanh, _FLOATS, 20, "Error function.", "heavy"),
+        Row(
+            "erfc",
+            1,
+            "erfc(a)",
+            _of_math(math.erfc),
+            np.tanh,
+            _FLOATS,
+            20,
+            "1 - erf(a), accurate for large a.",
+            "heavy",
+        ),
         Row("sigmoid", 1, "sigmoid<LOW>(a)", _sigmoid, np.tanh, _FLOATS, 14, "1 / (1 + exp(-a)).", "function"),
         Row("silu", 1, "silu<LOW>(a)", lambda a: a * _sigmoid(a), np.tanh, _FLOATS, 15, "a * sigmoid(a).", "function"),
         Row(
@@ -261,10 +346,12 @@ def _rounding() -> list[Row]:
         ("trunc", np.trunc, "Integer part; integers unchanged."),
         ("round", np.rint, "Nearest integer, ties to even; integers unchanged."),
     )
+    # A complex number is rounded by its parts, and has no floor.
     return [
-        Row(name, 1, f"{name}(a)", _whole(function), "promote", "biuf", 1, doc, exprs=_IDENTITY)
+        Row(name, 1, f"{name}(a)", _whole(function), "promote", "biufc" if name == "round" else "biuf", 1, doc,
+            exprs=_IDENTITY)
         for name, function, doc in rows
-    ]
+    ]  # fmt: skip
 
 
 def _comparison() -> list[Row]:
@@ -301,6 +388,8 @@ def _bitwise() -> list[Row]:
             "a shifted left by b bits; 0 beyond the width."),
         Row("right_shift", 2, "right_shift(a, b)", np.right_shift, np.right_shift, "iu", 2,
             "a shifted right by b bits, keeping the sign."),
+        Row("bitwise_count", 1, "bitwise_count(a)", np.bitwise_count, np.bitwise_count, "iu", 2,
+            "Number of bits set in the magnitude."),
     ]  # fmt: skip
 
 
@@ -311,7 +400,17 @@ def _parts() -> list[Row]:
             exprs={"b": "0", "i": "0", "u": "0", "f": "0", "c": "a.im"}),
         Row("conj", 1, "a", _conjugate, "promote", "biufc", 1, "Complex conjugate.", exprs={"c": "conj(a)"}),
         Row("copy", 1, "a", _same, "cast", "biufc", 0,
-            "The same values in any type; a float outside an integer type's range is unspecified."),
+            "The same values in any type; a float outside an integer type's range is unspecified.", public=False),
+        Row("mantissa", 1, "mantissa(a)", lambda a: np.frexp(a)[0], "promote", _FLOATS, 4,
+            "The first result of frexp.", public=False),
+        Row("exponent", 1, "exponent(a)", _exponent, np.frexp, _FLOATS, 4, "The second result of frexp.", public=False),
+        Row("fraction", 1, "fraction(a)", lambda a: np.modf(a)[0], "promote", _FLOATS, 3, "The first result of modf.",
+            public=False),
+        Row("scalb", 2, "scalb(a, b)", _scalb, "promote", _FLOATS, 4, "a * 2**b for whole b.", public=False),
+        Row("finite_or", 3, "finite_or(a, b, c)", _finite_or, "promote", _FLOATS, 3,
+            "b for NaN, c and -c for infinities, else a.", public=False),
+        Row("round_scaled", 2, "round(mul(a, b)) / b", _round_scaled, "promote", _FLOATS, 10,
+            "a * b rounded to the nearest integer, divided by b.", public=False),
     ]  # fmt: skip
 
 

@@ -40,12 +40,16 @@ _FUNCTIONS: dict[str, tuple[float, float]] = {
     "rsqrt": (2, 3), "cbrt": (4, 6), "hypot": (4, 4), "sin": (4, 6), "cos": (4, 6), "tan": (6, 6), "asin": (6, 6),
     "acos": (6, 6), "atan": (5, 6), "atan2": (6, 6), "sinh": (6, 6), "cosh": (5, 6), "tanh": (5, 6), "asinh": (6, 7),
     "acosh": (6, 7), "atanh": (6, 7), "erf": (4, 4), "sigmoid": (7, 7), "silu": (8, 8), "gelu": (9, 9), "pow": (8, 6),
+    "erfc": (8, 8), "logaddexp": (6, 6), "logaddexp2": (6, 6),
 }  # fmt: skip
 _FUNCTION_REASON = "CUDA's and NumPy's function libraries each round within a few ulp"
 
 # Their float32 reciprocal flushes results under 2^-126, and silu and gelu multiply that by their argument.
 _FLUSHED = frozenset({"sigmoid", "silu", "gelu"})
 _FLUSH = 2.0**-118
+
+# Their two terms cancel where the result is near 0.
+_CANCELLING = frozenset({"logaddexp", "logaddexp2"})
 
 # complex64 and complex128; complex64 functions run in double on both sides.
 _COMPLEX: dict[str, tuple[float, float]] = {
@@ -75,6 +79,8 @@ def tolerance(name: str, common: DataType) -> Tolerance:
     if common.kind != "f" or name not in _FUNCTIONS:
         return _EXACT
     floor = _FLUSH if name in _FLUSHED and not wide else 0.0
+    if name in _CANCELLING:
+        floor = 2.0**-51 if wide else 2.0**-22
     if common.itemsize < 4:
         return Tolerance(1, _SMALL_REASON, floor)
     return Tolerance(_FUNCTIONS[name][wide], _FUNCTION_REASON, floor)

@@ -260,7 +260,8 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> A
     """Norm of vectors or matrices.
 
     ``ord`` of vectors: None or 2 (root of the sum of squares), 1, 0 (number of nonzero elements), inf, -inf, or any
-    number p for ``sum(abs(x) ** p) ** (1 / p)``. Of matrices (two axes): None or "fro", 1, -1, inf, -inf.
+    number p for ``sum(abs(x) ** p) ** (1 / p)``. Of matrices (two axes): None or "fro", 1, -1, inf, -inf, and by
+    singular values 2, -2 and "nuc".
 
     Examples
     --------
@@ -288,7 +289,9 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> A
         return f["count_nonzero"](x, axes, keepdims).astype(real_type(x.dtype))
     size = e.abs(x)
     if math.isinf(ord):
-        return f["max" if ord > 0 else "min"](size, axes, keepdims)
+        # Of no elements it is 0; then there is nothing to read.
+        initial = {"initial": 0} if ord > 0 and x.size == 0 else {}
+        return f["max" if ord > 0 else "min"](size, axes, keepdims, **initial)
     return e.pow(f["sum"](e.pow(size, float(ord)), axes, keepdims=keepdims), 1.0 / ord)
 
 
@@ -299,11 +302,15 @@ def _matrix_norm(x: GPUArray, ord: Any, axes: list[int], keepdims: bool) -> Any:
     orders = {1: (0, "max"), -1: (0, "min"), math.inf: (1, "max"), -math.inf: (1, "min")}
     if axes[0] == axes[1]:
         raise ShapeError(f"norm(): axes {axes} name an axis twice")
+    if ord in (2, -2, "nuc"):
+        from pygpukit.linalg.norms import by_singular_values
+
+        return by_singular_values(x, ord, axes[0], axes[1], keepdims)
     if ord not in orders:
-        raise ValueError(f"norm(): order {ord!r} of matrices is not supported; use None, 'fro', 1, -1, inf or -inf")
+        raise ValueError(f"norm(): {ord!r} is no order of matrices; use None, 'fro', 'nuc', 1, -1, 2, -2, inf or -inf")
     which, name = orders[ord]
     sums = f["abs_sum"](x, axes[which], True)
-    result = f[name](sums, axes[1 - which], True)
+    result = f[name](sums, axes[1 - which], True, **({"initial": 0} if name == "max" and sums.size == 0 else {}))
     shape = [1 if i in axes else n for i, n in enumerate(x.shape) if keepdims or i not in axes]
     return result.reshape(shape)
 

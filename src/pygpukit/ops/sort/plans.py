@@ -63,8 +63,8 @@ def radix_unit(key: str) -> Unit:
 
 @cache
 def gather_unit() -> Unit:
-    """Return the source of the kernels that move elements by position."""
-    return instance("sort/gather.cu", (), ("pgk_sort_take", "pgk_sort_put", "pgk_sort_top", "pgk_sort_clear"))
+    """Return the source of the kernel that moves the first elements of rows, and of zeros."""
+    return instance("sort/gather.cu", (), ("pgk_sort_top", "pgk_sort_clear"))
 
 
 def clear(a: Tensor, words_a: SizeLike, b: Tensor | None = None, words_b: SizeLike = 0) -> KernelLaunch:
@@ -72,7 +72,7 @@ def clear(a: Tensor, words_a: SizeLike, b: Tensor | None = None, words_b: SizeLi
     unit = gather_unit()
     blocks = blocks_for(words_a + words_b, 1024, "a buffer")
     arguments = (write(a), read(a) if b is None else write(b), i64(words_a), i64(words_b))
-    return KernelLaunch(unit, unit.entries[3], (blocks,), (256,), arguments)
+    return KernelLaunch(unit, unit.entries[1], (blocks,), (256,), arguments)
 
 
 def units() -> Iterator[Unit]:
@@ -112,10 +112,24 @@ def network(out: Tensor, x: Tensor, rows: SizeLike, n: SizeLike, *, positions: b
     return Launch((KernelLaunch(unit, unit.entries[positions], (blocks,), (threads,), arguments, shared),))
 
 
-def radix(out: Tensor, x: Tensor, rows: SizeLike, n: SizeLike, *, positions: bool, descending: bool) -> Launch:
-    """Return the launches that sort rows of any length, or write the positions that do."""
+def radix(
+    out: Tensor,
+    x: Tensor,
+    rows: SizeLike,
+    n: SizeLike,
+    *,
+    positions: bool,
+    descending: bool,
+    skip: int = 0,
+    work: Workspace | None = None,
+) -> Launch:
+    """Return the launches that sort rows of any length, or write the positions that do.
+
+    The lowest ``skip`` bytes of a key do not count: keys that differ in them only stay in their order. With ``work``
+    the workspace is collected there.
+    """
     key, passes = word(x.dtype), x.dtype.itemsize
-    unit, work = radix_unit(key), Workspace()
+    unit, work = radix_unit(key), Workspace() if work is None else work
     order = key_map(x.dtype, descending=descending, ties=positions)
     tile = _THREADS * _ITEMS[key]
     tiles, limit = ceil_div(n, tile), max(1, (ROW_COUNT - 1) // tile)
@@ -130,8 +144,8 @@ def radix(out: Tensor, x: Tensor, rows: SizeLike, n: SizeLike, *, positions: boo
     counts = work.buffer(dtype("uint64"), rows, passes, _DIGITS)
     handed = [work.buffer(dtype("uint64"), rows, _DIGITS) for _ in range(2)] if len(parts) > 1 else [counts, counts]
     counter = work.counters(dtype("uint32"), 1)
-    keys = [work.buffer(x.dtype, rows * n) for _ in range(min(passes - 1, 2 if positions else 1))]
-    indices = [work.buffer(dtype("uint32"), rows * n) for _ in range(min(passes - 1, 2))] if positions else []
+    keys = [work.buffer(x.dtype, rows * n) for _ in range(min(passes - skip - 1, 2 if positions else 1))]
+    indices = [work.buffer(dtype("uint32"), rows * n) for _ in range(min(passes - skip - 1, 2))] if positions else []
 
     count_words = rows * passes * _DIGITS * 2
     chunk = 4096 * maximum(1, minimum(16, ceil_div(rows * n, 4096 * 1024)))
@@ -144,7 +158,7 @@ def radix(out: Tensor, x: Tensor, rows: SizeLike, n: SizeLike, *, positions: boo
         KernelLaunch(unit, unit.entries[3], (rows * passes,), (256,), (update(counts),)),
     ]  # fmt: skip
     source, source_index, turn = x, x, 0
-    for p in range(passes):
+    for p in range(skip, passes):
         last = p == passes - 1
         if positions:
             target = source if last else keys[p % 2]
@@ -154,7 +168,7 @@ def radix(out: Tensor, x: Tensor, rows: SizeLike, n: SizeLike, *, positions: boo
             target_index = target
         for i, (first, count) in enumerate(parts):
             more = i < len(parts) - 1
-            flags = _FIRST * (p == 0) | _LAST * last | _MORE_TILES * more
+            flags = _FIRST * (p == skip) | _LAST * last | _MORE_TILES * more
             bases, stride, offset = (counts, passes * _DIGITS, p * _DIGITS) if i == 0 else (handed[i % 2], _DIGITS, 0)
             ends = last and not more
             # What an instance does not touch is named as something it reads.
@@ -196,7 +210,7 @@ def top(values: Tensor, index: Tensor, x: Tensor, rows: SizeLike, n: SizeLike, k
         length = chunks * k
     moves = gather_unit()
     launches.append(
-        KernelLaunch(moves, moves.entries[2], (blocks_for(rows * k, 1024, "topk"),), (256,),
+        KernelLaunch(moves, moves.entries[0], (blocks_for(rows * k, 1024, "topk"),), (256,),
                      (write(values), write(index), read(x), read(source_index), *map(i64, (rows * k, k, n)), i32(size)))
     )  # fmt: skip
     return Launch(tuple(launches), tuple(work.pieces))

@@ -12,6 +12,7 @@ from pygpukit.array.creation import empty, full, zeros
 from pygpukit.dtypes import DataType, dtype
 from pygpukit.errors import ShapeError
 from pygpukit.ops.elementwise import rows as e
+from pygpukit.ops.index.masks import flatnonzero
 from pygpukit.ops.promotion import promote
 from pygpukit.ops.registry import export
 from pygpukit.ops.sort.gather import assign, put, take_last
@@ -80,14 +81,6 @@ def _head(x: GPUArray, count: int) -> GPUArray:
     return x._slice(0, 0, count, 1)
 
 
-def nonzero_of(flags: GPUArray) -> GPUArray:
-    """Return the positions of a vector's elements that are not zero; reads their number."""
-    if not flags.size:
-        return empty(0, dtype("int64"), device=flags.device)
-    starts, count = runs(flags.contiguous(), FLAGS)
-    return _head(starts, int(count)).copy()
-
-
 def _complex_flags(x: GPUArray, equal_nan: bool) -> GPUArray:
     """Return where sorted complex numbers differ from the one before."""
     flags = full(x.size, True, "bool", device=x.device)
@@ -122,8 +115,8 @@ def _unique(x: GPUArray, *, index: bool, inverse: bool, counts: bool, equal_nan:
         lengths = e.sub(ends, starts)
     return _Unique(
         take_last(ordered, starts),
-        take_last(order, starts) if index else None,
-        put(order, found[2]).reshape(x.shape) if inverse else None,
+        take_last(order, starts) if index and order is not None else None,
+        put(order, found[2]).reshape(x.shape) if inverse and order is not None else None,
         lengths,
     )
 
@@ -318,10 +311,12 @@ def intersect1d(ar1: GPUArray, ar2: GPUArray, assume_unique: bool = False, retur
         empty_values = empty(0, common, device=ar1.device)
         return (empty_values, none, none) if return_indices else empty_values
     place = e.minimum(searchsorted(b.values, a.values), b.values.size - 1)
-    both = nonzero_of(e.equal(take_last(b.values, place), a.values))
+    both = flatnonzero(e.equal(take_last(b.values, place), a.values))
     values = take_last(a.values, both)
     if not return_indices:
         return values
+    assert a.indices is not None
+    assert b.indices is not None
     return values, take_last(a.indices, both), take_last(b.indices, take_last(place, both))
 
 
@@ -356,7 +351,7 @@ def setdiff1d(ar1: GPUArray, ar2: GPUArray, assume_unique: bool = False) -> GPUA
     [1, 3]
     """
     values = flat(_need(ar1, "setdiff1d()")) if assume_unique else unique(ar1)
-    return take_last(values, nonzero_of(isin(values, _need(ar2, "setdiff1d()"), invert=True)))  # type: ignore[no-any-return]
+    return take_last(values, flatnonzero(isin(values, _need(ar2, "setdiff1d()"), invert=True)))
 
 
 @export
@@ -374,4 +369,4 @@ def setxor1d(ar1: GPUArray, ar2: GPUArray, assume_unique: bool = False) -> GPUAr
     if not both.size:
         return zeros(0, both.dtype, device=both.device)
     assert found.counts is not None
-    return take_last(found.values, nonzero_of(_native.apply("equal", (found.counts, 1))))  # type: ignore[no-any-return]
+    return take_last(found.values, flatnonzero(_native.apply("equal", (found.counts, 1))))

@@ -433,6 +433,11 @@ impl Pool {
         self.cache.lock().replays.note(stream, seq);
     }
 
+    /// The last replays that use any memory of it.
+    pub(super) fn replays(&self) -> Uses {
+        self.cache.lock().replays.clone()
+    }
+
     pub fn stats(&self) -> PoolStats {
         let (free, _) = self.arena.memory_info();
         let (mut stats, room) = {

@@ -1,0 +1,81 @@
+"""What all functions of linear algebra ask of their arguments, and when what they raise arrives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from numpy.linalg import LinAlgError
+
+from pygpukit._pygpukit_rust import GPUArray, current_stream
+from pygpukit.dtypes import DataType, dtype
+from pygpukit.errors import DTypeError, GraphError
+from pygpukit.ops.elementwise import rows as e
+from pygpukit.ops.products.dot import require
+
+__all__ = ["call", "cast", "common_type", "matrices", "require", "swap", "transpose_conj"]
+
+
+def common_type(*arrays: GPUArray) -> DataType:
+    """Return the type that is computed in: integers and bool in float64, others in the widest of them.
+
+    Raises
+    ------
+    DTypeError
+        If one is a float of fewer than 32 bits.
+    """
+    wide = is_complex = False
+    for x in arrays:
+        kind = x.dtype
+        if kind.kind == "f" and kind.itemsize < 4:
+            raise DTypeError(f"array type {kind.name} is unsupported in linalg; convert it with astype('float32')")
+        is_complex |= kind.kind == "c"
+        wide |= kind.name not in ("float32", "complex64")
+    return dtype(("complex128" if wide else "complex64") if is_complex else ("float64" if wide else "float32"))
+
+
+def cast(*arrays: GPUArray) -> Any:
+    """Return the arrays in their common type; one array as itself."""
+    kind = common_type(*arrays)
+    if len(arrays) == 1:
+        return arrays[0].astype(kind, copy=False)
+    return tuple(x.astype(kind, copy=False) for x in arrays)
+
+
+def matrices(what: str, a: Any, *, square: bool = False) -> GPUArray:
+    """Return an array of matrices in a type that is computed in.
+
+    Raises
+    ------
+    LinAlgError
+        If it has fewer than two axes, or must be square and is not.
+    """
+    require(what, a)
+    if a.ndim < 2:
+        raise LinAlgError(f"{a.ndim}-dimensional array given. {what}() takes arrays of at least two dimensions")
+    if square and a.shape[-1] != a.shape[-2]:
+        raise LinAlgError(f"{what}() takes square matrices, and the last two axes of shape {a.shape} differ")
+    return cast(a)  # type: ignore[no-any-return]
+
+
+def call(function: Callable[..., Any], *arrays: GPUArray, **options: Any) -> Any:
+    """Call an operator that may find a matrix singular, and let it raise that here.
+
+    The CPU device may have put the work behind other work of the stream; what a graph records raises at its replay.
+    """
+    made = function(*arrays, **options)
+    if arrays[0].device.kind == "cpu":
+        with suppress(GraphError):
+            current_stream().synchronize()
+    return made
+
+
+def swap(x: GPUArray) -> GPUArray:
+    """The last two axes exchanged; a view."""
+    return x._permute([*range(x.ndim - 2), x.ndim - 1, x.ndim - 2])
+
+
+def transpose_conj(x: GPUArray) -> GPUArray:
+    """The adjoints of matrices; of real ones a view."""
+    return swap(x if x.dtype.kind != "c" else e.conj(x))

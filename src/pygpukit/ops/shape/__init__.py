@@ -1,0 +1,1 @@
+"""Shapes: views, joining, repeating, padding, and arrays made from numbers."""

@@ -1,0 +1,21 @@
+"""The functions of shapes, by module."""
+
+from __future__ import annotations
+
+from pygpukit.ops.shape import (
+    join,
+    joining,
+    making,
+    moves,
+    padding,
+    ranges,
+    repeating,
+    spaced,
+    splitting,
+    triangles,
+    views,
+)
+
+__all__ = [
+    "join", "joining", "making", "moves", "padding", "ranges", "repeating", "spaced", "splitting", "triangles", "views",
+]  # fmt: skip
