@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import threading
 import warnings
@@ -88,6 +89,8 @@ def test_numbers_may_decide_and_be_computed_with() -> None:
     mean = gp.fuse(lambda x, y: (x + y) / (x + y).size)
     for shape in ((2, 1), (5, 1)):
         assert mean(gp.ones(shape), gp.ones(3)).tolist() == mean.function(gp.ones(shape), gp.ones(3)).tolist()
+    typed = gp.fuse(lambda x, n: x * n if isinstance(n, float) and isinstance(x, gp.GPUArray) else x + (n + 1))
+    assert [typed(x, n).tolist() for n in (2.0, 2)] == [[2.0, 4.0], [4.0, 5.0]]
     with pytest.raises(ZeroDivisionError):
         gp.fuse(lambda x, n: x * (1 / n))(x, 0)
 
@@ -387,6 +390,20 @@ def test_traces_are_bounded_and_threads_share_them() -> None:
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+def test_traces_keep_no_arrays() -> None:
+    def fails(x: Any) -> Any:
+        raise ZeroDivisionError
+
+    used = gp.memory.stats()["used"]
+    x = gp.ones(1_000_000)
+    gp.fuse(lambda x: x.sum() if x.size > 3 else x)(x)
+    with pytest.raises(ZeroDivisionError):
+        gp.fuse(fails)(x)
+    del x
+    gc.collect()
+    assert gp.memory.stats()["used"] <= used
 
 
 def test_devices() -> None:

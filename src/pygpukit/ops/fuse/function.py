@@ -46,6 +46,7 @@ class Traced(NamedTuple):
     events: tuple[tuple[Any, ...], ...]
     several: bool
     slots: tuple[tuple[int, Any, Any], ...]
+    whole_numbers: tuple[tuple[int, Any, Any], ...]
     on_cpu: Callable[..., Any]
     by_kernel: Callable[..., Any]
 
@@ -71,6 +72,9 @@ class Traced(NamedTuple):
         """Return the operator that runs for these values, and its arguments."""
         given = [self.program.number, *[values[i] for i in self.arrays]]
         if given[1].device.kind == "cpu":
+            for place, kind, to in self.whole_numbers:
+                # Refuses what the type cannot hold now: the work may be deferred.
+                words(values[place], kind, to)
             return self.on_cpu, given + [_plain(values[i]) for i in self.places if i >= 0]
         for place, kind, to in self.slots:
             given += words(values[place], kind, to)
@@ -231,6 +235,7 @@ class Fused:
         total = sum(count(to) for _, _, to in slots)
         traced = Traced(
             program, tuple(used), tuple(places), tuple(trace.events), several, slots,
+            tuple(slot for slot in slots if slot[2].kind in "iu"),
             function_for(len(used), len(runtime), program.reduction is not None),
             function_for(len(used), total, program.reduction is not None),
         )  # fmt: skip

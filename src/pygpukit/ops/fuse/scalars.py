@@ -57,6 +57,8 @@ def words(value: Any, kind: Input, to: DataType) -> tuple[int, ...]:
     if not isinstance(kind, str):
         raw = np.asarray(value).tobytes()
         return tuple(int.from_bytes(raw[i : i + 8], "little", signed=len(raw) >= 8) for i in range(0, len(raw), 8))
+    if kind == "int" and not -(1 << 127) <= value < 1 << 127:
+        raise OverflowError(f"Python integer of {value.bit_length()} bits is too large")
     if to.kind == "b":
         return (int(bool(value)),)
     if to.kind in "iu":

@@ -121,7 +121,7 @@ def function(program: Program, targets: Sequence[DataType]) -> Fused:
     parameters += [f"{kind.tag} x{i}" for i, kind in enumerate(program.arrays)]
     parameters += [f"{kind.tag}& y{i}" for i, kind in enumerate(targets)]
     text = "\n".join([*parameters, *body])
-    digest = hashlib.sha256(text.encode("ascii")).hexdigest()[:8]
+    digest = hashlib.sha256(text.encode("ascii")).hexdigest()[:12]
     names = "_".join(step.name for step in program.steps)
     name = f"pgk_fused_{names if len(names) <= 48 else f'{names[:40]}_{len(program.steps)}_operators'}_{digest}"
     lines = [line for struct in operators.values() for line in struct]

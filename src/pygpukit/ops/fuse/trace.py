@@ -78,6 +78,15 @@ class Trace:
         self.events.append((None, place, self.values[place]))
         return self.values[place]
 
+    def type_of(self, place: int) -> type:
+        """Return the type of a value, which is a decision where it is computed: 2 ** n is an int or a float."""
+        if place >= len(self.leaves) and ("type", place) not in self.known:
+            self.known["type", place] = place
+            self.events.append((type, (place,)))
+            self.values.append(type(self.values[place]))
+            self.fix(len(self.values) - 1)
+        return type(self.values[place])
+
     # Steps -------------------------------------------------------------------------------------------------------
 
     def operand(self, value: Any, name: str) -> tuple[Operand, Input]:
@@ -98,11 +107,7 @@ class Trace:
         if isinstance(value, TracedNumber):
             place = value.at(self)
             value = self.values[place]
-            if place >= len(self.leaves):
-                # The type of a result may depend on the values: 2 ** n is an int or a float.
-                self.events.append((type, (place,)))
-                self.values.append(type(value))
-                self.fix(len(self.values) - 1)
+            self.type_of(place)
         else:
             constant = (value,)
         kind = kind_of(value)

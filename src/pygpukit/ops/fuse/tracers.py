@@ -76,6 +76,11 @@ class TracedArray:
             raise TypeError(f"{name}() follows {trace.reduction.name}(), which must be the end: {COVERS}")
         return self._operand
 
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        # isinstance(x, GPUArray) holds, as where the function is not fused.
+        return GPUArray
+
     def __gp_operator__(self, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         return self._trace.call(name, args, kwargs)
 
@@ -204,6 +209,11 @@ class TracedNumber:
         if trace is not self._trace or not trace.open:
             raise RuntimeError("a number of a fused function is used after it was traced")
         return self._place
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        # isinstance(n, float) holds as it does for the number; the type is part of the class of a call.
+        return self._trace.type_of(self._place)
 
     def __gp_operator__(self, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         return self._trace.call(name, args, kwargs)
