@@ -712,6 +712,7 @@ def copy_dense(target: GPUArray, source: GPUArray, stream: Stream | None = None)
 def submit_host(
     function: Callable[[], object], reads: list[GPUArray], writes: list[GPUArray], stream: Stream | None = None
 ) -> None: ...
+
 class Operator:
     __name__: str
     __text_signature__: str

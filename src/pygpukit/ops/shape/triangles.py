@@ -118,7 +118,7 @@ def eye(
     """
     columns = N if M is None else M
     if order == "F":
-        return eye(columns, N, -operator.index(k), dtype, device=device).T  # type: ignore[no-any-return]
+        return eye(columns, N, -operator.index(k), dtype, device=device).T
     out = zeros((N, columns), dtype or "float32", device=device)
     line = out._diagonal(0, 1, _offset(k))
     if line.size:
@@ -136,7 +136,7 @@ def identity(n: int, dtype: DTypeLike | None = None, *, device: Device | None = 
     >>> gp.identity(2).tolist()
     [[1.0, 0.0], [0.0, 1.0]]
     """
-    return eye(n, dtype=dtype, device=device)  # type: ignore[no-any-return]
+    return eye(n, dtype=dtype, device=device)
 
 
 @export
@@ -151,7 +151,7 @@ def diag(v: GPUArray, k: int = 0) -> GPUArray:
     """
     x = need(v, "diag()")
     if x.ndim == 2:
-        return diagonal(x, k)  # type: ignore[no-any-return]
+        return diagonal(x, k)
     if x.ndim != 1:
         raise ValueError(f"diag() takes a vector or a matrix, not an array of {x.ndim} dimensions")
     n = x.size + abs(operator.index(k))
@@ -170,7 +170,7 @@ def diagflat(v: Any, k: int = 0) -> GPUArray:
     >>> gp.diagflat(gp.asarray([[1], [2]])).tolist()
     [[1, 0], [0, 2]]
     """
-    return diag(array_of(v, None, "diagflat()").reshape(-1), k)  # type: ignore[no-any-return]
+    return diag(array_of(v, None, "diagflat()").reshape(-1), k)
 
 
 @export
