@@ -39,7 +39,7 @@ def test_formats() -> None:
     assert f"{x[0]:.3f}" == "1.500"
     assert f"{gp.asarray(7):05d}" == "00007"
     assert f"{x}" == str(x)
-    with pytest.raises(TypeError, match=r"shape \(2,\) has no format '.3f'"):
+    with pytest.raises(TypeError, match=r"the format '.3f' is for a number.*1 dimensions.*to_numpy"):
         f"{x:.3f}"
 
 

@@ -177,3 +177,10 @@ def test_promotion_does_not_depend_on_order(names: list[str]) -> None:
         return promote([n if n in SCALARS and n != "bool" else dtype(n) for n in order]).name  # type: ignore[misc]
 
     assert len({common(list(order)) for order in itertools.permutations(names)}) == 1
+
+
+def test_a_python_bool_and_an_array_of_bool_have_plans_of_their_own() -> None:
+    array = plan("copy", (dtype("bool"),), dtype("int16"))
+    number = plan("copy", ("bool",), dtype("int16"))
+    assert array.entry == "pgk_copy_b1_to_i16"
+    assert number.entry == "pgk_copy_i16" and number.common.name == "int16"

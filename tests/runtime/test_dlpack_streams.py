@@ -176,7 +176,7 @@ assert x.tolist() == [2] * 1000
 
 def test_the_cuda_array_interface(run: Run) -> None:
     program = """
-x = gp.arange(24, dtype="float32").reshape(4, 6)
+x = gp.from_numpy(np.arange(24, dtype="float32")).reshape(4, 6)
 given = x.__cuda_array_interface__
 assert given["shape"] == (4, 6) and given["typestr"] == "<f4" and given["version"] == 3
 assert given["data"] == (x.ptr, False) and given["strides"] is None and given["mask"] is None

@@ -37,7 +37,7 @@ def test_nothing_runs_during_a_capture() -> None:
 def test_a_replay_gives_the_bits_of_the_calls(kind: str) -> None:
     host = np.random.default_rng(0).uniform(0.2, 0.9, 257).astype(gp.to_numpy_dtype(kind))
     x = gp.from_numpy(host)
-    names = [n for n, row in TABLE.items() if row.arity == 1 and "f" in row.kinds and n not in ("copy", "acosh")]
+    names = [n for n, row in TABLE.items() if row.arity == 1 and row.public and "f" in row.kinds and n != "acosh"]
 
     def program(x: gp.GPUArray) -> list[gp.GPUArray]:
         results = [getattr(gp, name)(x) for name in names]

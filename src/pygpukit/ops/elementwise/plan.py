@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-from typing import NamedTuple
+from collections.abc import Callable
+from functools import lru_cache, wraps
+from typing import NamedTuple, TypeVar
 
 from pygpukit.dtypes import DataType, dtype
 from pygpukit.errors import DTypeError
@@ -55,7 +56,27 @@ class Plan(NamedTuple):
     per_block_nd: int
 
 
-@lru_cache(maxsize=4096)
+Made = TypeVar("Made")
+
+
+def _kept(make: Callable[[str, tuple[Input, ...], DataType | None], Made]) -> Callable[..., Made]:
+    """Keep what is made for an operator and types.
+
+    A DataType equals its name, so a Python bool is told from an array of bool by its class.
+    """
+
+    @lru_cache(maxsize=4096)
+    def made(name: str, inputs: tuple[Input, ...], out: DataType | None, weak: tuple[bool, ...]) -> Made:
+        return make(name, inputs, out)
+
+    @wraps(make)
+    def find(name: str, inputs: tuple[Input, ...], out: DataType | None = None) -> Made:
+        return made(name, inputs, out, tuple([isinstance(x, str) for x in inputs]))
+
+    return find
+
+
+@_kept
 def plan(name: str, inputs: tuple[Input, ...], out: DataType | None = None) -> Plan:
     """Return the plan of operator ``name`` for ``inputs``.
 
@@ -173,7 +194,7 @@ class Operation(NamedTuple):
     row: Row
 
 
-@lru_cache(maxsize=4096)
+@_kept
 def operation(name: str, inputs: tuple[Input, ...], out: DataType | None = None) -> Operation:
     """Return the operation of an operator on elements, with the arguments of `plan`."""
     made = plan(name, inputs, out)
