@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 
 from pygpukit import _pygpukit_rust as _native
-from pygpukit._pygpukit_rust import DataType
+from pygpukit._pygpukit_rust import DataType, GPUArray
 from pygpukit.errors import DTypeError
 
 __all__ = [
@@ -206,6 +206,16 @@ def _meaning(x: object) -> Any:
         return None
 
 
+def _scalar(self: DataType, x: Any = 0) -> Any:
+    """A number of this type, as NumPy's scalar, or an array cast to it: ``float32(0.2)``."""
+    if isinstance(x, GPUArray):
+        return x.astype(self)
+    if isinstance(x, list | tuple | np.ndarray):
+        raise TypeError(f"{self!r}() takes a number or a GPUArray; write asarray(x, dtype={self.name!r}) for an array")
+    return _NUMPY[self.name].type(x)
+
+
+DataType.__call__ = _scalar  # type: ignore[method-assign]
 # NumPy reads these wherever it takes a dtype; before 2.4 only the first.
 for _name in ("dtype", "__numpy_dtype__"):
     setattr(DataType, _name, property(to_numpy_dtype))

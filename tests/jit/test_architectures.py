@@ -12,6 +12,7 @@ import pygpukit as gp
 from pygpukit.cli.cache import _arch, _builtin_units
 from pygpukit.fft.long import halves_unit
 from pygpukit.jit.prebuild import Unit, compile_units
+from pygpukit.ops.fuse.reduction import unit_of
 from pygpukit.ring import message, ring_kernel
 from pygpukit.ring.program import Handler, Program
 
@@ -22,23 +23,23 @@ ARCHITECTURES = ("80", "86", "89", "90a", "100", "120")
 TAGS = ("f32", "bf16", "e4m3")
 
 
-def family(unit: Unit, files: dict[str, str]) -> str:
-    """Name of the kernel file a unit is made from; elementwise operators are written from their table."""
-    return next((name for name, text in files.items() if text in unit.source), "elementwise")
+def family(unit: Unit, files: dict[str, str]) -> tuple[str, ...]:
+    """Names of the kernel files a unit is made from; elementwise operators are written from their table."""
+    return tuple(name for name, text in files.items() if text in unit.source) or ("elementwise",)
 
 
 def representatives(units: list[Unit]) -> list[Unit]:
     """One unit of each family and type; of a family whose units are not named after types, the first."""
     folder = Path(str(resources.files("pygpukit.kernels")))
     files = {path.relative_to(folder).as_posix(): path.read_text("ascii") for path in folder.rglob("*.cu")}
-    chosen: dict[tuple[str, str], Unit] = {}
+    chosen: dict[tuple[tuple[str, ...], str], Unit] = {}
     for unit in units:
         tag = unit.name.rsplit("_", 1)[-1]
         chosen.setdefault((family(unit, files), tag if tag in TAGS else ""), unit)
-    named = {name for name, tag in chosen if tag}
-    assert {name for name, _ in chosen} == {*files, "elementwise"}, "a kernel file that no unit is made from"
-    for name in named:
-        chosen.pop((name, ""), None)
+    named = {names for names, tag in chosen if tag}
+    assert {name for names, _ in chosen for name in names} == {*files, "elementwise"}, "a file without a unit"
+    for names in named:
+        chosen.pop((names, ""), None)
     return list(chosen.values())
 
 
@@ -77,12 +78,21 @@ def ring() -> Unit:
     return SimpleNamespace(name="ring_kernel", source=program.source(128, True))
 
 
+def fused_reduction() -> Unit:
+    """A function that ends with a reduction; programs make these, so that no bundle holds them."""
+    fused = gp.fuse(lambda x, y: gp.sum(x * y))
+    with gp.device("cpu"):
+        fused(gp.ones(3), gp.ones(3))
+    ((traced,),) = fused._traces.values()
+    return unit_of(traced.program)
+
+
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_every_family_compiles(name: str) -> None:
     arch = _arch(name)
     units, headers = _builtin_units("*")
     # Long transforms are made for their length, so that no bundle holds them.
-    units = [*units, halves_unit(65536, gp.float32)]
+    units = [*units, halves_unit(65536, gp.float32), fused_reduction()]
     chosen = [*representatives(units), ring()]
     entries = compile_units(chosen, [arch], headers=headers, jobs=1)
     assert [entry.name for entry in entries] == [unit.name for unit in chosen]

@@ -18,7 +18,7 @@ NO_RUN = re.compile(r"<!-- no-run: (\w+) -->$")
 OUTPUT = "<!-- output -->"
 BLOCK = re.compile(r"^```(python|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # What the emulator cannot replace: a package that no test installs.
-REASONS = {"torch"}
+REASONS = {"torch", "consumers"}
 
 
 def blocks(text: str) -> list[tuple[int, str]]:

@@ -6,6 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import pygpukit as gp
 from pygpukit import dtypes
 from pygpukit.errors import DTypeError
 
@@ -213,3 +214,22 @@ def test_constants() -> None:
     assert gp.nan != gp.nan
     assert gp.newaxis is None
     assert gp.ones(3)[:, gp.newaxis].shape == (3, 1)
+
+
+@pytest.mark.parametrize("name", sorted(NUMPY))
+def test_a_type_called_makes_numbers_of_it(name: str) -> None:
+    kind = getattr(dtypes, "bool_" if name == "bool" else name)
+    made = kind(1)
+    assert type(made) is NUMPY[name]
+    assert made == 1
+    assert kind() == 0
+    cast = kind(gp.ones(2))
+    assert (cast.dtype, cast.tolist()) == (kind, [1, 1])
+
+
+def test_a_type_called_with_more_than_a_number_names_asarray() -> None:
+    for wrong in ([1, 2], (1,), np.ones(2)):
+        with pytest.raises(TypeError, match=r"write asarray\(x, dtype='float32'\)"):
+            dtypes.float32(wrong)
+    with pytest.raises(OverflowError):
+        dtypes.int8(300)

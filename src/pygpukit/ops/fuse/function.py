@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pygpukit._pygpukit_rust import DataType, GPUArray
+from pygpukit._pygpukit_rust import DataType, GPUArray, Operator
 from pygpukit.errors import ShapeError
 from pygpukit.ops.fuse import source
 from pygpukit.ops.fuse.plans import MOST_ARRAYS, function_for
@@ -93,7 +93,7 @@ class Fused:
     def __init__(self, function: Callable[..., Any]) -> None:
         if isinstance(function, Fused):
             function = function.function  # type: ignore[has-type]
-        if inspect.isbuiltin(function):
+        if inspect.isbuiltin(function) or isinstance(function, Operator):
             raise TypeError(f"fuse() takes a function written in Python; {function.__name__} is a kernel by itself")
         if not callable(function):
             raise TypeError(f"fuse() takes a function, not {type(function).__name__}")

@@ -60,7 +60,8 @@ def diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = 
         raise ValueError("diff() requires an array of at least one dimension")
     axis = axis_of(axis, x.ndim)
     if prepend is not None or append is not None:
-        x = _joined(x, axis, operand(prepend, "diff"), operand(append, "diff"))
+        before, after = (None if part is None else operand(part, "diff") for part in (prepend, append))
+        x = _joined(x, axis, before, after)
     for _ in range(n):
         x = _step(x, axis)
     return x
