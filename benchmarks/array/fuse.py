@@ -97,25 +97,37 @@ def check(torch: Any) -> None:
     print("every bit is that of the operators one after the other")
 
 
+def can_compile(torch: Any) -> bool:
+    """Has this machine what torch.compile needs: a C compiler, and Triton?"""
+    try:
+        torch.compile(torch.neg)(torch.ones(3, device="cuda"))
+    except Exception as error:
+        print(f"no rows against torch.compile: {str(error).partition(chr(10))[0]}")
+        return False
+    return True
+
+
 def main() -> int:
     bench = Bench(__doc__)
     torch = bench.torch
     check(torch)
+    compiles = can_compile(torch)
     for case in cases(torch):
         peers = [torch.rand(shape, device="cuda").to(getattr(torch, kind)) for kind, shape in case.arrays]
         arrays = [
             gp.from_numpy(p.float().cpu().numpy()).astype(k) for p, (k, _) in zip(peers, case.arrays, strict=True)
         ]
         fused = gp.fuse(case.function)
-        compiled = torch.compile(case.peer)
         nbytes = case.result + sum(x.nbytes for x in arrays)
         bench.against_torch(
             case.name, lambda f=fused, a=arrays: f(*a), lambda f=case.peer, a=peers: f(*a), 1.0, nbytes=nbytes
         )
-        bench.against_torch(
-            f"{case.name}, against torch.compile", lambda f=fused, a=arrays: f(*a),
-            lambda f=compiled, a=peers: f(*a), 0.95, nbytes=nbytes,
-        )  # fmt: skip
+        if compiles:
+            compiled = torch.compile(case.peer)
+            bench.against_torch(
+                f"{case.name}, against torch.compile", lambda f=fused, a=arrays: f(*a),
+                lambda f=compiled, a=peers: f(*a), 0.95, nbytes=nbytes,
+            )  # fmt: skip
         bench.of_copy_rate(f"{case.name}, of the copy rate", lambda f=fused, a=arrays: f(*a), nbytes, case.of_copy)
         bench.of_copy_rate(
             f"{case.name}, operators apart, of the copy rate", lambda f=case.function, a=arrays: f(*a), nbytes, 0.0
