@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -12,14 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pygpukit as gp
-
-DEVICES = [pytest.param("cuda", marks=pytest.mark.cuda), pytest.param("emulated", marks=pytest.mark.nvrtc), "cpu"]
-
-
-@pytest.fixture(params=DEVICES)
-def device(request: pytest.FixtureRequest) -> Iterator[str]:
-    with gp.device(request.param):
-        yield request.param
 
 
 def same(got: gp.GPUArray, want: Any, context: str = "") -> None:
