@@ -26,6 +26,7 @@ TITLES = {
 }
 MODULES = {
     "fft": "Fourier transforms: gp.fft",
+    "lib": "Windows: gp.lib.stride_tricks",
     "linalg": "Linear algebra: gp.linalg",
     "random": "Random numbers: gp.random",
     "array_api": "The array API standard: pygpukit.array_api",

@@ -14,6 +14,7 @@ from pygpukit.dtypes import DataType, dtype, to_numpy_dtype
 from pygpukit.errors import DTypeError, ShapeError
 from pygpukit.ops.elementwise.table import Row
 from pygpukit.ops.launch import Argument, KernelLaunch, Launch, Product, Unit, blocks_for, i64, nd, read, write
+from pygpukit.ops.operands import as_array
 from pygpukit.ops.problem import Problem, Result, Tensor, broadcast
 from pygpukit.ops.promotion import can_cast, resolve
 from pygpukit.ops.registry import Case, Operator, Parameter, Variant, export, register
@@ -326,6 +327,5 @@ def transpose(x: Any, axes: Sequence[int] | None = None) -> Any:
     >>> gp.transpose(gp.ones((2, 3))).shape
     (3, 2)
     """
-    if not isinstance(x, _native.GPUArray):
-        raise TypeError(f"transpose() takes GPUArrays, not {type(x).__name__}; convert it with pygpukit.asarray()")
+    x = as_array(x, "transpose()")
     return x.T if axes is None else x.transpose(*axes)
