@@ -47,8 +47,8 @@ def context_of(name: str, cache: Any, length: Any) -> int:
 def write_unit() -> Unit:
     """Return the source of the copies into caches, an entry per word size."""
     entries = tuple(f"pgk_kv_cache_write_w{n}" for n in _WORDS)
-    return instance("attention/cache.cu", [f"PGK_KV_CACHE_WRITE({e}, {n})" for e, n in zip(entries, _WORDS, strict=True)],
-                    entries)  # fmt: skip
+    lines = [f"PGK_KV_CACHE_WRITE({entry}, {n})" for entry, n in zip(entries, _WORDS, strict=True)]
+    return instance("attention/cache.cu", lines, entries)
 
 
 def _units(types: Sequence[str]) -> Iterator[Unit]:
@@ -109,8 +109,8 @@ def _infer(p: Problem) -> list[Any]:
         first, tokens = p.integers["start"], k.shape[0]
         if first < 0 or first + tokens > cache.shape[1]:
             raise ShapeError(
-                f"{p.name}(): {hint(tokens)} tokens from position {hint(first)} on end at {hint(first + tokens)}, but the "
-                f"cache holds {hint(cache.shape[1])}: allocate a longer one"
+                f"{p.name}(): {hint(tokens)} tokens from position {hint(first)} on end at {hint(first + tokens)}, but "
+                f"the cache holds {hint(cache.shape[1])}: allocate a longer one"
             )
     return []
 
@@ -247,8 +247,8 @@ kv_cache_write_paged = register(
             Parameter("v", doc="New values, of the same shape."),
             Parameter("cache", doc="One layer of a paged cache, ``[pages, 2, page_tokens, kv_heads, dim]``: of a cache "
                       "``[pages, layers, 2, ...]`` the view ``cache[:, layer]``."),
-            Parameter("slots", doc="int32 ``[tokens]``: ``page * page_tokens + place`` of each token; a negative one is "
-                      "not written."),
+            Parameter("slots", doc="int32 ``[tokens]``: ``page * page_tokens + place`` of each token; a negative one "
+                      "is not written."),
         ),
         infer=_infer_paged,
         reference=lambda k, v, cache, slots: None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ _SCORES = 1 << 21
 
 def default_scale(dim: int) -> float:
     """Return what scores are multiplied by unless a scale is given: ``1 / sqrt(dim)``."""
-    return 1.0 / float(dim) ** 0.5
+    return 1.0 / math.sqrt(dim)
 
 
 def widened(x: Any, dtype: Any = None) -> Any:

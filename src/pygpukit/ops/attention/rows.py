@@ -140,8 +140,8 @@ sdpa_paged = register(
         name="sdpa_paged",
         parameters=(
             Parameter("q", doc="Queries of all sequences one behind the other, ``[tokens, heads, dim]``."),
-            Parameter("cache", doc="One layer of a paged cache, ``[pages, 2, page_tokens, kv_heads, dim]``, which holds "
-                      "the keys and values of these tokens already (`kv_cache_write_paged`)."),
+            Parameter("cache", doc="One layer of a paged cache, ``[pages, 2, page_tokens, kv_heads, dim]``, which "
+                      "holds the keys and values of these tokens already (`kv_cache_write_paged`)."),
             Parameter("page_table", doc="int32 ``[sequences, pages]``: the pages of each sequence in order."),
             Parameter("lengths", doc="int32 ``[sequences]``: tokens in the cache, with those of ``q``."),
             Parameter("query_starts", doc="int32 ``[sequences + 1]``: sequence ``s`` has the rows "
