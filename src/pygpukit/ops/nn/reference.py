@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 
-def softmax(x: npt.NDArray[Any], axis: int = -1) -> Any:
+def softmax(x: Array, axis: int = -1) -> Any:
     """Return ``exp(x - max) / sum`` over an axis; small floats are computed in float32."""
     wide = x.astype(np.float64 if x.dtype == np.float64 else np.float32, copy=False)
     with np.errstate(all="ignore"):
@@ -16,7 +17,7 @@ def softmax(x: npt.NDArray[Any], axis: int = -1) -> Any:
         return (shifted / shifted.sum(axis, keepdims=True)).astype(x.dtype, copy=False)
 
 
-def logsoftmax(x: npt.NDArray[Any], axis: int = -1) -> Any:
+def logsoftmax(x: Array, axis: int = -1) -> Any:
     """Return the logarithm of `softmax`, without the underflow of taking it afterwards."""
     wide = x.astype(np.float64 if x.dtype == np.float64 else np.float32, copy=False)
     with np.errstate(all="ignore"):
@@ -24,18 +25,18 @@ def logsoftmax(x: npt.NDArray[Any], axis: int = -1) -> Any:
         return (shifted - np.log(np.exp(shifted).sum(axis, keepdims=True))).astype(x.dtype, copy=False)
 
 
-def _wide(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def _wide(x: Array) -> Array:
     return x.astype(np.float64 if x.dtype == np.float64 else np.float32)
 
 
-def _scale(a: npt.NDArray[Any], eps: float) -> Any:
+def _scale(a: Array, eps: float) -> Any:
     """Return one over the root of the mean square of rows."""
     # A row's sum must not depend on the rows beside it: NumPy adds along a contiguous last axis.
     squares = np.add.reduce(np.ascontiguousarray(a * a), axis=-1, keepdims=True)
     return a.dtype.type(1) / np.sqrt(squares / a.dtype.type(a.shape[-1]) + a.dtype.type(eps))
 
 
-def layernorm(x: npt.NDArray[Any], gamma: Any, beta: Any = None, eps: float = 1e-5) -> Any:
+def layernorm(x: Array, gamma: Any, beta: Any = None, eps: float = 1e-5) -> Any:
     """Return ``(x - mean) / sqrt(variance + eps) * gamma + beta`` over the last axis."""
     a = _wide(x)
     with np.errstate(all="ignore"):
@@ -44,7 +45,7 @@ def layernorm(x: npt.NDArray[Any], gamma: Any, beta: Any = None, eps: float = 1e
         return (y if beta is None else y + beta.astype(a.dtype)).astype(x.dtype)
 
 
-def rmsnorm(x: npt.NDArray[Any], gamma: Any, eps: float = 1e-5, *, plus_one: bool = False, cast: str = "after") -> Any:
+def rmsnorm(x: Array, gamma: Any, eps: float = 1e-5, *, plus_one: bool = False, cast: str = "after") -> Any:
     """Return ``x / sqrt(mean(x * x) + eps) * gamma`` over the last axis."""
     a = _wide(x)
     with np.errstate(all="ignore"):
@@ -56,7 +57,7 @@ def rmsnorm(x: npt.NDArray[Any], gamma: Any, eps: float = 1e-5, *, plus_one: boo
 
 
 def rmsnorm_residual(
-    x: npt.NDArray[Any], residual: Any, gamma: Any, eps: float = 1e-5, *, plus_one: bool = False, cast: str = "after"
+    x: Array, residual: Any, gamma: Any, eps: float = 1e-5, *, plus_one: bool = False, cast: str = "after"
 ) -> tuple[Any, Any]:
     """Return the norm of ``x + residual``, rounded to its type before, and that sum."""
     with np.errstate(all="ignore"):
