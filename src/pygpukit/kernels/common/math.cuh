@@ -103,9 +103,6 @@ template <bool LOW, class T> PGK_FN T gelu(T a) {
 // 0.5 a (1 + erf(a / sqrt(2))), without its cancellation for negative a.
 template <class T> PGK_FN T gelu_erf(T a) { return mul_rn(mul_rn(a, T(0.5)), erfc(mul_rn(a, T(-0.70710678118654752)))); }
 
-// 0.5 a (1 + erf(a / sqrt(2))) without cancellation for negative a, its argument rounded as the reference does it.
-template <class T> PGK_FN T gelu_erf(T a) { return mul_rn(mul_rn(a, T(0.5)), erfc(mul_rn(a, T(-0.7071067811865476)))); }
-
 template <class T> PGK_FN bool isnan(T a) { return a != a; }
 template <class T> PGK_FN bool isinf(T a) {
     if constexpr (is_float<T>::value) return !isnan(a) && isnan(a - a);

@@ -363,7 +363,7 @@ def _activation() -> list[Row]:
         ),
         Row("gelu_erf", 1, "gelu_erf(a)", _gelu_erf, np.tanh, _FLOATS, 24, "Gaussian error linear unit, exact form.",
             "heavy", public=False),
-        Row("relu2", 1, "mul(relu(a), relu(a))", _relu2, "promote", _FLOATS, 2, "relu(a) squared; NaN stays."),
+        Row("relu2", 1, "relu2(a)", _relu2, "promote", _FLOATS, 2, "relu(a) squared; NaN stays."),
         Row("swiglu", 2, "mul(rounded<COMMON>(silu<LOW>(a)), b)", _gated(lambda a: a * _sigmoid(a)), "promote", _FLOATS,
             16, "silu(a), rounded to the operands' type, times b.", "function", public=False, by_format=True),
         Row("geglu", 2, "mul(rounded<COMMON>(gelu<LOW>(a)), b)", _gated(_gelu), "promote", _FLOATS,

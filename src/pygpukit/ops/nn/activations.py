@@ -176,6 +176,5 @@ def linear_bias_gelu(
     if w.ndim != 2 or x.ndim == 0 or x.shape[-1] != w.shape[1]:
         raise ShapeError(f"linear_bias_gelu(): x {x.shape} and w {w.shape} do not fit; they are [..., k] and [n, k]")
     _check_bias("linear_bias_gelu", x, b, w.shape[0])
-    made = matmul(x, w.T, out=out, stream=stream)
-    e.add(made, b, out=made, stream=stream)
-    return gelu(made, approximate, out=made, stream=stream)  # type: ignore[no-any-return]
+    activation = "gelu" if approximate else "gelu_erf"
+    return matmul(x, w.T, bias=b, activation=activation, out=out, stream=stream)  # type: ignore[no-any-return]
