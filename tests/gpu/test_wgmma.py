@@ -1,4 +1,4 @@
-"""Products on the tensor cores of SM 90a: exact values on the emulator with its checks, and the same bits by every tile."""
+"""Products on the tensor cores of SM 90a: exact values under the emulator's checks, and the same bits by every tile."""
 
 from __future__ import annotations
 
@@ -158,16 +158,13 @@ def test_a_row_has_the_same_bits_by_every_tile(
 
 
 @pytest.mark.parametrize("name", ["wgmma", "wgmma, few rows"])
-def test_batches_strides_and_ends(
-    name: str, sm90: gp.Device, variants: dict[str, Callable[..., gp.GPUArray]]
-) -> None:
+def test_batches_strides_and_ends(name: str, sm90: gp.Device, variants: dict[str, Callable[..., gp.GPUArray]]) -> None:
     run = variants[name]
     wgmma.force(wgmma.TILES[-1])
     m, n, k = 21, 72, 40
     a, b, shared = integers((2, 3, m, k)), integers((2, 3, k, n), 1), integers((k, n), 2)
     x, y, w = stored(a, False), stored(b, True), stored(shared, True)
     same(run(x, y), exact(a, b))
-    same(run(x, y[:1]), exact(a, b[:1])) if name == "wgmma" else None
     # One matrix for all of the batch, in steps of the batch's rows and not.
     same(run(x[0], w), exact(a[0], shared))
     same(run(x[0, :, :19], w), exact(a[0, :, :19], shared))

@@ -24,8 +24,8 @@ _headers: Mapping[str, str] = {}
 class Unit(Protocol):
     """A source that compiles to one image; its entry points are ``extern "C"``.
 
-    One that does not compile for all architectures has ``architectures``: the lowest, such as ``"80"``, or the only one,
-    such as ``"90a"``.
+    One that does not compile for every architecture has ``architectures``: the lowest, such as ``"80"``, or the only
+    one, such as ``"90a"``.
     """
 
     @property

@@ -18,6 +18,7 @@ from pygpukit.ops.source import instance
 _FILE = "gemm/skinny_sm90.cu"
 _MOST = 64
 _ROWS = (64, 56, 48, 40, 32)
+_BUNDLED = (64, 48, 32)
 _MOST_STAGES = 16
 
 
@@ -129,11 +130,11 @@ def unit(kind: DataType, to: DataType, strip: Strip, w_mn: bool, end: str = PLAI
 
 
 def units(types: Sequence[str]) -> Iterator[Unit]:
-    """Return the sources for bundles: both ways weights lie, and each number of rows for those of checkpoints."""
+    """Return the sources for bundles: both ways weights lie, and most heights for those of checkpoints."""
     for name in types:
         if name in ("bfloat16", "float16"):
             kind = dtype(name)
             for tokens in (8, 16, 32, 64):
                 yield unit(kind, kind, Strip(64, tokens), True)
-                for rows in _ROWS:
+                for rows in _BUNDLED:
                     yield unit(kind, kind, Strip(rows, tokens), False)

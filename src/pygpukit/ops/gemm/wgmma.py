@@ -105,14 +105,8 @@ def launch(p: Problem) -> Launch:
     else:
         view = p.out.view((z, m, n), (box[1], box[0], 1))
         to = tensor_map(view, (1, 64, 128 // p.out.dtype.itemsize), access="write", swizzle="128B")
-    sizes = Struct(
-        tuple(
-            i32(x)
-            for x in (
-                m, n, k, z, _RASTER // tile.cluster, int(found.a.step != 0), int(found.b.step != 0), int(box is not None),
-            )
-        )
-    )  # fmt: skip
+    flags = tuple(map(int, (found.a.step != 0, found.b.step != 0, box is not None)))
+    sizes = Struct(tuple(map(i32, (m, n, k, z, _RASTER // tile.cluster, *flags))))
     empty = (0,) * len(found.batch)
     strides = [found.out.batch, empty if found.residual is None else found.residual.batch]
     tiles = ceil_div(m, tile.m * tile.cluster) * ceil_div(n, tile.n) * z
