@@ -14,6 +14,7 @@ from pygpukit.ops import registry
 HEADING = re.compile(r"^(\S.*)\n-{3,}$", re.MULTILINE)
 # Families of operators, by the package that registers them; a family that is not here is shown under its own name.
 TITLES = {
+    "attention": "Attention and caches of keys and values",
     "elementwise": "Elementwise operators",
     "fft": "Operators of Fourier transforms",
     "gemm": "Matrix products",

@@ -7,15 +7,14 @@ permutation of bits with padding, so `unpack` gives back what `pack` was given.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from pygpukit.dtypes import to_numpy_dtype
 from pygpukit.quant.formats import CHUNK, CODES, SUPER, TILE, Rule
 
-Array = npt.NDArray[Any]
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 
 class Parts(NamedTuple):
