@@ -42,6 +42,18 @@ PGK_FN void put(T* p, i64 step, i64 at, i64 n, bool on, const A (&values)[E]) {
     }
 }
 
+// E neighbours from place `at` of n; VEC promises an address that is a multiple of all of them, or of 16 bytes.
+template <bool VEC, class W, int E> PGK_FN void consecutive(W (&w)[E], const W* p, i64 at, i64 n) {
+    constexpr int K = VEC ? (E * static_cast<int>(sizeof(W)) > 16 ? 16 / static_cast<int>(sizeof(W)) : E) : 1;
+#pragma unroll
+    for (int e = 0; e < E; e += K) {
+        Vec<W, K> v{};
+        load(v, p + at + e, at + e < n);
+#pragma unroll
+        for (int k = 0; k < K; ++k) w[e + k] = v.e[k];
+    }
+}
+
 #if PGK_ON_DEVICE
 template <class A> PGK_FN A swap_lanes(A v, int d) { return __shfl_xor_sync(~0u, v, d); }
 

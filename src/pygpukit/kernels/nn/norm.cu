@@ -11,18 +11,6 @@
 
 namespace pgk {
 
-// The E weights from `at`; VEC promises an address that is a multiple of E of them, or of 16 bytes.
-template <bool VEC, class W, int E> PGK_FN void weight_row(W (&w)[E], const W* p, i64 at, i64 n) {
-    constexpr int K = VEC ? (E * static_cast<int>(sizeof(W)) > 16 ? 16 / static_cast<int>(sizeof(W)) : E) : 1;
-#pragma unroll
-    for (int e = 0; e < E; e += K) {
-        Vec<W, K> v{};
-        load(v, p + at + e, at + e < n);
-#pragma unroll
-        for (int k = 0; k < K; ++k) w[e + k] = v.e[k];
-    }
-}
-
 template <class T, class W, class A, int G, int C, bool VEC, bool LAYER, bool RESIDUAL, bool ONE, bool BEFORE>
 PGK_FN void norm(T* out, T* sum, const T* x, const T* residual, const W* gamma, const W* beta, i64 rows_total, i64 n,
                  i64 stride_x, i64 stride_residual, A eps, i64 cached) {
@@ -35,7 +23,7 @@ PGK_FN void norm(T* out, T* sum, const T* x, const T* residual, const W* gamma, 
     W weights[EARLY ? C : 1][E];
     if constexpr (EARLY) {
 #pragma unroll
-        for (int c = 0; c < C; ++c) weight_row<VEC>(weights[c], gamma, P::place(c), n);
+        for (int c = 0; c < C; ++c) rows::consecutive<VEC>(weights[c], gamma, P::place(c), n);
     }
     await_predecessor();
     const i64 row = P::row();
@@ -78,8 +66,8 @@ PGK_FN void norm(T* out, T* sum, const T* x, const T* residual, const W* gamma, 
     const A scale = A(1) / sqrt(squares / A(n) + eps);
     part.each([&](int c, i64 at, auto& v, int) {
         W late[E], shift[E];
-        if constexpr (!EARLY) weight_row<VEC>(late, gamma, at, n);
-        if (LAYER && beta != nullptr) weight_row<VEC>(shift, beta, at, n);
+        if constexpr (!EARLY) rows::consecutive<VEC>(late, gamma, at, n);
+        if (LAYER && beta != nullptr) rows::consecutive<VEC>(shift, beta, at, n);
         A r[E];
 #pragma unroll
         for (int e = 0; e < E; ++e) {

@@ -63,3 +63,27 @@ def rmsnorm_residual(
     with np.errstate(all="ignore"):
         total = (_wide(x) + _wide(residual)).astype(x.dtype)
     return rmsnorm(total, gamma, eps, plus_one=plus_one, cast=cast), total
+
+
+def rope(x: Array, cos: Array, sin: Array, at: Array, pairs: bool) -> Any:
+    """Return heads ``[tokens, heads, dim]`` turned by the tables' angles at positions; negative ones turn nothing."""
+    dim = x.shape[-1]
+    half = dim // 2 if cos.shape[1] == dim else cos.shape[1]
+    a = _wide(x)
+    c, s = (t[np.maximum(at, 0), None, :half].astype(a.dtype) for t in (cos, sin))
+    first, second = (slice(0, 2 * half, 2), slice(1, 2 * half, 2)) if pairs else (slice(half), slice(half, 2 * half))
+    out = a.copy()
+    turns = (at >= 0)[:, None, None]
+    with np.errstate(all="ignore"):
+        out[..., first] = np.where(turns, a[..., first] * c - a[..., second] * s, a[..., first])
+        out[..., second] = np.where(turns, a[..., second] * c + a[..., first] * s, a[..., second])
+        return out.astype(x.dtype)
+
+
+def embedding(ids: Array, table: Array, scale: float | None = None) -> Any:
+    """Return rows of a table, times a factor that is rounded to the table's type."""
+    rows = table[ids]
+    if scale is None:
+        return rows
+    wide = _wide(rows)
+    return (wide * wide.dtype.type(table.dtype.type(scale))).astype(table.dtype)
