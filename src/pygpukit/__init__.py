@@ -38,7 +38,7 @@ from numpy import (
 )
 
 from pygpukit import _pygpukit_rust as _native
-from pygpukit import errors, fft, linalg, random
+from pygpukit import errors, fft, linalg, quant, random
 from pygpukit._pygpukit_rust import (
     CudaGraph,
     DataType,
@@ -272,6 +272,7 @@ __all__ = [
     "pi",
     "pinned",
     "printoptions",
+    "quant",
     "r_",
     "random",
     "ring",
