@@ -30,7 +30,7 @@ def as_array(x: Any, what: str, device: Device | None = None) -> GPUArray:
     TypeError
         If it is a NumPy array, or nothing that an array is made of.
     """
-    # Arrays and numbers that `fuse` traces only look like these. They must be refused: the refusal is what it takes over.
+    # What `fuse` traces only looks like these, and must be refused: it takes over where that fails.
     if type(x) is GPUArray:
         return x
     if issubclass(type(x), _HOST):
