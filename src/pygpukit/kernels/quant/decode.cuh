@@ -115,27 +115,41 @@ template <bool E4M3, int LOW, int HIGH, int OFFSET, Kind KIND, class S, int GROU
         u32 zero[2];
     };
 
-    static PGK_FN void load(Raw& raw, const Planes& w, i64 tile, i64 chunk, int lane) {
-        const i64 at = tile * w.chunks + chunk;
-        load_stream(raw.code, w.codes + at * (128 * LOW) + lane * 16);
-        if constexpr (HIGH > 0) load_stream(raw.high, w.high + at * (128 * HIGH) + lane * (4 * HIGH));
-        const i64 record = tile * w.records + (GROUP == 0 ? 0 : GROUP <= CHUNK ? chunk : chunk / (GROUP / CHUNK));
+    // Where the chunks of one tile begin for a lane.
+    struct Cursor {
+        const u8 *codes, *high, *scales, *extra;
+        int record, second;
+    };
+
+    static PGK_FN Cursor cursor(const Planes& w, i64 tile, int lane) {
+        Cursor at;
         const int g = lane / 4;
+        at.codes = w.codes + tile * w.chunks * (128 * LOW) + lane * 16;
+        at.high = HIGH > 0 ? w.high + tile * w.chunks * (128 * HIGH) + lane * (4 * HIGH) : nullptr;
+        // One scale for the tile, or a record of eight pairs of rows.
+        const bool single = E4M3 && w.owners == 1;
+        at.record = single ? 4 : 8 * SCALE_BYTES;
+        at.second = single ? 0 : 4;
+        at.scales = w.scales + tile * w.records * at.record + (single ? 0 : g * SCALE_BYTES);
+        at.extra = nullptr;
+        if constexpr (KIND == Kind::zero) at.extra = w.extra + (tile * w.records * 8 + g) * EXTRA_BYTES;
+        else if constexpr (SUPER) at.extra = w.extra + (tile * (w.chunks / 4) * 8 + g) * EXTRA_BYTES;
+        return at;
+    }
+
+    static PGK_FN void load(Raw& raw, const Cursor& at, u32 chunk) {
+        load_stream(raw.code, at.codes + static_cast<u64>(chunk) * (128 * LOW));
+        if constexpr (HIGH > 0) load_stream(raw.high, at.high + static_cast<u64>(chunk) * (128 * HIGH));
+        const u64 record = GROUP == 0 ? 0 : GROUP <= CHUNK ? chunk : chunk / (GROUP / CHUNK);
         if constexpr (E4M3) {
-            if (w.owners == 1) {
-                raw.scale[0] = raw.scale[1] = __ldg(reinterpret_cast<const u32*>(w.scales) + record);
-            } else {
-                load_record<SCALE_BYTES>(raw.scale, w.scales + (record * 8 + g) * SCALE_BYTES);
-            }
+            const u8* scale = at.scales + record * at.record;
+            load_record<4>(raw.scale, scale);
+            load_record<4>(raw.scale + 1, scale + at.second);
         } else {
-            load_record<SCALE_BYTES>(raw.scale, w.scales + (record * 8 + g) * SCALE_BYTES);
+            load_record<SCALE_BYTES>(raw.scale, at.scales + record * (8 * SCALE_BYTES));
         }
-        if constexpr (KIND == Kind::zero) {
-            load_record<EXTRA_BYTES>(raw.extra, w.extra + (record * 8 + g) * EXTRA_BYTES);
-        } else if constexpr (SUPER) {
-            const i64 block = tile * (w.chunks / 4) + chunk / 4;
-            load_record<EXTRA_BYTES>(raw.extra, w.extra + (block * 8 + g) * EXTRA_BYTES);
-        }
+        if constexpr (KIND == Kind::zero) load_record<EXTRA_BYTES>(raw.extra, at.extra + record * (8 * EXTRA_BYTES));
+        else if constexpr (SUPER) load_record<EXTRA_BYTES>(raw.extra, at.extra + chunk / 4 * (8ull * EXTRA_BYTES));
     }
 
     static PGK_FN Group group(const Raw& raw, int sub) {

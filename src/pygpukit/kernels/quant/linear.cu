@@ -40,20 +40,41 @@ template <class T, int TOKENS, int WIDTH> struct Piece {
         return (column / 32 * 32 + column / 4 % 4 * 8 + column / 16 % 2 * 4 + column % 4) * 2;
     }
 
-    // Begins to copy columns first .. of rows row0 .. into shared memory; zeros where x has none.
-    static PGK_FN void fill(u32 to, const T* x, i64 ld, i64 row0, i64 m, i64 first, i64 k, bool aligned) {
-        for (int i = threadIdx.x; i < TOKENS * WIDTH / 4; i += blockDim.x) {
-            const int row = i / (WIDTH / 4), column = i % (WIDTH / 4) * 4;
-            const i64 left = row0 + row < m ? k - first - column : 0;
-            const int count = left >= 4 ? 4 : left > 0 ? static_cast<int>(left) : 0;
-            const T* from = count > 0 ? x + (row0 + row) * ld + first + column : x;
-            const u32 at = to + row * PITCH + place(column);
-            if (aligned) {
-                asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(at), "l"(from), "r"(count * 2) : "memory");
-            } else {
-                u32 words[2] = {0, 0};
-                for (int e = 0; e < count; ++e) words[e / 2] |= static_cast<u32>(from[e].bits) << 16 * (e % 2);
-                asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(at), "r"(words[0]), "r"(words[1]) : "memory");
+    // Rows that x does not have are zeros from the start.
+    static PGK_FN void clear(u32 to, int rows) {
+        for (int i = threadIdx.x; i < STAGES * BYTES / 16; i += blockDim.x) {
+            if (i * 16 % BYTES / PITCH >= rows) {
+                asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(to + i * 16), "r"(0) : "memory");
+            }
+        }
+    }
+
+    // Begins to copy columns first .. of rows 0 .. rows - 1 of x; zeros beyond column k.
+    static PGK_FN void fill(u32 to, const T* x, i64 ld, int rows, i64 first, i64 k, bool aligned) {
+        constexpr int QUADS = WIDTH / 4, LANES = QUADS < 32 ? QUADS : 32, EACH = QUADS / LANES;
+        const int lane = threadIdx.x % 32, quad = lane % LANES;
+        const int step = blockDim.x / LANES;
+        int row = threadIdx.x / LANES;
+        const T* from = x + row * ld + first + quad * 4;
+        u32 at = to + row * PITCH + place(quad * 4);
+        const i64 left = k - first - quad * 4;
+        for (; row < rows; row += step, from += step * ld, at += step * PITCH) {
+#pragma unroll
+            for (int e = 0; e < EACH; ++e) {
+                const i64 here = left - e * (LANES * 4);
+                const int count = here >= 4 ? 4 : here > 0 ? static_cast<int>(here) : 0;
+                const T* source = count > 0 ? from + e * (LANES * 4) : x;
+                const u32 target = at + e * (LANES * 8);
+                if (aligned) {
+                    asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;"
+                                 ::"r"(target), "l"(source), "r"(count * 2) : "memory");
+                } else {
+                    u32 v[4];
+#pragma unroll
+                    for (int i = 0; i < 4; ++i) v[i] = i < count ? source[i].bits : 0;
+                    asm volatile("st.shared.v2.u32 [%0], {%1, %2};"
+                                 ::"r"(target), "r"(v[0] | v[1] << 16), "r"(v[2] | v[3] << 16) : "memory");
+                }
             }
         }
         asm volatile("cp.async.commit_group;" ::: "memory");
@@ -70,42 +91,46 @@ PGK_FN void linear(T* out, const T* x, const Planes& w, i64 m, i64 n, i64 k, i64
     const i64 tiles = (n + 15) / 16;
     const i64 tile0 = (static_cast<i64>(blockIdx.x) * (blockDim.x / 32) + warp) * ROWS;
     const i64 row0 = static_cast<i64>(blockIdx.y) * (8 * COLUMNS);
-    const i64 pieces_total = (w.chunks + SPAN - 1) / SPAN;
+    const int chunks = static_cast<int>(w.chunks), pieces_total = (chunks + SPAN - 1) / SPAN;
+    const int rows = m - row0 < 8 * COLUMNS ? static_cast<int>(m - row0) : 8 * COLUMNS;
+    x += row0 * ld_x;
 
+    typename R::Cursor cursor[ROWS];
     typename R::Raw ring[SPAN][ROWS];
 #pragma unroll
-    for (int c = 0; c < SPAN; ++c) {
+    for (int r = 0; r < ROWS; ++r) {
+        // Warps beyond the last tile read it too and store nothing: they help to copy x.
+        cursor[r] = R::cursor(w, tile0 + r < tiles ? tile0 + r : tiles - 1, lane);
 #pragma unroll
-        for (int r = 0; r < ROWS; ++r) {
-            // Warps beyond the last tile read it too and store nothing: they help to copy x.
-            const i64 tile = tile0 + r < tiles ? tile0 + r : tiles - 1;
-            if (c < w.chunks) R::load(ring[c][r], w, tile, c, lane);
+        for (int c = 0; c < SPAN; ++c) {
+            if (c < chunks) R::load(ring[c][r], cursor[r], c);
         }
     }
+    if (rows < 8 * COLUMNS) X::clear(pieces, rows);
     await_predecessor();
 #pragma unroll
     for (int i = 0; i < STAGES - 1; ++i) {
-        X::fill(pieces + i * X::BYTES, x, ld_x, row0, m, static_cast<i64>(i) * SPAN * CHUNK, k, aligned);
+        X::fill(pieces + i * X::BYTES, x, ld_x, rows, static_cast<i64>(i) * SPAN * CHUNK, k, aligned);
     }
 
     f32 sum[ROWS][COLUMNS][4] = {};
     int stage = 0;
-    for (i64 piece = 0; piece < pieces_total; ++piece) {
+    for (int piece = 0; piece < pieces_total; ++piece) {
         asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
         __syncthreads();
         const int next = stage == 0 ? STAGES - 1 : stage - 1;
-        X::fill(pieces + next * X::BYTES, x, ld_x, row0, m, (piece + STAGES - 1) * SPAN * CHUNK, k, aligned);
+        const i64 ahead = static_cast<i64>(piece + STAGES - 1) * (SPAN * CHUNK);
+        X::fill(pieces + next * X::BYTES, x, ld_x, rows, ahead, k, aligned);
         const u32 here = pieces + stage * X::BYTES + g * X::PITCH + t * 16;
 #pragma unroll
         for (int c = 0; c < SPAN; ++c) {
-            const i64 chunk = piece * SPAN + c;
-            if (chunk >= w.chunks) break;
+            const int chunk = piece * SPAN + c;
+            if (chunk >= chunks) break;
             typename R::Raw raw[ROWS];
 #pragma unroll
             for (int r = 0; r < ROWS; ++r) {
                 raw[r] = ring[c][r];
-                const i64 tile = tile0 + r < tiles ? tile0 + r : tiles - 1;
-                if (chunk + SPAN < w.chunks) R::load(ring[c][r], w, tile, chunk + SPAN, lane);
+                if (chunk + SPAN < chunks) R::load(ring[c][r], cursor[r], chunk + SPAN);
             }
             Decoder<R, T, S> decoder[ROWS];
 #pragma unroll
