@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -67,18 +67,36 @@ def _rule_text(rule: Rule) -> tuple[str, str]:
     return f"pgk::Rule<{text}, pgk::{scale}, {rule.group}>", scale
 
 
-# Tiles of w per warp, columns of eight rows of x, chunks per piece of x, threads at most.
-_SHAPES = {8: (1, 1, 4, 256), 16: (1, 2, 4, 256), 32: (1, 4, 2, 256), 64: (1, 8, 2, 256), 128: (2, 16, 1, 128)}
+class Blocking(NamedTuple):
+    """How a block multiplies: tiles of w per warp, columns of eight rows of x, chunks of a piece of x, most threads."""
+
+    tiles: int
+    columns: int
+    span: int
+    threads: int
+
+
+def blocking(rule: Rule, tokens: int) -> Blocking:
+    """Return the shape of blocks for up to ``tokens`` rows of x."""
+    # As many bytes ahead for four bits as for eight: few warps have to cover the memory's latency where n is small.
+    ahead = 8 if CODES[rule.code].low == 4 else 4
+    return {
+        8: Blocking(1, 1, ahead, 256),
+        16: Blocking(1, 2, ahead, 256),
+        32: Blocking(1, 4, 4, 256),
+        64: Blocking(1, 8, 2, 256),
+        128: Blocking(2, 16, 1, 128),
+    }[tokens]
 
 
 @cache
 def linear_unit(rule: Rule, x: DataType, tokens: int) -> Unit:
     """Return the source of the product with blocks of ``tokens`` rows of x."""
-    rows, columns, span, threads = _SHAPES[tokens]
+    shape = blocking(rule, tokens)
     entry = f"pgk_quant_linear_{rule.name}_{x.tag}_{tokens}"
     text, scale = _rule_text(rule)
     alias = f"using rule_{rule.name} = {text};"
-    line = f"PGK_QUANT_LINEAR({entry}, rule_{rule.name}, {scale}, {x.tag}, {rows}, {columns}, {span}, {threads})"
+    line = f"PGK_QUANT_LINEAR({entry}, rule_{rule.name}, {scale}, {x.tag}, {shape.tiles}, {shape.columns}, {shape.span}, {shape.threads})"
     return instance("quant/linear.cu", [alias, line], (entry,))
 
 
@@ -159,14 +177,15 @@ def _launch_linear(p: Problem, most: int) -> Launch:
     assert out is not None
     m, ld = rows
     tokens = 128 if most > SKINNY else next(t for t in (8, 16, 32, 64) if t == SKINNY or m <= t)
-    tiles_each, columns, span, _ = _SHAPES[tokens]
+    rule = rule_of(p.options["rule"])
+    tiles_each, columns, span, _ = blocking(rule, tokens)
     tiles = p["codes"].shape[0]
     # Few tiles are spread over more blocks, so that all SMs read.
     warps = 4 if most > SKINNY or tiles >= 8 * p.sm_count else 2 if tiles >= 4 * p.sm_count else 1
     what = f"product with a weight of {hint(n)} rows"
     grid = (blocks_for(tiles, tiles_each * warps, what), ceil_div(m, 8 * columns))
     aligned = x.is_aligned(8) and ld % 4 == 0
-    unit = linear_unit(rule_of(p.options["rule"]), x.dtype, tokens)
+    unit = linear_unit(rule, x.dtype, tokens)
     arguments = (
         write(p.out), read(x), *_planes(p), *map(i64, (m, n, k, out[1], ld)), i32(int(aligned)), *_counts(p),
     )  # fmt: skip

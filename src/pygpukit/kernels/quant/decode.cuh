@@ -137,9 +137,16 @@ template <bool E4M3, int LOW, int HIGH, int OFFSET, Kind KIND, class S, int GROU
         return at;
     }
 
-    static PGK_FN void load(Raw& raw, const Cursor& at, u32 chunk) {
-        load_stream(raw.code, at.codes + static_cast<u64>(chunk) * (128 * LOW));
-        if constexpr (HIGH > 0) load_stream(raw.high, at.high + static_cast<u64>(chunk) * (128 * HIGH));
+    // Moves the codes on, so that those of the next loads are at constant distances.
+    static PGK_FN void advance(Cursor& at, i64 chunks) {
+        at.codes += chunks * (128 * LOW);
+        if constexpr (HIGH > 0) at.high += chunks * (128 * HIGH);
+    }
+
+    // Loads a chunk, which is `ahead` chunks after the cursor.
+    static PGK_FN void load(Raw& raw, const Cursor& at, int ahead, u32 chunk) {
+        load_stream(raw.code, at.codes + ahead * (128 * LOW));
+        if constexpr (HIGH > 0) load_stream(raw.high, at.high + ahead * (128 * HIGH));
         const u64 record = GROUP == 0 ? 0 : GROUP <= CHUNK ? chunk : chunk / (GROUP / CHUNK);
         if constexpr (E4M3) {
             const u8* scale = at.scales + record * at.record;

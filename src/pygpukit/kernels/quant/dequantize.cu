@@ -18,7 +18,9 @@ PGK_FN void dequantize(T* out, const Planes& w, i64 n, i64 k, int aligned) {
     const bool inside = item < tiles * w.chunks;
     const i64 tile = inside ? item / w.chunks : 0, chunk = inside ? item % w.chunks : 0;
     typename R::Raw raw;
-    R::load(raw, R::cursor(w, tile, lane), static_cast<u32>(chunk));
+    typename R::Cursor cursor = R::cursor(w, tile, lane);
+    R::advance(cursor, chunk);
+    R::load(raw, cursor, 0, static_cast<u32>(chunk));
     await_predecessor();
     if (!inside) return;
 #pragma unroll

@@ -103,7 +103,7 @@ PGK_FN void linear(T* out, const T* x, const Planes& w, i64 m, i64 n, i64 k, i64
         cursor[r] = R::cursor(w, tile0 + r < tiles ? tile0 + r : tiles - 1, lane);
 #pragma unroll
         for (int c = 0; c < SPAN; ++c) {
-            if (c < chunks) R::load(ring[c][r], cursor[r], c);
+            if (c < chunks) R::load(ring[c][r], cursor[r], c, c);
         }
     }
     if (rows < 8 * COLUMNS) X::clear(pieces, rows);
@@ -126,12 +126,6 @@ PGK_FN void linear(T* out, const T* x, const Planes& w, i64 m, i64 n, i64 k, i64
         for (int c = 0; c < SPAN; ++c) {
             const int chunk = piece * SPAN + c;
             if (chunk >= chunks) break;
-            typename R::Raw raw[ROWS];
-#pragma unroll
-            for (int r = 0; r < ROWS; ++r) {
-                raw[r] = ring[c][r];
-                if (chunk + SPAN < chunks) R::load(ring[c][r], cursor[r], chunk + SPAN);
-            }
             Decoder<R, T, S> decoder[ROWS];
 #pragma unroll
             for (int s = 0; s < STEPS; s += 2) {
@@ -146,16 +140,22 @@ PGK_FN void linear(T* out, const T* x, const Planes& w, i64 m, i64 n, i64 k, i64
                 for (int u = 0; u < 2; ++u) {
 #pragma unroll
                     for (int r = 0; r < ROWS; ++r) {
-                        if ((s + u) % (STEPS / R::SUBS) == 0) decoder[r].begin(raw[r], (s + u) / (STEPS / R::SUBS));
+                        if ((s + u) % (STEPS / R::SUBS) == 0) decoder[r].begin(ring[c][r], (s + u) / (STEPS / R::SUBS));
                         u32 a[4];
 #pragma unroll
-                        for (int p = 0; p < 4; ++p) a[p] = decoder[r].pair(raw[r], s + u, p);
+                        for (int p = 0; p < 4; ++p) a[p] = decoder[r].pair(ring[c][r], s + u, p);
 #pragma unroll
                         for (int j = 0; j < COLUMNS; ++j) multiply<T>(sum[r][j], a, b[j][2 * u], b[j][2 * u + 1]);
                     }
                 }
             }
+#pragma unroll
+            for (int r = 0; r < ROWS; ++r) {
+                if (chunk + SPAN < chunks) R::load(ring[c][r], cursor[r], SPAN + c, chunk + SPAN);
+            }
         }
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r) R::advance(cursor[r], SPAN);
         stage = stage == STAGES - 1 ? 0 : stage + 1;
     }
 
