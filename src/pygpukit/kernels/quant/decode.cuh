@@ -1,9 +1,8 @@
 // Quantised weights: how the planes of a weight are read, and what a code stands for.
 //
 // A weight of N rows and K columns is cut into tiles of 16 rows and chunks of 64 columns. Lane (g, t) = (lane / 4, lane % 4)
-// of a warp holds rows g and g + 8 of a tile and columns 16 s + 4 t .. + 3 of step s of a chunk, s = 0..3: the fragment of
-// mma.m16n8k16 with the columns of a step in another order, which the other operand has too. Register p = 2 half + h of a
-// fragment holds row g + 8 h and columns 4 t + 2 half + {0, 1}; e counts these two.
+// of a warp holds what the fragments of mma.m16n8k16 and wgmma hold: register p = 2 half + h of step s, s = 0..3, has row
+// g + 8 h and columns 16 s + 8 half + 2 t + e of the chunk, e = 0, 1.
 //
 // codes, LOW 4: [tile][chunk][lane][s] words, nibble p + 4 e. LOW 8: [tile][chunk][s / 2][lane][s % 2][half] words, byte 2 e + h.
 // high, 1 bit: [tile][chunk][lane] words, bit 4 s + p + 16 e. 2 bits: [tile][chunk][lane][s / 2] words, bits 8 (s % 2) + 2 p
@@ -194,7 +193,7 @@ template <bool E4M3, int LOW, int HIGH, int OFFSET, Kind KIND, class S, int GROU
         return pair;
     }
 
-    // Columns 4 t + 2 half and the next of row g + 8 h in step s, as float32.
+    // Columns 8 half + 2 t and the next of row g + 8 h in step s, as float32.
     static PGK_FN void numbers(f32& low, f32& high, const Raw& raw, const Group& group, int s, int p) {
         const int h = p % 2;
         if constexpr (E4M3) {
