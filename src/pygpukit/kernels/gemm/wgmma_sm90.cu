@@ -103,7 +103,7 @@ template <class T, class To, int ACTIVATION, int BM, int BN, int STAGES, int CLU
         for (u32 index = first; index < tiles; index += step) {
             const Tile at = tile(index, tiles_m, tiles_n);
             for (i32 s = ready; s < steps; ++s) {
-                barrier_wait<(CLUSTER > 1)>(empty + stage * 8, parity);
+                barrier_wait(empty + stage * 8, parity);
                 barrier_expect(full + stage * 8, STAGE);
                 load_a(shared + stage * STAGE, full + stage * 8, at, rank, s * BK);
                 load_b(shared + stage * STAGE, full + stage * 8, at, rank, s * BK);
@@ -248,8 +248,8 @@ template <class T, class To, int ACTIVATION, int BM, int BN, int STAGES, int CLU
             }
             fence_barrier_init();
         }
-        if constexpr (CLUSTER > 1) cluster_sync();
-        else __syncthreads();
+        __syncthreads();
+        if constexpr (CLUSTER > 1) cluster_sync_init();
         const u32 tiles_m = (size.m + BM * CLUSTER - 1) / (BM * CLUSTER), tiles_n = (size.n + BN - 1) / BN;
         const u32 first = blockIdx.x / CLUSTER, step = gridDim.x / CLUSTER;
         if (threadIdx.x < 128) {
