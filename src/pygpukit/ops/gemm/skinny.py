@@ -16,6 +16,9 @@ from pygpukit.ops.size import ceil_div, minimum
 from pygpukit.ops.source import instance
 
 _FILE = "gemm/skinny_sm90.cu"
+KINDS = ("bfloat16", "float16")
+"""Element types of the operands."""
+
 _MOST = 64
 _ROWS = (64, 56, 48, 40, 32)
 _BUNDLED = (64, 48, 32)
@@ -67,7 +70,7 @@ def strip(rows: int, tokens: int) -> Strip:
 
 def accepts(p: Problem) -> str | None:
     """Return why the kernel cannot run a problem; None if it can."""
-    reason = refuses_types(p)
+    reason = refuses_types(p, KINDS)
     if reason is not None:
         return reason
     found = operands(p)
@@ -135,7 +138,7 @@ def unit(kind: DataType, to: DataType, one: Strip, w_mn: bool, end: str = PLAIN)
 def units(types: Sequence[str]) -> Iterator[Unit]:
     """Return the sources for bundles: both ways weights lie, and most heights for those of checkpoints."""
     for name in types:
-        if name in ("bfloat16", "float16"):
+        if name in KINDS:
             kind = dtype(name)
             for tokens in (8, 16, 32, 64):
                 yield unit(kind, kind, strip(64, tokens), True)
