@@ -192,11 +192,11 @@ def _units(types: Sequence[str]) -> Iterator[Unit]:
 
 
 def _refuses_copy(p: Problem) -> str | None:
+    if p.arch != ARCHITECTURE:
+        return f"exists for sm_{ARCHITECTURE}, not for sm_{p.arch}" if p.arch else "needs a GPU or the emulator"
     reason = refuses_types(p, ("float8_e4m3fn",))
     if reason is not None:
         return reason
-    if p.arch != ARCHITECTURE:
-        return f"exists for sm_{ARCHITECTURE}, not for sm_{p.arch}"
     if any(n == 0 for n in (*p.out.shape, p["a"].shape[-1])):
         return "there is nothing to multiply"
     return epilogue_refuses(p)
