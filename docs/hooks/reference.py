@@ -22,6 +22,7 @@ TITLES = {
     "nn": "Operators of neural networks",
     "products": "Products of arrays",
     "reduce": "Reductions and scans",
+    "sampling": "Sampling",
     "shape": "Shapes, joining, padding",
     "sort": "Sorting, searching, counting",
 }
