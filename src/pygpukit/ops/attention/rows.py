@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from pygpukit.ops.attention import cache as _cache
-from pygpukit.ops.attention import reference
+from pygpukit.ops.attention import kernels, reference, scalar
 from pygpukit.ops.attention.arguments import check_dense, check_paged, check_types
 from pygpukit.ops.problem import Problem, Result
-from pygpukit.ops.registry import Operator, Parameter, Variant, export, register
+from pygpukit.ops.registry import Case, Operator, Parameter, Variant, export, register
 from pygpukit.ops.size import hint
 
 __all__ = ["sdpa", "sdpa_causal", "sdpa_paged"]
@@ -37,6 +37,30 @@ def _host(p: Problem) -> Callable[..., None]:
         out[...] = reference.sdpa(q, k, v, mask=mask, start=start, lengths=lengths, **options)
 
     return run
+
+
+def _few_elements(p: Problem) -> str | None:
+    return "heads of more than 1024 elements" if p["q"].shape[-1] > 1024 else None
+
+
+_NAMES = ("scale", "causal", "window", "softcap", "start")
+_NAMES_PAGED = ("scale", "window", "softcap", "max_queries")
+
+
+def _copied(p: Problem) -> Callable[..., None]:
+    return scalar.copied(sdpa, _NAMES, 3, p)
+
+
+def _widened(p: Problem) -> Callable[..., None]:
+    return scalar.widened(sdpa, _NAMES, 3, p)
+
+
+def _copied_paged(p: Problem) -> Callable[..., None]:
+    return scalar.copied(sdpa_paged, _NAMES_PAGED, 2, p)
+
+
+def _widened_paged(p: Problem) -> Callable[..., None]:
+    return scalar.widened(sdpa_paged, _NAMES_PAGED, 2, p)
 
 
 def _flops(p: Problem) -> int:
@@ -70,7 +94,13 @@ sdpa = register(
         infer=_infer,
         reference=reference.sdpa,
         variants=(
+            Variant("tensor cores", "batch_invariant", kernels.accepts, launch=kernels.launch_dense,
+                    units=kernels.dense_units),
+            Variant("CUDA cores", "batch_invariant", scalar.accepts, launch=scalar.launch_dense,
+                    units=scalar.dense_units),
             Variant("NumPy", "run_to_run", lambda p: None, host=_host),
+            Variant("dense copies, then tensor cores", "batch_invariant", scalar.fits_when_copied, compose=_copied),
+            Variant("in float32 on CUDA cores", "batch_invariant", _few_elements, compose=_widened),
         ),
         doc="""Attention: ``softmax(q @ k.T * scale + mask) @ v`` per head (scaled dot-product attention).
 
@@ -88,6 +118,15 @@ Examples
 (4, 1, 8)
 """,
         tolerance=TOLERANCE,
+        cases=(
+            Case({"q": ("bfloat16", (4, 70, 64)), "k": ("bfloat16", (2, 150, 64)), "v": ("bfloat16", (2, 150, 64))},
+                 {"causal": True}),
+            Case({"q": ("float32", (2, 3, 5, 24)), "k": ("float32", (2, 1, 130, 24)),
+                  "v": ("float32", (2, 1, 130, 24))},
+                 {"scale": 0.3, "softcap": 2.0}),
+            Case({"q": ("float16", (1, 9, 40)), "k": ("float16", (1, 9, 40)), "v": ("float16", (1, 9, 40))},
+                 {"window": 4}),
+        ),
         flops=_flops,
     )
 )  # fmt: skip
@@ -153,7 +192,14 @@ sdpa_paged = register(
         infer=_infer_paged,
         reference=reference.sdpa_paged,
         variants=(
+            Variant("tensor cores", "batch_invariant", kernels.accepts, launch=kernels.launch_paged,
+                    units=kernels.paged_units),
+            Variant("CUDA cores", "batch_invariant", scalar.accepts, launch=scalar.launch_paged,
+                    units=scalar.paged_units),
             Variant("NumPy", "run_to_run", lambda p: None, host=_host_paged),
+            Variant("dense copies, then tensor cores", "batch_invariant", scalar.fits_when_copied,
+                    compose=_copied_paged),
+            Variant("in float32 on CUDA cores", "batch_invariant", _few_elements, compose=_widened_paged),
         ),
         doc="""Causal attention of a batch of sequences to a paged cache: prompts, parts of prompts and single tokens.
 
