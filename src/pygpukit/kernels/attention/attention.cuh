@@ -189,9 +189,7 @@ template <class T> PGK_FN f32 general_score(f32 s, const Attention& a, const Arr
 
 // Hides what a row does not see, and applies softcap and mask. `key` is that of d[0].
 template <bool GENERAL, class T>
-PGK_FN void hide(f32 (&d)[4], const Attention& a, const Arrays<T>& x, int seq, const Row& upper, const Row& lower, int key,
-                 bool whole) {
-    if (!GENERAL && whole) return;
+PGK_FN void hide(f32 (&d)[4], const Attention& a, const Arrays<T>& x, int seq, const Row& upper, const Row& lower, int key) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
         const Row& r = i < 2 ? upper : lower;
@@ -200,6 +198,9 @@ PGK_FN void hide(f32 (&d)[4], const Attention& a, const Arrays<T>& x, int seq, c
         else d[i] = seen ? d[i] : NO_KEY;
     }
 }
+
+// Fragment n of many.
+template <int COUNT> PGK_FN f32 (&four(f32 (&d)[COUNT], int n))[4] { return *reinterpret_cast<f32(*)[4]>(&d[4 * n]); }
 
 // 2^(s * scale2 - m), with m = -inf where no key is visible.
 PGK_FN f32 weight(f32 s, f32 scale2, f32 m) { return exp2_approx(__fmaf_rn(s, scale2, m == NO_KEY ? 0.0f : -m)); }
@@ -232,6 +233,76 @@ struct Fold {
     // Adding zero makes -0 a 0: what an empty chunk leaves of a sum that is -0.
     PGK_FN static f32 result(f32 o, f32 factor) { return __fmaf_rn(o, factor, 0.0f); }
 };
+
+// Of one warp and a whole chunk: scores, in fragments d[4 n + i] of 8 keys each, become the weights of two rows of a thread,
+// packed for the product with values, the largest score `m` and the sum of weights `l`. `key` is that of d[0].
+template <bool GENERAL, class T, int N8>
+PGK_FN void weigh(f32 (&d)[4 * N8], u32 (&p)[N8][2], f32 (&m)[2], f32 (&l)[2], const Attention& a, const Arrays<T>& x, int seq,
+                  const Row& upper, const Row& lower, int key, bool whole) {
+    m[0] = m[1] = NO_KEY;
+    if (GENERAL || !whole) {
+#pragma unroll
+        for (int n = 0; n < N8; ++n) hide<GENERAL>(four(d, n), a, x, seq, upper, lower, key + 8 * n);
+    }
+#pragma unroll
+    for (int n = 0; n < N8; ++n) {
+        m[0] = ::fmaxf(m[0], ::fmaxf(d[4 * n], d[4 * n + 1]));
+        m[1] = ::fmaxf(m[1], ::fmaxf(d[4 * n + 2], d[4 * n + 3]));
+    }
+    const f32 scale2 = GENERAL ? 1.0f : a.scale2;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+        m[r] = __fmul_rn(largest_of_quad(m[r]), scale2);
+        f32 total = 0.0f;
+#pragma unroll
+        for (int run = 0; run < CHUNK_RUNS; ++run) {
+            f32 sum = 0.0f;
+#pragma unroll
+            for (int i = 0; i < N8 / CHUNK_RUNS; ++i) {
+                const int n = run * (N8 / CHUNK_RUNS) + i;
+                const f32 e0 = weight(d[4 * n + 2 * r], scale2, m[r]), e1 = weight(d[4 * n + 2 * r + 1], scale2, m[r]);
+                sum = __fadd_rn(__fadd_rn(sum, e0), e1);
+                p[n][r] = pack(T{}, e0, e1);
+            }
+            total = run ? __fadd_rn(total, sum) : sum;
+        }
+        l[r] = sum_of_quad(total);
+    }
+}
+
+// The sums of a chunk, in fragments as above, added to those so far.
+template <int COUNT>
+PGK_FN void fold_chunk(Fold (&fold)[2], f32 (&o)[COUNT], const f32 (&part)[COUNT], const f32 (&m)[2], const f32 (&l)[2]) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+        f32 old_factor, new_factor;
+        fold[r].add(m[r], l[r], old_factor, new_factor);
+#pragma unroll
+        for (int j = 0; j < COUNT; j += 4) {
+            o[j + 2 * r] = Fold::sum(o[j + 2 * r], old_factor, part[j + 2 * r], new_factor);
+            o[j + 2 * r + 1] = Fold::sum(o[j + 2 * r + 1], old_factor, part[j + 2 * r + 1], new_factor);
+        }
+    }
+}
+
+// Results of the rows `mine` and `mine + 8` of a sequence, from column `column` on, which is that of o[0].
+template <class T, int COUNT>
+PGK_FN void write_rows(T* base, const Attention& a, const Fold (&fold)[2], const f32 (&o)[COUNT], const Row& upper,
+                       const Row& lower, int mine, int rows, int column) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+        if (mine + 8 * r >= rows) continue;
+        const Row& row = r ? lower : upper;
+        T* to = base + row.token * a.o_token + row.head * a.o_head + column;
+        const f32 factor = fold[r].reciprocal();
+#pragma unroll
+        for (int j = 0; j < COUNT / 4; ++j) {
+            if (column + 8 * j >= a.dim) break;
+            *reinterpret_cast<u32*>(to + 8 * j) =
+                pack(T{}, Fold::result(o[4 * j + 2 * r], factor), Fold::result(o[4 * j + 2 * r + 1], factor));
+        }
+    }
+}
 
 // Which sequence an item belongs to, where sequence s has count(s) of them: thread t adds those of PER = ceil(seqs / THREADS)
 // sequences and keeps the sum of all threads up to it in `sums`. Returns the number of items.

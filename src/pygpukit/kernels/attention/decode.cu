@@ -154,7 +154,7 @@ PGK_FN void attention_decode(T* out, f32* partial, f32* stats, i32* counters, co
                 f32 m[2] = {NO_KEY, NO_KEY};
 #pragma unroll
                 for (int n = 0; n < OWN_N8; ++n) {
-                    hide<GENERAL>(score[t][n], a, x, s.index, upper, lower, key + n * 8, whole);
+                    if (GENERAL || !whole) hide<GENERAL>(score[t][n], a, x, s.index, upper, lower, key + n * 8);
                     m[0] = ::fmaxf(m[0], ::fmaxf(score[t][n][0], score[t][n][1]));
                     m[1] = ::fmaxf(m[1], ::fmaxf(score[t][n][2], score[t][n][3]));
                 }

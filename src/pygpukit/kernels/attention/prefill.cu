@@ -82,7 +82,7 @@ PGK_FN void attention_prefill(T* out, const Arrays<T>& x, const Attention& a) {
     bring(2);
 
     u32 q[KEEP_Q ? K16 : 1][4];
-    f32 o[DV / 8][4] = {};
+    f32 o[DV / 2] = {};
     Fold fold[2] = {Fold::none(), Fold::none()};
     if constexpr (KEEP_Q) {
         wait_copies<2>();
@@ -94,7 +94,7 @@ PGK_FN void attention_prefill(T* out, const Arrays<T>& x, const Attention& a) {
 #pragma unroll 1
     for (int c = 0; c < chunks.end - chunks.first; ++c) {
         const int chunk = chunks.first + c;
-        f32 score[N8][4] = {};
+        f32 score[4 * N8] = {};
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             wait_copies<STAGES - 2>();
@@ -110,42 +110,17 @@ PGK_FN void attention_prefill(T* out, const Arrays<T>& x, const Attention& a) {
                 for (int n = 0; n < HALF / 16; ++n) {
                     u32 b[4];
                     load_matrices<false>(b, key_address<PIECES>(keys, n * 16, i));
-                    Mma<T>::step(score[half * N8 / 2 + 2 * n], left, b[0], b[1]);
-                    Mma<T>::step(score[half * N8 / 2 + 2 * n + 1], left, b[2], b[3]);
+                    Mma<T>::step(four(score, half * N8 / 2 + 2 * n), left, b[0], b[1]);
+                    Mma<T>::step(four(score, half * N8 / 2 + 2 * n + 1), left, b[2], b[3]);
                 }
             }
         }
 
-        const bool whole = chunks.whole(chunk);
-        f32 m[2] = {NO_KEY, NO_KEY}, l[2];
-#pragma unroll
-        for (int n = 0; n < N8; ++n) {
-            hide<GENERAL>(score[n], a, x, s.index, upper, lower, chunk * CHUNK + n * 8 + lane % 4 * 2, whole);
-            m[0] = ::fmaxf(m[0], ::fmaxf(score[n][0], score[n][1]));
-            m[1] = ::fmaxf(m[1], ::fmaxf(score[n][2], score[n][3]));
-        }
-        const f32 scale2 = GENERAL ? 1.0f : a.scale2;
         u32 p[N8][2];
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-            m[r] = __fmul_rn(largest_of_quad(m[r]), scale2);
-            f32 total = 0.0f;
-#pragma unroll
-            for (int run = 0; run < CHUNK_RUNS; ++run) {
-                f32 sum = 0.0f;
-#pragma unroll
-                for (int i = 0; i < N8 / CHUNK_RUNS; ++i) {
-                    const int n = run * (N8 / CHUNK_RUNS) + i;
-                    const f32 e0 = weight(score[n][2 * r], scale2, m[r]), e1 = weight(score[n][2 * r + 1], scale2, m[r]);
-                    sum = __fadd_rn(__fadd_rn(sum, e0), e1);
-                    p[n][r] = pack(T{}, e0, e1);
-                }
-                total = run ? __fadd_rn(total, sum) : sum;
-            }
-            l[r] = sum_of_quad(total);
-        }
+        f32 m[2], l[2];
+        weigh<GENERAL>(score, p, m, l, a, x, s.index, upper, lower, chunk * CHUNK + lane % 4 * 2, chunks.whole(chunk));
 
-        f32 part[DV / 8][4] = {};
+        f32 part[DV / 2] = {};
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             wait_copies<STAGES - 2>();
@@ -160,39 +135,17 @@ PGK_FN void attention_prefill(T* out, const Arrays<T>& x, const Attention& a) {
                 for (int j = 0; j < DV / 16; ++j) {
                     u32 b[4];
                     load_matrices<true>(b, value_address<V_PIECES>(values, i * 16, j));
-                    Mma<T>::step(part[2 * j], left, b[0], b[1]);
-                    Mma<T>::step(part[2 * j + 1], left, b[2], b[3]);
+                    Mma<T>::step(four(part, 2 * j), left, b[0], b[1]);
+                    Mma<T>::step(four(part, 2 * j + 1), left, b[2], b[3]);
                 }
             }
         }
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-            f32 old_factor, new_factor;
-            fold[r].add(m[r], l[r], old_factor, new_factor);
-#pragma unroll
-            for (int j = 0; j < DV / 8; ++j) {
-                o[j][2 * r] = Fold::sum(o[j][2 * r], old_factor, part[j][2 * r], new_factor);
-                o[j][2 * r + 1] = Fold::sum(o[j][2 * r + 1], old_factor, part[j][2 * r + 1], new_factor);
-            }
-        }
+        fold_chunk(fold, o, part, m, l);
     }
     wait_copies<0>();
 
-    T* base = out + (PAGED ? s.first_row * a.o_token : s.index * a.o_seq);
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-        if (mine + 8 * r >= rows) continue;
-        const Row& row = r ? lower : upper;
-        T* to = base + row.token * a.o_token + row.head * a.o_head;
-        const f32 factor = fold[r].reciprocal();
-#pragma unroll
-        for (int j = 0; j < DV / 8; ++j) {
-            const int column = slice * DV + 8 * j + lane % 4 * 2;
-            if (column >= a.dim) break;
-            *reinterpret_cast<u32*>(to + column) =
-                pack(T{}, Fold::result(o[j][2 * r], factor), Fold::result(o[j][2 * r + 1], factor));
-        }
-    }
+    write_rows(out + (PAGED ? s.first_row * a.o_token : s.index * a.o_seq), a, fold, o, upper, lower, mine, rows,
+               slice * DV + lane % 4 * 2);
 }
 
 }  // namespace pgk
