@@ -321,23 +321,31 @@ template <int THREADS, class Count> PGK_FN i64 count_items(i64* sums, int seqs, 
     }
     return sums[THREADS - 1];
 }
-// The sequence of an item and the item's number in it; all threads call it, and may write `found` again after a barrier.
-template <int THREADS, class Count>
-PGK_FN void find_item(const i64* sums, int seqs, const Count& count, i64 item, i64 (&found)[2]) {
-    const int thread = threadIdx.x, per = (seqs + THREADS - 1) / THREADS;
-    i64 before = thread ? sums[thread - 1] : 0;
-    if (item >= before && item < sums[thread]) {
-        for (int s = thread * per;; ++s) {
-            const i64 own = count(s);
-            if (item < before + own) {
-                found[0] = s;
-                found[1] = item - before;
-                break;
-            }
-            before += own;
-        }
+// The sequence of an item; `item` becomes its number in that.
+template <int THREADS, class Count> PGK_FN int find_item(const i64* sums, int seqs, const Count& count, i64& item) {
+    int low = 0, high = THREADS - 1;
+    while (low < high) {
+        const int middle = (low + high) / 2;
+        if (sums[middle] > item) high = middle;
+        else low = middle + 1;
     }
-    __syncthreads();
+    if (low) item -= sums[low - 1];
+    int s = low * ((seqs + THREADS - 1) / THREADS);
+    for (i64 own = count(s); item >= own; own = count(++s)) item -= own;
+    return s;
+}
+
+// The tile of an item of a dense call: the last tiles first, since with causal attention they see the most keys, and
+// `section` heads at a time.
+template <int ROWS> PGK_FN void dense_item(const Attention& a, i64 item, int& index, int& kv_head, int& tile) {
+    const i64 heads = a.seqs * a.kv_heads, tiles = (a.queries * a.group + ROWS - 1) / ROWS;
+    const i64 part = item / (a.section * tiles), left = heads - part * a.section;
+    const i64 width = left < a.section ? left : a.section;
+    item -= part * a.section * tiles;
+    tile = static_cast<int>(tiles - 1 - item / width);
+    const i64 head = part * a.section + item % width;
+    index = static_cast<int>(head / a.kv_heads);
+    kv_head = static_cast<int>(head % a.kv_heads);
 }
 
 }  // namespace pgk

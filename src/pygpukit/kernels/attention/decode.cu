@@ -53,7 +53,7 @@ PGK_FN void attention_decode(T* out, f32* partial, f32* stats, i32* counters, co
     constexpr int THREADS = DECODE_THREADS, ROWS = 16 * MT, PIECES = DP / 8, K16 = DP / 16, N8 = CHUNK / 8;
     constexpr int OWN_N8 = N8 / 4, OWN_N16 = (DP / 16 + 3) / 4, P_PIECES = CHUNK / 8;
     extern __shared__ __align__(128) u8 shared[];
-    __shared__ i64 sums[THREADS], found[2];
+    __shared__ i64 sums[THREADS];
     __shared__ f32 largest[4][ROWS], lane_sums[4][ROWS][4];
     __shared__ int is_last;
     const u32 k_at = shared_address(shared), v_at = k_at + CHUNK * DP * 2, q_at = v_at + CHUNK * DP * 2;
@@ -98,11 +98,12 @@ PGK_FN void attention_decode(T* out, f32* partial, f32* stats, i32* counters, co
 
 #pragma unroll 1
     for (i64 item = blockIdx.x; item < items; item += gridDim.x) {
-        if (split) find_item<THREADS>(sums, seqs, split_items, item, found);
-        else find_item<THREADS>(sums, seqs, whole_items, item, found);
-        const Sequence s = Sequence::of<PAGED>(a, x, static_cast<int>(found[0]));
+        i64 rest = item;
+        const int index = split ? find_item<THREADS>(sums, seqs, split_items, rest)
+                                : find_item<THREADS>(sums, seqs, whole_items, rest);
+        const Sequence s = Sequence::of<PAGED>(a, x, index);
         const int all = chunks_of(s), runs = split ? all : 1;
-        const int unit = static_cast<int>(found[1]) / runs, at = static_cast<int>(found[1]) % runs;
+        const int unit = static_cast<int>(rest) / runs, at = static_cast<int>(rest) % runs;
         const int tile = unit / kv_heads, kv_head = unit % kv_heads, row0 = tile * ROWS;
         const int rows = s.rows(a) - row0 < ROWS ? s.rows(a) - row0 : ROWS;
         const Chunks seen = Chunks::of<CHUNK>(a, s, 0, s.rows(a) - 1);

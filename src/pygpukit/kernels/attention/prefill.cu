@@ -22,7 +22,7 @@ PGK_FN void attention_prefill(T* out, const Arrays<T>& x, const Attention& a) {
     constexpr int DV = DP / SLICES, PIECES = DP / 8, V_PIECES = DV / 8, K16 = DP / 16, N8 = CHUNK / 8;
     constexpr bool KEEP_Q = DP <= 96;
     extern __shared__ __align__(128) u8 shared[];
-    __shared__ i64 sums[PAGED ? THREADS : 1], found[2];
+    __shared__ i64 sums[PAGED ? THREADS : 1];
 
     // Which tile of which sequence and head.
     const int slice = SLICES > 1 ? static_cast<int>(blockIdx.x % SLICES) : 0;
@@ -37,18 +37,10 @@ PGK_FN void attention_prefill(T* out, const Arrays<T>& x, const Attention& a) {
         kv_head = static_cast<int>(item % a.kv_heads);
         item /= a.kv_heads;
         if (item >= tiles) return;
-        find_item<THREADS>(sums, static_cast<int>(a.seqs), count, item, found);
-        index = static_cast<int>(found[0]);
-        tile = static_cast<int>(found[1]);
+        index = find_item<THREADS>(sums, static_cast<int>(a.seqs), count, item);
+        tile = static_cast<int>(item);
     } else {
-        const i64 heads = a.seqs * a.kv_heads, tiles = (a.queries * a.group + ROWS - 1) / ROWS;
-        const i64 part = item / (a.section * tiles), left = heads - part * a.section;
-        const i64 width = left < a.section ? left : a.section;
-        item -= part * a.section * tiles;
-        tile = static_cast<int>(tiles - 1 - item / width);
-        const i64 head = part * a.section + item % width;
-        index = static_cast<int>(head / a.kv_heads);
-        kv_head = static_cast<int>(head % a.kv_heads);
+        dense_item<ROWS>(a, item, index, kv_head, tile);
     }
     const Sequence s = Sequence::of<PAGED>(a, x, index);
     if constexpr (PAGED) tile = (s.rows(a) + ROWS - 1) / ROWS - 1 - tile;

@@ -26,7 +26,7 @@ PGK_FN void attention_scalar(T* out, const Arrays<T>& x, const Attention& a, i64
                              T scale, T cap) {
     await_predecessor();
     __shared__ T weights[SCALAR_THREADS], tree[SCALAR_THREADS];
-    __shared__ i64 sums[SCALAR_THREADS], found[2];
+    __shared__ i64 sums[PAGED ? SCALAR_THREADS : 1];
     const int thread = threadIdx.x;
     const i64 heads = a.kv_heads * a.group, row = blockIdx.x / heads;
     const int head = static_cast<int>(blockIdx.x % heads), kv_head = head / static_cast<int>(a.group);
@@ -40,9 +40,9 @@ PGK_FN void attention_scalar(T* out, const Arrays<T>& x, const Attention& a, i64
             }
             return;
         }
-        find_item<SCALAR_THREADS>(sums, static_cast<int>(a.seqs), count, row, found);
-        index = static_cast<int>(found[0]);
-        token = static_cast<int>(found[1]);
+        i64 rest = row;
+        index = find_item<SCALAR_THREADS>(sums, static_cast<int>(a.seqs), count, rest);
+        token = static_cast<int>(rest);
     } else {
         index = static_cast<int>(row / a.queries);
         token = static_cast<int>(row - index * a.queries);

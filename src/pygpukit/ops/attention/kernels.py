@@ -211,13 +211,19 @@ def index_layout(p: Problem) -> str | None:
     return None
 
 
+def few_queries(p: Problem) -> bool:
+    """Does a call of `pygpukit.sdpa_paged` say that no sequence has many queries?"""
+    limit = p.options["max_queries"]
+    return bool(limit) and bool(limit * (p["q"].shape[1] // p["cache"].shape[3]) <= FEW_ROWS)
+
+
 def launch_dense(p: Problem) -> Launch:
     """Return the launches of `pygpukit.sdpa`."""
     call = dense_call(p)
     work = Workspace()
     if call.queries * call.group <= FEW_ROWS:
         tiles = 1 if call.queries * call.group <= 16 else 2
-        return Launch((_decode(p, call, work, tiles),), tuple(work.pieces))
+        return Launch((decode(p, call, work, tiles),), tuple(work.pieces))
     return Launch((_prefill(p, call),))
 
 
@@ -225,16 +231,16 @@ def launch_paged(p: Problem) -> Launch:
     """Return the launches of `pygpukit.sdpa_paged`: few queries, and many unless the call says that there are none."""
     call = paged_call(p)
     work = Workspace()
-    limit = p.options["max_queries"]
-    few = bool(limit) and bool(limit * call.group <= FEW_ROWS)
-    tiles = 1 if not few or limit * call.group <= 16 else 2
-    launches: list[KernelLaunch | Product] = [_decode(p, call, work, tiles)]
+    few = few_queries(p)
+    tiles = 1 if not few or call.queries * call.group <= 16 else 2
+    launches: list[KernelLaunch | Product] = [decode(p, call, work, tiles)]
     if not few:
         launches.append(_prefill(p, call))
     return Launch(tuple(launches), tuple(work.pieces))
 
 
-def _general(p: Problem) -> bool:
+def general(p: Problem) -> bool:
+    """Are there a mask or a softcap, which have kernels of their own?"""
     return p.arrays.get("mask") is not None or bool(p.options["softcap"])
 
 
@@ -273,7 +279,7 @@ def inputs(p: Problem) -> list[Argument]:
 
 def _prefill(p: Problem, call: Call) -> KernelLaunch:
     kind, dim = p["q"].dtype, instance_of(int(p["q"].shape[-1]))
-    unit = prefill_unit(kind, dim, call.paged, _general(p))
+    unit = prefill_unit(kind, dim, call.paged, general(p))
     rows, half = 16 * _warps(dim), chunk_of(dim) // 2
     if call.paged:
         tiles = ceil_div(call.tokens * call.group, rows) + minimum(call.seqs, call.tokens)
@@ -285,9 +291,10 @@ def _prefill(p: Problem, call: Call) -> KernelLaunch:
     return KernelLaunch(unit, unit.entries[0], (grid,), (32 * _warps(dim),), arguments, shared, programmatic=True)
 
 
-def _decode(p: Problem, call: Call, work: Workspace, tiles: int) -> KernelLaunch:
+def decode(p: Problem, call: Call, work: Workspace, tiles: int) -> KernelLaunch:
+    """Return the launch for sequences with few queries, in tiles of ``16 * tiles`` rows."""
     kind, dim = p["q"].dtype, instance_of(int(p["q"].shape[-1]))
-    unit = decode_unit(kind, dim, call.paged, _general(p), tiles)
+    unit = decode_unit(kind, dim, call.paged, general(p), tiles)
     rows, chunk = 16 * tiles, chunk_of(dim)
     shared = 2 * (2 * chunk * dim + rows * (dim + chunk))
     slot_rows = minimum(call.queries * call.group, rows)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pygpukit.ops.attention import cache as _cache
-from pygpukit.ops.attention import kernels, reference, scalar
+from pygpukit.ops.attention import kernels, reference, scalar, sm90
 from pygpukit.ops.attention.arguments import check_dense, check_paged, check_types
 from pygpukit.ops.problem import Problem, Result
 from pygpukit.ops.registry import Case, Operator, Parameter, Variant, export, register
@@ -19,8 +19,8 @@ TOLERANCE = {"float64": 1e-12, "float32": 1e-5, "bfloat16": 2**-7, "float16": 2*
 
 _OPTIONS = (
     Parameter("scale", "choice", None, True, "What scores are multiplied by; ``1 / sqrt(dim)`` by default."),
-    Parameter("window", "choice", None, doc="How many keys a query sees, its own included; all by default."),
-    Parameter("softcap", "choice", None, doc="Scores become ``softcap * tanh(score / softcap)``, before the mask."),
+    Parameter("window", "choice", None, True, "How many keys a query sees, its own included; all by default."),
+    Parameter("softcap", "choice", None, True, "Scores become ``softcap * tanh(score / softcap)``, before the mask."),
 )
 
 
@@ -82,18 +82,20 @@ sdpa = register(
             Parameter("k", doc="Keys, ``[..., kv_heads, keys, dim]``; ``heads`` is a multiple of ``kv_heads``."),
             Parameter("v", doc="Values, of the shape of ``k``."),
             _OPTIONS[0],
-            Parameter("causal", "choice", False, doc="A query sees no key behind its own position."),
-            Parameter("mask", "optional", None, doc="Broadcasts to ``[..., heads, tokens, keys]``: bool, True where a "
-                      "query sees a key, or float, added to the scores."),
+            Parameter("causal", "choice", False, True, "A query sees no key behind its own position."),
+            Parameter("mask", "optional", None, True, "Broadcasts to ``[..., heads, tokens, keys]``: bool, True where "
+                      "a query sees a key, or float, added to the scores."),
             *_OPTIONS[1:],
-            Parameter("start", "number", None, doc="Position of the first query; the queries are the last positions of "
-                      "the keys by default."),
-            Parameter("lengths", "optional", None, doc="int32, one per batch or one for all: how many of the keys are "
-                      "there, read on the device. The queries are the last positions of these."),
+            Parameter("start", "number", None, True, "Position of the first query; the queries are the last positions "
+                      "of the keys by default."),
+            Parameter("lengths", "optional", None, True, "int32, one per batch or one for all: how many of the keys "
+                      "are there, read on the device. The queries are the last positions of these."),
         ),
         infer=_infer,
         reference=reference.sdpa,
         variants=(
+            Variant("wgmma", "batch_invariant", sm90.accepts, launch=sm90.launch, architectures=sm90.ARCHITECTURE,
+                    units=sm90.units),
             Variant("tensor cores", "batch_invariant", kernels.accepts, launch=kernels.launch_dense,
                     units=kernels.dense_units),
             Variant("CUDA cores", "batch_invariant", scalar.accepts, launch=scalar.launch_dense,
@@ -186,12 +188,14 @@ sdpa_paged = register(
             Parameter("query_starts", doc="int32 ``[sequences + 1]``: sequence ``s`` has the rows "
                       "``query_starts[s]`` to ``query_starts[s + 1] - 1`` of ``q``, its last tokens."),
             *_OPTIONS,
-            Parameter("max_queries", "choice", 0, doc="The most queries of one sequence where the caller knows it; "
+            Parameter("max_queries", "choice", 0, True, "The most queries of one sequence where the caller knows it; "
                       "with few, kernels for many are not launched."),
         ),
         infer=_infer_paged,
         reference=reference.sdpa_paged,
         variants=(
+            Variant("wgmma", "batch_invariant", sm90.accepts_paged, launch=sm90.launch_paged,
+                    architectures=sm90.ARCHITECTURE, units=sm90.paged_units),
             Variant("tensor cores", "batch_invariant", kernels.accepts, launch=kernels.launch_paged,
                     units=kernels.paged_units),
             Variant("CUDA cores", "batch_invariant", scalar.accepts, launch=scalar.launch_paged,
