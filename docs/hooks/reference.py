@@ -21,6 +21,7 @@ TITLES = {
     "index": "Indexing",
     "nn": "Operators of neural networks",
     "products": "Products of arrays",
+    "quant": "Products with quantised weights",
     "reduce": "Reductions and scans",
     "shape": "Shapes, joining, padding",
     "sort": "Sorting, searching, counting",
@@ -28,6 +29,7 @@ TITLES = {
 MODULES = {
     "fft": "Fourier transforms: gp.fft",
     "linalg": "Linear algebra: gp.linalg",
+    "quant": "Quantised weights: gp.quant",
     "random": "Random numbers: gp.random",
     "array_api": "The array API standard: pygpukit.array_api",
     "memory": "Memory: gp.memory",
