@@ -235,14 +235,16 @@ struct Fold {
 };
 
 // Of one warp and a whole chunk: scores, in fragments d[4 n + i] of 8 keys each, become the weights of two rows of a thread,
-// packed for the product with values, the largest score `m` and the sum of weights `l`. `key` is that of d[0].
+// packed for the product with values, the largest score `m` and the sum of weights `l`. `row` and `key` are those of d[0].
 template <bool GENERAL, class T, int N8>
-PGK_FN void weigh(f32 (&d)[4 * N8], u32 (&p)[N8][2], f32 (&m)[2], f32 (&l)[2], const Attention& a, const Arrays<T>& x, int seq,
-                  const Row& upper, const Row& lower, int key, bool whole) {
+PGK_FN void weigh(f32 (&d)[4 * N8], u32 (&p)[N8][2], f32 (&m)[2], f32 (&l)[2], const Attention& a, const Arrays<T>& x,
+                  const Sequence& s, int row, int kv_head, int key, bool whole) {
     m[0] = m[1] = NO_KEY;
     if (GENERAL || !whole) {
+        // Worked out again where they are needed, which is seldom: registers are short.
+        const Row upper = Row::of(a, s, row, kv_head), lower = Row::of(a, s, row + 8, kv_head);
 #pragma unroll
-        for (int n = 0; n < N8; ++n) hide<GENERAL>(four(d, n), a, x, seq, upper, lower, key + 8 * n);
+        for (int n = 0; n < N8; ++n) hide<GENERAL>(four(d, n), a, x, s.index, upper, lower, key + 8 * n);
     }
 #pragma unroll
     for (int n = 0; n < N8; ++n) {
@@ -285,15 +287,15 @@ PGK_FN void fold_chunk(Fold (&fold)[2], f32 (&o)[COUNT], const f32 (&part)[COUNT
     }
 }
 
-// Results of the rows `mine` and `mine + 8` of a sequence, from column `column` on, which is that of o[0].
+// Results of the rows `row` and `row + 8` of a sequence, from column `column` on, which is that of o[0].
 template <class T, int COUNT>
-PGK_FN void write_rows(T* base, const Attention& a, const Fold (&fold)[2], const f32 (&o)[COUNT], const Row& upper,
-                       const Row& lower, int mine, int rows, int column) {
+PGK_FN void write_rows(T* base, const Attention& a, const Sequence& s, const Fold (&fold)[2], const f32 (&o)[COUNT], int row,
+                       int kv_head, int column) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-        if (mine + 8 * r >= rows) continue;
-        const Row& row = r ? lower : upper;
-        T* to = base + row.token * a.o_token + row.head * a.o_head + column;
+        if (row + 8 * r >= s.rows(a)) continue;
+        const Row at = Row::of(a, s, row + 8 * r, kv_head);
+        T* to = base + at.token * a.o_token + at.head * a.o_head + column;
         const f32 factor = fold[r].reciprocal();
 #pragma unroll
         for (int j = 0; j < COUNT / 4; ++j) {

@@ -48,7 +48,6 @@ PGK_FN void attention_prefill(T* out, const Arrays<T>& x, const Attention& a) {
     const Chunks chunks = Chunks::of<CHUNK>(a, s, row0, last);
 
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, mine = row0 + 16 * warp + lane / 4;
-    const Row upper = Row::of(a, s, mine, kv_head), lower = Row::of(a, s, mine + 8, kv_head);
     const T* k = x.k + kv_head * a.k_head;
     const T* v = x.v + a.v_offset + kv_head * a.v_head;
     const u32 q_at = shared_address(shared), ring = q_at + ROWS * DP * 2;
@@ -110,7 +109,7 @@ PGK_FN void attention_prefill(T* out, const Arrays<T>& x, const Attention& a) {
 
         u32 p[N8][2];
         f32 m[2], l[2];
-        weigh<GENERAL>(score, p, m, l, a, x, s.index, upper, lower, chunk * CHUNK + lane % 4 * 2, chunks.whole(chunk));
+        weigh<GENERAL>(score, p, m, l, a, x, s, mine, kv_head, chunk * CHUNK + lane % 4 * 2, chunks.whole(chunk));
 
         f32 part[DV / 2] = {};
 #pragma unroll
@@ -136,7 +135,7 @@ PGK_FN void attention_prefill(T* out, const Arrays<T>& x, const Attention& a) {
     }
     wait_copies<0>();
 
-    write_rows(out + (PAGED ? s.first_row * a.o_token : s.index * a.o_seq), a, fold, o, upper, lower, mine, rows,
+    write_rows(out + (PAGED ? s.first_row * a.o_token : s.index * a.o_seq), a, s, fold, o, mine, kv_head,
                slice * DV + lane % 4 * 2);
 }
 

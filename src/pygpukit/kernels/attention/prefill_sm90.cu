@@ -15,7 +15,7 @@ namespace pgk {
 
 extern __shared__ __align__(1024) u8 dynamic_shared[];
 
-template <class T, int DP, int PAGE_TOKENS, bool GENERAL> struct PrefillSm90 {
+template <class T, int DP, int PAGE_TOKENS> struct PrefillSm90 {
     static constexpr bool PAGED = PAGE_TOKENS > 0;
     static constexpr int CHUNK = 128, ROWS = 128, GROUPS = 2, STAGES = 2, THREADS = 128 * (GROUPS + 1);
     // Lines of 128 bytes hold 64 elements: a head is one or two pieces.
@@ -137,33 +137,31 @@ template <class T, int DP, int PAGE_TOKENS, bool GENERAL> struct PrefillSm90 {
         const int group = static_cast<int>(uniform(threadIdx.x / 128)) - 1, warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
         const u32 q_at = shared + group * PIECES * Q_PIECE;
         u32 stage = 0, parity = 0;
-        Tile t;
-        if (blockIdx.x < items) {
-            t = tile(blockIdx.x);
+        // The first turn to multiply is that of the first group.
+        if (group == 1) arrive_some(4, 128 * GROUPS);
+        const auto bring_queries = [&](i64 item) {
+            const Tile t = tile(item);
             load_queries(q_at, t, t.row0 + group * 64);
-        }
+        };
+        if (blockIdx.x < items) bring_queries(blockIdx.x);
 #pragma unroll 1
         for (i64 item = blockIdx.x; item < items; item += gridDim.x) {
             const bool more = item + gridDim.x < items;
-            const int row0 = t.row0 + group * 64, mine = row0 + 16 * warp + lane / 4;
-            const Row upper = Row::of(a, t.s, mine, t.kv_head), lower = Row::of(a, t.s, mine + 8, t.kv_head);
+            const Tile t = tile(item);
             const Chunks chunks = t.chunks;
             const Sequence s = t.s;
+            const int mine = t.row0 + group * 64 + 16 * warp + lane / 4;
             f32 o[DP / 2] = {};
             Fold fold[2] = {Fold::none(), Fold::none()};
             wait_copies<0>();
             fence_async();
             sync_some(1 + group, 128);
-            if (chunks.first == chunks.end && more) {
-                t = tile(item + gridDim.x);
-                load_queries(q_at, t, t.row0 + group * 64);
-            }
-#pragma unroll 1
-            for (int chunk = chunks.first; chunk < chunks.end; ++chunk) {
-                const u32 keys = shared + K_AT + stage * BYTES, values = shared + V_AT + stage * BYTES;
-                f32 score[CHUNK / 2];
-                barrier_wait(full + stage * 16, parity);
-                wgmma_fence();
+            if (chunks.first == chunks.end && more) bring_queries(item + gridDim.x);
+            f32 score[CHUNK / 2];
+            u32 p[CHUNK / 8][2];
+            f32 m[2], l[2];
+            const auto multiply_keys = [&](u32 at) {
+                const u32 keys = shared + K_AT + at * BYTES;
 #pragma unroll
                 for (int k = 0; k < DP / 16; ++k) {
                     const u64 left = k_major(q_at + k / 4 * Q_PIECE) + k % 4 * next_k(false);
@@ -172,25 +170,19 @@ template <class T, int DP, int PAGE_TOKENS, bool GENERAL> struct PrefillSm90 {
                     else WgmmaFrom<CHUNK>::template shared<T, false>(score, left, right);
                 }
                 wgmma_commit();
-                wgmma_wait<0>();
-                wgmma_ready(score);
-                release(empty + stage * 16, lane);
+            };
+            // The scores of a chunk are there: its keys are free, and after the last one so are the queries.
+            const auto weigh_scores = [&](int chunk, u32 at) {
+                release(empty + at * 16, lane);
                 if (chunk + 1 == chunks.end && more) {
-                    // All warps of the group have multiplied with the last queries.
                     sync_some(1 + group, 128);
-                    t = tile(item + gridDim.x);
-                    load_queries(q_at, t, t.row0 + group * 64);
+                    bring_queries(item + gridDim.x);
                 }
-
-                u32 p[CHUNK / 8][2];
-                f32 m[2], l[2];
-                weigh<GENERAL>(score, p, m, l, a, x, s.index, upper, lower, chunk * CHUNK + lane % 4 * 2,
-                               chunks.whole(chunk));
-
-                f32 part[DP / 2];
-                barrier_wait(full + stage * 16 + 8, parity);
-                if (a.length_step >= 0 && (chunk + 1) * CHUNK > s.length) clear_values(values, s.length - chunk * CHUNK);
-                wgmma_fence();
+                weigh<false>(score, p, m, l, a, x, s, mine, t.kv_head, chunk * CHUNK + lane % 4 * 2, chunks.whole(chunk));
+            };
+            f32 part[DP / 2];
+            const auto multiply_values = [&](u32 at) {
+                const u32 values = shared + V_AT + at * BYTES;
 #pragma unroll
                 for (int k = 0; k < CHUNK / 16; ++k) {
                     const u32 left[4] = {p[2 * k][0], p[2 * k][1], p[2 * k + 1][0], p[2 * k + 1][1]};
@@ -199,6 +191,48 @@ template <class T, int DP, int PAGE_TOKENS, bool GENERAL> struct PrefillSm90 {
                     else WgmmaFrom<DP>::template registers<T, false>(part, left, right);
                 }
                 wgmma_commit();
+            };
+            const auto wait_values = [&](int chunk) {
+                barrier_wait(full + stage * 16 + 8, parity);
+                if (a.length_step >= 0 && (chunk + 1) * CHUNK > s.length) {
+                    clear_values(shared + V_AT + stage * BYTES, s.length - chunk * CHUNK);
+                }
+            };
+            if (chunks.first < chunks.end) {
+                barrier_wait(full + stage * 16, parity);
+                wgmma_fence();
+                multiply_keys(stage);
+                wgmma_wait<0>();
+                wgmma_ready(score);
+                weigh_scores(chunks.first, stage);
+#pragma unroll 1
+                for (int chunk = chunks.first; chunk + 1 < chunks.end; ++chunk) {
+                    wait_values(chunk);
+                    const u32 before = stage;
+                    if (++stage == STAGES) {
+                        stage = 0;
+                        parity ^= 1;
+                    }
+                    barrier_wait(full + stage * 16, parity);
+                    // One warp group multiplies while the other weighs its scores.
+                    sync_some(4 + group, 128 * GROUPS);
+                    wgmma_fence();
+                    multiply_values(before);
+                    multiply_keys(stage);
+                    arrive_some(5 - group, 128 * GROUPS);
+                    wgmma_wait<1>();
+                    wgmma_ready(part);
+                    release(empty + before * 16 + 8, lane);
+                    fold_chunk(fold, o, part, m, l);
+                    wgmma_wait<0>();
+                    wgmma_ready(score);
+                    weigh_scores(chunk + 1, stage);
+                }
+                wait_values(chunks.end - 1);
+                sync_some(4 + group, 128 * GROUPS);
+                wgmma_fence();
+                multiply_values(stage);
+                if (group == 0 || more) arrive_some(5 - group, 128 * GROUPS);
                 wgmma_wait<0>();
                 wgmma_ready(part);
                 release(empty + stage * 16 + 8, lane);
@@ -208,16 +242,16 @@ template <class T, int DP, int PAGE_TOKENS, bool GENERAL> struct PrefillSm90 {
                     parity ^= 1;
                 }
             }
-            write_rows(out + (PAGED ? s.first_row * a.o_token : s.index * a.o_seq), a, fold, o, upper, lower, mine, s.rows(a),
+            write_rows(out + (PAGED ? s.first_row * a.o_token : s.index * a.o_seq), a, s, fold, o, mine, t.kv_head,
                        lane % 4 * 2);
         }
     }
 };
 
-template <class T, int DP, int PAGE_TOKENS, bool GENERAL>
+template <class T, int DP, int PAGE_TOKENS>
 PGK_FN void attention_prefill_sm90(T* out, const CUtensorMap* k_map, const CUtensorMap* v_map, const Arrays<T>& x,
                                    const Attention& a) {
-    using Kernel = PrefillSm90<T, DP, PAGE_TOKENS, GENERAL>;
+    using Kernel = PrefillSm90<T, DP, PAGE_TOKENS>;
     await_predecessor();
     __shared__ i64 sums[PAGE_TOKENS ? Kernel::THREADS : 1];
     const u32 shared = shared_address(dynamic_shared);
@@ -248,11 +282,11 @@ PGK_FN void attention_prefill_sm90(T* out, const CUtensorMap* k_map, const CUten
 
 }  // namespace pgk
 
-#define PGK_ATTENTION_PREFILL_SM90(entry, T, DP, PAGE_TOKENS, GENERAL) \
+#define PGK_ATTENTION_PREFILL_SM90(entry, T, DP, PAGE_TOKENS) \
     extern "C" __global__ void __launch_bounds__(384, 1) entry( \
         const __grid_constant__ CUtensorMap k_map, const __grid_constant__ CUtensorMap v_map, pgk::T* out, \
         const pgk::T* q, const pgk::T* k, const pgk::T* v, const pgk::i32* lengths, const pgk::i32* starts, \
         const pgk::i32* table, const void* mask, const __grid_constant__ pgk::Attention a) { \
-        pgk::attention_prefill_sm90<pgk::T, DP, PAGE_TOKENS, GENERAL>( \
+        pgk::attention_prefill_sm90<pgk::T, DP, PAGE_TOKENS>( \
             out, &k_map, &v_map, {q, k, v, lengths, starts, table, mask}, a); \
     }

@@ -63,6 +63,10 @@ template <bool CLUSTER = false> PGK_FN void barrier_wait(u32 barrier, u32 parity
 PGK_FN void sync_some(int number, int threads) {
     asm volatile("bar.sync %0, %1;" :: "r"(number), "r"(threads) : "memory");
 }
+// Arrives there without waiting: the barrier opens to those that wait once all `threads` have come.
+PGK_FN void arrive_some(int number, int threads) {
+    asm volatile("bar.arrive %0, %1;" :: "r"(number), "r"(threads) : "memory");
+}
 PGK_FN void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // --- Copies ---

@@ -24,22 +24,22 @@ _PAGES = (8, 16, 32, 64, 128)
 
 
 @cache
-def unit(kind: DataType, dim: int, page_tokens: int, general: bool) -> Unit:
+def unit(kind: DataType, dim: int, page_tokens: int) -> Unit:
     """Return the source of the kernel; ``page_tokens`` is 0 for dense keys."""
     paged = f"_paged{page_tokens}" if page_tokens else ""
-    entry = f"pgk_attention_prefill_sm90_{kind.tag}_d{dim}{paged}{'_general' if general else ''}"
-    line = f"PGK_ATTENTION_PREFILL_SM90({entry}, {kind.tag}, {dim}, {page_tokens}, {str(general).lower()})"
+    entry = f"pgk_attention_prefill_sm90_{kind.tag}_d{dim}{paged}"
+    line = f"PGK_ATTENTION_PREFILL_SM90({entry}, {kind.tag}, {dim}, {page_tokens})"
     return instance("attention/prefill_sm90.cu", [line], (entry,), ARCHITECTURE)
 
 
 def units(types: Sequence[str]) -> Iterator[Unit]:
     """Return what a bundle holds for `pygpukit.sdpa`."""
-    yield from (unit(dtype(name), dim, 0, False) for name in types if name in kernels.TYPES for dim in (64, 128))
+    yield from (unit(dtype(name), dim, 0) for name in types if name in kernels.TYPES for dim in (64, 128))
 
 
 def paged_units(types: Sequence[str]) -> Iterator[Unit]:
     """Return what a bundle holds for `pygpukit.sdpa_paged`: pages of 16 tokens."""
-    yield from (unit(dtype(name), dim, 16, False) for name in types if name in kernels.TYPES for dim in (64, 128))
+    yield from (unit(dtype(name), dim, 16) for name in types if name in kernels.TYPES for dim in (64, 128))
 
 
 def accepts(p: Problem) -> str | None:
@@ -47,6 +47,8 @@ def accepts(p: Problem) -> str | None:
     reason = kernels.accepts(p)
     if reason is not None:
         return reason
+    if kernels.general(p):
+        return "a mask or a softcap"
     if p["q"].shape[-1] > _CHUNK:
         return f"heads of more than {_CHUNK} elements"
     call = kernels.dense_call(p)
@@ -60,6 +62,8 @@ def accepts_paged(p: Problem) -> str | None:
     reason = kernels.accepts(p)
     if reason is not None:
         return reason
+    if kernels.general(p):
+        return "a mask or a softcap"
     if p["q"].shape[-1] > _CHUNK:
         return f"heads of more than {_CHUNK} elements"
     if kernels.few_queries(p):
@@ -100,7 +104,7 @@ def _maps(p: Problem, call: Call) -> list[Argument]:
 def _prefill(p: Problem, call: Call) -> KernelLaunch:
     dim = 64 if p["q"].shape[-1] <= 64 else 128
     page_tokens = int(p["cache"].shape[2]) if call.paged else 0
-    made = unit(p["q"].dtype, dim, page_tokens, kernels.general(p))
+    made = unit(p["q"].dtype, dim, page_tokens)
     tiles = ceil_div(call.tokens * call.group, _ROWS) + minimum(call.seqs, call.tokens)
     if not call.paged:
         tiles = ceil_div(call.queries * call.group, _ROWS) * call.seqs
