@@ -1,9 +1,10 @@
 // Attention of many queries by wgmma (SM 90a): the same as prefill.cu, in the same bits, for heads of up to 128 elements.
 //
-// Arguments: out, tensor maps of k and v, then as prefill.cu. Maps have the 128-byte swizzle and boxes of 64 elements of a
+// Arguments: tensor maps of k and v, out, counters (2 zeros, left zero), then as prefill.cu. Maps have the 128-byte swizzle and boxes of 64 elements of a
 // head. Dense: {dim, keys, kv_heads, seqs}, boxes of 128 keys. Paged: {dim, kv_heads, page_tokens, 2, pages}, boxes of a page;
 // both maps are of the whole cache, and PAGE_TOKENS, a divisor of 128 and a multiple of 8, is the size of a page.
-// Launch: 384 threads, any grid: blocks take tiles of 128 rows in turn, the longest first. Dynamic shared memory: SHARED.
+// Launch: 384 threads, any grid: blocks take the next tile of 128 rows as they come free, the longest first. Dynamic shared
+// memory: SHARED bytes.
 // A warp group of which one thread copies keys and values, two stages ahead, and two that each take 64 rows: scores by
 // wgmma from shared memory, weights in registers, which are the left operand of the product with the values.
 // Numerics: attention.cuh; wgmma and mma.sync give the same bits. Determinism: batch_invariant.
@@ -21,9 +22,12 @@ template <class T, int DP, int PAGE_TOKENS> struct PrefillSm90 {
     // Lines of 128 bytes hold 64 elements: a head is one or two pieces.
     static constexpr int PIECES = DP / 64, Q_PIECE = 64 * 128, PIECE = CHUNK * 128, BYTES = PIECES * PIECE;
     static constexpr int K_AT = GROUPS * PIECES * Q_PIECE, V_AT = K_AT + STAGES * BYTES, BARRIERS_AT = V_AT + STAGES * BYTES;
-    static constexpr int SHARED = BARRIERS_AT + STAGES * 4 * 8;
+    // Then the barriers and numbers of two tiles, of which one is worked on, and what count_items keeps.
+    static constexpr int TILES_AT = BARRIERS_AT + STAGES * 32, SUMS_AT = TILES_AT + 48;
+    static constexpr int SHARED = SUMS_AT + (PAGED ? THREADS * 8 : 0);
 
     T* out;
+    i32* counters;
     const CUtensorMap *k_map, *v_map;
     const Arrays<T>& x;
     const Attention& a;
@@ -81,12 +85,21 @@ template <class T, int DP, int PAGE_TOKENS> struct PrefillSm90 {
         }
     }
 
+    // Takes tiles and brings their keys and values.
     PGK_FN void produce(u32 shared, i64 items) const {
-        const u32 full = shared + BARRIERS_AT, empty = full + STAGES * 16;
+        const u32 full = shared + BARRIERS_AT, empty = full + STAGES * 16, told = shared + TILES_AT;
         prefetch_map(k_map);
         prefetch_map(v_map);
-        u32 stage = 0, parity = 1;
-        for (i64 item = blockIdx.x; item < items; item += gridDim.x) {
+        u32 stage = 0, parity = 1, slot = 0, slot_parity = 1;
+        while (true) {
+            const i64 item = atomicAdd(counters, 1);
+            barrier_wait(told + 16 + slot * 8, slot_parity);
+            const i32 known = item < items ? static_cast<i32>(item) : -1;
+            asm volatile("st.shared.s32 [%0], %1;" :: "r"(told + 32 + slot * 4), "r"(known) : "memory");
+            barrier_arrive(told + slot * 8);
+            slot_parity ^= slot;
+            slot ^= 1;
+            if (item >= items) break;
             const Tile t = tile(item);
             for (int chunk = t.chunks.first; chunk < t.chunks.end; ++chunk) {
                 barrier_wait(empty + stage * 16, parity);
@@ -99,6 +112,8 @@ template <class T, int DP, int PAGE_TOKENS> struct PrefillSm90 {
                 }
             }
         }
+        // The last block that takes no more tiles leaves the counters as they were.
+        if (atomicAdd(counters + 1, 1) == static_cast<i32>(gridDim.x) - 1) counters[0] = counters[1] = 0;
     }
 
     // The rows of this warp group, in lines of 128 bytes with the 128-byte swizzle.
@@ -132,22 +147,33 @@ template <class T, int DP, int PAGE_TOKENS> struct PrefillSm90 {
         if (lane == 0) barrier_arrive(barrier);
     }
 
-    PGK_FN void consume(u32 shared, i64 items) const {
+    PGK_FN void consume(u32 shared) const {
         const u32 full = shared + BARRIERS_AT, empty = full + STAGES * 16;
         const int group = static_cast<int>(uniform(threadIdx.x / 128)) - 1, warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
         const u32 q_at = shared + group * PIECES * Q_PIECE;
         u32 stage = 0, parity = 0;
         // The first turn to multiply is that of the first group.
         if (group == 1) arrive_some(4, 128 * GROUPS);
-        const auto bring_queries = [&](i64 item) {
-            const Tile t = tile(item);
-            load_queries(q_at, t, t.row0 + group * 64);
+        u32 slot = 0, slot_parity = 0;
+        // The next tile, whose rows of q are then under way; -1 if there is none.
+        const auto next_tile = [&]() -> i32 {
+            const u32 told = shared + TILES_AT;
+            barrier_wait(told + slot * 8, slot_parity);
+            i32 item;
+            asm volatile("ld.shared.s32 %0, [%1];" : "=r"(item) : "r"(told + 32 + slot * 4) : "memory");
+            release(told + 16 + slot * 8, lane);
+            slot_parity ^= slot;
+            slot ^= 1;
+            if (item >= 0) {
+                const Tile t = tile(item);
+                load_queries(q_at, t, t.row0 + group * 64);
+            }
+            return item;
         };
-        if (blockIdx.x < items) bring_queries(blockIdx.x);
+        i32 next = next_tile();
 #pragma unroll 1
-        for (i64 item = blockIdx.x; item < items; item += gridDim.x) {
-            const bool more = item + gridDim.x < items;
-            const Tile t = tile(item);
+        while (next >= 0) {
+            const Tile t = tile(next);
             const Chunks chunks = t.chunks;
             const Sequence s = t.s;
             const int mine = t.row0 + group * 64 + 16 * warp + lane / 4;
@@ -156,7 +182,7 @@ template <class T, int DP, int PAGE_TOKENS> struct PrefillSm90 {
             wait_copies<0>();
             fence_async();
             sync_some(1 + group, 128);
-            if (chunks.first == chunks.end && more) bring_queries(item + gridDim.x);
+            if (chunks.first == chunks.end) next = next_tile();
             f32 score[CHUNK / 2];
             u32 p[CHUNK / 8][2];
             f32 m[2], l[2];
@@ -174,9 +200,9 @@ template <class T, int DP, int PAGE_TOKENS> struct PrefillSm90 {
             // The scores of a chunk are there: its keys are free, and after the last one so are the queries.
             const auto weigh_scores = [&](int chunk, u32 at) {
                 release(empty + at * 16, lane);
-                if (chunk + 1 == chunks.end && more) {
+                if (chunk + 1 == chunks.end) {
                     sync_some(1 + group, 128);
-                    bring_queries(item + gridDim.x);
+                    next = next_tile();
                 }
                 weigh<false>(score, p, m, l, a, x, s, mine, t.kv_head, chunk * CHUNK + lane % 4 * 2, chunks.whole(chunk));
             };
@@ -218,10 +244,11 @@ template <class T, int DP, int PAGE_TOKENS> struct PrefillSm90 {
                     sync_some(4 + group, 128 * GROUPS);
                     wgmma_fence();
                     multiply_values(before);
+                    wgmma_wait<0>();
+                    wgmma_ready(part);
+                    wgmma_fence();
                     multiply_keys(stage);
                     arrive_some(5 - group, 128 * GROUPS);
-                    wgmma_wait<1>();
-                    wgmma_ready(part);
                     release(empty + before * 16 + 8, lane);
                     fold_chunk(fold, o, part, m, l);
                     wgmma_wait<0>();
@@ -232,7 +259,7 @@ template <class T, int DP, int PAGE_TOKENS> struct PrefillSm90 {
                 sync_some(4 + group, 128 * GROUPS);
                 wgmma_fence();
                 multiply_values(stage);
-                if (group == 0 || more) arrive_some(5 - group, 128 * GROUPS);
+                if (group == 0 || next >= 0) arrive_some(5 - group, 128 * GROUPS);
                 wgmma_wait<0>();
                 wgmma_ready(part);
                 release(empty + stage * 16 + 8, lane);
@@ -249,20 +276,25 @@ template <class T, int DP, int PAGE_TOKENS> struct PrefillSm90 {
 };
 
 template <class T, int DP, int PAGE_TOKENS>
-PGK_FN void attention_prefill_sm90(T* out, const CUtensorMap* k_map, const CUtensorMap* v_map, const Arrays<T>& x,
-                                   const Attention& a) {
+PGK_FN void attention_prefill_sm90(const CUtensorMap* k_map, const CUtensorMap* v_map, T* out, i32* counters,
+                                   const Arrays<T>& x, const Attention& a) {
     using Kernel = PrefillSm90<T, DP, PAGE_TOKENS>;
     await_predecessor();
-    __shared__ i64 sums[PAGE_TOKENS ? Kernel::THREADS : 1];
     const u32 shared = shared_address(dynamic_shared);
+    i64* const sums = reinterpret_cast<i64*>(dynamic_shared + Kernel::SUMS_AT);
+    constexpr int STAGES = Kernel::STAGES, ARRIVALS = 4 * Kernel::GROUPS;
     if (threadIdx.x == 0) {
-        for (int i = 0; i < 2 * Kernel::STAGES; ++i) {
+        for (int i = 0; i < 2 * STAGES; ++i) {
             barrier_init(shared + Kernel::BARRIERS_AT + i * 8, 1);
-            barrier_init(shared + Kernel::BARRIERS_AT + (2 * Kernel::STAGES + i) * 8, 4 * Kernel::GROUPS);
+            barrier_init(shared + Kernel::BARRIERS_AT + (2 * STAGES + i) * 8, ARRIVALS);
+        }
+        for (int i = 0; i < 2; ++i) {
+            barrier_init(shared + Kernel::TILES_AT + i * 8, 1);
+            barrier_init(shared + Kernel::TILES_AT + 16 + i * 8, ARRIVALS);
         }
         fence_barrier_init();
     }
-    const Kernel kernel{out, k_map, v_map, x, a, sums};
+    const Kernel kernel{out, counters, k_map, v_map, x, a, sums};
     i64 items;
     if constexpr (PAGE_TOKENS > 0) {
         items = count_items<Kernel::THREADS>(sums, static_cast<int>(a.seqs), [&](int i) { return kernel.tiles_of(i); });
@@ -272,11 +304,11 @@ PGK_FN void attention_prefill_sm90(T* out, const CUtensorMap* k_map, const CUten
     }
     __syncthreads();
     if (threadIdx.x < 128) {
-        give_registers<24>();
+        give_registers<40>();
         if (threadIdx.x == 0) kernel.produce(shared, items);
     } else {
-        take_registers<240>();
-        kernel.consume(shared, items);
+        take_registers<232>();
+        kernel.consume(shared);
     }
 }
 
@@ -284,9 +316,9 @@ PGK_FN void attention_prefill_sm90(T* out, const CUtensorMap* k_map, const CUten
 
 #define PGK_ATTENTION_PREFILL_SM90(entry, T, DP, PAGE_TOKENS) \
     extern "C" __global__ void __launch_bounds__(384, 1) entry( \
-        const __grid_constant__ CUtensorMap k_map, const __grid_constant__ CUtensorMap v_map, pgk::T* out, \
+        const __grid_constant__ CUtensorMap k_map, const __grid_constant__ CUtensorMap v_map, pgk::T* out, int* counters, \
         const pgk::T* q, const pgk::T* k, const pgk::T* v, const pgk::i32* lengths, const pgk::i32* starts, \
         const pgk::i32* table, const void* mask, const __grid_constant__ pgk::Attention a) { \
         pgk::attention_prefill_sm90<pgk::T, DP, PAGE_TOKENS>( \
-            out, &k_map, &v_map, {q, k, v, lengths, starts, table, mask}, a); \
+            &k_map, &v_map, out, counters, {q, k, v, lengths, starts, table, mask}, a); \
     }

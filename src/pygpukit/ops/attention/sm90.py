@@ -8,7 +8,7 @@ from functools import cache
 from pygpukit.dtypes import DataType, dtype
 from pygpukit.ops.attention import kernels
 from pygpukit.ops.attention.kernels import Call
-from pygpukit.ops.launch import Argument, KernelLaunch, Launch, Unit, Workspace, tensor_map, write
+from pygpukit.ops.launch import Argument, KernelLaunch, Launch, Unit, Workspace, tensor_map, update, write
 from pygpukit.ops.problem import Problem
 from pygpukit.ops.size import ceil_div, maximum, minimum
 from pygpukit.ops.source import instance
@@ -75,7 +75,8 @@ def accepts_paged(p: Problem) -> str | None:
 
 def launch(p: Problem) -> Launch:
     """Return the launch of a call of `pygpukit.sdpa`."""
-    return Launch((_prefill(p, kernels.dense_call(p)),))
+    work = Workspace()
+    return Launch((_prefill(p, kernels.dense_call(p), work),), tuple(work.pieces))
 
 
 def launch_paged(p: Problem) -> Launch:
@@ -83,7 +84,7 @@ def launch_paged(p: Problem) -> Launch:
     call = kernels.paged_call(p)
     work = Workspace()
     few = kernels.decode(p, call, work, 1)
-    return Launch((few, _prefill(p, call)), tuple(work.pieces))
+    return Launch((few, _prefill(p, call, work)), tuple(work.pieces))
 
 
 def _maps(p: Problem, call: Call) -> list[Argument]:
@@ -101,7 +102,7 @@ def _maps(p: Problem, call: Call) -> list[Argument]:
     return made
 
 
-def _prefill(p: Problem, call: Call) -> KernelLaunch:
+def _prefill(p: Problem, call: Call, work: Workspace) -> KernelLaunch:
     dim = 64 if p["q"].shape[-1] <= 64 else 128
     page_tokens = int(p["cache"].shape[2]) if call.paged else 0
     made = unit(p["q"].dtype, dim, page_tokens)
@@ -110,6 +111,7 @@ def _prefill(p: Problem, call: Call) -> KernelLaunch:
         tiles = ceil_div(call.queries * call.group, _ROWS) * call.seqs
     grid = maximum(minimum(tiles * call.heads, p.sm_count), 1)
     chunk_bytes = _CHUNK * dim * 2
-    shared = _ROWS * dim * 2 + 2 * _STAGES * chunk_bytes + _STAGES * 4 * 8
-    arguments = (*_maps(p, call), write(p.out), *kernels.inputs(p), kernels.attention(p, call))
+    shared = _ROWS * dim * 2 + 2 * _STAGES * chunk_bytes + _STAGES * 32 + 48 + (8 * _THREADS if call.paged else 0)
+    counters = work.counters(dtype("int32"), 2)
+    arguments = (*_maps(p, call), write(p.out), update(counters), *kernels.inputs(p), kernels.attention(p, call))
     return KernelLaunch(made, made.entries[0], (grid,), (_THREADS,), arguments, shared, programmatic=True)
