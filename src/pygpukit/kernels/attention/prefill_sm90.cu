@@ -113,7 +113,11 @@ template <class T, int DP, int PAGE_TOKENS> struct PrefillSm90 {
             }
         }
         // The last block that takes no more tiles leaves the counters as they were.
-        if (atomicAdd(counters + 1, 1) == static_cast<i32>(gridDim.x) - 1) counters[0] = counters[1] = 0;
+        __threadfence();
+        if (atomicAdd(counters + 1, 1) == static_cast<i32>(gridDim.x) - 1) {
+            __threadfence();
+            counters[0] = counters[1] = 0;
+        }
     }
 
     // The rows of this warp group, in lines of 128 bytes with the 128-byte swizzle.
