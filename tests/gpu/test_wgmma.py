@@ -13,7 +13,7 @@ import pygpukit as gp
 from pygpukit import _pygpukit_rust as native
 from pygpukit.jit.compiler import compile_image
 from pygpukit.ops import planner
-from pygpukit.ops.gemm import skinny, wgmma
+from pygpukit.ops.gemm import mma, skinny, wgmma
 from pygpukit.ops.registry import OPERATORS, load, register
 from pygpukit.ops.source import headers
 
@@ -111,10 +111,10 @@ def test_few_rows_are_exact(tokens: int, kind: str, sm90: gp.Device, few_rows: C
     same(few_rows(stored(a, False), stored(b, False)), exact(a, b))
 
 
-@pytest.mark.parametrize("rows", [32, 40, 48, 56, 64])
+@pytest.mark.parametrize("rows", [16, 24, 32, 40, 48, 56, 64])
 def test_strips_of_every_height_are_exact(rows: int, sm90: gp.Device, few_rows: Callable[..., gp.GPUArray]) -> None:
     for tokens in (3, 40):
-        skinny.force(rows, 4 if tokens == 3 else 1)
+        skinny.force(rows, 8 if rows < 32 else 4 if tokens == 3 else 1)
         a, b = integers((tokens, 520)), integers((520, 3 * rows + 9), 1)
         same(few_rows(stored(a, False), stored(b, True)), exact(a, b))
 
@@ -157,6 +157,32 @@ def test_a_row_has_the_same_bits_by_every_tile(
             assert part.to_numpy().tobytes() == results[0][first : first + tokens].tobytes(), tokens
 
 
+@pytest.mark.parametrize("kind", ["bfloat16", "float16"])
+def test_the_order_is_that_of_mma_sync(
+    kind: str, sm90: gp.Device, product: Callable[..., gp.GPUArray], few_rows: Callable[..., gp.GPUArray]
+) -> None:
+    to = gp.to_numpy_dtype(kind)
+    # Exponents far apart, so that another order of sums shows.
+    rng = np.random.default_rng(5)
+    a, b = (
+        (normal(shape, i, np.float32) * 2.0 ** rng.integers(-8, 9, shape)).astype(to)
+        for i, shape in enumerate(((40, 600), (600, 48)))
+    )
+    x, y = stored(a, False), stored(b, True)
+    op = register(
+        dataclasses.replace(load()["matmul"], name="test_mma", variants=mma.VARIANTS[:1], cases=(), public=False)
+    )
+    want = op(x, y, out=gp.empty((40, 48), "float32")).to_numpy()
+    del OPERATORS["test_mma"]
+    wgmma.force(wgmma.TILES[-1])
+    for run in (product, few_rows):
+        assert run(x, y, out=gp.empty((40, 48), "float32")).to_numpy().tobytes() == want.tobytes()
+    # Another order has other bits: the test can fail.
+    back = np.ascontiguousarray(a[:, ::-1]), np.ascontiguousarray(b[::-1])
+    got = product(stored(back[0], False), stored(back[1], True), out=gp.empty((40, 48), "float32"))
+    assert got.to_numpy().tobytes() != want.tobytes()
+
+
 @pytest.mark.parametrize("name", ["wgmma", "wgmma, few rows"])
 def test_batches_strides_and_ends(name: str, sm90: gp.Device, variants: dict[str, Callable[..., gp.GPUArray]]) -> None:
     run = variants[name]
@@ -187,6 +213,10 @@ def test_batches_strides_and_ends(name: str, sm90: gp.Device, variants: dict[str
     want = (np.maximum(total, 0) + residual.astype(np.float32)).astype(BF16)
     got = run(x[0], w, bias=gp.from_numpy(bias), activation="relu", residual=gp.from_numpy(residual))
     same(got, want)
+    turned = stored(residual, True)
+    same(run(x[0], w, bias=gp.from_numpy(bias), activation="relu", residual=turned), want)
+    got = run(x[0], w[:, :67], bias=gp.from_numpy(bias)[:67], activation="relu", residual=turned[..., :67])
+    same(got, want[..., :67])
     got = run(x[0], y[0], bias=gp.from_numpy(bias), residual=gp.from_numpy(residual))
     same(got, (exact_float(a[0], b[0]) + bias.astype(np.float32) + residual.astype(np.float32)).astype(BF16))
 

@@ -129,10 +129,26 @@ template <class T, class To, int ACTIVATION, int BM, int BN, int STAGES, int CLU
         }
     }
 
+    // Two neighbours of a row, by one access where they lie together at a multiple of their size.
+    PGK_FN static void pair(Acc (&to)[2], const To* from, i64 step, bool together) {
+        if (together) {
+            const Vec<To, 2> both = *reinterpret_cast<const Vec<To, 2>*>(from);
+            to[0] = convert<Acc>(both.e[0]);
+            to[1] = convert<Acc>(both.e[1]);
+        } else {
+            to[0] = convert<Acc>(from[0]);
+            to[1] = convert<Acc>(from[step]);
+        }
+    }
+
+    // 64 rows of sums from row m0 on, piece by piece through shared memory.
     PGK_FN void finish_part(const Acc (&d)[BN / 2], const Tile& at, i32 m0, u32 buffers, int group, u32& piece,
                             const Epilogue<To>& mine, To* out_z) const {
         const int thread = threadIdx.x % 128, lane = thread % 32;
         const int row = thread / 32 * 16 + lane / 4;
+        // Then a pair of an even column is inside of the row, too.
+        const bool together = mine.column == 1 && mine.row % 2 == 0 && size.n % 2 == 0 &&
+                              reinterpret_cast<u64>(mine.residual) % sizeof(Vec<To, 2>) == 0;
 #pragma unroll
         for (int p = 0; p < PIECES; ++p) {
             const i32 n0 = at.n * BN + p * PIECE_COLUMNS;
@@ -143,13 +159,25 @@ template <class T, class To, int ACTIVATION, int BM, int BN, int STAGES, int CLU
             sync_some(1 + group, 128);
 #pragma unroll
             for (int j = 0; j < PIECE_COLUMNS / 8; ++j) {
+                const int column = 8 * j + 2 * (lane % 4);
+                // What lies outside of the result is computed with what is inside, and not stored.
+                const i64 n = min(n0 + column, together ? size.n - 2 : size.n - 1);
+                const i64 step = n + 1 < size.n ? 1 : 0;
+                Acc bias[2] = {-Acc(0), -Acc(0)};
+                if (ACTIVATION != PLAIN && mine.bias) pair(bias, mine.bias + n, step, false);
 #pragma unroll
                 for (int half = 0; half < 2; ++half) {
-                    const int r = row + half * 8, at_j = p * (PIECE_COLUMNS / 8) + j, column = 8 * j + 2 * (lane % 4);
-                    const i64 m = min(m0 + r, size.m - 1), n = min(n0 + column, size.n - 1);
-                    const i64 n1 = min(n0 + column + 1, size.n - 1);
-                    const Acc both[2] = {finish<ACTIVATION>(d[4 * at_j + 2 * half], m, n, mine),
-                                         finish<ACTIVATION>(d[4 * at_j + 2 * half + 1], m, n1, mine)};
+                    const int r = row + half * 8, first = 4 * (p * (PIECE_COLUMNS / 8) + j) + 2 * half;
+                    Acc both[2] = {d[first], d[first + 1]};
+                    if constexpr (ACTIVATION != PLAIN) {
+                        const i64 m = min(m0 + r, size.m - 1);
+                        Acc added[2] = {-Acc(0), -Acc(0)};
+                        if (mine.residual) {
+                            pair(added, mine.residual + m * mine.row + n * mine.column, step * mine.column, together);
+                        }
+#pragma unroll
+                        for (int i = 0; i < 2; ++i) both[i] = finish_with<ACTIVATION>(both[i], bias[i], added[i]);
+                    }
                     const Vec<To, 2> made = outputs<To>(both);
                     const u32 byte = column * sizeof(To);
                     const u32 place = buffer + r * 128 + ((byte / 16) ^ (r & 7)) * 16 + byte % 16;
