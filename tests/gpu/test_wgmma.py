@@ -14,6 +14,7 @@ from pygpukit import _pygpukit_rust as native
 from pygpukit.jit.compiler import compile_image
 from pygpukit.ops import planner
 from pygpukit.ops.gemm import mma, skinny, wgmma
+from pygpukit.ops.gemm.reference import round_to_tf32
 from pygpukit.ops.registry import OPERATORS, load, register
 from pygpukit.ops.source import headers
 
@@ -244,6 +245,30 @@ def test_float8_and_int8(name: str, sm90: gp.Device, variants: dict[str, Callabl
             np.testing.assert_array_equal(got, c.astype(np.int32) @ d.astype(np.int32))
 
 
+def test_tf32_is_rounded_as_everywhere(sm90: gp.Device, product: Callable[..., gp.GPUArray]) -> None:
+    op = register(
+        dataclasses.replace(load()["matmul"], name="test_mma", variants=mma.VARIANTS[:1], cases=(), public=False)
+    )
+    for tile in (wgmma.Tile(128, 64, 3, 2, 0), wgmma.Tile(64, 64, 2, 1, 0)):
+        wgmma.force(tile)
+        a, b = normal((150, 204), kind=np.float32), normal((204, 83), 1, np.float32)
+        x, y = stored(a, False), stored(b, True)
+        got = product(x, y, precision="tf32").to_numpy()
+        assert got.tobytes() == op(x, y, precision="tf32").to_numpy().tobytes()
+    # Ties, overflow, and numbers that are none.
+    edges = np.array([1 + 2**-11, -1 - 2**-11, 1 + 3 * 2**-12, 3.4e38, np.inf, -np.inf, np.nan, 0.0], np.float32)
+    edges = np.concatenate(
+        [edges, np.array([0x7FFFFFFF, 0xFFFFFFFF, 0x7F800001, 0x7F7FEFFF], np.uint32).view(np.float32)]
+    )
+    one = np.zeros((edges.size, 4), np.float32)
+    one[:, 0] = edges
+    unit = np.zeros((4, 4), np.float32)
+    unit[0] = 1
+    got = product(stored(one, False), stored(unit, True), precision="tf32").to_numpy()
+    np.testing.assert_array_equal(got, np.repeat(round_to_tf32(edges)[:, None], 4, 1))
+    del OPERATORS["test_mma"]
+
+
 def test_sums_of_float8_are_added_every_128(sm90: gp.Device, product: Callable[..., gp.GPUArray]) -> None:
     """The parts are those that products of 128 columns give, added in float32 in ascending order."""
     e4m3, k = gp.to_numpy_dtype("float8_e4m3fn"), 640
@@ -296,6 +321,7 @@ def test_compilers_do_not_serialise_the_products() -> None:
         wgmma.unit(gp.dtype("float8_e4m3fn"), bf16, tile, False, False)
         for tile in (wgmma.Tile(128, 192, 4, 2, 0), wgmma.Tile(128, 128, 6, 1, 0))
     ]
+    units.append(wgmma.unit(gp.float32, gp.float32, wgmma.TILES[0], False, False))
     units += [skinny.unit(bf16, bf16, skinny.strip(*strip), False) for strip in ((32, 8), (64, 64))]
     for unit in units:
         log = log_of(unit.source, unit.name)

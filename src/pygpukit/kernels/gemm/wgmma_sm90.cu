@@ -13,7 +13,7 @@
 // CLUSTER tiles along m, and each of its blocks loads a part of their b for all of them.
 // Numerics: one accumulator from zero, k in groups of 32 bytes ascending, rounded once: the canonical order, whatever the
 // tile, cluster, stages and layout. Of e4m3 each 128 of k have an accumulator from zero, and these are added in float32,
-// ascending. i8 is summed exactly in 32 bits. Parts of tiles outside of the arrays are zeros, which change no sum.
+// ascending. i8 is summed exactly in 32 bits. f32 is rounded to tf32 on its way. Parts of tiles outside of the arrays are zeros, which change no sum.
 // Determinism: batch_invariant.
 #include "pygpukit/epilogue.cuh"
 #include "pygpukit/sm90.cuh"
@@ -36,9 +36,12 @@ template <class T, class To, int ACTIVATION, int BM, int BN, int STAGES, int CLU
     // The result goes through shared memory in pieces of 64 rows and 128 bytes, two per group.
     static constexpr int PIECE = 64 * 128, PIECE_COLUMNS = 128 / sizeof(To), PIECES = BN / PIECE_COLUMNS;
     static constexpr int OUT_AT = STAGES * STAGE, BARRIERS_AT = OUT_AT + GROUPS * 2 * PIECE;
-    static constexpr int SHARED = BARRIERS_AT + STAGES * 16;
+    static constexpr int SHARED = BARRIERS_AT + STAGES * 24;
     // Sums of e4m3 products keep 13 bits: they are added up in float32 every 128 of k.
     static constexpr bool PROMOTE = same<T, e4m3>::value;
+    // Tensor cores cut float32 to tf32: idle warps of the copying group round it in shared memory first.
+    static constexpr bool ROUND = same<T, f32>::value;
+    static constexpr int ROUNDERS = 96;
     using Acc = typename Sum<T>::type;
 
     const CUtensorMap *a, *b, *to;
@@ -118,6 +121,32 @@ template <class T, class To, int ACTIVATION, int BM, int BN, int STAGES, int CLU
             ready = 0;
         }
     }
+
+    // Rounds all stages of the block's tiles to nearest, ties away from zero: `full` has come, `ready` says it is done.
+    PGK_FN void round(u32 full, u32 ready, u32 first, u32 step, u32 tiles) const {
+        const u32 thread = threadIdx.x - 32, steps = (size.k + BK - 1) / BK;
+        u32 stage = 0, parity = 0;
+        for (u32 index = first; index < tiles; index += step) {
+            for (u32 s = 0; s < steps; ++s) {
+                barrier_wait(full + stage * 8, parity);
+                uint4* at = reinterpret_cast<uint4*>(dynamic_shared + stage * STAGE);
+#pragma unroll 4
+                for (u32 i = thread; i < STAGE / 16; i += ROUNDERS) {
+                    const uint4 x = at[i];
+                    at[i] = uint4{to_tf32(x.x), to_tf32(x.y), to_tf32(x.z), to_tf32(x.w)};
+                }
+                fence_async();
+                __syncwarp();
+                if (thread % 32 == 0) barrier_arrive(ready + stage * 8);
+                if (++stage == STAGES) {
+                    stage = 0;
+                    parity ^= 1;
+                }
+            }
+        }
+    }
+    // Half a unit of the last kept bit; what is below is cut off. A carry of the largest numbers gives infinity.
+    PGK_FN static u32 to_tf32(u32 x) { return (x & 0x7fffffffu) > 0x7f800000u ? 0x7fffe000u : x + 0x1000u; }
 
     // Every warp tells every block of the cluster, as each may write there.
     PGK_FN static void release(u32 barrier, u32 lane) {
@@ -210,7 +239,8 @@ template <class T, class To, int ACTIVATION, int BM, int BN, int STAGES, int CLU
         }
     }
 
-    PGK_FN void consume(u32 shared, u32 full, u32 empty, u32 rank, u32 first, u32 step, u32 tiles_m, u32 tiles_n) const {
+    PGK_FN void consume(u32 shared, u32 full, u32 empty, u32 ready, u32 rank, u32 first, u32 step, u32 tiles_m,
+                        u32 tiles_n) const {
         const u32 tiles = tiles_m * tiles_n * size.z;
         const i32 steps = (size.k + BK - 1) / BK;
         const int group = static_cast<int>(uniform(threadIdx.x / 128)) - 1, lane = threadIdx.x % 32;
@@ -222,7 +252,7 @@ template <class T, class To, int ACTIVATION, int BM, int BN, int STAGES, int CLU
             u32 before = 0;
 #pragma unroll 1
             for (i32 s = 0; s < steps; ++s) {
-                barrier_wait(full + stage * 8, parity);
+                barrier_wait((ROUND ? ready : full) + stage * 8, parity);
                 const u32 left = shared + stage * STAGE, right = left + A_BYTES;
                 const u64 b_at = B_MN ? mn_major(right, 8192) : k_major(right);
                 wgmma_fence();
@@ -286,11 +316,13 @@ template <class T, class To, int ACTIVATION, int BM, int BN, int STAGES, int CLU
 
     PGK_FN void run() const {
         const u32 shared = shared_address(dynamic_shared), full = shared + BARRIERS_AT, empty = full + STAGES * 8;
+        const u32 ready = empty + STAGES * 8;
         const u32 rank = CLUSTER > 1 ? cluster_rank() : 0;
         if (threadIdx.x == 0) {
             for (int i = 0; i < STAGES; ++i) {
                 barrier_init(full + i * 8, 1);
                 barrier_init(empty + i * 8, GROUPS * 4 * CLUSTER);
+                barrier_init(ready + i * 8, ROUNDERS / 32);
             }
             fence_barrier_init();
         }
@@ -300,12 +332,16 @@ template <class T, class To, int ACTIVATION, int BM, int BN, int STAGES, int CLU
         const u32 first = blockIdx.x / CLUSTER, step = gridDim.x / CLUSTER;
         if (threadIdx.x < 128) {
             if constexpr (GROUPS == 2) give_registers<40>();
-            if (threadIdx.x == 0) produce(shared, full, empty, rank, first, step, tiles_m, tiles_n);
-            else await_predecessor();
+            if (threadIdx.x == 0) {
+                produce(shared, full, empty, rank, first, step, tiles_m, tiles_n);
+            } else {
+                await_predecessor();
+                if (ROUND && threadIdx.x >= 32) round(full, ready, first, step, tiles_m * tiles_n * size.z);
+            }
         } else {
             if constexpr (GROUPS == 2) take_registers<232>();
             await_predecessor();
-            consume(shared, full, empty, rank, first, step, tiles_m, tiles_n);
+            consume(shared, full, empty, ready, rank, first, step, tiles_m, tiles_n);
         }
         // A block of a cluster stays until the others have told it all, and have loaded for it.
         if constexpr (CLUSTER > 1) cluster_sync();
