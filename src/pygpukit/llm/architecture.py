@@ -194,8 +194,8 @@ def detect_model_spec(tensor_names: Iterable[str]) -> ModelSpec:
 
     Examples
     --------
-    >>> detect_model_spec(["model.embed_tokens.weight", "model.layers.0.self_attn.q_norm.weight"]).name
-    'qwen3'
+    >>> detect_model_spec(["model.embed_tokens.weight", "model.layers.0.self_attn.q_proj.weight"]).name
+    'llama'
     """
     names = set(tensor_names)
 
