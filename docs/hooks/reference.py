@@ -14,19 +14,23 @@ from pygpukit.ops import registry
 HEADING = re.compile(r"^(\S.*)\n-{3,}$", re.MULTILINE)
 # Families of operators, by the package that registers them; a family that is not here is shown under its own name.
 TITLES = {
+    "attention": "Attention and caches of keys and values",
     "elementwise": "Elementwise operators",
     "fft": "Operators of Fourier transforms",
     "gemm": "Matrix products",
     "index": "Indexing",
     "nn": "Operators of neural networks",
     "products": "Products of arrays",
+    "quant": "Products with quantised weights",
     "reduce": "Reductions and scans",
+    "sampling": "Sampling",
     "shape": "Shapes, joining, padding",
     "sort": "Sorting, searching, counting",
 }
 MODULES = {
     "fft": "Fourier transforms: gp.fft",
     "linalg": "Linear algebra: gp.linalg",
+    "quant": "Quantised weights: gp.quant",
     "random": "Random numbers: gp.random",
     "array_api": "The array API standard: pygpukit.array_api",
     "memory": "Memory: gp.memory",

@@ -11,7 +11,7 @@ import pytest
 from pygpukit.dtypes import dtype
 from pygpukit.ops.elementwise.plan import THREADS, plan
 from pygpukit.ops.elementwise.table import TABLE
-from pygpukit.ops.gemm.rows import matmul_unit
+from pygpukit.ops.gemm.simt import matmul_unit
 from pygpukit.ops.reduce.kernels import unit as reduction_unit
 from pygpukit.ops.reduce.scan import unit as scan_unit
 from pygpukit.ops.registry import load

@@ -17,6 +17,7 @@ from pygpukit.ops import dispatch
 from pygpukit.ops.elementwise.plan import plan, uniform
 from pygpukit.ops.elementwise.table import TABLE, Row
 from pygpukit.ops.gemm import rows as matmul
+from pygpukit.ops.gemm.simt import matmul_entry
 from pygpukit.ops.problem import Tensor
 from pygpukit.ops.promotion import Input, can_cast, resolve
 from pygpukit.ops.reduce.kernels import launches
@@ -114,7 +115,7 @@ def test_products_of_two_types_are_products_of_one() -> None:
         wide = matmul.wide_type(first, second)
         assert matmul.matmul_type(wide, wide) is wide
         assert matmul.wide_type(wide, wide) is wide
-        assert matmul.matmul_entry(wide, wide, wide) in bundled()
+        assert matmul_entry(wide, wide, wide) in bundled()
         a, b = (np.arange(6).reshape(s).astype(to_numpy_dtype(t)) for s, t in (((2, 3), first), ((3, 2), second)))
         direct = matmul.reference(a, b)
         cast = matmul.reference(a.astype(to_numpy_dtype(wide)), b.astype(to_numpy_dtype(wide)))

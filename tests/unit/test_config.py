@@ -116,6 +116,9 @@ def test_every_variable_is_read() -> None:
             "PYGPUKIT_EVICTION": "1",
             "PYGPUKIT_LEAKS": "1",
             "PYGPUKIT_STATUS": "0",
+            "PYGPUKIT_ALLOW_TF32": "1",
+            "PYGPUKIT_NO_TF32": "1",
+            "PYGPUKIT_TF32_V2": "1",
         }
     )
     assert settings == Settings(
@@ -143,6 +146,9 @@ def test_every_variable_is_read() -> None:
         eviction=True,
         leaks=True,
         status=False,
+        allow_tf32=True,
+        no_tf32=True,
+        tf32_v2=True,
     )
     untouched = [f for f in Settings._fields if getattr(settings, f) == getattr(Settings(), f)]
     assert untouched == []

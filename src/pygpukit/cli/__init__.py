@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from pygpukit import _pygpukit_rust as _native
-from pygpukit.cli import cache, chat, demo, generate, info, model, status, top
+from pygpukit.cli import bench, cache, chat, demo, generate, info, model, status, top
 from pygpukit.config import read_settings
 from pygpukit.errors import GPUKitError
 
@@ -32,6 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     info.add_parser(commands)
     demo.add_parser(commands)
+    bench.add_parser(commands)
     cache.add_parser(commands)
     status.add_parser(commands)
     top.add_parser(commands)

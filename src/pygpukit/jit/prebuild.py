@@ -16,13 +16,17 @@ from pygpukit.jit.bundle import BundleInfo, write_bundle
 from pygpukit.jit.compiler import compile_for_bundle
 from pygpukit.jit.entry import Entry
 
-__all__ = ["Unit", "compile_units", "export_bundle"]
+__all__ = ["Unit", "compile_units", "compiles_for", "export_bundle"]
 
 _headers: Mapping[str, str] = {}
 
 
 class Unit(Protocol):
-    """A source that compiles to one image; its entry points are ``extern "C"``."""
+    """A source that compiles to one image; its entry points are ``extern "C"``.
+
+    One that does not compile for every architecture has ``architectures``: the lowest, such as ``"80"``, or the only
+    one, such as ``"90a"``.
+    """
 
     @property
     def name(self) -> str: ...
@@ -31,10 +35,24 @@ class Unit(Protocol):
     def source(self) -> str: ...
 
 
+def compiles_for(unit: Unit, arch: str) -> bool:
+    """Does a source compile for an architecture?
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> unit = SimpleNamespace(name="k", source="", architectures="90a")
+    >>> compiles_for(unit, "90a"), compiles_for(unit, "100a")
+    (True, False)
+    """
+    wanted = str(getattr(unit, "architectures", "0"))
+    return int(arch.rstrip("af")) >= int(wanted) if wanted.isdigit() else arch == wanted
+
+
 def compile_units(
     units: Iterable[Unit], arch: Sequence[str], *, headers: Mapping[str, str] | None = None, jobs: int | None = None
 ) -> list[Entry]:
-    """Compile every unit for every architecture, through the disk cache; needs NVRTC and no GPU.
+    """Compile every unit for every architecture it is for, through the disk cache; needs NVRTC and no GPU.
 
     Parameters
     ----------
@@ -56,7 +74,12 @@ def compile_units(
     """
     if isinstance(arch, str):
         raise TypeError(f"arch must be a sequence of texts, not one text: use arch=[{arch!r}]")
-    tasks = [(unit.name, unit.source, target) for target in dict.fromkeys(arch) for unit in units]
+    tasks = [
+        (unit.name, unit.source, target)
+        for target in dict.fromkeys(arch)
+        for unit in units
+        if compiles_for(unit, target)
+    ]
     count = min(jobs or _processors(), len(tasks)) or 1
     text = f"compiling {len(tasks)} kernels"
     if count == 1:

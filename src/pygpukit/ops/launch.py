@@ -20,11 +20,20 @@ MAX_GRID = 2**31 - 1
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Unit:
-    """One source text and the kernels in it."""
+    """One source text and the kernels in it.
+
+    Attributes
+    ----------
+    name, source, entries
+        Its name, its text, and the names of its kernels.
+    architectures
+        What it compiles for, as `Variant.architectures` says it.
+    """
 
     name: str
     source: str
     entries: tuple[str, ...]
+    architectures: str = "80"
 
 
 class Pointer(NamedTuple):

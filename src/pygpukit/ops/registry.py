@@ -138,6 +138,8 @@ class Operator:
         Relative distance from the reference that tests allow, by element type of the first result; 0 where not named.
     cases
         Problems that tests run on every device.
+    timed
+        Large problems that the benchmark times; an elementwise operator without them gets one.
     bytes, flops
         Models of cost for the roofline. Bytes are those of arrays and results unless given.
     public
@@ -158,6 +160,7 @@ class Operator:
     doc: str
     tolerance: Mapping[str, float] = dataclasses.field(default_factory=dict)
     cases: tuple[Case, ...] = ()
+    timed: tuple[Case, ...] = ()
     flops: Callable[[Problem], int] = lambda problem: 0
     bytes: Callable[[Problem], int] | None = None
     public: bool = True

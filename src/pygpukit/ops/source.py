@@ -23,6 +23,6 @@ def headers() -> dict[str, str]:
     return dict(builtin_headers(with_c_library=False))
 
 
-def instance(file: str, lines: Sequence[str], entries: tuple[str, ...]) -> Unit:
+def instance(file: str, lines: Sequence[str], entries: tuple[str, ...], architectures: str = "80") -> Unit:
     """Return a kernel file with lines that instantiate its templates; it is named by its first entry."""
-    return Unit(entries[0], read(file) + "\n".join(lines) + "\n", entries)
+    return Unit(entries[0], read(file) + "\n".join(lines) + "\n", entries, architectures)

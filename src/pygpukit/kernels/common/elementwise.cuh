@@ -142,6 +142,9 @@ template <class To, class V, int E> PGK_FN Vec<To, E> outputs(const V (&v)[E]) {
     return r;
 }
 
+// A value as an array of type To holds it: what a fused operator computes with where its parts go through memory.
+template <class To, class V> PGK_FN V rounded(V v) { return input<V>(output<To>(v)); }
+
 // *p where `on`, otherwise `other`, without a branch. A complex number may be aligned to its parts only.
 template <class T> PGK_FN T element(const T* p, bool on, T other) {
     Vec<T, 1> v;

@@ -10,6 +10,8 @@ namespace pgk {
 #if PGK_ON_DEVICE
 PGK_FN f32 mul_rn(f32 a, f32 b) { return __fmul_rn(a, b); }
 PGK_FN f64 mul_rn(f64 a, f64 b) { return __dmul_rn(a, b); }
+PGK_FN f32 add_rn(f32 a, f32 b) { return __fadd_rn(a, b); }
+PGK_FN f64 add_rn(f64 a, f64 b) { return __dadd_rn(a, b); }
 PGK_FN f32 exp2_approx(f32 a) { f32 r; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(a)); return r; }
 // Like exp2_approx, with subnormal results: bfloat16 has them too.
 PGK_FN f32 exp2_full(f32 a) { f32 r; asm("ex2.approx.f32 %0, %1;" : "=f"(r) : "f"(a)); return r; }
@@ -19,6 +21,8 @@ PGK_FN f64 rsqrt(f64 a) { return ::rsqrt(a); }
 #else
 PGK_FN f32 mul_rn(f32 a, f32 b) { return a * b; }
 PGK_FN f64 mul_rn(f64 a, f64 b) { return a * b; }
+PGK_FN f32 add_rn(f32 a, f32 b) { return a + b; }
+PGK_FN f64 add_rn(f64 a, f64 b) { return a + b; }
 PGK_FN f32 exp2_approx(f32 a) { return ::exp2f(a); }
 PGK_FN f32 exp2_full(f32 a) { return ::exp2f(a); }
 PGK_FN f32 rcp_approx(f32 a) { return 1.0f / a; }
@@ -96,6 +100,8 @@ template <bool LOW, class T> PGK_FN T gelu(T a) {
     const T slope = mul_rn(mul_rn(a, a), T(0.07135481627260025)) + T(1.5957691216057308);
     return a * sigmoid<LOW>(mul_rn(a, slope));
 }
+// 0.5 a (1 + erf(a / sqrt(2))), without its cancellation for negative a.
+template <class T> PGK_FN T gelu_erf(T a) { return mul_rn(mul_rn(a, T(0.5)), erfc(mul_rn(a, T(-0.70710678118654752)))); }
 
 template <class T> PGK_FN bool isnan(T a) { return a != a; }
 template <class T> PGK_FN bool isinf(T a) {
@@ -139,6 +145,7 @@ template <class T> PGK_FN T reciprocal(T a) {
     else return T(1) / a;
 }
 template <class T> PGK_FN T relu(T a) { return a > T(0) || isnan(a) ? a : T(0); }
+template <class T> PGK_FN T relu2(T a) { return mul_rn(relu(a), relu(a)); }
 
 // maximum and minimum keep a NaN of either side, fmax and fmin prefer the number.
 template <class T> PGK_FN T maximum(T a, T b) { return isnan(a) || less_equal(b, a) ? a : b; }

@@ -1,64 +1,74 @@
 // Softmax over the middle axis: out[o, k, i] = exp(x[o, k, i] - m) / s, with m the largest x[o, :, i] and s the sum of
-// exp(x[o, k, i] - m) over k.
+// exp(x[o, k, i] - m) over k. LOG: x[o, k, i] - m - log(s).
 //
-// x: element strides stride_outer, stride_n, stride_inner. out: contiguous [outer, n, inner], n at least 1.
-// Launch: 256 threads, a block per row, grid = outer * inner. Static shared memory: 256 accumulators.
-// Numerics: the accumulator A is double for double and float for all others. Thread t adds the terms t, t + 256, ... in
-// order, and the threads' sums are added by a fixed binary tree, so the bits depend on n and the row alone. A row with a
-// NaN, with +inf or of -inf only is NaN. Determinism: batch_invariant.
-#include "pygpukit/elementwise.cuh"
+// out: contiguous [outer, n, inner], n at least 1. x: element strides stride_outer, stride_n, stride_inner.
+// Launch and shared memory: common/rows.cuh; `rows` is outer * inner, grid = ceil(rows / rows per block).
+// Numerics: the accumulator A is double for double and float for all others; types of 16 bits and fewer take the
+// exponential of two-ulp instructions. A row with a NaN, with +inf or of -inf only is NaN. Sums are in an order that
+// depends on n and the type alone. Determinism: batch_invariant.
+#include "pygpukit/rows.cuh"
 
 namespace pgk {
 
-constexpr int SOFTMAX_THREADS = 256;
-
-template <class A> struct Larger {
-    PGK_FN static A of(A a, A b) { return maximum(a, b); }
-};
-template <class A> struct Sum {
-    PGK_FN static A of(A a, A b) { return add(a, b); }
-};
-
-// Combines one value per thread; every thread gets the result. Ends with the shared memory free for the next call.
-template <class Op, class A> PGK_FN A over_block(A value, A* shared) {
-    shared[threadIdx.x] = value;
-    __syncthreads();
-    for (int d = SOFTMAX_THREADS / 2; d > 0; d /= 2) {
-        if (threadIdx.x < d) shared[threadIdx.x] = Op::of(shared[threadIdx.x], shared[threadIdx.x + d]);
-        __syncthreads();
-    }
-    const A all = shared[0];
-    __syncthreads();
-    return all;
-}
-
-template <class T, class A>
-PGK_FN void softmax(T* out, const T* x, i64 n, i64 inner, i64 stride_outer, i64 stride_n, i64 stride_inner) {
+template <class T, class A, int G, int C, bool VEC, bool LOG>
+PGK_FN void softmax(T* out, const T* x, i64 rows, i64 n, i64 inner, i64 stride_outer, i64 stride_n, i64 stride_inner,
+                    i64 cached) {
+    using P = rows::Part<T, G, C, VEC>;
+    constexpr bool LOW = sizeof(T) < 4;
+    constexpr int E = P::E, WARPS = (G < 128 ? 128 : G) / 32;
+    __shared__ A largest[WARPS], sums[WARPS];
+    extern __shared__ uint4 held[];
     await_predecessor();
-    __shared__ A shared[SOFTMAX_THREADS];
-    const i64 row = static_cast<i64>(blockIdx.x);
-    const i64 o = row / inner, i = row % inner;
-    const T* from = x + o * stride_outer + i * stride_inner;
+    const i64 row = P::row();
+    const bool on = row < rows;
+    const i64 o = row / inner, i = row - o * inner;
     T* to = out + o * n * inner + i;
+    P part = [&] {
+        if constexpr (C == 0) return P(n, on, cached, held);
+        else return P(n, on);
+    }();
+    part.read(x + o * stride_outer + i * stride_inner, stride_n);
 
-    A largest = convert<A>(from[0]);
-    for (i64 k = threadIdx.x; k < n; k += SOFTMAX_THREADS) largest = maximum(largest, convert<A>(from[k * stride_n]));
-    largest = over_block<Larger<A>>(largest, shared);
-    A sum = A{};
-    for (i64 k = threadIdx.x; k < n; k += SOFTMAX_THREADS) {
-        sum = add(sum, exp<false>(sub(convert<A>(from[k * stride_n]), largest)));
-    }
-    sum = over_block<Sum<A>>(sum, shared);
-    for (i64 k = threadIdx.x; k < n; k += SOFTMAX_THREADS) {
-        to[k * inner] = convert<T>(div(exp<false>(sub(convert<A>(from[k * stride_n]), largest)), sum));
-    }
+    A m = -A(1e38) * A(1e300) * A(1e300);
+    part.each([&](int, i64, auto& v, int count) {
+#pragma unroll
+        for (int e = 0; e < E; ++e) m = e < count ? maximum(m, input<A>(v.e[e])) : m;
+    });
+    m = rows::over_group<rows::Larger, G>(m, largest);
+
+    // Kept where registers allow: a second exponential per element would bind.
+    constexpr bool KEPT = C > 0 && C * E <= 64 && !LOG;
+    A kept[KEPT ? C : 1][E];
+    A total = A(0);
+    part.each([&](int c, i64, auto& v, int count) {
+        A terms[E];
+#pragma unroll
+        for (int e = 0; e < E; ++e) terms[e] = e < count ? exp<LOW>(input<A>(v.e[e]) - m) : A(0);
+        total = total + rows::sum_of(terms);
+        if constexpr (KEPT) {
+#pragma unroll
+            for (int e = 0; e < E; ++e) kept[c][e] = terms[e];
+        }
+    });
+    const A s = rows::over_group<rows::Adding, G>(total, sums);
+    const A scale = LOG ? log(s) : A(1) / s;
+    part.each([&](int c, i64 at, auto& v, int) {
+        A r[E];
+#pragma unroll
+        for (int e = 0; e < E; ++e) {
+            if constexpr (LOG) r[e] = (input<A>(v.e[e]) - m) - scale;
+            else if constexpr (KEPT) r[e] = kept[c][e] * scale;
+            else r[e] = exp<LOW>(input<A>(v.e[e]) - m) * scale;
+        }
+        rows::put<VEC>(to, inner, at, n, on, r);
+    });
 }
 
 }  // namespace pgk
 
-#define PGK_SOFTMAX(entry, T, A) \
-    extern "C" __global__ void __launch_bounds__(256) entry( \
-        pgk::T* out, const pgk::T* x, long long n, long long inner, long long stride_outer, long long stride_n, \
-        long long stride_inner) { \
-        pgk::softmax<pgk::T, pgk::A>(out, x, n, inner, stride_outer, stride_n, stride_inner); \
+#define PGK_SOFTMAX(entry, T, A, G, C, VEC, LOG) \
+    extern "C" __global__ void __launch_bounds__((G) < 128 ? 128 : (G)) entry( \
+        pgk::T* out, const pgk::T* x, long long rows, long long n, long long inner, long long stride_outer, \
+        long long stride_n, long long stride_inner, long long cached) { \
+        pgk::softmax<pgk::T, pgk::A, G, C, VEC, LOG>(out, x, rows, n, inner, stride_outer, stride_n, stride_inner, cached); \
     }

@@ -27,6 +27,8 @@ from pygpukit.ops.units import ALL_TYPES
 _PARAMETERS = {
     "atan2": ("y", "x"),
     "finite_or": ("x", "nan", "inf"),
+    "geglu": ("gate", "up"),
+    "geglu_erf": ("gate", "up"),
     "heaviside": ("x", "at_zero"),
     "nextafter": ("x", "towards"),
     "clamp": ("x", "low", "high"),
@@ -35,6 +37,7 @@ _PARAMETERS = {
     "lerp": ("start", "end", "weight"),
     "pow": ("base", "exponent"),
     "right_shift": ("x", "bits"),
+    "swiglu": ("gate", "up"),
     "where": ("condition", "x", "y"),
 }
 
@@ -226,6 +229,11 @@ erfc = _operator("erfc")
 sigmoid = _operator("sigmoid")
 silu = _operator("silu")
 gelu = _operator("gelu")
+gelu_erf = _operator("gelu_erf")
+relu2 = _operator("relu2")
+swiglu = _operator("swiglu")
+geglu = _operator("geglu")
+geglu_erf = _operator("geglu_erf")
 floor = _operator("floor")
 ceil = _operator("ceil")
 trunc = _operator("trunc")

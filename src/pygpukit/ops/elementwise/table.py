@@ -96,6 +96,28 @@ def _gelu(a: Any) -> Any:
     return a * _sigmoid(a * (a * a * dtype(0.07135481627260025) + dtype(1.5957691216057308)))
 
 
+def _gelu_erf(a: Any) -> Any:
+    # The argument is rounded as the kernel's is: erfc would magnify any difference.
+    dtype = np.asarray(a).dtype.type
+    return a * dtype(0.5) * _ERFC(a * dtype(-math.sqrt(0.5)))
+
+
+def _relu2(a: Any) -> Any:
+    r = _relu(a)
+    return r * r
+
+
+def _gated(activation: Reference) -> Reference:
+    """An activation of the first operand, rounded to the operands' type, times the second."""
+
+    def apply(a: Any, b: Any) -> Any:
+        wide = np.float64 if np.asarray(a).dtype == np.float64 else np.float32
+        rounded = np.asarray(activation(np.asarray(a, wide))).astype(np.asarray(a).dtype)
+        return rounded.astype(wide) * np.asarray(b, wide)
+
+    return apply
+
+
 def _rsqrt(a: Any) -> Any:
     # Rounding 1 / sqrt twice would cost float32 an ulp the kernel does not lose.
     wide = np.asarray(a, np.float64) if np.asarray(a).dtype == np.float32 else a
@@ -119,6 +141,9 @@ def _of_math(function: Callable[[float], float]) -> Reference:
     """A function of the standard library on arrays."""
     each = np.frompyfunc(function, 1, 1)
     return lambda a: np.asarray(each(a), dtype=np.float64)
+
+
+_ERFC = _of_math(math.erfc)
 
 
 def _scalb(a: Any, b: Any) -> Any:
@@ -336,7 +361,16 @@ def _activation() -> list[Row]:
         Row(
             "gelu", 1, "gelu<LOW>(a)", _gelu, np.tanh, _FLOATS, 18, "Gaussian error linear unit, tanh form.", "function"
         ),
-    ]
+        Row("gelu_erf", 1, "gelu_erf(a)", _gelu_erf, np.tanh, _FLOATS, 24, "Gaussian error linear unit, exact form.",
+            "heavy", public=False),
+        Row("relu2", 1, "relu2(a)", _relu2, "promote", _FLOATS, 2, "relu(a) squared; NaN stays."),
+        Row("swiglu", 2, "mul(rounded<COMMON>(silu<LOW>(a)), b)", _gated(lambda a: a * _sigmoid(a)), "promote", _FLOATS,
+            16, "silu(a), rounded to the operands' type, times b.", "function", public=False, by_format=True),
+        Row("geglu", 2, "mul(rounded<COMMON>(gelu<LOW>(a)), b)", _gated(_gelu), "promote", _FLOATS,
+            19, "gelu(a), rounded to the operands' type, times b.", "function", public=False, by_format=True),
+        Row("geglu_erf", 2, "mul(rounded<COMMON>(gelu_erf(a)), b)", _gated(_gelu_erf), "promote", _FLOATS,
+            25, "gelu_erf(a), rounded to the operands' type, times b.", "heavy", public=False, by_format=True),
+    ]  # fmt: skip
 
 
 def _rounding() -> list[Row]:

@@ -41,11 +41,12 @@ _FUNCTIONS: dict[str, tuple[float, float]] = {
     "acos": (6, 6), "atan": (5, 6), "atan2": (6, 6), "sinh": (6, 6), "cosh": (5, 6), "tanh": (5, 6), "asinh": (6, 7),
     "acosh": (6, 7), "atanh": (6, 7), "erf": (4, 4), "sigmoid": (7, 7), "silu": (8, 8), "gelu": (9, 9), "pow": (8, 6),
     "erfc": (8, 8), "logaddexp": (6, 6), "logaddexp2": (6, 6),
+    "gelu_erf": (10, 10), "swiglu": (9, 9), "geglu": (10, 10), "geglu_erf": (11, 11),
 }  # fmt: skip
 _FUNCTION_REASON = "CUDA's and NumPy's function libraries each round within a few ulp"
 
-# Their float32 reciprocal flushes results under 2^-126, and silu and gelu multiply that by their argument.
-_FLUSHED = frozenset({"sigmoid", "silu", "gelu"})
+# Their float32 reciprocal flushes results under 2^-126, and the others multiply that by their arguments.
+_FLUSHED = frozenset({"sigmoid", "silu", "gelu", "swiglu", "geglu"})
 _FLUSH = 2.0**-118
 
 # Their two terms cancel where the result is near 0.

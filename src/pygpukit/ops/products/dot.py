@@ -88,7 +88,7 @@ def _infer(p: Problem) -> list[Result]:
 
 def _reference(a: Any, b: Any, *, conjugate: bool = False, out: DataType | None = None) -> Any:
     left = np.conj(a) if conjugate and a.dtype.kind == "c" else a
-    return product_reference(left[..., None, :], b[..., :, None], out)[..., 0, 0]
+    return product_reference(left[..., None, :], b[..., :, None], out=out)[..., 0, 0]
 
 
 def _host(p: Problem) -> Callable[..., None]:

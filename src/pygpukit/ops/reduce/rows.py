@@ -199,6 +199,7 @@ def _made(row: Row) -> Callable[..., Any]:
             doc=row.doc,
             tolerance=row.tolerance,
             cases=_cases(row) if row.public else (),
+            timed=tuple(Case({"x": ("float32", (16384, 16384))}, {"axis": axis}) for axis in (None, 0, 1)),
             flops=lambda p: row.flops * hint(p["x"].size),
             public=row.public,
         ),

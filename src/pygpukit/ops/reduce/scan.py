@@ -207,6 +207,7 @@ def _made(row: Row) -> Callable[..., Any]:
                 Case({"x": ("float32", (3, 131))}, {"axis": -1}),
                 *([Case({"x": ("int8", (4, 150, 6))}, {"axis": 1})] if row.name == "cumsum" else []),
             ),
+            timed=(Case({"x": ("float32", (16384, 16384))}, {"axis": 1}),),
             flops=lambda p: hint(p["x"].size),
         ),
         method=row.takes("dtype"),

@@ -242,6 +242,7 @@ Examples
             Case({"x": ("float32", (3, 300))}),
             Case({"x": ("int8", (9, 4, 3))}, {"axis": 0, "descending": True}),
         ),
+        timed=(Case({"x": ("float32", (100_000_000,))}), Case({"x": ("float32", (65536, 1024))})),
         flops=lambda p: 0,
     )
 )
@@ -262,6 +263,7 @@ Examples
 [1, 2, 0]
 """,
         cases=(Case({"x": ("float32", (3, 300))}), Case({"x": ("float16", (40,))}, {"axis": None, "descending": True})),
+        timed=(Case({"x": ("float32", (100_000_000,))}),),
     ),
     method=True,
 )

@@ -111,5 +111,6 @@ Examples
             Case({"x": ("float32", (3, 300))}, {"k": 7}),
             Case({"x": ("int16", (5, 20, 2))}, {"k": 4, "axis": 1, "largest": False}),
         ),
+        timed=(Case({"x": ("float32", (8, 152_064))}, {"k": 50}),),
     )
 )

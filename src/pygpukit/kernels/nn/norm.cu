@@ -1,0 +1,93 @@
+// Normalised rows. With a = x[i, :], or x[i, :] + residual[i, :] rounded to the type of x and written to `sum`:
+//   LAYER:  out[i, k] = (a[k] - mean) / sqrt(mean((a - mean)^2) + eps) * gamma[k] + beta[k]
+//   else:   out[i, k] = a[k] / sqrt(mean(a^2) + eps) * gamma[k]
+// ONE: the weights are 1 + gamma. BEFORE: the normalised row is rounded to the type of x before it meets the weights.
+//
+// out, sum: contiguous [rows, n]. x, residual: rows at stride_x and stride_residual. gamma, beta (null: none): n of type W.
+// Launch and shared memory: common/rows.cuh; grid = ceil(rows / rows per block).
+// Numerics: the accumulator A is double for double and float for all others. Sums are in an order that depends on n and
+// the type alone; the variance is that of the differences to the mean. Determinism: batch_invariant.
+#include "pygpukit/rows.cuh"
+
+namespace pgk {
+
+template <class T, class W, class A, int G, int C, bool VEC, bool LAYER, bool RESIDUAL, bool ONE, bool BEFORE>
+PGK_FN void norm(T* out, T* sum, const T* x, const T* residual, const W* gamma, const W* beta, i64 rows_total, i64 n,
+                 i64 stride_x, i64 stride_residual, A eps, i64 cached) {
+    using P = rows::Part<T, G, C, VEC>;
+    constexpr int E = P::E, WARPS = (G < 128 ? 128 : G) / 32;
+    __shared__ A first[WARPS], second[WARPS];
+    extern __shared__ uint4 held[];
+    // Weights are constants: they are on their way while the predecessor ends.
+    constexpr bool EARLY = C > 0 && C <= 8 && !LAYER;
+    W weights[EARLY ? C : 1][E];
+    if constexpr (EARLY) {
+#pragma unroll
+        for (int c = 0; c < C; ++c) rows::consecutive<VEC>(weights[c], gamma, P::place(c), n);
+    }
+    await_predecessor();
+    const i64 row = P::row();
+    const bool on = row < rows_total;
+    P part = [&] {
+        if constexpr (C == 0) return P(n, on, cached, held);
+        else return P(n, on);
+    }();
+    part.read(x + row * stride_x, 1);
+    if constexpr (RESIDUAL && C > 0) {
+        P other(n, on);
+        other.read(residual + row * stride_residual, 1);
+        part.each([&](int c, i64 at, auto& v, int) {
+            A r[E];
+#pragma unroll
+            for (int e = 0; e < E; ++e) r[e] = input<A>(v.e[e]) + input<A>(other.v[c].e[e]);
+            v = outputs<T>(r);
+            rows::put<VEC>(sum + row * n, 1, at, n, on, r);
+        });
+    } else if constexpr (RESIDUAL) {
+        for (i64 i = P::lane(); i * E < n; i += G) {
+            Vec<T, E> v{}, other{};
+            rows::fetch<T, VEC>(v, x + row * stride_x, 1, i * E, n, true);
+            rows::fetch<T, VEC>(other, residual + row * stride_residual, 1, i * E, n, true);
+            A r[E];
+#pragma unroll
+            for (int e = 0; e < E; ++e) r[e] = input<A>(v.e[e]) + input<A>(other.e[e]);
+            rows::put<VEC>(sum + row * n, 1, i * E, n, true, r);
+        }
+        // A thread reads what it has written itself.
+        part.read(sum + row * n, 1);
+    }
+
+    A mean = A(0);
+    if constexpr (LAYER) mean = rows::sum<A, G>(part, first, [](A a) { return a; }) / A(n);
+    const A squares = rows::sum<A, G>(part, second, [mean](A a) {
+        const A d = LAYER ? a - mean : a;
+        return mul_rn(d, d);
+    });
+    const A scale = A(1) / sqrt(squares / A(n) + eps);
+    part.each([&](int c, i64 at, auto& v, int) {
+        W late[E], shift[E];
+        if constexpr (!EARLY) rows::consecutive<VEC>(late, gamma, at, n);
+        if (LAYER && beta != nullptr) rows::consecutive<VEC>(shift, beta, at, n);
+        A r[E];
+#pragma unroll
+        for (int e = 0; e < E; ++e) {
+            const A a = input<A>(v.e[e]);
+            const A w = input<A>(EARLY ? weights[EARLY ? c : 0][e] : late[e]);
+            A y = mul_rn(LAYER ? a - mean : a, scale);
+            if constexpr (BEFORE) y = rounded<T>(y);
+            y = mul_rn(y, ONE ? A(1) + w : w);
+            r[e] = LAYER && beta != nullptr ? y + input<A>(shift[e]) : y;
+        }
+        rows::put<VEC>(out + row * n, 1, at, n, on, r);
+    });
+}
+
+}  // namespace pgk
+
+#define PGK_NORM(entry, T, W, A, G, C, VEC, LAYER, RESIDUAL, ONE, BEFORE) \
+    extern "C" __global__ void __launch_bounds__((G) < 128 ? 128 : (G)) entry( \
+        pgk::T* out, pgk::T* sum, const pgk::T* x, const pgk::T* residual, const pgk::W* gamma, const pgk::W* beta, \
+        long long rows, long long n, long long stride_x, long long stride_residual, pgk::A eps, long long cached) { \
+        pgk::norm<pgk::T, pgk::W, pgk::A, G, C, VEC, LAYER, RESIDUAL, ONE, BEFORE>( \
+            out, sum, x, residual, gamma, beta, rows, n, stride_x, stride_residual, eps, cached); \
+    }

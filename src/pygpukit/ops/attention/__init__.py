@@ -1,0 +1,1 @@
+"""Attention and the caches of keys and values it reads."""
