@@ -19,6 +19,7 @@ from pygpukit.llm.templates import render
 from pygpukit.llm.tokenizer import Detokenizer
 
 pytest.importorskip("tokenizers")
+pytest.importorskip("jinja2")
 MESSAGES = [ChatMessage("user", "Hi")]
 
 
