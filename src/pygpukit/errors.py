@@ -26,7 +26,7 @@ Each class also inherits the builtin a NumPy user would catch, given in brackets
     |   |-- ActorFailedError        [RuntimeError]   the actor failed; the cause is what it raised
     |   `-- UndeliveredError        [RuntimeError]   a message will not be answered; the text says why
     |-- LoadError                   [OSError]        a file is too short for what is to be loaded, or cannot be read
-    |-- ModelFileError              [OSError, ValueError]  a model's file is cut off, damaged or of another kind
+    |-- ModelFileError              [OSError]        a model's file is cut off, damaged or of another kind
     |-- ModelLoadError              [ValueError]     tensors or settings of a model do not fit its architecture
     |-- ContextLengthError          [ValueError]     a prompt and its reply do not fit into the context
     |-- MissingPackageError         [ImportError]    an optional Python package is not there
@@ -209,23 +209,17 @@ class ModelFileError(GPUKitError, OSError, ValueError):
 
     Parameters
     ----------
+    message : str
+        File, offset and reason, as a person reads them.
     path : str
         The file.
-    reason : str
-        What is wrong with it.
     offset : int, optional
         Where in the file, in bytes.
-
-    Examples
-    --------
-    >>> print(ModelFileError("m.gguf", "the file ends inside of a text", offset=24))
-    m.gguf, byte 24: the file ends inside of a text
     """
 
-    def __init__(self, path: str, reason: str, offset: int | None = None) -> None:
-        super().__init__(f"{path}: {reason}" if offset is None else f"{path}, byte {offset}: {reason}")
+    def __init__(self, message: str, *, path: str = "", offset: int | None = None) -> None:
+        super().__init__(message)
         self.path = path
-        self.reason = reason
         self.offset = offset
 
 

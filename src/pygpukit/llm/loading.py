@@ -18,7 +18,7 @@ from pygpukit.array.creation import empty
 from pygpukit.core.device import current_device
 from pygpukit.dtypes import DataType, bfloat16, float32, to_numpy_dtype
 from pygpukit.dtypes import dtype as _dtype
-from pygpukit.errors import ModelFileError, ModelLoadError
+from pygpukit.errors import ModelLoadError
 from pygpukit.jit.progress import progress_bar
 from pygpukit.llm.architecture import GGUF_NAMES, ModelSpec, Wanted, find_spec, wanted
 from pygpukit.llm.blocks import decode
@@ -26,7 +26,7 @@ from pygpukit.llm.config import Settings, TransformerConfig
 from pygpukit.llm.decoder import MLP, Attention, CausalTransformerModel, TransformerBlock
 from pygpukit.llm.gguf import GGUFFile
 from pygpukit.llm.layers import Linear, Norm
-from pygpukit.llm.mapped import MappedFile
+from pygpukit.llm.mapped import MappedFile, file_error
 from pygpukit.llm.safetensors import SafeTensorsFile, ShardedSafeTensorsFile
 
 __all__ = ["Checkpoint", "load_model", "open_checkpoint", "read_json"]
@@ -189,7 +189,7 @@ def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
         return _open_gguf(place)
     sharded = place.suffix == ".json"
     if not sharded and place.suffix != ".safetensors":
-        raise ModelFileError(str(place), "a model is a folder, or a file .safetensors, .index.json or .gguf")
+        raise file_error(str(place), "a model is a folder, or a file .safetensors, .index.json or .gguf")
     settings = place.parent / "config.json"
     if not settings.exists():
         raise FileNotFoundError(f"{settings} is not there: it says how the tensors in {place.name} make a model")
@@ -222,7 +222,7 @@ def _open_gguf(place: Path) -> Checkpoint:
     file = GGUFFile(place)
     name = file.metadata.get("general.architecture")
     if not isinstance(name, str):
-        raise ModelFileError(str(place), "general.architecture is missing: the file does not say what it is")
+        raise file_error(str(place), "general.architecture is missing: the file does not say what it is")
     spec = find_spec(name, gguf=True)
     if "token_embd.weight" not in file or len(file.tensor_info("token_embd.weight").shape) != 2:
         raise ModelLoadError(f"{place}: token_embd.weight is missing, or no matrix")

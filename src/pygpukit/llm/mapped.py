@@ -10,7 +10,19 @@ import numpy as np
 
 from pygpukit.errors import ModelFileError
 
-__all__ = ["MappedFile"]
+__all__ = ["MappedFile", "file_error"]
+
+
+def file_error(path: str, reason: str, offset: int | None = None) -> ModelFileError:
+    """Return the error that says what is wrong with a file, and where.
+
+    Examples
+    --------
+    >>> print(file_error("m.gguf", "the file ends inside of a text", 24))
+    m.gguf, byte 24: the file ends inside of a text
+    """
+    where = path if offset is None else f"{path}, byte {offset}"
+    return ModelFileError(f"{where}: {reason}", path=path, offset=offset)
 
 
 class MappedFile:
@@ -40,17 +52,17 @@ class MappedFile:
         try:
             self.size = os.fstat(descriptor).st_size
             if self.size == 0:
-                raise ModelFileError(self.path, "the file is empty, or no regular file", 0)
+                raise self.fail("the file is empty, or no regular file", 0)
             try:
                 self._map: mmap.mmap | None = mmap.mmap(descriptor, self.size, access=mmap.ACCESS_READ)
             except (OSError, ValueError) as error:
-                raise ModelFileError(self.path, f"the file cannot be mapped: {error}") from error
+                raise self.fail(f"the file cannot be mapped: {error}") from error
         finally:
             os.close(descriptor)
 
     def fail(self, reason: str, offset: int | None = None) -> ModelFileError:
         """Return the error that says what is wrong with the file, and where."""
-        return ModelFileError(self.path, reason, offset)
+        return file_error(self.path, reason, offset)
 
     def read(self, offset: int, size: int) -> bytes:
         """Return a copy of some bytes; the error names what is beyond the end."""

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pygpukit.errors import MissingPackageError, ModelFileError
-from pygpukit.llm.mapped import MappedFile
+from pygpukit.errors import MissingPackageError
+from pygpukit.llm.mapped import MappedFile, file_error
 
 __all__ = ["Detokenizer", "Tokenizer"]
 
@@ -111,7 +111,7 @@ def _read(path: Path) -> Any:
     try:
         return tokenizers.Tokenizer.from_str(file.read(0, file.size).decode("utf-8"))
     except Exception as error:  # the library raises Exception itself
-        raise ModelFileError(str(path), f"this is no tokenizer: {error}") from error
+        raise file_error(str(path), f"this is no tokenizer: {error}") from error
 
 
 class Detokenizer:
