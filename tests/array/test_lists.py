@@ -1,4 +1,4 @@
-"""Numbers and lists in place of arrays: every function takes them as it takes the arrays they stand for."""
+"""Numbers and lists in place of arrays: NumPy's functions take them as they take the arrays they stand for."""
 
 from __future__ import annotations
 
@@ -30,8 +30,7 @@ LEFT_OUT = {
 
 def named() -> Iterator[tuple[str, Callable[..., Any]]]:
     for name, function in sorted(functions().items()):
-        # What is written in place is an array.
-        if name not in LEFT_OUT and not isinstance(function, type) and not name.endswith("_inplace"):
+        if name not in LEFT_OUT and hasattr(np, name):
             yield name, function
     for module in ("fft", "linalg"):
         for name in getattr(gp, module).__all__:
