@@ -20,7 +20,7 @@ PGK_FN void norm(T* out, T* sum, const T* x, const T* residual, const W* gamma, 
     extern __shared__ uint4 held[];
     // Weights are constants: they are on their way while the predecessor ends.
     constexpr bool EARLY = C > 0 && C <= 8 && !LAYER;
-    W weights[EARLY ? C : 1][E];
+    Vec<W, E> weights[EARLY ? C : 1];
     if constexpr (EARLY) {
 #pragma unroll
         for (int c = 0; c < C; ++c) rows::consecutive<VEC>(weights[c], gamma, P::place(c), n);
@@ -37,9 +37,11 @@ PGK_FN void norm(T* out, T* sum, const T* x, const T* residual, const W* gamma, 
         P other(n, on);
         other.read(residual + row * stride_residual, 1);
         part.each([&](int c, i64 at, auto& v, int) {
-            A r[E];
+            A r[E], s[E];
+            rows::widen_all(r, v);
+            rows::widen_all(s, other.v[c]);
 #pragma unroll
-            for (int e = 0; e < E; ++e) r[e] = input<A>(v.e[e]) + input<A>(other.v[c].e[e]);
+            for (int e = 0; e < E; ++e) r[e] = r[e] + s[e];
             v = outputs<T>(r);
             rows::put<VEC>(sum + row * n, 1, at, n, on, r);
         });
@@ -58,25 +60,31 @@ PGK_FN void norm(T* out, T* sum, const T* x, const T* residual, const W* gamma, 
     }
 
     A mean = A(0);
-    if constexpr (LAYER) mean = rows::sum<A, G>(part, first, [](A a) { return a; }) / A(n);
-    const A squares = rows::sum<A, G>(part, second, [mean](A a) {
-        const A d = LAYER ? a - mean : a;
-        return mul_rn(d, d);
-    });
+    if constexpr (LAYER) mean = rows::sum<false, A, G>(part, first, A(0)) / A(n);
+    const A squares = rows::sum<true, A, G>(part, second, mean);
     const A scale = A(1) / sqrt(squares / A(n) + eps);
     part.each([&](int c, i64 at, auto& v, int) {
-        W late[E], shift[E];
-        if constexpr (!EARLY) rows::consecutive<VEC>(late, gamma, at, n);
-        if (LAYER && beta != nullptr) rows::consecutive<VEC>(shift, beta, at, n);
-        A r[E];
+        A r[E], w[E];
+        rows::widen_all(r, v);
+        if constexpr (EARLY) {
+            rows::widen_all(w, weights[c]);
+        } else {
+            Vec<W, E> late;
+            rows::consecutive<VEC>(late, gamma, at, n);
+            rows::widen_all(w, late);
+        }
 #pragma unroll
         for (int e = 0; e < E; ++e) {
-            const A a = input<A>(v.e[e]);
-            const A w = input<A>(EARLY ? weights[EARLY ? c : 0][e] : late[e]);
-            A y = mul_rn(LAYER ? a - mean : a, scale);
-            if constexpr (BEFORE) y = rounded<T>(y);
-            y = mul_rn(y, ONE ? A(1) + w : w);
-            r[e] = LAYER && beta != nullptr ? y + input<A>(shift[e]) : y;
+            r[e] = mul_rn(LAYER ? r[e] - mean : r[e], scale);
+            if constexpr (BEFORE) r[e] = rounded<T>(r[e]);
+            r[e] = mul_rn(r[e], ONE ? A(1) + w[e] : w[e]);
+        }
+        if (LAYER && beta != nullptr) {
+            Vec<W, E> late;
+            rows::consecutive<VEC>(late, beta, at, n);
+            rows::widen_all(w, late);
+#pragma unroll
+            for (int e = 0; e < E; ++e) r[e] = r[e] + w[e];
         }
         rows::put<VEC>(out + row * n, 1, at, n, on, r);
     });

@@ -37,7 +37,7 @@ PGK_FN void rope(T* q_to, T* k_to, T* v_to, const T* q, const T* k, const T* v, 
     const i64 heads = a.q_heads + a.kv_heads * (v == nullptr ? 1 : 2);
     const i64 row = P::row();
     bool on = row < a.tokens * heads;
-    const i64 token = row / heads, h = row - token * heads;
+    const i64 token = quotient(row, heads), h = row - token * heads;
     const bool is_q = h < a.q_heads, is_v = h >= a.q_heads + a.kv_heads;
     const i64 head = is_q ? h : is_v ? h - a.q_heads - a.kv_heads : h - a.q_heads;
     const T* from = is_q ? q + token * a.q_token + head * a.q_head
@@ -47,19 +47,21 @@ PGK_FN void rope(T* q_to, T* k_to, T* v_to, const T* q, const T* k, const T* v, 
 
     if constexpr (NORM) {
         // As nn/norm.cu adds and rounds.
-        const A squares = rows::sum<A, G>(part, static_cast<A*>(nullptr), [](A x) { return mul_rn(x, x); });
+        const A squares = rows::sum<true, A, G>(part, static_cast<A*>(nullptr), A(0));
         const A scale = A(1) / sqrt(squares / A(a.dim) + eps);
         const W* weights = is_q ? q_norm : k_norm;
         if (!is_v && weights != nullptr) {
             part.each([&](int, i64 at, auto& x, int) {
-                W w[E];
-                rows::consecutive<VEC>(w, weights, at, a.dim);
-                A y[E];
+                Vec<W, E> loaded;
+                rows::consecutive<VEC>(loaded, weights, at, a.dim);
+                A y[E], w[E];
+                rows::widen_all(y, x);
+                rows::widen_all(w, loaded);
 #pragma unroll
                 for (int e = 0; e < E; ++e) {
-                    y[e] = mul_rn(input<A>(x.e[e]), scale);
+                    y[e] = mul_rn(y[e], scale);
                     if constexpr (BEFORE) y[e] = rounded<T>(y[e]);
-                    y[e] = mul_rn(y[e], ONE ? A(1) + input<A>(w[e]) : input<A>(w[e]));
+                    y[e] = mul_rn(y[e], ONE ? A(1) + w[e] : w[e]);
                 }
                 x = outputs<T>(y);
             });
@@ -73,7 +75,7 @@ PGK_FN void rope(T* q_to, T* k_to, T* v_to, const T* q, const T* k, const T* v, 
 
     const i64 place = on && !is_q ? index_at(slots, a.wide_slots, token) : 0;
     if (!is_q) on = on && place >= 0 && place < a.places;
-    const i64 page = place / a.page_tokens, step = place - page * a.page_tokens;
+    const i64 page = place < 0 ? 0 : quotient(place, a.page_tokens), step = place - page * a.page_tokens;
     T* to = is_q ? q_to + token * a.q_to_token + head * a.q_to_head
           : is_v ? v_to + page * a.v_page + step * a.v_step + head * a.v_to_head
                  : k_to + page * a.k_page + step * a.k_step + head * a.k_to_head;
@@ -87,7 +89,7 @@ PGK_FN void rope(T* q_to, T* k_to, T* v_to, const T* q, const T* k, const T* v, 
         for (int e = 0; e < E; ++e) y[e] = input<A>(x.e[e]);
         if (turns && at < a.rotary) {
             constexpr int K = PAIRS && E > 1 ? E / 2 : E;
-            F c[K], s[K];
+            Vec<F, K> c, s;
             A other[E];
             if constexpr (VEC) {
                 // Halves and the rotated part end with a vector.
@@ -104,7 +106,7 @@ PGK_FN void rope(T* q_to, T* k_to, T* v_to, const T* q, const T* k, const T* v, 
                 const bool first = PAIRS ? i % 2 == 0 : i < half;
                 A cosine, sine, partner;
                 if constexpr (VEC) {
-                    cosine = input<A>(c[PAIRS ? e / 2 : e]), sine = input<A>(s[PAIRS ? e / 2 : e]), partner = other[e];
+                    cosine = input<A>(c.e[PAIRS ? e / 2 : e]), sine = input<A>(s.e[PAIRS ? e / 2 : e]), partner = other[e];
                 } else {
                     const bool there = i < a.rotary;
                     const i64 j = PAIRS ? i / 2 : first ? i : i - half;

@@ -289,6 +289,8 @@ Examples
     )
 )
 
+export(rope_inplace, "rope_inplace_f32table")
+
 
 def _infer_fused(p: Problem) -> list[Result]:
     _check(p)
