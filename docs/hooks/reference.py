@@ -21,6 +21,7 @@ TITLES = {
     "index": "Indexing",
     "nn": "Operators of neural networks",
     "products": "Products of arrays",
+    "quant": "Products with quantised weights",
     "reduce": "Reductions and scans",
     "sampling": "Sampling",
     "shape": "Shapes, joining, padding",
@@ -29,6 +30,7 @@ TITLES = {
 MODULES = {
     "fft": "Fourier transforms: gp.fft",
     "linalg": "Linear algebra: gp.linalg",
+    "quant": "Quantised weights: gp.quant",
     "random": "Random numbers: gp.random",
     "array_api": "The array API standard: pygpukit.array_api",
     "memory": "Memory: gp.memory",

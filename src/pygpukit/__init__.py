@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
 from pygpukit import _pygpukit_rust as _native
-from pygpukit import errors, fft, linalg, random
+from pygpukit import errors, fft, linalg, quant, random
 from pygpukit._pygpukit_rust import (
     CudaGraph,
     DataType,
@@ -194,6 +194,7 @@ __all__ = [
     "ones_like",
     "pi",
     "pinned",
+    "quant",
     "random",
     "ring",
     "ring_kernel",

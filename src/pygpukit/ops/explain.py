@@ -78,6 +78,12 @@ def explain(operator: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanat
     """
     from pygpukit.ops import planner
 
+    for value in args:
+        # Operands of other packages, such as quantised weights, know by which operator they run.
+        hook = getattr(type(value), "__gp_explain__", None)
+        if hook is not None:
+            result: Explanation = hook(value, operator, args, kwargs)
+            return result
     found = planner.describe(operator)
     out, stream = kwargs.pop("out", None), kwargs.pop("stream", None)
     values = planner.bind(found, args, kwargs)

@@ -7,7 +7,7 @@ from typing import Any
 
 from pygpukit import _pygpukit_rust as _native
 from pygpukit.errors import DTypeError, ShapeError
-from pygpukit.ops.gemm import epilogue, library, simt, wgmma
+from pygpukit.ops.gemm import epilogue, library, mma, simt, wgmma
 from pygpukit.ops.gemm.reference import host, reference
 from pygpukit.ops.gemm.types import accumulator, arithmetic, matmul_type, wide_type, writable
 from pygpukit.ops.problem import Problem, Result, Tensor, broadcast
@@ -143,6 +143,7 @@ matmul = register(
         variants=(
             *library.VARIANTS,
             *wgmma.VARIANTS,
+            *mma.VARIANTS,
             *simt.VARIANTS,
             Variant("NumPy", "run_to_run", lambda p: None, host=host),
             Variant("a contiguous bias first", "batch_invariant", _scattered, compose=_gather_bias),

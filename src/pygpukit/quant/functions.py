@@ -1,0 +1,139 @@
+"""`quantize`: from a matrix of numbers to a quantised weight."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from pygpukit._pygpukit_rust import GPUArray
+from pygpukit.dtypes import dtype
+from pygpukit.errors import DTypeError, ShapeError
+from pygpukit.quant.encode import encode
+from pygpukit.quant.formats import FORMATS, Format, Kind, Rule
+from pygpukit.quant.stored import store
+from pygpukit.quant.tensor import QuantTensor
+
+__all__ = ["formats", "quantize"]
+
+
+def formats() -> tuple[str, ...]:
+    """Return the names of all formats.
+
+    Examples
+    --------
+    >>> import pygpukit as gp
+    >>> "int4" in gp.quant.formats()
+    True
+    """
+    return tuple(FORMATS)
+
+
+def quantize(
+    w: Any, format: str, *, group: int | str | None = None, axis: int = -2, symmetric: bool = True,
+    scale_dtype: Any = None, device: Any = None,
+) -> QuantTensor:  # fmt: skip
+    """Quantise a matrix.
+
+    The work is done on the host by NumPy: a matrix on a GPU is copied there, and its codes and scales back.
+
+    Parameters
+    ----------
+    w : GPUArray or ndarray
+        A matrix of floats.
+    format : str
+        ``"fp8_e4m3"``, ``"int8"``, ``"int4"``, or one of GGUF's ``"q4_0"``, ``"q4_1"``, ``"q5_0"``, ``"q5_1"``,
+        ``"q8_0"``.
+    group : int or str, optional
+        Values that share a scale along the axis. fp8_e4m3: ``"tensor"``, ``"row"`` (the default) or 128, for blocks of
+        128 x 128. int8: ``"row"`` (the default), 32, 64 or 128. int4: 128 (the default), 64, 32 or ``"row"``.
+    axis : int, optional
+        The axis along which groups lie, which products sum over: by default the one ``x @ w`` sums over. A weight
+        stored as (outputs, inputs) has it at 1 and multiplies as ``x @ q.T``.
+    symmetric : bool, optional
+        False gives groups of int4 a zero point each.
+    scale_dtype : DTypeLike, optional
+        Of the scales of int8 and int4. float32 for int8 with a scale per row; else the type of w if it has 16 bits, and
+        bfloat16 if not.
+    device : Device, optional
+        Where the result goes; by default where ``w`` is.
+
+    Returns
+    -------
+    QuantTensor
+
+    Raises
+    ------
+    ValueError
+        If the format or group is unknown, or ``w`` holds NaN or infinity.
+    ShapeError
+        If ``w`` is no matrix, or its rows are no whole number of groups.
+
+    Examples
+    --------
+    >>> import pygpukit as gp
+    >>> w = gp.random.default_rng(0).normal(size=(256, 64), dtype="float32")
+    >>> q = gp.quant.quantize(w, "int4", group=32)
+    >>> q
+    QuantTensor((256, 64), 'int4', group=32, nbytes=9216, device='cpu')
+    >>> q.error(w) < 0.1
+    True
+    """
+    form = FORMATS.get(format)
+    if form is None:
+        raise ValueError(f"unknown format '{format}'; use one of {', '.join(FORMATS)}")
+    if not form.makes:
+        raise ValueError(f"{format} blocks are searched for by llama.cpp's tools; read them with from_checkpoint()")
+    if not isinstance(w, GPUArray | np.ndarray):
+        raise TypeError(f"quantize() takes a GPUArray or a NumPy array, not {type(w).__name__}")
+    if w.ndim != 2:
+        raise ShapeError(f"quantize() takes a matrix, not an array of shape {tuple(w.shape)}: reshape it")
+    if axis not in (-2, -1, 0, 1):
+        raise ValueError(f"axis {axis} is out of bounds for a matrix; use 0 or 1")
+    kind = dtype(w.dtype)
+    if kind.kind != "f" or kind.itemsize < 2:
+        raise DTypeError(f"quantize() takes float16, bfloat16, float32 or float64, not {kind.name}")
+    turned = axis in (-2, 0)
+    host = np.asarray(w.to_numpy() if isinstance(w, GPUArray) else w)
+    host = np.ascontiguousarray(host.T if turned else host)
+    rule, shared = _rule(form, group, symmetric, scale_dtype, kind)
+    n, k = host.shape
+    if n == 0 or k == 0:
+        raise ShapeError(f"quantize() needs at least one value; the matrix has shape {tuple(w.shape)}")
+    if rule.group and k % rule.group and shared != "block":
+        raise ShapeError(
+            f"{format} has groups of {rule.group} along axis {axis}, which has {k} values: no whole number of groups"
+        )
+    if not np.isfinite(host).all():
+        at = np.argwhere(~np.isfinite(w.to_numpy() if isinstance(w, GPUArray) else w))[0].tolist()
+        raise ValueError(f"quantize(): the matrix holds NaN or infinity at {at}")
+    if device is None and isinstance(w, GPUArray):
+        device = w.device
+    return QuantTensor._make(store(form, rule, encode(rule, host, shared), "quantize", device=device), turned)
+
+
+def _rule(form: Format, group: int | str | None, symmetric: bool, scale: Any, kind: Any) -> tuple[Rule, str]:
+    """Return the rule for what was asked for, and which values share a scale."""
+    shared = "row"
+    if form.name == "fp8_e4m3" and group == "tensor":
+        shared, group = "tensor", "row"
+    size = form.groups[0] if group is None else 0 if group == "row" else group
+    if isinstance(size, bool) or size not in form.groups:
+        names = ["tensor"] * (form.name == "fp8_e4m3") + [str(g) if g else "row" for g in form.groups]
+        raise ValueError(f"{form.name} has no groups of {group!r}; use one of {', '.join(names)}")
+    if form.name == "fp8_e4m3" and size:
+        shared = "block"
+    how: Kind = form.kind
+    if not symmetric:
+        if form.name != "int4":
+            raise ValueError(f"symmetric=False is for int4, not {form.name}")
+        how = "zero"
+    if scale is not None:
+        wanted = dtype(scale).name
+        if wanted not in form.scales:
+            raise DTypeError(f"{form.name} has scales of {' or '.join(form.scales)}, not {wanted}")
+    elif len(form.scales) == 1 or (form.name == "int8" and size == 0):
+        wanted = form.scales[0]
+    else:
+        wanted = kind.name if kind.name in form.scales and kind.itemsize == 2 else "bfloat16"
+    return Rule(form.code, how, dtype(wanted).tag, int(size)), shared

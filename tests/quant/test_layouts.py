@@ -1,0 +1,169 @@
+"""Layouts of checkpoints against the rules of others, packing and unpacking, and what broken files meet."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from weights import RULES, bits, random_parts, weight
+
+import pygpukit as gp
+from pygpukit.errors import DTypeError, ShapeError
+from pygpukit.quant.formats import FORMATS, rule_of
+from pygpukit.quant.planes import pack, unpack
+
+QuantTensor = gp.quant.QuantTensor
+GGUF = [name for name, form in FORMATS.items() if form.block[0]]
+LAYOUTS = {
+    **{name: name for name in GGUF},
+    "awq": "awq", "gptq": "gptq", "gptq_v2": "gptq_v2", "gptq_act": "gptq",
+    "fp8_tensor": "fp8", "fp8_row": "fp8", "fp8_block": "fp8",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def goldens() -> dict[str, dict[str, Any]]:
+    """Arrays by layout and name."""
+    found: dict[str, dict[str, Any]] = {}
+    with np.load(Path(__file__).with_name("goldens.npz")) as file:
+        for key in file.files:
+            layout, _, name = key.rpartition(".")
+            found.setdefault(layout, {})[name] = file[key]
+    return found
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_goldens(name: str, goldens: dict[str, dict[str, Any]], device: gp.Device) -> None:
+    tensors = dict(goldens[name])
+    wanted = tensors.pop("wanted")
+    q = QuantTensor.from_checkpoint(LAYOUTS[name], tensors)
+    assert q.shape == wanted.shape
+    np.testing.assert_array_equal(q.dequantize("float32").to_numpy(), wanted)
+    back = q.to_checkpoint()
+    assert set(back) == set(tensors)
+    for key, x in tensors.items():
+        got = back[key].view(np.uint8) if back[key].dtype.itemsize == 1 else back[key]
+        np.testing.assert_array_equal(got.reshape(x.shape), x)
+
+
+@pytest.mark.parametrize("name", RULES)
+@hypothesis.settings(max_examples=6, derandomize=True)
+@hypothesis.given(n=st.integers(1, 40), blocks=st.integers(1, 3), seed=st.integers(0, 9))
+def test_packing_is_reversible(name: str, n: int, blocks: int, seed: int) -> None:
+    rule = rule_of(name)
+    k = blocks * 256 if "super" in name else blocks * rule.group if rule.group else 37 * blocks
+    parts = random_parts(rule, n, k, seed)
+    planes = pack(rule, parts)
+    again = unpack(rule, planes, n, k)
+    for one, two in zip(parts, again, strict=True):
+        assert (one is None) == (two is None)
+        if one is not None:
+            np.testing.assert_array_equal(bits(one), bits(two))
+    for plane, same in zip(planes.values(), pack(rule, again).values(), strict=True):
+        assert plane.tobytes() == same.tobytes()
+
+
+def test_the_order_of_planes_is_the_one_kernels_expect() -> None:
+    """One code of four bits: tile 1, row 16 + 3 + 8, column 64 + 16 * 2 + 4 * 3 + 2 * 1 + 1."""
+    rule = rule_of("i4_scale_f16_g128")
+    parts = random_parts(rule, 32, 128)
+    parts.codes[...] = 0
+    parts.codes[16 + 3 + 8, 64 + 32 + 12 + 2 + 1] = 9
+    words = pack(rule, parts)["codes"].view(np.uint32).reshape(2, 2, 32, 4)
+    (place,) = np.argwhere(words)
+    assert place.tolist() == [1, 1, 3 * 4 + 3, 2]
+    assert words[tuple(place)] == 9 << 4 * (2 * 1 + 1 + 4 * 1)
+
+
+def test_pickles_and_copies(goldens: dict[str, dict[str, Any]]) -> None:
+    tensors = {key: x for key, x in goldens["gptq_act"].items() if key != "wanted"}
+    q = QuantTensor.from_checkpoint("gptq", tensors).T
+    again = pickle.loads(pickle.dumps(q))
+    assert repr(again) == repr(q)
+    np.testing.assert_array_equal(again.dequantize().to_numpy(), q.dequantize().to_numpy())
+    fixed, planes, order = q.__reduce__()[1]
+    with pytest.raises(ValueError, match="do not belong"):
+        q.__reduce__()[0](fixed, planes | {"codes": planes["codes"][:, :1]}, order)
+    moved = q.to_device("emulated")
+    assert moved.device.kind == "emulated"
+    assert q.to_device(q.device) is q
+
+
+def test_a_weight_cannot_be_changed() -> None:
+    q = gp.quant.quantize(gp.ones((64, 16)), "int8")
+    with pytest.raises(AttributeError, match="cannot be changed"):
+        q.group = 3  # type: ignore[misc]
+    with pytest.raises(TypeError, match="quantize"):
+        QuantTensor()
+    for plane in q._stored.planes.values():
+        assert not plane.flags.writeable
+    with pytest.raises(TypeError, match="dequantize"):
+        np.asarray(q)
+    assert q.T.T.shape == q.shape == (64, 16)
+    assert (q.axis, q.T.axis, q.ndim, q.size, q.bits, q.symmetric) == (0, 1, 2, 1024, 8, True)
+
+
+BROKEN: list[tuple[str, str, Any, type[Exception], str]] = [
+    ("awq", "qzeros", None, ValueError, "qzeros is missing"),
+    ("awq", "qweight", lambda x: x.astype(np.int64), ValueError, "matrix of int32"),
+    ("awq", "scales", lambda x: x[:, :4], ShapeError, "do not fit"),
+    ("awq", "scales", lambda x: x[:2], ShapeError, "3"),
+    ("awq", "scales", lambda x: x.astype(np.float32), DTypeError, "float16 or bfloat16"),
+    ("awq", "scales", lambda x: np.where(x == x[1, 2], np.float16(np.inf), x), ValueError, "not finite"),
+    ("gptq", "qzeros", lambda x: x[:1], ShapeError, "zero points"),
+    ("gptq_act", "g_idx", lambda x: x[:-1], ShapeError, "g_idx"),
+    ("gptq_act", "g_idx", lambda x: x + 1, ValueError, "g_idx"),
+    ("gptq_act", "g_idx", lambda x: x * 0, ValueError, "g_idx"),
+    ("fp8_block", "weight_scale_inv", lambda x: x[:1], ShapeError, "does not fit"),
+    ("fp8_block", "weight_scale_inv", lambda x: x * np.nan, ValueError, "not finite"),
+    ("fp8_row", "weight_scale", lambda x: x * np.float32(2.0**120), ValueError, "2\\*\\*100"),
+    ("fp8_row", "weight", lambda x: x | 0x7F, ValueError, "NaN"),
+    ("fp8_row", "weight", lambda x: x.astype(np.float32), ValueError, "float8_e4m3fn"),
+    ("q4_k", "data", lambda x: x[:, :-1], ShapeError, "144-byte blocks"),
+    ("q4_0", "data", lambda x: x.astype(np.int32), DTypeError, "bytes"),
+]
+
+
+@pytest.mark.parametrize(("name", "key", "change", "error", "text"), BROKEN)
+def test_broken_checkpoints_are_refused(
+    name: str, key: str, change: Any, error: type[Exception], text: str, goldens: dict[str, dict[str, Any]]
+) -> None:
+    tensors = {k: x for k, x in goldens[name].items() if k != "wanted"}
+    if change is None:
+        del tensors[key]
+    else:
+        tensors[key] = change(tensors[key])
+    with pytest.raises(error, match=text):
+        QuantTensor.from_checkpoint(LAYOUTS[name], tensors)
+
+
+def test_shapes_of_blocks_are_checked() -> None:
+    data = bytes(18 * 4)
+    assert QuantTensor.from_checkpoint("Q4_0", {"data": data}, shape=(2, 64)).shape == (2, 64)
+    for shape, text in (
+        ((2, 32), "cut short"),
+        ((4, 33), "whole number of blocks"),
+        ((0, 32), "whole number"),
+        (None, "matrix"),
+    ):
+        with pytest.raises(ShapeError, match=text):
+            QuantTensor.from_checkpoint("q4_0", {"data": data}, shape=shape)
+    with pytest.raises(ShapeError, match="as asked for"):
+        QuantTensor.from_checkpoint(
+            "fp8", {"weight": np.zeros((4, 8), np.uint8), "weight_scale": np.float32(1)}, shape=(8, 4)
+        )
+    with pytest.raises(ValueError, match="unknown layout 'exl2'"):
+        QuantTensor.from_checkpoint("exl2", {})
+    with pytest.raises(TypeError, match="buffer"):
+        QuantTensor.from_checkpoint("q4_0", {"data": 3}, shape=(1, 32))
+
+
+@pytest.mark.parametrize("name", ["i4_zero_f16_g64", "i6_superscale_f16_g16"])
+def test_weights_of_one_row(name: str) -> None:
+    q = weight(name, random_parts(rule_of(name), 1, 256))
+    assert q.dequantize().shape == (256, 1)
