@@ -70,6 +70,18 @@ template <class A, class T, int E> PGK_FN void widen_all(A (&to)[E], const Vec<T
     }
 }
 
+// The forms of an RMS norm: 1, the weights are stored less 1; 2, a normalised row is rounded to T.
+template <class T, class A, int E> PGK_FN void adapt(A (&row)[E], A (&weights)[E], i64 form) {
+    if (form & 1) {
+#pragma unroll
+        for (int e = 0; e < E; ++e) weights[e] = A(1) + weights[e];
+    }
+    if (form & 2) {
+#pragma unroll
+        for (int e = 0; e < E; ++e) row[e] = rounded<T>(row[e]);
+    }
+}
+
 #if PGK_ON_DEVICE
 template <class A> PGK_FN A swap_lanes(A v, int d) { return __shfl_xor_sync(~0u, v, d); }
 

@@ -1,7 +1,7 @@
 // Normalised rows. With a = x[i, :], or x[i, :] + residual[i, :] rounded to the type of x and written to `sum`:
 //   LAYER:  out[i, k] = (a[k] - mean) / sqrt(mean((a - mean)^2) + eps) * gamma[k] + beta[k]
 //   else:   out[i, k] = a[k] / sqrt(mean(a^2) + eps) * gamma[k]
-// ONE: the weights are 1 + gamma. BEFORE: the normalised row is rounded to the type of x before it meets the weights.
+// form & 1: the weights are 1 + gamma. form & 2: the normalised row is rounded to the type of x before it meets them.
 //
 // out, sum: contiguous [rows, n]. x, residual: rows at stride_x and stride_residual. gamma, beta (null: none): n of type W.
 // Launch and shared memory: common/rows.cuh; grid = ceil(rows / rows per block).
@@ -11,9 +11,9 @@
 
 namespace pgk {
 
-template <class T, class W, class A, int G, int C, bool VEC, bool LAYER, bool RESIDUAL, bool ONE, bool BEFORE>
+template <class T, class W, class A, int G, int C, bool VEC, bool LAYER, bool RESIDUAL>
 PGK_FN void norm(T* out, T* sum, const T* x, const T* residual, const W* gamma, const W* beta, i64 rows_total, i64 n,
-                 i64 stride_x, i64 stride_residual, A eps, i64 cached) {
+                 i64 stride_x, i64 stride_residual, A eps, i64 form, i64 cached) {
     using P = rows::Part<T, G, C, VEC>;
     constexpr int E = P::E, WARPS = (G < 128 ? 128 : G) / 32;
     __shared__ A first[WARPS], second[WARPS];
@@ -74,11 +74,10 @@ PGK_FN void norm(T* out, T* sum, const T* x, const T* residual, const W* gamma, 
             rows::widen_all(w, late);
         }
 #pragma unroll
-        for (int e = 0; e < E; ++e) {
-            r[e] = mul_rn(LAYER ? r[e] - mean : r[e], scale);
-            if constexpr (BEFORE) r[e] = rounded<T>(r[e]);
-            r[e] = mul_rn(r[e], ONE ? A(1) + w[e] : w[e]);
-        }
+        for (int e = 0; e < E; ++e) r[e] = mul_rn(LAYER ? r[e] - mean : r[e], scale);
+        if constexpr (!LAYER) rows::adapt<T>(r, w, form);
+#pragma unroll
+        for (int e = 0; e < E; ++e) r[e] = mul_rn(r[e], w[e]);
         if (LAYER && beta != nullptr) {
             Vec<W, E> late;
             rows::consecutive<VEC>(late, beta, at, n);
@@ -92,10 +91,11 @@ PGK_FN void norm(T* out, T* sum, const T* x, const T* residual, const W* gamma, 
 
 }  // namespace pgk
 
-#define PGK_NORM(entry, T, W, A, G, C, VEC, LAYER, RESIDUAL, ONE, BEFORE) \
+#define PGK_NORM(entry, T, W, A, G, C, VEC, LAYER, RESIDUAL) \
     extern "C" __global__ void __launch_bounds__((G) < 128 ? 128 : (G)) entry( \
         pgk::T* out, pgk::T* sum, const pgk::T* x, const pgk::T* residual, const pgk::W* gamma, const pgk::W* beta, \
-        long long rows, long long n, long long stride_x, long long stride_residual, pgk::A eps, long long cached) { \
-        pgk::norm<pgk::T, pgk::W, pgk::A, G, C, VEC, LAYER, RESIDUAL, ONE, BEFORE>( \
-            out, sum, x, residual, gamma, beta, rows, n, stride_x, stride_residual, eps, cached); \
+        long long rows, long long n, long long stride_x, long long stride_residual, pgk::A eps, long long form, \
+        long long cached) { \
+        pgk::norm<pgk::T, pgk::W, pgk::A, G, C, VEC, LAYER, RESIDUAL>( \
+            out, sum, x, residual, gamma, beta, rows, n, stride_x, stride_residual, eps, form, cached); \
     }

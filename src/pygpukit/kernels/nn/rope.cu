@@ -1,7 +1,7 @@
 // Rotary embedding of heads, with the norm before it and the write to a cache behind it.
 //
 // Row (t, h) of q, k and, where there is a cache, v: elements x[0 .. dim). NORM: x becomes x / sqrt(mean(x^2) + eps) * w,
-// rounded to its type, as nn/norm.cu does it (ONE, BEFORE: its options); v is not touched. Then, with p = positions[t]
+// rounded to its type, as nn/norm.cu does it (`form` too); v is not touched. Then, with p = positions[t]
 // (null: t), c = cos[p, j] and s = sin[p, j]:
 //   halves:  y[j] = x[j] c - x[j + rotary/2] s,  y[j + rotary/2] = x[j + rotary/2] c + x[j] s,  j < rotary/2
 //   PAIRS:   y[2j] = x[2j] c - x[2j + 1] s,      y[2j + 1] = x[2j + 1] c + x[2j] s
@@ -17,7 +17,7 @@
 namespace pgk {
 
 struct Rope {
-    i64 tokens, q_heads, kv_heads, dim, rotary, table_rows, table_step, wide_positions, wide_slots, page_tokens, places;
+    i64 tokens, q_heads, kv_heads, dim, rotary, table_rows, table_step, wide_positions, wide_slots, page_tokens, places, form;
     i64 q_token, q_head, k_token, k_head, v_token, v_head, q_to_token, q_to_head;
     i64 k_page, k_step, k_to_head, v_page, v_step, v_to_head;
 };
@@ -27,7 +27,7 @@ PGK_FN i64 index_at(const void* p, i64 wide, i64 at) {
     return wide ? static_cast<const i64*>(p)[at] : static_cast<const i32*>(p)[at];
 }
 
-template <class T, class W, class F, class A, int G, int C, bool VEC, bool PAIRS, bool NORM, bool ONE, bool BEFORE>
+template <class T, class W, class F, class A, int G, int C, bool VEC, bool PAIRS, bool NORM>
 PGK_FN void rope(T* q_to, T* k_to, T* v_to, const T* q, const T* k, const T* v, const F* cosines, const F* sines,
                  const void* positions, const void* slots, const W* q_norm, const W* k_norm, const Rope& a, A eps) {
     using P = rows::Part<T, G, C, VEC>;
@@ -58,11 +58,10 @@ PGK_FN void rope(T* q_to, T* k_to, T* v_to, const T* q, const T* k, const T* v, 
                 rows::widen_all(y, x);
                 rows::widen_all(w, loaded);
 #pragma unroll
-                for (int e = 0; e < E; ++e) {
-                    y[e] = mul_rn(y[e], scale);
-                    if constexpr (BEFORE) y[e] = rounded<T>(y[e]);
-                    y[e] = mul_rn(y[e], ONE ? A(1) + w[e] : w[e]);
-                }
+                for (int e = 0; e < E; ++e) y[e] = mul_rn(y[e], scale);
+                rows::adapt<T>(y, w, a.form);
+#pragma unroll
+                for (int e = 0; e < E; ++e) y[e] = mul_rn(y[e], w[e]);
                 x = outputs<T>(y);
             });
         }
@@ -128,11 +127,11 @@ PGK_FN void rope(T* q_to, T* k_to, T* v_to, const T* q, const T* k, const T* v, 
 
 }  // namespace pgk
 
-#define PGK_ROPE(entry, T, W, F, A, G, C, VEC, PAIRS, NORM, ONE, BEFORE) \
+#define PGK_ROPE(entry, T, W, F, A, G, C, VEC, PAIRS, NORM) \
     extern "C" __global__ void __launch_bounds__(128) entry( \
         pgk::T* q_to, pgk::T* k_to, pgk::T* v_to, const pgk::T* q, const pgk::T* k, const pgk::T* v, \
         const pgk::F* cosines, const pgk::F* sines, const void* positions, const void* slots, const pgk::W* q_norm, \
         const pgk::W* k_norm, pgk::Rope a, pgk::A eps) { \
-        pgk::rope<pgk::T, pgk::W, pgk::F, pgk::A, G, C, VEC, PAIRS, NORM, ONE, BEFORE>( \
+        pgk::rope<pgk::T, pgk::W, pgk::F, pgk::A, G, C, VEC, PAIRS, NORM>( \
             q_to, k_to, v_to, q, k, v, cosines, sines, positions, slots, q_norm, k_norm, a, eps); \
     }
