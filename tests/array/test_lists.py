@@ -71,10 +71,10 @@ def test_a_list_is_as_good_as_an_array_of_it(name: str) -> None:
 
 
 def test_the_walk_reaches_functions_of_every_kind() -> None:
-    assert {"add", "sqrt", "sum", "dot", "sort", "take", "pad", "interp", "softmax", "fft.fftn", "linalg.solve"} <= {
-        *NAMED
-    }
+    some = {"add", "sqrt", "sum", "dot", "sort", "take", "pad", "interp", "fft.fftn", "linalg.solve"}
+    assert some <= {*NAMED}
     assert {"choose", "quantile"} <= {*functions()}
+    assert len(NAMED) > 300
 
 
 @pytest.mark.parametrize(
