@@ -7,6 +7,7 @@
 // fence_async() before the barrier that orders them.
 #pragma once
 #include "pygpukit/elementwise.cuh"
+#include "pygpukit/shared_memory.cuh"
 #include "pygpukit/tensor_map.cuh"
 
 namespace pgk {
@@ -20,8 +21,6 @@ constexpr u64 EVICT_LAST = 0x14F0000000000000ull;
 // then it may touch constant arguments only.
 PGK_FN void launch_successor() { asm volatile("griddepcontrol.launch_dependents;"); }
 
-PGK_FN u32 shared_address(const void* p) { return static_cast<u32>(__cvta_generic_to_shared(p)); }
-
 // --- Barriers ---
 
 PGK_FN void barrier_init(u32 barrier, u32 arrivals) {
@@ -33,36 +32,33 @@ PGK_FN void fence_barrier_init() { asm volatile("fence.mbarrier_init.release.clu
 PGK_FN void barrier_arrive(u32 barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(barrier) : "memory");
 }
-// Arrives at the same barrier of another block of the cluster.
+// Arrives at the same barrier of another block of the cluster. Orders what bulk copies and wgmma did before; writes of
+// threads it does not: a release at the cluster's scope would cost a fence of the whole GPU's memory.
 PGK_FN void barrier_arrive_at(u32 barrier, u32 rank) {
     asm volatile(
         "{ .reg .b32 remote; mapa.shared::cluster.u32 remote, %0, %1;"
-        "  mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote]; }" :: "r"(barrier), "r"(rank) : "memory");
+        "  mbarrier.arrive.shared::cluster.b64 _, [remote]; }" :: "r"(barrier), "r"(rank) : "memory");
 }
 // Arrives, and adds to the bytes that the phase waits for.
 PGK_FN void barrier_expect(u32 barrier, u32 bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(barrier), "r"(bytes) : "memory");
 }
-// CLUSTER: arrivals of other blocks are among those waited for.
-template <bool CLUSTER = false> PGK_FN void barrier_wait(u32 barrier, u32 parity) {
+PGK_FN void barrier_wait(u32 barrier, u32 parity) {
     u32 over;
     do {
-        if constexpr (CLUSTER) {
-            asm volatile(
-                "{ .reg .pred p; mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;"
-                "  selp.u32 %0, 1, 0, p; }"
-                : "=r"(over) : "r"(barrier), "r"(parity) : "memory");
-        } else {
-            asm volatile(
-                "{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-                : "=r"(over) : "r"(barrier), "r"(parity) : "memory");
-        }
+        asm volatile(
+            "{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+            : "=r"(over) : "r"(barrier), "r"(parity) : "memory");
     } while (!over);
 }
 
 // A barrier of `threads` threads of the block, number 1 to 15; __syncthreads is number 0.
 PGK_FN void sync_some(int number, int threads) {
     asm volatile("bar.sync %0, %1;" :: "r"(number), "r"(threads) : "memory");
+}
+// Arrives there without waiting: the barrier opens to those that wait once all `threads` have come.
+PGK_FN void arrive_some(int number, int threads) {
+    asm volatile("bar.arrive %0, %1;" :: "r"(number), "r"(threads) : "memory");
 }
 PGK_FN void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
@@ -77,7 +73,21 @@ PGK_FN void load_box(u32 to, const CUtensorMap* map, u32 barrier, int x, int y, 
         "[%0], [%1, {%3, %4, %5}], [%2], %6;"
         :: "r"(to), "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "l"(hint) : "memory");
 }
-// The same to the same place of every block whose bit is set, each of which hears of it at its own barrier.
+// The same of maps of four and five dimensions.
+PGK_FN void load_box_4d(u32 to, const CUtensorMap* map, u32 barrier, int x, int y, int z, int w, u64 hint = KEEP_NORMAL) {
+    asm volatile(
+        "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+        "[%0], [%1, {%3, %4, %5, %6}], [%2], %7;"
+        :: "r"(to), "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "r"(w), "l"(hint) : "memory");
+}
+PGK_FN void load_box_5d(u32 to, const CUtensorMap* map, u32 barrier, int x, int y, int z, int w, int v,
+                        u64 hint = KEEP_NORMAL) {
+    asm volatile(
+        "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+        "[%0], [%1, {%3, %4, %5, %6, %7}], [%2], %8;"
+        :: "r"(to), "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "r"(w), "r"(v), "l"(hint) : "memory");
+}
+// A box of three dimensions to the same place of every block whose bit is set, each of which hears of it at its own barrier.
 PGK_FN void load_box_to(u32 to, const CUtensorMap* map, u32 barrier, int x, int y, int z, unsigned short blocks,
                         u64 hint = KEEP_NORMAL) {
     asm volatile(
@@ -104,6 +114,11 @@ PGK_FN u32 cluster_rank() {
     u32 rank;
     asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
     return rank;
+}
+// After fence_barrier_init, which does all the ordering that is needed there; the other one orders memory too.
+PGK_FN void cluster_sync_init() {
+    asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
+    asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
 }
 PGK_FN void cluster_sync() {
     asm volatile("barrier.cluster.arrive.release;" ::: "memory");

@@ -12,7 +12,8 @@
 // A warp group of which one thread copies, and GROUPS that multiply: STAGES tiles of k are under way. A cluster takes
 // CLUSTER tiles along m, and each of its blocks loads a part of their b for all of them.
 // Numerics: one accumulator from zero, k in groups of 32 bytes ascending, rounded once: the canonical order, whatever the
-// tile, cluster, stages and layout. Parts of tiles outside of the arrays are zeros, which change no sum.
+// tile, cluster, stages and layout. Of e4m3 each 128 of k have an accumulator from zero, and these are added in float32,
+// ascending. i8 is summed exactly in 32 bits. f32 is rounded to tf32 on its way. Parts of tiles outside of the arrays are zeros, which change no sum.
 // Determinism: batch_invariant.
 #include "pygpukit/epilogue.cuh"
 #include "pygpukit/sm90.cuh"
@@ -35,7 +36,12 @@ template <class T, class To, int ACTIVATION, int BM, int BN, int STAGES, int CLU
     // The result goes through shared memory in pieces of 64 rows and 128 bytes, two per group.
     static constexpr int PIECE = 64 * 128, PIECE_COLUMNS = 128 / sizeof(To), PIECES = BN / PIECE_COLUMNS;
     static constexpr int OUT_AT = STAGES * STAGE, BARRIERS_AT = OUT_AT + GROUPS * 2 * PIECE;
-    static constexpr int SHARED = BARRIERS_AT + STAGES * 16;
+    static constexpr int SHARED = BARRIERS_AT + STAGES * 24;
+    // Sums of e4m3 products keep 13 bits: they are added up in float32 every 128 of k.
+    static constexpr bool PROMOTE = same<T, e4m3>::value;
+    // Tensor cores cut float32 to tf32: idle warps of the copying group round it in shared memory first.
+    static constexpr bool ROUND = same<T, f32>::value;
+    static constexpr int ROUNDERS = 96;
     using Acc = typename Sum<T>::type;
 
     const CUtensorMap *a, *b, *to;
@@ -103,7 +109,7 @@ template <class T, class To, int ACTIVATION, int BM, int BN, int STAGES, int CLU
         for (u32 index = first; index < tiles; index += step) {
             const Tile at = tile(index, tiles_m, tiles_n);
             for (i32 s = ready; s < steps; ++s) {
-                barrier_wait<(CLUSTER > 1)>(empty + stage * 8, parity);
+                barrier_wait(empty + stage * 8, parity);
                 barrier_expect(full + stage * 8, STAGE);
                 load_a(shared + stage * STAGE, full + stage * 8, at, rank, s * BK);
                 load_b(shared + stage * STAGE, full + stage * 8, at, rank, s * BK);
@@ -116,6 +122,32 @@ template <class T, class To, int ACTIVATION, int BM, int BN, int STAGES, int CLU
         }
     }
 
+    // Rounds all stages of the block's tiles to nearest, ties away from zero: `full` has come, `ready` says it is done.
+    PGK_FN void round(u32 full, u32 ready, u32 first, u32 step, u32 tiles) const {
+        const u32 thread = threadIdx.x - 32, steps = (size.k + BK - 1) / BK;
+        u32 stage = 0, parity = 0;
+        for (u32 index = first; index < tiles; index += step) {
+            for (u32 s = 0; s < steps; ++s) {
+                barrier_wait(full + stage * 8, parity);
+                uint4* at = reinterpret_cast<uint4*>(dynamic_shared + stage * STAGE);
+#pragma unroll 4
+                for (u32 i = thread; i < STAGE / 16; i += ROUNDERS) {
+                    const uint4 x = at[i];
+                    at[i] = uint4{to_tf32(x.x), to_tf32(x.y), to_tf32(x.z), to_tf32(x.w)};
+                }
+                fence_async();
+                __syncwarp();
+                if (thread % 32 == 0) barrier_arrive(ready + stage * 8);
+                if (++stage == STAGES) {
+                    stage = 0;
+                    parity ^= 1;
+                }
+            }
+        }
+    }
+    // Half a unit of the last kept bit; what is below is cut off. A carry of the largest numbers gives infinity.
+    PGK_FN static u32 to_tf32(u32 x) { return (x & 0x7fffffffu) > 0x7f800000u ? 0x7fffe000u : x + 0x1000u; }
+
     // Every warp tells every block of the cluster, as each may write there.
     PGK_FN static void release(u32 barrier, u32 lane) {
         __syncwarp();
@@ -126,10 +158,26 @@ template <class T, class To, int ACTIVATION, int BM, int BN, int STAGES, int CLU
         }
     }
 
+    // Two neighbours of a row, by one access where they lie together at a multiple of their size.
+    PGK_FN static void pair(Acc (&to)[2], const To* from, i64 step, bool together) {
+        if (together) {
+            const Vec<To, 2> both = *reinterpret_cast<const Vec<To, 2>*>(from);
+            to[0] = convert<Acc>(both.e[0]);
+            to[1] = convert<Acc>(both.e[1]);
+        } else {
+            to[0] = convert<Acc>(from[0]);
+            to[1] = convert<Acc>(from[step]);
+        }
+    }
+
+    // 64 rows of sums from row m0 on, piece by piece through shared memory.
     PGK_FN void finish_part(const Acc (&d)[BN / 2], const Tile& at, i32 m0, u32 buffers, int group, u32& piece,
                             const Epilogue<To>& mine, To* out_z) const {
         const int thread = threadIdx.x % 128, lane = thread % 32;
         const int row = thread / 32 * 16 + lane / 4;
+        // Then a pair of an even column is inside of the row, too.
+        const bool together = mine.column == 1 && mine.row % 2 == 0 && size.n % 2 == 0 &&
+                              reinterpret_cast<u64>(mine.residual) % sizeof(Vec<To, 2>) == 0;
 #pragma unroll
         for (int p = 0; p < PIECES; ++p) {
             const i32 n0 = at.n * BN + p * PIECE_COLUMNS;
@@ -140,13 +188,25 @@ template <class T, class To, int ACTIVATION, int BM, int BN, int STAGES, int CLU
             sync_some(1 + group, 128);
 #pragma unroll
             for (int j = 0; j < PIECE_COLUMNS / 8; ++j) {
+                const int column = 8 * j + 2 * (lane % 4);
+                // What lies outside of the result is computed with what is inside, and not stored.
+                const i64 n = min(n0 + column, together ? size.n - 2 : size.n - 1);
+                const i64 step = n + 1 < size.n ? 1 : 0;
+                Acc bias[2] = {-Acc(0), -Acc(0)};
+                if (ACTIVATION != PLAIN && mine.bias) pair(bias, mine.bias + n, step, false);
 #pragma unroll
                 for (int half = 0; half < 2; ++half) {
-                    const int r = row + half * 8, at_j = p * (PIECE_COLUMNS / 8) + j, column = 8 * j + 2 * (lane % 4);
-                    const i64 m = min(m0 + r, size.m - 1), n = min(n0 + column, size.n - 1);
-                    const i64 n1 = min(n0 + column + 1, size.n - 1);
-                    const Acc both[2] = {finish<ACTIVATION>(d[4 * at_j + 2 * half], m, n, mine),
-                                         finish<ACTIVATION>(d[4 * at_j + 2 * half + 1], m, n1, mine)};
+                    const int r = row + half * 8, first = 4 * (p * (PIECE_COLUMNS / 8) + j) + 2 * half;
+                    Acc both[2] = {d[first], d[first + 1]};
+                    if constexpr (ACTIVATION != PLAIN) {
+                        const i64 m = min(m0 + r, size.m - 1);
+                        Acc added[2] = {-Acc(0), -Acc(0)};
+                        if (mine.residual) {
+                            pair(added, mine.residual + m * mine.row + n * mine.column, step * mine.column, together);
+                        }
+#pragma unroll
+                        for (int i = 0; i < 2; ++i) both[i] = finish_with<ACTIVATION>(both[i], bias[i], added[i]);
+                    }
                     const Vec<To, 2> made = outputs<To>(both);
                     const u32 byte = column * sizeof(To);
                     const u32 place = buffer + r * 128 + ((byte / 16) ^ (r & 7)) * 16 + byte % 16;
@@ -179,7 +239,8 @@ template <class T, class To, int ACTIVATION, int BM, int BN, int STAGES, int CLU
         }
     }
 
-    PGK_FN void consume(u32 shared, u32 full, u32 empty, u32 rank, u32 first, u32 step, u32 tiles_m, u32 tiles_n) const {
+    PGK_FN void consume(u32 shared, u32 full, u32 empty, u32 ready, u32 rank, u32 first, u32 step, u32 tiles_m,
+                        u32 tiles_n) const {
         const u32 tiles = tiles_m * tiles_n * size.z;
         const i32 steps = (size.k + BK - 1) / BK;
         const int group = static_cast<int>(uniform(threadIdx.x / 128)) - 1, lane = threadIdx.x % 32;
@@ -187,11 +248,11 @@ template <class T, class To, int ACTIVATION, int BM, int BN, int STAGES, int CLU
         u32 stage = 0, parity = 0, piece = 0;
         for (u32 index = first; index < tiles; index += step) {
             const Tile at = tile(index, tiles_m, tiles_n);
-            Acc d[PARTS][BN / 2] = {};
+            Acc d[PARTS][BN / 2] = {}, promoted[PARTS][PROMOTE ? BN / 2 : 1] = {};
             u32 before = 0;
 #pragma unroll 1
             for (i32 s = 0; s < steps; ++s) {
-                barrier_wait(full + stage * 8, parity);
+                barrier_wait((ROUND ? ready : full) + stage * 8, parity);
                 const u32 left = shared + stage * STAGE, right = left + A_BYTES;
                 const u64 b_at = B_MN ? mn_major(right, 8192) : k_major(right);
                 wgmma_fence();
@@ -201,24 +262,38 @@ template <class T, class To, int ACTIVATION, int BM, int BN, int STAGES, int CLU
                     const u64 a_at = A_MN ? mn_major(rows, 8192) : k_major(rows);
 #pragma unroll
                     for (int k = 0; k < 4; ++k) {
-                        Wgmma<BN>::template issue<T, A_MN, B_MN>(d[part], a_at + k * next_k(A_MN),
-                                                                 b_at + k * next_k(B_MN));
+                        const u64 a_k = a_at + k * next_k(A_MN), b_k = b_at + k * next_k(B_MN);
+                        if (PROMOTE && k == 0) Wgmma<BN>::template issue<T, A_MN, B_MN, false>(d[part], a_k, b_k);
+                        else Wgmma<BN>::template issue<T, A_MN, B_MN>(d[part], a_k, b_k);
                     }
                 }
                 wgmma_commit();
-                // One stage is multiplied while the next is waited for; the one before is free.
-                wgmma_wait<1>();
-                if (s > 0) release(empty + before * 8, lane);
-                before = stage;
+                if constexpr (PROMOTE) {
+                    wgmma_wait<0>();
+                    release(empty + stage * 8, lane);
+#pragma unroll
+                    for (int part = 0; part < PARTS; ++part) {
+                        wgmma_ready(d[part]);
+#pragma unroll
+                        for (int i = 0; i < BN / 2; ++i) promoted[part][i] = add_rn(promoted[part][i], d[part][i]);
+                    }
+                } else {
+                    // One stage is multiplied while the next is waited for; the one before is free.
+                    wgmma_wait<1>();
+                    if (s > 0) release(empty + before * 8, lane);
+                    before = stage;
+                }
                 if (++stage == STAGES) {
                     stage = 0;
                     parity ^= 1;
                 }
             }
-            wgmma_wait<0>();
+            if constexpr (!PROMOTE) {
+                wgmma_wait<0>();
 #pragma unroll
-            for (int part = 0; part < PARTS; ++part) wgmma_ready(d[part]);
-            release(empty + before * 8, lane);
+                for (int part = 0; part < PARTS; ++part) wgmma_ready(d[part]);
+                release(empty + before * 8, lane);
+            }
 
             Epilogue<To> mine = end;
             To* out_z = out;
@@ -232,7 +307,8 @@ template <class T, class To, int ACTIVATION, int BM, int BN, int STAGES, int CLU
 #pragma unroll
             for (int part = 0; part < PARTS; ++part) {
                 const i32 m0 = (at.m * CLUSTER + static_cast<i32>(rank)) * BM + (group * PARTS + part) * 64;
-                finish_part(d[part], at, m0, buffers, group, piece, mine, out_z);
+                if constexpr (PROMOTE) finish_part(promoted[part], at, m0, buffers, group, piece, mine, out_z);
+                else finish_part(d[part], at, m0, buffers, group, piece, mine, out_z);
             }
         }
         if (threadIdx.x % 128 == 0) wait_stores();
@@ -240,26 +316,32 @@ template <class T, class To, int ACTIVATION, int BM, int BN, int STAGES, int CLU
 
     PGK_FN void run() const {
         const u32 shared = shared_address(dynamic_shared), full = shared + BARRIERS_AT, empty = full + STAGES * 8;
+        const u32 ready = empty + STAGES * 8;
         const u32 rank = CLUSTER > 1 ? cluster_rank() : 0;
         if (threadIdx.x == 0) {
             for (int i = 0; i < STAGES; ++i) {
                 barrier_init(full + i * 8, 1);
                 barrier_init(empty + i * 8, GROUPS * 4 * CLUSTER);
+                barrier_init(ready + i * 8, ROUNDERS / 32);
             }
             fence_barrier_init();
         }
-        if constexpr (CLUSTER > 1) cluster_sync();
-        else __syncthreads();
+        __syncthreads();
+        if constexpr (CLUSTER > 1) cluster_sync_init();
         const u32 tiles_m = (size.m + BM * CLUSTER - 1) / (BM * CLUSTER), tiles_n = (size.n + BN - 1) / BN;
         const u32 first = blockIdx.x / CLUSTER, step = gridDim.x / CLUSTER;
         if (threadIdx.x < 128) {
             if constexpr (GROUPS == 2) give_registers<40>();
-            if (threadIdx.x == 0) produce(shared, full, empty, rank, first, step, tiles_m, tiles_n);
-            else await_predecessor();
+            if (threadIdx.x == 0) {
+                produce(shared, full, empty, rank, first, step, tiles_m, tiles_n);
+            } else {
+                await_predecessor();
+                if (ROUND && threadIdx.x >= 32) round(full, ready, first, step, tiles_m * tiles_n * size.z);
+            }
         } else {
             if constexpr (GROUPS == 2) take_registers<232>();
             await_predecessor();
-            consume(shared, full, empty, rank, first, step, tiles_m, tiles_n);
+            consume(shared, full, empty, ready, rank, first, step, tiles_m, tiles_n);
         }
         // A block of a cluster stays until the others have told it all, and have loaded for it.
         if constexpr (CLUSTER > 1) cluster_sync();
