@@ -255,6 +255,12 @@ class QuantTensor:
             f"device='{self.device.kind}')"
         )
 
+    def __copy__(self) -> QuantTensor:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> QuantTensor:
+        return self
+
     def __reduce__(self) -> Any:
         stored = self._stored
         fixed = (stored.form.name, tuple(stored.rule), stored.n, stored.k, stored.owners, stored.source, self._turned)
