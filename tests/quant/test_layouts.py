@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 from pathlib import Path
 from typing import Any
@@ -89,6 +90,7 @@ def test_pickles_and_copies(goldens: dict[str, dict[str, Any]]) -> None:
     fixed, planes, order = q.__reduce__()[1]
     with pytest.raises(ValueError, match="do not belong"):
         q.__reduce__()[0](fixed, planes | {"codes": planes["codes"][:, :1]}, order)
+    assert copy.copy(q) is copy.deepcopy(q) is q
     moved = q.to_device("emulated")
     assert moved.device.kind == "emulated"
     assert q.to_device(q.device) is q

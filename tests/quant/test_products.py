@@ -143,6 +143,7 @@ def test_columns_sorted_by_group(device: gp.Device) -> None:
     x = activations(3, k, "float16")
     assert apart(gp.from_numpy(x) @ q.T, wide_product(x, q.T, "float32")) < 0.002
     assert q.to_device(q.device).dequantize().shape == (n, k)
+    np.testing.assert_array_equal(q.rows(gp.asarray([5, 2]), "float32").to_numpy(), q.dequantize().to_numpy()[[5, 2]])
 
 
 def test_named_products() -> None:
