@@ -101,9 +101,9 @@ def quantize(
     if n == 0 or k == 0:
         raise ShapeError(f"quantize() needs at least one value; the matrix has shape {tuple(w.shape)}")
     if rule.group and k % rule.group and shared != "block":
-        raise ShapeError(
-            f"{format} has groups of {rule.group} along axis {axis}, which has {k} values: no whole number of groups"
-        )
+        fit = [str(g) if g else "row" for g in form.groups if g == 0 or k % g == 0]
+        hint = f"give group= one of {', '.join(fit)}" if fit else "pad it with zeros"
+        raise ShapeError(f"{format} has groups of {rule.group} along axis {axis}, which has {k} values: {hint}")
     if not np.isfinite(host).all():
         at = np.argwhere(~np.isfinite(w.to_numpy() if isinstance(w, GPUArray) else w))[0].tolist()
         raise ValueError(f"quantize(): the matrix holds NaN or infinity at {at}")
