@@ -85,6 +85,14 @@ def blocking(rule: Rule, tokens: int) -> Blocking:
     }[tokens]
 
 
+def _warps(tokens: int, m: Any, tiles: Any, sms: Any) -> int:
+    """Return warps per block: few where tiles are, so that all SMs read alike; more where x costs as much as w."""
+    if tokens > 8:
+        return 8 if tiles >= 16 * sms else 4 if tiles >= 4 * sms else 2 if tiles >= 2 * sms else 1
+    enough = 32 if m <= 2 else 8
+    return 4 if tiles >= enough * sms else 2 if tiles >= 4 * sms else 1
+
+
 @cache
 def linear_unit(rule: Rule, x: DataType, tokens: int, end: str = epilogue.PLAIN) -> Unit:
     """Return the source of the product with blocks of ``tokens`` rows of x and an epilogue."""
@@ -178,8 +186,7 @@ def launch_linear(p: Problem, most: int) -> Launch:
     large = most > SKINNY and ceil_div(tiles, 8) * ceil_div(m, 128) >= p.sm_count
     tokens = 128 if large else next(t for t in (8, 16, 32, 64) if t == SKINNY or m <= t)
     tiles_each, columns, span, _ = blocking(rule, tokens)
-    # Few tiles are spread over more blocks, so that all SMs read.
-    warps = 4 if most > SKINNY or tiles >= 8 * p.sm_count else 2 if tiles >= 4 * p.sm_count else 1
+    warps = 4 if large else _warps(tokens, m, tiles, p.sm_count)
     what = f"product with a weight of {hint(n)} rows"
     grid = (blocks_for(tiles, tiles_each * warps, what), ceil_div(m, 8 * columns))
     aligned = x.is_aligned(16) and ld % 8 == 0
