@@ -46,6 +46,7 @@ from pygpukit.array.exchange import from_dlpack
 from pygpukit.array.files import NpzFile, load, save, savez, savez_compressed
 from pygpukit.core import memory
 from pygpukit.core.context import with_context
+from pygpukit.core.cublaslt import load_algorithms, save_algorithms
 from pygpukit.core.device import (
     Device,
     current_device,

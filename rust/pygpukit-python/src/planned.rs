@@ -91,8 +91,12 @@ impl PlannedOperator {
         named: &[(Bound<'py, PyAny>, Bound<'py, PyAny>)],
     ) -> PyResult<Arguments<'py>> {
         let allowed = self.params.iter().take_while(|p| !p.keyword_only).count();
-        if positional.len() == self.params.len() && positional.len() <= allowed && named.is_empty() {
-            return Ok(Arguments { values: positional.iter().cloned().collect(), out: None, stream: None });
+        if named.is_empty() && positional.len() <= allowed {
+            let mut values: Given<'py> = positional.iter().cloned().collect();
+            for param in &self.params[positional.len()..] {
+                values.push(param.default.as_ref().ok_or_else(|| self.missing(param))?.bind(py).clone());
+            }
+            return Ok(Arguments { values, out: None, stream: None });
         }
         if positional.len() > allowed {
             return Err(PyTypeError::new_err(format!(
@@ -140,15 +144,15 @@ impl PlannedOperator {
             values.push(match (value, &param.default) {
                 (Some(value), _) => value,
                 (None, Some(default)) => default.bind(py).clone(),
-                (None, None) => {
-                    return Err(PyTypeError::new_err(format!(
-                        "{}() missing required argument '{}'",
-                        self.name, param.text
-                    )));
-                }
+                (None, None) => return Err(self.missing(param)),
             });
         }
         Ok(Arguments { values, out, stream })
+    }
+
+    #[cold]
+    fn missing(&self, param: &Param) -> PyErr {
+        PyTypeError::new_err(format!("{}() missing required argument '{}'", self.name, param.text))
     }
 
     #[cold]

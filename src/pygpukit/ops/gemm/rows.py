@@ -141,8 +141,10 @@ matmul = register(
         infer=_infer,
         reference=reference,
         variants=(
-            *library.VARIANTS,
+            *library.RELAXED,
+            *library.DIRECT,
             *wgmma.VARIANTS,
+            *library.OTHERS,
             *mma.VARIANTS,
             *simt.VARIANTS,
             Variant("NumPy", "run_to_run", lambda p: None, host=host),
