@@ -21,6 +21,7 @@ pub mod launch;
 pub mod layout;
 pub mod library_call;
 pub mod memory;
+pub mod pages;
 pub mod plan;
 mod random;
 pub mod residency;

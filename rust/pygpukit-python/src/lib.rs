@@ -24,6 +24,7 @@ mod module;
 mod numpy;
 mod operator;
 mod ops;
+mod pages;
 mod partition;
 mod plan_object;
 mod planned;
@@ -67,6 +68,7 @@ fn _pygpukit_rust(m: &Bound<'_, PyModule>) -> PyResult<()> {
     solver::register(m)?;
     operator::register(m)?;
     ops::register(m)?;
+    pages::register(m)?;
     partition::register(m)?;
     planned::register(m)?;
     pool::register(m)?;
