@@ -216,7 +216,7 @@ class Product(NamedTuple):
     workspace: Tensor | None = None
 
     def describe(self) -> str:
-        """Return a line that says what is multiplied and by which algorithm, which is chosen now if it was not before."""
+        """Return a line that says what is multiplied, and by which algorithm: the one a call would choose."""
         from pygpukit.core.cublaslt import plan_product
 
         m, n, k, batch = (hint(x) for x in self.sizes)

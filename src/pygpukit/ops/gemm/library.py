@@ -1,7 +1,7 @@
 """Matrix products by cuBLASLt: which it takes, and what is done around it.
 
-Without a workspace no algorithm splits a sum, and on sm_90 the results for 16-bit types measured the same bits as our own
-kernels'. With one, or for types where that is not known, its variants promise less and run where less is asked.
+Without a workspace no algorithm splits a sum, and on sm_90 the results for 16-bit types measured the same bits as our
+own kernels'. With one, or for types where that is not known, its variants promise less and run where less is asked.
 """
 
 from __future__ import annotations
@@ -15,7 +15,19 @@ from pygpukit.dtypes import DataType, dtype
 from pygpukit.ops.gemm import epilogue
 from pygpukit.ops.gemm.layout import Matrices, Stored, one_stride, result_stack, stacks, stored
 from pygpukit.ops.gemm.types import arithmetic
-from pygpukit.ops.launch import Argument, KernelLaunch, Launch, Product, Unit, Workspace, blocks_for, i64, nd, read, write
+from pygpukit.ops.launch import (
+    Argument,
+    KernelLaunch,
+    Launch,
+    Product,
+    Unit,
+    Workspace,
+    blocks_for,
+    i64,
+    nd,
+    read,
+    write,
+)
 from pygpukit.ops.problem import Problem, Tensor
 from pygpukit.ops.registry import Variant
 from pygpukit.ops.size import ceil_div, hint, product
@@ -79,7 +91,9 @@ def _takes(p: Problem) -> str | None:
         return "cuBLASLt needs a GPU"
     if kind is None or kind.name not in _SIXTEEN_BITS or (out is not kind and out.name != "float32"):
         names = p["a"].dtype.name, p["b"].dtype.name
-        return f"multiplies bfloat16 or float16 into the same type or float32, not {' and '.join(names)} into {out.name}"
+        return (
+            f"multiplies bfloat16 or float16 into the same type or float32, not {' and '.join(names)} into {out.name}"
+        )
     if p.compute_capability != 90:
         return f"the order of its sums is not known on sm_{p.arch}"
     return _present(p)
@@ -191,7 +205,8 @@ def _finish_unit(p: Problem) -> Unit:
 def _launch_finished(p: Problem) -> Launch:
     batch, out, a, b = stacks(p)
     left, right = stored(a), stored(b)
-    assert left is not None and right is not None
+    assert left is not None
+    assert right is not None
     count = product(batch)
     work = Workspace()
     # Rows at multiples of 16 bytes, whatever n is.
