@@ -35,8 +35,11 @@ class Bench:
         Where rows go; `Report.add` takes rows of any other kind.
     """
 
-    def __init__(self, description: str | None) -> None:
+    def __init__(
+        self, description: str | None, arguments: Callable[[argparse.ArgumentParser], None] = lambda parser: None
+    ) -> None:
         parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+        arguments(parser)
         parser.add_argument("--json", type=Path)
         parser.add_argument("--rounds", type=int, default=15)
         parser.add_argument("--only", help="run only rows whose name contains this")

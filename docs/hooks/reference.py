@@ -23,6 +23,7 @@ TITLES = {
     "products": "Products of arrays",
     "quant": "Products with quantised weights",
     "reduce": "Reductions and scans",
+    "sampling": "Sampling",
     "shape": "Shapes, joining, padding",
     "sort": "Sorting, searching, counting",
 }

@@ -113,8 +113,8 @@ def test_few_rows_are_exact(tokens: int, kind: str, sm90: gp.Device, few_rows: C
 
 @pytest.mark.parametrize("rows", [32, 40, 48, 56, 64])
 def test_strips_of_every_height_are_exact(rows: int, sm90: gp.Device, few_rows: Callable[..., gp.GPUArray]) -> None:
-    skinny.force(rows)
     for tokens in (3, 40):
+        skinny.force(rows, 4 if tokens == 3 else 1)
         a, b = integers((tokens, 520)), integers((520, 3 * rows + 9), 1)
         same(few_rows(stored(a, False), stored(b, True)), exact(a, b))
 
@@ -195,6 +195,41 @@ def exact_float(a: Array, b: Array) -> Array:
     return np.matmul(a.astype(np.float32), b.astype(np.float32))
 
 
+@pytest.mark.parametrize("name", ["wgmma", "wgmma after copies with lines along k"])
+def test_float8_and_int8(name: str, sm90: gp.Device, variants: dict[str, Callable[..., gp.GPUArray]]) -> None:
+    run = variants[name]
+    k = 264 + 16 * (name == "wgmma") - 8
+    for tile in (wgmma.Tile(128, 128, 3, 2, 0), wgmma.Tile(64, 64, 2, 1, 0)):
+        wgmma.force(tile)
+        e4m3 = gp.to_numpy_dtype("float8_e4m3fn")
+        a, b = integers((67, k), kind=e4m3), integers((k, 45), 1, e4m3)
+        want = np.matmul(a.astype(np.float32), b.astype(np.float32))
+        x, y = stored(a, False), stored(b, name == "wgmma")
+        np.testing.assert_array_equal(run(x, y, precision="fp8", out=gp.empty((67, 45), "float32")).to_numpy(), want)
+        same(run(x, y, precision="fp8"), want.astype(BF16))
+        if name == "wgmma":
+            rng = np.random.default_rng(2)
+            c, d = (rng.integers(-128, 128, shape).astype(np.int8) for shape in ((67, k), (k, 45)))
+            got = run(stored(c, False), stored(d, True), precision="int32").to_numpy()
+            np.testing.assert_array_equal(got, c.astype(np.int32) @ d.astype(np.int32))
+
+
+def test_sums_of_float8_are_added_every_128(sm90: gp.Device, product: Callable[..., gp.GPUArray]) -> None:
+    """The parts are those that products of 128 columns give, added in float32 in ascending order."""
+    e4m3, k = gp.to_numpy_dtype("float8_e4m3fn"), 640
+    a, b = normal((20, k), kind=e4m3), normal((k, 24), 1, e4m3)
+    x, y = stored(a, False), stored(b, True)
+
+    def single(part: slice) -> Array:
+        out = gp.empty((20, 24), "float32")
+        return product(x[:, part], y[part], precision="fp8", out=out).to_numpy()
+
+    want = np.zeros((20, 24), np.float32)
+    for at in range(0, k, 128):
+        want += single(slice(at, at + 128))
+    np.testing.assert_array_equal(single(slice(0, k)), want)
+
+
 def test_matmul_takes_it_and_leaves_the_rest(sm90: gp.Device) -> None:
     if sm90.kind == "cuda":
         pytest.skip("cuBLASLt may be asked first on a GPU")
@@ -227,7 +262,11 @@ def test_compilers_do_not_serialise_the_products() -> None:
     """ptxas says in its log where it waits for wgmma by itself, or ignores setmaxnreg; a spoiled kernel shows that."""
     bf16 = gp.dtype("bfloat16")
     units = [wgmma.unit(bf16, bf16, tile, i % 4 == 3, i % 2 == 0) for i, tile in enumerate(wgmma.TILES)]
-    units += [skinny.unit(bf16, bf16, skinny.Strip(*strip), False) for strip in ((32, 8), (64, 64))]
+    units += [
+        wgmma.unit(gp.dtype("float8_e4m3fn"), bf16, tile, False, False)
+        for tile in (wgmma.Tile(128, 192, 4, 2, 0), wgmma.Tile(128, 128, 6, 1, 0))
+    ]
+    units += [skinny.unit(bf16, bf16, skinny.strip(*strip), False) for strip in ((32, 8), (64, 64))]
     for unit in units:
         log = log_of(unit.source, unit.name)
         assert "C75" not in log, f"{unit.name}: {log}"

@@ -69,11 +69,11 @@ def test_packing_is_reversible(name: str, n: int, blocks: int, seed: int) -> Non
 
 
 def test_the_order_of_planes_is_the_one_kernels_expect() -> None:
-    """One code of four bits: tile 1, row 16 + 3 + 8, column 64 + 16 * 2 + 4 * 3 + 2 * 1 + 1."""
+    """One code of four bits: tile 1, row 16 + 3 + 8, column 64 + 16 * 2 + 8 * 1 + 2 * 3 + 1."""
     rule = rule_of("i4_scale_f16_g128")
     parts = random_parts(rule, 32, 128)
     parts.codes[...] = 0
-    parts.codes[16 + 3 + 8, 64 + 32 + 12 + 2 + 1] = 9
+    parts.codes[16 + 3 + 8, 64 + 32 + 8 + 6 + 1] = 9
     words = pack(rule, parts)["codes"].view(np.uint32).reshape(2, 2, 32, 4)
     (place,) = np.argwhere(words)
     assert place.tolist() == [1, 1, 3 * 4 + 3, 2]

@@ -246,3 +246,40 @@ def test_plans_serve_other_sizes(kernels: gp.Device) -> None:
         planner.choose = real
     assert quant_matmul.__name__ == "quant_matmul"
     assert len(asked) <= 4
+
+
+@pytest.mark.parametrize("name", ["i4_zero_f16_g64", "i5_minimum_f16_g32", "e4m3_scale_f32_g128"])
+def test_bits_are_those_of_the_decoded_weight(name: str, kernels: gp.Device) -> None:
+    n, k = 40, 192
+    q = weight(name, random_parts(rule_of(name), n, k, spread=2))
+    w = q.dequantize("bfloat16")
+    x = gp.from_numpy(activations(70, k))
+    assert "CUDA cores" not in gp.explain(gp.matmul, x, w).variant
+    wanted = bits(gp.matmul(x, w))
+    for m in (1, 3, 17, 33, 70):
+        np.testing.assert_array_equal(bits(x[:m] @ q), wanted[:m], f"{m} rows")
+
+
+def test_bias_activation_and_residual(device: gp.Device) -> None:
+    n, k = 33, 64
+    q = gp.quant.quantize(np.random.default_rng(1).standard_normal((k, n)).astype(np.float32), "q4_1")
+    w = q.dequantize("bfloat16")
+    x, bias, residual = (gp.from_numpy(activations(*shape, seed=s)) for s, shape in enumerate(((5, k), (1, n), (5, n))))
+    for options in (
+        {"bias": bias[0]},
+        {"activation": "silu"},
+        {"bias": bias[0], "activation": "gelu", "residual": residual},
+        {"residual": residual[::-1], "bias": bias[0, ::-1]},
+    ):
+        got, wanted = gp.matmul(x, q, **options), gp.matmul(x, w, **options)
+        if device.kind == "cpu":
+            np.testing.assert_allclose(*(y.to_numpy().astype(np.float32) for y in (got, wanted)), rtol=0.02, atol=1e-3)
+        else:
+            np.testing.assert_array_equal(bits(got), bits(wanted))
+    with pytest.raises(ShapeError, match="bias has shape"):
+        gp.matmul(x, q, bias=bias)
+    with pytest.raises(ValueError, match="type of x"):
+        gp.matmul(x, q, precision="fp8")
+    with pytest.raises(ValueError, match="activation"):
+        gp.matmul(x, q, activation="tanh")
+    assert gp.matmul(x, q, precision="bfloat16").shape == (5, n)

@@ -52,16 +52,16 @@ def pack(rule: Rule, parts: Parts) -> dict[str, Array]:
     code = CODES[rule.code]
     codes = _columns(_rows(parts.codes), CHUNK)
     tiles, chunks = len(codes) // TILE, codes.shape[1] // CHUNK
-    # Axes: tile, h, g, chunk, s, t, half, e.
-    fields = codes.reshape(tiles, 2, 8, chunks, 4, 4, 2, 2)
+    # Axes: tile, h, g, chunk, s, half, t, e.
+    fields = codes.reshape(tiles, 2, 8, chunks, 4, 2, 4, 2)
     planes: dict[str, Array] = {}
     if code.low == 8:
-        split = fields.reshape(tiles, 2, 8, chunks, 2, 2, 4, 2, 2)
-        order = split.transpose(0, 3, 4, 2, 6, 5, 7, 8, 1)
+        split = fields.reshape(tiles, 2, 8, chunks, 2, 2, 2, 4, 2)
+        order = split.transpose(0, 3, 4, 2, 7, 5, 6, 8, 1)
         planes["codes"] = np.ascontiguousarray(order).reshape(tiles, chunks, 1024)
     else:
         low = fields & 15
-        order = (low[:, 0] | low[:, 1] << 4).transpose(0, 2, 1, 4, 3, 6, 5)
+        order = (low[:, 0] | low[:, 1] << 4).transpose(0, 2, 1, 5, 3, 6, 4)
         planes["codes"] = np.ascontiguousarray(order).reshape(tiles, chunks, 512)
     if code.high:
         planes["high"] = _pack_high(fields >> 4, code.high)
@@ -96,7 +96,7 @@ def _pack_high(bits: Array, count: int) -> Array:
     tiles, chunks = len(bits), bits.shape[3]
     words = np.zeros((tiles, 8, chunks, 4, count), np.uint32)
     for (h, s, half, e), word, shift in _high_places(count):
-        words[..., word] |= bits[:, h, :, :, s, :, half, e].astype(np.uint32) << np.uint32(shift)
+        words[..., word] |= bits[:, h, :, :, s, half, :, e].astype(np.uint32) << np.uint32(shift)
     return np.ascontiguousarray(words.transpose(0, 2, 1, 3, 4)).view(np.uint8).reshape(tiles, chunks, 128 * count)
 
 
@@ -115,19 +115,19 @@ def unpack(rule: Rule, planes: Mapping[str, Array], n: int, k: int) -> Parts:
     code = CODES[rule.code]
     plane = planes["codes"]
     tiles, chunks = plane.shape[:2]
-    codes = np.empty((tiles, 2, 8, chunks, 4, 4, 2, 2), np.uint8)
+    codes = np.empty((tiles, 2, 8, chunks, 4, 2, 4, 2), np.uint8)
     if code.low == 8:
-        split = plane.reshape(tiles, chunks, 2, 8, 4, 2, 2, 2, 2).transpose(0, 8, 3, 1, 2, 5, 4, 6, 7)
-        codes.reshape(tiles, 2, 8, chunks, 2, 2, 4, 2, 2)[...] = split
+        split = plane.reshape(tiles, chunks, 2, 8, 4, 2, 2, 2, 2).transpose(0, 8, 3, 1, 2, 5, 6, 4, 7)
+        codes.reshape(tiles, 2, 8, chunks, 2, 2, 2, 4, 2)[...] = split
     else:
-        nibbles = plane.reshape(tiles, chunks, 8, 4, 4, 2, 2).transpose(0, 2, 1, 4, 3, 6, 5)
+        nibbles = plane.reshape(tiles, chunks, 8, 4, 4, 2, 2).transpose(0, 2, 1, 4, 6, 3, 5)
         np.bitwise_and(nibbles, 15, out=codes[:, 0])
         np.right_shift(nibbles, 4, out=codes[:, 1])
     if code.high:
         words = planes["high"].view(np.uint32).reshape(tiles, chunks, 8, 4, code.high).transpose(0, 2, 1, 3, 4)
         for (h, s, half, e), word, shift in _high_places(code.high):
             bits = words[..., word] >> np.uint32(shift) & np.uint32((1 << code.high) - 1)
-            codes[:, h, :, :, s, :, half, e] |= bits.astype(np.uint8) << 4
+            codes[:, h, :, :, s, half, :, e] |= bits.astype(np.uint8) << 4
     matrix = codes.reshape(tiles * TILE, chunks * CHUNK)[:n, :k]
     scales = planes["scales"]
     groups = 1 if rule.group == 0 else -(-k // rule.group)

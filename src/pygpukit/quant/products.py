@@ -59,17 +59,24 @@ def _is_direct(x: Any, q: Any) -> bool:
     return isinstance(x, GPUArray) and not isinstance(q, GPUArray) and q._turned
 
 
-def matmul(a: Any, b: Any, *, out: Any = None, stream: Any = None, **options: Any) -> GPUArray:
-    """The product of two operands of which one is a `QuantTensor`."""
-    given = {name: value for name, value in options.items() if value is not None}
-    if given:
-        raise TypeError(f"matmul() with a quantised weight takes out and stream, not {', '.join(sorted(given))}")
+def matmul(a: Any, b: Any, **options: Any) -> GPUArray:
+    """The product of two operands of which one is a `QuantTensor`, with the options of `pygpukit.matmul`."""
     if not any(isinstance(x, GPUArray) for x in (a, b)):
         raise TypeError("matmul() takes a GPUArray and a QuantTensor: call dequantize() on one of two weights")
-    if _is_direct(a, b):
-        return quant_matmul(*_arguments(a, b), out=out, stream=stream)  # type: ignore[no-any-return]
-    x, w = _plain(a, b)
-    return gemm.matmul(x, w, out=out, stream=stream)  # type: ignore[no-any-return]
+    if not _is_direct(a, b):
+        x, w = _plain(a, b)
+        return gemm.matmul(x, w, **options)  # type: ignore[no-any-return]
+    return quant_matmul(*_arguments(a, b), **_options(a, options))  # type: ignore[no-any-return]
+
+
+def _options(x: GPUArray, options: dict[str, Any]) -> dict[str, Any]:
+    """The options of a product with a weight: the precision is that of x."""
+    kept = dict(options)
+    if kept.pop("precision", None) not in (None, x.dtype.name) or kept.pop("use_tf32", None):
+        raise ValueError(
+            f"matmul() with a quantised weight computes in the type of x, {x.dtype.name}: convert x with astype"
+        )
+    return kept
 
 
 def explain(operator: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Explanation:
@@ -82,7 +89,7 @@ def explain(operator: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
     if rest:
         raise TypeError(f"a product takes two operands, not {len(args)}")
     if _is_direct(a, b):
-        return plain(quant_matmul, *_arguments(a, b), **kwargs)
+        return plain(quant_matmul, *_arguments(a, b), **_options(a, kwargs))
     return plain(gemm.matmul, *_plain(a, b), **kwargs)
 
 

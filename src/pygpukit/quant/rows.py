@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from pygpukit import _pygpukit_rust as _native
 from pygpukit.dtypes import DataType, dtype, to_numpy_dtype
 from pygpukit.errors import DTypeError, ShapeError
+from pygpukit.ops.gemm import epilogue
 from pygpukit.ops.gemm.rows import matmul
 from pygpukit.ops.launch import Argument, KernelLaunch, Launch, Unit, blocks_for, constant, i32, i64, read, write
 from pygpukit.ops.problem import Problem, Result, Tensor
@@ -35,6 +36,11 @@ _PLANES = (
     Parameter("n", "number", 0),
     Parameter("k", "number", 0),
     Parameter("owners", "number", TILE),
+)
+_END = (
+    Parameter("bias", "optional", None, True),
+    Parameter("activation", "choice", None, True),
+    Parameter("residual", "optional", None, True),
 )
 _KINDS = {"super": "super_block", "superscale": "super_scale"}
 
@@ -67,18 +73,37 @@ def _rule_text(rule: Rule) -> tuple[str, str]:
     return f"pgk::Rule<{text}, pgk::{scale}, {rule.group}>", scale
 
 
-# Tiles of w per warp, columns of eight rows of x, chunks per piece of x, threads at most.
-_SHAPES = {8: (1, 1, 4, 256), 16: (1, 2, 4, 256), 32: (1, 4, 2, 256), 64: (1, 8, 2, 256), 128: (2, 16, 1, 128)}
+class Blocking(NamedTuple):
+    """How a block multiplies: tiles of w per warp, columns of eight rows of x, chunks of a piece of x, most threads."""
+
+    tiles: int
+    columns: int
+    span: int
+    threads: int
+
+
+def blocking(rule: Rule, tokens: int) -> Blocking:
+    """Return the shape of blocks for up to ``tokens`` rows of x."""
+    # As many bytes ahead for four bits as for eight: few warps have to cover the memory's latency where n is small.
+    ahead = 8 if CODES[rule.code].low == 4 else 4
+    return {
+        8: Blocking(1, 1, ahead, 256),
+        16: Blocking(1, 2, ahead, 256),
+        32: Blocking(1, 4, 4, 256),
+        64: Blocking(1, 8, 2, 256),
+        128: Blocking(2, 16, 1, 128),
+    }[tokens]
 
 
 @cache
-def linear_unit(rule: Rule, x: DataType, tokens: int) -> Unit:
-    """Return the source of the product with blocks of ``tokens`` rows of x."""
-    rows, columns, span, threads = _SHAPES[tokens]
-    entry = f"pgk_quant_linear_{rule.name}_{x.tag}_{tokens}"
+def linear_unit(rule: Rule, x: DataType, tokens: int, end: str = epilogue.PLAIN) -> Unit:
+    """Return the source of the product with blocks of ``tokens`` rows of x and an epilogue."""
+    shape = blocking(rule, tokens)
+    entry = f"pgk_quant_linear_{rule.name}_{x.tag}_{tokens}{epilogue.suffix(end)}"
     text, scale = _rule_text(rule)
     alias = f"using rule_{rule.name} = {text};"
-    line = f"PGK_QUANT_LINEAR({entry}, rule_{rule.name}, {scale}, {x.tag}, {rows}, {columns}, {span}, {threads})"
+    numbers = f"{shape.tiles}, {shape.columns}, {shape.span}, {shape.threads}"
+    line = f"PGK_QUANT_LINEAR({entry}, rule_{rule.name}, {scale}, {x.tag}, {numbers}, {end})"
     return instance("quant/linear.cu", [alias, line], (entry,))
 
 
@@ -130,7 +155,9 @@ def _infer_linear(p: Problem) -> list[Result]:
             f"the product of {x.dtype.name} with a quantised weight cannot be written to {p.requested[0].name}; use an "
             f"out of {x.dtype.name}"
         )
-    return [Result((*x.shape[:-1], n), x.dtype)]
+    result = Result((*x.shape[:-1], n), x.dtype)
+    epilogue.check(p, result, n)
+    return [result]
 
 
 def _accepts_rows(p: Problem, most: int) -> str | None:
@@ -148,8 +175,15 @@ def _accepts_linear(p: Problem, most: int) -> str | None:
         return reason
     if _rows(p["x"]) is None or _rows(p.out) is None:
         return "rows of x or of the result do not lie at equal distances"
-    rule = rule_of(p.options["rule"])
-    return p.missing(linear_unit(rule, p["x"].dtype, min(most, 128)))
+    if not _ends(p):
+        return "bias or residual does not lie in rows"
+    return p.missing(linear_unit(rule_of(p.options["rule"]), p["x"].dtype, min(most, 128), epilogue.device_name(p)))
+
+
+def _ends(p: Problem) -> bool:
+    """Can a kernel read bias and residual as they lie?"""
+    bias, residual = p.arrays["bias"], p.arrays["residual"]
+    return (bias is None or bias.is_contiguous()) and (residual is None or _rows(residual) is not None)
 
 
 def _launch_linear(p: Problem, most: int) -> Launch:
@@ -159,60 +193,67 @@ def _launch_linear(p: Problem, most: int) -> Launch:
     assert out is not None
     m, ld = rows
     tokens = 128 if most > SKINNY else next(t for t in (8, 16, 32, 64) if t == SKINNY or m <= t)
-    tiles_each, columns, span, _ = _SHAPES[tokens]
+    rule = rule_of(p.options["rule"])
+    tiles_each, columns, span, _ = blocking(rule, tokens)
     tiles = p["codes"].shape[0]
     # Few tiles are spread over more blocks, so that all SMs read.
     warps = 4 if most > SKINNY or tiles >= 8 * p.sm_count else 2 if tiles >= 4 * p.sm_count else 1
     what = f"product with a weight of {hint(n)} rows"
     grid = (blocks_for(tiles, tiles_each * warps, what), ceil_div(m, 8 * columns))
-    aligned = x.is_aligned(8) and ld % 4 == 0
-    unit = linear_unit(rule_of(p.options["rule"]), x.dtype, tokens)
+    aligned = x.is_aligned(16) and ld % 8 == 0
+    unit = linear_unit(rule, x.dtype, tokens, epilogue.device_name(p))
+    bias, residual = p.arrays["bias"], p.arrays["residual"]
+    apart = None if residual is None else _rows(residual)
+    end = (*(i64(0) if t is None else read(t) for t in (bias, residual)), i64(apart[1] if apart else 0), i64(1))
     arguments = (
-        write(p.out), read(x), *_planes(p), *map(i64, (m, n, k, out[1], ld)), i32(int(aligned)), *_counts(p),
+        write(p.out), read(x), *_planes(p), *map(i64, (m, n, k, out[1], ld)), i32(int(aligned)), *_counts(p), *end,
     )  # fmt: skip
-    shared = 3 * 8 * columns * (span * CHUNK * 2 + 64)
+    shared = 3 * 8 * columns * (span * CHUNK * 2 + 16)
     return Launch((KernelLaunch(unit, unit.entries[0], grid, (32 * warps,), arguments, shared=shared),))
 
 
 def _compose_copy(p: Problem) -> Callable[..., None]:
     def run(results: tuple[Any, ...], given: tuple[Any, ...]) -> None:
-        x, *rest = given
-        _native.apply("copy", (quant_matmul(x.contiguous(), *rest),), results[0])
+        x, *planes, bias, activation, residual = given
+        bias, residual = (t if t is None else t.contiguous() for t in (bias, residual))
+        made = quant_matmul(x.contiguous(), *planes, bias=bias, activation=activation, residual=residual)
+        _native.apply("copy", (made,), results[0])
 
     return run
 
 
 def _compose_decoded(p: Problem) -> Callable[..., None]:
     def run(results: tuple[Any, ...], given: tuple[Any, ...]) -> None:
-        x, codes, scales, high, extra, rule, n, k, owners, _ = given
-        w = quant_dequantize(codes, scales, high, extra, rule, n, k, owners, x.dtype.name)
-        matmul(x, w.T, out=results[0])
+        x, *planes, _, bias, activation, residual = given
+        w = quant_dequantize(*planes, x.dtype.name)
+        matmul(x, w.T, bias=bias, activation=activation, residual=residual, out=results[0])
 
     return run
 
 
 def _host_kept(p: Problem) -> Callable[..., None]:
-    def run(
-        x: Any, codes: Any, scales: Any, high: Any, extra: Any, n: int, k: int, owners: int, w: Any, y: Any
-    ) -> None:
+    activation, plain = p.options["activation"], not epilogue.has_epilogue(p) and p["x"].dtype.itemsize == 4
+
+    def run(x: Any, *given: Any) -> None:
+        *_, w, bias, residual, out = given
         with np.errstate(all="ignore"):
-            if x.dtype == np.float32 and y.flags.c_contiguous:
-                np.matmul(x, w.T, y)
-            else:
-                np.copyto(y, np.matmul(x.astype(np.float32), w.T), casting="unsafe")
+            if plain and out.flags.c_contiguous:
+                np.matmul(x, w.T, out)
+                return
+            made = np.matmul(x.astype(np.float32, copy=False), w.T)
+            np.copyto(out, epilogue.reference(made, bias, activation, residual), casting="unsafe")
 
     return run
 
 
 def _host(p: Problem) -> Callable[..., None]:
-    rule = rule_of(p.options["rule"])
+    rule, activation = rule_of(p.options["rule"]), p.options["activation"]
 
-    def run(
-        x: Any, codes: Any, scales: Any, high: Any, extra: Any, n: int, k: int, owners: int, w: Any, y: Any
-    ) -> None:
-        made = decode.product(rule, _named(codes, scales, high, extra), n, x.reshape(-1, k))
+    def run(x: Any, codes: Any, scales: Any, high: Any, extra: Any, n: int, k: int, *given: Any) -> None:
+        *_, bias, residual, out = given
+        made = decode.product(rule, _named(codes, scales, high, extra), n, x.reshape(-1, k)).reshape(out.shape)
         with np.errstate(all="ignore"):
-            np.copyto(y, made.reshape(y.shape), casting="unsafe")
+            np.copyto(out, epilogue.reference(made, bias, activation, residual), casting="unsafe")
 
     return run
 
@@ -224,12 +265,13 @@ def _named(codes: Any, scales: Any, high: Any, extra: Any) -> dict[str, Any]:
 
 def reference(
     x: Any, codes: Any, scales: Any, high: Any = None, extra: Any = None, rule: str = "", n: int = 0, k: int = 0,
-    owners: int = TILE, decoded: Any = None,
+    owners: int = TILE, decoded: Any = None, *, bias: Any = None, activation: Any = None, residual: Any = None,
 ) -> Any:  # fmt: skip
     """Return the product as NumPy computes it: numbers rounded to the type of x, float32 products and sums."""
     made = decode.product(rule_of(rule), _named(codes, scales, high, extra), n, x.reshape(-1, k))
     with np.errstate(all="ignore"):
-        return made.reshape(*x.shape[:-1], n).astype(x.dtype, copy=False)
+        total = epilogue.reference(made.reshape(*x.shape[:-1], n), bias, activation, residual)
+        return total.astype(x.dtype, copy=False)
 
 
 def _flops(p: Problem) -> int:
@@ -244,7 +286,7 @@ def _bytes(p: Problem) -> int:
 quant_matmul = register(
     Operator(
         name="quant_matmul",
-        parameters=(Parameter("x"), *_PLANES, Parameter("decoded", "optional", None)),
+        parameters=(Parameter("x"), *_PLANES, Parameter("decoded", "optional", None), *_END),
         infer=_infer_linear,
         reference=reference,
         variants=(
@@ -264,7 +306,7 @@ quant_matmul = register(
             Variant(
                 "copies around decoded fragments", "batch_invariant",
                 lambda p: _accepts_rows(p, FUSED) or (
-                    "the rows lie at equal distances" if _rows(p["x"]) and _rows(p.out) else None
+                    "the rows lie at equal distances" if _rows(p["x"]) and _rows(p.out) and _ends(p) else None
                 ),
                 compose=_compose_copy,
             ),

@@ -33,30 +33,23 @@ PGK_FN void fence_barrier_init() { asm volatile("fence.mbarrier_init.release.clu
 PGK_FN void barrier_arrive(u32 barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(barrier) : "memory");
 }
-// Arrives at the same barrier of another block of the cluster.
+// Arrives at the same barrier of another block of the cluster. Orders what bulk copies and wgmma did before; writes of
+// threads it does not: a release at the cluster's scope would cost a fence of the whole GPU's memory.
 PGK_FN void barrier_arrive_at(u32 barrier, u32 rank) {
     asm volatile(
         "{ .reg .b32 remote; mapa.shared::cluster.u32 remote, %0, %1;"
-        "  mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote]; }" :: "r"(barrier), "r"(rank) : "memory");
+        "  mbarrier.arrive.shared::cluster.b64 _, [remote]; }" :: "r"(barrier), "r"(rank) : "memory");
 }
 // Arrives, and adds to the bytes that the phase waits for.
 PGK_FN void barrier_expect(u32 barrier, u32 bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(barrier), "r"(bytes) : "memory");
 }
-// CLUSTER: arrivals of other blocks are among those waited for.
-template <bool CLUSTER = false> PGK_FN void barrier_wait(u32 barrier, u32 parity) {
+PGK_FN void barrier_wait(u32 barrier, u32 parity) {
     u32 over;
     do {
-        if constexpr (CLUSTER) {
-            asm volatile(
-                "{ .reg .pred p; mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;"
-                "  selp.u32 %0, 1, 0, p; }"
-                : "=r"(over) : "r"(barrier), "r"(parity) : "memory");
-        } else {
-            asm volatile(
-                "{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-                : "=r"(over) : "r"(barrier), "r"(parity) : "memory");
-        }
+        asm volatile(
+            "{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+            : "=r"(over) : "r"(barrier), "r"(parity) : "memory");
     } while (!over);
 }
 
@@ -104,6 +97,11 @@ PGK_FN u32 cluster_rank() {
     u32 rank;
     asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
     return rank;
+}
+// After fence_barrier_init, which does all the ordering that is needed there; the other one orders memory too.
+PGK_FN void cluster_sync_init() {
+    asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
+    asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
 }
 PGK_FN void cluster_sync() {
     asm volatile("barrier.cluster.arrive.release;" ::: "memory");

@@ -63,30 +63,34 @@ template <> struct Sum<i8> { using type = i32; };
 #define PGK_D128(c, i) PGK_D64(c, i), PGK_D64(c, i + 64)
 
 // One instruction: its operands after the COUNT accumulators are the descriptors and two immediates.
-#define PGK_ISSUE(kind, n, count, a_at, b_at, tail, constraint, ...) \
-    asm volatile("wgmma.mma_async.sync.aligned.m64n" #n kind " {" PGK_LIST_##count "}, %" #a_at ", %" #b_at ", 1" tail \
+#define PGK_ISSUE(kind, n, count, a_at, b_at, add, tail, constraint, ...) \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n" #n kind " {" PGK_LIST_##count "}, %" #a_at ", %" #b_at ", " add tail \
                  ";" : PGK_D##count(constraint, 0) : "l"(a), "l"(b) __VA_ARGS__)
 
-// d += A B. TA and TB: A, or B, is MN-major.
+// d = A B, and with ADD d += A B. TA and TB: A, or B, is MN-major.
 template <int N> struct Wgmma;
+#define PGK_KINDS(n, count, a_at, b_at, ta_at, tb_at, add) \
+    if constexpr (same<T, bf16>::value) { \
+        PGK_ISSUE("k16.f32.bf16.bf16", n, count, a_at, b_at, add, ", 1, 1, %" #ta_at ", %" #tb_at, "+f", \
+                  , "n"(int(TA)), "n"(int(TB))); \
+    } else if constexpr (same<T, f16>::value) { \
+        PGK_ISSUE("k16.f32.f16.f16", n, count, a_at, b_at, add, ", 1, 1, %" #ta_at ", %" #tb_at, "+f", \
+                  , "n"(int(TA)), "n"(int(TB))); \
+    } else if constexpr (same<T, f32>::value) { \
+        PGK_ISSUE("k8.f32.tf32.tf32", n, count, a_at, b_at, add, ", 1, 1", "+f"); \
+    } else if constexpr (same<T, e4m3>::value) { \
+        PGK_ISSUE("k32.f32.e4m3.e4m3", n, count, a_at, b_at, add, ", 1, 1", "+f"); \
+    } else { \
+        static_assert(same<T, i8>::value, "wgmma multiplies bf16, f16, f32 as tf32, e4m3 and i8"); \
+        PGK_ISSUE("k32.s32.s8.s8", n, count, a_at, b_at, add, "", "+r"); \
+    }
 #define PGK_WGMMA(n, count, a_at, b_at, ta_at, tb_at) \
     template <> struct Wgmma<n> { \
-        template <class T, bool TA, bool TB, class D> PGK_FN static void issue(D (&d)[count], u64 a, u64 b) { \
+        template <class T, bool TA, bool TB, bool ADD = true, class D> \
+        PGK_FN static void issue(D (&d)[count], u64 a, u64 b) { \
             static_assert(sizeof(T) == 2 || (!TA && !TB), "only 16-bit types may be MN-major"); \
-            if constexpr (same<T, bf16>::value) { \
-                PGK_ISSUE("k16.f32.bf16.bf16", n, count, a_at, b_at, ", 1, 1, %" #ta_at ", %" #tb_at, "+f", \
-                          , "n"(int(TA)), "n"(int(TB))); \
-            } else if constexpr (same<T, f16>::value) { \
-                PGK_ISSUE("k16.f32.f16.f16", n, count, a_at, b_at, ", 1, 1, %" #ta_at ", %" #tb_at, "+f", \
-                          , "n"(int(TA)), "n"(int(TB))); \
-            } else if constexpr (same<T, f32>::value) { \
-                PGK_ISSUE("k8.f32.tf32.tf32", n, count, a_at, b_at, ", 1, 1", "+f"); \
-            } else if constexpr (same<T, e4m3>::value) { \
-                PGK_ISSUE("k32.f32.e4m3.e4m3", n, count, a_at, b_at, ", 1, 1", "+f"); \
-            } else { \
-                static_assert(same<T, i8>::value, "wgmma multiplies bf16, f16, f32 as tf32, e4m3 and i8"); \
-                PGK_ISSUE("k32.s32.s8.s8", n, count, a_at, b_at, "", "+r"); \
-            } \
+            if constexpr (ADD) { PGK_KINDS(n, count, a_at, b_at, ta_at, tb_at, "1") } \
+            else { PGK_KINDS(n, count, a_at, b_at, ta_at, tb_at, "0") } \
         } \
     };
 PGK_WGMMA(8, 4, 4, 5, 6, 7)
@@ -97,6 +101,7 @@ PGK_WGMMA(128, 64, 64, 65, 66, 67)
 PGK_WGMMA(192, 96, 96, 97, 98, 99)
 PGK_WGMMA(256, 128, 128, 129, 130, 131)
 #undef PGK_WGMMA
+#undef PGK_KINDS
 #undef PGK_ISSUE
 
 }  // namespace pgk

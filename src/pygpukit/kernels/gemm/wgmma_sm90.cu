@@ -12,7 +12,8 @@
 // A warp group of which one thread copies, and GROUPS that multiply: STAGES tiles of k are under way. A cluster takes
 // CLUSTER tiles along m, and each of its blocks loads a part of their b for all of them.
 // Numerics: one accumulator from zero, k in groups of 32 bytes ascending, rounded once: the canonical order, whatever the
-// tile, cluster, stages and layout. Parts of tiles outside of the arrays are zeros, which change no sum.
+// tile, cluster, stages and layout. Of e4m3 each 128 of k have an accumulator from zero, and these are added in float32,
+// ascending. i8 is summed exactly in 32 bits. Parts of tiles outside of the arrays are zeros, which change no sum.
 // Determinism: batch_invariant.
 #include "pygpukit/epilogue.cuh"
 #include "pygpukit/sm90.cuh"
@@ -36,6 +37,8 @@ template <class T, class To, int ACTIVATION, int BM, int BN, int STAGES, int CLU
     static constexpr int PIECE = 64 * 128, PIECE_COLUMNS = 128 / sizeof(To), PIECES = BN / PIECE_COLUMNS;
     static constexpr int OUT_AT = STAGES * STAGE, BARRIERS_AT = OUT_AT + GROUPS * 2 * PIECE;
     static constexpr int SHARED = BARRIERS_AT + STAGES * 16;
+    // Sums of e4m3 products keep 13 bits: they are added up in float32 every 128 of k.
+    static constexpr bool PROMOTE = same<T, e4m3>::value;
     using Acc = typename Sum<T>::type;
 
     const CUtensorMap *a, *b, *to;
@@ -103,7 +106,7 @@ template <class T, class To, int ACTIVATION, int BM, int BN, int STAGES, int CLU
         for (u32 index = first; index < tiles; index += step) {
             const Tile at = tile(index, tiles_m, tiles_n);
             for (i32 s = ready; s < steps; ++s) {
-                barrier_wait<(CLUSTER > 1)>(empty + stage * 8, parity);
+                barrier_wait(empty + stage * 8, parity);
                 barrier_expect(full + stage * 8, STAGE);
                 load_a(shared + stage * STAGE, full + stage * 8, at, rank, s * BK);
                 load_b(shared + stage * STAGE, full + stage * 8, at, rank, s * BK);
@@ -187,7 +190,7 @@ template <class T, class To, int ACTIVATION, int BM, int BN, int STAGES, int CLU
         u32 stage = 0, parity = 0, piece = 0;
         for (u32 index = first; index < tiles; index += step) {
             const Tile at = tile(index, tiles_m, tiles_n);
-            Acc d[PARTS][BN / 2] = {};
+            Acc d[PARTS][BN / 2] = {}, promoted[PARTS][PROMOTE ? BN / 2 : 1] = {};
             u32 before = 0;
 #pragma unroll 1
             for (i32 s = 0; s < steps; ++s) {
@@ -201,24 +204,38 @@ template <class T, class To, int ACTIVATION, int BM, int BN, int STAGES, int CLU
                     const u64 a_at = A_MN ? mn_major(rows, 8192) : k_major(rows);
 #pragma unroll
                     for (int k = 0; k < 4; ++k) {
-                        Wgmma<BN>::template issue<T, A_MN, B_MN>(d[part], a_at + k * next_k(A_MN),
-                                                                 b_at + k * next_k(B_MN));
+                        const u64 a_k = a_at + k * next_k(A_MN), b_k = b_at + k * next_k(B_MN);
+                        if (PROMOTE && k == 0) Wgmma<BN>::template issue<T, A_MN, B_MN, false>(d[part], a_k, b_k);
+                        else Wgmma<BN>::template issue<T, A_MN, B_MN>(d[part], a_k, b_k);
                     }
                 }
                 wgmma_commit();
-                // One stage is multiplied while the next is waited for; the one before is free.
-                wgmma_wait<1>();
-                if (s > 0) release(empty + before * 8, lane);
-                before = stage;
+                if constexpr (PROMOTE) {
+                    wgmma_wait<0>();
+                    release(empty + stage * 8, lane);
+#pragma unroll
+                    for (int part = 0; part < PARTS; ++part) {
+                        wgmma_ready(d[part]);
+#pragma unroll
+                        for (int i = 0; i < BN / 2; ++i) promoted[part][i] = add_rn(promoted[part][i], d[part][i]);
+                    }
+                } else {
+                    // One stage is multiplied while the next is waited for; the one before is free.
+                    wgmma_wait<1>();
+                    if (s > 0) release(empty + before * 8, lane);
+                    before = stage;
+                }
                 if (++stage == STAGES) {
                     stage = 0;
                     parity ^= 1;
                 }
             }
-            wgmma_wait<0>();
+            if constexpr (!PROMOTE) {
+                wgmma_wait<0>();
 #pragma unroll
-            for (int part = 0; part < PARTS; ++part) wgmma_ready(d[part]);
-            release(empty + before * 8, lane);
+                for (int part = 0; part < PARTS; ++part) wgmma_ready(d[part]);
+                release(empty + before * 8, lane);
+            }
 
             Epilogue<To> mine = end;
             To* out_z = out;
@@ -232,7 +249,8 @@ template <class T, class To, int ACTIVATION, int BM, int BN, int STAGES, int CLU
 #pragma unroll
             for (int part = 0; part < PARTS; ++part) {
                 const i32 m0 = (at.m * CLUSTER + static_cast<i32>(rank)) * BM + (group * PARTS + part) * 64;
-                finish_part(d[part], at, m0, buffers, group, piece, mine, out_z);
+                if constexpr (PROMOTE) finish_part(promoted[part], at, m0, buffers, group, piece, mine, out_z);
+                else finish_part(d[part], at, m0, buffers, group, piece, mine, out_z);
             }
         }
         if (threadIdx.x % 128 == 0) wait_stores();
@@ -248,8 +266,8 @@ template <class T, class To, int ACTIVATION, int BM, int BN, int STAGES, int CLU
             }
             fence_barrier_init();
         }
-        if constexpr (CLUSTER > 1) cluster_sync();
-        else __syncthreads();
+        __syncthreads();
+        if constexpr (CLUSTER > 1) cluster_sync_init();
         const u32 tiles_m = (size.m + BM * CLUSTER - 1) / (BM * CLUSTER), tiles_n = (size.n + BN - 1) / BN;
         const u32 first = blockIdx.x / CLUSTER, step = gridDim.x / CLUSTER;
         if (threadIdx.x < 128) {

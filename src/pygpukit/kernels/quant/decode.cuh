@@ -1,9 +1,8 @@
 // Quantised weights: how the planes of a weight are read, and what a code stands for.
 //
 // A weight of N rows and K columns is cut into tiles of 16 rows and chunks of 64 columns. Lane (g, t) = (lane / 4, lane % 4)
-// of a warp holds rows g and g + 8 of a tile and columns 16 s + 4 t .. + 3 of step s of a chunk, s = 0..3: the fragment of
-// mma.m16n8k16 with the columns of a step in another order, which the other operand has too. Register p = 2 half + h of a
-// fragment holds row g + 8 h and columns 4 t + 2 half + {0, 1}; e counts these two.
+// of a warp holds what the fragments of mma.m16n8k16 and wgmma hold: register p = 2 half + h of step s, s = 0..3, has row
+// g + 8 h and columns 16 s + 8 half + 2 t + e of the chunk, e = 0, 1.
 //
 // codes, LOW 4: [tile][chunk][lane][s] words, nibble p + 4 e. LOW 8: [tile][chunk][s / 2][lane][s % 2][half] words, byte 2 e + h.
 // high, 1 bit: [tile][chunk][lane] words, bit 4 s + p + 16 e. 2 bits: [tile][chunk][lane][s / 2] words, bits 8 (s % 2) + 2 p
@@ -115,27 +114,48 @@ template <bool E4M3, int LOW, int HIGH, int OFFSET, Kind KIND, class S, int GROU
         u32 zero[2];
     };
 
-    static PGK_FN void load(Raw& raw, const Planes& w, i64 tile, i64 chunk, int lane) {
-        const i64 at = tile * w.chunks + chunk;
-        load_stream(raw.code, w.codes + at * (128 * LOW) + lane * 16);
-        if constexpr (HIGH > 0) load_stream(raw.high, w.high + at * (128 * HIGH) + lane * (4 * HIGH));
-        const i64 record = tile * w.records + (GROUP == 0 ? 0 : GROUP <= CHUNK ? chunk : chunk / (GROUP / CHUNK));
+    // Where the chunks of one tile begin for a lane.
+    struct Cursor {
+        const u8 *codes, *high, *scales, *extra;
+        int record, second;
+    };
+
+    static PGK_FN Cursor cursor(const Planes& w, i64 tile, int lane) {
+        Cursor at;
         const int g = lane / 4;
+        at.codes = w.codes + tile * w.chunks * (128 * LOW) + lane * 16;
+        at.high = HIGH > 0 ? w.high + tile * w.chunks * (128 * HIGH) + lane * (4 * HIGH) : nullptr;
+        // One scale for the tile, or a record of eight pairs of rows.
+        const bool single = E4M3 && w.owners == 1;
+        at.record = single ? 4 : 8 * SCALE_BYTES;
+        at.second = single ? 0 : 4;
+        at.scales = w.scales + tile * w.records * at.record + (single ? 0 : g * SCALE_BYTES);
+        at.extra = nullptr;
+        if constexpr (KIND == Kind::zero) at.extra = w.extra + (tile * w.records * 8 + g) * EXTRA_BYTES;
+        else if constexpr (SUPER) at.extra = w.extra + (tile * (w.chunks / 4) * 8 + g) * EXTRA_BYTES;
+        return at;
+    }
+
+    // Moves the codes on, so that those of the next loads are at constant distances.
+    static PGK_FN void advance(Cursor& at, i64 chunks) {
+        at.codes += chunks * (128 * LOW);
+        if constexpr (HIGH > 0) at.high += chunks * (128 * HIGH);
+    }
+
+    // Loads a chunk, which is `ahead` chunks after the cursor.
+    static PGK_FN void load(Raw& raw, const Cursor& at, int ahead, u32 chunk) {
+        load_stream(raw.code, at.codes + ahead * (128 * LOW));
+        if constexpr (HIGH > 0) load_stream(raw.high, at.high + ahead * (128 * HIGH));
+        const u64 record = GROUP == 0 ? 0 : GROUP <= CHUNK ? chunk : chunk / (GROUP / CHUNK);
         if constexpr (E4M3) {
-            if (w.owners == 1) {
-                raw.scale[0] = raw.scale[1] = __ldg(reinterpret_cast<const u32*>(w.scales) + record);
-            } else {
-                load_record<SCALE_BYTES>(raw.scale, w.scales + (record * 8 + g) * SCALE_BYTES);
-            }
+            const u8* scale = at.scales + record * at.record;
+            load_record<4>(raw.scale, scale);
+            load_record<4>(raw.scale + 1, scale + at.second);
         } else {
-            load_record<SCALE_BYTES>(raw.scale, w.scales + (record * 8 + g) * SCALE_BYTES);
+            load_record<SCALE_BYTES>(raw.scale, at.scales + record * (8 * SCALE_BYTES));
         }
-        if constexpr (KIND == Kind::zero) {
-            load_record<EXTRA_BYTES>(raw.extra, w.extra + (record * 8 + g) * EXTRA_BYTES);
-        } else if constexpr (SUPER) {
-            const i64 block = tile * (w.chunks / 4) + chunk / 4;
-            load_record<EXTRA_BYTES>(raw.extra, w.extra + (block * 8 + g) * EXTRA_BYTES);
-        }
+        if constexpr (KIND == Kind::zero) load_record<EXTRA_BYTES>(raw.extra, at.extra + record * (8 * EXTRA_BYTES));
+        else if constexpr (SUPER) load_record<EXTRA_BYTES>(raw.extra, at.extra + chunk / 4 * (8ull * EXTRA_BYTES));
     }
 
     static PGK_FN Group group(const Raw& raw, int sub) {
@@ -173,7 +193,7 @@ template <bool E4M3, int LOW, int HIGH, int OFFSET, Kind KIND, class S, int GROU
         return pair;
     }
 
-    // Columns 4 t + 2 half and the next of row g + 8 h in step s, as float32.
+    // Columns 8 half + 2 t and the next of row g + 8 h in step s, as float32.
     static PGK_FN void numbers(f32& low, f32& high, const Raw& raw, const Group& group, int s, int p) {
         const int h = p % 2;
         if constexpr (E4M3) {

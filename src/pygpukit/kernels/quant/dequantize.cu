@@ -7,10 +7,18 @@
 
 namespace pgk {
 
-template <class T> struct alignas(4 * sizeof(T)) Four { T v[4]; };
+// Four numbers of a row as words.
+template <class T> struct alignas(4 * sizeof(T)) Four {
+    u32 words[sizeof(T)];
+    PGK_FN T at(int e) const {
+        if constexpr (sizeof(T) == 4) return bit_cast<T>(words[e]);
+        else return T{static_cast<u16>(words[e / 2] >> 16 * (e % 2))};
+    }
+};
 
 template <class R, class S, class T>
 PGK_FN void dequantize(T* out, const Planes& w, i64 n, i64 k, int aligned) {
+    constexpr int WORDS = sizeof(T) / 2;
     const int lane = threadIdx.x % 32;
     const int g = lane / 4, t = lane % 4;
     const i64 tiles = (n + 15) / 16;
@@ -18,39 +26,50 @@ PGK_FN void dequantize(T* out, const Planes& w, i64 n, i64 k, int aligned) {
     const bool inside = item < tiles * w.chunks;
     const i64 tile = inside ? item / w.chunks : 0, chunk = inside ? item % w.chunks : 0;
     typename R::Raw raw;
-    R::load(raw, w, tile, chunk, lane);
+    typename R::Cursor cursor = R::cursor(w, tile, lane);
+    R::advance(cursor, chunk);
+    R::load(raw, cursor, 0, static_cast<u32>(chunk));
     await_predecessor();
     if (!inside) return;
 #pragma unroll
     for (int s = 0; s < STEPS; ++s) {
-        f32 v[2][4];
+        const int sub = s / (STEPS / R::SUBS);
+        // Registers p of two numbers each: one word of 16-bit numbers, or two of float32.
+        u32 held[4][WORDS];
         if constexpr (same<T, f32>::value) {
-            const typename R::Group group = R::group(raw, s / (STEPS / R::SUBS));
-#pragma unroll
-            for (int p = 0; p < 4; ++p) R::numbers(v[p % 2][p / 2 * 2], v[p % 2][p / 2 * 2 + 1], raw, group, s, p);
-        } else {
-            Decoder<R, T, S> decoder;
-            decoder.begin(raw, s / (STEPS / R::SUBS));
+            const typename R::Group group = R::group(raw, sub);
 #pragma unroll
             for (int p = 0; p < 4; ++p) {
-                const u32 pair = decoder.pair(raw, s, p);
-                v[p % 2][p / 2 * 2] = widen(T{static_cast<u16>(pair)});
-                v[p % 2][p / 2 * 2 + 1] = widen(T{static_cast<u16>(pair >> 16)});
+                f32 low, high;
+                R::numbers(low, high, raw, group, s, p);
+                held[p][0] = bit_cast<u32>(low), held[p][WORDS - 1] = bit_cast<u32>(high);
             }
+        } else {
+            Decoder<R, T, S> decoder;
+            decoder.begin(raw, sub);
+#pragma unroll
+            for (int p = 0; p < 4; ++p) held[p][0] = decoder.pair(raw, s, p);
         }
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-            const i64 row = tile * 16 + g + 8 * h, column = chunk * CHUNK + s * 16 + t * 4;
+            // Two lanes exchange a half, so that each has four columns side by side.
+            const bool odd = t % 2;
             Four<T> four;
 #pragma unroll
-            for (int e = 0; e < 4; ++e) four.v[e] = convert<T>(v[h][e]);
+            for (int i = 0; i < WORDS; ++i) {
+                const u32 own = odd ? held[2 + h][i] : held[h][i];
+                const u32 other = __shfl_xor_sync(0xffffffffu, odd ? held[h][i] : held[2 + h][i], 1);
+                four.words[i] = odd ? other : own;
+                four.words[WORDS + i] = odd ? own : other;
+            }
+            const i64 row = tile * 16 + g + 8 * h, column = chunk * CHUNK + s * 16 + t % 2 * 8 + t / 2 * 4;
             if (row >= n) continue;
             if (aligned) {
                 if (column < k) *reinterpret_cast<Four<T>*>(out + row * k + column) = four;
             } else {
 #pragma unroll
                 for (int e = 0; e < 4; ++e) {
-                    if (column + e < k) out[row * k + column + e] = four.v[e];
+                    if (column + e < k) out[row * k + column + e] = four.at(e);
                 }
             }
         }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from pygpukit.ops.gemm.epilogue import refuses
@@ -128,16 +129,27 @@ def operands(p: Problem) -> Operands | str:
     return Operands(batch, m, n, k, z, left, right, out, residual)
 
 
-def refuses_types(p: Problem) -> str | None:
-    """Return why the types of a problem are not those of 16-bit products; None if they are."""
+_RESULTS = {
+    "bfloat16": ("bfloat16", "float32"),
+    "float16": ("float16", "float32"),
+    "float8_e4m3fn": ("bfloat16", "float16", "float32"),
+    "int8": ("int32",),
+}
+"""Element types of the result by those of the operands."""
+
+
+def refuses_types(p: Problem, kinds: Sequence[str]) -> str | None:
+    """Return why the types of a problem are none of these, or not those of tensor cores; None if they are."""
     how, a, b, out = arithmetic(p), p["a"].dtype, p["b"].dtype, p.out.dtype
-    if how.how != "plain" or how.operands.name not in ("bfloat16", "float16"):
-        return f"multiplies bfloat16 or float16, not {how.operands.name}"
+    shown = how.operands.name if how.how == "plain" else how.how
+    if how.operands.name not in kinds or how.how != {"float8_e4m3fn": "fp8", "int8": "int32"}.get(
+        how.operands.name, "plain"
+    ):
+        return f"multiplies {' or '.join(kinds)} on tensor cores, not {shown}"
     if a is not how.operands or b is not a:
         return f"multiplies arrays of one type, not {a.name} and {b.name}"
-    if out is not a and out.name != "float32":
-        return f"writes {a.name} or float32, not {out.name}"
-    return None
+    allowed = _RESULTS[a.name]
+    return None if out.name in allowed else f"writes {' or '.join(allowed)}, not {out.name}"
 
 
 def _as_rows(batch: tuple[Any, ...], m: Any, x: Matrices) -> Matrices | None:

@@ -65,8 +65,8 @@ def has_epilogue(p: Problem) -> bool:
     return given or activation_of(p.options["activation"]) != "none"
 
 
-def check(p: Problem, result: Result) -> None:
-    """Refuse a bias, activation or residual that does not fit the result.
+def check(p: Problem, result: Result, columns: Any = None) -> None:
+    """Refuse a bias, activation or residual that does not fit the result, whose rows have ``columns`` elements.
 
     Raises
     ------
@@ -79,7 +79,7 @@ def check(p: Problem, result: Result) -> None:
         raise DTypeError(
             f"matmul(): bias, activation and residual need a floating-point result, not {result.dtype.name}"
         )
-    n = result.shape[-1] if p["b"].ndim > 1 else 1
+    n = columns if columns is not None else result.shape[-1] if p["b"].ndim > 1 else 1
     wanted = {"bias": (n,), "residual": tuple(result.shape)}
     for name, shape in wanted.items():
         x = p.arrays[name]

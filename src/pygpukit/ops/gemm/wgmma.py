@@ -7,11 +7,13 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from pygpukit import _pygpukit_rust as _native
+from pygpukit.array.creation import empty
 from pygpukit.dtypes import DataType, dtype
 from pygpukit.ops.gemm import skinny
 from pygpukit.ops.gemm.boxes import ARCHITECTURE, Operands, operands, refuses_types
 from pygpukit.ops.gemm.epilogue import PLAIN, device_name, suffix
-from pygpukit.ops.launch import KernelLaunch, Launch, Struct, Unit, i32, i64, nd, tensor_map, write
+from pygpukit.ops.gemm.epilogue import refuses as epilogue_refuses
+from pygpukit.ops.launch import Compose, KernelLaunch, Launch, Struct, Unit, i32, i64, nd, tensor_map, write
 from pygpukit.ops.problem import Problem
 from pygpukit.ops.registry import Variant
 from pygpukit.ops.size import ceil_div, minimum
@@ -23,6 +25,13 @@ _RASTER = 8
 
 _WHOLE = 100
 """SMs from which on blocks form clusters: smaller lanes may be cut where clusters do not fit."""
+
+
+KINDS = ("bfloat16", "float16", "float8_e4m3fn", "int8")
+"""Element types of the operands: float8 with ``precision="fp8"``, int8 with ``precision="int32"``."""
+
+_WIDEST = {"float8_e4m3fn": 192}
+"""Largest n of a tile where sums are kept twice."""
 
 
 class Tile(NamedTuple):
@@ -61,6 +70,7 @@ TILES = (
     Tile(128, 256, 4, 2, 1024),
     Tile(128, 256, 4, 1, 1068),
     Tile(128, 192, 4, 2, 768),
+    Tile(128, 192, 4, 1, 890),
     Tile(128, 128, 6, 2, 534),
     Tile(128, 128, 6, 1, 712),
     Tile(128, 64, 8, 1, 534),
@@ -81,20 +91,20 @@ def force(tile: Tile | None) -> None:
 
 def accepts(p: Problem) -> str | None:
     """Return why the kernel cannot run a problem; None if it can."""
-    reason = refuses_types(p)
+    reason = refuses_types(p, KINDS)
     if reason is not None:
         return reason
     found = operands(p)
     if isinstance(found, str):
         return found
-    return p.missing(_unit_of(p, found, TILES[0]))
+    return p.missing(_unit_of(p, found, _tile(found, p.sm_count)))
 
 
 def launch(p: Problem) -> Launch:
     """Return the launch of a problem that `accepts` took."""
     found = operands(p)
     assert isinstance(found, Operands)
-    tile = _forced or choose(found, p.sm_count)
+    tile = _tile(found, p.sm_count)
     unit = _unit_of(p, found, tile)
     m, n, k, z = found.m, found.n, found.k, found.z
     box = found.out_box(p)
@@ -131,10 +141,15 @@ def launch(p: Problem) -> Launch:
     )
 
 
+def _tile(x: Operands, sms: Any) -> Tile:
+    return _forced or choose(x, sms)
+
+
 def choose(x: Operands, sms: Any) -> Tile:
     """Return the tile with the least estimated time: waves of blocks, times cycles of one."""
     clusters = sms >= _WHOLE and x.m > 128
-    allowed = [tile for tile in TILES if tile.cluster == 1 or clusters]
+    widest = _WIDEST.get(x.a.tensor.dtype.name, 256)
+    allowed = [tile for tile in TILES if (tile.cluster == 1 or clusters) and tile.n <= widest]
     best, least = allowed[0], _cycles(x, allowed[0], sms)
     for tile in allowed[1:]:
         cycles = _cycles(x, tile, sms)
@@ -164,12 +179,48 @@ def unit(kind: DataType, to: DataType, tile: Tile, a_mn: bool, b_mn: bool, end: 
 
 
 def _units(types: Sequence[str]) -> Iterator[Unit]:
-    for name in types:
-        if name in ("bfloat16", "float16"):
-            kind = dtype(name)
+    for kind in map(dtype, types):
+        if kind.name in skinny.KINDS:
             for tile in TILES:
                 for b_mn in (False, True):
                     yield unit(kind, kind, tile, False, b_mn)
+        elif kind.name in KINDS:
+            to = dtype("int32" if kind.name == "int8" else "bfloat16")
+            for tile in TILES:
+                if tile.n <= 128:
+                    yield unit(kind, to, tile, False, False)
+
+
+def _refuses_copy(p: Problem) -> str | None:
+    if p.arch != ARCHITECTURE:
+        return f"exists for sm_{ARCHITECTURE}, not for sm_{p.arch}" if p.arch else "needs a GPU or the emulator"
+    reason = refuses_types(p, ("float8_e4m3fn",))
+    if reason is not None:
+        return reason
+    if any(n == 0 for n in (*p.out.shape, p["a"].shape[-1])):
+        return "there is nothing to multiply"
+    return epilogue_refuses(p)
+
+
+def _copy_first(p: Problem) -> Compose:
+    """The same product of operands whose lines lie along k, at multiples of 16 bytes."""
+    line = 16 // p["a"].dtype.itemsize
+
+    def lines(x: Any) -> Any:
+        k = x.shape[-1]
+        made = empty((*x.shape[:-1], -(-k // line) * line), x.dtype)[..., :k]
+        _native.apply("copy", (x,), made)
+        return made
+
+    def run(results: tuple[Any, ...], given: tuple[Any, ...]) -> None:
+        from pygpukit.ops.gemm.rows import matmul
+
+        a, b, precision, bias, activation, residual, use_tf32 = given
+        turned = lines(b.mT).mT if b.ndim > 1 else lines(b)
+        matmul(lines(a), turned, precision=precision, bias=bias, activation=activation, residual=residual,
+               use_tf32=use_tf32, out=results[0])  # fmt: skip
+
+    return run
 
 
 VARIANTS = (
@@ -178,5 +229,6 @@ VARIANTS = (
         units=skinny.units,
     ),
     Variant("wgmma", "batch_invariant", accepts, launch=launch, architectures=ARCHITECTURE, units=_units),
+    Variant("wgmma after copies with lines along k", "batch_invariant", _refuses_copy, compose=_copy_first),
 )  # fmt: skip
 """In order of preference."""
