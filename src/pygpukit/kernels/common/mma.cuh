@@ -6,6 +6,7 @@
 // two 8 rows below.
 #pragma once
 #include "pygpukit/elementwise.cuh"
+#include "pygpukit/shared_memory.cuh"
 
 namespace pgk {
 
@@ -58,8 +59,6 @@ template <> struct Mma<i8> {
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
     }
 };
-
-PGK_FN u32 shared_address(const void* p) { return static_cast<u32>(__cvta_generic_to_shared(p)); }
 
 // Copies `bytes` of 16 bytes to shared memory and zeros for the others, without registers.
 PGK_FN void copy_async(u32 to, const void* from, int bytes) {

@@ -7,6 +7,7 @@
 // fence_async() before the barrier that orders them.
 #pragma once
 #include "pygpukit/elementwise.cuh"
+#include "pygpukit/shared_memory.cuh"
 #include "pygpukit/tensor_map.cuh"
 
 namespace pgk {
@@ -19,8 +20,6 @@ constexpr u64 EVICT_LAST = 0x14F0000000000000ull;
 // Lets the next kernel of a graph be launched before this thread has waited for the predecessor (await_predecessor). Until
 // then it may touch constant arguments only.
 PGK_FN void launch_successor() { asm volatile("griddepcontrol.launch_dependents;"); }
-
-PGK_FN u32 shared_address(const void* p) { return static_cast<u32>(__cvta_generic_to_shared(p)); }
 
 // --- Barriers ---
 
@@ -57,6 +56,10 @@ PGK_FN void barrier_wait(u32 barrier, u32 parity) {
 PGK_FN void sync_some(int number, int threads) {
     asm volatile("bar.sync %0, %1;" :: "r"(number), "r"(threads) : "memory");
 }
+// Arrives there without waiting: the barrier opens to those that wait once all `threads` have come.
+PGK_FN void arrive_some(int number, int threads) {
+    asm volatile("bar.arrive %0, %1;" :: "r"(number), "r"(threads) : "memory");
+}
 PGK_FN void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // --- Copies ---
@@ -70,7 +73,21 @@ PGK_FN void load_box(u32 to, const CUtensorMap* map, u32 barrier, int x, int y, 
         "[%0], [%1, {%3, %4, %5}], [%2], %6;"
         :: "r"(to), "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "l"(hint) : "memory");
 }
-// The same to the same place of every block whose bit is set, each of which hears of it at its own barrier.
+// The same of maps of four and five dimensions.
+PGK_FN void load_box_4d(u32 to, const CUtensorMap* map, u32 barrier, int x, int y, int z, int w, u64 hint = KEEP_NORMAL) {
+    asm volatile(
+        "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+        "[%0], [%1, {%3, %4, %5, %6}], [%2], %7;"
+        :: "r"(to), "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "r"(w), "l"(hint) : "memory");
+}
+PGK_FN void load_box_5d(u32 to, const CUtensorMap* map, u32 barrier, int x, int y, int z, int w, int v,
+                        u64 hint = KEEP_NORMAL) {
+    asm volatile(
+        "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+        "[%0], [%1, {%3, %4, %5, %6, %7}], [%2], %8;"
+        :: "r"(to), "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "r"(w), "r"(v), "l"(hint) : "memory");
+}
+// A box of three dimensions to the same place of every block whose bit is set, each of which hears of it at its own barrier.
 PGK_FN void load_box_to(u32 to, const CUtensorMap* map, u32 barrier, int x, int y, int z, unsigned short blocks,
                         u64 hint = KEEP_NORMAL) {
     asm volatile(

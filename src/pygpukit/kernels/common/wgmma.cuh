@@ -104,4 +104,41 @@ PGK_WGMMA(256, 128, 128, 129, 130, 131)
 #undef PGK_KINDS
 #undef PGK_ISSUE
 
+// The same for 16-bit types with A K-major or in registers, four of mma.sync's fragments of 16 x 16; B is MN-major where A is
+// in registers. FIRST: D begins at zero, whatever is in its registers.
+template <int N> struct WgmmaFrom;
+#define PGK_ISSUE_FROM(type, n, count, operands, tail, ...) \
+    if constexpr (FIRST) { \
+        asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {" PGK_LIST_##count "}, " operands \
+                     ", 0, 1, 1, " tail ";" : PGK_D##count("+f", 0) : __VA_ARGS__); \
+    } else { \
+        asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {" PGK_LIST_##count "}, " operands \
+                     ", 1, 1, 1, " tail ";" : PGK_D##count("+f", 0) : __VA_ARGS__); \
+    }
+#define PGK_WGMMA_FROM(n, count, at0, at1, at2, at3, at4) \
+    template <> struct WgmmaFrom<n> { \
+        template <class T, bool FIRST> PGK_FN static void shared(f32 (&d)[count], u64 a, u64 b) { \
+            if constexpr (same<T, bf16>::value) { \
+                PGK_ISSUE_FROM("bf16", n, count, "%" #at0 ", %" #at1, "0, 0", "l"(a), "l"(b)) \
+            } else { \
+                static_assert(same<T, f16>::value, "bf16 or f16"); \
+                PGK_ISSUE_FROM("f16", n, count, "%" #at0 ", %" #at1, "0, 0", "l"(a), "l"(b)) \
+            } \
+        } \
+        template <class T, bool FIRST> PGK_FN static void registers(f32 (&d)[count], const u32 (&a)[4], u64 b) { \
+            if constexpr (same<T, bf16>::value) { \
+                PGK_ISSUE_FROM("bf16", n, count, "{%" #at0 ", %" #at1 ", %" #at2 ", %" #at3 "}, %" #at4, "1", \
+                               "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b)) \
+            } else { \
+                static_assert(same<T, f16>::value, "bf16 or f16"); \
+                PGK_ISSUE_FROM("f16", n, count, "{%" #at0 ", %" #at1 ", %" #at2 ", %" #at3 "}, %" #at4, "1", \
+                               "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b)) \
+            } \
+        } \
+    };
+PGK_WGMMA_FROM(64, 32, 32, 33, 34, 35, 36)
+PGK_WGMMA_FROM(128, 64, 64, 65, 66, 67, 68)
+#undef PGK_WGMMA_FROM
+#undef PGK_ISSUE_FROM
+
 }  // namespace pgk

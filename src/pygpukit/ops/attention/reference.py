@@ -157,8 +157,12 @@ def sdpa(
 def gather_pages(cache: Any, pages: Any, length: int) -> tuple[Any, Any]:
     """Return the keys and values ``[kv_heads, length, dim]`` that pages of a layer's cache hold."""
     page_tokens = cache.shape[2]
-    count = -(-length // page_tokens)
-    held = cache[pages[:count]]
+    used = pages[: -(-length // page_tokens)]
+    count = len(used)
+    if count and not 0 <= used.min() <= used.max() < len(cache):
+        bad = used.min() if used.min() < 0 else used.max()
+        raise IndexError(f"sdpa_paged(): page {bad} in a cache of {len(cache)} pages")
+    held = cache[used]
     keys, values = (held[:, i].reshape(count * page_tokens, *cache.shape[3:])[:length] for i in (0, 1))
     return keys.swapaxes(0, 1), values.swapaxes(0, 1)
 
@@ -182,7 +186,8 @@ def sdpa_paged(
         first, end = int(query_starts[s]), int(query_starts[s + 1])
         if end <= first or length <= 0:
             continue
-        keys, values = gather_pages(cache, page_table[s], min(length, page_table.shape[1] * cache.shape[2]))
+        length = min(length, page_table.shape[1] * cache.shape[2])
+        keys, values = gather_pages(cache, page_table[s], length)
         made = attend(
             q[first:end].swapaxes(0, 1), keys, values,
             scale=scale, causal=True, window=window, softcap=softcap, start=length - (end - first), dtype=dtype,

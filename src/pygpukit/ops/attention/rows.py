@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from pygpukit.ops.attention import cache as _cache
-from pygpukit.ops.attention import reference
+from pygpukit.ops.attention import kernels, reference, scalar, sm90
 from pygpukit.ops.attention.arguments import check_dense, check_paged, check_types
 from pygpukit.ops.problem import Problem, Result
-from pygpukit.ops.registry import Operator, Parameter, Variant, export, register
+from pygpukit.ops.registry import Case, Operator, Parameter, Variant, export, register
 from pygpukit.ops.size import hint
 
 __all__ = ["sdpa", "sdpa_causal", "sdpa_paged"]
@@ -19,8 +19,8 @@ TOLERANCE = {"float64": 1e-12, "float32": 1e-5, "bfloat16": 2**-7, "float16": 2*
 
 _OPTIONS = (
     Parameter("scale", "choice", None, True, "What scores are multiplied by; ``1 / sqrt(dim)`` by default."),
-    Parameter("window", "choice", None, doc="How many keys a query sees, its own included; all by default."),
-    Parameter("softcap", "choice", None, doc="Scores become ``softcap * tanh(score / softcap)``, before the mask."),
+    Parameter("window", "choice", None, True, "How many keys a query sees, its own included; all by default."),
+    Parameter("softcap", "choice", None, True, "Scores become ``softcap * tanh(score / softcap)``, before the mask."),
 )
 
 
@@ -37,6 +37,30 @@ def _host(p: Problem) -> Callable[..., None]:
         out[...] = reference.sdpa(q, k, v, mask=mask, start=start, lengths=lengths, **options)
 
     return run
+
+
+def _few_elements(p: Problem) -> str | None:
+    return "heads of more than 1024 elements" if p["q"].shape[-1] > 1024 else None
+
+
+_NAMES = ("scale", "causal", "window", "softcap", "start")
+_NAMES_PAGED = ("scale", "window", "softcap", "max_queries")
+
+
+def _copied(p: Problem) -> Callable[..., None]:
+    return scalar.copied(sdpa, _NAMES, 3, p)
+
+
+def _widened(p: Problem) -> Callable[..., None]:
+    return scalar.widened(sdpa, _NAMES, 3, p)
+
+
+def _copied_paged(p: Problem) -> Callable[..., None]:
+    return scalar.copied(sdpa_paged, _NAMES_PAGED, 2, p)
+
+
+def _widened_paged(p: Problem) -> Callable[..., None]:
+    return scalar.widened(sdpa_paged, _NAMES_PAGED, 2, p)
 
 
 def _flops(p: Problem) -> int:
@@ -58,19 +82,27 @@ sdpa = register(
             Parameter("k", doc="Keys, ``[..., kv_heads, keys, dim]``; ``heads`` is a multiple of ``kv_heads``."),
             Parameter("v", doc="Values, of the shape of ``k``."),
             _OPTIONS[0],
-            Parameter("causal", "choice", False, doc="A query sees no key behind its own position."),
-            Parameter("mask", "optional", None, doc="Broadcasts to ``[..., heads, tokens, keys]``: bool, True where a "
-                      "query sees a key, or float, added to the scores."),
+            Parameter("causal", "choice", False, True, "A query sees no key behind its own position."),
+            Parameter("mask", "optional", None, True, "Broadcasts to ``[..., heads, tokens, keys]``: bool, True where "
+                      "a query sees a key, or float, added to the scores."),
             *_OPTIONS[1:],
-            Parameter("start", "number", None, doc="Position of the first query; the queries are the last positions of "
-                      "the keys by default."),
-            Parameter("lengths", "optional", None, doc="int32, one per batch or one for all: how many of the keys are "
-                      "there, read on the device. The queries are the last positions of these."),
+            Parameter("start", "number", None, True, "Position of the first query; the queries are the last positions "
+                      "of the keys by default."),
+            Parameter("lengths", "optional", None, True, "int32, one per batch or one for all: how many of the keys "
+                      "are there, read on the device. The queries are the last positions of these."),
         ),
         infer=_infer,
         reference=reference.sdpa,
         variants=(
+            Variant("wgmma", "batch_invariant", sm90.accepts, launch=sm90.launch, architectures=sm90.ARCHITECTURE,
+                    units=sm90.units),
+            Variant("tensor cores", "batch_invariant", kernels.accepts, launch=kernels.launch_dense,
+                    units=kernels.dense_units),
+            Variant("CUDA cores", "batch_invariant", scalar.accepts, launch=scalar.launch_dense,
+                    units=scalar.dense_units),
             Variant("NumPy", "run_to_run", lambda p: None, host=_host),
+            Variant("dense copies, then tensor cores", "batch_invariant", scalar.fits_when_copied, compose=_copied),
+            Variant("in float32 on CUDA cores", "batch_invariant", _few_elements, compose=_widened),
         ),
         doc="""Attention: ``softmax(q @ k.T * scale + mask) @ v`` per head (scaled dot-product attention).
 
@@ -88,6 +120,15 @@ Examples
 (4, 1, 8)
 """,
         tolerance=TOLERANCE,
+        cases=(
+            Case({"q": ("bfloat16", (4, 70, 64)), "k": ("bfloat16", (2, 150, 64)), "v": ("bfloat16", (2, 150, 64))},
+                 {"causal": True}),
+            Case({"q": ("float32", (2, 3, 5, 24)), "k": ("float32", (2, 1, 130, 24)),
+                  "v": ("float32", (2, 1, 130, 24))},
+                 {"scale": 0.3, "softcap": 2.0}),
+            Case({"q": ("float16", (1, 9, 40)), "k": ("float16", (1, 9, 40)), "v": ("float16", (1, 9, 40))},
+                 {"window": 4}),
+        ),
         flops=_flops,
     )
 )  # fmt: skip
@@ -147,13 +188,22 @@ sdpa_paged = register(
             Parameter("query_starts", doc="int32 ``[sequences + 1]``: sequence ``s`` has the rows "
                       "``query_starts[s]`` to ``query_starts[s + 1] - 1`` of ``q``, its last tokens."),
             *_OPTIONS,
-            Parameter("max_queries", "choice", 0, doc="The most queries of one sequence where the caller knows it; "
+            Parameter("max_queries", "choice", 0, True, "The most queries of one sequence where the caller knows it; "
                       "with few, kernels for many are not launched."),
         ),
         infer=_infer_paged,
         reference=reference.sdpa_paged,
         variants=(
+            Variant("wgmma", "batch_invariant", sm90.accepts_paged, launch=sm90.launch_paged,
+                    architectures=sm90.ARCHITECTURE, units=sm90.paged_units),
+            Variant("tensor cores", "batch_invariant", kernels.accepts, launch=kernels.launch_paged,
+                    units=kernels.paged_units),
+            Variant("CUDA cores", "batch_invariant", scalar.accepts, launch=scalar.launch_paged,
+                    units=scalar.paged_units),
             Variant("NumPy", "run_to_run", lambda p: None, host=_host_paged),
+            Variant("dense copies, then tensor cores", "batch_invariant", scalar.fits_when_copied,
+                    compose=_copied_paged),
+            Variant("in float32 on CUDA cores", "batch_invariant", _few_elements, compose=_widened_paged),
         ),
         doc="""Causal attention of a batch of sequences to a paged cache: prompts, parts of prompts and single tokens.
 
