@@ -25,8 +25,9 @@ use crate::tensor_map::{promotion_of, swizzle_of};
 pub enum Body {
     /// Its steps. Positions of inputs they write, and numbers they take.
     Launches { written: SmallVec<[u8; 4]>, numbers: SmallVec<[(u8, DType); 4]> },
-    /// A function over NumPy views, run in stream order: inputs and numbers, then results. Positions of inputs it writes.
-    Host { function: Py<PyAny>, written: SmallVec<[u8; 4]> },
+    /// A function over NumPy views, run in stream order: inputs and numbers, then results. Positions of inputs it writes,
+    /// and whether optional arrays that were not given are left out (NumPy's own functions) and not None.
+    Host { function: Py<PyAny>, written: SmallVec<[u8; 4]>, given_only: bool },
     /// A function of the results and the arguments that calls other operators.
     Compose(Py<PyAny>),
 }
@@ -163,6 +164,7 @@ fn product(given: GivenProduct<'_>) -> PyResult<Step> {
 #[pyfunction]
 #[allow(clippy::too_many_arguments)]
 fn launch_plan(
+    py: Python<'_>,
     name: &str,
     inputs: usize,
     variables: usize,
@@ -198,7 +200,10 @@ fn launch_plan(
     launch.check(inputs).py()?;
     launch.prune();
     let body = match (host, compose) {
-        (Some(function), _) => Body::Host { function, written: written.into() },
+        (Some(function), _) => {
+            let given_only = function.bind(py).get_type().name()? == "ufunc";
+            Body::Host { function, written: written.into(), given_only }
+        }
         (None, Some(function)) => Body::Compose(function),
         (None, None) => Body::Launches { written: launch.written_inputs(), numbers: launch.numbers() },
     };

@@ -238,7 +238,7 @@ pub fn call<'py>(
     let mut arguments = op.bind(py, positional, named)?;
     for (param, value) in op.params.iter().zip(arguments.values.iter_mut()) {
         let known = match param.takes {
-            Takes::Choice => push_choice(&mut Key::new(), value)?,
+            Takes::Choice => value.is_none() || push_choice(&mut Key::new(), value)?,
             Takes::Number => value.is_none() || Scalar::read(value)?.is_some(),
             Takes::Array | Takes::OptionalArray => true,
         };
@@ -502,7 +502,7 @@ fn perform<'py>(
             }
             detached(py, launch)
         }
-        Body::Host { function, written } => {
+        Body::Host { function, written, given_only } => {
             let mut uses: SmallVec<[UseRef<'_>; 8]> = SmallVec::new();
             for result in results {
                 uses.push(result.get().touched(Access::Write)?);
@@ -518,7 +518,11 @@ fn perform<'py>(
                 match param.takes {
                     Takes::Choice => {}
                     Takes::Number => parts.push(Part::Object(value.clone())),
-                    Takes::Array | Takes::OptionalArray if value.is_none() => parts.push(Part::Object(value.clone())),
+                    Takes::Array | Takes::OptionalArray if value.is_none() => {
+                        if !given_only {
+                            parts.push(Part::Object(value.clone()));
+                        }
+                    }
                     Takes::Array | Takes::OptionalArray => parts.extend(arrays.next().map(|a| Part::Array(a.get()))),
                 }
             }
