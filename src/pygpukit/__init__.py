@@ -68,6 +68,7 @@ from pygpukit.array.files import NpzFile, load, save, savez, savez_compressed
 from pygpukit.array.texts import frombuffer, fromfile, fromiter, genfromtxt, loadtxt, savetxt
 from pygpukit.core import memory
 from pygpukit.core.context import with_context
+from pygpukit.core.cublaslt import load_algorithms, save_algorithms
 from pygpukit.core.device import (
     Device,
     current_device,
@@ -251,6 +252,7 @@ __all__ = [
     "lib",
     "linalg",
     "load",
+    "load_algorithms",
     "load_ptx",
     "load_raw",
     "loadtxt",
@@ -280,6 +282,7 @@ __all__ = [
     "RingKernelRuntime",
     "s_",
     "save",
+    "save_algorithms",
     "savetxt",
     "savez",
     "savez_compressed",
