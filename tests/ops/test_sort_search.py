@@ -213,3 +213,12 @@ def test_sets_of_any_lists(a: list[int], b: list[int]) -> None:
         ours = gp.from_numpy(x), gp.from_numpy(y)
         for name in ("intersect1d", "union1d", "setdiff1d", "setxor1d", "isin"):
             same(getattr(gp, name)(*ours), getattr(np, name)(x, y), name)
+
+
+@pytest.mark.parametrize("shape", [(2, 1, 0), (0, 3), (3, 0)])
+def test_strides_of_no_elements_do_not_count(device: str, shape: tuple[int, ...]) -> None:
+    x = np.zeros(shape, np.float32).T
+    ours = gp.from_numpy(np.zeros(shape, np.float32)).T
+    same(gp.searchsorted(gp.asarray([1.0, 2.0], "float32"), ours), np.searchsorted(np.float32([1, 2]), x))
+    same(gp.isin(ours, ours), np.isin(x, x))
+    same(gp.sort(ours, axis=0), np.sort(x, axis=0))

@@ -7,6 +7,8 @@ import math
 import operator
 from typing import Any
 
+import numpy as np
+
 from pygpukit._pygpukit_rust import GPUArray
 from pygpukit.array.creation import empty, full
 from pygpukit.dtypes import dtype
@@ -97,6 +99,11 @@ def clip(a: Any, a_min: Any = _NOT_GIVEN, a_max: Any = _NOT_GIVEN, out: GPUArray
     low, high = (None if limit is _NOT_GIVEN else limit for limit in (a_min, a_max))
     if not isinstance(x, GPUArray) and not any(isinstance(limit, GPUArray) for limit in (low, high)):
         x = need(x, "clip")
+    if isinstance(x, GPUArray) and x.dtype.kind in "iu":
+        # As in NumPy, limits beyond what the type holds limit nothing.
+        limits = np.iinfo(x.dtype.name)
+        low = None if type(low) is int and low <= limits.min else low
+        high = None if type(high) is int and high >= limits.max else high
     if low is not None and high is not None:
         if isinstance(x, GPUArray) and x.dtype.kind == "b":
             return renamed("clip", e.minimum, renamed("clip", e.maximum, x, low), high, out=out)  # type: ignore[no-any-return]
