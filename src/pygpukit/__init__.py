@@ -46,6 +46,7 @@ from pygpukit.array.exchange import from_dlpack
 from pygpukit.array.files import NpzFile, load, save, savez, savez_compressed
 from pygpukit.core import memory
 from pygpukit.core.context import with_context
+from pygpukit.core.determinism import deterministic, fingerprint, get_deterministic, set_deterministic
 from pygpukit.core.device import (
     Device,
     current_device,
@@ -146,6 +147,7 @@ __all__ = [
     "current_device",
     "current_stream",
     "default_stream",
+    "deterministic",
     "device",
     "device_count",
     "dtype",
@@ -158,6 +160,7 @@ __all__ = [
     "euler_gamma",
     "explain",
     "fft",
+    "fingerprint",
     "float8_e4m3",
     "float8_e4m3fn",
     "float8_e5m2",
@@ -169,6 +172,7 @@ __all__ = [
     "full",
     "full_like",
     "get_device_capabilities",
+    "get_deterministic",
     "get_device_info",
     "get_nvrtc_path",
     "get_nvrtc_version",
@@ -202,6 +206,7 @@ __all__ = [
     "savez",
     "savez_compressed",
     "scheduler",
+    "set_deterministic",
     "synchronize",
     "to_numpy_dtype",
     "uint8",
