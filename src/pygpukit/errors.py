@@ -26,6 +26,9 @@ Each class also inherits the builtin a NumPy user would catch, given in brackets
     |   |-- ActorFailedError        [RuntimeError]   the actor failed; the cause is what it raised
     |   `-- UndeliveredError        [RuntimeError]   a message will not be answered; the text says why
     |-- LoadError                   [OSError]        a file is too short for what is to be loaded, or cannot be read
+    |-- ModelFileError              [OSError]        a model's file is cut off, damaged or of another kind
+    |-- ModelLoadError              [ValueError]     tensors or settings of a model do not fit its architecture
+    |-- ContextLengthError          [ValueError]     a prompt and its reply do not fit into the context
     |-- MissingPackageError         [ImportError]    an optional Python package is not there
     `-- CacheError                  [OSError]        the kernel cache or a bundle is unusable
 
@@ -40,6 +43,7 @@ __all__ = [
     "ActorFailedError",
     "AdmissionError",
     "CacheError",
+    "ContextLengthError",
     "DTypeError",
     "DeviceError",
     "DeviceLostError",
@@ -56,6 +60,8 @@ __all__ = [
     "MailboxFullError",
     "MessageError",
     "MissingPackageError",
+    "ModelFileError",
+    "ModelLoadError",
     "NvrtcNotFoundError",
     "OutOfMemoryError",
     "RingError",
@@ -196,6 +202,33 @@ class UndeliveredError(RingError):
 
 class LoadError(GPUKitError, OSError):
     """A file is shorter than what is to be loaded from it, or cannot be read; the text names it and the bytes."""
+
+
+class ModelFileError(GPUKitError, OSError, ValueError):
+    """A model's file is cut off, damaged, hostile or of another kind.
+
+    Parameters
+    ----------
+    message : str
+        File, offset and reason, as a person reads them.
+    path : str
+        The file.
+    offset : int, optional
+        Where in the file, in bytes.
+    """
+
+    def __init__(self, message: str, *, path: str = "", offset: int | None = None) -> None:
+        super().__init__(message)
+        self.path = path
+        self.offset = offset
+
+
+class ModelLoadError(GPUKitError, ValueError):
+    """The files of a model are sound, but do not make a model; the text lists everything that is missing or wrong."""
+
+
+class ContextLengthError(GPUKitError, ValueError):
+    """A prompt, or a prompt and its reply, do not fit into the context of a model; the text has the numbers."""
 
 
 class MissingPackageError(GPUKitError, ImportError):

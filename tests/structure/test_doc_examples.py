@@ -1,6 +1,7 @@
 """Every Python block of the README and the documentation runs on the CPU device, or says why not.
 
 A block is left out after ``<!-- no-run: reason -->``.
+A page is skipped where a package of ``<!-- needs: a, b -->``, its first line, is not installed.
 A text block marked ``<!-- output -->`` is what the Python block before it prints.
 """
 
@@ -14,6 +15,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+NEEDS = re.compile(r"\A<!-- needs: ([\w, ]+) -->$", re.MULTILINE)
 NO_RUN = re.compile(r"<!-- no-run: (\w+) -->$")
 OUTPUT = "<!-- output -->"
 BLOCK = re.compile(r"^```(python|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -71,6 +73,9 @@ def test_examples_run(page: Path, tmp_path: Path, run_python: Callable[..., str]
     source = program(text)
     if not source.strip():
         pytest.skip("no example on this page")
+    if needs := NEEDS.search(text):
+        for package in needs[1].split(","):
+            pytest.importorskip(package.strip())
     # A script, because a task in a process of its own imports the program that submitted it.
     script = tmp_path / f"{page.stem.replace('-', '_').lower()}.py"
     script.write_text(source, encoding="utf-8")

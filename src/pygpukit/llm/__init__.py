@@ -1,0 +1,95 @@
+"""Language models: files, tokenizers, architectures and replies.
+
+    >>> from pygpukit.llm import LLM, SamplingParams
+    >>> llm = LLM("smollm2")  # doctest: +SKIP
+    >>> llm.generate("The capital of France is", SamplingParams(temperature=0, max_tokens=3)).text  # doctest: +SKIP
+    ' Paris.'
+
+Names are imported when they are used, so that importing this package costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pygpukit.llm.architecture import ModelSpec, detect_model_spec
+    from pygpukit.llm.config import TransformerConfig
+    from pygpukit.llm.decoder import MLP, Attention, CausalTransformerModel, KVCache, TransformerBlock
+    from pygpukit.llm.engine import LLM
+    from pygpukit.llm.gguf import GGUFFile
+    from pygpukit.llm.layers import Linear, Norm
+    from pygpukit.llm.outputs import Piece, RequestOutput, Timing, Usage
+    from pygpukit.llm.safetensors import SafeTensorsFile, ShardedSafeTensorsFile, TensorInfo, load_safetensors
+    from pygpukit.llm.sampling import SamplingParams, sample_token
+    from pygpukit.llm.templates import (
+        ChatMessage,
+        ThinkingParser,
+        apply_chat_template,
+        create_chat_prompt,
+        format_chat_messages,
+    )
+    from pygpukit.llm.tokenizer import Tokenizer
+
+_HOMES = {
+    "architecture": ("ModelSpec", "detect_model_spec"),
+    "config": ("TransformerConfig",),
+    "decoder": ("MLP", "Attention", "CausalTransformerModel", "KVCache", "TransformerBlock"),
+    "engine": ("LLM",),
+    "gguf": ("GGUFFile",),
+    "layers": ("Linear", "Norm"),
+    "outputs": ("Piece", "RequestOutput", "Timing", "Usage"),
+    "safetensors": ("SafeTensorsFile", "ShardedSafeTensorsFile", "TensorInfo", "load_safetensors"),
+    "sampling": ("SamplingParams", "sample_token"),
+    "templates": (
+        "ChatMessage",
+        "ThinkingParser",
+        "apply_chat_template",
+        "create_chat_prompt",
+        "format_chat_messages",
+    ),
+    "tokenizer": ("Tokenizer",),
+}
+_NAMES = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "LLM",
+    "MLP",
+    "Attention",
+    "CausalTransformerModel",
+    "ChatMessage",
+    "GGUFFile",
+    "KVCache",
+    "Linear",
+    "ModelSpec",
+    "Norm",
+    "Piece",
+    "RequestOutput",
+    "SafeTensorsFile",
+    "SamplingParams",
+    "ShardedSafeTensorsFile",
+    "TensorInfo",
+    "ThinkingParser",
+    "Timing",
+    "Tokenizer",
+    "TransformerBlock",
+    "TransformerConfig",
+    "Usage",
+    "apply_chat_template",
+    "create_chat_prompt",
+    "detect_model_spec",
+    "format_chat_messages",
+    "load_safetensors",
+    "sample_token",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _NAMES:
+        return getattr(importlib.import_module(f"pygpukit.llm.{_NAMES[name]}"), name)
+    raise AttributeError(f"module 'pygpukit.llm' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

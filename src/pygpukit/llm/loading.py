@@ -1,0 +1,375 @@
+"""From files to a model on the device: what there is, does it fit, and the weights a piece at a time."""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pygpukit import _pygpukit_rust as _native
+from pygpukit._pygpukit_rust import GPUArray
+from pygpukit.array.bridge import from_numpy
+from pygpukit.array.creation import empty
+from pygpukit.core.device import current_device
+from pygpukit.dtypes import DataType, bfloat16, float32, to_numpy_dtype
+from pygpukit.dtypes import dtype as _dtype
+from pygpukit.errors import ModelLoadError
+from pygpukit.jit.progress import progress_bar
+from pygpukit.llm.architecture import GGUF_NAMES, ModelSpec, Wanted, find_spec, wanted
+from pygpukit.llm.blocks import decode
+from pygpukit.llm.config import Settings, TransformerConfig
+from pygpukit.llm.decoder import MLP, Attention, CausalTransformerModel, TransformerBlock
+from pygpukit.llm.gguf import GGUFFile
+from pygpukit.llm.layers import Linear, Norm
+from pygpukit.llm.mapped import MappedFile, file_error
+from pygpukit.llm.safetensors import SafeTensorsFile, ShardedSafeTensorsFile
+
+__all__ = ["Checkpoint", "load_model", "open_checkpoint", "read_json"]
+
+# Of NumPy.
+Array = Any
+
+# Elements that are decoded at once: what is needed of host memory beside the mapped file.
+_PIECE = 1 << 22
+_SHOWN = 20
+
+
+def read_json(path: Path, limit: int = 64 << 20) -> dict[str, Any]:
+    """Return the object in a JSON file of a model.
+
+    Raises
+    ------
+    ModelFileError
+        If it is no JSON object, or longer than `limit` bytes.
+    """
+    file = MappedFile(path)
+    if file.size > limit:
+        raise file.fail(f"the file has {file.size} bytes; {limit} are allowed")
+    try:
+        found = json.loads(file.read(0, file.size).decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise file.fail(f"this is not JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise file.fail("this is not a JSON object")
+    return found
+
+
+class _Stored(NamedTuple):
+    """A tensor of a file as the model wants it: `shape` and `rows` are after turning and reordering."""
+
+    shape: tuple[int, ...]
+    rows: Callable[[int, int], Array]
+
+
+class Checkpoint:
+    """The files of a model, opened: its architecture, its configuration, its tensors by role.
+
+    Attributes
+    ----------
+    path : str
+    spec : ModelSpec
+    config : TransformerConfig
+    folder : Path, optional
+        Where the other files of the model lie.
+    gguf : GGUFFile, optional
+    """
+
+    def __init__(self, path: str, spec: ModelSpec, config: TransformerConfig, files: Any, folder: Path | None) -> None:
+        self.path, self.spec, self.config, self.files, self.folder = path, spec, config, files, folder
+        self.gguf: GGUFFile | None = files if isinstance(files, GGUFFile) else None
+        self._names = GGUF_NAMES if self.gguf is not None else spec.names
+        self.prefix = "" if self.gguf is not None else _prefix(spec, files)
+
+    def close(self) -> None:
+        """Close the files."""
+        self.files.close()
+
+    def name(self, want: Wanted) -> str:
+        """Return the name of a tensor in the file."""
+        return self.prefix + want.name(self._names)
+
+    def has(self, want: Wanted) -> bool:
+        """Whether the file has a tensor."""
+        return self.name(want) in self.files
+
+    def stored(self, want: Wanted) -> _Stored:
+        """Return a tensor by its role."""
+        name, files = self.name(want), self.files
+        shape = tuple(files.tensor_info(name).shape)
+        linear = len(want.shape) == 2 and want.layer >= 0
+        if self.gguf is None:
+            whole = files.tensor_view(name)
+            if self.spec.transposed and linear:
+                whole = whole.T
+            return _Stored(whole.shape, lambda start, stop: whole[start:stop])
+        info, width = self.gguf.tensor_info(name), shape[-1] if shape else 1
+        per_row = width // info.kind.elements * info.kind.bytes
+        data = self.gguf.tensor_view(name)
+        if len(shape) == 1:
+            return _Stored(shape, lambda start, stop: decode(info.kind, data)[start:stop])
+        table = data.reshape(-1, per_row)
+        order = self._order(want, shape[0]) if linear and self.spec.permuted else None
+
+        def rows(start: int, stop: int) -> Array:
+            chosen = table[start:stop] if order is None else table[order[start:stop]]
+            return decode(info.kind, chosen.reshape(-1)).reshape(-1, width)
+
+        return _Stored(shape, rows)
+
+    def _order(self, want: Wanted, rows: int) -> Array | None:
+        """Rows of queries and keys lie in pairs that turn together; here the halves of a head do."""
+        heads = {"q": self.config.num_heads, "k": self.config.num_kv_heads}.get(want.role)
+        if heads is None or rows % (2 * heads):
+            return None
+        return np.arange(rows).reshape(heads, rows // heads // 2, 2).swapaxes(1, 2).reshape(-1)
+
+    def check(self) -> None:
+        """Compare the tensors that are there with those of the architecture.
+
+        Raises
+        ------
+        ModelLoadError
+            With all that is missing, too many, or of another shape.
+        """
+        problems, used = [], set()
+        for want in wanted(self.config, self.spec):
+            name = self.name(want)
+            used.add(name)
+            if name not in self.files:
+                if want.role == "head" and self.config.tied is not False:
+                    continue
+                problems.append(f"missing: {name}, of shape {list(want.shape)}")
+            elif self.stored(want).shape != want.shape:
+                found = list(self.stored(want).shape)
+                problems.append(f"mis-shaped: {name} is {found}, and must be {list(want.shape)}")
+        extra = {"rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"}
+        for name in self.files.tensor_names:
+            bare = name.removeprefix(self.prefix)
+            if name not in used and bare not in extra and not bare.endswith(self.spec.ignored):
+                if self.prefix and not name.startswith(self.prefix):
+                    # The other parts of a model for more than text.
+                    continue
+                problems.append(f"unexpected: {name}, of shape {list(self.files.tensor_info(name).shape)}")
+        if problems:
+            shown = problems[:_SHOWN] + ([f"and {len(problems) - _SHOWN} more"] if len(problems) > _SHOWN else [])
+            raise ModelLoadError(
+                f"{self.path}: {len(problems)} tensors do not fit the architecture {self.spec.name}:\n  "
+                + "\n  ".join(shown)
+            )
+
+
+def _prefix(spec: ModelSpec, files: Any) -> str:
+    first = spec.names["embed"] + ".weight"
+    return next((prefix for prefix in spec.prefixes if prefix + first in files), "")
+
+
+def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
+    """Open a model's folder, ``.safetensors``, ``.index.json`` or ``.gguf``, without reading weights.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such file, or none of a model in the folder.
+    ModelFileError
+        If a file is damaged.
+    ModelLoadError
+        If the architecture is unknown or its settings cannot be.
+    """
+    place = Path(path)
+    if place.is_dir():
+        place = _weights_in(place)
+    elif not place.exists():
+        raise FileNotFoundError(f"{place} does not exist; 'smollm2' names the model of `pygpukit model fetch smollm2`")
+    if place.suffix == ".gguf":
+        return _open_gguf(place)
+    sharded = place.suffix == ".json"
+    if not sharded and place.suffix != ".safetensors":
+        raise file_error(str(place), "a model is a folder, or a file .safetensors, .index.json or .gguf")
+    settings = place.parent / "config.json"
+    if not settings.exists():
+        raise FileNotFoundError(f"{settings} is not there: it says how the tensors in {place.name} make a model")
+    values = read_json(settings)
+    kind = values.get("model_type")
+    if isinstance(values.get("text_config"), dict):
+        # A model for more than text: its decoder has settings of its own.
+        values = {**values, **values["text_config"]}
+    spec = find_spec(str(values.get("model_type", kind)))
+    config = spec.read_config(Settings(values, source=str(settings)))
+    files = ShardedSafeTensorsFile(place) if sharded else SafeTensorsFile(place)
+    return Checkpoint(str(path), spec, config, files, place.parent)
+
+
+def _weights_in(folder: Path) -> Path:
+    for name in ("model.safetensors.index.json", "model.safetensors"):
+        if (folder / name).exists():
+            return folder / name
+    for pattern in ("*.safetensors", "*-00001-of-*.gguf", "*.gguf"):
+        found = sorted(folder.glob(pattern))
+        if len(found) == 1:
+            return found[0]
+        if found:
+            names = ", ".join(p.name for p in found[:5])
+            raise FileNotFoundError(f"{folder} has {len(found)} files of weights ({names}): name the one to load")
+    raise FileNotFoundError(f"{folder} has no weights: neither .safetensors nor .gguf")
+
+
+def _open_gguf(place: Path) -> Checkpoint:
+    file = GGUFFile(place)
+    name = file.metadata.get("general.architecture")
+    if not isinstance(name, str):
+        raise file_error(str(place), "general.architecture is missing: the file does not say what it is")
+    spec = find_spec(name, gguf=True)
+    if "token_embd.weight" not in file or len(file.tensor_info("token_embd.weight").shape) != 2:
+        raise ModelLoadError(f"{place}: token_embd.weight is missing, or no matrix")
+    values = {key: _plain(value) for key, value in file.metadata.items() if key.startswith(f"{name}.")}
+    tensors = {"divisors": "rope_freqs", "factors_short": "rope_factors_short", "factors_long": "rope_factors_long"}
+    for key, tensor in tensors.items():
+        if f"{tensor}.weight" in file:
+            values[f"{name}.rope.{key}"] = file.tensor_as_f32(f"{tensor}.weight").reshape(-1).tolist()
+    settings = Settings(values, f"{name}.", str(place))
+    return Checkpoint(
+        str(place), spec, spec.read_gguf(settings, file.tensor_info("token_embd.weight").shape[0]), file, None
+    )
+
+
+def _plain(value: Any) -> Any:
+    """A list where the value is an array; the one number where all are the same, as per layer."""
+    if not isinstance(value, np.ndarray):
+        return value
+    listed = value.tolist()
+    return listed[0] if listed and len(set(listed)) == 1 else listed
+
+
+def chosen_dtype(requested: str, config: TransformerConfig, quantised: bool) -> DataType:
+    """Return the element type of weights: on the CPU device float32 unless asked for, else that of the files."""
+    if requested != "auto":
+        kind = _dtype(requested)
+        if kind.kind != "f" or kind.itemsize not in (2, 4):
+            raise ValueError(f"dtype is {requested!r}, and must be auto, float32, bfloat16 or float16")
+        return kind
+    if current_device().kind == "cpu":
+        return float32
+    plain = not quantised and config.dtype in ("float32", "bfloat16", "float16")
+    return _dtype(config.dtype) if plain and config.dtype is not None else bfloat16
+
+
+def load_model(checkpoint: Checkpoint, dtype: str = "auto", quiet: bool = False) -> CausalTransformerModel:
+    """Bring the weights to the current device, a piece at a time; they are read-only there.
+
+    Parameters
+    ----------
+    checkpoint : Checkpoint
+    dtype : str
+        ``"auto"`` is float32 on the CPU device, else what is stored; quantised weights are decoded to bfloat16.
+    quiet : bool
+        Show no progress.
+
+    Raises
+    ------
+    ModelLoadError
+        With all tensors that are missing, too many, or of another shape.
+    """
+    checkpoint.check()
+    config, spec = checkpoint.config, checkpoint.spec
+    kind = chosen_dtype(dtype, config, checkpoint.gguf is not None)
+    by_role = {(w.role, w.layer, w.suffix): w for w in wanted(config, spec)}
+    total = checkpoint.files.file_size
+    done = 0
+
+    with progress_bar(f"loading {Path(checkpoint.path).name}", total, delay=3600.0 if quiet else 1.0) as show:
+
+        def take(roles: Sequence[str], layer: int = -1, suffix: str = "weight", to: DataType = kind) -> GPUArray | None:
+            """Tensors of these roles under each other, None where there are none."""
+            nonlocal done
+            wants = [by_role[role, layer, suffix] for role in roles if (role, layer, suffix) in by_role]
+            if not wants:
+                return None
+            array = _upload(checkpoint, wants, to)
+            done += sum(checkpoint.files.tensor_info(checkpoint.name(want)).nbytes for want in wants)
+            show(done)
+            return array
+
+        def linear(roles: Sequence[str], layer: int) -> Linear:
+            weight = take(roles, layer)
+            assert weight is not None
+            return Linear(weight, take(roles, layer, "bias"))
+
+        def norm(role: str, layer: int = -1) -> Norm:
+            # Few numbers, which every token is multiplied by: they keep their precision.
+            weight = take((role,), layer, to=float32)
+            assert weight is not None
+            return Norm(weight, take((role,), layer, "bias", float32), config.norm_type, config.norm_eps)
+
+        embed, positions = take(("embed",)), take(("positions",))
+        assert embed is not None
+        blocks = []
+        for i in range(config.num_layers):
+            qk_norm = _joined_norm(norm("q_norm", i), norm("k_norm", i), config) if config.qk_norm else None
+            roles: tuple[str, ...] = ("qkv",) if spec.fused_qkv else ("q", "k", "v")
+            attn = Attention(linear(roles, i), linear(("o",), i), config, i, qk_norm)
+            roles = ("up",) if not config.gated else ("gate_up",) if spec.fused_gate_up else ("gate", "up")
+            mlp = MLP(linear(roles, i), linear(("down",), i), config.activation, config.gated)
+            after = (norm("attn_post_norm", i), norm("mlp_post_norm", i)) if config.post_norms else (None, None)
+            blocks.append(TransformerBlock(norm("attn_norm", i), attn, norm("mlp_norm", i), mlp, *after))
+        head = None if _is_tied(checkpoint) else take(("head",))
+        return CausalTransformerModel(config, embed, blocks, norm("final_norm"), head, positions, spec)
+
+
+def _is_tied(checkpoint: Checkpoint) -> bool:
+    """Whether the head is the embedding: as the settings say, unless the file has both and they differ."""
+    head, embed = (Wanted(role, -1, "weight", ()) for role in ("head", "embed"))
+    if not checkpoint.has(head):
+        return True
+    if not checkpoint.config.tied:
+        return False
+    names = checkpoint.name(head), checkpoint.name(embed)
+    same = np.array_equal(_bytes_view(checkpoint.files, names[0]), _bytes_view(checkpoint.files, names[1]))
+    if not same:
+        warnings.warn(
+            f"{checkpoint.path}: the settings say that the head is the embedding, but the file has both and they "
+            "differ; the head is used",
+            stacklevel=4,
+        )
+    return same
+
+
+def _bytes_view(files: Any, name: str) -> Array:
+    info = files.tensor_info(name)
+    view: Array = info.file.array(info.offset, info.nbytes)
+    return view
+
+
+def _upload(checkpoint: Checkpoint, wants: Sequence[Wanted], to: DataType) -> GPUArray:
+    """One array on the device of tensors under each other, filled a piece at a time."""
+    target = to_numpy_dtype(to)
+    shape = (sum(want.shape[0] for want in wants), *wants[0].shape[1:])
+    array = empty(shape, to)
+    flat = array.reshape(-1)
+    width = shape[1] if len(shape) > 1 else 1
+    step, at = max(1, _PIECE // width), 0
+    for want in wants:
+        stored = checkpoint.stored(want)
+        is_norm = want.role.endswith("norm") and want.suffix == "weight"
+        offset = checkpoint.config.norm_offset if is_norm else 0.0
+        for start in range(0, want.shape[0], step):
+            piece = stored.rows(start, min(want.shape[0], start + step))
+            if offset:
+                piece = piece.astype(np.float32) + np.float32(offset)
+            piece = np.ascontiguousarray(piece, target)
+            _native.write_buffer(flat[at : at + piece.size], piece.reshape(-1).view(np.uint8))
+            at += piece.size
+    array.setflags(write=False)
+    return array
+
+
+def _joined_norm(q: Norm, k: Norm, config: TransformerConfig) -> Norm:
+    """One norm with a row of weights per head, of queries and then of keys."""
+    rows = [np.tile(n.weight.to_numpy(), (count, 1)) for n, count in ((q, config.num_heads), (k, config.num_kv_heads))]
+    weight = from_numpy(np.concatenate(rows))
+    weight.setflags(write=False)
+    return Norm(weight, None, q.norm_type, q.eps)

@@ -1,0 +1,89 @@
+"""A file mapped into memory, of which every range is checked before it is read."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from typing import Any
+
+import numpy as np
+
+from pygpukit.errors import ModelFileError
+
+__all__ = ["MappedFile", "file_error"]
+
+
+def file_error(path: str, reason: str, offset: int | None = None) -> ModelFileError:
+    """Return the error that says what is wrong with a file, and where.
+
+    Examples
+    --------
+    >>> print(file_error("m.gguf", "the file ends inside of a text", 24))
+    m.gguf, byte 24: the file ends inside of a text
+    """
+    where = path if offset is None else f"{path}, byte {offset}"
+    return ModelFileError(f"{where}: {reason}", path=path, offset=offset)
+
+
+class MappedFile:
+    """The bytes of a file, read-only.
+
+    Parameters
+    ----------
+    path : str or path-like
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is none.
+    ModelFileError
+        If it is empty or no regular file.
+
+    Examples
+    --------
+    >>> MappedFile(__file__).read(0, 3)
+    b'\"\"\"'
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = os.fspath(path)
+        # Without O_NONBLOCK, opening a pipe that nobody writes to waits for ever.
+        descriptor = os.open(self.path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+        try:
+            self.size = os.fstat(descriptor).st_size
+            if self.size == 0:
+                raise self.fail("the file is empty, or no regular file", 0)
+            try:
+                self._map: mmap.mmap | None = mmap.mmap(descriptor, self.size, access=mmap.ACCESS_READ)
+            except (OSError, ValueError) as error:
+                raise self.fail(f"the file cannot be mapped: {error}") from error
+        finally:
+            os.close(descriptor)
+
+    def fail(self, reason: str, offset: int | None = None) -> ModelFileError:
+        """Return the error that says what is wrong with the file, and where."""
+        return file_error(self.path, reason, offset)
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Return a copy of some bytes; the error names what is beyond the end."""
+        self._check(offset, size)
+        return self._open[offset : offset + size]
+
+    def array(self, offset: int, size: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        """Return a read-only view of some bytes, which stays valid when the file is closed."""
+        self._check(offset, size)
+        return np.frombuffer(self._open, np.uint8, size, offset)
+
+    def close(self) -> None:
+        """Give up the mapping; arrays that view it keep it."""
+        self._map = None
+
+    @property
+    def _open(self) -> mmap.mmap:
+        if self._map is None:
+            raise ValueError(f"{self.path} is closed")
+        return self._map
+
+    def _check(self, offset: int, size: int) -> None:
+        if offset < 0 or size < 0 or size > self.size - offset:
+            raise self.fail(f"{size} bytes are wanted here, and the file has {self.size}: it is cut off", offset)

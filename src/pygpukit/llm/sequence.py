@@ -1,0 +1,186 @@
+"""One reply as it comes about: tokens, text, and what ends it."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Sequence as Ids
+from typing import Any
+
+import numpy as np
+
+from pygpukit.llm import sampling
+from pygpukit.llm.outputs import FinishReason, Piece, RequestOutput, Timing, Usage
+from pygpukit.llm.sampling import SamplingParams
+from pygpukit.llm.templates import ThinkingParser
+from pygpukit.llm.tokenizer import Detokenizer, Tokenizer
+
+__all__ = ["Sequence"]
+
+Array = np.ndarray[Any, Any]
+
+
+class Sequence:
+    """A prompt and its reply.
+
+    Parameters
+    ----------
+    prompt : list of int
+    params : SamplingParams
+    limit : int
+        Tokens that the reply may get.
+    stops : set of int
+        Tokens that are the model's own end.
+    tokenizer : Tokenizer, optional
+    allowed : int
+        Ids from here on are no tokens, though the model has scores for them.
+    thinking : ThinkingParser, optional
+    index : int
+        Which reply to the prompt this is.
+    """
+
+    def __init__(
+        self,
+        prompt: list[int],
+        params: SamplingParams,
+        limit: int,
+        stops: set[int],
+        tokenizer: Tokenizer | None,
+        allowed: int,
+        thinking: ThinkingParser | None = None,
+        index: int = 0,
+    ) -> None:
+        self.prompt, self.params, self.limit = prompt, params, limit
+        self.reply: list[int] = []
+        self.finish_reason: FinishReason | None = None if limit > 0 else "length"
+        self.stop_reason: str | int | None = None
+        self.logprobs: list[dict[int, float]] | None = None if params.logprobs is None else []
+        self.prompt_logprobs: list[dict[int, float] | None] | None = None
+        self._seed = (secrets.randbits(63) if params.seed is None else params.seed) + index
+        self._stops = set() if params.ignore_eos else stops
+        self._also = set(params.stop_token_ids)
+        self._allowed = allowed
+        self._detokenizer = None if tokenizer is None else Detokenizer(tokenizer, prompt)
+        self._bad = [] if tokenizer is None else _spellings(params.bad_words, tokenizer)
+        self._thinking = thinking
+        self._held = ""
+        self._texts: list[str] = []
+        self._thoughts: list[str] = []
+        self._begun = time.perf_counter()
+        self._first = 0.0
+
+    def choose(self, logits: Array) -> int:
+        """Return the next token, for scores of the vocabulary, and note it."""
+        params = self.params
+        scores = logits[: self._allowed]
+        if self.logprobs is not None:
+            raw = sampling.log_softmax(scores)
+        banned = [word[-1] for word in self._bad if self.reply[len(self.reply) - len(word) + 1 :] == word[:-1]]
+        if len(self.reply) < params.min_tokens:
+            banned += [token for token in self._stops | self._also if token < self._allowed]
+        token = sampling.sample(
+            scores,
+            params,
+            seed=self._seed,
+            position=len(self.reply),
+            prompt=self.prompt,
+            reply=self.reply,
+            banned=banned,
+        )
+        if self.logprobs is not None:
+            self.logprobs.append(best(raw, token, params.logprobs or 0))
+        return token
+
+    def add(self, token: int) -> Piece:
+        """Append a token and return what it adds to the text."""
+        if not self.reply:
+            self._first = time.perf_counter() - self._begun
+        self.reply.append(token)
+        text = ""
+        if token in self._stops:
+            self.finish_reason = "stop"
+        elif token in self._also:
+            self.finish_reason, self.stop_reason = "stop", token
+        elif self._detokenizer is not None:
+            text = self._after_stops(self._detokenizer.add(token))
+        if self.finish_reason is None and len(self.reply) >= self.limit:
+            self.finish_reason = "length"
+        if self.finish_reason is not None:
+            text += self._rest()
+        return self._piece(text, [token])
+
+    def end(self, reason: FinishReason) -> Piece:
+        """End the reply before its time."""
+        self.finish_reason = reason
+        return self._piece(self._rest(), [])
+
+    def output(self) -> RequestOutput:
+        """Return the finished reply."""
+        assert self.finish_reason is not None
+        return RequestOutput(
+            prompt_token_ids=self.prompt,
+            text="".join(self._texts),
+            token_ids=list(self.reply),
+            finish_reason=self.finish_reason,
+            usage=Usage(prompt=len(self.prompt), completion=len(self.reply)),
+            timing=Timing(self._first, time.perf_counter() - self._begun),
+            stop_reason=self.stop_reason,
+            thinking="".join(self._thoughts),
+            logprobs=self.logprobs,
+            prompt_logprobs=self.prompt_logprobs,
+        )
+
+    def _after_stops(self, text: str) -> str:
+        """Text that is certainly no part of a stop; the rest is held back."""
+        self._held += text
+        found = [(at, stop) for stop in self.params.stop if (at := self._held.find(stop)) >= 0]
+        if found:
+            at, stop = min(found, key=lambda pair: (pair[0], -len(pair[1])))
+            shown, self._held = self._held[:at], ""
+            self.finish_reason, self.stop_reason = "stop", stop
+            return shown
+        keep = max((_overlap(self._held, stop) for stop in self.params.stop), default=0)
+        cut = len(self._held) - keep
+        shown, self._held = self._held[:cut], self._held[cut:]
+        return shown
+
+    def _rest(self) -> str:
+        """Text that is held back at the end."""
+        if self._detokenizer is None or isinstance(self.stop_reason, str):
+            return ""
+        rest = self._detokenizer.flush()
+        before = self.finish_reason, self.stop_reason
+        shown = self._after_stops(rest)
+        if not isinstance(self.stop_reason, str):
+            self.finish_reason, self.stop_reason = before
+            shown += self._held
+            self._held = ""
+        return shown
+
+    def _piece(self, text: str, tokens: list[int]) -> Piece:
+        thought = ""
+        if self._thinking is not None:
+            thought, text = self._thinking.add_text(text)
+            if self.finish_reason is not None:
+                more = self._thinking.flush()
+                thought, text = thought + more[0], text + more[1]
+        self._texts.append(text)
+        self._thoughts.append(thought)
+        return Piece(text, thought, tokens, self.output() if self.finish_reason is not None else None)
+
+
+def _overlap(text: str, stop: str) -> int:
+    """Length of the longest end of a text that is a beginning of another."""
+    return next((n for n in range(min(len(stop) - 1, len(text)), 0, -1) if stop.startswith(text[-n:])), 0)
+
+
+def _spellings(words: Ids[str], tokenizer: Tokenizer) -> list[list[int]]:
+    """Tokens of words, alone and after a space."""
+    found = [tokenizer.encode(before + word, add_special_tokens=False) for word in words for before in ("", " ")]
+    return [ids for ids in found if ids]
+
+
+def best(logprobs: Array, token: int, count: int) -> dict[int, float]:
+    """Return the logarithmic probabilities of the best tokens and of the chosen one."""
+    top: Any = sampling.best_places(logprobs, min(count, logprobs.size)) if count else []
+    return {int(i): float(logprobs[i]) for i in [token, *(int(i) for i in top if i != token)]}

@@ -1,0 +1,217 @@
+"""Chat templates: jinja in a sandbox, with limits on what it may print and how long it may take.
+
+A template comes with a model's files, so it is hostile until it has run: it sees messages and nothing else, and cannot
+reach Python's objects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from pygpukit.errors import MissingPackageError, ModelLoadError
+from pygpukit.llm import sandbox
+
+__all__ = [
+    "ChatMessage",
+    "ThinkingParser",
+    "apply_chat_template",
+    "create_chat_prompt",
+    "format_chat_messages",
+    "render",
+]
+
+_LONGEST = 16 << 20
+_LONGEST_TEMPLATE = 1 << 20
+_SECONDS = 10.0
+
+
+class ChatMessage(dict[str, Any]):
+    """A message of a conversation: a dict with ``role`` and ``content``.
+
+    Examples
+    --------
+    >>> ChatMessage("user", "Hi")
+    {'role': 'user', 'content': 'Hi'}
+    """
+
+    def __init__(self, role: str, content: str, **more: Any) -> None:
+        super().__init__(role=role, content=content, **more)
+
+    @property
+    def role(self) -> str:
+        """Who says it."""
+        return str(self["role"])
+
+    @property
+    def content(self) -> str:
+        """What is said."""
+        return str(self["content"])
+
+
+def render(
+    template: str,
+    messages: Sequence[Mapping[str, Any]],
+    *,
+    tools: Any = None,
+    add_generation_prompt: bool = True,
+    bos_token: str = "",
+    eos_token: str = "",
+    now: datetime | None = None,
+    limit: int = _LONGEST,
+    seconds: float = _SECONDS,
+    **values: Any,
+) -> str:
+    """Return the text of a conversation by a template.
+
+    Parameters
+    ----------
+    template : str
+    messages : sequence of mapping
+        With ``role`` and ``content``.
+    tools : optional
+        Descriptions of functions that the model may call.
+    add_generation_prompt : bool
+        End with the beginning of a reply.
+    now : datetime, optional
+        The time that the template sees, where it asks for it; the clock's by default.
+    limit, seconds : number
+        Characters it may print, and how long it may take.
+    **values
+        Seen by the template, such as ``enable_thinking``.
+
+    Raises
+    ------
+    ModelLoadError
+        If the template is wrong, raises, prints too much or takes too long.
+
+    Examples
+    --------
+    >>> render("{{ messages[0].role }}: {{ messages[0].content }}", [ChatMessage("user", "Hi")])  # doctest: +SKIP
+    'user: Hi'
+    """
+    if len(template) > _LONGEST_TEMPLATE:
+        raise ModelLoadError(f"the chat template has {len(template)} characters; {_LONGEST_TEMPLATE} are allowed")
+    environment = sandbox.environment()
+    environment.globals["raise_exception"] = _refuse
+    environment.globals["strftime_now"] = lambda form: (now or datetime.now()).strftime(form)
+    pieces, size = [], 0
+    try:
+        with sandbox.Clock(seconds):
+            stream = environment.from_string(template).generate(
+                messages=[dict(message) for message in messages],
+                tools=tools,
+                documents=None,
+                add_generation_prompt=add_generation_prompt,
+                bos_token=bos_token,
+                eos_token=eos_token,
+                **values,
+            )
+            for piece in stream:
+                size += len(piece)
+                if size > limit:
+                    raise ModelLoadError(f"the chat template prints more than {limit} characters")
+                pieces.append(piece)
+    except (MissingPackageError, ModelLoadError):
+        raise
+    except sandbox.Overrun as error:
+        raise ModelLoadError(f"the chat template takes more than {seconds:g} seconds") from error
+    except Exception as error:  # whatever a template can do wrong
+        raise ModelLoadError(f"the chat template cannot be used with these messages: {error}") from error
+    return "".join(pieces)
+
+
+def _refuse(message: str) -> None:
+    raise ValueError(str(message))
+
+
+def format_chat_messages(messages: Iterable[Mapping[str, Any]]) -> str:
+    """Return a conversation in the ChatML form, which many models are trained on.
+
+    Examples
+    --------
+    >>> format_chat_messages([ChatMessage("user", "Hi")])
+    '<|im_start|>user\\nHi<|im_end|>\\n<|im_start|>assistant\\n'
+    """
+    lines = [f"<|im_start|>{m['role']}\n{m['content']}<|im_end|>\n" for m in messages]
+    return "".join([*lines, "<|im_start|>assistant\n"])
+
+
+def apply_chat_template(
+    messages: Sequence[Mapping[str, Any]],
+    tokenizer: Any = None,
+    add_generation_prompt: bool = True,
+    *,
+    template: str | None = None,
+    **values: Any,
+) -> str:
+    """Return a conversation by a template, the tokenizer's own by default, in the ChatML form where there is none."""
+    template = template or getattr(tokenizer, "chat_template", None)
+    if not template:
+        text = format_chat_messages(messages)
+        return text if add_generation_prompt else text.removesuffix("<|im_start|>assistant\n")
+    tokens = {}
+    if tokenizer is not None:
+        tokens = {name: tokenizer.token(getattr(tokenizer, f"{name}_id")) for name in ("bos_token", "eos_token")}
+    return render(template, messages, add_generation_prompt=add_generation_prompt, **tokens, **values)
+
+
+def create_chat_prompt(user: str, system: str | None = None) -> list[ChatMessage]:
+    """Return the messages of a first turn.
+
+    Examples
+    --------
+    >>> create_chat_prompt("Hi", system="Be brief.")
+    [{'role': 'system', 'content': 'Be brief.'}, {'role': 'user', 'content': 'Hi'}]
+    """
+    return [*([ChatMessage("system", system)] if system else []), ChatMessage("user", user)]
+
+
+class ThinkingParser:
+    """Splits a reply into what is thought, between ``<think>`` and ``</think>``, and what is said.
+
+    Parameters
+    ----------
+    start : bool
+        The reply begins inside of the thought: some templates end with the opening tag.
+
+    Examples
+    --------
+    >>> parser = ThinkingParser()
+    >>> parser.add_text("<think>hm</thi"), parser.add_text("nk>Hello"), parser.flush()
+    (('hm', ''), ('', 'Hello'), ('', ''))
+    """
+
+    _TAGS = ("<think>", "</think>")
+
+    def __init__(self, start: bool = False) -> None:
+        self._start = start
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin another reply."""
+        self.thinking = self._start
+        self._held = ""
+
+    def add_text(self, text: str) -> tuple[str, str]:
+        """Return what a piece adds to the thought and to the answer; what may be part of a tag is held back."""
+        self._held += text
+        parts = {True: "", False: ""}
+        while True:
+            tag = self._TAGS[self.thinking]
+            before, found, after = self._held.partition(tag)
+            if not found:
+                break
+            parts[self.thinking] += before
+            self.thinking, self._held = not self.thinking, after
+        keep = next((n for n in range(min(len(tag) - 1, len(self._held)), 0, -1) if tag.startswith(self._held[-n:])), 0)
+        cut = len(self._held) - keep
+        parts[self.thinking] += self._held[:cut]
+        self._held = self._held[cut:]
+        return parts[True], parts[False]
+
+    def flush(self) -> tuple[str, str]:
+        """Return what was held back at the end."""
+        held, self._held = self._held, ""
+        return (held, "") if self.thinking else ("", held)

@@ -1,0 +1,120 @@
+"""How a token is chosen: parameters, limits, penalties, draws."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pygpukit.llm import SamplingParams, sample_token
+from pygpukit.llm.sampling import draw, log_softmax, sample
+
+SCORES = np.array([1.0, 3.0, 3.0, -2.0, 0.5], np.float32)
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"temperature": -1}, "temperature is -1"),
+        ({"temperature": float("nan")}, "temperature is nan"),
+        ({"temperature": True}, "temperature is True"),
+        ({"top_p": 0}, "above 0"),
+        ({"top_p": 1.5}, "at most 1"),
+        ({"top_k": -1}, "top_k is -1"),
+        ({"top_k": 1.5}, "whole number"),
+        ({"min_p": 2}, "from 0 to 1"),
+        ({"max_tokens": -1}, "max_tokens"),
+        ({"min_tokens": 9, "max_tokens": 3}, "more than max_tokens"),
+        ({"n": 0}, "n is 0"),
+        ({"n": 2, "temperature": 0}, "all replies would be the same"),
+        ({"stop": ""}, "not empty"),
+        ({"stop": [3]}, "texts"),
+        ({"seed": 1 << 64}, "below 2"),
+        ({"repetition_penalty": 0}, "positive"),
+        ({"presence_penalty": 3}, "from -2 to 2"),
+        ({"allowed_token_ids": []}, "no token could come"),
+        ({"logit_bias": {1: float("inf")}}, "not finite"),
+        ({"schema": {}}, "schema is not available yet"),
+        ({"regex": "a"}, "regex is not available yet"),
+    ],
+)
+def test_parameters_are_checked(values: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        SamplingParams(**values)
+
+
+def test_parameters_are_frozen_and_normal() -> None:
+    params = SamplingParams(stop="x", bad_words=["y"], stop_token_ids=[np.int64(3)])
+    assert (params.stop, params.bad_words, params.stop_token_ids) == (("x",), ("y",), (3,))
+    with pytest.raises(AttributeError):
+        params.temperature = 2.0  # type: ignore[misc]
+
+
+def test_greedy_takes_the_lowest_id_of_equal_ones() -> None:
+    assert sample(SCORES, SamplingParams(temperature=0)) == 1
+    assert sample_token(SCORES, temperature=0) == 1
+
+
+def test_what_changes_scores() -> None:
+    greedy = SamplingParams(temperature=0)
+    assert sample(SCORES, greedy, banned=[1]) == 2
+    assert sample(SCORES, SamplingParams(temperature=0, logit_bias={4: 5.0})) == 4
+    assert sample(SCORES, SamplingParams(temperature=0, allowed_token_ids=[0, 3])) == 0
+    assert sample(SCORES, SamplingParams(temperature=0, repetition_penalty=1.5), prompt=[1]) == 2
+    assert sample(SCORES, SamplingParams(temperature=0, frequency_penalty=1.5), reply=[1, 1, 2]) == 2
+    seen: list[list[int]] = []
+
+    def processor(ids: list[int], scores: Any) -> Any:
+        seen.append(ids)
+        return -scores
+
+    assert sample(SCORES, SamplingParams(temperature=0, processors=[processor]), prompt=[4], reply=[0]) == 3
+    assert seen == [[4, 0]]
+
+
+def test_presence_counts_once() -> None:
+    params = SamplingParams(temperature=0, presence_penalty=1.0)
+    assert sample(np.array([3.0, 2.5], np.float32), params, reply=[0, 0, 0]) == 1
+    assert sample(np.array([3.0, 1.9], np.float32), params, reply=[0, 0, 0]) == 0
+
+
+def test_draws_follow_the_probabilities() -> None:
+    rng = np.random.default_rng(0)
+    scores = rng.standard_normal(12).astype(np.float32) * 2
+    count = 20000
+    drawn = np.bincount([draw(scores, 1.0, 0, 1.0, 0.0, 7, i) for i in range(count)], minlength=12)
+    expected = np.exp(log_softmax(scores)) * count
+    # The 0.999 quantile of chi square with 11 degrees of freedom.
+    assert ((drawn - expected) ** 2 / expected).sum() < 31.3
+
+
+@settings(max_examples=40, derandomize=True, deadline=None)
+@given(
+    seed=st.integers(0, 1000), top_k=st.integers(0, 400), top_p=st.sampled_from([0.05, 0.5, 0.9, 1.0]),
+    min_p=st.sampled_from([0.0, 0.1]), temperature=st.sampled_from([0.5, 1.0, 2.0]),
+)  # fmt: skip
+def test_only_what_the_limits_leave_is_drawn(
+    seed: int, top_k: int, top_p: float, min_p: float, temperature: float
+) -> None:
+    scores = np.random.default_rng(seed).standard_normal(300).astype(np.float32).round(1)
+    order = np.argsort(-scores, kind="stable")
+    if top_k:
+        order = order[:top_k]
+    weights = np.exp(scores[order].astype(np.float64) / temperature)
+    share = weights / weights.sum()
+    kept = order[(np.cumsum(share) - share < top_p - 1e-9) & (share >= min_p * share[0] - 1e-12)]
+    drawn = {draw(scores, temperature, top_k, top_p, min_p, seed, i) for i in range(20)}
+    assert drawn <= set(kept.tolist())
+    assert draw(scores, temperature, 1, top_p, min_p, seed, 0) == int(np.argmax(scores))
+
+
+def test_a_draw_depends_on_seed_and_place_alone() -> None:
+    scores = np.random.default_rng(1).standard_normal(50).astype(np.float32)
+    params = SamplingParams()
+    first = [sample(scores, params, seed=3, position=i) for i in range(20)]
+    assert first == [sample(scores, params, seed=3, position=i) for i in range(20)]
+    assert first != [sample(scores, params, seed=4, position=i) for i in range(20)]
+    assert len(set(first)) > 5

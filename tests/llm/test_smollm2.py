@@ -1,0 +1,40 @@
+"""The small real model, where it is installed: its replies are those of transformers, its text is sense."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pygpukit.llm import LLM, SamplingParams, fetch
+
+GOLDEN = json.loads((Path(__file__).parent / "smollm2_greedy.json").read_text(encoding="utf-8"))
+pytestmark = pytest.mark.skipif(fetch.installed("smollm2") is None, reason="pygpukit model fetch smollm2")
+
+
+@pytest.fixture(scope="module")
+def llm() -> Iterator[LLM]:
+    with LLM("smollm2") as made:
+        yield made
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("prompt", GOLDEN["prompts"], ids=lambda prompt: ascii(prompt["text"][:20]))
+def test_greedy_tokens_are_those_of_transformers(llm: LLM, prompt: dict[str, Any]) -> None:
+    pytest.importorskip("tokenizers")
+    special = not prompt["text"].startswith("<|im_start|>")
+    assert llm.tokenizer is not None
+    assert llm.tokenizer.encode(prompt["text"], add_special_tokens=special) == prompt["prompt"]
+    out = llm.generate(prompt["prompt"], SamplingParams(temperature=0, max_tokens=64, ignore_eos=True))
+    assert out.token_ids == prompt["greedy"]
+
+
+def test_it_answers(llm: LLM) -> None:
+    pytest.importorskip("tokenizers")
+    pytest.importorskip("jinja2")
+    out = llm.chat([{"role": "user", "content": "What is the capital of France?"}], SamplingParams(temperature=0))
+    assert out.text == "The capital of France is Paris."
+    assert out.finish_reason == "stop"
