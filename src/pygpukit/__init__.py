@@ -46,6 +46,7 @@ from pygpukit.array.exchange import from_dlpack
 from pygpukit.array.files import NpzFile, load, save, savez, savez_compressed
 from pygpukit.core import memory
 from pygpukit.core.context import with_context
+from pygpukit.core.cublaslt import load_algorithms, save_algorithms
 from pygpukit.core.determinism import deterministic, fingerprint, get_deterministic, set_deterministic
 from pygpukit.core.device import (
     Device,
@@ -187,6 +188,7 @@ __all__ = [
     "jit",
     "linalg",
     "load",
+    "load_algorithms",
     "load_ptx",
     "load_raw",
     "memory",
@@ -203,6 +205,7 @@ __all__ = [
     "ring",
     "ring_kernel",
     "save",
+    "save_algorithms",
     "savez",
     "savez_compressed",
     "scheduler",
