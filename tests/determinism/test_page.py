@@ -20,6 +20,11 @@ def test_operators_that_promise_less_are_named() -> None:
     assert dict(ROW.findall(PAGE.read_text())) == weaker
 
 
+def test_no_operator_is_left_to_chance() -> None:
+    assert not [op.name for op in load().values() if any(v.determinism == "not_guaranteed" for v in op.variants)]
+    assert "No built-in operator has a way that is `not_guaranteed`." in PAGE.read_text()
+
+
 def test_levels_are_named() -> None:
     text = PAGE.read_text()
     assert all(f'| `"{level}"`' in text for level in STRENGTH)
