@@ -34,7 +34,7 @@ def old_rope(kind: str, **more: Any) -> dict[str, Any]:
 
 LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 16}
 YARN = {"factor": 4.0, "original_max_position_embeddings": 16}
-LONG = {"short_factor": [1.0, 1.5, 2.0, 2.5, 3.0], "long_factor": [1.0, 3.0, 6.0, 9.0, 12.0]}
+LONG = {"short_factor": [1.0, 1.5, 2.0, 2.5], "long_factor": [1.0, 3.0, 6.0, 9.0]}
 GEMMA_ROPE = {
     "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 1e4},
     "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
@@ -62,10 +62,13 @@ CASES: Mapping[str, Case] = {
     "phi3": Case("phi3", {"sliding_window": None}),
     "phi3-window-partial": Case("phi3", {"sliding_window": 9, "partial_rotary_factor": 0.6}),
     "phi3-longrope-long": Case(
-        "phi3", rope("longrope", **LONG) | {"original_max_position_embeddings": 16, "sliding_window": None}
+        "phi3",
+        rope("longrope", **LONG) | {"original_max_position_embeddings": 16, "sliding_window": None, "head_dim": 8},
     ),
     "phi3-longrope-short": Case(
-        "phi3", rope("longrope", **LONG) | {"original_max_position_embeddings": 16, "sliding_window": None}, 13
+        "phi3",
+        rope("longrope", **LONG) | {"original_max_position_embeddings": 16, "sliding_window": None, "head_dim": 8},
+        13,
     ),
     "gemma2": Case("gemma2", GEMMA | {"final_logit_softcapping": 30.0, "attn_logit_softcapping": 50.0}),
     "gemma3": Case("gemma3_text", GEMMA | {"num_hidden_layers": 7, "rope_parameters": GEMMA_ROPE}),
