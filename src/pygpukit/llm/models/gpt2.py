@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pygpukit.errors import ModelLoadError
 from pygpukit.llm.architecture import ModelSpec
 from pygpukit.llm.config import Settings, TransformerConfig, gguf_common, hf_tokens
@@ -19,8 +21,10 @@ NAMES = {
     "up": _LAYER + "mlp.c_fc",
     "down": _LAYER + "mlp.c_proj",
 }
-_SHAPE = {"norm_type": "layernorm", "activation": "gelu", "gated": False, "qkv_bias": True, "o_bias": True,
-          "mlp_bias": True, "learned_positions": True, "architecture": "gpt2"}  # fmt: skip
+_SHAPE: dict[str, Any] = {
+    "architecture": "gpt2", "norm_type": "layernorm", "activation": "gelu", "gated": False, "qkv_bias": True,
+    "o_bias": True, "mlp_bias": True, "learned_positions": True,
+}  # fmt: skip
 
 
 def read_config(s: Settings) -> TransformerConfig:
