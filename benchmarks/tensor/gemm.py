@@ -145,7 +145,7 @@ def tiles(bench: Bench) -> Iterator[tuple[str, wgmma.Tile | None]]:
 def strips(bench: Bench) -> Iterator[tuple[str, tuple[int, int] | None]]:
     """Return the heights and depths of strips to measure."""
     if bench.options.sweep:
-        for rows, depth in itertools.product((32, 40, 48, 56, 64), (1, 2, 4)):
+        for rows, depth in itertools.product((16, 24, 32, 40, 48, 56, 64), (1, 2, 4, 8)):
             yield f" strip {rows}x{depth}", (rows, depth)
     else:
         chosen = bench.options.strip

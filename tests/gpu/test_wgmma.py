@@ -13,7 +13,8 @@ import pygpukit as gp
 from pygpukit import _pygpukit_rust as native
 from pygpukit.jit.compiler import compile_image
 from pygpukit.ops import planner
-from pygpukit.ops.gemm import skinny, wgmma
+from pygpukit.ops.gemm import mma, skinny, wgmma
+from pygpukit.ops.gemm.reference import round_to_tf32
 from pygpukit.ops.registry import OPERATORS, load, register
 from pygpukit.ops.source import headers
 
@@ -111,10 +112,10 @@ def test_few_rows_are_exact(tokens: int, kind: str, sm90: gp.Device, few_rows: C
     same(few_rows(stored(a, False), stored(b, False)), exact(a, b))
 
 
-@pytest.mark.parametrize("rows", [32, 40, 48, 56, 64])
+@pytest.mark.parametrize("rows", [16, 24, 32, 40, 48, 56, 64])
 def test_strips_of_every_height_are_exact(rows: int, sm90: gp.Device, few_rows: Callable[..., gp.GPUArray]) -> None:
     for tokens in (3, 40):
-        skinny.force(rows, 4 if tokens == 3 else 1)
+        skinny.force(rows, 8 if rows < 32 else 4 if tokens == 3 else 1)
         a, b = integers((tokens, 520)), integers((520, 3 * rows + 9), 1)
         same(few_rows(stored(a, False), stored(b, True)), exact(a, b))
 
@@ -157,6 +158,32 @@ def test_a_row_has_the_same_bits_by_every_tile(
             assert part.to_numpy().tobytes() == results[0][first : first + tokens].tobytes(), tokens
 
 
+@pytest.mark.parametrize("kind", ["bfloat16", "float16"])
+def test_the_order_is_that_of_mma_sync(
+    kind: str, sm90: gp.Device, product: Callable[..., gp.GPUArray], few_rows: Callable[..., gp.GPUArray]
+) -> None:
+    to = gp.to_numpy_dtype(kind)
+    # Exponents far apart, so that another order of sums shows.
+    rng = np.random.default_rng(5)
+    a, b = (
+        (normal(shape, i, np.float32) * 2.0 ** rng.integers(-8, 9, shape)).astype(to)
+        for i, shape in enumerate(((40, 600), (600, 48)))
+    )
+    x, y = stored(a, False), stored(b, True)
+    op = register(
+        dataclasses.replace(load()["matmul"], name="test_mma", variants=mma.VARIANTS[:1], cases=(), public=False)
+    )
+    want = op(x, y, out=gp.empty((40, 48), "float32")).to_numpy()
+    del OPERATORS["test_mma"]
+    wgmma.force(wgmma.TILES[-1])
+    for run in (product, few_rows):
+        assert run(x, y, out=gp.empty((40, 48), "float32")).to_numpy().tobytes() == want.tobytes()
+    # Another order has other bits: the test can fail.
+    back = np.ascontiguousarray(a[:, ::-1]), np.ascontiguousarray(b[::-1])
+    got = product(stored(back[0], False), stored(back[1], True), out=gp.empty((40, 48), "float32"))
+    assert got.to_numpy().tobytes() != want.tobytes()
+
+
 @pytest.mark.parametrize("name", ["wgmma", "wgmma, few rows"])
 def test_batches_strides_and_ends(name: str, sm90: gp.Device, variants: dict[str, Callable[..., gp.GPUArray]]) -> None:
     run = variants[name]
@@ -187,6 +214,10 @@ def test_batches_strides_and_ends(name: str, sm90: gp.Device, variants: dict[str
     want = (np.maximum(total, 0) + residual.astype(np.float32)).astype(BF16)
     got = run(x[0], w, bias=gp.from_numpy(bias), activation="relu", residual=gp.from_numpy(residual))
     same(got, want)
+    turned = stored(residual, True)
+    same(run(x[0], w, bias=gp.from_numpy(bias), activation="relu", residual=turned), want)
+    got = run(x[0], w[:, :67], bias=gp.from_numpy(bias)[:67], activation="relu", residual=turned[..., :67])
+    same(got, want[..., :67])
     got = run(x[0], y[0], bias=gp.from_numpy(bias), residual=gp.from_numpy(residual))
     same(got, (exact_float(a[0], b[0]) + bias.astype(np.float32) + residual.astype(np.float32)).astype(BF16))
 
@@ -212,6 +243,30 @@ def test_float8_and_int8(name: str, sm90: gp.Device, variants: dict[str, Callabl
             c, d = (rng.integers(-128, 128, shape).astype(np.int8) for shape in ((67, k), (k, 45)))
             got = run(stored(c, False), stored(d, True), precision="int32").to_numpy()
             np.testing.assert_array_equal(got, c.astype(np.int32) @ d.astype(np.int32))
+
+
+def test_tf32_is_rounded_as_everywhere(sm90: gp.Device, product: Callable[..., gp.GPUArray]) -> None:
+    op = register(
+        dataclasses.replace(load()["matmul"], name="test_mma", variants=mma.VARIANTS[:1], cases=(), public=False)
+    )
+    for tile in (wgmma.Tile(128, 64, 3, 2, 0), wgmma.Tile(64, 64, 2, 1, 0)):
+        wgmma.force(tile)
+        a, b = normal((150, 204), kind=np.float32), normal((204, 83), 1, np.float32)
+        x, y = stored(a, False), stored(b, True)
+        got = product(x, y, precision="tf32").to_numpy()
+        assert got.tobytes() == op(x, y, precision="tf32").to_numpy().tobytes()
+    # Ties, overflow, and numbers that are none.
+    edges = np.array([1 + 2**-11, -1 - 2**-11, 1 + 3 * 2**-12, 3.4e38, np.inf, -np.inf, np.nan, 0.0], np.float32)
+    edges = np.concatenate(
+        [edges, np.array([0x7FFFFFFF, 0xFFFFFFFF, 0x7F800001, 0x7F7FEFFF], np.uint32).view(np.float32)]
+    )
+    one = np.zeros((edges.size, 4), np.float32)
+    one[:, 0] = edges
+    unit = np.zeros((4, 4), np.float32)
+    unit[0] = 1
+    got = product(stored(one, False), stored(unit, True), precision="tf32").to_numpy()
+    np.testing.assert_array_equal(got, np.repeat(round_to_tf32(edges)[:, None], 4, 1))
+    del OPERATORS["test_mma"]
 
 
 def test_sums_of_float8_are_added_every_128(sm90: gp.Device, product: Callable[..., gp.GPUArray]) -> None:
@@ -266,6 +321,7 @@ def test_compilers_do_not_serialise_the_products() -> None:
         wgmma.unit(gp.dtype("float8_e4m3fn"), bf16, tile, False, False)
         for tile in (wgmma.Tile(128, 192, 4, 2, 0), wgmma.Tile(128, 128, 6, 1, 0))
     ]
+    units.append(wgmma.unit(gp.float32, gp.float32, wgmma.TILES[0], False, False))
     units += [skinny.unit(bf16, bf16, skinny.strip(*strip), False) for strip in ((32, 8), (64, 64))]
     for unit in units:
         log = log_of(unit.source, unit.name)

@@ -30,13 +30,18 @@ template <class To> struct Epilogue {
     i64 row, column;     // element strides of residual
 };
 
+// The end with its operands at hand: -0 for one that is absent.
+template <int ACTIVATION, class A> PGK_FN A finish_with(A sum, A bias, A residual) {
+    return add_rn(activate<ACTIVATION>(add_rn(sum, bias)), residual);
+}
+
 template <int ACTIVATION, class To, class A> PGK_FN A finish(A sum, i64 m, i64 n, const Epilogue<To>& end) {
     if constexpr (ACTIVATION == PLAIN) {
         return sum;
     } else {
         const A bias = end.bias ? convert<A>(end.bias[n]) : -A(0);
         const A residual = end.residual ? convert<A>(end.residual[m * end.row + n * end.column]) : -A(0);
-        return add_rn(activate<ACTIVATION>(add_rn(sum, bias)), residual);
+        return finish_with<ACTIVATION>(sum, bias, residual);
     }
 }
 

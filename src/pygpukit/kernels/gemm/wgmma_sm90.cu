@@ -13,7 +13,7 @@
 // CLUSTER tiles along m, and each of its blocks loads a part of their b for all of them.
 // Numerics: one accumulator from zero, k in groups of 32 bytes ascending, rounded once: the canonical order, whatever the
 // tile, cluster, stages and layout. Of e4m3 each 128 of k have an accumulator from zero, and these are added in float32,
-// ascending. i8 is summed exactly in 32 bits. Parts of tiles outside of the arrays are zeros, which change no sum.
+// ascending. i8 is summed exactly in 32 bits. f32 is rounded to tf32 on its way. Parts of tiles outside of the arrays are zeros, which change no sum.
 // Determinism: batch_invariant.
 #include "pygpukit/epilogue.cuh"
 #include "pygpukit/sm90.cuh"
@@ -36,9 +36,12 @@ template <class T, class To, int ACTIVATION, int BM, int BN, int STAGES, int CLU
     // The result goes through shared memory in pieces of 64 rows and 128 bytes, two per group.
     static constexpr int PIECE = 64 * 128, PIECE_COLUMNS = 128 / sizeof(To), PIECES = BN / PIECE_COLUMNS;
     static constexpr int OUT_AT = STAGES * STAGE, BARRIERS_AT = OUT_AT + GROUPS * 2 * PIECE;
-    static constexpr int SHARED = BARRIERS_AT + STAGES * 16;
+    static constexpr int SHARED = BARRIERS_AT + STAGES * 24;
     // Sums of e4m3 products keep 13 bits: they are added up in float32 every 128 of k.
     static constexpr bool PROMOTE = same<T, e4m3>::value;
+    // Tensor cores cut float32 to tf32: idle warps of the copying group round it in shared memory first.
+    static constexpr bool ROUND = same<T, f32>::value;
+    static constexpr int ROUNDERS = 96;
     using Acc = typename Sum<T>::type;
 
     const CUtensorMap *a, *b, *to;
@@ -119,6 +122,32 @@ template <class T, class To, int ACTIVATION, int BM, int BN, int STAGES, int CLU
         }
     }
 
+    // Rounds all stages of the block's tiles to nearest, ties away from zero: `full` has come, `ready` says it is done.
+    PGK_FN void round(u32 full, u32 ready, u32 first, u32 step, u32 tiles) const {
+        const u32 thread = threadIdx.x - 32, steps = (size.k + BK - 1) / BK;
+        u32 stage = 0, parity = 0;
+        for (u32 index = first; index < tiles; index += step) {
+            for (u32 s = 0; s < steps; ++s) {
+                barrier_wait(full + stage * 8, parity);
+                uint4* at = reinterpret_cast<uint4*>(dynamic_shared + stage * STAGE);
+#pragma unroll 4
+                for (u32 i = thread; i < STAGE / 16; i += ROUNDERS) {
+                    const uint4 x = at[i];
+                    at[i] = uint4{to_tf32(x.x), to_tf32(x.y), to_tf32(x.z), to_tf32(x.w)};
+                }
+                fence_async();
+                __syncwarp();
+                if (thread % 32 == 0) barrier_arrive(ready + stage * 8);
+                if (++stage == STAGES) {
+                    stage = 0;
+                    parity ^= 1;
+                }
+            }
+        }
+    }
+    // Half a unit of the last kept bit; what is below is cut off. A carry of the largest numbers gives infinity.
+    PGK_FN static u32 to_tf32(u32 x) { return (x & 0x7fffffffu) > 0x7f800000u ? 0x7fffe000u : x + 0x1000u; }
+
     // Every warp tells every block of the cluster, as each may write there.
     PGK_FN static void release(u32 barrier, u32 lane) {
         __syncwarp();
@@ -129,10 +158,26 @@ template <class T, class To, int ACTIVATION, int BM, int BN, int STAGES, int CLU
         }
     }
 
+    // Two neighbours of a row, by one access where they lie together at a multiple of their size.
+    PGK_FN static void pair(Acc (&to)[2], const To* from, i64 step, bool together) {
+        if (together) {
+            const Vec<To, 2> both = *reinterpret_cast<const Vec<To, 2>*>(from);
+            to[0] = convert<Acc>(both.e[0]);
+            to[1] = convert<Acc>(both.e[1]);
+        } else {
+            to[0] = convert<Acc>(from[0]);
+            to[1] = convert<Acc>(from[step]);
+        }
+    }
+
+    // 64 rows of sums from row m0 on, piece by piece through shared memory.
     PGK_FN void finish_part(const Acc (&d)[BN / 2], const Tile& at, i32 m0, u32 buffers, int group, u32& piece,
                             const Epilogue<To>& mine, To* out_z) const {
         const int thread = threadIdx.x % 128, lane = thread % 32;
         const int row = thread / 32 * 16 + lane / 4;
+        // Then a pair of an even column is inside of the row, too.
+        const bool together = mine.column == 1 && mine.row % 2 == 0 && size.n % 2 == 0 &&
+                              reinterpret_cast<u64>(mine.residual) % sizeof(Vec<To, 2>) == 0;
 #pragma unroll
         for (int p = 0; p < PIECES; ++p) {
             const i32 n0 = at.n * BN + p * PIECE_COLUMNS;
@@ -143,13 +188,25 @@ template <class T, class To, int ACTIVATION, int BM, int BN, int STAGES, int CLU
             sync_some(1 + group, 128);
 #pragma unroll
             for (int j = 0; j < PIECE_COLUMNS / 8; ++j) {
+                const int column = 8 * j + 2 * (lane % 4);
+                // What lies outside of the result is computed with what is inside, and not stored.
+                const i64 n = min(n0 + column, together ? size.n - 2 : size.n - 1);
+                const i64 step = n + 1 < size.n ? 1 : 0;
+                Acc bias[2] = {-Acc(0), -Acc(0)};
+                if (ACTIVATION != PLAIN && mine.bias) pair(bias, mine.bias + n, step, false);
 #pragma unroll
                 for (int half = 0; half < 2; ++half) {
-                    const int r = row + half * 8, at_j = p * (PIECE_COLUMNS / 8) + j, column = 8 * j + 2 * (lane % 4);
-                    const i64 m = min(m0 + r, size.m - 1), n = min(n0 + column, size.n - 1);
-                    const i64 n1 = min(n0 + column + 1, size.n - 1);
-                    const Acc both[2] = {finish<ACTIVATION>(d[4 * at_j + 2 * half], m, n, mine),
-                                         finish<ACTIVATION>(d[4 * at_j + 2 * half + 1], m, n1, mine)};
+                    const int r = row + half * 8, first = 4 * (p * (PIECE_COLUMNS / 8) + j) + 2 * half;
+                    Acc both[2] = {d[first], d[first + 1]};
+                    if constexpr (ACTIVATION != PLAIN) {
+                        const i64 m = min(m0 + r, size.m - 1);
+                        Acc added[2] = {-Acc(0), -Acc(0)};
+                        if (mine.residual) {
+                            pair(added, mine.residual + m * mine.row + n * mine.column, step * mine.column, together);
+                        }
+#pragma unroll
+                        for (int i = 0; i < 2; ++i) both[i] = finish_with<ACTIVATION>(both[i], bias[i], added[i]);
+                    }
                     const Vec<To, 2> made = outputs<To>(both);
                     const u32 byte = column * sizeof(To);
                     const u32 place = buffer + r * 128 + ((byte / 16) ^ (r & 7)) * 16 + byte % 16;
@@ -182,7 +239,8 @@ template <class T, class To, int ACTIVATION, int BM, int BN, int STAGES, int CLU
         }
     }
 
-    PGK_FN void consume(u32 shared, u32 full, u32 empty, u32 rank, u32 first, u32 step, u32 tiles_m, u32 tiles_n) const {
+    PGK_FN void consume(u32 shared, u32 full, u32 empty, u32 ready, u32 rank, u32 first, u32 step, u32 tiles_m,
+                        u32 tiles_n) const {
         const u32 tiles = tiles_m * tiles_n * size.z;
         const i32 steps = (size.k + BK - 1) / BK;
         const int group = static_cast<int>(uniform(threadIdx.x / 128)) - 1, lane = threadIdx.x % 32;
@@ -194,7 +252,7 @@ template <class T, class To, int ACTIVATION, int BM, int BN, int STAGES, int CLU
             u32 before = 0;
 #pragma unroll 1
             for (i32 s = 0; s < steps; ++s) {
-                barrier_wait(full + stage * 8, parity);
+                barrier_wait((ROUND ? ready : full) + stage * 8, parity);
                 const u32 left = shared + stage * STAGE, right = left + A_BYTES;
                 const u64 b_at = B_MN ? mn_major(right, 8192) : k_major(right);
                 wgmma_fence();
@@ -258,11 +316,13 @@ template <class T, class To, int ACTIVATION, int BM, int BN, int STAGES, int CLU
 
     PGK_FN void run() const {
         const u32 shared = shared_address(dynamic_shared), full = shared + BARRIERS_AT, empty = full + STAGES * 8;
+        const u32 ready = empty + STAGES * 8;
         const u32 rank = CLUSTER > 1 ? cluster_rank() : 0;
         if (threadIdx.x == 0) {
             for (int i = 0; i < STAGES; ++i) {
                 barrier_init(full + i * 8, 1);
                 barrier_init(empty + i * 8, GROUPS * 4 * CLUSTER);
+                barrier_init(ready + i * 8, ROUNDERS / 32);
             }
             fence_barrier_init();
         }
@@ -272,12 +332,16 @@ template <class T, class To, int ACTIVATION, int BM, int BN, int STAGES, int CLU
         const u32 first = blockIdx.x / CLUSTER, step = gridDim.x / CLUSTER;
         if (threadIdx.x < 128) {
             if constexpr (GROUPS == 2) give_registers<40>();
-            if (threadIdx.x == 0) produce(shared, full, empty, rank, first, step, tiles_m, tiles_n);
-            else await_predecessor();
+            if (threadIdx.x == 0) {
+                produce(shared, full, empty, rank, first, step, tiles_m, tiles_n);
+            } else {
+                await_predecessor();
+                if (ROUND && threadIdx.x >= 32) round(full, ready, first, step, tiles_m * tiles_n * size.z);
+            }
         } else {
             if constexpr (GROUPS == 2) take_registers<232>();
             await_predecessor();
-            consume(shared, full, empty, rank, first, step, tiles_m, tiles_n);
+            consume(shared, full, empty, ready, rank, first, step, tiles_m, tiles_n);
         }
         // A block of a cluster stays until the others have told it all, and have loaded for it.
         if constexpr (CLUSTER > 1) cluster_sync();

@@ -130,25 +130,24 @@ def operands(p: Problem) -> Operands | str:
 
 
 _RESULTS = {
-    "bfloat16": ("bfloat16", "float32"),
-    "float16": ("float16", "float32"),
-    "float8_e4m3fn": ("bfloat16", "float16", "float32"),
-    "int8": ("int32",),
+    "bfloat16": ("plain", "bfloat16", "float32"),
+    "float16": ("plain", "float16", "float32"),
+    "float32": ("tf32", "float32"),
+    "float8_e4m3fn": ("fp8", "bfloat16", "float16", "float32"),
+    "int8": ("int32", "int32"),
 }
-"""Element types of the result by those of the operands."""
+"""What tensor cores compute, and the element types of the result, by the element type of the operands."""
 
 
 def refuses_types(p: Problem, kinds: Sequence[str]) -> str | None:
     """Return why the types of a problem are none of these, or not those of tensor cores; None if they are."""
     how, a, b, out = arithmetic(p), p["a"].dtype, p["b"].dtype, p.out.dtype
-    shown = how.operands.name if how.how == "plain" else how.how
-    if how.operands.name not in kinds or how.how != {"float8_e4m3fn": "fp8", "int8": "int32"}.get(
-        how.operands.name, "plain"
-    ):
-        return f"multiplies {' or '.join(kinds)} on tensor cores, not {shown}"
+    if how.operands.name not in kinds or how.how != _RESULTS[how.operands.name][0]:
+        known = ("tf32" if kind == "float32" else kind for kind in kinds)
+        return f"multiplies {' or '.join(known)}, not {how.operands.name if how.how == 'plain' else how.how}"
     if a is not how.operands or b is not a:
         return f"multiplies arrays of one type, not {a.name} and {b.name}"
-    allowed = _RESULTS[a.name]
+    allowed = _RESULTS[a.name][1:]
     return None if out.name in allowed else f"writes {' or '.join(allowed)}, not {out.name}"
 
 

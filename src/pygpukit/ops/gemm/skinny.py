@@ -20,7 +20,7 @@ KINDS = ("bfloat16", "float16")
 """Element types of the operands."""
 
 _MOST = 64
-_ROWS = (64, 56, 48, 40, 32)
+_ROWS = (64, 56, 48, 40, 32, 24, 16)
 _BUNDLED = (64, 48, 32)
 _MOST_STAGES = 16
 
@@ -65,7 +65,7 @@ def force(rows: int | None, depth: int = 4) -> None:
 
 def strip(rows: int, tokens: int) -> Strip:
     """Return the strip of a height with its usual depth."""
-    return Strip(rows, tokens, 4 if tokens <= 16 else 2)
+    return Strip(rows, tokens, next(depth for depth in (4 if tokens <= 16 else 2, 8) if 64 - rows <= depth * tokens))
 
 
 def accepts(p: Problem) -> str | None:

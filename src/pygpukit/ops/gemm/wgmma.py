@@ -27,8 +27,8 @@ _WHOLE = 100
 """SMs from which on blocks form clusters: smaller lanes may be cut where clusters do not fit."""
 
 
-KINDS = ("bfloat16", "float16", "float8_e4m3fn", "int8")
-"""Element types of the operands: float8 with ``precision="fp8"``, int8 with ``precision="int32"``."""
+KINDS = ("bfloat16", "float16", "float32", "float8_e4m3fn", "int8")
+"""Element types of the operands: float32 as tf32, float8 with ``precision="fp8"``, int8 with ``precision="int32"``."""
 
 _WIDEST = {"float8_e4m3fn": 192}
 """Largest n of a tile where sums are kept twice."""
@@ -63,7 +63,7 @@ class Tile(NamedTuple):
     @property
     def shared(self) -> int:
         """Bytes of shared memory: stages, pieces of the result, and barriers."""
-        return self.stages * ((self.m + self.n) * 128 + 16) + self.groups * 2 * 64 * 128
+        return self.stages * ((self.m + self.n) * 128 + 24) + self.groups * 2 * 64 * 128
 
 
 TILES = (
@@ -185,7 +185,7 @@ def _units(types: Sequence[str]) -> Iterator[Unit]:
                 for b_mn in (False, True):
                     yield unit(kind, kind, tile, False, b_mn)
         elif kind.name in KINDS:
-            to = dtype("int32" if kind.name == "int8" else "bfloat16")
+            to = dtype({"int8": "int32", "float8_e4m3fn": "bfloat16"}.get(kind.name, kind.name))
             for tile in TILES:
                 if tile.n <= 128:
                     yield unit(kind, to, tile, False, False)
@@ -199,7 +199,8 @@ def _refuses_copy(p: Problem) -> str | None:
         return reason
     if any(n == 0 for n in (*p.out.shape, p["a"].shape[-1])):
         return "there is nothing to multiply"
-    return epilogue_refuses(p)
+    # Where the kernel itself is missing, copies would come back here.
+    return epilogue_refuses(p) or (None if isinstance(operands(p), str) else "the lines of a and b lie along k already")
 
 
 def _copy_first(p: Problem) -> Compose:
