@@ -312,8 +312,8 @@ def decode(p: Problem, call: Call, work: Workspace, tiles: int) -> KernelLaunch:
     partial = work.buffer(dtype("float32"), slots, slot_rows, dim)
     stats = work.buffer(dtype("float32"), slots, slot_rows, 2)
     counters = work.counters(dtype("int32"), call.seqs * (FEW_ROWS // rows) * call.heads)
-    # Blocks that fit beside each other into the shared memory of an SM of compute capability 9.0.
-    beside = min(8, (227 << 10) // (shared + 4096))
+    # Blocks that fit beside each other on an SM of compute capability 9.0, with their static shared memory.
+    beside = min(4 - tiles, (228 << 10) // (shared + 2432 * tiles + 1024))
     items_most = maximum(call.seqs * maximum(chunks, 1) * heads, 1)
     grid = minimum(items_most, p.sm_count * beside)
     arguments = (

@@ -9,7 +9,7 @@ from pygpukit.dtypes import DataType, dtype
 from pygpukit.ops.attention import kernels
 from pygpukit.ops.attention.kernels import Call
 from pygpukit.ops.launch import Argument, KernelLaunch, Launch, Unit, Workspace, tensor_map, update, write
-from pygpukit.ops.problem import Problem
+from pygpukit.ops.problem import Problem, Tensor
 from pygpukit.ops.size import ceil_div, maximum, minimum
 from pygpukit.ops.source import instance
 
@@ -54,7 +54,9 @@ def accepts(p: Problem) -> str | None:
     call = kernels.dense_call(p)
     if call.queries * call.group <= kernels.FEW_ROWS:
         return "few queries: their keys are split over blocks"
-    return "no keys" if p["k"].shape[-2] < 1 else None
+    if p["k"].shape[-2] < 1:
+        return "no keys"
+    return _no_map(p["k"], p["v"])
 
 
 def accepts_paged(p: Problem) -> str | None:
@@ -70,7 +72,17 @@ def accepts_paged(p: Problem) -> str | None:
         return "few queries of every sequence"
     if all(p["cache"].shape[2] != n for n in _PAGES):
         return "bulk copies take pages of 8, 16, 32, 64 or 128 tokens"
-    return "no pages" if p["cache"].shape[0] < 1 else None
+    if p["cache"].shape[0] < 1:
+        return "no pages"
+    return _no_map(p["cache"])
+
+
+def _no_map(*arrays: Tensor) -> str | None:
+    """Why an array has no tensor map: broadcast and reversed axes."""
+    for x in arrays:
+        if any(n != 1 and s < 1 for n, s in zip(x.shape[:-1], x.strides[:-1], strict=True)):
+            return "bulk copies take no broadcast or reversed axes"
+    return None
 
 
 def launch(p: Problem) -> Launch:
@@ -95,9 +107,10 @@ def _maps(p: Problem, call: Call) -> list[Argument]:
     made: list[Argument] = []
     for name in ("k", "v"):
         x = p[name]
-        # The distance of batches of which there is one is never used.
-        first = (x.shape[0], x.strides[0]) if x.ndim == 4 else (1, x.shape[0] * x.strides[0])
-        view = x.view((first[0], *x.shape[-3:]), (first[1], *x.strides[-3:]))
+        shape = x.shape if x.ndim == 4 else (1, *x.shape)
+        # The distance between elements of an axis that has one is never used, but a map wants one that could be.
+        steps = [kernels.DIMS[-1] if n == 1 else s for n, s in zip(x.shape, x.strides, strict=True)]
+        view = x.view(shape, (*steps[: x.ndim - 1], 1) if x.ndim == 4 else (kernels.DIMS[-1], *steps[:2], 1))
         made.append(tensor_map(view, (1, 1, _CHUNK, 64), swizzle="128B"))
     return made
 
