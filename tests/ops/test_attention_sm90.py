@@ -70,6 +70,7 @@ def bits(x: gp.GPUArray) -> op_cases.Array:
         ((4, 1), 80, 300, 128, {"causal": True, "window": 150}),
         ((1, 1), 300, 300, 80, {"causal": True, "window": 20, "scale": 0.3}),
         ((2, 1), 40, 1, 128, {}),
+        ((2, 2), 70, 140, 64, {"causal": True, "softcap": 2.0}),
     ],
 )
 def test_dense_keys(

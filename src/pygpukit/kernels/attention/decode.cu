@@ -70,7 +70,7 @@ PGK_FN void fold_slots(T* out, const f32* partial, const f32* stats, u8* shared,
     }
 }
 
-template <class T, int DP, int CHUNK, int MT, bool PAGED, bool GENERAL>
+template <class T, int DP, int CHUNK, int MT, bool PAGED, int FORM>
 PGK_FN void attention_decode(T* out, f32* partial, f32* stats, i32* counters, const Arrays<T>& x, const Attention& a) {
     await_predecessor();
     constexpr int THREADS = DECODE_THREADS, ROWS = 16 * MT, PIECES = DP / 8, K16 = DP / 16, N8 = CHUNK / 8;
@@ -150,7 +150,7 @@ PGK_FN void attention_decode(T* out, f32* partial, f32* stats, i32* counters, co
         for (int chunk = first; chunk < end; ++chunk) {
             wait_copies<1>();
             __syncthreads();
-            f32 score[MT][OWN_N8][4] = {};
+            f32 score[MT][4 * OWN_N8] = {};
 #pragma unroll
             for (int i = 0; i < K16; ++i) {
                 u32 b[OWN_N8 / 2][4];
@@ -164,8 +164,8 @@ PGK_FN void attention_decode(T* out, f32* partial, f32* stats, i32* counters, co
                     load_matrices<false>(left, a_address<PIECES>(q_at, 16 * t, i));
 #pragma unroll
                     for (int n = 0; n < OWN_N8 / 2; ++n) {
-                        Mma<T>::step(score[t][2 * n], left, b[n][0], b[n][1]);
-                        Mma<T>::step(score[t][2 * n + 1], left, b[n][2], b[n][3]);
+                        Mma<T>::step(four(score[t], 2 * n), left, b[n][0], b[n][1]);
+                        Mma<T>::step(four(score[t], 2 * n + 1), left, b[n][2], b[n][3]);
                     }
                 }
             }
@@ -173,14 +173,12 @@ PGK_FN void attention_decode(T* out, f32* partial, f32* stats, i32* counters, co
             const int key = chunk * CHUNK + warp * (CHUNK / 4) + lane % 4 * 2;
 #pragma unroll
             for (int t = 0; t < MT; ++t) {
-                const int row = row0 + 16 * t + lane / 4;
-                const Row upper = Row::of(a, s, row, kv_head), lower = Row::of(a, s, row + 8, kv_head);
+                shape_scores<FORM>(score[t], a, x, s, row0 + 16 * t + lane / 4, kv_head, key, whole);
                 f32 m[2] = {NO_KEY, NO_KEY};
 #pragma unroll
                 for (int n = 0; n < OWN_N8; ++n) {
-                    if (GENERAL || !whole) hide<GENERAL>(score[t][n], a, x, s.index, upper, lower, key + n * 8);
-                    m[0] = ::fmaxf(m[0], ::fmaxf(score[t][n][0], score[t][n][1]));
-                    m[1] = ::fmaxf(m[1], ::fmaxf(score[t][n][2], score[t][n][3]));
+                    m[0] = ::fmaxf(m[0], ::fmaxf(score[t][4 * n], score[t][4 * n + 1]));
+                    m[1] = ::fmaxf(m[1], ::fmaxf(score[t][4 * n + 2], score[t][4 * n + 3]));
                 }
 #pragma unroll
                 for (int r = 0; r < 2; ++r) {
@@ -195,7 +193,7 @@ PGK_FN void attention_decode(T* out, f32* partial, f32* stats, i32* counters, co
             }
             commit_copies();
 
-            const f32 scale2 = GENERAL ? 1.0f : a.scale2;
+            const f32 scale2 = FORM == PLAIN ? a.scale2 : 1.0f;
             f32 chunk_m[MT][2], chunk_l[MT][2];
 #pragma unroll
             for (int t = 0; t < MT; ++t) {
@@ -207,8 +205,8 @@ PGK_FN void attention_decode(T* out, f32* partial, f32* stats, i32* counters, co
                     f32 sum = 0.0f;
 #pragma unroll
                     for (int n = 0; n < OWN_N8; ++n) {
-                        const f32 e0 = weight(score[t][n][2 * r], scale2, m);
-                        const f32 e1 = weight(score[t][n][2 * r + 1], scale2, m);
+                        const f32 e0 = weight(score[t][4 * n + 2 * r], scale2, m);
+                        const f32 e1 = weight(score[t][4 * n + 2 * r + 1], scale2, m);
                         sum = __fadd_rn(__fadd_rn(sum, e0), e1);
                         const u32 to = place<P_PIECES>(row, warp * OWN_N8 + n) + lane % 4 * 4;
                         *reinterpret_cast<u32*>(weights + to) = pack(T{}, e0, e1);
@@ -329,11 +327,11 @@ PGK_FN void attention_decode(T* out, f32* partial, f32* stats, i32* counters, co
 
 }  // namespace pgk
 
-#define PGK_ATTENTION_DECODE(entry, T, DP, CHUNK, MT, PAGED, GENERAL) \
+#define PGK_ATTENTION_DECODE(entry, T, DP, CHUNK, MT, PAGED, FORM) \
     extern "C" __global__ void __launch_bounds__(128, MT == 1 && DP <= 128 ? 3 : 2) entry( \
         pgk::T* out, float* partial, float* stats, int* counters, const pgk::T* q, const pgk::T* k, const pgk::T* v, \
         const pgk::i32* lengths, const pgk::i32* starts, const pgk::i32* table, const void* mask, \
         const __grid_constant__ pgk::Attention a) { \
-        pgk::attention_decode<pgk::T, DP, CHUNK, MT, PAGED, GENERAL>( \
+        pgk::attention_decode<pgk::T, DP, CHUNK, MT, PAGED, pgk::FORM>( \
             out, partial, stats, counters, {q, k, v, lengths, starts, table, mask}, a); \
     }

@@ -24,11 +24,11 @@ _PAGES = (8, 16, 32, 64, 128)
 
 
 @cache
-def unit(kind: DataType, dim: int, page_tokens: int) -> Unit:
+def unit(kind: DataType, dim: int, page_tokens: int, form: str = kernels.PLAIN) -> Unit:
     """Return the source of the kernel; ``page_tokens`` is 0 for dense keys."""
     paged = f"_paged{page_tokens}" if page_tokens else ""
-    entry = f"pgk_attention_prefill_sm90_{kind.tag}_d{dim}{paged}"
-    line = f"PGK_ATTENTION_PREFILL_SM90({entry}, {kind.tag}, {dim}, {page_tokens})"
+    entry = f"pgk_attention_prefill_sm90_{kind.tag}_d{dim}{paged}{'' if form == kernels.PLAIN else '_' + form.lower()}"
+    line = f"PGK_ATTENTION_PREFILL_SM90({entry}, {kind.tag}, {dim}, {page_tokens}, {form})"
     return instance("attention/prefill_sm90.cu", [line], (entry,), ARCHITECTURE)
 
 
@@ -47,8 +47,8 @@ def accepts(p: Problem) -> str | None:
     reason = kernels.accepts(p)
     if reason is not None:
         return reason
-    if kernels.general(p):
-        return "a mask or a softcap"
+    if kernels.form_of(p) == kernels.MASKED:
+        return "a mask"
     if p["q"].shape[-1] > _CHUNK:
         return f"heads of more than {_CHUNK} elements"
     call = kernels.dense_call(p)
@@ -64,8 +64,8 @@ def accepts_paged(p: Problem) -> str | None:
     reason = kernels.accepts(p)
     if reason is not None:
         return reason
-    if kernels.general(p):
-        return "a mask or a softcap"
+    if kernels.form_of(p) == kernels.MASKED:
+        return "a mask"
     if p["q"].shape[-1] > _CHUNK:
         return f"heads of more than {_CHUNK} elements"
     if kernels.few_queries(p):
@@ -118,7 +118,7 @@ def _maps(p: Problem, call: Call) -> list[Argument]:
 def _prefill(p: Problem, call: Call, work: Workspace) -> KernelLaunch:
     dim = 64 if p["q"].shape[-1] <= 64 else 128
     page_tokens = int(p["cache"].shape[2]) if call.paged else 0
-    made = unit(p["q"].dtype, dim, page_tokens)
+    made = unit(p["q"].dtype, dim, page_tokens, kernels.form_of(p))
     tiles = ceil_div(call.tokens * call.group, _ROWS) + minimum(call.seqs, call.tokens)
     if not call.paged:
         tiles = ceil_div(call.queries * call.group, _ROWS) * call.seqs
