@@ -69,6 +69,7 @@ from pygpukit.array.texts import frombuffer, fromfile, fromiter, genfromtxt, loa
 from pygpukit.core import memory
 from pygpukit.core.context import with_context
 from pygpukit.core.cublaslt import load_algorithms, save_algorithms
+from pygpukit.core.determinism import deterministic, fingerprint, get_deterministic, set_deterministic
 from pygpukit.core.device import (
     Device,
     current_device,
@@ -191,8 +192,9 @@ __all__ = [
     "current_stream",
     "DataType",
     "default_stream",
-    "Device",
+    "deterministic",
     "device",
+    "Device",
     "device_count",
     "double",
     "dtype",
@@ -207,6 +209,7 @@ __all__ = [
     "Event",
     "explain",
     "fft",
+    "fingerprint",
     "float16",
     "float32",
     "float64",
@@ -223,6 +226,7 @@ __all__ = [
     "full_like",
     "generic",
     "genfromtxt",
+    "get_deterministic",
     "get_device_capabilities",
     "get_device_info",
     "get_nvrtc_path",
@@ -260,8 +264,8 @@ __all__ = [
     "memory",
     "message",
     "mgrid",
-    "Module",
     "module",
+    "Module",
     "nan",
     "ndarray",
     "ndindex",
@@ -287,6 +291,7 @@ __all__ = [
     "savez",
     "savez_compressed",
     "scheduler",
+    "set_deterministic",
     "set_printoptions",
     "seterr",
     "short",
