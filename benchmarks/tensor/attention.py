@@ -56,6 +56,19 @@ def check() -> None:
         one = gp.sdpa_causal(arrays[0][:, t : t + 1], arrays[1][:, : t + 1], arrays[2][:, : t + 1]).to_numpy()
         if (one.view(np.uint16) != whole[:, t : t + 1]).any():
             raise SystemExit(f"token {t} has other bits decoded than in a prompt")
+    # Keys that a query does not see, with values so large that a product of zero with them could cut the others' bits.
+    for dtype in ("bfloat16", "float16"):
+        q, k, v = (normal(rng, h, 200, 128, dtype=dtype) for h in (8, 2, 2))
+        v[:, 150:] *= 10000
+        k *= 4
+        arrays = [gp.from_numpy(x) for x in (q, k, v)]
+        for options in ({}, {"window": 40}):
+            whole = gp.sdpa(*arrays, causal=True, **options).to_numpy().view(np.uint16)
+            for t in range(100, 200, 7):
+                part = (arrays[0][:, t : t + 1], arrays[1][:, : t + 1], arrays[2][:, : t + 1])
+                one = gp.sdpa(*part, causal=True, **options).to_numpy().view(np.uint16)
+                if (one != whole[:, t : t + 1]).any():
+                    raise SystemExit(f"{dtype}, {options}: hidden values change the bits of token {t}")
     print("correct on odd sizes; decoded tokens have the bits of prompts")
 
 

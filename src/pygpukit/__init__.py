@@ -46,6 +46,7 @@ from pygpukit.array.exchange import from_dlpack
 from pygpukit.array.files import NpzFile, load, save, savez, savez_compressed
 from pygpukit.core import memory
 from pygpukit.core.context import with_context
+from pygpukit.core.cublaslt import load_algorithms, save_algorithms
 from pygpukit.core.device import (
     Device,
     current_device,
@@ -183,6 +184,7 @@ __all__ = [
     "jit",
     "linalg",
     "load",
+    "load_algorithms",
     "load_ptx",
     "load_raw",
     "memory",
@@ -199,6 +201,7 @@ __all__ = [
     "ring",
     "ring_kernel",
     "save",
+    "save_algorithms",
     "savez",
     "savez_compressed",
     "scheduler",

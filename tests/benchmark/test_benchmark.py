@@ -192,3 +192,11 @@ def test_a_row_without_peer() -> None:
     ours, peer = Timer(Options(peer=False), rounds=2).measure(row.prepare().calls)
     assert peer is None
     assert all(second > 0 for second in ours.seconds)
+
+
+def test_attention_of_given_lengths(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    assert main(["--attention", "--seq-lens", "40", "--dtypes", "float32", "--rounds", "1", "--save", str(path)]) == 0
+    rows = results.Run.load(path).rows
+    assert [row.name for row in rows] == [f"attention {what} float32 40" for what in ("prompt", "token", "token paged")]
+    assert all(row.error <= row.tolerance and row.flops > 0 for row in rows)

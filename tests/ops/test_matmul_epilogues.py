@@ -8,9 +8,12 @@ import numpy as np
 import pytest
 
 import pygpukit as gp
+from pygpukit import _pygpukit_rust as native
 from pygpukit.errors import DTypeError, ShapeError
+from pygpukit.ops import planner
 from pygpukit.ops.gemm.epilogue import ACTIVATIONS
 from pygpukit.ops.gemm.rows import reference
+from pygpukit.ops.launch import Unit
 
 DEVICES = ["cpu", pytest.param("emulated", marks=pytest.mark.nvrtc)]
 PARTS = {"relu": gp.relu, "gelu": gp.gelu, "silu": gp.silu, "relu2": lambda x: gp.square(gp.relu(x))}
@@ -60,6 +63,27 @@ def test_strided_and_stacked_residuals(where: str) -> None:
         np.testing.assert_allclose(out.to_numpy(), a @ b + bias[::2], rtol=1e-5, atol=1e-6)
         row = gp.matmul(x[0, 0, 0], w, bias=c[:5], residual=c[5:])
         np.testing.assert_allclose(row.to_numpy(), a[0, 0, 0] @ b + bias[:5] + bias[5:], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.nvrtc
+@pytest.mark.parametrize("activation", [None, *ACTIVATIONS])
+def test_without_a_kernel_the_parts_have_the_same_bits(activation: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    with gp.device("emulated"):
+        x, w, bias, residual = (gp.from_numpy(v) for v in arrays("bfloat16", (3, 40), (40, 10), (10,), (3, 10)))
+        want = gp.matmul(x, w, bias=bias, activation=activation, residual=residual)
+
+        def missing(unit: Unit, device: gp.Device, real: Any = planner._loadable) -> str | None:
+            return "it is in no bundle" if unit.name.endswith(("identity", *ACTIVATIONS)) else real(unit, device)
+
+        native.clear_plans()
+        monkeypatch.setattr(planner, "_loadable", missing)
+        try:
+            options = {"bias": bias, "activation": activation, "residual": residual}
+            assert gp.explain(gp.matmul, x, w, **options).variant == "the product, then its parts"
+            got = gp.matmul(x, w, **options)
+        finally:
+            native.clear_plans()
+        assert got.to_numpy().tobytes() == want.to_numpy().tobytes()
 
 
 @pytest.mark.parametrize("where", DEVICES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -187,6 +188,15 @@ def test_published_table_makers() -> None:
     np.testing.assert_allclose(ntk[5, 1], math.cos(5 * (10000 * 2 ** (8 / 6)) ** (-2 / 8)), atol=1e-6)
     yarn = gp.rope_init_yarn(16, 8, scale=4.0, original_max_len=8)[0].to_numpy()
     np.testing.assert_allclose(yarn[0, 0], 0.1 * math.log(4) + 1, rtol=1e-6)
+
+
+def test_the_published_import_path() -> None:
+    nn = importlib.import_module("pygpukit.ops.nn")
+    for name in nn.NAMES:
+        assert not hasattr(gp, name) or getattr(nn, name) is getattr(gp, name), name
+    assert nn.rope_inplace_f32table is gp.rope_inplace
+    with pytest.raises(AttributeError, match="no attribute 'spiral'"):
+        _ = nn.spiral
 
 
 def test_embedding(device: gp.Device) -> None:

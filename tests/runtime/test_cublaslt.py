@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -183,3 +184,90 @@ assert "/nonexistent/libcublasLt.so: no such file" in text and "pip install" in 
 print("ok")
 """
     assert run_fake(program, PYGPUKIT_CUBLASLT="/nonexistent/libcublasLt.so") == "ok\n"
+
+
+@pytest.fixture
+def run_alone(run_fake: Callable[..., str], fake_cuda: str) -> Callable[..., str]:
+    """Programs with the library and without kernels: the driver here runs none of those that NVRTC makes."""
+    found = {"PYGPUKIT_CUBLASLT": fake_cuda, "PYGPUKIT_NVRTC": "/nonexistent/libnvrtc.so"}
+    return lambda program, **environ: run_fake(PRELUDE + program + "\nprint('ok')", **found, **environ)
+
+
+def test_matmul_runs_what_the_library_takes(run_alone: Callable[..., str]) -> None:
+    program = """
+def walk(*args, **options):
+    return gp.explain(gp.matmul, *args, **options)
+
+x, w = numbers(3, 4, 32, dtype="bfloat16"), numbers(16, 32, dtype="bfloat16")
+a, b = gp.from_numpy(x), gp.from_numpy(w)
+said = walk(a, b.T)
+assert said.variant == "cuBLASLt", said
+assert said.launches == ("cublasLtMatmul nt m=4 n=16 k=32 batch=3, no workspace, no split sum, algorithm 66 tile 20 "
+                         "stages 8 cluster 0",), said.launches
+want = x.astype(np.float32) @ w.astype(np.float32).T
+check(a @ b.T, want)
+sums = gp.matmul(a, b.T, out=gp.zeros((3, 4, 16)))
+check(sums, want)
+# int8 with lines along k.
+x, w = numbers(5, 32, dtype="int8"), numbers(16, 32, dtype="int8")
+a, b = gp.from_numpy(x), gp.from_numpy(w)
+assert walk(a, b.T, precision="int32").variant == "cuBLASLt, int8"
+got = gp.matmul(a, b.T, precision="int32")
+assert got.dtype is gp.int32
+np.testing.assert_array_equal(got.to_numpy(), x.astype(np.int32) @ w.astype(np.int32).T)
+text = refused(lambda: walk(a, gp.from_numpy(w.T.copy()), precision="int32"))
+assert "cuBLASLt, int8: the library wants lines along k: weights as [N, K], passed as w.T" in text, text
+text = refused(lambda: walk(a[:, :24], b[:, :24].T, precision="int32"))
+assert "cuBLASLt, int8: the library wants sizes and distances that are multiples of 16" in text, text
+# float8 to bfloat16.
+x, w = numbers(5, 32, dtype="float8_e4m3fn"), numbers(16, 32, dtype="float8_e4m3fn")
+a, b = gp.from_numpy(x), gp.from_numpy(w)
+assert walk(a, b.T, precision="fp8").variant == "cuBLASLt, float8"
+got = gp.matmul(a, b.T, precision="fp8")
+assert got.dtype is gp.bfloat16
+check(got, x.astype(np.float32) @ w.astype(np.float32).T)
+# float32 stays with our own chain, whose kernel this driver does not have.
+refusals = dict(walk(gp.zeros((4, 8)), gp.zeros((8, 4))).refused)
+assert "batch_invariant is asked" in refusals["cuBLASLt with a workspace"], refusals
+"""
+    assert run_alone(program) == "ok\n"
+
+
+def test_architectures_whose_sums_are_not_known_are_left_to_our_kernels(run_alone: Callable[..., str]) -> None:
+    program = """
+a, b = gp.zeros((4, 8), "float16"), gp.zeros((8, 4), "float16")
+refusals = dict(gp.explain(gp.matmul, a, b).refused)
+assert refusals["cuBLASLt"] == "the order of its sums is not known on sm_80", refusals
+"""
+    assert run_alone(program, FAKECUDA_CAPABILITY="8.0") == "ok\n"
+
+
+def test_algorithms_are_pinned_saved_and_loaded(run_lt: Callable[..., str], tmp_path: Path) -> None:
+    program = f"""
+from pygpukit.errors import LoadError
+
+file = {str(tmp_path / "algorithms.json")!r}
+a, b = gp.from_numpy(numbers(4, 32, dtype="bfloat16")), gp.from_numpy(numbers(32, 8, dtype="bfloat16"))
+a @ b
+asked = count("cublasLtMatmulAlgoGetHeuristic")
+native.clear_plans()
+a @ b
+assert count("cublasLtMatmulAlgoGetHeuristic") == asked, "a product keeps its algorithm"
+a[:2] @ b
+assert gp.save_algorithms(file) == 2
+assert gp.load_algorithms(file) == 2
+asked = count("cublasLtMatmulAlgoGetHeuristic")
+check(a @ b, a.to_numpy().astype(np.float32) @ b.to_numpy().astype(np.float32))
+assert count("cublasLtMatmulAlgoGetHeuristic") == asked
+text = pathlib.Path(file).read_text()
+for damaged, part in [
+    (text.replace("version=130100", "version=120900"), "12.9.0, and this is 13.1.0"),
+    (text.replace("algorithm=", "algorithm=x"), "no saved cuBLASLt algorithm"),
+    ('{{"cublaslt": 3}}', "no list of texts"),
+    ("[]", "holds a JSON list"),
+]:
+    pathlib.Path(file).write_text(damaged)
+    text_of = refused(lambda: gp.load_algorithms(file), LoadError)
+    assert part in text_of or "not a saved" in text_of, text_of
+"""
+    assert run_lt(program) == "ok\n"

@@ -18,9 +18,15 @@ const NOT_SUPPORTED: i32 = 15;
 
 const TRANSPOSED: i32 = 1;
 /// `cudaDataType` and bytes of an element.
-const TYPES: [(i32, usize); 3] = [(0, 4), (2, 2), (14, 2)];
-/// `cublasComputeType_t`: float32, and the same through tf32.
-const COMPUTE: [i32; 2] = [68, 77];
+const TYPES: [(i32, usize); 7] = [(F32, 4), (F64, 8), (2, 2), (I8, 1), (I32, 4), (14, 2), (E4M3, 1)];
+const F32: i32 = 0;
+const F64: i32 = 1;
+const I8: i32 = 3;
+const I32: i32 = 10;
+const E4M3: i32 = 28;
+/// `cublasComputeType_t` and the type of alpha and beta: float32, the same through tf32, float64, int32.
+const COMPUTE: [(i32, i32); 4] = [(68, F32), (TF32, F32), (70, F64), (72, I32)];
+const TF32: i32 = 77;
 
 /// Marks the algorithms of this library.
 const MARK: u64 = 0x7067_6b5f_616c_676f;
@@ -41,6 +47,7 @@ pub(crate) struct Lt {
 #[derive(Clone, Copy)]
 struct Desc {
     compute: i32,
+    scale: i32,
     transposed: [bool; 2],
 }
 
@@ -83,8 +90,10 @@ pub(crate) struct Gemm {
     layouts: [Layout; 3],
     /// Of a, b, c and d.
     addresses: [u64; 4],
-    alpha: f32,
-    beta: f32,
+    /// Type of alpha and beta, and of the sums.
+    scale: i32,
+    alpha: f64,
+    beta: f64,
     /// Chains that the sum over k is made of.
     parts: usize,
     workspace: Option<u64>,
@@ -101,31 +110,48 @@ impl Layout {
     }
 }
 
-unsafe fn load(base: u64, layout: &Layout, index: usize) -> f32 {
+/// An element; float64 holds those of every type.
+unsafe fn load(base: u64, layout: &Layout, index: usize) -> f64 {
     let address = base + (index * layout.item) as u64;
     // SAFETY: the caller has checked the matrix's range.
     unsafe {
         match layout.kind {
-            0 => (address as *const f32).read_unaligned(),
-            2 => half_to_f32((address as *const u16).read_unaligned()),
-            _ => f32::from_bits(u32::from((address as *const u16).read_unaligned()) << 16),
+            F32 => f64::from((address as *const f32).read_unaligned()),
+            F64 => (address as *const f64).read_unaligned(),
+            I8 => f64::from((address as *const i8).read()),
+            I32 => f64::from((address as *const i32).read_unaligned()),
+            E4M3 => f64::from(e4m3_to_f32((address as *const u8).read())),
+            2 => f64::from(half_to_f32((address as *const u16).read_unaligned())),
+            _ => f64::from(f32::from_bits(u32::from((address as *const u16).read_unaligned()) << 16)),
         }
     }
 }
 
-unsafe fn store(base: u64, layout: &Layout, index: usize, value: f32) {
+unsafe fn store(base: u64, layout: &Layout, index: usize, value: f64) {
     let address = base + (index * layout.item) as u64;
     // SAFETY: the caller has checked the matrix's range.
     unsafe {
         match layout.kind {
-            0 => (address as *mut f32).write_unaligned(value),
-            2 => (address as *mut u16).write_unaligned(f32_to_half(value)),
+            F32 => (address as *mut f32).write_unaligned(value as f32),
+            F64 => (address as *mut f64).write_unaligned(value),
+            I32 => (address as *mut i32).write_unaligned(value as i32),
+            2 => (address as *mut u16).write_unaligned(f32_to_half(value as f32)),
             _ => {
+                let value = value as f32;
                 let bits = value.to_bits();
                 let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
                 (address as *mut u16).write_unaligned(if value.is_nan() { 0x7fc0 } else { rounded as u16 });
             }
         }
+    }
+}
+
+fn e4m3_to_f32(code: u8) -> f32 {
+    let (sign, exponent, fraction) = (f32::from(1 - 2 * (code >> 7) as i8), code >> 3 & 15, f32::from(code & 7));
+    match (exponent, code & 7) {
+        (15, 7) => f32::NAN,
+        (0, _) => sign * fraction * (-9f32).exp2(),
+        _ => sign * (1.0 + fraction / 8.0) * (f32::from(exponent) - 7.0).exp2(),
     }
 }
 
@@ -178,19 +204,24 @@ impl Gemm {
             for (row, col) in (0..m).flat_map(|row| (0..n).map(move |col| (row, col))) {
                 let chain = |range: std::ops::Range<usize>| {
                     // SAFETY: as the caller promised.
-                    range.fold(0.0f32, |sum, i| unsafe {
+                    range.fold(0.0, |sum, i| unsafe {
                         let x = load(at_a, a, place(a, self.transposed[0], batch, row, i));
                         let y = load(at_b, b, place(b, self.transposed[1], batch, i, col));
-                        x.mul_add(y, sum)
+                        match self.scale {
+                            F32 => f64::from((x as f32).mul_add(y as f32, sum as f32)),
+                            F64 => x.mul_add(y, sum),
+                            _ => f64::from((x as i32 * y as i32).wrapping_add(sum as i32)),
+                        }
                     })
                 };
+                let rounded = |value: f64| if self.scale == F32 { f64::from(value as f32) } else { value };
                 let sums = (0..self.parts).map(|part| chain(k * part / self.parts..k * (part + 1) / self.parts));
-                let sum: f32 = sums.fold(0.0, |all, part| all + part);
+                let sum = sums.fold(0.0, |all, part| rounded(all + part));
                 let index = d.at(batch, row, col);
                 // SAFETY: as the caller promised; c is not read without need.
                 unsafe {
-                    let before = if self.beta == 0.0 { 0.0 } else { self.beta * load(at_c, d, index) };
-                    store(at_d, d, index, self.alpha * sum + before);
+                    let before = if self.beta == 0.0 { 0.0 } else { rounded(self.beta * load(at_c, d, index)) };
+                    store(at_d, d, index, rounded(rounded(self.alpha * sum) + before));
                 }
             }
         }
@@ -220,7 +251,15 @@ fn checked(state: &State, desc: usize, layouts: [usize; 4]) -> Result<(Desc, [La
     if !fits || a.kind != b.kind {
         return Err(INVALID);
     }
-    if d.kind != a.kind && d.kind != 0 || desc.compute == COMPUTE[1] && a.kind != 0 {
+    let supported = match a.kind {
+        F32 => d.kind == F32 && desc.scale == F32,
+        F64 => d.kind == F64 && desc.scale == F64,
+        // Both lie along k.
+        I8 => d.kind == I32 && desc.scale == I32 && desc.transposed == [true, false],
+        E4M3 => ![F64, I8, I32, E4M3].contains(&d.kind) && desc.scale == F32 && desc.transposed == [true, false],
+        kind => [F32, kind].contains(&d.kind) && desc.scale == F32,
+    };
+    if !supported || desc.compute == TF32 && a.kind != F32 {
         return Err(NOT_SUPPORTED);
     }
     Ok((desc, [a, b, d]))
@@ -235,6 +274,16 @@ fn known(algo: &Algo) -> Result<(u64, u64), i32> {
 fn chosen(number: u64, alignment: u64) -> Chosen {
     let workspace = if number == SPLIT { SPLIT_WORKSPACE } else { 0 };
     Chosen { algo: [MARK, number, alignment, 0, 0, 0, 0, 0], workspace, state: 0, waves: 0.5, reserved: [0; 4] }
+}
+
+/// Alpha or beta.
+fn factor(value: *const c_void, scale: i32) -> Result<f64, i32> {
+    let read = match scale {
+        F64 => get(value.cast::<f64>()),
+        I32 => get(value.cast::<i32>()).map(f64::from),
+        _ => get(value.cast::<f32>()).map(f64::from),
+    };
+    read.map_err(|_| INVALID)
 }
 
 /// Read an attribute whose size must be its type's.
@@ -278,11 +327,11 @@ exports! {
     }
 
     needs Nothing fn cublasLtMatmulDescCreate(state; desc: *mut usize, compute: i32, scale: i32) {
-        if !COMPUTE.contains(&compute) || scale != 0 {
+        if !COMPUTE.contains(&(compute, scale)) {
             return Err(INVALID);
         }
         let made = state.handle();
-        state.lt.descs.insert(made, Desc { compute, transposed: [false; 2] });
+        state.lt.descs.insert(made, Desc { compute, scale, transposed: [false; 2] });
         put(desc, made)
     }
 
@@ -407,8 +456,8 @@ exports! {
     }
 
     needs Context fn cublasLtMatmul(
-        state; handle: usize, desc: usize, alpha: *const f32, a: u64, a_layout: usize, b: u64, b_layout: usize,
-        beta: *const f32, c: u64, c_layout: usize, d: u64, d_layout: usize, algo: *const Algo, workspace: u64,
+        state; handle: usize, desc: usize, alpha: *const c_void, a: u64, a_layout: usize, b: u64, b_layout: usize,
+        beta: *const c_void, c: u64, c_layout: usize, d: u64, d_layout: usize, algo: *const Algo, workspace: u64,
         bytes: usize, stream: usize,
     ) {
         handle_of(state, handle)?;
@@ -422,8 +471,9 @@ exports! {
             transposed: desc.transposed,
             layouts,
             addresses: [a, b, c, d],
-            alpha: get(alpha)?,
-            beta: get(beta)?,
+            scale: desc.scale,
+            alpha: factor(alpha, desc.scale)?,
+            beta: factor(beta, desc.scale)?,
             parts: if split { 4 } else { 1 },
             workspace: split.then_some(workspace),
         };
@@ -434,6 +484,14 @@ exports! {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn float8_codes_are_what_they_say() {
+        for (code, value) in [(0x00, 0.0), (0x01, 2f32.powi(-9)), (0x38, 1.0), (0xbc, -1.5), (0x7e, 448.0)] {
+            assert_eq!(e4m3_to_f32(code), value, "{code:#x}");
+        }
+        assert!(e4m3_to_f32(0x7f).is_nan());
+    }
 
     #[test]
     fn halves_round_trip_and_round_to_even() {

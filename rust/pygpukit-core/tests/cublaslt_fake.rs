@@ -183,11 +183,65 @@ fn small_floats_are_multiplied_in_float32_and_rounded_once() {
 }
 
 #[test]
+fn other_types_are_summed_in_their_own() {
+    let _guard = fake(&[]);
+    let bench = Bench::new();
+    // A chain of float64 loses the 1 beside 2^53; 3 * 128 * 128 needs int32; 448 is the largest float8.
+    let tall = 2f64.powi(53);
+    let doubles: Vec<u8> = [tall, 1.0, -tall].iter().flat_map(|x| x.to_le_bytes()).collect();
+    let ones: Vec<u8> = [1.0f64; 3].iter().flat_map(|x| x.to_le_bytes()).collect();
+    let mut integers = vec![0x80; 3];
+    integers.resize(16, 0);
+    let mut floats = vec![0x7e, 0x38, 0xb8];
+    floats.resize(16, 0);
+    let cases: [(DType, DType, &[u8], &[u8], Vec<u8>); 4] = [
+        (DType::F64, DType::F64, &doubles, &ones, 0f64.to_le_bytes().to_vec()),
+        (DType::I8, DType::I32, &integers, &integers, 49152i32.to_le_bytes().to_vec()),
+        (DType::E4M3, DType::F32, &floats, &floats, 200706f32.to_le_bytes().to_vec()),
+        (DType::E4M3, DType::F16, &floats, &floats, 0x7c00u16.to_le_bytes().to_vec()),
+    ];
+    for (dtype, out, a, b, wanted) in cases {
+        let address = bench.device.plain_alloc(96).unwrap();
+        for (at, from) in [(0, a), (32, b)] {
+            let work = copy(CopyKind::HostToDevice, address + at, from.as_ptr() as u64, from.len());
+            bench.device.enqueue(bench.stream, &work).unwrap();
+        }
+        let mut shape = GemmShape::dense(1, 1, 3, dtype, out);
+        (shape.b.transposed, shape.b.ld) = (true, 3);
+        let plan = bench.plan(&shape, 0).unwrap();
+        let call = GemmCall::new(&plan, address + 64, address, address + 32, None).unwrap();
+        bench.device.enqueue(bench.stream, &Work::Library(call.to_arc())).unwrap();
+        let result = read(&bench.device, bench.stream, address + 64, wanted.len());
+        assert_eq!(result, wanted, "{dtype:?} to {out:?}");
+    }
+}
+
+#[test]
+fn a_product_keeps_its_algorithm_and_takes_a_loaded_one() {
+    let _guard = fake(&[]);
+    let bench = Bench::new();
+    let shape = dense(2, 2, 64);
+    let pinned = |workspace| GemmPlan::pinned(&bench.lt, &*bench.device, &shape, workspace).unwrap();
+    let first = pinned(0);
+    let asked = fake_cuda::counter("cublasLtMatmulAlgoGetHeuristic");
+    assert_eq!(pinned(0).saved(), first.saved());
+    assert_eq!(fake_cuda::counter("cublasLtMatmulAlgoGetHeuristic"), asked, "chosen once");
+    assert_eq!(bench.lt.pinned(), [first.saved()]);
+    let split = bench.plan(&shape, 4096).unwrap().saved();
+    let chain = SavedAlgorithm { algo: first.saved().algo, ..split.clone() };
+    bench.lt.pin(vec![chain.clone()]).unwrap();
+    assert_eq!(pinned(4096).algorithm().split_k, 1, "the library would have chosen another");
+    assert_eq!(bench.lt.pinned().len(), 2);
+    let error = bench.lt.pin(vec![SavedAlgorithm { version: 120_000, ..chain }]).unwrap_err().to_string();
+    assert!(error.contains("12.0.0") && error.contains("13.1.0"), "{error}");
+}
+
+#[test]
 fn what_cannot_be_multiplied_is_refused_with_the_value() {
     let _guard = fake(&[]);
     let bench = Bench::new();
     type Change = fn(&mut GemmShape);
-    let bad: [(Change, &str); 11] = [
+    let bad: [(Change, &str); 13] = [
         (|s| s.k = 0, "k is 0"),
         (|s| s.m = 1 << 31, "m is 2147483648"),
         (|s| s.batch = 0, "batch is 0"),
@@ -197,8 +251,10 @@ fn what_cannot_be_multiplied_is_refused_with_the_value() {
         (|s| s.a.alignment = 12, "alignment of 12"),
         (|s| s.b.alignment = 2, "alignment of 2"),
         (|s| s.out.transposed = true, "out is transposed"),
-        (|s| (s.a.dtype, s.b.dtype) = (DType::I8, DType::I8), "a is int8"),
+        (|s| (s.a.dtype, s.b.dtype) = (DType::I16, DType::I16), "a is int16"),
         (|s| s.a.dtype = DType::F16, "float16 and float32"),
+        (|s| (s.a.dtype, s.b.dtype) = (DType::I8, DType::I8), "int8 and int8 to float32"),
+        (|s| (s.a.dtype, s.b.dtype, s.out.dtype) = (DType::I8, DType::I8, DType::I32), "lines along k"),
     ];
     for (change, part) in bad {
         let mut shape = dense(3, 4, 5);

@@ -204,11 +204,29 @@ fn cublaslt_plan(
     };
     let saved = saved.map(str::parse::<SavedAlgorithm>).transpose().py()?;
     let lt = opened_cublaslt().py()?;
-    let plan = detached(py, || GemmPlan::new(&lt, &*state.device, &shape, workspace, saved.as_ref()))?;
+    let plan = detached(py, || match &saved {
+        Some(saved) => GemmPlan::new(&lt, &*state.device, &shape, workspace, Some(saved)),
+        None => GemmPlan::pinned(&lt, &*state.device, &shape, workspace),
+    })?;
     Ok(PyGemmPlan { plan, state, reach: shape.reach() })
 }
 
+/// The algorithms of all products planned or loaded so far, a line of text each.
+#[pyfunction]
+fn cublaslt_pinned() -> PyResult<Vec<String>> {
+    Ok(opened_cublaslt().py()?.pinned().iter().map(ToString::to_string).collect())
+}
+
+/// Let products planned from now on use the algorithms of these lines, which `cublaslt_pinned` gave.
+#[pyfunction]
+fn cublaslt_pin(lines: Vec<String>) -> PyResult<()> {
+    let parsed: Result<Vec<SavedAlgorithm>, Error> = lines.iter().map(|line| line.parse()).collect();
+    opened_cublaslt().py()?.pin(parsed.py()?).py()
+}
+
 pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
+    m.add_function(wrap_pyfunction!(cublaslt_pinned, m)?)?;
+    m.add_function(wrap_pyfunction!(cublaslt_pin, m)?)?;
     m.add_class::<PyGemmPlan>()?;
     m.add_function(wrap_pyfunction!(cublaslt_plan, m)?)?;
     Ok(())

@@ -7,8 +7,8 @@ use pygpukit_core::cuda::cublaslt::Compute;
 use pygpukit_core::dtype::DType;
 use pygpukit_core::kernel::Kernel;
 use pygpukit_core::plan::{
-    Arg, Guard, KernelStep, LaunchPlan, MapArg, Node, NodeId, OutputSpec, ProductStep, Program, Relation, Scratch,
-    ScratchKind, Source, Step,
+    Arg, Guard, KernelStep, LaunchPlan, MapArg, Node, NodeId, OutputSpec, ProductStep, ProductTarget, Program,
+    Relation, Scratch, ScratchKind, Source, Step,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -25,8 +25,9 @@ use crate::tensor_map::{promotion_of, swizzle_of};
 pub enum Body {
     /// Its steps. Positions of inputs they write, and numbers they take.
     Launches { written: SmallVec<[u8; 4]>, numbers: SmallVec<[(u8, DType); 4]> },
-    /// A function over NumPy views, run in stream order: inputs and numbers, then results. Positions of inputs it writes.
-    Host { function: Py<PyAny>, written: SmallVec<[u8; 4]> },
+    /// A function over NumPy views, run in stream order: inputs and numbers, then results. Positions of inputs it writes,
+    /// and whether optional arrays that were not given are left out (NumPy's own functions) and not None.
+    Host { function: Py<PyAny>, written: SmallVec<[u8; 4]>, given_only: bool },
     /// A function of the results and the arguments that calls other operators.
     Compose(Py<PyAny>),
 }
@@ -132,21 +133,38 @@ fn step((kernel, grid, block, shared, (cluster, cooperative, programmatic), args
     Ok(Step::Kernel(KernelStep { kernel: kernel.get().kernel.clone(), grid, block, shared, attributes, args }))
 }
 
-/// a and b among the inputs, the result, types of operands and result, whether a and b are stored transposed, whether
-/// float32 is multiplied through tf32, and the nodes of `ProductStep`.
-type GivenProduct<'py> = ([u8; 2], u8, Bound<'py, DataType>, Bound<'py, DataType>, [bool; 2], bool, [NodeId; 13]);
+/// a and b among the inputs; "output" or "scratch" and which is written; types of operands and result; whether a and b are
+/// stored transposed; whether float32 is multiplied through tf32; the nodes of `ProductStep`; and the library's workspace,
+/// as a piece of scratch and its bytes.
+type GivenProduct<'py> = (
+    [u8; 2],
+    (String, u8),
+    Bound<'py, DataType>,
+    Bound<'py, DataType>,
+    [bool; 2],
+    bool,
+    [NodeId; 13],
+    Option<(u8, usize)>,
+);
 
-fn product((inputs, output, dtype, out, transposed, tf32, sizes): GivenProduct<'_>) -> PyResult<Step> {
+fn product(given: GivenProduct<'_>) -> PyResult<Step> {
+    let (inputs, (role, index), dtype, out, transposed, tf32, sizes, workspace) = given;
+    let target = match role.as_str() {
+        "output" => ProductTarget::Output(index),
+        "scratch" => ProductTarget::Scratch(index),
+        other => return Err(wrong(format!("a product is written to a result or to workspace, not to '{other}'"))),
+    };
     let library = opened_cublaslt().py()?;
     let compute = if tf32 { Compute::Tf32 } else { Compute::F32 };
     let (dtype, out) = (dtype.get().dtype, out.get().dtype);
-    Ok(Step::Product(ProductStep::new(library, dtype, out, compute, transposed, sizes, inputs, output)))
+    Ok(Step::Product(ProductStep::new(library, dtype, out, compute, transposed, sizes, inputs, target, workspace)))
 }
 
 /// Make a plan from what the planner traced; see `pygpukit.ops.planner`.
 #[pyfunction]
 #[allow(clippy::too_many_arguments)]
 fn launch_plan(
+    py: Python<'_>,
     name: &str,
     inputs: usize,
     variables: usize,
@@ -173,7 +191,7 @@ fn launch_plan(
         })
         .collect();
     let steps = steps.into_iter().map(|given| match given.len() {
-        7 => product(given.extract()?),
+        8 => product(given.extract()?),
         _ => step(given.extract()?),
     });
     let steps = steps.collect::<PyResult<Vec<_>>>()?;
@@ -182,7 +200,10 @@ fn launch_plan(
     launch.check(inputs).py()?;
     launch.prune();
     let body = match (host, compose) {
-        (Some(function), _) => Body::Host { function, written: written.into() },
+        (Some(function), _) => {
+            let given_only = function.bind(py).get_type().name()? == "ufunc";
+            Body::Host { function, written: written.into(), given_only }
+        }
         (None, Some(function)) => Body::Compose(function),
         (None, None) => Body::Launches { written: launch.written_inputs(), numbers: launch.numbers() },
     };

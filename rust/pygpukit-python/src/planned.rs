@@ -91,8 +91,12 @@ impl PlannedOperator {
         named: &[(Bound<'py, PyAny>, Bound<'py, PyAny>)],
     ) -> PyResult<Arguments<'py>> {
         let allowed = self.params.iter().take_while(|p| !p.keyword_only).count();
-        if positional.len() == self.params.len() && positional.len() <= allowed && named.is_empty() {
-            return Ok(Arguments { values: positional.iter().cloned().collect(), out: None, stream: None });
+        if named.is_empty() && positional.len() <= allowed {
+            let mut values: Given<'py> = positional.iter().cloned().collect();
+            for param in &self.params[positional.len()..] {
+                values.push(param.default.as_ref().ok_or_else(|| self.missing(param))?.bind(py).clone());
+            }
+            return Ok(Arguments { values, out: None, stream: None });
         }
         if positional.len() > allowed {
             return Err(PyTypeError::new_err(format!(
@@ -140,15 +144,15 @@ impl PlannedOperator {
             values.push(match (value, &param.default) {
                 (Some(value), _) => value,
                 (None, Some(default)) => default.bind(py).clone(),
-                (None, None) => {
-                    return Err(PyTypeError::new_err(format!(
-                        "{}() missing required argument '{}'",
-                        self.name, param.text
-                    )));
-                }
+                (None, None) => return Err(self.missing(param)),
             });
         }
         Ok(Arguments { values, out, stream })
+    }
+
+    #[cold]
+    fn missing(&self, param: &Param) -> PyErr {
+        PyTypeError::new_err(format!("{}() missing required argument '{}'", self.name, param.text))
     }
 
     #[cold]
@@ -234,7 +238,7 @@ pub fn call<'py>(
     let mut arguments = op.bind(py, positional, named)?;
     for (param, value) in op.params.iter().zip(arguments.values.iter_mut()) {
         let known = match param.takes {
-            Takes::Choice => push_choice(&mut Key::new(), value)?,
+            Takes::Choice => value.is_none() || push_choice(&mut Key::new(), value)?,
             Takes::Number => value.is_none() || Scalar::read(value)?.is_some(),
             Takes::Array | Takes::OptionalArray => true,
         };
@@ -498,7 +502,7 @@ fn perform<'py>(
             }
             detached(py, launch)
         }
-        Body::Host { function, written } => {
+        Body::Host { function, written, given_only } => {
             let mut uses: SmallVec<[UseRef<'_>; 8]> = SmallVec::new();
             for result in results {
                 uses.push(result.get().touched(Access::Write)?);
@@ -514,7 +518,11 @@ fn perform<'py>(
                 match param.takes {
                     Takes::Choice => {}
                     Takes::Number => parts.push(Part::Object(value.clone())),
-                    Takes::Array | Takes::OptionalArray if value.is_none() => parts.push(Part::Object(value.clone())),
+                    Takes::Array | Takes::OptionalArray if value.is_none() => {
+                        if !given_only {
+                            parts.push(Part::Object(value.clone()));
+                        }
+                    }
                     Takes::Array | Takes::OptionalArray => parts.extend(arrays.next().map(|a| Part::Array(a.get()))),
                 }
             }

@@ -9,24 +9,31 @@ from pathlib import Path
 from typing import Any
 
 from pygpukit.benchmark import results
+from pygpukit.benchmark.attention import attention
 from pygpukit.benchmark.operators import ops
 from pygpukit.benchmark.products import gemm, gemv
 from pygpukit.benchmark.timing import Timer, ceilings
 from pygpukit.benchmark.work import Options, Row
 from pygpukit.errors import GPUKitError
 
-SECTIONS: dict[str, Callable[[Options], Iterator[Row]]] = {"gemm": gemm, "gemv": gemv, "ops": ops}
+SECTIONS: dict[str, Callable[[Options], Iterator[Row]]] = {
+    "gemm": gemm,
+    "gemv": gemv,
+    "attention": attention,
+    "ops": ops,
+}
 """In the order they run; products come first, since they measure the compute ceilings."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the benchmark's arguments to a parser."""
-    sections = parser.add_argument_group("what to measure (default: --gemm and --gemv, and --ops with --quick)")
+    sections = parser.add_argument_group("what to measure (default: all but --ops, with --quick that too)")
     sections.add_argument("--all", action="store_true", help="every section")
     for name in SECTIONS:
         sections.add_argument(f"--{name}", action="store_true", help=(SECTIONS[name].__doc__ or "").split("\n")[0])
     parser.add_argument("--quick", action="store_true", help="a few rows of each section, in under a minute on a GPU")
     parser.add_argument("--sizes", type=_numbers, default=(), metavar="N,N", help="sizes of square products; elements")
+    parser.add_argument("--seq-lens", type=_numbers, default=(), metavar="N,N", help="lengths of sequences")
     parser.add_argument("--dtypes", type=_words, default=(), metavar="T,T", help="element types, such as bfloat16")
     parser.add_argument("--fp8", action="store_true", help="products of float8_e4m3fn too")
     parser.add_argument("--only", metavar="TEXT", help="only rows whose name contains this")
@@ -95,8 +102,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _measure(args: argparse.Namespace) -> results.Run:
-    options = Options(quick=args.quick, sizes=args.sizes, dtypes=args.dtypes, fp8=args.fp8, peer=not args.no_peer,
-                      seed=args.seed)  # fmt: skip
+    options = Options(quick=args.quick, sizes=args.sizes, dtypes=args.dtypes, seq_lens=args.seq_lens, fp8=args.fp8,
+                      peer=not args.no_peer, seed=args.seed)  # fmt: skip
     chosen = [name for name in SECTIONS if args.all or getattr(args, name)]
     chosen = chosen or [name for name in SECTIONS if name != "ops" or args.quick]
     timer = Timer(options, args.rounds)

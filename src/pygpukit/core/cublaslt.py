@@ -10,9 +10,13 @@ from pygpukit.core.libraries import cublaslt_candidates
 from pygpukit.errors import DriverError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pygpukit._pygpukit_rust import DataType, _GemmPlan
 
-__all__ = ["missing", "plan_product"]
+__all__ = ["load_algorithms", "missing", "plan_product", "save_algorithms"]
+
+_WHAT = "a file of saved algorithms"
 
 
 def plan_product(m: int, n: int, k: int, dtype: DataType, out_dtype: DataType | None = None, **how: Any) -> _GemmPlan:
@@ -25,9 +29,9 @@ def plan_product(m: int, n: int, k: int, dtype: DataType, out_dtype: DataType | 
     ----------
     m, n, k : int
     dtype : DataType
-        Of a and b: bfloat16, float16 or float32.
+        Of a and b: bfloat16, float16, float32, float64, int8 or float8_e4m3fn.
     out_dtype : DataType, optional
-        The same by default, or float32.
+        The same by default; float32 for 16-bit types, int32 for int8, a wider float for float8.
     how
         ``batch``, ``transpose_a``, ``transpose_b``, ``ld`` and ``batch_strides`` of a, b and out in elements,
         ``compute`` (``"f32"``; ``"tf32"`` rounds float32 operands), ``accumulate`` (add to out), ``workspace`` in
@@ -54,6 +58,66 @@ def missing() -> str | None:
     except DriverError as error:
         return str(error).partition("\n")[0]
     return None
+
+
+def save_algorithms(path: str | Path) -> int:
+    """Save the algorithms that cuBLASLt has chosen in this process, as JSON, and return how many they are.
+
+    An algorithm belongs to a product's sizes, types and layouts, to the version of the library, and to the GPU's
+    compute capability and number of SMs. Each is chosen once per process; a file makes the choice the same in the next
+    one.
+
+    Parameters
+    ----------
+    path : str or Path
+        File to write.
+
+    Raises
+    ------
+    DriverError
+        If cuBLASLt is not found.
+    OSError
+        If the file cannot be written.
+    """
+    from pygpukit.core.saved import write_object
+
+    _open()
+    lines = _native.cublaslt_pinned()
+    write_object({"cublaslt": lines}, path, indent=1)
+    return len(lines)
+
+
+def load_algorithms(path: str | Path) -> int:
+    """Use the algorithms of a file that `save_algorithms` wrote, and return how many it holds.
+
+    Products are planned anew. Algorithms for other GPUs stay unused.
+
+    Parameters
+    ----------
+    path : str or Path
+        File to read.
+
+    Raises
+    ------
+    LoadError
+        If the file is not what it should be, or was written with another version of the library.
+    DriverError
+        If cuBLASLt is not found.
+    """
+    from pygpukit.core.saved import read_object
+
+    _open()
+
+    def parse(content: dict[str, Any]) -> int:
+        lines = content["cublaslt"]
+        if not isinstance(lines, list) or not all(isinstance(line, str) for line in lines):
+            raise ValueError("'cublaslt' is no list of texts")
+        _native.cublaslt_pin(lines)
+        return len(lines)
+
+    count = read_object(path, _WHAT, parse)
+    _native.clear_plans()
+    return count
 
 
 @cache

@@ -187,12 +187,12 @@ class KernelLaunch(NamedTuple):
 
 
 class Product(NamedTuple):
-    """A matrix product by cuBLASLt: ``out = a @ b`` for stacks of matrices, without a workspace.
+    """A matrix product by cuBLASLt: ``out = a @ b`` for stacks of matrices.
 
     Attributes
     ----------
     out, a, b
-        The result and two inputs.
+        The result or workspace, and two inputs.
     sizes
         m, n, k and the number of matrices.
     ld, batch_strides
@@ -201,6 +201,8 @@ class Product(NamedTuple):
         Whether a and b are stored as their transposes.
     tf32
         float32 operands are rounded to tf32.
+    workspace
+        What the library may split sums in; by default it has none, and splits none.
     """
 
     out: Tensor
@@ -211,12 +213,29 @@ class Product(NamedTuple):
     batch_strides: tuple[SizeLike, SizeLike, SizeLike]
     transposed: tuple[bool, bool]
     tf32: bool = False
+    workspace: Tensor | None = None
 
     def describe(self) -> str:
-        """Return a line that says what is multiplied."""
+        """Return a line that says what is multiplied, and by which algorithm: the one a call would choose."""
+        from pygpukit.core.cublaslt import plan_product
+
         m, n, k, batch = (hint(x) for x in self.sizes)
+        room = 0 if self.workspace is None else hint(self.workspace.nbytes)
+        tensors = (self.a, self.b, self.out)
+        plan = plan_product(
+            m, n, k, self.a.dtype, self.out.dtype, batch=batch, transpose_a=self.transposed[0],
+            transpose_b=self.transposed[1], ld=tuple(map(hint, self.ld)),
+            batch_strides=tuple(map(hint, self.batch_strides)), compute="tf32" if self.tf32 else "f32", workspace=room,
+            alignment=tuple(hint(t.alignment) for t in tensors),
+        )  # fmt: skip
+        told = plan.describe()
         turned = "".join("t" if x else "n" for x in self.transposed)
-        return f"cublasLtMatmul {turned} m={m} n={n} k={k} batch={batch}, no workspace, no split sum"
+        sums = f"{told['workspace']} bytes of workspace, sums in {told['split_k']} parts" if told["workspace"] else (
+            "no workspace, no split sum")  # fmt: skip
+        return (
+            f"cublasLtMatmul {turned} m={m} n={n} k={k} batch={batch}, {sums}, algorithm {told['id']} "
+            f"tile {told['tile']} stages {told['stages']} cluster {told['cluster_shape']}"
+        )
 
 
 class Scratch(NamedTuple):

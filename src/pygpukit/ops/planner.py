@@ -177,8 +177,10 @@ def _step(trace: Trace, numbers: Sequence[str], step: KernelLaunch, device: Devi
 def _product(trace: Trace, step: Product) -> Any:
     sizes = (*step.sizes, *step.ld, *step.batch_strides, *(t.alignment for t in (step.a, step.b, step.out)))
     nodes = [trace.node(x) for x in sizes]
-    inputs = [step.a.index, step.b.index]
-    return (inputs, step.out.index, step.a.dtype, step.out.dtype, list(step.transposed), step.tf32, nodes)
+    inputs, target = [step.a.index, step.b.index], (step.out.role, step.out.index)
+    room = step.workspace
+    workspace = None if room is None else (room.index, int(room.nbytes))
+    return (inputs, target, step.a.dtype, step.out.dtype, list(step.transposed), step.tf32, nodes, workspace)
 
 
 def _argument(trace: Trace, numbers: Sequence[str], argument: Argument, parameter: int = 0) -> list[tuple[Any, ...]]:

@@ -51,6 +51,10 @@ def pack(rule: Rule, parts: Parts) -> dict[str, Array]:
     """Return the planes of a weight: ``codes``, ``scales`` and, where the rule has them, ``high`` and ``extra``."""
     code = CODES[rule.code]
     codes = _columns(_rows(parts.codes), CHUNK)
+    if rule.group == 0 and rule.kind in ("scale", "zero"):
+        # What a scale makes of the padding is zero, not a number that may overflow.
+        zero = code.offset if rule.kind == "scale" or parts.extra is None else _rows(parts.extra)
+        codes[:, parts.codes.shape[1] :] = zero
     tiles, chunks = len(codes) // TILE, codes.shape[1] // CHUNK
     # Axes: tile, h, g, chunk, s, half, t, e.
     fields = codes.reshape(tiles, 2, 8, chunks, 4, 2, 4, 2)

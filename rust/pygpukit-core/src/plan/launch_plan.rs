@@ -101,6 +101,10 @@ pub struct PlanOperand<'a> {
 }
 
 impl<'a> PlanOperand<'a> {
+    pub(super) fn of_scratch(storage: &'a Arc<Storage>) -> PlanOperand<'a> {
+        PlanOperand { ptr: storage.ptr(), storage, tag: ArgTag::default() }
+    }
+
     pub(super) fn used(&self, access: Access) -> UseRef<'a> {
         UseRef { storage: self.storage, access, tag: self.tag }
     }
@@ -135,8 +139,7 @@ impl LaunchPlan {
                 Step::Kernel(step) => step,
                 Step::Product(step) => {
                     sound &= step.nodes().all(|node| known(&node));
-                    sound &= usize::from(step.output) < self.outputs.len();
-                    sound &= step.inputs.iter().all(|index| usize::from(*index) < inputs);
+                    sound &= step.is_sound(inputs, self.outputs.len(), self.scratch.len());
                     continue;
                 }
             };
@@ -249,7 +252,7 @@ impl LaunchPlan {
         for step in &self.steps {
             match step {
                 Step::Kernel(step) => self.launch_kernel(ctx, step, values, inputs, outputs, &workspace, numbers)?,
-                Step::Product(step) => step.launch(ctx, values, inputs, outputs)?,
+                Step::Product(step) => step.launch(ctx, values, inputs, outputs, &workspace)?,
             }
         }
         Ok(())
@@ -278,10 +281,7 @@ impl LaunchPlan {
         let block = [size(step.block[0])?, size(step.block[1])?, size(step.block[2])?];
         let mut blob = ArgBlob::new();
         let mut uses: SmallVec<[UseRef<'_>; 8]> = SmallVec::new();
-        let scratch = |index: u8| {
-            let storage = &workspace[usize::from(index)];
-            PlanOperand { ptr: storage.ptr(), storage, tag: ArgTag::default() }
-        };
+        let scratch = |index: u8| PlanOperand::of_scratch(&workspace[usize::from(index)]);
         for arg in &step.args {
             match arg {
                 Arg::Input { index, access } => put_array(&mut blob, &mut uses, &inputs[usize::from(*index)], *access),

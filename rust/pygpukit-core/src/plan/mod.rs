@@ -12,5 +12,5 @@ mod program;
 pub use cache::{PlanCache, WordHasher};
 pub use launch_plan::{Arg, Encoded, KernelStep, LaunchPlan, OutputSpec, PlanOperand, Scratch, ScratchKind, Step};
 pub use map::{MapArg, Source};
-pub use product::ProductStep;
+pub use product::{ProductStep, ProductTarget};
 pub use program::{Guard, Node, NodeId, Program, Relation, Values};

@@ -5,15 +5,17 @@ use std::fmt;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use smallvec::{SmallVec, smallvec};
 
 use super::launch_plan::PlanOperand;
 use super::program::{NodeId, Values};
-use crate::command::Access;
+use crate::command::{Access, UseRef};
 use crate::cuda::cublaslt::{Compute, CublasLt, GemmCall, GemmPlan, GemmShape, Operand};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::exec::ExecCtx;
 use crate::launch::call_library;
+use crate::memory::Storage;
 
 /// Sizes that keep the algorithm chosen for them.
 const KEPT: usize = 1024;
@@ -23,6 +25,15 @@ const NODES: usize = 13;
 
 type Sizes = [i64; NODES];
 
+/// Where a product is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProductTarget {
+    /// One of the results.
+    Output(u8),
+    /// A piece of workspace, for a kernel that finishes it.
+    Scratch(u8),
+}
+
 /// `out = a @ b` for stacks of matrices. The library's plan for given sizes is made when they first come.
 pub struct ProductStep {
     pub library: Arc<CublasLt>,
@@ -31,9 +42,11 @@ pub struct ProductStep {
     pub compute: Compute,
     pub transposed: [bool; 2],
     pub sizes: [NodeId; NODES],
-    /// Positions of a and b among the inputs, and of the result.
+    /// Positions of a and b among the inputs.
     pub inputs: [u8; 2],
-    pub output: u8,
+    pub target: ProductTarget,
+    /// A piece of workspace for the library, and its bytes: sums may then be split.
+    pub workspace: Option<(u8, usize)>,
     chosen: Mutex<Chosen>,
 }
 
@@ -59,9 +72,21 @@ impl ProductStep {
         transposed: [bool; 2],
         sizes: [NodeId; NODES],
         inputs: [u8; 2],
-        output: u8,
+        target: ProductTarget,
+        workspace: Option<(u8, usize)>,
     ) -> ProductStep {
-        ProductStep { library, dtype, out_dtype, compute, transposed, sizes, inputs, output, chosen: Mutex::default() }
+        let chosen = Mutex::default();
+        ProductStep { library, dtype, out_dtype, compute, transposed, sizes, inputs, target, workspace, chosen }
+    }
+
+    /// Do its positions exist among so many inputs, results and pieces of workspace?
+    pub(super) fn is_sound(&self, inputs: usize, outputs: usize, scratch: usize) -> bool {
+        let target = match self.target {
+            ProductTarget::Output(index) => usize::from(index) < outputs,
+            ProductTarget::Scratch(index) => usize::from(index) < scratch,
+        };
+        let workspace = self.workspace.is_none_or(|(index, _)| usize::from(index) < scratch);
+        target && workspace && self.inputs.iter().all(|index| usize::from(*index) < inputs)
     }
 
     pub(super) fn nodes(&self) -> impl Iterator<Item = NodeId> {
@@ -106,7 +131,8 @@ impl ProductStep {
             compute: self.compute,
             accumulate: false,
         };
-        let plan = GemmPlan::new(&self.library, &*ctx.state.device, &shape, 0, None)?;
+        let workspace = self.workspace.map_or(0, |(_, bytes)| bytes);
+        let plan = GemmPlan::pinned(&self.library, &*ctx.state.device, &shape, workspace)?;
         let mut chosen = self.chosen.lock();
         let gone = if chosen.all.len() >= KEPT { std::mem::take(&mut chosen.all) } else { HashMap::new() };
         // Another thread may have been faster: its choice stays, so that the bits of a shape do too.
@@ -124,6 +150,7 @@ impl ProductStep {
         values: &Values,
         inputs: &[PlanOperand<'_>],
         outputs: &[PlanOperand<'_>],
+        scratch: &[Arc<Storage>],
     ) -> Result<()> {
         let sizes = self.sizes_of(values);
         let plan = match self.known(&sizes) {
@@ -131,8 +158,19 @@ impl ProductStep {
             None => self.choose(ctx, &sizes)?,
         };
         let [a, b] = self.inputs.map(|index| inputs[usize::from(index)]);
-        let out = outputs[usize::from(self.output)];
-        let call = GemmCall::new(&plan, out.ptr, a.ptr, b.ptr, None)?;
-        call_library(ctx, &call, &[out.used(Access::Write), a.used(Access::Read), b.used(Access::Read)])
+        let piece = |index: u8| PlanOperand::of_scratch(&scratch[usize::from(index)]);
+        let out = match self.target {
+            ProductTarget::Output(index) => outputs[usize::from(index)],
+            ProductTarget::Scratch(index) => piece(index),
+        };
+        let mut uses: SmallVec<[UseRef<'_>; 4]> =
+            smallvec![out.used(Access::Write), a.used(Access::Read), b.used(Access::Read)];
+        let workspace = self.workspace.filter(|_| plan.workspace() > 0).map(|(index, bytes)| {
+            let piece = piece(index);
+            uses.push(piece.used(Access::Write));
+            (piece.ptr, bytes)
+        });
+        let call = GemmCall::new(&plan, out.ptr, a.ptr, b.ptr, workspace)?;
+        call_library(ctx, &call, &uses)
     }
 }

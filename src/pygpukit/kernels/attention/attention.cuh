@@ -24,6 +24,7 @@ struct Attention {
     i64 q_seq, q_head, q_token, o_seq, o_head, o_token;
     i64 k_seq, k_head, k_token, v_seq, v_head, v_token, v_offset;
     i64 pages, page_tokens, table_row;
+    i64 page_shift;  // page_tokens = 1 << page_shift, or -1
     i64 length_step;  // 0: one length for all, 1: one per sequence, -1: none, all keys are there
     i64 window, causal;
     i64 mask_kind, mask_seq, mask_head, mask_token, mask_key;  // 0: none, 1: bool, 2: float32, 3: the type of q
@@ -129,7 +130,8 @@ PGK_FN void copy_keys(u32 to, const T* from, const Attention& a, const i32* tabl
         const T* source = from;
         if (there) {
             if (PAGED) {
-                const u32 slot = static_cast<u32>(key) / static_cast<u32>(a.page_tokens);
+                const u32 slot = a.page_shift >= 0 ? static_cast<u32>(key) >> a.page_shift
+                                                   : static_cast<u32>(key) / static_cast<u32>(a.page_tokens);
                 const i32 page = table[s.index * a.table_row + slot];
                 there = static_cast<u32>(page) < static_cast<u64>(a.pages);
                 const i64 step = key - static_cast<i64>(slot) * a.page_tokens;

@@ -254,6 +254,12 @@ template <class T> PGK_FN T pow(T a, T b) {
     }
 }
 
+// A quotient of sizes; most fit 32 bits, where a division takes a third of the time.
+PGK_FN i64 quotient(i64 a, i64 b) {
+    if ((static_cast<u64>(a | b) >> 32) == 0) return static_cast<u32>(a) / static_cast<u32>(b);
+    return a / b;
+}
+
 // Shifting by the width or more (a negative count included) drains every bit, as NumPy defines it.
 template <class T> PGK_FN T left_shift(T a, T b) {
     using W = typename wrapping<T>::type;

@@ -181,12 +181,6 @@ template <class T, class A> struct Std : Var<T, A> {
     }
 };
 
-// A quotient of sizes; most fit 32 bits, where a division takes a third of the time.
-PGK_FN i64 quotient(i64 a, i64 b) {
-    if ((static_cast<u64>(a | b) >> 32) == 0) return static_cast<u32>(a) / static_cast<u32>(b);
-    return a / b;
-}
-
 // The offset of an element of the axes that stay, counted in row-major order.
 PGK_FN i64 offset_of(i64 at, const Nd<1>& kept) {
     i64 offset = 0;

@@ -43,14 +43,42 @@ PGK_FN void put(T* p, i64 step, i64 at, i64 n, bool on, const A (&values)[E]) {
 }
 
 // E neighbours from place `at` of n; VEC promises an address that is a multiple of all of them, or of 16 bytes.
-template <bool VEC, class W, int E> PGK_FN void consecutive(W (&w)[E], const W* p, i64 at, i64 n) {
-    constexpr int K = VEC ? (E * static_cast<int>(sizeof(W)) > 16 ? 16 / static_cast<int>(sizeof(W)) : E) : 1;
+template <bool VEC, class W, int E> PGK_FN void consecutive(Vec<W, E>& w, const W* p, i64 at, i64 n) {
+    constexpr int K = VEC ? (Vec<W, E>::bytes > 16 ? 16 / static_cast<int>(sizeof(W)) : E) : 1;
 #pragma unroll
     for (int e = 0; e < E; e += K) {
         Vec<W, K> v{};
         load(v, p + at + e, at + e < n);
+        if constexpr (VEC) {
 #pragma unroll
-        for (int k = 0; k < K; ++k) w[e + k] = v.e[k];
+            for (int i = 0; i < Vec<W, K>::bytes / 4; ++i) w.w[e / K * (Vec<W, K>::bytes / 4) + i] = v.w[i];
+        } else {
+            w.e[e] = v.e[0];
+        }
+    }
+}
+
+// All elements in the accumulator's type; those of bfloat16 by one instruction each.
+template <class A, class T, int E> PGK_FN void widen_all(A (&to)[E], const Vec<T, E>& v) {
+#pragma unroll
+    for (int e = 0; e < E; ++e) {
+        if constexpr (same<T, bf16>::value && same<A, f32>::value && E % 2 == 0) {
+            to[e] = bit_cast<f32>(e % 2 ? v.w[e / 2] & 0xFFFF0000u : v.w[e / 2] << 16);
+        } else {
+            to[e] = input<A>(v.e[e]);
+        }
+    }
+}
+
+// The forms of an RMS norm: 1, the weights are stored less 1; 2, a normalised row is rounded to T.
+template <class T, class A, int E> PGK_FN void adapt(A (&row)[E], A (&weights)[E], i64 form) {
+    if (form & 1) {
+#pragma unroll
+        for (int e = 0; e < E; ++e) weights[e] = A(1) + weights[e];
+    }
+    if (form & 2) {
+#pragma unroll
+        for (int e = 0; e < E; ++e) row[e] = rounded<T>(row[e]);
     }
 }
 
@@ -61,7 +89,12 @@ struct Adding {
     template <class A> PGK_FN static A of(A a, A b) { return a + b; }
 };
 struct Larger {
-    template <class A> PGK_FN static A of(A a, A b) { return maximum(a, b); }
+    PGK_FN static f64 of(f64 a, f64 b) { return maximum(a, b); }
+    PGK_FN static f32 of(f32 a, f32 b) {
+        f32 r;
+        asm("max.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
+        return r;
+    }
 };
 
 // One value per thread of a group, combined by a butterfly within warps, then one over the warps. Every thread gets the
@@ -95,9 +128,11 @@ template <class A, int E> PGK_FN A sum_of(const A (&terms)[E]) {
 }
 
 // The part of a row that one thread has. `each(f)` calls f(c, place, vector, how many of its elements
-// exist) in order, for vector c of the thread (0 where they are not counted).
+// exist) in order, for vector c of the thread (0 where they are not counted). With VEC that is all of them, or, of a vector
+// behind the row's end, which holds `other`, none.
 template <class T, int G, int C, bool VEC> struct Part {
     static constexpr int E = 16 / sizeof(T);
+    static constexpr bool WHOLE = VEC;
     Vec<T, E> v[C];
     i64 n;
     bool on;
@@ -106,9 +141,12 @@ template <class T, int G, int C, bool VEC> struct Part {
     PGK_FN static i64 place(int c) { return static_cast<i64>(c * G + lane()) * E; }
     PGK_FN Part(i64 n, bool on) : n(n), on(on) {}
 
-    PGK_FN void read(const T* p, i64 step) {
+    PGK_FN void read(const T* p, i64 step, T other = T{}) {
 #pragma unroll
-        for (int c = 0; c < C; ++c) v[c] = Vec<T, E>{};
+        for (int c = 0; c < C; ++c) {
+#pragma unroll
+            for (int e = 0; e < E; ++e) v[c].e[e] = other;
+        }
 #pragma unroll
         for (int c = 0; c < C; ++c) fetch<T, VEC>(v[c], p, step, place(c), n, on);
     }
@@ -126,6 +164,7 @@ template <class T, int G, int C, bool VEC> struct Part {
 // The same for rows of any length: what shared memory does not hold is read again from where it came from.
 template <class T, int G, bool VEC> struct Part<T, G, 0, VEC> {
     static constexpr int E = 16 / sizeof(T);
+    static constexpr bool WHOLE = VEC;
     const T* p;
     i64 step, n, cached;
     uint4* held;
@@ -134,7 +173,7 @@ template <class T, int G, bool VEC> struct Part<T, G, 0, VEC> {
     PGK_FN static i64 row() { return blockIdx.x; }
     PGK_FN Part(i64 n, bool on, i64 cached, uint4* held) : p(nullptr), step(1), n(n), cached(cached), held(held), on(on) {}
 
-    PGK_FN void read(const T* from, i64 by) { p = from, step = by; }
+    PGK_FN void read(const T* from, i64 by, T = T{}) { p = from, step = by; }
     template <class F> PGK_FN void each(F&& f) {
 #pragma unroll 2
         for (i64 i = lane(); i * E < n; i += G) {
@@ -153,14 +192,20 @@ template <class T, int G, bool VEC> struct Part<T, G, 0, VEC> {
     }
 };
 
-// The sum over a row of term(element).
-template <class A, int G, class P, class F> PGK_FN A sum(P& part, A* shared, F&& term) {
+// The sum over a row of element - shift, or of its square.
+template <bool SQUARES, class A, int G, class P> PGK_FN A sum(P& part, A* shared, A shift) {
     A total = A(0);
     part.each([&](int, i64, auto& v, int count) {
-        A terms[P::E];
+        A d[P::E], pairs[P::E / 2];
+        widen_all(d, v);
 #pragma unroll
-        for (int e = 0; e < P::E; ++e) terms[e] = e < count ? term(input<A>(v.e[e])) : A(0);
-        total = total + sum_of(terms);
+        for (int e = 0; e < P::E; ++e) d[e] = P::WHOLE || e < count ? d[e] - shift : A(0);
+#pragma unroll
+        for (int e = 0; e < P::E; e += 2) {
+            pairs[e / 2] = SQUARES ? fused(d[e + 1], d[e + 1], mul_rn(d[e], d[e])) : d[e] + d[e + 1];
+        }
+        const A all = sum_of(pairs);
+        total = total + (P::WHOLE && count == 0 ? A(0) : all);
     });
     return over_group<Adding, G>(total, shared);
 }

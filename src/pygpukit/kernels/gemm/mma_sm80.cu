@@ -13,22 +13,14 @@
 // change no bit. int8 is exact modulo 2^32. Determinism: batch_invariant.
 #include "pygpukit/epilogue.cuh"
 #include "pygpukit/mma.cuh"
+#include "pygpukit/tiles.cuh"
 
 namespace pgk {
-
-enum Lines { ALONG_K, ACROSS, ANY };
 
 constexpr int CHUNK = 16;       // bytes
 constexpr int DEPTH = 128;      // bytes of k per tile
 constexpr int STEPS = DEPTH / 32;
-constexpr int GROUP = 8;        // tiles of rows that are walked together
 constexpr int PAD = 8;          // sums per row of the staged result beside BN: a warp's stores then meet all banks
-
-// Neighbours in shared memory that one instruction moves.
-template <class A, int N> struct alignas(N * sizeof(A)) Run {
-    static constexpr int COUNT = N;
-    A v[N];
-};
 
 // COUNT lines of an operand (rows of a or columns of b) in a tile of shared memory.
 template <class T, int COUNT, Lines LINES, int THREADS> struct Tile {
@@ -134,13 +126,9 @@ PGK_FN void matmul_mma(To* out, const typename M::element* a, const typename M::
     const u32 shared = shared_address(memory);
 
     await_predecessor();
-    const i64 tiles_n = (n + BN - 1) / BN, tiles_m = (m + BM - 1) / BM;
-    i64 z = static_cast<i64>(blockIdx.x) / (tiles_n * tiles_m);
-    const i64 tile = static_cast<i64>(blockIdx.x) % (tiles_n * tiles_m);
-    const i64 first = tile / (GROUP * tiles_n) * GROUP;
-    const i64 rows = tiles_m - first < GROUP ? tiles_m - first : GROUP;
-    const i64 row0 = (first + tile % (GROUP * tiles_n) % rows) * BM;
-    const i64 column0 = tile % (GROUP * tiles_n) / rows * BN;
+    const TilePlace place = tile_place<BM, BN>(m, n);
+    const i64 row0 = place.row, column0 = place.column;
+    i64 z = place.matrix;
     for (int d = batch.ndim - 1; d >= 0; --d) {
         const i64 at = z % batch.shape[d];
         z /= batch.shape[d];

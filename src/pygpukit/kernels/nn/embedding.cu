@@ -15,7 +15,7 @@ PGK_FN void embedding(T* out, const void* ids, const T* table, i64 rows_total, i
     await_predecessor();
     const i64 at = blockIdx.x * 256ll + threadIdx.x, each = n / E;
     if (at >= rows_total * each) return;
-    const i64 row = at / each, place = (at - row * each) * E;
+    const i64 row = quotient(at, each), place = (at - row * each) * E;
     const i64 id = wide ? static_cast<const i64*>(ids)[row] : static_cast<const i32*>(ids)[row];
     Vec<T, E> v{};
     load(v, table + id * table_step + place, id >= 0 && id < table_rows);

@@ -1,7 +1,7 @@
 // Rotary embedding of heads, with the norm before it and the write to a cache behind it.
 //
 // Row (t, h) of q, k and, where there is a cache, v: elements x[0 .. dim). NORM: x becomes x / sqrt(mean(x^2) + eps) * w,
-// rounded to its type, as nn/norm.cu does it (ONE, BEFORE: its options); v is not touched. Then, with p = positions[t]
+// rounded to its type, as nn/norm.cu does it (`form` too); v is not touched. Then, with p = positions[t]
 // (null: t), c = cos[p, j] and s = sin[p, j]:
 //   halves:  y[j] = x[j] c - x[j + rotary/2] s,  y[j + rotary/2] = x[j + rotary/2] c + x[j] s,  j < rotary/2
 //   PAIRS:   y[2j] = x[2j] c - x[2j + 1] s,      y[2j + 1] = x[2j + 1] c + x[2j] s
@@ -17,7 +17,7 @@
 namespace pgk {
 
 struct Rope {
-    i64 tokens, q_heads, kv_heads, dim, rotary, table_rows, table_step, wide_positions, wide_slots, page_tokens, places;
+    i64 tokens, q_heads, kv_heads, dim, rotary, table_rows, table_step, wide_positions, wide_slots, page_tokens, places, form;
     i64 q_token, q_head, k_token, k_head, v_token, v_head, q_to_token, q_to_head;
     i64 k_page, k_step, k_to_head, v_page, v_step, v_to_head;
 };
@@ -27,7 +27,7 @@ PGK_FN i64 index_at(const void* p, i64 wide, i64 at) {
     return wide ? static_cast<const i64*>(p)[at] : static_cast<const i32*>(p)[at];
 }
 
-template <class T, class W, class F, class A, int G, int C, bool VEC, bool PAIRS, bool NORM, bool ONE, bool BEFORE>
+template <class T, class W, class F, class A, int G, int C, bool VEC, bool PAIRS, bool NORM>
 PGK_FN void rope(T* q_to, T* k_to, T* v_to, const T* q, const T* k, const T* v, const F* cosines, const F* sines,
                  const void* positions, const void* slots, const W* q_norm, const W* k_norm, const Rope& a, A eps) {
     using P = rows::Part<T, G, C, VEC>;
@@ -37,7 +37,7 @@ PGK_FN void rope(T* q_to, T* k_to, T* v_to, const T* q, const T* k, const T* v, 
     const i64 heads = a.q_heads + a.kv_heads * (v == nullptr ? 1 : 2);
     const i64 row = P::row();
     bool on = row < a.tokens * heads;
-    const i64 token = row / heads, h = row - token * heads;
+    const i64 token = quotient(row, heads), h = row - token * heads;
     const bool is_q = h < a.q_heads, is_v = h >= a.q_heads + a.kv_heads;
     const i64 head = is_q ? h : is_v ? h - a.q_heads - a.kv_heads : h - a.q_heads;
     const T* from = is_q ? q + token * a.q_token + head * a.q_head
@@ -47,20 +47,21 @@ PGK_FN void rope(T* q_to, T* k_to, T* v_to, const T* q, const T* k, const T* v, 
 
     if constexpr (NORM) {
         // As nn/norm.cu adds and rounds.
-        const A squares = rows::sum<A, G>(part, static_cast<A*>(nullptr), [](A x) { return mul_rn(x, x); });
+        const A squares = rows::sum<true, A, G>(part, static_cast<A*>(nullptr), A(0));
         const A scale = A(1) / sqrt(squares / A(a.dim) + eps);
         const W* weights = is_q ? q_norm : k_norm;
         if (!is_v && weights != nullptr) {
             part.each([&](int, i64 at, auto& x, int) {
-                W w[E];
-                rows::consecutive<VEC>(w, weights, at, a.dim);
-                A y[E];
+                Vec<W, E> loaded;
+                rows::consecutive<VEC>(loaded, weights, at, a.dim);
+                A y[E], w[E];
+                rows::widen_all(y, x);
+                rows::widen_all(w, loaded);
 #pragma unroll
-                for (int e = 0; e < E; ++e) {
-                    y[e] = mul_rn(input<A>(x.e[e]), scale);
-                    if constexpr (BEFORE) y[e] = rounded<T>(y[e]);
-                    y[e] = mul_rn(y[e], ONE ? A(1) + input<A>(w[e]) : input<A>(w[e]));
-                }
+                for (int e = 0; e < E; ++e) y[e] = mul_rn(y[e], scale);
+                rows::adapt<T>(y, w, a.form);
+#pragma unroll
+                for (int e = 0; e < E; ++e) y[e] = mul_rn(y[e], w[e]);
                 x = outputs<T>(y);
             });
         }
@@ -73,7 +74,7 @@ PGK_FN void rope(T* q_to, T* k_to, T* v_to, const T* q, const T* k, const T* v, 
 
     const i64 place = on && !is_q ? index_at(slots, a.wide_slots, token) : 0;
     if (!is_q) on = on && place >= 0 && place < a.places;
-    const i64 page = place / a.page_tokens, step = place - page * a.page_tokens;
+    const i64 page = place < 0 ? 0 : quotient(place, a.page_tokens), step = place - page * a.page_tokens;
     T* to = is_q ? q_to + token * a.q_to_token + head * a.q_to_head
           : is_v ? v_to + page * a.v_page + step * a.v_step + head * a.v_to_head
                  : k_to + page * a.k_page + step * a.k_step + head * a.k_to_head;
@@ -87,7 +88,7 @@ PGK_FN void rope(T* q_to, T* k_to, T* v_to, const T* q, const T* k, const T* v, 
         for (int e = 0; e < E; ++e) y[e] = input<A>(x.e[e]);
         if (turns && at < a.rotary) {
             constexpr int K = PAIRS && E > 1 ? E / 2 : E;
-            F c[K], s[K];
+            Vec<F, K> c, s;
             A other[E];
             if constexpr (VEC) {
                 // Halves and the rotated part end with a vector.
@@ -104,7 +105,7 @@ PGK_FN void rope(T* q_to, T* k_to, T* v_to, const T* q, const T* k, const T* v, 
                 const bool first = PAIRS ? i % 2 == 0 : i < half;
                 A cosine, sine, partner;
                 if constexpr (VEC) {
-                    cosine = input<A>(c[PAIRS ? e / 2 : e]), sine = input<A>(s[PAIRS ? e / 2 : e]), partner = other[e];
+                    cosine = input<A>(c.e[PAIRS ? e / 2 : e]), sine = input<A>(s.e[PAIRS ? e / 2 : e]), partner = other[e];
                 } else {
                     const bool there = i < a.rotary;
                     const i64 j = PAIRS ? i / 2 : first ? i : i - half;
@@ -126,11 +127,11 @@ PGK_FN void rope(T* q_to, T* k_to, T* v_to, const T* q, const T* k, const T* v, 
 
 }  // namespace pgk
 
-#define PGK_ROPE(entry, T, W, F, A, G, C, VEC, PAIRS, NORM, ONE, BEFORE) \
+#define PGK_ROPE(entry, T, W, F, A, G, C, VEC, PAIRS, NORM) \
     extern "C" __global__ void __launch_bounds__(128) entry( \
         pgk::T* q_to, pgk::T* k_to, pgk::T* v_to, const pgk::T* q, const pgk::T* k, const pgk::T* v, \
         const pgk::F* cosines, const pgk::F* sines, const void* positions, const void* slots, const pgk::W* q_norm, \
         const pgk::W* k_norm, pgk::Rope a, pgk::A eps) { \
-        pgk::rope<pgk::T, pgk::W, pgk::F, pgk::A, G, C, VEC, PAIRS, NORM, ONE, BEFORE>( \
+        pgk::rope<pgk::T, pgk::W, pgk::F, pgk::A, G, C, VEC, PAIRS, NORM>( \
             q_to, k_to, v_to, q, k, v, cosines, sines, positions, slots, q_norm, k_norm, a, eps); \
     }

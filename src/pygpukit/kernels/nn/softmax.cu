@@ -10,6 +10,11 @@
 
 namespace pgk {
 
+template <bool LOW, class A> PGK_FN A raised(A a) {
+    if constexpr (LOW) return exp2_approx(a * 1.4426950408889634f);
+    else return exp<false>(a);
+}
+
 template <class T, class A, int G, int C, bool VEC, bool LOG>
 PGK_FN void softmax(T* out, const T* x, i64 rows, i64 n, i64 inner, i64 stride_outer, i64 stride_n, i64 stride_inner,
                     i64 cached) {
@@ -21,18 +26,20 @@ PGK_FN void softmax(T* out, const T* x, i64 rows, i64 n, i64 inner, i64 stride_o
     await_predecessor();
     const i64 row = P::row();
     const bool on = row < rows;
-    const i64 o = row / inner, i = row - o * inner;
+    const i64 o = VEC ? row : quotient(row, inner), i = row - o * inner;
     T* to = out + o * n * inner + i;
     P part = [&] {
         if constexpr (C == 0) return P(n, on, cached, held);
         else return P(n, on);
     }();
-    part.read(x + o * stride_outer + i * stride_inner, stride_n);
-
+    // What stands behind the end changes no maximum, and its exponential is 0.
     A m = -A(1e38) * A(1e300) * A(1e300);
+    part.read(x + o * stride_outer + i * stride_inner, stride_n, convert<T>(m));
     part.each([&](int, i64, auto& v, int count) {
+        A x[E];
+        rows::widen_all(x, v);
 #pragma unroll
-        for (int e = 0; e < E; ++e) m = e < count ? maximum(m, input<A>(v.e[e])) : m;
+        for (int e = 0; e < E; ++e) m = VEC || e < count ? rows::Larger::of(m, x[e]) : m;
     });
     m = rows::over_group<rows::Larger, G>(m, largest);
 
@@ -42,8 +49,9 @@ PGK_FN void softmax(T* out, const T* x, i64 rows, i64 n, i64 inner, i64 stride_o
     A total = A(0);
     part.each([&](int c, i64, auto& v, int count) {
         A terms[E];
+        rows::widen_all(terms, v);
 #pragma unroll
-        for (int e = 0; e < E; ++e) terms[e] = e < count ? exp<LOW>(input<A>(v.e[e]) - m) : A(0);
+        for (int e = 0; e < E; ++e) terms[e] = VEC || e < count ? raised<LOW>(terms[e] - m) : A(0);
         total = total + rows::sum_of(terms);
         if constexpr (KEPT) {
 #pragma unroll
@@ -54,11 +62,12 @@ PGK_FN void softmax(T* out, const T* x, i64 rows, i64 n, i64 inner, i64 stride_o
     const A scale = LOG ? log(s) : A(1) / s;
     part.each([&](int c, i64 at, auto& v, int) {
         A r[E];
+        if constexpr (!KEPT) rows::widen_all(r, v);
 #pragma unroll
         for (int e = 0; e < E; ++e) {
-            if constexpr (LOG) r[e] = (input<A>(v.e[e]) - m) - scale;
+            if constexpr (LOG) r[e] = (r[e] - m) - scale;
             else if constexpr (KEPT) r[e] = kept[c][e] * scale;
-            else r[e] = exp<LOW>(input<A>(v.e[e]) - m) * scale;
+            else r[e] = raised<LOW>(r[e] - m) * scale;
         }
         rows::put<VEC>(to, inner, at, n, on, r);
     });

@@ -15,7 +15,7 @@
 // 0 to 3 of top-k, then of top-p: what is left to count, the digits so far, whether it is on, what the last bin held.
 // Parameters of rows are null where they are off. best: [rows, 2], the winner so far and the blocks that are done: zeros,
 // left as zeros.
-// Launch: grid (segments, rows), 256 threads, 16 tokens each. Shared memory: 19 KiB. Every step of float is rounded by
+// Launch: grid (segments, rows), 256 threads, 16 tokens each. Shared memory: 33 KiB. Every step of float is rounded by
 // itself, so that NumPy's steps have the same bits. Determinism: batch_invariant.
 #include "pygpukit/philox.cuh"
 
@@ -102,8 +102,10 @@ PGK_FN u64 before(u64 mine, u64* shared, u64& all) {
 PGK_FN State advance(State s, const u64* bins, int digit, const f32* share, u64* shared, State* found) {
     if (!s.on) return s;
     const int count = digit == 2 ? 1024 : BINS, each = count / 256;
+    const int highest = count - 1 - static_cast<int>(threadIdx.x) * each;
     u64 mine[8], sum = 0, all;
-    for (int i = 0; i < each; ++i) sum += mine[i] = bins[count - 1 - (threadIdx.x * each + i)];
+#pragma unroll
+    for (int i = 0; i < 8; ++i) sum += mine[i] = i < each ? bins[highest - i] : 0;
     u64 above = before(sum, shared, all);
     if (share != nullptr && digit == 0) {
         const f64 wanted = ::ceil(mul_rn(static_cast<f64>(*share), static_cast<f64>(all)));
@@ -112,10 +114,16 @@ PGK_FN State advance(State s, const u64* bins, int digit, const f32* share, u64*
     }
     if (all == 0 || s.need > all) return {0, 0, 0, 0};
     if (above < s.need && s.need <= above + sum) {
-        int i = 0;
-        for (; above + mine[i] < s.need; ++i) above += mine[i];
-        const u64 bin = count - 1 - (threadIdx.x * each + i);
-        *found = {s.need - above, s.prefix << (digit == 2 ? 10 : 11) | bin, 1, mine[i]};
+        bool reached = false;
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+            if (!reached && above + mine[i] >= s.need) {
+                const u64 bin = static_cast<u64>(highest - i);
+                *found = {s.need - above, s.prefix << (digit == 2 ? 10 : 11) | bin, 1, mine[i]};
+                reached = true;
+            }
+            above += mine[i];
+        }
     }
     __syncthreads();
     s = *found;
@@ -185,6 +193,7 @@ PGK_FN void narrow(u64* bins, u64* states, const u32* keys, const u32* largest, 
                    const i32* top_k, const f32* top_p, const f32* min_p, const Sizes& z) {
     __shared__ u64 shared[8];
     __shared__ u32 tops[8], low[BINS], high[BINS];
+    __shared__ uint4 staged[SEGMENT / 4];
     __shared__ State found;
     await_predecessor();
     const i64 row = blockIdx.y;
@@ -209,15 +218,20 @@ PGK_FN void narrow(u64* bins, u64* states, const u32* keys, const u32* largest, 
     store_state(state + (masses ? 16 : 0) + 4 * digit, s);
     if (!s.on) return;
 
+    // All loads are in flight at once, and the code is there once: it has to be fetched too.
+    const uint4* own = reinterpret_cast<const uint4*>(keys + (row * z.segments + blockIdx.x) * SEGMENT);
+    uint4 loaded[4];
+#pragma unroll
+    for (int j = 0; j < 4; ++j) loaded[j] = own[j * 256 + threadIdx.x];
     for (int i = threadIdx.x; i < BINS; i += 256) low[i] = high[i] = 0;
     __syncthreads();
     const int shift = digit == 0 ? 21 : digit == 1 ? 10 : 0, length = digit == 2 ? 10 : 11;
     const u32 mask = (1u << length) - 1;
     const auto matches = [&](u32 key) { return digit == 0 || key >> (shift + length) == s.prefix; };
-    const uint4* own = reinterpret_cast<const uint4*>(keys + (row * z.segments + blockIdx.x) * SEGMENT);
-#pragma unroll
+    for (int j = 0; j < 4; ++j) staged[j * 256 + threadIdx.x] = loaded[j];
+#pragma unroll 1
     for (int j = 0; j < 4; ++j) {
-        const uint4 v = own[j * 256 + threadIdx.x];
+        const uint4 v = staged[j * 256 + threadIdx.x];
         const u32 four[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
         for (int e = 0; e < 4; ++e) {

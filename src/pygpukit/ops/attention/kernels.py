@@ -255,12 +255,16 @@ def attention(p: Problem, call: Call, slots: Any = 0, slot_rows: Any = 0) -> Str
         kind = 1 if given.dtype.name == "bool" else 2 if given.dtype.name == "float32" else 3
         steps = [0 if n == 1 else s for n, s in zip(given.shape, given.strides, strict=True)]
         mask = tuple([0] * (4 - len(steps)) + steps)
+    # A plan serves one size of a page, so that kernels shift where they can, instead of dividing.
+    tokens = int(call.page_tokens)
+    page_shift = tokens.bit_length() - 1 if tokens & (tokens - 1) == 0 else -1
     heads = call.seqs * call.heads
     per_head = maximum(call.keys * dim * q.dtype.itemsize * 2, 1)
     section = maximum(minimum(heads, _SECTION_BYTES // per_head), 1)
     members: list[Any] = [
         call.seqs, call.tokens, call.queries, call.keys, call.start, dim, call.heads, call.group,
         *call.q, *call.out, *call.k, *call.v, call.v_offset, call.pages, call.page_tokens, call.table_row,
+        page_shift,
         call.length_step, p.options["window"] or 0, int(p.options.get("causal", True)), kind, *mask, FEW_ROWS, section,
         slots, slot_rows,
     ]  # fmt: skip

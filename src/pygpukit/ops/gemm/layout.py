@@ -9,6 +9,9 @@ from typing import Any, NamedTuple
 from pygpukit.ops.problem import Problem, Tensor, broadcast
 from pygpukit.ops.size import maximum
 
+ALONG_K, ACROSS, ANY = "ALONG_K", "ACROSS", "ANY"
+"""What is contiguous in the lines of an operand, rows of a and columns of b: values of ``pgk::Lines``."""
+
 
 class Matrices(NamedTuple):
     """One operand as a stack of matrices.
@@ -91,3 +94,39 @@ def one_stride(batch: Sequence[Any], strides: Sequence[Any]) -> Any:
         if above != size * stride:
             return None
     return kept[-1][1] if kept else 0
+
+
+def lines_of(x: Tensor, along: Any, across: Any, lines: Any, depth: Any, batch: Sequence[Any], both: bool) -> str:
+    """Return how the lines of an operand lie: rows of a, or columns of b.
+
+    Parameters
+    ----------
+    x
+        The operand.
+    along, across
+        Element strides along k and from line to line.
+    lines, depth
+        Their number and length.
+    batch
+        Strides from matrix to matrix.
+    both
+        Lines may lie across k.
+    """
+    per_chunk = 16 // x.dtype.itemsize
+    if not x.is_aligned(16) or any(stride % per_chunk != 0 for stride in batch):
+        return ANY
+    if along == 1 and (lines == 1 or across % per_chunk == 0):
+        return ALONG_K
+    if both and across == 1 and (depth == 1 or along % per_chunk == 0):
+        return ACROSS
+    return ANY
+
+
+def layouts(p: Problem, both: bool | None = None) -> tuple[str, str]:
+    """Return how the lines of a and b lie; those of types that have not 16 bits may not lie across k by default."""
+    _, _, a, b = stacks(p)
+    both = p["a"].dtype.itemsize == 2 if both is None else both
+    return (
+        lines_of(p["a"], a.column, a.row, a.rows, a.columns, a.batch, both),
+        lines_of(p["b"], b.row, b.column, b.columns, b.rows, b.batch, both),
+    )

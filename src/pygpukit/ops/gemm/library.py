@@ -1,64 +1,240 @@
-"""Matrix products by cuBLASLt, without a workspace and so without split sums."""
+"""Matrix products by cuBLASLt: which it takes, and what is done around it.
+
+Without a workspace no algorithm splits a sum, and on sm_90 the results for 16-bit types measured the same bits as our
+own kernels'. With one, or for types where that is not known, its variants promise less and run where less is asked.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 from pygpukit import _pygpukit_rust as _native
+from pygpukit.dtypes import DataType, dtype
 from pygpukit.ops.gemm import epilogue
-from pygpukit.ops.gemm.layout import one_stride, stacks, stored
+from pygpukit.ops.gemm.layout import Matrices, Stored, one_stride, result_stack, stacks, stored
 from pygpukit.ops.gemm.types import arithmetic
-from pygpukit.ops.launch import Launch, Product
-from pygpukit.ops.problem import Problem
+from pygpukit.ops.launch import (
+    Argument,
+    KernelLaunch,
+    Launch,
+    Product,
+    Unit,
+    Workspace,
+    blocks_for,
+    i64,
+    nd,
+    read,
+    write,
+)
+from pygpukit.ops.problem import Problem, Tensor
 from pygpukit.ops.registry import Variant
-from pygpukit.ops.size import product
+from pygpukit.ops.size import ceil_div, hint, product
+from pygpukit.ops.source import instance
+
+WORKSPACE = 32 << 20
+"""Bytes of workspace where sums may be split: what makes the fastest algorithms available on Hopper."""
 
 _SIXTEEN_BITS = ("bfloat16", "float16")
+_FINISH = "gemm/finish.cu"
+_THREADS = 256
+_PER_THREAD = 8
 
 
-def _takes(p: Problem) -> str | None:
+def asked(p: Problem) -> str:
+    """Return the level of determinism that a problem's variant must promise."""
+    return getattr(p, "determinism", "batch_invariant")
+
+
+class Layout(NamedTuple):
+    """A problem as the library takes it: stacks of matrices at equal distances."""
+
+    batch: tuple[Any, ...]
+    out: Matrices
+    a: Matrices
+    stored: tuple[Stored, Stored, Stored]
+    strides: tuple[Any, Any, Any]
+
+
+def layout(p: Problem) -> Layout | None:
+    """Return the layout of a problem; None where rows or matrices do not lie at equal distances."""
+    batch, out, a, b = stacks(p)
+    lying = (stored(a), stored(b), stored(out))
+    strides = (one_stride(batch, a.batch), one_stride(batch, b.batch), one_stride(batch, out.batch))
+    first, second, third = lying
+    if first is None or second is None or third is None or third.transposed or any(s is None for s in strides):
+        return None
+    return Layout(batch, out, a, (first, second, third), strides)
+
+
+def _present(p: Problem) -> str | None:
     from pygpukit.core import cublaslt
 
-    a, b, out = p["a"].dtype, p["b"].dtype, p.out.dtype
     if p.kind != "cuda":
         return "cuBLASLt needs a GPU"
-    if arithmetic(p).how != "plain" or a is not b or out is not a or a.name not in _SIXTEEN_BITS:
-        return f"multiplies bfloat16 or float16 into the same type, not {a.name} and {b.name} into {out.name}"
-    if epilogue.has_epilogue(p):
-        return "bias, activation and residual are added by our own kernels"
     if any(n == 0 for n in (*p.out.shape, p["a"].shape[-1])):
         return "there is nothing to multiply"
     return cublaslt.missing()
 
 
-def _layout(p: Problem) -> Any:
-    batch, *operands = stacks(p)
-    out, a, b = operands
-    lying = [stored(x) for x in (a, b, out)]
-    strides = [one_stride(batch, x.batch) for x in (a, b, out)]
-    if any(s is None for s in lying) or any(s is None for s in strides) or lying[2].transposed:  # type: ignore[union-attr]
-        return None
-    return batch, out, a, lying, strides
+def _same(p: Problem) -> DataType | None:
+    """The type of both operands, where that is what is multiplied."""
+    kind = p["a"].dtype
+    return kind if p["b"].dtype is kind is arithmetic(p).operands else None
+
+
+def _takes(p: Problem) -> str | None:
+    """Products of 16-bit types, whose order of sums is known on sm_90 alone."""
+    kind, out = _same(p), p.out.dtype
+    if p.kind != "cuda":
+        return "cuBLASLt needs a GPU"
+    if kind is None or kind.name not in _SIXTEEN_BITS or (out is not kind and out.name != "float32"):
+        names = p["a"].dtype.name, p["b"].dtype.name
+        return (
+            f"multiplies bfloat16 or float16 into the same type or float32, not {' and '.join(names)} into {out.name}"
+        )
+    if p.compute_capability != 90:
+        return f"the order of its sums is not known on sm_{p.arch}"
+    return _present(p)
+
+
+def _no_epilogue(p: Problem) -> str | None:
+    return "bias, activation and residual are added by our own kernels" if epilogue.has_epilogue(p) else None
+
+
+def _lies(p: Problem) -> str | None:
+    return None if layout(p) is not None else "rows or matrices of an operand do not lie at equal distances"
 
 
 def _accepts(p: Problem) -> str | None:
-    reason = _takes(p)
-    if reason is None and _layout(p) is None:
-        return "rows or matrices of an operand do not lie at equal distances"
-    return reason
+    return _takes(p) or _no_epilogue(p) or _lies(p)
+
+
+def _step(p: Problem, found: Layout, out: Tensor, workspace: Tensor | None = None) -> Product:
+    """The library's step, into the result or into a dense stack of workspace."""
+    sizes = (found.out.rows, found.out.columns, found.a.columns, product(found.batch))
+    a, b, to = (s.ld for s in found.stored)
+    strides = found.strides
+    if out is not p.out:
+        to = out.shape[-1]
+        strides = (strides[0], strides[1], out.shape[-2] * to)
+    turned = (found.stored[0].transposed, found.stored[1].transposed)
+    tf32 = arithmetic(p).how == "tf32"
+    return Product(out, p["a"], p["b"], sizes, (a, b, to), strides, turned, tf32, workspace)
 
 
 def _launch(p: Problem) -> Launch:
-    batch, out, a, lying, strides = _layout(p)
-    sizes = (out.rows, out.columns, a.columns, product(batch))
-    ld = tuple(s.ld for s in lying)
-    turned = (lying[0].transposed, lying[1].transposed)
-    return Launch((Product(p.out, p["a"], p["b"], sizes, ld, tuple(strides), turned),))
+    found = layout(p)
+    assert found is not None
+    return Launch((_step(p, found, p.out),))
+
+
+def _relaxed(p: Problem) -> str | None:
+    how, kind = arithmetic(p), _same(p)
+    if p.kind != "cuda":
+        return "cuBLASLt needs a GPU"
+    if asked(p) == "batch_invariant":
+        return "may split sums by the number of rows, and batch_invariant is asked"
+    known = kind is not None and kind.name in (*_SIXTEEN_BITS, "float32", "float64") and how.how in ("plain", "tf32")
+    if not known or p.out.dtype is not kind:
+        return f"does not multiply {p['a'].dtype.name} and {p['b'].dtype.name} into {p.out.dtype.name}"
+    return _no_epilogue(p) or _present(p) or _lies(p)
+
+
+def _launch_relaxed(p: Problem) -> Launch:
+    found = layout(p)
+    assert found is not None
+    work = Workspace()
+    room = work.buffer(dtype("uint8"), WORKSPACE)
+    return Launch((_step(p, found, p.out, room),), tuple(work.pieces))
+
+
+def _along_k(p: Problem, how: str, per: int) -> str | None:
+    """Products whose operands must have lines along k, at multiples of 16 bytes."""
+    if arithmetic(p).how != how:
+        return f"multiplies {'int8 to int32' if how == 'int32' else 'float8_e4m3fn'} alone"
+    reason = _no_epilogue(p) or _present(p) or _lies(p)
+    if reason is not None:
+        return reason
+    found = layout(p)
+    assert found is not None
+    if found.stored[0].transposed or not found.stored[1].transposed:
+        return "the library wants lines along k: weights as [N, K], passed as w.T"
+    steps = (found.a.columns, found.out.columns, *(s.ld for s in found.stored[:2]), *found.strides[:2])
+    if any(n % per != 0 for n in steps) or not (p["a"].is_aligned(16) and p["b"].is_aligned(16)):
+        return f"the library wants sizes and distances that are multiples of {per}, and addresses of 16 bytes"
+    return None
+
+
+def _accepts_int8(p: Problem) -> str | None:
+    return _along_k(p, "int32", 16) or (None if p.out.dtype.name == "int32" else "writes int32")
+
+
+def _accepts_float8(p: Problem) -> str | None:
+    reason = _along_k(p, "fp8", 16)
+    if reason is None and p.compute_capability < 89:
+        return f"tensor cores of sm_{p.arch} have no float8: precision='bfloat16' holds it exactly"
+    return reason
+
+
+def _finished(p: Problem) -> str | None:
+    if not epilogue.has_epilogue(p):
+        return "nothing is added after the product"
+    return _takes(p) or epilogue.refuses(p) or _lies_without_out(p) or p.missing(_finish_unit(p))
+
+
+def _lies_without_out(p: Problem) -> str | None:
+    batch, _, a, b = stacks(p)
+    good = stored(a) is not None and stored(b) is not None
+    good = good and one_stride(batch, a.batch) is not None and one_stride(batch, b.batch) is not None
+    return None if good else "rows or matrices of an operand do not lie at equal distances"
+
+
+@cache
+def finish_unit(to: DataType, end: str) -> Unit:
+    """Return the source of the pass that ends a product of float32 sums."""
+    entry = f"pgk_matmul_finish_{to.tag}{epilogue.suffix(end)}"
+    return instance(_FINISH, [f"PGK_MATMUL_FINISH({entry}, {to.tag}, {end})"], (entry,))
+
+
+def _finish_unit(p: Problem) -> Unit:
+    return finish_unit(p.out.dtype, epilogue.device_name(p))
+
+
+def _launch_finished(p: Problem) -> Launch:
+    batch, out, a, b = stacks(p)
+    left, right = stored(a), stored(b)
+    assert left is not None
+    assert right is not None
+    count = product(batch)
+    work = Workspace()
+    # Rows at multiples of 16 bytes, whatever n is.
+    width = ceil_div(out.columns, _PER_THREAD) * _PER_THREAD
+    sums = work.buffer(dtype("float32"), count, out.rows, width)
+    strides = (one_stride(batch, a.batch), one_stride(batch, b.batch), 0)
+    found = Layout(batch, out, a, (left, right, Stored(False, width)), strides)
+    blocks = blocks_for(
+        count * out.rows * (width // _PER_THREAD), _THREADS, f"matmul of {hint(out.rows)} x {hint(out.columns)}"
+    )
+    residual = p.arrays["residual"]
+    added = out if residual is None else result_stack(p, residual)
+    arguments: tuple[Argument, ...] = (
+        write(p.out), read(sums), *map(i64, (out.rows, out.columns, count, out.row, out.column)),
+        nd(batch, [x.batch for x in (out, added)]), *epilogue.arguments(p),
+    )  # fmt: skip
+    unit = _finish_unit(p)
+    finish = KernelLaunch(unit, unit.entries[0], (blocks,), (_THREADS,), arguments)
+    return Launch((_step(p, found, sums), finish), tuple(work.pieces))
+
+
+def _copies(p: Problem) -> str | None:
+    return _takes(p) or _no_epilogue(p)
 
 
 def _compose(p: Problem) -> Callable[..., None]:
     def run(results: tuple[Any, ...], given: tuple[Any, ...]) -> None:
+        from pygpukit.array.creation import empty_like
         from pygpukit.ops.gemm.rows import matmul
 
         a, b = (x.contiguous() for x in given[:2])
@@ -66,12 +242,21 @@ def _compose(p: Problem) -> Callable[..., None]:
         if batch:
             # Operands that a batch repeats are written out: their matrices then lie at equal distances.
             a, b = (x._broadcast_to([*batch, *x.shape[-2:]]).contiguous() if x.ndim > 1 else x for x in (a, b))
-        _native.apply("copy", (matmul(a, b),), results[0])
+        _native.apply("copy", (matmul(a, b, out=empty_like(results[0])),), results[0])
 
     return run
 
 
-VARIANTS = (
-    Variant("cuBLASLt", "batch_invariant", _accepts, launch=_launch),
-    Variant("copies around cuBLASLt", "batch_invariant", _takes, compose=_compose),
+RELAXED = (Variant("cuBLASLt with a workspace", "run_to_run", _relaxed, launch=_launch_relaxed),)
+"""Asked before all others."""
+
+DIRECT = (Variant("cuBLASLt", "batch_invariant", _accepts, launch=_launch),)
+"""Before our own kernels of the same bits."""
+
+OTHERS = (
+    Variant("cuBLASLt, int8", "batch_invariant", _accepts_int8, launch=_launch),
+    Variant("cuBLASLt, float8", "run_to_run", _accepts_float8, launch=_launch),
+    Variant("cuBLASLt, then a pass", "batch_invariant", _finished, launch=_launch_finished),
+    Variant("copies around cuBLASLt", "batch_invariant", _copies, compose=_compose),
 )
+"""Where none of our kernels made for the GPU at hand takes a call."""

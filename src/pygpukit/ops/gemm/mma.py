@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 from pygpukit.dtypes import DataType, dtype
 from pygpukit.ops.gemm import epilogue
-from pygpukit.ops.gemm.layout import Matrices, result_stack, stacks
+from pygpukit.ops.gemm.layout import ACROSS, ALONG_K, ANY, Matrices, layouts, result_stack, stacks
 from pygpukit.ops.gemm.types import Arithmetic, arithmetic
 from pygpukit.ops.launch import Argument, KernelLaunch, Launch, Unit, blocks_for, i64, nd, read, write
-from pygpukit.ops.problem import Problem, Tensor
+from pygpukit.ops.problem import Problem
 from pygpukit.ops.registry import Variant
 from pygpukit.ops.size import ceil_div, hint, product
 from pygpukit.ops.source import instance
@@ -23,8 +23,6 @@ from pygpukit.ops.source import instance
 _FILE = "gemm/mma_sm80.cu"
 _LINE = 128
 """Bytes of k in a tile."""
-
-ALONG_K, ACROSS, ANY = "ALONG_K", "ACROSS", "ANY"
 
 
 class Tile(NamedTuple):
@@ -95,39 +93,6 @@ def _units(types: Sequence[str]) -> Iterator[Unit]:
             tag, to = ("tf32", kind) if kind.name == "float32" else ("i8", dtype("int32"))
             yield mma_unit(tag, to, SMALL, ALONG_K, ALONG_K, epilogue.PLAIN)
             yield mma_unit(tag, to, SMALL, ANY, ANY, epilogue.PLAIN)
-
-
-def lines_of(x: Tensor, along: Any, across: Any, lines: Any, depth: Any, batch: Sequence[Any]) -> str:
-    """Return how the lines of an operand lie: rows of a, or columns of b.
-
-    Parameters
-    ----------
-    x
-        The operand.
-    along, across
-        Element strides along k and from line to line.
-    lines, depth
-        Their number and length.
-    batch
-        Strides from matrix to matrix.
-    """
-    per_chunk = 16 // x.dtype.itemsize
-    if not x.is_aligned(16) or any(stride % per_chunk != 0 for stride in batch):
-        return ANY
-    if along == 1 and (lines == 1 or across % per_chunk == 0):
-        return ALONG_K
-    if across == 1 and x.dtype.itemsize == 2 and (depth == 1 or along % per_chunk == 0):
-        return ACROSS
-    return ANY
-
-
-def layouts(p: Problem) -> tuple[str, str]:
-    """Return how the lines of a and b lie."""
-    _, _, a, b = stacks(p)
-    return (
-        lines_of(p["a"], a.column, a.row, a.rows, a.columns, a.batch),
-        lines_of(p["b"], b.row, b.column, b.columns, b.rows, b.batch),
-    )
 
 
 def tile_of(p: Problem, batch: Sequence[Any], out: Matrices, a: str) -> Tile:

@@ -79,6 +79,35 @@ def _gather_bias(p: Problem) -> Callable[..., None]:
     return run
 
 
+def _has_parts(p: Problem) -> str | None:
+    return None if epilogue.has_epilogue(p) else "nothing is added after the product"
+
+
+def _by_parts(p: Problem) -> Callable[..., None]:
+    """The product before it is rounded, then the elementwise operators: what a bundle without epilogues has."""
+    how = arithmetic(p)
+
+    def run(results: tuple[Any, ...], given: tuple[Any, ...]) -> None:
+        from pygpukit.array.creation import empty
+        from pygpukit.ops.elementwise import rows as e
+
+        a, b, precision, bias, activation, residual, use_tf32 = given
+        kind, out = accumulator(how.operands), results[0]
+        x = empty(out.shape, kind, device=out.device)
+        matmul(a, b, precision=precision, use_tf32=use_tf32, out=x)
+        x = x if bias is None else e.add(x, bias.astype(kind, copy=False), out=x)
+        if activation in ("relu", "gelu", "silu"):
+            x = getattr(e, activation)(x, out=x)
+        elif activation == "relu2":
+            x = e.square(e.relu(x, out=x), out=x)
+        elif activation == "gelu_erf":
+            x = e.mul(e.mul(x, 0.5), e.erfc(e.mul(x, -0.7071067811865476)), out=x)
+        x = x if residual is None else e.add(x, residual.astype(kind, copy=False), out=x)
+        _native.apply("copy", (x,), out)
+
+    return run
+
+
 def _unfused(p: Problem) -> str | None:
     if arithmetic(p).how != "plain":
         return f"has no kernel for {arithmetic(p).how}"
@@ -90,13 +119,11 @@ def _around(p: Problem) -> Callable[..., None]:
     wide = wide_type(p["a"].dtype, p["b"].dtype)
 
     def run(results: tuple[Any, ...], given: tuple[Any, ...]) -> None:
-        a, b, _, bias, activation, residual, _ = given
-        a, b, bias, residual = (x if x is None else x.astype(wide, copy=False) for x in (a, b, bias, residual))
+        a, b = (x.astype(wide, copy=False) for x in given[:2])
         if results[0].dtype is wide:
-            matmul(a, b, bias=bias, activation=activation, residual=residual, out=results[0])
+            matmul(a, b, use_tf32=False, out=results[0])
         else:
-            made = matmul(a, b, bias=bias, activation=activation, residual=residual)
-            _native.apply("copy", (made,), results[0])
+            _native.apply("copy", (matmul(a, b, use_tf32=False),), results[0])
 
     return run
 
@@ -141,13 +168,16 @@ matmul = register(
         infer=_infer,
         reference=reference,
         variants=(
-            *library.VARIANTS,
+            *library.RELAXED,
+            *library.DIRECT,
             *wgmma.VARIANTS,
+            *library.OTHERS,
             *mma.VARIANTS,
             *simt.VARIANTS,
             Variant("NumPy", "run_to_run", lambda p: None, host=host),
             Variant("a contiguous bias first", "batch_invariant", _scattered, compose=_gather_bias),
             Variant("casts first", "batch_invariant", _casts, compose=_cast_first),
+            Variant("the product, then its parts", "batch_invariant", _has_parts, compose=_by_parts),
             Variant("casts around CUDA cores", "batch_invariant", _unfused, compose=_around),
         ),
         doc="""Matrix product, with NumPy's rules for vectors and stacks of matrices.

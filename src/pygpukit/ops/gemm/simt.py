@@ -7,7 +7,7 @@ from functools import cache
 
 from pygpukit.dtypes import DataType, dtype
 from pygpukit.ops.gemm import epilogue
-from pygpukit.ops.gemm.layout import result_stack, stacks
+from pygpukit.ops.gemm.layout import ACROSS, ALONG_K, ANY, layouts, result_stack, stacks
 from pygpukit.ops.gemm.types import ROW, Arithmetic, accumulator, arithmetic, chosen, matmul_type, wide_type
 from pygpukit.ops.launch import Argument, KernelLaunch, Launch, Unit, blocks_for, i64, nd, read, write
 from pygpukit.ops.problem import Problem
@@ -20,6 +20,10 @@ TILE = 64
 """Rows and columns of the output per block."""
 
 _FILE = "gemm/simt.cu"
+_TILES = "gemm/simt_tiles.cu"
+_SIDES = {"float32": 128, "float64": 64}
+"""Rows and columns of the output per block of the kernel for large shapes."""
+
 _THREADS = 256
 
 
@@ -79,11 +83,15 @@ def _refuses(p: Problem) -> str | None:
 
 def launch(p: Problem) -> Launch:
     """Return the launch for operands of any strides."""
+    return _launch_unit(p, _unit(p), TILE)
+
+
+def _launch_unit(p: Problem, unit: Unit, side: int) -> Launch:
+    """The launch of a kernel whose blocks compute tiles of this side."""
     batch, out, a, b = stacks(p)
     m, n, k = out.rows, out.columns, a.columns
     what = f"matmul of {hint(m)} x {hint(n)}, batch {tuple(hint(x) for x in batch)},"
-    blocks = blocks_for(product(batch) * ceil_div(m, TILE) * ceil_div(n, TILE), 1, what)
-    unit = _unit(p)
+    blocks = blocks_for(product(batch) * ceil_div(m, side) * ceil_div(n, side), 1, what)
     residual = p.arrays["residual"]
     added = out if residual is None else result_stack(p, residual)
     arguments: tuple[Argument, ...] = (
@@ -95,4 +103,49 @@ def launch(p: Problem) -> Launch:
     return Launch((KernelLaunch(unit, unit.entries[0], (blocks,), (_THREADS,), arguments),))
 
 
-VARIANTS = (Variant("CUDA cores", "batch_invariant", _refuses, launch=launch, units=_units),)
+@cache
+def tiles_unit(kind: DataType, to: DataType, a: str, b: str, end: str) -> Unit:
+    """Return the source of one kernel for large shapes."""
+    letters = ("n" if a == ALONG_K else "t") + ("t" if b == ALONG_K else "n")
+    tags = [kind.tag, *([] if to is kind else ["to", to.tag]), letters]
+    entry = "_".join(["pgk_matmul_tiles", *tags]) + epilogue.suffix(end)
+    line = f"PGK_MATMUL_TILES({entry}, {kind.tag}, {to.tag}, {_SIDES[kind.name]}, {a}, {b}, {end})"
+    return instance(_TILES, [line], (entry,))
+
+
+def _tiles_units(types: Sequence[str]) -> Iterator[Unit]:
+    for kind in map(dtype, types):
+        if kind.name in _SIDES:
+            for b in (ALONG_K, ACROSS):
+                yield tiles_unit(kind, kind, ALONG_K, b, epilogue.PLAIN)
+
+
+def _tiles_unit(p: Problem) -> Unit:
+    return tiles_unit(p["a"].dtype, p.out.dtype, *layouts(p, both=True), epilogue.device_name(p))
+
+
+def _tiles_refuse(p: Problem) -> str | None:
+    kind, how = p["a"].dtype, arithmetic(p)
+    if kind.name not in _SIDES or not (p["b"].dtype is kind is how.operands) or how.how != "plain":
+        return f"multiplies float32 or float64, not {kind.name} and {p['b'].dtype.name} as {how.operands.name}"
+    batch, out, _, _ = stacks(p)
+    side = _SIDES[kind.name]
+    if 2 * out.rows <= side or 2 * out.columns <= side:
+        return f"half of a tile of {side} would be empty"
+    if 2 * product(batch) * ceil_div(out.rows, side) * ceil_div(out.columns, side) < p.sm_count:
+        return f"tiles of {side} are fewer than half of the SMs"
+    for name, lines in zip("ab", layouts(p, both=True), strict=True):
+        if lines == ANY:
+            return f"{name} does not lie in rows or columns at multiples of 16 bytes"
+    return epilogue.refuses(p) or p.missing(_tiles_unit(p))
+
+
+def _launch_tiles(p: Problem) -> Launch:
+    side = _SIDES[p["a"].dtype.name]
+    return _launch_unit(p, _tiles_unit(p), side)
+
+
+VARIANTS = (
+    Variant("CUDA cores, large tiles", "batch_invariant", _tiles_refuse, launch=_launch_tiles, units=_tiles_units),
+    Variant("CUDA cores", "batch_invariant", _refuses, launch=launch, units=_units),
+)

@@ -199,7 +199,8 @@ def _refuses_copy(p: Problem) -> str | None:
         return reason
     if any(n == 0 for n in (*p.out.shape, p["a"].shape[-1])):
         return "there is nothing to multiply"
-    return epilogue_refuses(p)
+    # Where the kernel itself is missing, copies would come back here.
+    return epilogue_refuses(p) or (None if isinstance(operands(p), str) else "the lines of a and b lie along k already")
 
 
 def _copy_first(p: Problem) -> Compose:

@@ -16,9 +16,14 @@ VECTOR = 16
 
 LADDER = (
     (256, 16, 1), (1024, 32, 2), (4096, 32, 8), (6144, 32, 12), (8192, 64, 8), (12288, 64, 12), (16384, 128, 8),
-    (32768, 128, 16), (65536, 256, 16),
+    (32768, 256, 8), (65536, 512, 8),
 )  # fmt: skip
 """Largest bytes of a row, threads that share it, vectors of each thread."""
+
+_SINGLES = (
+    (256, 16, 1), (1024, 32, 2), (6144, 32, 12), (12288, 64, 12), (16384, 128, 8), (32768, 256, 8), (65536, 512, 8),
+)  # fmt: skip
+# The same threads, with fewer kernels, where elements are moved one by one.
 
 LONG = 1024
 """Threads of a row that is longer."""
@@ -75,7 +80,7 @@ def shape_of(n: Any, x: DataType, vec: bool) -> Shape:
     >>> shape_of(8192, bfloat16, True).name
     '128x8'
     """
-    for limit, group, chunks in LADDER:
+    for limit, group, chunks in LADDER if vec else _SINGLES:
         if n <= limit // x.itemsize:
             return Shape(group, chunks, vec)
     return Shape(LONG, 0, vec)
@@ -84,7 +89,7 @@ def shape_of(n: Any, x: DataType, vec: bool) -> Shape:
 def shapes() -> Iterator[Shape]:
     """Return all of them, as bundles hold them."""
     for vec in (True, False):
-        yield from (Shape(group, chunks, vec) for _, group, chunks in LADDER)
+        yield from (Shape(group, chunks, vec) for _, group, chunks in (LADDER if vec else _SINGLES))
         yield Shape(LONG, 0, vec)
 
 
@@ -95,6 +100,11 @@ def is_vectorised(n: Any, tensors: Sequence[tuple[Tensor, Any]]) -> bool:
         if n % each != 0 or stride % each != 0 or not tensor.is_aligned(min(VECTOR, each * tensor.dtype.itemsize)):
             return False
     return True
+
+
+def form_of(p: Problem) -> int:
+    """Return the form of an RMS norm, as kernels take it."""
+    return int(bool(p.options.get("plus_one"))) | 2 * int(p.options.get("cast", "after") == "before")
 
 
 def rows_of(tensor: Tensor) -> tuple[Any, Any] | None:

@@ -18,6 +18,7 @@ from pygpukit.ops.nn.layout import (
     accumulator,
     float_input,
     float_types,
+    form_of,
     is_vectorised,
     rows_of,
     shape_of,
@@ -86,9 +87,7 @@ def _launch(p: Problem) -> Launch:
     vec = is_vectorised(n, aligned)
     rows, strides = places[0][1][0], [found[1] for _, found in places]  # type: ignore[index]
     shape = shape_of(n, x.dtype, vec)
-    unit = norm_unit(
-        p.name, x.dtype, gamma.dtype, shape, bool(p.options.get("plus_one")), p.options.get("cast", "after")
-    )
+    unit = norm_unit(p.name, x.dtype, gamma.dtype, shape)
     cached = shape.cached(n, x.dtype)
     none = i64(0)
     wide = dtype("float64" if x.dtype.itemsize == 8 else "float32")
@@ -96,28 +95,24 @@ def _launch(p: Problem) -> Launch:
         write(p.outputs[0]), write(p.outputs[1]) if residual is not None else none,
         read(x), none if residual is None else read(residual),
         constant(gamma), none if beta is None else constant(beta),
-        *map(i64, (rows, n, strides[0], strides[-1])), Number("eps", wide), i64(cached),
+        *map(i64, (rows, n, strides[0], strides[-1])), Number("eps", wide), i64(form_of(p)), i64(cached),
     )  # fmt: skip
     blocks = shape.blocks(rows, p.name)
     return Launch((KernelLaunch(unit, unit.entries[0], (blocks,), (shape.block,), arguments, shared=cached * VECTOR),))
 
 
 @cache
-def norm_unit(name: str, x: DataType, weights: DataType, shape: Shape, plus_one: bool, cast: str) -> Unit:
+def norm_unit(name: str, x: DataType, weights: DataType, shape: Shape) -> Unit:
     """Return the source for one element type, one of the weights, and one class of row lengths."""
-    kinds = (name == "layernorm", name == "rmsnorm_residual", plus_one, cast == "before")
-    form = "_plus_one" * plus_one + "_before" * (cast == "before")
-    entry = f"pgk_{name}_{x.tag}_{weights.tag}_{shape.name}{form}"
+    kinds = (name == "layernorm", name == "rmsnorm_residual")
+    entry = f"pgk_{name}_{x.tag}_{weights.tag}_{shape.name}"
     flags = ", ".join("true" if kind else "false" for kind in kinds)
     line = f"PGK_NORM({entry}, {x.tag}, {weights.tag}, {accumulator(x)}, {shape.arguments}, {flags})"
     return instance("nn/norm.cu", [line], (entry,))
 
 
 def _units(name: str) -> Callable[[Sequence[str]], Iterator[Unit]]:
-    forms = ((False, "after"),) if name == "layernorm" else ((False, "after"), (False, "before"), (True, "after"))
-    return lambda types: (
-        norm_unit(name, x, x, shape, *form) for x in float_types(types) for shape in shapes() for form in forms
-    )
+    return lambda types: (norm_unit(name, x, x, shape) for x in float_types(types) for shape in shapes())
 
 
 def _host(p: Problem) -> Callable[..., None]:

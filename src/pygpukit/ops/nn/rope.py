@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache as once
 from typing import Any
@@ -26,7 +27,7 @@ from pygpukit.ops.launch import (
     write,
 )
 from pygpukit.ops.nn import reference
-from pygpukit.ops.nn.layout import LADDER, VECTOR, Shape, accumulator, float_input, float_types, shape_of
+from pygpukit.ops.nn.layout import VECTOR, Shape, accumulator, float_input, float_types, form_of, shape_of, shapes
 from pygpukit.ops.problem import Problem, Result, Tensor
 from pygpukit.ops.registry import Operator, Parameter, Variant, export, register
 from pygpukit.ops.size import hint
@@ -153,8 +154,7 @@ def _launch(p: Problem, q_to: Argument, q_strides: Sequence[Any], to: _Places) -
     norms = [p.arrays.get("q_norm"), p.arrays.get("k_norm")]
     weights = next((w.dtype for w in norms if w is not None), None)
     shape = shape_of(dim, q.dtype, _vectors(p, rotary))
-    form = bool(p.options.get("plus_one")), p.options.get("cast", "after") == "before"
-    unit = rope_unit(q.dtype, weights, cos.dtype, shape, bool(p.options["interleaved"]), *form)
+    unit = rope_unit(q.dtype, weights, cos.dtype, shape, bool(p.options["interleaved"]))
 
     def steps(x: Tensor | None) -> tuple[Any, Any]:
         return (0, 0) if x is None else (x.strides[0], x.strides[1])
@@ -168,7 +168,7 @@ def _launch(p: Problem, q_to: Argument, q_strides: Sequence[Any], to: _Places) -
 
     members = (
         tokens, heads, kv_heads, dim, rotary, cos.shape[0], cos.strides[0], wide("positions"), wide("slots"),
-        to.page_tokens, to.places, *steps(q), *steps(k), *steps(v), *q_strides, *to.strides,
+        to.page_tokens, to.places, form_of(p), *steps(q), *steps(k), *steps(v), *q_strides, *to.strides,
     )  # fmt: skip
     arguments: tuple[Argument, ...] = (
         q_to, optional(to.k, update), optional(to.v, update), read(q), optional(k), optional(v), read(cos),
@@ -183,13 +183,11 @@ def _launch(p: Problem, q_to: Argument, q_strides: Sequence[Any], to: _Places) -
 
 
 @once
-def rope_unit(
-    x: DataType, weights: DataType | None, tables: DataType, shape: Shape, pairs: bool, plus_one: bool, before: bool
-) -> Unit:
-    """Return the source for element types, one class of lengths of heads, and the options."""
-    norm = "" if weights is None else f"_norm_{weights.tag}" + "_plus_one" * plus_one + "_before" * before
+def rope_unit(x: DataType, weights: DataType | None, tables: DataType, shape: Shape, pairs: bool) -> Unit:
+    """Return the source for element types, one class of lengths of heads, and how pairs lie."""
+    norm = "" if weights is None else f"_norm_{weights.tag}"
     entry = f"pgk_rope_{x.tag}_{tables.tag}_{shape.name}" + "_pairs" * pairs + norm
-    flags = ", ".join("true" if flag else "false" for flag in (pairs, weights is not None, plus_one, before))
+    flags = ", ".join("true" if flag else "false" for flag in (pairs, weights is not None))
     line = (
         f"PGK_ROPE({entry}, {x.tag}, {(weights or x).tag}, {tables.tag}, {accumulator(x)}, {shape.arguments}, {flags})"
     )
@@ -197,13 +195,11 @@ def rope_unit(
 
 
 def _units(types: Sequence[str]) -> Iterator[Unit]:
+    usual = [shape for shape in shapes() if 0 < shape.chunks <= 2]
     for x in float_types(types):
-        for limit, group, chunks in LADDER:
-            if limit <= 1024:
-                for pairs in (False, True):
-                    shape = Shape(group, chunks, True)
-                    yield rope_unit(x, None, dtype("float32"), shape, pairs, False, False)
-                    yield rope_unit(x, x, dtype("float32"), shape, pairs, False, True)
+        for shape in usual:
+            for pairs, weights in itertools.product((False, True), (None, x)):
+                yield rope_unit(x, weights, dtype("float32"), shape, pairs)
 
 
 def _launch_rope(p: Problem) -> Launch:
@@ -288,6 +284,8 @@ Examples
         updates=("q", "k"),
     )
 )
+
+export(rope_inplace, "rope_inplace_f32table")
 
 
 def _infer_fused(p: Problem) -> list[Result]:

@@ -41,8 +41,13 @@ def gumbel(seed: int, position: int, ids: Any) -> Any:
     from pygpukit.random.philox import words
     from pygpukit.random.reference import minus_log, minus_log_rest
 
-    blocks = (ids >> 2).astype(np.uint64)
-    whole, place = np.unique(blocks, return_inverse=True)
+    place = ids >> 2
+    if 8 * place.size > place.max():
+        # Most of the vocabulary: all blocks up to the last.
+        whole = np.arange(place.max() + 1, dtype=np.uint64)
+    else:
+        blocks, place = np.unique(place, return_inverse=True)
+        whole = blocks.astype(np.uint64)
     stream = _STREAM ^ (position >> 32 & 0xFFFFFFFF)
     bits = words(seed & 0xFFFFFFFFFFFFFFFF, whole, position & 0xFFFFFFFF, stream)[place, ids & 3]
     u = bits.astype(np.float32) * np.float32(2.0**-32) + np.float32(2.0**-33)
@@ -79,6 +84,9 @@ def kept(z: Any, temperature: float, top_k: int, top_p: float, min_p: float) -> 
     with np.errstate(all="ignore"):
         d = np.where(z == top, f32(0), (z - top) / f32(temperature))
     ids = np.flatnonzero(z > -np.inf)
+    if 0 < top_k < ids.size:
+        # Only what can be among them is sorted.
+        ids = ids[z[ids] >= np.partition(z[ids], -top_k)[-top_k]]
     if 0 < top_k < z.size or top_p < 1:
         ids = ids[np.argsort(-z[ids], kind="stable")]
     if 0 < top_k < z.size:

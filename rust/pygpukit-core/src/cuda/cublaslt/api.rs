@@ -34,13 +34,19 @@ const _: () = {
 pub mod data_type {
     //! `cudaDataType`.
     pub const F32: i32 = 0;
+    pub const F64: i32 = 1;
     pub const F16: i32 = 2;
+    pub const I8: i32 = 3;
+    pub const I32: i32 = 10;
     pub const BF16: i32 = 14;
+    pub const E4M3: i32 = 28;
 }
 
 pub mod compute_type {
     //! `cublasComputeType_t`.
     pub const F32: i32 = 68;
+    pub const F64: i32 = 70;
+    pub const I32: i32 = 72;
     pub const FAST_TF32: i32 = 77;
 }
 
@@ -99,7 +105,7 @@ table! {
     cublasLtMatmulAlgoCheck(Handle, Handle, Handle, Handle, Handle, Handle, *const Algo, *mut Heuristic);
     cublasLtMatmulAlgoConfigGetAttribute(*const Algo, i32, *mut c_void, usize, *mut usize);
     cublasLtMatmul(
-        Handle, Handle, *const f32, *const c_void, Handle, *const c_void, Handle, *const f32, *const c_void, Handle,
-        *mut c_void, Handle, *const Algo, *mut c_void, usize, Handle,
+        Handle, Handle, *const c_void, *const c_void, Handle, *const c_void, Handle, *const c_void, *const c_void,
+        Handle, *mut c_void, Handle, *const Algo, *mut c_void, usize, Handle,
     );
 }

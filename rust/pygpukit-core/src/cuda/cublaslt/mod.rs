@@ -6,7 +6,7 @@ mod plan;
 mod saved;
 mod shape;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::{CStr, c_char, c_void};
 use std::fmt;
 use std::sync::Arc;
@@ -36,6 +36,8 @@ pub struct CublasLt {
     path: String,
     /// `cublasLtHandle_t` by device number. They live as long as the process: device code is loaded through them.
     handles: Mutex<HashMap<i32, usize>>,
+    /// The algorithm of each product, by `pin_key`.
+    pins: Mutex<BTreeMap<String, SavedAlgorithm>>,
 }
 
 impl fmt::Debug for CublasLt {
@@ -91,7 +93,29 @@ impl CublasLt {
             // SAFETY: this symbol has this signature in every cuBLASLt.
             unsafe { std::mem::transmute::<*mut c_void, StatusText>(address) }
         });
-        Ok(Arc::new(CublasLt { api, status_name, version, path, handles: Mutex::default() }))
+        Ok(Arc::new(CublasLt { api, status_name, version, path, handles: Mutex::default(), pins: Mutex::default() }))
+    }
+
+    /// The algorithms of all products planned or loaded so far.
+    pub fn pinned(&self) -> Vec<SavedAlgorithm> {
+        self.pins.lock().values().cloned().collect()
+    }
+
+    /// Let products planned from now on use these algorithms. Those of another version of the library are refused; those
+    /// of other devices stay without use.
+    pub fn pin(&self, algorithms: Vec<SavedAlgorithm>) -> Result<()> {
+        if let Some(other) = algorithms.iter().find(|saved| saved.version != self.version) {
+            return Err(Error::Value(format!(
+                "these algorithms were chosen by cuBLASLt {}, and this is {}: choose again",
+                dotted(other.version),
+                dotted(self.version)
+            )));
+        }
+        let mut pins = self.pins.lock();
+        for saved in algorithms {
+            pins.insert(plan::pin_key(&saved.device, saved.workspace, &saved.shape), saved);
+        }
+        Ok(())
     }
 
     /// As the library says it: 10000 * major + 100 * minor + patch (130100 is 13.1.0).

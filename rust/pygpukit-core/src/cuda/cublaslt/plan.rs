@@ -96,7 +96,7 @@ impl GemmPlan {
     ) -> Result<Arc<GemmPlan>> {
         shape.check()?;
         let props = device.props();
-        let machine = format!("{}.{}/{}", props.capability.0, props.capability.1, props.sm_count);
+        let machine = machine_of(props);
         if let Some(saved) = saved {
             check_saved(saved, lt, &machine, shape, workspace)?;
         }
@@ -130,6 +130,24 @@ impl GemmPlan {
             cost_key: cost_key(shape, &found.algo),
             loaded: AtomicBool::new(false),
         }))
+    }
+
+    /// Plan a product by the algorithm pinned for it in this process: loaded from a file, or chosen when the product
+    /// first came.
+    pub fn pinned(
+        lt: &Arc<CublasLt>,
+        device: &dyn Device,
+        shape: &GemmShape,
+        workspace: usize,
+    ) -> Result<Arc<GemmPlan>> {
+        let key = pin_key(&machine_of(device.props()), workspace, &shape.to_string());
+        if let Some(saved) = lt.pins.lock().get(&key).cloned() {
+            return GemmPlan::new(lt, device, shape, workspace, Some(&saved));
+        }
+        let plan = GemmPlan::new(lt, device, shape, workspace, None)?;
+        let pinned = lt.pins.lock().entry(key).or_insert_with(|| plan.saved()).clone();
+        // Another thread may have been faster: its choice stays.
+        if pinned.algo == plan.algo { Ok(plan) } else { GemmPlan::new(lt, device, shape, workspace, Some(&pinned)) }
     }
 
     pub fn shape(&self) -> &GemmShape {
@@ -178,22 +196,35 @@ impl GemmPlan {
         self.cost_key
     }
 
+    /// Addresses of alpha and beta, in the type of the product's factors.
+    #[inline]
+    fn factors(&self) -> [*const c_void; 2] {
+        static FLOATS: [f32; 2] = [0.0, 1.0];
+        static DOUBLES: [f64; 2] = [0.0, 1.0];
+        static INTEGERS: [i32; 2] = [0, 1];
+        let beta = usize::from(self.shape.accumulate);
+        [1, beta].map(|which| match self.shape.scale_type() {
+            data_type::F64 => (&raw const DOUBLES[which]).cast(),
+            data_type::I32 => (&raw const INTEGERS[which]).cast(),
+            _ => (&raw const FLOATS[which]).cast(),
+        })
+    }
+
     /// Put the product on a stream; the device's context is current.
     #[inline]
     pub(super) fn enqueue(&self, out: u64, a: u64, b: u64, workspace: u64, stream: usize) -> Result<()> {
-        let alpha = 1.0f32;
-        let beta = if self.shape.accumulate { 1.0f32 } else { 0.0 };
+        let [alpha, beta] = self.factors();
         call!(
             self.lt,
             cublasLtMatmul(
                 self.handle as Handle,
                 self.desc.raw(),
-                &alpha,
+                alpha,
                 b as *const c_void,
                 self.b.raw(),
                 a as *const c_void,
                 self.a.raw(),
-                &beta,
+                beta,
                 out as *const c_void,
                 self.out.raw(),
                 out as *mut c_void,
@@ -212,6 +243,15 @@ fn cost_key(shape: &GemmShape, algo: &Algo) -> u64 {
     let sizes = [shape.m as u64, shape.n as u64, shape.k as u64, shape.batch as u64];
     let types = [shape.a, shape.b, shape.out].map(|x| u64::from(x.dtype.code()) << 1 | u64::from(x.transposed));
     sizes.iter().chain(&types).chain(algo).fold(1, |key, word| mix(key, *word)) | 1
+}
+
+/// What an algorithm is chosen for besides the product: compute capability and number of SMs.
+fn machine_of(props: &DeviceProps) -> String {
+    format!("{}.{}/{}", props.capability.0, props.capability.1, props.sm_count)
+}
+
+pub(super) fn pin_key(machine: &str, workspace: usize, shape: &str) -> String {
+    format!("{machine} {workspace} {shape}")
 }
 
 fn check_saved(
@@ -243,7 +283,7 @@ fn check_saved(
 
 fn make_desc(lt: &CublasLt, shape: &GemmShape) -> Result<Object> {
     let mut raw: Handle = std::ptr::null_mut();
-    call!(lt, cublasLtMatmulDescCreate(&mut raw, shape.compute_type(), data_type::F32))?;
+    call!(lt, cublasLtMatmulDescCreate(&mut raw, shape.compute_type(), shape.scale_type()))?;
     let made = Object { raw: raw as usize, destroy: lt.api.cublasLtMatmulDescDestroy };
     // The library's operands are ours exchanged.
     for (attribute, operand) in [(desc::TRANSPOSE_A, &shape.b), (desc::TRANSPOSE_B, &shape.a)] {

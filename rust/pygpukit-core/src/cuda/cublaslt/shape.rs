@@ -106,31 +106,60 @@ impl GemmShape {
             return fail("out is transposed; exchange the operands and transpose them".to_string());
         }
         let (a, b, out) = (self.a.dtype, self.b.dtype, self.out.dtype);
-        if a != b || out != a && out != DType::F32 {
+        let fits = match a {
+            DType::F32 | DType::F64 => out == a,
+            DType::F16 | DType::BF16 => out == a || out == DType::F32,
+            DType::I8 => out == DType::I32,
+            DType::E4M3 => matches!(out, DType::BF16 | DType::F16 | DType::F32),
+            _ => false,
+        };
+        if a != b || !fits {
             let names = (a.name(), b.name(), out.name());
             return Err(Error::DType(format!("matrix product of {} and {} to {}: {TYPES}", names.0, names.1, names.2)));
         }
         if self.compute == Compute::Tf32 && a != DType::F32 {
             return fail(format!("only float32 is multiplied through tf32, not {}", a.name()));
         }
+        if matches!(a, DType::I8 | DType::E4M3) && (self.a.transposed || !self.b.transposed) {
+            return fail(format!(
+                "{} is multiplied with lines along k: a as it is, b stored as its transpose",
+                a.name()
+            ));
+        }
         Ok(())
     }
 
     pub(super) fn compute_type(&self) -> i32 {
-        match self.compute {
-            Compute::F32 => compute_type::F32,
-            Compute::Tf32 => compute_type::FAST_TF32,
+        match (self.a.dtype, self.compute) {
+            (DType::F64, _) => compute_type::F64,
+            (DType::I8, _) => compute_type::I32,
+            (_, Compute::F32) => compute_type::F32,
+            (_, Compute::Tf32) => compute_type::FAST_TF32,
+        }
+    }
+
+    /// Type of the factors alpha and beta.
+    pub(super) fn scale_type(&self) -> i32 {
+        match self.a.dtype {
+            DType::F64 => data_type::F64,
+            DType::I8 => data_type::I32,
+            _ => data_type::F32,
         }
     }
 }
 
-const TYPES: &str = "both operands are bfloat16, float16 or float32, and out is the same or float32";
+const TYPES: &str = "both operands are bfloat16 or float16 (out: the same or float32), float32 or float64 (the same), \
+                     int8 (int32) or float8_e4m3fn (bfloat16, float16 or float32)";
 
 pub(super) fn data_type_of(dtype: DType) -> Option<i32> {
     match dtype {
         DType::F32 => Some(data_type::F32),
+        DType::F64 => Some(data_type::F64),
         DType::F16 => Some(data_type::F16),
         DType::BF16 => Some(data_type::BF16),
+        DType::I8 => Some(data_type::I8),
+        DType::I32 => Some(data_type::I32),
+        DType::E4M3 => Some(data_type::E4M3),
         _ => None,
     }
 }

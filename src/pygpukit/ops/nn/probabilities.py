@@ -64,7 +64,8 @@ def softmax_unit(name: str, x: DataType, shape: Shape) -> Unit:
 
 
 def _units(name: str) -> Callable[[Sequence[str]], Iterator[Unit]]:
-    return lambda types: (softmax_unit(name, x, shape) for x in float_types(types, 1) for shape in shapes())
+    least = 1 if name == "softmax" else 2
+    return lambda types: (softmax_unit(name, x, shape) for x in float_types(types, least) for shape in shapes())
 
 
 def _host(p: Problem) -> Callable[..., None]:

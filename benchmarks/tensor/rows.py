@@ -1,0 +1,185 @@
+"""Row operators and sampling on the GPU: norms, softmax, activations, rope, and a token per row, against torch.
+
+First results of odd sizes are compared with float64 and with the CPU device. Large rows are given as a share of the
+copy rate; small calls and sampling are repeated inside graphs on both sides.
+
+    python benchmarks/tensor/rows.py --json benchmarks/results/h200-tensor-rows.json
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "array"))
+from harness import Bench
+
+import pygpukit as gp
+
+ROWS, N = 16384, 8192
+SEQUENCES, VOCABULARY = 8, 152_064
+INSIDE = 20
+
+
+def check() -> None:
+    """Compare with float64, rows with themselves in other company, and tokens with the CPU device's."""
+    rng = np.random.default_rng(1)
+    for kind, limit in (("bfloat16", 2**-7), ("float32", 4e-6)):
+        for rows, n in ((7, 1001), (129, 128), (3, 3584), (2, 8192), (2, 16384), (5, 20001), (2, 32768), (3, 152064)):
+            x = (rng.standard_normal((rows, n)) * 2).astype(gp.to_numpy_dtype(kind))
+            w = rng.standard_normal(n).astype(gp.to_numpy_dtype(kind))
+            ours, weights, wide = gp.from_numpy(x), gp.from_numpy(w), x.astype(np.float64)
+            shifted = np.exp(wide - wide.max(1, keepdims=True))
+            centred = wide - wide.mean(1, keepdims=True)
+            wanted = {
+                "softmax": (gp.softmax(ours), shifted / shifted.sum(1, keepdims=True)),
+                "layernorm": (
+                    gp.layernorm(ours, weights),
+                    centred / np.sqrt((centred**2).mean(1, keepdims=True) + 1e-5) * w.astype(np.float64),
+                ),
+                "rmsnorm": (
+                    gp.rmsnorm(ours, weights),
+                    wide / np.sqrt((wide**2).mean(1, keepdims=True) + 1e-5) * w.astype(np.float64),
+                ),
+            }
+            for name, (got, want) in wanted.items():
+                error = np.abs(got.to_numpy().astype(np.float64) - want).max()
+                if not error <= limit * max(1.0, np.abs(want).max()):
+                    raise AssertionError(f"{name} of {rows} rows of {n} {kind}: off by {error}")
+            alone = gp.rmsnorm(ours[1:2], weights).to_numpy()
+            if alone.tobytes() != gp.rmsnorm(ours, weights)[1:2].to_numpy().tobytes():
+                raise AssertionError(f"rmsnorm of {n} {kind}: a row alone has other bits")
+    for kind in ("float32", "bfloat16"):
+        logits = (rng.standard_normal((6, VOCABULARY)) * 3).astype(gp.to_numpy_dtype(kind))
+        options: dict[str, Any] = {
+            "temperature": np.float32([1, 0.7, 0, 2, 1, 1]), "top_k": np.int32([0, 50, 3, 100_000, 1, 20]),
+            "top_p": np.float32([0.9, 1, 0.5, 0.95, 1, 0.3]), "min_p": np.float32([0, 0, 0, 1e-4, 0, 0.1]),
+            "seeds": np.arange(6, dtype=np.uint64), "positions": np.arange(6) * 2**33,
+        }  # fmt: skip
+        tokens = gp.sample_rows(gp.from_numpy(logits), **{k: gp.from_numpy(v) for k, v in options.items()}).tolist()
+        with gp.device("cpu"):
+            want = gp.sample_rows(gp.from_numpy(logits), **{k: gp.from_numpy(v) for k, v in options.items()}).tolist()
+        if tokens != want:
+            raise AssertionError(f"tokens of {kind} logits are {tokens}, on the CPU device {want}")
+
+
+def large(bench: Bench) -> None:
+    """The issue's rows: 16384 x 8192 bfloat16, as a share of the copy rate and against torch."""
+    torch: Any = bench.torch
+    F = torch.nn.functional
+    x, y = (torch.randn(ROWS, N, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    w, b = (torch.randn(N, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    gx, gy, gw, gb = map(gp.from_dlpack, (x, y, w, b))
+    out, other = gp.empty_like(gx), gp.empty_like(gx)
+    one = gx.nbytes
+    cases: list[tuple[str, Callable[[], Any], Callable[[], Any], int]] = [
+        ("softmax", lambda: gp.softmax(gx, out=out), lambda: torch.softmax(x, -1), 2 * one),
+        ("logsoftmax", lambda: gp.logsoftmax(gx, out=out), lambda: torch.log_softmax(x, -1), 2 * one),
+        ("layernorm", lambda: gp.layernorm(gx, gw, gb, out=out), lambda: F.layer_norm(x, (N,), w, b), 2 * one),
+        ("rmsnorm", lambda: gp.rmsnorm(gx, gw, out=out), lambda: F.rms_norm(x, (N,), w, 1e-5), 2 * one),
+        ("rmsnorm, cast before", lambda: gp.rmsnorm(gx, gw, cast="before", out=out),
+         lambda: F.rms_norm(x, (N,), w, 1e-5), 2 * one),
+        ("rmsnorm with residual", lambda: gp.rmsnorm_residual(gx, gy, gw, out=(out, other)),
+         lambda: F.rms_norm(x + y, (N,), w, 1e-5), 4 * one),
+        ("gelu", lambda: gp.gelu(gx, out=out), lambda: F.gelu(x, approximate="tanh"), 2 * one),
+        ("gelu, erf", lambda: gp.gelu(gx, approximate=False, out=out), lambda: F.gelu(x), 2 * one),
+        ("swiglu", lambda: gp.swiglu(gx, gy, out=out), lambda: F.silu(x) * y, 3 * one),
+    ]  # fmt: skip
+    joined = torch.randn(ROWS, 2 * N, device="cuda", dtype=torch.bfloat16)
+    gj = gp.from_dlpack(joined)
+    cases.append(("swiglu of one array", lambda: gp.swiglu(gj, out=out),
+                  lambda: F.silu(joined[:, :N]) * joined[:, N:], 3 * one))  # fmt: skip
+    for name, ours, theirs, nbytes in cases:
+        bench.of_copy_rate(f"{name} 16384x8192 bfloat16, of the copy rate", ours, nbytes, 0.85)
+        bench.against_torch(f"{name} 16384x8192 bfloat16", ours, theirs, 1.0, nbytes=nbytes)
+
+
+def small(bench: Bench) -> None:
+    """Calls of a decode step, in graphs."""
+    torch: Any = bench.torch
+    F = torch.nn.functional
+    for rows, n in ((1, 3584), (8, 4096), (64, 8192)):
+        x, w = (torch.randn(shape, device="cuda", dtype=torch.bfloat16) for shape in ((rows, n), (n,)))
+        gx, gw = gp.from_dlpack(x), gp.from_dlpack(w)
+        out, left = gp.empty_like(gx), gp.empty_like(gx)
+        bench.against_torch(
+            f"rmsnorm {rows}x{n} bfloat16, in a graph", lambda: gp.rmsnorm(gx, gw, out=out),  # noqa: B023
+            lambda: F.rms_norm(x, (n,), w, 1e-5), 1.0, repeat=INSIDE,  # noqa: B023
+        )  # fmt: skip
+        bench.against_torch(
+            f"rmsnorm with residual {rows}x{n} bfloat16, in a graph",
+            lambda: gp.rmsnorm_residual(gx, gx, gw, out=(out, left)),  # noqa: B023
+            lambda: F.rms_norm(x + x, (n,), w, 1e-5), 0.8, repeat=INSIDE,  # noqa: B023
+        )  # fmt: skip
+    for tokens, repeat in ((8, INSIDE), (8192, 1)):
+        heads, kv, dim = 32, 8, 128
+        qkv = gp.from_dlpack(torch.randn(tokens, heads + 2 * kv, dim, device="cuda", dtype=torch.bfloat16))
+        q, k, v = qkv[:, :heads], qkv[:, heads : heads + kv], qkv[:, heads + kv :]
+        weight = gp.ones(dim, "bfloat16")
+        cos, sin = gp.rope_tables(tokens, dim)
+        cache = gp.zeros((tokens // 16 + 1, 2, 16, kv, dim), "bfloat16")
+        slots, out = gp.arange(tokens, dtype="int64"), gp.empty((tokens, heads, dim), "bfloat16")
+
+        def fused(
+            q: Any = q, k: Any = k, v: Any = v, c: Any = cos, s: Any = sin, cache: Any = cache, slots: Any = slots,
+            w: Any = weight, out: Any = out,
+        ) -> Any:  # fmt: skip
+            return gp.qk_norm_rope_cache(q, k, v, c, s, cache, slots, None, w, w, out=out)
+
+        what = f"qk-norm, rope and cache of {tokens} tokens, 32/8 heads of 128"
+        bench.of_copy_rate(
+            f"{what}, of the copy rate", fused, 2 * qkv.nbytes, 0.6 if tokens > 1000 else 0, repeat=repeat
+        )
+
+
+def sampling(bench: Bench) -> None:
+    """A token for each of 8 rows of 152,064 logits, in graphs, beside torch's topk and softmax."""
+    torch: Any = bench.torch
+    for kind in ("bfloat16", "float32"):
+        x = torch.randn(SEQUENCES, VOCABULARY, device="cuda", dtype=getattr(torch, kind)) * 3
+        logits, out = gp.from_dlpack(x), gp.empty(SEQUENCES, "int32")
+        heat, top_p = gp.full((SEQUENCES,), 0.8, "float32"), gp.full((SEQUENCES,), 0.9, "float32")
+        top_k = gp.full((SEQUENCES,), 50, "int32")
+        seeds, positions = gp.zeros(SEQUENCES, "uint64"), gp.zeros(SEQUENCES, "int64")
+        greedy = gp.zeros(SEQUENCES, "float32")
+        forms: list[tuple[str, dict[str, Any]]] = [
+            ("top-k 50 and top-p", {"temperature": heat, "top_k": top_k, "top_p": top_p}),
+            ("top-k 50", {"temperature": heat, "top_k": top_k}),
+            ("top-p", {"temperature": heat, "top_p": top_p}),
+            ("temperature alone", {"temperature": heat}),
+            ("greedy", {"temperature": greedy}),
+        ]
+        for name, options in forms:
+            what = f"{name} of 8 x 152,064 {kind} logits"
+            if not bench.wanted(what):
+                continue
+
+            def draw(
+                x: Any = logits, options: Any = options, out: Any = out, s: Any = seeds, p: Any = positions
+            ) -> Any:
+                return gp.sample_rows(x, seeds=s, positions=p, out=out, **options)
+
+            def theirs(x: Any = x) -> Any:
+                return torch.topk(x, 50), torch.softmax(x, -1)
+
+            bench.against_torch(f"{what}, torch: topk and softmax", draw, theirs, 0.5, repeat=INSIDE)
+            mine = bench.ours_ms(draw, INSIDE)
+            bench.report.add(f"{what}, against 60 us", mine, 0.060, "ms", 1.0)
+            bench.report.add(f"{what}, against 30 us (stretch)", mine, 0.030, "ms", 1.0)
+
+
+def main() -> int:
+    bench = Bench(__doc__)
+    check()
+    large(bench)
+    small(bench)
+    sampling(bench)
+    return bench.finish("python benchmarks/tensor/rows.py")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
