@@ -15,6 +15,7 @@ from pygpukit.jit.compiler import compile_image
 from pygpukit.ops import planner
 from pygpukit.ops.gemm import mma, skinny, wgmma
 from pygpukit.ops.gemm.reference import round_to_tf32
+from pygpukit.ops.problem import Problem
 from pygpukit.ops.registry import OPERATORS, load, register
 from pygpukit.ops.source import headers
 
@@ -118,6 +119,37 @@ def test_strips_of_every_height_are_exact(rows: int, sm90: gp.Device, few_rows: 
         skinny.force(rows, 8 if rows < 32 else 4 if tokens == 3 else 1)
         a, b = integers((tokens, 520)), integers((520, 3 * rows + 9), 1)
         same(few_rows(stored(a, False), stored(b, True)), exact(a, b))
+
+
+@pytest.mark.parametrize("transposed", [True, False])
+def test_parts_of_k_are_added_in_order(
+    transposed: bool, variants: dict[str, Callable[..., gp.GPUArray]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Problem, "determinism", "run_to_run", raising=False)
+    op, n = variants["wgmma, few rows, k in parts"], 60 if transposed else 56
+    with gp.device(native.open_cpu(1 << 26, emulated=True, capability=(9, 0), check=True, sm_count=5)):
+        a, b = integers((11, 2056)), integers((2056, n), 1)
+        x, w = stored(a, False), stored(b, transposed)
+        bias = integers((n,), 2)
+        for _ in range(2):
+            same(op(x, w), exact(a, b))
+        same(op(x, w, bias=gp.from_numpy(bias)), (exact_float(a, b) + bias.astype(np.float32)).astype(BF16))
+        # The sum of what the parts give by themselves, in order.
+        a, b = normal((11, 2056)), normal((2056, n), 1)
+        x, w = stored(a, False), stored(b, transposed)
+        whole = op(x, w, out=gp.empty((11, n), "float32")).to_numpy()
+    with gp.device(native.open_cpu(1 << 26, emulated=True, capability=(9, 0))):
+        # Two strips on five SMs, or one: two parts, or five, of whole stages of 256.
+        part = 1280 if transposed else 512
+        parts = [
+            gp.matmul(stored(a[:, at : at + part], False), stored(b[at : at + part], transposed),
+                      out=gp.empty((11, n), "float32")).to_numpy()
+            for at in range(0, 2056, part)
+        ]  # fmt: skip
+    want = parts[0]
+    for part_sum in parts[1:]:
+        want = want + part_sum
+    assert whole.tobytes() == want.tobytes()
 
 
 def test_one_hot_rows_and_columns_pick_elements(

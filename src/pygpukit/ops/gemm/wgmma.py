@@ -226,6 +226,10 @@ def _copy_first(p: Problem) -> Compose:
 
 VARIANTS = (
     Variant(
+        "wgmma, few rows, k in parts", "run_to_run", skinny.accepts_split, launch=skinny.launch_split,
+        architectures=ARCHITECTURE,
+    ),
+    Variant(
         "wgmma, few rows", "batch_invariant", skinny.accepts, launch=skinny.launch, architectures=ARCHITECTURE,
         units=skinny.units,
     ),
