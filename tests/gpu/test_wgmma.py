@@ -18,7 +18,7 @@ from pygpukit.ops.gemm import mma, skinny, wgmma
 from pygpukit.ops.gemm.boxes import SHARED_LIMIT, Operands, Side
 from pygpukit.ops.gemm.layout import Matrices
 from pygpukit.ops.gemm.reference import round_to_tf32
-from pygpukit.ops.problem import Problem, Tensor
+from pygpukit.ops.problem import Tensor
 from pygpukit.ops.registry import OPERATORS, load, register
 from pygpukit.ops.source import headers
 
@@ -125,12 +125,10 @@ def test_strips_of_every_height_are_exact(rows: int, sm90: gp.Device, few_rows: 
 
 
 @pytest.mark.parametrize("transposed", [True, False])
-def test_parts_of_k_are_added_in_order(
-    transposed: bool, variants: dict[str, Callable[..., gp.GPUArray]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Problem, "determinism", "run_to_run", raising=False)
+def test_parts_of_k_are_added_in_order(transposed: bool, variants: dict[str, Callable[..., gp.GPUArray]]) -> None:
     op, n = variants["wgmma, few rows, k in parts"], 60 if transposed else 56
-    with gp.device(native.open_cpu(1 << 26, emulated=True, capability=(9, 0), check=True, sm_count=5)):
+    emulator = native.open_cpu(1 << 26, emulated=True, capability=(9, 0), check=True, sm_count=5)
+    with gp.device(emulator), gp.deterministic("run_to_run"):
         a, b = integers((11, 2056)), integers((2056, n), 1)
         x, w = stored(a, False), stored(b, transposed)
         bias = integers((n,), 2)

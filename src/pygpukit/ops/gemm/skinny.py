@@ -93,9 +93,9 @@ def launch(p: Problem) -> Launch:
 
 def accepts_split(p: Problem) -> str | None:
     """Return why k cannot be split, or would not pay; None if it does."""
-    # A level below the default is asked for by name.
-    if getattr(p, "determinism", "batch_invariant") == "batch_invariant":
-        return "splits k: its bits depend on the number of SMs"
+    if p.determinism == "batch_invariant":
+        # Said before the kernel is compiled, which a plan of this level would not run.
+        return "splits k, so that bits depend on the number of SMs"
     reason = accepts(p)
     if reason is not None:
         return reason
