@@ -78,7 +78,7 @@ def explain(operator: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanat
     """
     from pygpukit.ops import planner
 
-    for value in args:
+    for value in (*args, *kwargs.values()):
         # Operands of other packages, such as quantised weights, know by which operator they run.
         hook = getattr(type(value), "__gp_explain__", None)
         if hook is not None:
