@@ -91,6 +91,24 @@ class Bench:
             extra["of_copy_rate"] = nbytes / mine / self.copy_rate()
         self.report.add(what, mine, other, "ms", must, **extra)
 
+    def against_ours(
+        self,
+        what: str,
+        ours: Callable[[], Any],
+        other: Callable[[], Any],
+        must: float,
+        *,
+        repeat: int = 1,
+        other_repeat: int = 1,
+        **extra: Any,
+    ) -> tuple[float, float]:
+        """Add a row: the time of one call of ours over that of another, at most ``must``; return both."""
+        run, peer = self._ours(ours, repeat), self._ours(other, other_repeat)
+        mine, theirs = self._medians(run, peer)
+        mine, theirs = mine / repeat, theirs / other_repeat
+        self.report.add(what, mine, theirs, "ms", must, **extra)
+        return mine, theirs
+
     def of_copy_rate(self, what: str, call: Callable[[], Any], nbytes: int, must: float, *, repeat: int = 1) -> None:
         """Add a row: bytes per second of a call over those of a copy, at least ``must``."""
         if not self.wanted(what):

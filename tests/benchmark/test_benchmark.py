@@ -17,6 +17,22 @@ from pygpukit.benchmark.work import Options, Row, Work, distance
 SMALL = ["--gemm", "--sizes", "24", "--rounds", "2"]
 
 
+@pytest.mark.parametrize("name", list(products.PRECISIONS))
+def test_every_precision_is_checked_against_float64(name: str) -> None:
+    work = products._square(Options(), 40, name)
+    assert work.error <= work.tolerance
+    assert work.nbytes > 0
+    assert work.calls[0]().shape == (40, 40)
+
+
+def test_a_peer_that_does_not_run_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    def broken() -> tuple[Any, ...]:
+        raise RuntimeError("no such kernel")
+
+    assert Options().tried("gemm fp8", broken) == ()
+    assert "no peer for gemm fp8: RuntimeError: no such kernel" in capsys.readouterr().err
+
+
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
     path = tmp_path / "run.json"
@@ -44,7 +60,7 @@ def test_a_wrong_product_is_not_timed(monkeypatch: pytest.MonkeyPatch, capsys: p
         return gp.add(right(a, b), 1.0)
 
     monkeypatch.setattr(gp, "matmul", wrong)
-    monkeypatch.setattr(gp, "explain", lambda *args: type("Explained", (), {"variant": ""}))
+    monkeypatch.setattr(gp, "explain", lambda *args, **options: type("Explained", (), {"variant": ""}))
     assert main([*SMALL, "--no-peer"]) == 1
     assert "wrong result" in capsys.readouterr().out
 

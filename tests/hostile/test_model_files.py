@@ -11,15 +11,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pygpukit.errors import GPUKitError, ModelFileError
-from pygpukit.llm import GGUFFile
+from pygpukit.llm import GGUFFile, SafeTensorsFile
 from pygpukit.llm.loading import load_model, open_checkpoint
-from pygpukit.llm.testing import tiny_gguf
+from pygpukit.llm.testing import tiny_gguf, tiny_model
 
 
 @pytest.fixture(scope="module")
 def gguf_bytes(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     path = tmp_path_factory.mktemp("fuzz") / "tiny.gguf"
     return tiny_gguf(path, hidden_size=32, num_layers=1, num_heads=2, num_kv_heads=1, intermediate_size=32).read_bytes()
+
+
+@pytest.fixture(scope="module")
+def folder_bytes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "intermediate_size": 32}
+    folder = tiny_model("llama", tmp_path_factory.mktemp("fuzz"), **sizes)
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 CHANGES = st.lists(
@@ -53,4 +60,42 @@ def test_changed_gguf_files(gguf_bytes: bytes, changes: list[tuple[float, int, i
         try:
             load_model(open_checkpoint(path))
         except (GPUKitError, MemoryError):
+            return
+
+
+@settings(max_examples=150, derandomize=True, deadline=None)
+@given(changes=CHANGES)
+def test_changed_safetensors_files(folder_bytes: dict[str, bytes], changes: list[tuple[float, int, int]]) -> None:
+    data = folder_bytes["model.safetensors"]
+    head = 8 + int.from_bytes(data[:8], "little")
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        for name, content in folder_bytes.items():
+            (folder / name).write_bytes(content)
+        (folder / "model.safetensors").write_bytes(changed(data, changes, head))
+        try:
+            file = SafeTensorsFile(folder / "model.safetensors")
+        except ModelFileError:
+            return
+        with np.errstate(all="ignore"):
+            for name in file:
+                assert file.tensor_view(name).nbytes == file.tensor_info(name).nbytes
+        try:
+            load_model(open_checkpoint(folder))
+        except GPUKitError:
+            return
+
+
+@settings(max_examples=150, derandomize=True, deadline=None)
+@given(changes=CHANGES)
+def test_changed_settings(folder_bytes: dict[str, bytes], changes: list[tuple[float, int, int]]) -> None:
+    data = folder_bytes["config.json"]
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        for name, content in folder_bytes.items():
+            (folder / name).write_bytes(content)
+        (folder / "config.json").write_bytes(changed(data, changes, len(data)))
+        try:
+            load_model(open_checkpoint(folder))
+        except GPUKitError:
             return

@@ -77,6 +77,22 @@ def test_a_row_has_its_bits_whatever_is_around_it(name: str, n: int, kind: str, 
         assert together.tobytes() == apart.tobytes()
 
 
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_any_number_of_rows_in_any_order_eager_or_in_a_graph(name: str, device: gp.Device) -> None:
+    n, run = 8192 if device.kind == "cuda" else 136, FUNCTIONS[name]
+    x, weights = normal((1024, n), BF16), gp.from_numpy(normal((n,), BF16, 1))
+    wanted = run(gp.from_numpy(x), weights).to_numpy()
+    order = np.random.default_rng(5).permutation(1024)
+    for m in (1, 2, 3, 17, 33, 128, 257):
+        assert run(gp.from_numpy(x[order[:m]]), weights).to_numpy().tobytes() == wanted[order[:m]].tobytes(), m
+    given = gp.from_numpy(x[order])
+    graph = gp.CudaGraph()
+    with graph.capture():
+        made = run(given, weights)
+    graph.replay()
+    assert made.to_numpy().tobytes() == wanted[order].tobytes()
+
+
 def test_an_axis_that_is_not_the_last_has_the_same_bits(device: gp.Device) -> None:
     x = normal((2, 300, 3))
     across = gp.softmax(gp.from_numpy(x), axis=1).to_numpy()

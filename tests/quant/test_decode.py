@@ -60,3 +60,23 @@ def test_numbers_are_rounded_once_from_float32() -> None:
     with gp.device("cpu"):
         wide = q.dequantize("float32").to_numpy()
         np.testing.assert_array_equal(bits(q.dequantize("bfloat16")), bits(wide.astype(small("bfloat16"))))
+
+
+@pytest.mark.parametrize("name", ["i4_zero_f16_g64", "i6_superscale_f16_g16", "e4m3_scale_f32_g0"])
+def test_rows_by_id(name: str, device: gp.Device) -> None:
+    q = weight(name, random_parts(rule_of(name), 40, 256, spread=2)).T
+    ids = np.array([[0, 39, 7], [8, 17, 39]])
+    for kind, of in (("bfloat16", "int64"), ("float32", "int32")):
+        wanted = q.dequantize(kind).to_numpy()[ids]
+        np.testing.assert_array_equal(bits(q.rows(gp.from_numpy(ids.astype(of)), kind)), bits(wanted))
+        out = gp.empty_like(gp.from_numpy(wanted))
+        q.rows(gp.from_numpy(ids.astype(of).T).T, kind, out=out)
+        np.testing.assert_array_equal(bits(out), bits(wanted))
+    with pytest.raises(ValueError, match=r"q\.T\.rows"):
+        q.T.rows(gp.from_numpy(ids))
+    outside = gp.asarray([40, -1, 3])
+    if device.kind == "cpu":
+        with pytest.raises(IndexError, match="id 40"):
+            q.rows(outside)
+    else:
+        assert not q.rows(outside)[:2].to_numpy().any()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 from pathlib import Path
 from typing import Any
@@ -89,6 +90,7 @@ def test_pickles_and_copies(goldens: dict[str, dict[str, Any]]) -> None:
     fixed, planes, order = q.__reduce__()[1]
     with pytest.raises(ValueError, match="do not belong"):
         q.__reduce__()[0](fixed, planes | {"codes": planes["codes"][:, :1]}, order)
+    assert copy.copy(q) is copy.deepcopy(q) is q
     moved = q.to_device("emulated")
     assert moved.device.kind == "emulated"
     assert q.to_device(q.device) is q
@@ -167,3 +169,27 @@ def test_shapes_of_blocks_are_checked() -> None:
 def test_weights_of_one_row(name: str) -> None:
     q = weight(name, random_parts(rule_of(name), 1, 256))
     assert q.dequantize().shape == (256, 1)
+
+
+@pytest.mark.parametrize("name", ["i4_zero_f16_g64", "e4m3_scale_f32_g128", "i6_superscale_f16_g16"])
+def test_weights_are_joined_along_outputs(name: str, device: gp.Device) -> None:
+    for sizes in ((32, 16, 5), (20, 7)):
+        weights = [weight(name, random_parts(rule_of(name), n, 256, seed=n)) for n in sizes]
+        joined = gp.quant.concatenate(weights)
+        assert joined.shape == (256, sum(sizes))
+        wanted = np.concatenate([w.dequantize().to_numpy() for w in weights], axis=1)
+        np.testing.assert_array_equal(bits(joined.dequantize()), bits(wanted))
+
+
+def test_weights_that_cannot_be_joined() -> None:
+    a = gp.quant.quantize(gp.ones((64, 32)), "int8")
+    for others, error, text in (
+        ([], TypeError, "at least one"),
+        ([a, gp.quant.quantize(gp.ones((32, 32)), "int8")], ShapeError, "64 and of 32 inputs"),
+        ([a, gp.quant.quantize(gp.ones((64, 32)), "q8_0")], ValueError, "coded differently"),
+        ([a, a.T], ValueError, "transposed"),
+    ):
+        with pytest.raises(error, match=text):
+            gp.quant.concatenate(others)
+    with pytest.raises(ValueError, match=r"made by concatenate\(\)"):
+        gp.quant.concatenate([a]).to_checkpoint()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,12 @@ from pygpukit.ops.registry import Case, Operator, load
 
 QUICK = ("add", "exp", "gelu", "sum", "argmax", "cumsum", "softmax")
 _CHECKED = 1 << 22
+_PEERS: dict[str, Callable[..., Any]] = {
+    "softmax": lambda torch, x: torch.softmax(x, -1),
+    "layernorm": lambda torch, x, gamma, *beta: torch.nn.functional.layer_norm(x, gamma.shape, gamma, *beta),
+    "rmsnorm": lambda torch, x, gamma: torch.nn.functional.rms_norm(x, gamma.shape, gamma),
+}
+"""Operators of torch that are called in another way."""
 
 
 def ops(options: Options) -> Iterator[Row]:
@@ -54,7 +61,11 @@ def _cases(operator: Operator, options: Options) -> tuple[Case, ...]:
 
 def _smaller(case: Case) -> Case:
     """The case with its first axis cut, for a device without a GPU."""
-    arrays = {name: (kind, (max(1, shape[0] // 64), *shape[1:])) for name, (kind, shape) in case.arrays.items()}
+    axes = max(len(shape) for _, shape in case.arrays.values())
+    arrays = {
+        name: (kind, (max(1, shape[0] // 64), *shape[1:]) if len(shape) == axes else shape)
+        for name, (kind, shape) in case.arrays.items()
+    }
     return Case(arrays, case.options)
 
 
@@ -79,9 +90,10 @@ def _error(operator: Operator, arrays: dict[str, GPUArray], case: Case, made: tu
     """Compare with the reference; of large problems the first part is computed once more for that."""
     size = max(x.size for x in arrays.values())
     if size > _CHECKED:
-        rows = max(x.shape[0] for x in arrays.values())
+        axes = max(x.ndim for x in arrays.values())
+        rows = max(x.shape[0] for x in arrays.values() if x.ndim == axes)
         kept = max(1, rows * _CHECKED // size)
-        arrays = {name: x[:kept] for name, x in arrays.items()}
+        arrays = {name: x[:kept] if x.ndim == axes else x for name, x in arrays.items()}
         result = getattr(gp, operator.name)(*arrays.values(), **case.options)
         made = result if isinstance(result, tuple) else (result,)
     wanted = operator.reference(*(x.to_numpy() for x in arrays.values()), **case.options)
@@ -105,7 +117,9 @@ def _peer(options: Options, operator: Operator, arrays: dict[str, GPUArray], cas
             return ()
         host = [x.to_numpy() for x in arrays.values()]
         return (lambda: operator.reference(*host, **case.options),)
-    function = getattr(options.torch, operator.name, None) or getattr(options.torch.nn.functional, operator.name, None)
+    torch = options.torch
+    function = partial(_PEERS[operator.name], torch) if operator.name in _PEERS else None
+    function = function or getattr(torch, operator.name, None) or getattr(torch.nn.functional, operator.name, None)
     if function is None:
         return ()
     tensors = [options.to_torch(x) for x in arrays.values()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -113,6 +114,16 @@ class Options:
     def copies(self, nbytes: int) -> int:
         """Return how many operands of this size exceed the L2 cache three times."""
         return max(1, min(64, -(-3 * self.l2_bytes // max(nbytes, 1))))
+
+    def tried(self, what: str, make: Callable[[], tuple[Call, ...]]) -> tuple[Call, ...]:
+        """Return the peer's calls if they run; without, a line on stderr says why a row has no peer."""
+        try:
+            calls = make()
+            calls[0]()
+        except Exception as error:
+            print(f"no peer for {what}: {type(error).__name__}: {error}", file=sys.stderr)
+            return ()
+        return calls
 
     def to_torch(self, x: GPUArray) -> Any:
         """Return a tensor over the same memory."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from pygpukit.errors import ContextLengthError
 from pygpukit.llm import layers
 from pygpukit.llm.config import TransformerConfig
 from pygpukit.llm.layers import Linear, Norm
+from pygpukit.llm.rope import Rope
 
 __all__ = ["MLP", "Attention", "CausalTransformerModel", "KVCache", "TransformerBlock"]
 
@@ -68,6 +70,29 @@ class KVCache:
         return self.length
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Step:
+    """Where the tokens of one step are in their sequence.
+
+    Attributes
+    ----------
+    cache
+        Their sequence's.
+    start, tokens
+        Position of the first, and how many there are.
+    places
+        Positions on the device, which are the cache's places too.
+    tables
+        Cosines and sines by the rope that they are of.
+    """
+
+    cache: KVCache
+    start: int
+    tokens: int
+    places: GPUArray
+    tables: dict[Rope, Tables]
+
+
 class Attention:
     """Attention of one layer, with its keys and values in a `KVCache`.
 
@@ -78,36 +103,42 @@ class Attention:
     o : Linear
     config : TransformerConfig
     layer : int
-    qk_norm : Norm, optional
-        With a row of weights for each head of queries, then of keys.
+    q_norm, k_norm : Norm, optional
+        Of each head.
     """
 
     def __init__(
-        self, qkv: Linear, o: Linear, config: TransformerConfig, layer: int, qk_norm: Norm | None = None
+        self,
+        qkv: Linear,
+        o: Linear,
+        config: TransformerConfig,
+        layer: int,
+        q_norm: Norm | None = None,
+        k_norm: Norm | None = None,
     ) -> None:
-        self.qkv, self.o, self.qk_norm = qkv, o, qk_norm
-        self.layer, self.window = layer, config.windows[layer]
+        self.qkv, self.o, self.q_norm, self.k_norm = qkv, o, q_norm, k_norm
+        self.layer, self.window, self.rope = layer, config.windows[layer] or None, config.rope_of(layer)
         self.num_heads, self.num_kv_heads, self.head_dim = config.num_heads, config.num_kv_heads, config.head_dim
-        self._scale, self._softcap = config.scale, config.attention_softcap
+        self._scale, self._softcap, self._eps = config.scale, config.attention_softcap or None, config.norm_eps
 
-    def __call__(self, x: GPUArray, tables: Tables | None, cache: KVCache, added: GPUArray | None) -> GPUArray:
-        tokens = x.shape[0]
-        turned = self.num_heads + self.num_kv_heads
-        qkv = self.qkv(x).reshape(tokens, turned + self.num_kv_heads, self.head_dim)
-        qk = qkv[:, :turned]
-        if self.qk_norm is not None:
-            qk = self.qk_norm(qk)
-        if tables is not None:
-            qk = layers.rotate(qk, *tables)
-        start, end = cache.length, cache.length + tokens
-        k, v = cache.layers[self.layer]
-        k[:, start:end] = qk[:, self.num_heads :].transpose(1, 0, 2)
-        v[:, start:end] = qkv[:, turned:].transpose(1, 0, 2)
-        first = first_seen(start, self.window)
+    def __call__(self, x: GPUArray, step: Step) -> GPUArray:
+        turned, end = self.num_heads + self.num_kv_heads, step.start + step.tokens
+        qkv = self.qkv(x).reshape(step.tokens, turned + self.num_kv_heads, self.head_dim)
+        q, k, v = qkv[:, : self.num_heads], qkv[:, self.num_heads : turned], qkv[:, turned:]
+        cache = step.cache.layers[self.layer]
+        if self.rope is None:
+            layers.cache_write(k, v, *cache, step.start)
+        else:
+            norms = [None if norm is None else norm.weight for norm in (self.q_norm, self.k_norm)]
+            cos, sin = step.tables[self.rope]
+            q = layers.norm_rope_write(
+                q, k, v, cos, sin, cache, step.places, step.places, *norms, self._eps, cast="after"
+            )
         seen = layers.attention(
-            qk[:, : self.num_heads], k[:, first:end], v[:, first:end], self._scale, self._softcap, added
-        )
-        return self.o(seen)
+            q.transpose(1, 0, 2), cache[0][:, :end], cache[1][:, :end], scale=self._scale, causal=True,
+            window=self.window, softcap=self._softcap,
+        )  # fmt: skip
+        return self.o(seen.transpose(1, 0, 2).reshape(step.tokens, self.num_heads * self.head_dim))
 
 
 class MLP:
@@ -124,11 +155,7 @@ class MLP:
         self.up, self.down, self.activation, self.gated = up, down, activation, gated
 
     def __call__(self, x: GPUArray) -> GPUArray:
-        hidden = self.up(x)
-        if self.gated:
-            half = hidden.shape[-1] // 2
-            return self.down(layers.gated(self.activation, hidden[:, :half], hidden[:, half:]))
-        return self.down(layers.activated(self.activation, hidden))
+        return self.down(layers.activated(self.activation, self.up(x), self.gated))
 
 
 class TransformerBlock:
@@ -146,11 +173,13 @@ class TransformerBlock:
         self.attn_norm, self.attn, self.mlp_norm, self.mlp = attn_norm, attn, mlp_norm, mlp
         self.attn_post_norm, self.mlp_post_norm = attn_post_norm, mlp_post_norm
 
-    def __call__(self, x: GPUArray, tables: Tables | None, cache: KVCache, added: GPUArray | None) -> GPUArray:
-        out = self.attn(self.attn_norm(x), tables, cache, added)
-        x = x + (out if self.attn_post_norm is None else self.attn_post_norm(out))
-        out = self.mlp(self.mlp_norm(x))
-        return x + (out if self.mlp_post_norm is None else self.mlp_post_norm(out))
+    def __call__(self, x: GPUArray, more: GPUArray | None, step: Step) -> tuple[GPUArray, GPUArray]:
+        """Return what passes by and what is to be added to it, which the next norm adds."""
+        normed, x = (self.attn_norm(x), x) if more is None else self.attn_norm.of_sum(x, more)
+        out = self.attn(normed, step)
+        normed, x = self.mlp_norm.of_sum(x, out if self.attn_post_norm is None else self.attn_post_norm(out))
+        out = self.mlp(normed)
+        return x, out if self.mlp_post_norm is None else self.mlp_post_norm(out)
 
 
 class CausalTransformerModel:
@@ -197,7 +226,7 @@ class CausalTransformerModel:
         """Append tokens to a sequence and return their hidden states, [tokens, hidden], after the last norm."""
         cache.reserve(cache.length + len(ids))
         pieces = [self._chunk(ids[at : at + _CHUNK], cache) for at in range(0, len(ids), _CHUNK)]
-        return self.final_norm(pieces[0] if len(pieces) == 1 else layers.concatenate(pieces))
+        return pieces[0] if len(pieces) == 1 else layers.concatenate(pieces)
 
     def get_logits(self, hidden: GPUArray) -> GPUArray:
         """Return the scores of the vocabulary, in float32, for hidden states [tokens, hidden]."""
@@ -237,38 +266,22 @@ class CausalTransformerModel:
 
     def _chunk(self, ids: Sequence[int], cache: KVCache) -> GPUArray:
         config, start, tokens = self.config, cache.length, len(ids)
-        if tokens == 1:
-            x = self.embed_tokens[ids[0] : ids[0] + 1]
-        else:
-            x = self.embed_tokens[from_numpy(np.asarray(ids, np.int64))]
-        if config.embed_scale != 1.0:
-            x = x * config.embed_scale
+        scale = config.embed_scale if config.embed_scale != 1.0 else None
+        x = layers.embedding(from_numpy(np.asarray(ids, np.int64)), self.embed_tokens, scale)
         if self.position_embed is not None:
             x = x + self.position_embed[start : start + tokens]
-        tables: dict[Any, Tables | None] = {None: None}
-        masks: dict[int, GPUArray | None] = {}
-        for layer, block in enumerate(self.blocks):
-            rope, window = config.rope_of(layer), config.windows[layer]
-            if rope not in tables:
-                cos, sin = self._positions(rope, cache.limit)
-                tables[rope] = cos[start : start + tokens], sin[start : start + tokens]
-            if window not in masks:
-                masks[window] = layers.mask(start, tokens, first_seen(start, window), window) if tokens > 1 else None
-            x = block(x, tables[rope], cache, masks[window])
+        ropes = {rope for rope in (config.rope, config.local_rope) if rope is not None}
+        tables = {rope: self._positions(rope, cache.limit) for rope in ropes}
+        step = Step(cache, start, tokens, from_numpy(np.arange(start, start + tokens)), tables)
+        more: GPUArray | None = None
+        for block in self.blocks:
+            x, more = block(x, more, step)
         cache.length += tokens
-        return x
+        return self.final_norm(x) if more is None else self.final_norm.of_sum(x, more)[0]
 
-    def _positions(self, rope: Any, length: int) -> Tables:
-        """Cosines and sines of all positions, [positions, 1, pairs], made once."""
+    def _positions(self, rope: Rope, length: int) -> Tables:
+        """Cosines and sines of all positions, made once."""
         key = rope, rope.is_long(length)
         if key not in self._tables:
-            # What decides between short and long is the length that the sequence may get.
-            cos, sin = rope.tables(self.max_positions, length, self.max_positions)
-            made = [from_numpy(np.ascontiguousarray(table[:, None, :])) for table in (cos, sin)]
-            self._tables[key] = made[0], made[1]
+            self._tables[key] = rope.tables(self.max_positions, length)
         return self._tables[key]
-
-
-def first_seen(start: int, window: int) -> int:
-    """Return the first position that a query at `start` sees."""
-    return max(0, start - window + 1) if window else 0

@@ -21,7 +21,7 @@ from pygpukit.llm.gguf_tokenizer import gguf_tokenizer
 from pygpukit.llm.loading import Checkpoint, load_model, open_checkpoint, read_json
 from pygpukit.llm.outputs import Piece, RequestOutput
 from pygpukit.llm.sampling import SamplingParams
-from pygpukit.llm.sequence import Sequence, best
+from pygpukit.llm.sequence import Sequence
 from pygpukit.llm.templates import ThinkingParser, apply_chat_template
 from pygpukit.llm.tokenizer import Tokenizer
 
@@ -227,8 +227,9 @@ class LLM:
         ids = self._ids(prompt)
         if len(ids) > self.max_model_len:
             raise ContextLengthError(f"the text has {len(ids)} tokens, and the model takes {self.max_model_len}")
-        cache = self.model.new_cache(len(ids))
-        return [row[token] for row, token in zip(self._scored(ids, cache, 0)[1][1:], ids[1:], strict=True) if row]
+        with self._lock, device(self._device):
+            rows = self._scored(ids, self.model.new_cache(len(ids)), 0)[1]
+        return [row[token] for row, token in zip(rows[1:], ids[1:], strict=True) if row is not None]
 
     def perplexity(self, prompt: Prompt) -> float:
         """Return how many tokens the model wavers between on average, in a text."""
@@ -360,40 +361,30 @@ class LLM:
             yield sequence.end(sequence.finish_reason)
             return
         cache = self.model.new_cache(len(sequence.prompt) + sequence.limit)
-        wanted = sequence.params.prompt_logprobs
-        if wanted is None:
-            logits = self._step(sequence.prompt, cache)
-        else:
-            logits, sequence.prompt_logprobs = self._scored(sequence.prompt, cache, wanted)
-        while True:
-            token = sequence.choose(logits)
-            piece = sequence.add(token)
-            with self._lock:
+        ids, wanted = sequence.prompt, sequence.params.prompt_logprobs
+        while sequence.finish_reason is None:
+            with self._lock, device(self._device):
+                if wanted is None:
+                    logits = self.model.get_logits(self.model.step(ids, cache)[-1:])
+                else:
+                    logits, sequence.prompt_logprobs = self._scored(ids, cache, wanted)
+                    wanted = None
+                token = sequence.choose(logits)
                 self._counts["completion_tokens"] += 1
-            yield piece
-            if sequence.finish_reason is not None:
-                return
-            logits = self._step([token], cache)
-
-    def _step(self, ids: list[int], cache: KVCache) -> Any:
-        """Append tokens to a sequence; the scores after the last, on the host."""
-        with self._lock, device(self._device):
-            hidden = self.model.step(ids, cache)
-            return self.model.get_logits(hidden[-1:]).to_numpy()[0]
+            yield sequence.add(token)
+            ids = [token]
 
     def _scored(self, ids: list[int], cache: KVCache, count: int) -> tuple[Any, list[dict[int, float] | None]]:
-        """As `_step`, and per token of a prompt the logarithmic probabilities."""
+        """Append tokens to a sequence; the scores after the last, and per token the logarithmic probabilities."""
         rows: list[dict[int, float] | None] = [None]
-        with self._lock, device(self._device):
-            logits = None
-            for start in range(0, len(ids), 64):
-                part = ids[start : start + 64]
-                logits = self.model.get_logits(self.model.step(part, cache)).to_numpy()
-                table = sampling.log_softmax(logits[:, : self._allowed])
-                following = ids[start + 1 : start + len(part) + 1]
-                rows += [best(table[i], token, count) for i, token in enumerate(following)]
+        logits = None
+        for start in range(0, len(ids), 64):
+            part, following = ids[start : start + 64], ids[start + 1 : start + 65]
+            logits = self.model.get_logits(self.model.step(part, cache))
+            if following:
+                rows += sampling.best(logits[: len(following), : self._allowed], following, count)
         assert logits is not None
-        return logits[-1], rows
+        return logits[-1:], rows
 
 
 def _is_one(prompts: Any) -> bool:

@@ -1,23 +1,22 @@
-"""What layers compute, by the operators of the package: the only module of `llm` that does arithmetic on arrays."""
+"""Linear layers and norms, and the operators that a decoder's layers are made of."""
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-
 from pygpukit._pygpukit_rust import GPUArray
-from pygpukit.array.bridge import from_numpy
 from pygpukit.ops.elementwise import rows as e
 from pygpukit.ops.gemm.rows import matmul
-from pygpukit.ops.reduce.rows import FUNCTIONS
 from pygpukit.ops.registry import functions
-from pygpukit.ops.shape.joining import concatenate
 
-__all__ = ["Linear", "Norm", "activated", "attention", "concatenate", "gated", "mask", "rotate", "softcapped"]
+__all__ = ["Linear", "Norm", "activated", "softcapped"]
 
-_mean = FUNCTIONS["mean"]
-_softmax = functions()["softmax"]
+_f = functions()
+attention = _f["sdpa"]
+cache_write = _f["kv_cache_update"]
+concatenate = _f["concatenate"]
+embedding = _f["embedding"]
+norm_rope_write = _f["qk_norm_rope_cache"]
+_gated = {"silu": _f["swiglu"], "gelu": _f["geglu"]}
+_layernorm, _rmsnorm, _rmsnorm_residual = _f["layernorm"], _f["rmsnorm"], _f["rmsnorm_residual"]
 
 
 class Linear:
@@ -50,8 +49,6 @@ class Linear:
 class Norm:
     """Normalisation of the last axis: ``"rmsnorm"``, or ``"layernorm"`` with a bias.
 
-    Sums are in float32 whatever the type of the elements.
-
     Examples
     --------
     >>> Norm(gp.ones(2), eps=0.0)(gp.asarray([[3.0, -3.0]], "float32")).tolist()
@@ -66,81 +63,30 @@ class Norm:
         self.weight, self.bias, self.norm_type, self.eps = weight, bias, norm_type, eps
 
     def __call__(self, x: GPUArray) -> GPUArray:
-        wide = x.astype("float32", copy=False)
         if self.norm_type == "layernorm":
-            wide = wide - _mean(wide, axis=-1, keepdims=True)
-        factor = e.rsqrt(_mean(wide * wide, axis=-1, keepdims=True) + self.eps)
-        product = wide * factor * self.weight
-        if self.bias is not None:
-            product += self.bias
-        return product.astype(x.dtype, copy=False)
+            normed: GPUArray = _layernorm(x, self.weight, self.bias, self.eps)
+        else:
+            normed = _rmsnorm(x, self.weight, self.eps, cast="after")
+        return normed
+
+    def of_sum(self, x: GPUArray, more: GPUArray) -> tuple[GPUArray, GPUArray]:
+        """Return the norm of ``x + more``, and that sum."""
+        if self.norm_type == "layernorm":
+            total = x + more
+            return self(total), total
+        normed, total = _rmsnorm_residual(more, x, self.weight, self.eps, cast="after")
+        return normed, total
 
 
-def activated(activation: str, x: GPUArray) -> GPUArray:
-    """``silu(x)``, or ``gelu(x)`` in its tanh form."""
-    return e.silu(x) if activation == "silu" else e.gelu(x)
-
-
-def gated(activation: str, gate: GPUArray, up: GPUArray) -> GPUArray:
-    """``activation(gate) * up``."""
-    return activated(activation, gate) * up
+def activated(activation: str, hidden: GPUArray, gated: bool) -> GPUArray:
+    """``activation(hidden)``, or of joined halves ``activation(first) * second``."""
+    if gated:
+        result: GPUArray = _gated[activation](hidden)
+    else:
+        result = e.silu(hidden) if activation == "silu" else e.gelu(hidden)
+    return result
 
 
 def softcapped(x: GPUArray, cap: float) -> GPUArray:
     """Squeeze values to below ``cap`` in size; 0 leaves them."""
     return e.tanh(x / cap) * cap if cap else x
-
-
-def rotate(x: GPUArray, cos: GPUArray, sin: GPUArray) -> GPUArray:
-    """Turn the first dimensions of heads by their positions.
-
-    Parameters
-    ----------
-    x : GPUArray
-        [tokens, heads, dim].
-    cos, sin : GPUArray
-        [tokens, 1, pairs]; dimension i turns with i + pairs.
-    """
-    pairs = cos.shape[-1]
-    a, b = x[..., :pairs], x[..., pairs : 2 * pairs]
-    turned = [a * cos - b * sin, b * cos + a * sin]
-    if 2 * pairs < x.shape[-1]:
-        turned.append(x[..., 2 * pairs :])
-    joined: GPUArray = concatenate([part.astype(x.dtype, copy=False) for part in turned], axis=-1)
-    return joined
-
-
-def mask(start: int, tokens: int, first: int, window: int) -> GPUArray | None:
-    """What is added to the scores of `tokens` queries from position `start` on, for keys from position `first` on.
-
-    A query sees the keys up to its own position, of them the last `window` where that is not 0. None if all are seen.
-    """
-    queries = np.arange(start, start + tokens)[:, None]
-    keys = np.arange(first, start + tokens)[None, :]
-    seen = keys <= queries
-    if window:
-        seen &= keys > queries - window
-    if seen.all():
-        return None
-    return from_numpy(np.where(seen, np.float32(0), np.float32(-np.inf)))
-
-
-def attention(
-    q: GPUArray, k: GPUArray, v: GPUArray, scale: float, softcap: float = 0.0, added: GPUArray | None = None
-) -> GPUArray:
-    """Attention of queries [tokens, heads, dim] over keys and values [shared heads, positions, dim].
-
-    Consecutive heads share keys and values. The result is [tokens, heads * dim].
-    """
-    tokens, heads, dim = q.shape
-    shared = k.shape[0]
-    # One matrix per shared head: its queries of all heads and tokens.
-    grouped: Any = q.reshape(tokens, shared, heads // shared, dim).transpose(1, 2, 0, 3)
-    scores = matmul(grouped.reshape(shared, heads // shared * tokens, dim), k.transpose(0, 2, 1))
-    scores = softcapped(scores.astype("float32", copy=False) * scale, softcap)
-    if added is not None:
-        scores = (scores.reshape(shared, heads // shared, tokens, -1) + added).reshape(scores.shape)
-    weights = _softmax(scores, axis=-1).astype(v.dtype, copy=False)
-    result: Any = matmul(weights, v).reshape(shared, heads // shared, tokens, dim)
-    joined: GPUArray = result.transpose(2, 0, 1, 3).reshape(tokens, heads * dim)
-    return joined

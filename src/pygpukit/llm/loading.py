@@ -13,7 +13,6 @@ import numpy as np
 
 from pygpukit import _pygpukit_rust as _native
 from pygpukit._pygpukit_rust import GPUArray
-from pygpukit.array.bridge import from_numpy
 from pygpukit.array.creation import empty
 from pygpukit.core.device import current_device
 from pygpukit.dtypes import DataType, bfloat16, float32, to_numpy_dtype
@@ -309,9 +308,9 @@ def load_model(checkpoint: Checkpoint, dtype: str = "auto", quiet: bool = False)
         assert embed is not None
         blocks = []
         for i in range(config.num_layers):
-            qk_norm = _joined_norm(norm("q_norm", i), norm("k_norm", i), config) if config.qk_norm else None
+            heads = (norm("q_norm", i), norm("k_norm", i)) if config.qk_norm else (None, None)
             roles: tuple[str, ...] = ("qkv",) if spec.fused_qkv else ("q", "k", "v")
-            attn = Attention(linear(roles, i), linear(("o",), i), config, i, qk_norm)
+            attn = Attention(linear(roles, i), linear(("o",), i), config, i, *heads)
             roles = ("up",) if not config.gated else ("gate_up",) if spec.fused_gate_up else ("gate", "up")
             mlp = MLP(linear(roles, i), linear(("down",), i), config.activation, config.gated)
             after = (norm("attn_post_norm", i), norm("mlp_post_norm", i)) if config.post_norms else (None, None)
@@ -365,11 +364,3 @@ def _upload(checkpoint: Checkpoint, wants: Sequence[Wanted], to: DataType) -> GP
             at += piece.size
     array.setflags(write=False)
     return array
-
-
-def _joined_norm(q: Norm, k: Norm, config: TransformerConfig) -> Norm:
-    """One norm with a row of weights per head, of queries and then of keys."""
-    rows = [np.tile(n.weight.to_numpy(), (count, 1)) for n, count in ((q, config.num_heads), (k, config.num_kv_heads))]
-    weight = from_numpy(np.concatenate(rows))
-    weight.setflags(write=False)
-    return Norm(weight, None, q.norm_type, q.eps)

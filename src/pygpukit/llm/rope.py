@@ -1,20 +1,14 @@
-"""Rotary position embedding: the frequencies of every kind of scaling, and tables of cosines and sines.
-
-Dimension pair i of a head turns by ``position * inv_i`` where ``inv_i = theta ** (-2 i / dim)``. Scaled kinds change
-the frequencies so that positions beyond those of the training stay in a range the model knows.
-"""
+"""How a model embeds positions: the settings of its files, and tables of cosines and sines made by them."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
 
-import numpy as np
+from pygpukit._pygpukit_rust import GPUArray
+from pygpukit.ops.nn.tables import rope_tables
 
 __all__ = ["KINDS", "Rope"]
-
-Array = np.ndarray[Any, Any]
 
 KINDS = ("default", "linear", "dynamic", "yarn", "llama3", "longrope")
 
@@ -46,8 +40,8 @@ class Rope:
 
     Examples
     --------
-    >>> Rope(dim=4, theta=100.0).frequencies(8)[0].tolist()
-    [1.0, 0.1]
+    >>> Rope(dim=4, theta=100.0).tables(8)[0].shape
+    (8, 2)
     """
 
     dim: int
@@ -89,68 +83,26 @@ class Rope:
         """Whether a sequence of this length needs other frequencies than a short one, for all of its positions."""
         return self.kind == "longrope" and length > self.original
 
-    def frequencies(self, length: int, limit: int | None = None) -> tuple[Array, float]:
-        """Return the frequency of each pair, and the factor of cosines and sines.
+    def tables(self, positions: int, length: int | None = None) -> tuple[GPUArray, GPUArray]:
+        """Return cosines and sines on the device, [positions, pairs] each.
 
         Parameters
         ----------
-        length : int
-            Positions of the sequence, all that it may get; for ``longrope``.
-        limit : int, optional
-            Positions that any sequence may get; for ``dynamic``, whose frequencies would else change within a sequence.
+        positions : int
+            All that any sequence may get: what frequencies depend on must not change within one.
+        length : int, optional
+            Positions that the sequence may get, `positions` by default.
         """
-        exponents = np.arange(0, self.dim, 2, dtype=np.float64) / self.dim
-        plain = self.theta**-exponents
         if self.divisors:
-            return plain / np.array(self.divisors), 1.0
-        if self.kind == "linear":
-            return plain / self.factor, 1.0
-        if self.kind == "dynamic":
-            ratio = max(length if limit is None else limit, self.original) / self.original
-            base = self.theta * (self.factor * ratio - (self.factor - 1)) ** (self.dim / (self.dim - 2))
-            return base**-exponents, 1.0
-        if self.kind == "yarn":
-            return self._yarn(plain)
-        if self.kind == "llama3":
-            return self._llama3(plain), 1.0
-        if self.kind == "longrope":
-            factors = self.long_factor if self.is_long(length) else self.short_factor
-            scale = self.attention_factor
-            if scale is None:
-                scale = 1.0 if self.factor <= 1 else math.sqrt(1 + math.log(self.factor) / math.log(self.original))
-            return plain / np.array(factors), scale
-        return plain, 1.0
-
-    def tables(self, positions: int, length: int | None = None, limit: int | None = None) -> tuple[Array, Array]:
-        """Return cosines and sines in float32, for positions from 0 on and each pair."""
-        inverse, scale = self.frequencies(positions if length is None else length, limit)
-        # As in models' own code the frequencies are float32 and so are the angles.
-        angles = np.arange(positions, dtype=np.float32)[:, None] * inverse.astype(np.float32)
-        return (np.cos(angles) * np.float32(scale)), (np.sin(angles) * np.float32(scale))
-
-    def _yarn(self, plain: Array) -> tuple[Array, float]:
-        def pair_of(turns: float) -> float:
-            return self.dim * math.log(self.original / (turns * 2 * math.pi)) / (2 * math.log(self.theta))
-
-        low, high = pair_of(self.beta_fast), pair_of(self.beta_slow)
-        if self.truncate:
-            low, high = math.floor(low), math.ceil(high)
-        low, high = max(low, 0), min(high, self.dim - 1)
-        ramp = np.clip((np.arange(self.dim // 2) - low) / max(high - low, 0.001), 0, 1)
-        scale = self.attention_factor
-        if scale is None:
-            if self.mscale and self.mscale_all_dim:
-                scale = self._mscale(self.mscale) / self._mscale(self.mscale_all_dim)
-            else:
-                scale = self._mscale(1.0)
-        return plain / self.factor * ramp + plain * (1 - ramp), scale
-
-    def _mscale(self, times: float) -> float:
-        return 1.0 if self.factor <= 1 else 0.1 * times * math.log(self.factor) + 1.0
-
-    def _llama3(self, plain: Array) -> Array:
-        wavelength = 2 * math.pi / plain
-        smooth = (self.original / wavelength - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor)
-        between = plain / self.factor * (1 - smooth) + plain * smooth
-        kept = np.where(wavelength > self.original / self.low_freq_factor, plain / self.factor, between)
-        return np.where(wavelength < self.original / self.high_freq_factor, plain, kept)
+            return rope_tables(
+                positions, self.dim, "longrope", base=self.theta, original=positions, short=self.divisors,
+                attention_factor=1.0,
+            )  # fmt: skip
+        if self.kind == "longrope" and not self.is_long(positions if length is None else length):
+            positions = min(positions, self.original)
+        return rope_tables(
+            positions, self.dim, self.kind, base=self.theta, factor=self.factor, original=self.original,
+            low=self.low_freq_factor, high=self.high_freq_factor, beta_fast=self.beta_fast, beta_slow=self.beta_slow,
+            truncate=self.truncate, mscale=self.mscale, mscale_all_dim=self.mscale_all_dim,
+            attention_factor=self.attention_factor, short=self.short_factor, long=self.long_factor,
+        )  # fmt: skip

@@ -13,8 +13,14 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["SamplingParams", "log_softmax", "sample", "sample_token"]
+from pygpukit._pygpukit_rust import GPUArray
+from pygpukit.array.bridge import from_numpy
+from pygpukit.ops.reduce.rows import FUNCTIONS
+from pygpukit.ops.sampling import functions
 
+__all__ = ["SamplingParams", "best", "sample", "sample_token"]
+
+_argmax = FUNCTIONS["argmax"]
 Array = np.ndarray[Any, Any]
 
 _LARGEST_SEED = 1 << 64
@@ -54,7 +60,7 @@ class SamplingParams:
     allowed_token_ids
         The only tokens that may come.
     processors
-        Called with the ids so far and the scores; each returns scores.
+        Called first, with the ids so far and the scores as NumPy's; each returns scores.
 
     Examples
     --------
@@ -141,21 +147,8 @@ class SamplingParams:
                 raise ValueError(f"{name} is not available yet: replies of a given form are not there")
 
 
-def log_softmax(logits: Array) -> Array:
-    """Return the logarithms of the probabilities, in float32, of scores of one or several rows.
-
-    Examples
-    --------
-    >>> np.exp(log_softmax(np.zeros(4, np.float32))).tolist()
-    [0.25, 0.25, 0.25, 0.25]
-    """
-    shifted = logits - logits.max(axis=-1, keepdims=True)
-    result: Array = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True, dtype=np.float32))
-    return result
-
-
 def sample(
-    logits: Array,
+    logits: GPUArray,
     params: SamplingParams,
     *,
     seed: int = 0,
@@ -168,7 +161,7 @@ def sample(
 
     Parameters
     ----------
-    logits : numpy.ndarray
+    logits : GPUArray
         One row, float32.
     params : SamplingParams
     seed, position : int
@@ -178,78 +171,81 @@ def sample(
     banned : sequence of int
         Tokens that must not come now.
     """
-    scores = np.array(logits, np.float32)
-    if params.allowed_token_ids is not None:
-        kept = scores[list(params.allowed_token_ids)]
-        scores[:] = -np.inf
-        scores[list(params.allowed_token_ids)] = kept
-    if banned:
-        scores[list(banned)] = -np.inf
-    for token, bias in params.logit_bias.items():
-        scores[token] += bias
-    _penalise(scores, params, prompt, reply)
-    for processor in params.processors:
-        scores = np.asarray(processor([*prompt, *reply], scores), np.float32)
-    if params.temperature == 0:
-        return int(np.argmax(scores))
-    return draw(scores, params.temperature, params.top_k, params.top_p, params.min_p, seed, position)
+    if params.processors:
+        scores = logits.to_numpy()
+        for processor in params.processors:
+            scores = np.asarray(processor([*prompt, *reply], scores), np.float32)
+        logits = from_numpy(scores)
+    penalties = _penalties(params, logits.shape[0], prompt, reply, banned)
+    if params.temperature == 0 and penalties is None:
+        return int(_argmax(logits).item())
+    limits = params.temperature, params.top_k, params.top_p, params.min_p
+    return int(functions.sample(logits, *limits, penalties=penalties, seed=seed, counter=position))
 
 
-def draw(scores: Array, temperature: float, top_k: int, top_p: float, min_p: float, seed: int, position: int) -> int:
-    """Return a token drawn by its probability among those that the limits leave."""
-    scaled = scores.astype(np.float64) / temperature
-    weights = np.exp(scaled - scaled.max())
-    order = np.arange(scores.size)
-    if top_k and top_k < scores.size:
-        order = best_places(scores, top_k)
-    if top_p < 1:
-        total = weights[order].sum()
-        # Most of the probability is with few tokens, and sorting all takes longer than the rest.
-        for count in (min(256, order.size), order.size):
-            best = order[best_places(scores[order], count)]
-            before = np.cumsum(weights[best]) - weights[best]
-            if before[-1] + weights[best[-1]] >= top_p * total or count == order.size:
-                # A token stays while those before it have less than top_p.
-                order = best[before < top_p * total]
-                break
-    if min_p:
-        order = order[weights[order] >= min_p]
-    # The largest of scores and Gumbel noise is a draw by probability; the noise of a token depends on its id alone.
-    noise = np.random.Generator(np.random.Philox(key=[seed, position])).random(scores.size)
-    with np.errstate(divide="ignore"):
-        gumbel = -np.log(-np.log(noise[order]))
-    return int(order[int(np.argmax(scaled[order] + gumbel))])
+def _penalties(
+    params: SamplingParams, size: int, prompt: Sequence[int], reply: Sequence[int], banned: Sequence[int]
+) -> functions.Penalties | None:
+    """What the parameters ask of the scores, None for nothing."""
+    counts = seen = bias = mask = None
+    counted = params.repetition_penalty != 1 or params.frequency_penalty or params.presence_penalty
+    if counted and reply:
+        counts = from_numpy(np.bincount(np.asarray(reply, np.int64), minlength=size)[:size].astype(np.int32))
+    if params.repetition_penalty != 1:
+        there = np.zeros(size, bool)
+        there[[token for token in prompt if token < size]] = True
+        seen = from_numpy(there)
+    if params.logit_bias:
+        added = np.zeros(size, np.float32)
+        for token, value in params.logit_bias.items():
+            if token < size:
+                added[token] = value
+        bias = from_numpy(added)
+    if banned or params.allowed_token_ids is not None:
+        may = np.full(-(-size // 32) * 32, params.allowed_token_ids is None)
+        may[[token for token in params.allowed_token_ids or () if token < size]] = True
+        may[list(banned)] = False
+        mask = from_numpy(np.packbits(may, bitorder="little").view(np.int32))
+    if counts is None and seen is None and bias is None and mask is None:
+        return None
+    return functions.Penalties(
+        counts=counts,
+        prompt=seen,
+        repetition=params.repetition_penalty,
+        frequency=params.frequency_penalty,
+        presence=params.presence_penalty,
+        bias=bias,
+        allowed=mask,
+    )
 
 
-def best_places(scores: Array, count: int) -> Array:
-    """Places of the largest scores in descending order, of equal ones the first."""
-    if count < scores.size:
-        least = np.partition(scores, scores.size - count)[scores.size - count]
-        places = np.flatnonzero(scores >= least)
-    else:
-        places = np.arange(scores.size)
-    best: Array = places[np.argsort(-scores[places], kind="stable")][:count]
-    return best
+def best(logits: GPUArray, tokens: Sequence[int], count: int) -> list[dict[int, float]]:
+    """Return for each row of scores the logarithmic probabilities of the best tokens and of the given one.
+
+    Examples
+    --------
+    >>> rows = best(gp.zeros((1, 4)), [2], 1)
+    >>> sorted(rows[0])
+    [0, 2]
+    """
+    given = functions.token_logprobs(logits, from_numpy(np.asarray(tokens, np.int64))).tolist()
+    rows = [{int(token): float(value)} for token, value in zip(tokens, given, strict=True)]
+    if count:
+        values, places = (part.tolist() for part in functions.top_logprobs(logits, min(count, logits.shape[1])))
+        for row, ids, numbers in zip(rows, places, values, strict=True):
+            for token, value in zip(ids, numbers, strict=True):
+                row.setdefault(token, value)
+    return rows
 
 
 def sample_token(logits: Any, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> int:
-    """Return a token for scores of the vocabulary, as NumPy or device array; the draw depends on NumPy's global state.
+    """Return a token for scores of the vocabulary, a NumPy or device array; NumPy's global state seeds the draw.
 
     Examples
     --------
     >>> sample_token(np.array([0.0, 3.0, 1.0], np.float32), temperature=0)
     1
     """
-    host = np.asarray(logits.to_numpy() if hasattr(logits, "to_numpy") else logits, np.float32).reshape(-1)
+    scores = logits if isinstance(logits, GPUArray) else from_numpy(np.asarray(logits, np.float32))
     params = SamplingParams(temperature=temperature, top_k=top_k, top_p=top_p)
-    return sample(host, params, seed=int(np.random.randint(1 << 31)))
-
-
-def _penalise(scores: Array, params: SamplingParams, prompt: Sequence[int], reply: Sequence[int]) -> None:
-    if params.repetition_penalty != 1:
-        seen = np.unique(np.array([*prompt, *reply], np.int64))
-        values = scores[seen]
-        scores[seen] = np.where(values > 0, values / params.repetition_penalty, values * params.repetition_penalty)
-    if reply and (params.frequency_penalty or params.presence_penalty):
-        tokens, counts = np.unique(np.array(reply, np.int64), return_counts=True)
-        scores[tokens] -= params.frequency_penalty * counts + params.presence_penalty
+    return sample(scores.reshape(-1), params, seed=int(np.random.randint(1 << 31)))

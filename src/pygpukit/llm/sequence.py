@@ -5,10 +5,8 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Sequence as Ids
-from typing import Any
 
-import numpy as np
-
+from pygpukit._pygpukit_rust import GPUArray
 from pygpukit.llm import sampling
 from pygpukit.llm.outputs import FinishReason, Piece, RequestOutput, Timing, Usage
 from pygpukit.llm.sampling import SamplingParams
@@ -16,8 +14,6 @@ from pygpukit.llm.templates import ThinkingParser
 from pygpukit.llm.tokenizer import Detokenizer, Tokenizer
 
 __all__ = ["Sequence"]
-
-Array = np.ndarray[Any, Any]
 
 
 class Sequence:
@@ -69,26 +65,17 @@ class Sequence:
         self._begun = time.perf_counter()
         self._first = 0.0
 
-    def choose(self, logits: Array) -> int:
-        """Return the next token, for scores of the vocabulary, and note it."""
+    def choose(self, logits: GPUArray) -> int:
+        """Return the next token, for scores of the vocabulary, [1, vocabulary], and note its probability."""
         params = self.params
-        scores = logits[: self._allowed]
-        if self.logprobs is not None:
-            raw = sampling.log_softmax(scores)
+        scores = logits[:, : self._allowed]
         banned = [word[-1] for word in self._bad if self.reply[len(self.reply) - len(word) + 1 :] == word[:-1]]
         if len(self.reply) < params.min_tokens:
             banned += [token for token in self._stops | self._also if token < self._allowed]
-        token = sampling.sample(
-            scores,
-            params,
-            seed=self._seed,
-            position=len(self.reply),
-            prompt=self.prompt,
-            reply=self.reply,
-            banned=banned,
-        )
+        place = {"seed": self._seed, "position": len(self.reply)}
+        token = sampling.sample(scores[0], params, **place, prompt=self.prompt, reply=self.reply, banned=banned)
         if self.logprobs is not None:
-            self.logprobs.append(best(raw, token, params.logprobs or 0))
+            self.logprobs += sampling.best(scores, [token], params.logprobs or 0)
         return token
 
     def add(self, token: int) -> Piece:
@@ -178,9 +165,3 @@ def _spellings(words: Ids[str], tokenizer: Tokenizer) -> list[list[int]]:
     """Tokens of words, alone and after a space."""
     found = [tokenizer.encode(before + word, add_special_tokens=False) for word in words for before in ("", " ")]
     return [ids for ids in found if ids]
-
-
-def best(logprobs: Array, token: int, count: int) -> dict[int, float]:
-    """Return the logarithmic probabilities of the best tokens and of the chosen one."""
-    top: Any = sampling.best_places(logprobs, min(count, logprobs.size)) if count else []
-    return {int(i): float(logprobs[i]) for i in [token, *(int(i) for i in top if i != token)]}

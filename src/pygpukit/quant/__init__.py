@@ -9,8 +9,8 @@ Examples
 (1, 8)
 """
 
-from pygpukit.quant.functions import formats, quantize
+from pygpukit.quant.functions import concatenate, formats, quantize
 from pygpukit.quant.kept import keep_decoded
 from pygpukit.quant.tensor import QuantTensor
 
-__all__ = ["QuantTensor", "formats", "keep_decoded", "quantize"]
+__all__ = ["QuantTensor", "concatenate", "formats", "keep_decoded", "quantize"]

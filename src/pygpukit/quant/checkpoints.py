@@ -65,7 +65,7 @@ def write(layout: str, rule: Rule, parts: Parts, order: Array | None) -> dict[st
         return _write_fp8(rule, parts)
     if layout in LAYOUTS:
         return {"data": gguf.write_blocks(FORMATS[layout], parts)}
-    raise ValueError("this weight was made by quantize(), not read from a checkpoint; pickle it to keep it")
+    raise ValueError(f"this weight was made by {layout}(), not read from a checkpoint; pickle it to keep it")
 
 
 def _host(key: str, x: Any) -> Array:

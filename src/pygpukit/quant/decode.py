@@ -72,6 +72,25 @@ def dequantize(rule: Rule, planes: Mapping[str, Array], n: int, k: int, to: Any)
     return out
 
 
+def rows(rule: Rule, planes: Mapping[str, Array], ids: Array, n: int, k: int, to: Any) -> Array:
+    """Return some rows of a weight as numbers of one type.
+
+    Raises
+    ------
+    IndexError
+        If an id is none of a row.
+    """
+    if ids.size and not 0 <= ids.min() <= ids.max() < n:
+        bad = ids[(ids < 0) | (ids >= n)].flat[0]
+        raise IndexError(f"rows(): id {bad} in a weight of {n} rows")
+    tiles, at = np.unique(ids.reshape(-1) // TILE, return_inverse=True)
+    some = {name: plane[tiles] for name, plane in planes.items()}
+    values = decode(rule, unpack(rule, some, len(tiles) * TILE, k))
+    with np.errstate(over="ignore"):
+        found: Array = values[at * TILE + ids.reshape(-1) % TILE].astype(to, copy=False)
+    return found.reshape(*ids.shape, k)
+
+
 def product(rule: Rule, planes: Mapping[str, Array], n: int, x: Array) -> Array:
     """Return ``x @ w.T`` in float32 with numbers of w rounded to the type of x, block by block."""
     m, k = x.shape

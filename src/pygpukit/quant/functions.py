@@ -1,7 +1,8 @@
-"""`quantize`: from a matrix of numbers to a quantised weight."""
+"""`quantize`: from a matrix of numbers to a quantised weight; `concatenate`: several of them as one."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,12 +10,15 @@ import numpy as np
 from pygpukit._pygpukit_rust import GPUArray
 from pygpukit.dtypes import dtype
 from pygpukit.errors import DTypeError, ShapeError
+from pygpukit.ops.shape import joining
 from pygpukit.quant.encode import encode
-from pygpukit.quant.formats import FORMATS, Format, Kind, Rule
-from pygpukit.quant.stored import store
+from pygpukit.quant.formats import FORMATS, TILE, Format, Kind, Rule
+from pygpukit.quant.kept import Kept
+from pygpukit.quant.planes import Parts
+from pygpukit.quant.stored import Stored, store
 from pygpukit.quant.tensor import QuantTensor
 
-__all__ = ["formats", "quantize"]
+__all__ = ["concatenate", "formats", "quantize"]
 
 
 def formats() -> tuple[str, ...]:
@@ -101,15 +105,71 @@ def quantize(
     if n == 0 or k == 0:
         raise ShapeError(f"quantize() needs at least one value; the matrix has shape {tuple(w.shape)}")
     if rule.group and k % rule.group and shared != "block":
-        raise ShapeError(
-            f"{format} has groups of {rule.group} along axis {axis}, which has {k} values: no whole number of groups"
-        )
+        fit = [str(g) if g else "row" for g in form.groups if g == 0 or k % g == 0]
+        hint = f"give group= one of {', '.join(fit)}" if fit else "pad it with zeros"
+        raise ShapeError(f"{format} has groups of {rule.group} along axis {axis}, which has {k} values: {hint}")
     if not np.isfinite(host).all():
         at = np.argwhere(~np.isfinite(w.to_numpy() if isinstance(w, GPUArray) else w))[0].tolist()
         raise ValueError(f"quantize(): the matrix holds NaN or infinity at {at}")
     if device is None and isinstance(w, GPUArray):
         device = w.device
     return QuantTensor._make(store(form, rule, encode(rule, host, shared), "quantize", device=device), turned)
+
+
+def concatenate(weights: Sequence[QuantTensor]) -> QuantTensor:
+    """Join weights along their outputs, such as those of q, k and v, so that one product computes all.
+
+    Where every weight but the last has a multiple of 16 outputs, memory is copied on the device as it is; otherwise
+    the weights are packed anew on the host.
+
+    Parameters
+    ----------
+    weights : sequence of QuantTensor
+        Of one format, group and type of scales, on one device, with the same inputs; all transposed or none.
+
+    Returns
+    -------
+    QuantTensor
+
+    Raises
+    ------
+    ShapeError
+        If the weights have other numbers of inputs.
+    ValueError
+        If they do not belong together otherwise.
+
+    Examples
+    --------
+    >>> import pygpukit as gp
+    >>> q, k = (gp.quant.quantize(gp.ones((64, n)), "int8") for n in (32, 16))
+    >>> gp.quant.concatenate([q, k]).shape
+    (64, 48)
+    """
+    if not weights or not all(isinstance(w, QuantTensor) for w in weights):
+        raise TypeError("concatenate() takes a sequence of QuantTensors, at least one")
+    stored = [w._stored for w in weights]
+    first = stored[0]
+    for w, s in zip(weights[1:], stored[1:], strict=True):
+        if s.k != first.k:
+            raise ShapeError(f"concatenate(): weights of {first.k} and of {s.k} inputs have no product with the same x")
+        if (s.rule, s.form, s.owners) != (first.rule, first.form, first.owners):
+            raise ValueError(f"concatenate(): {weights[0]!r} and {w!r} are coded differently")
+        if w._turned != weights[0]._turned or s.device != first.device:
+            raise ValueError("concatenate(): all weights have to be transposed, or none, and on one device")
+    if any(s.order is not None for s in stored):
+        raise ValueError("concatenate(): the columns of a weight are sorted by group, each in its own order")
+    if any(s.n % TILE for s in stored[:-1]):
+        pieces = [s.parts() for s in stored]
+        joined = [None if x[0] is None else np.concatenate(x) for x in zip(*pieces, strict=True)]
+        made = store(first.form, first.rule, Parts(*joined), "concatenate", device=first.device)  # type: ignore[arg-type]
+        return QuantTensor._make(made, weights[0]._turned)
+    planes = {}
+    for name in first.planes:
+        planes[name] = joining.concatenate([s.planes[name] for s in stored])
+        planes[name].setflags(write=False)
+    total = sum(s.n for s in stored)
+    kept = Stored(first.form, first.rule, total, first.k, planes, first.owners, None, "concatenate", Kept())
+    return QuantTensor._make(kept, weights[0]._turned)
 
 
 def _rule(form: Format, group: int | str | None, symmetric: bool, scale: Any, kind: Any) -> tuple[Rule, str]:

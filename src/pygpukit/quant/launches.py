@@ -85,6 +85,14 @@ def blocking(rule: Rule, tokens: int) -> Blocking:
     }[tokens]
 
 
+def _warps(tokens: int, m: Any, tiles: Any, sms: Any) -> int:
+    """Return warps per block: few where tiles are, so that all SMs read alike; more where x costs as much as w."""
+    if tokens > 8:
+        return 8 if tiles >= 16 * sms else 4 if tiles >= 4 * sms else 2 if tiles >= 2 * sms else 1
+    enough = 32 if m <= 2 else 8
+    return 4 if tiles >= enough * sms else 2 if tiles >= 4 * sms else 1
+
+
 @cache
 def linear_unit(rule: Rule, x: DataType, tokens: int, end: str = epilogue.PLAIN) -> Unit:
     """Return the source of the product with blocks of ``tokens`` rows of x and an epilogue."""
@@ -98,14 +106,13 @@ def linear_unit(rule: Rule, x: DataType, tokens: int, end: str = epilogue.PLAIN)
 
 
 @cache
-def dequantize_unit(rule: Rule, to: DataType) -> Unit:
-    """Return the source of the kernel that writes a weight's numbers."""
-    entry = f"pgk_quant_dequantize_{rule.name}_{to.tag}"
+def dequantize_unit(rule: Rule, to: DataType, what: str = "dequantize") -> Unit:
+    """Return the source of the kernel that writes a weight's numbers; ``"rows"``: those of some rows."""
+    entry = f"pgk_quant_{what}_{rule.name}_{to.tag}"
     text, scale = rule_text(rule)
     alias = f"using rule_{rule.name} = {text};"
-    return instance(
-        "quant/dequantize.cu", [alias, f"PGK_QUANT_DEQUANTIZE({entry}, rule_{rule.name}, {scale}, {to.tag})"], (entry,)
-    )
+    line = f"PGK_QUANT_{what.upper()}({entry}, rule_{rule.name}, {scale}, {to.tag})"
+    return instance(f"quant/{what}.cu", [alias, line], (entry,))
 
 
 def default_rules() -> Iterator[Rule]:
@@ -122,9 +129,10 @@ def linear_units(tokens: Sequence[int], types: Sequence[str]) -> Iterator[Unit]:
     return (linear_unit(rule, x, t) for x in small(types) for rule in default_rules() for t in tokens)
 
 
-def dequantize_units(types: Sequence[str]) -> Iterator[Unit]:
+def dequantize_units(what: str, types: Sequence[str]) -> Iterator[Unit]:
+    """Yield the kernels that bundles have for a weight's numbers."""
     kinds = [*small(types), *(kind for kind in map(dtype, types) if kind.name == "float32")]
-    return (dequantize_unit(rule, to) for to in kinds for rule in default_rules())
+    return (dequantize_unit(rule, to, what) for to in kinds for rule in default_rules())
 
 
 def accepts_rows(p: Problem, most: int) -> str | None:
@@ -178,8 +186,7 @@ def launch_linear(p: Problem, most: int) -> Launch:
     large = most > SKINNY and ceil_div(tiles, 8) * ceil_div(m, 128) >= p.sm_count
     tokens = 128 if large else next(t for t in (8, 16, 32, 64) if t == SKINNY or m <= t)
     tiles_each, columns, span, _ = blocking(rule, tokens)
-    # Few tiles are spread over more blocks, so that all SMs read.
-    warps = 4 if most > SKINNY or tiles >= 8 * p.sm_count else 2 if tiles >= 4 * p.sm_count else 1
+    warps = 4 if large else _warps(tokens, m, tiles, p.sm_count)
     what = f"product with a weight of {hint(n)} rows"
     grid = (blocks_for(tiles, tiles_each * warps, what), ceil_div(m, 8 * columns))
     aligned = x.is_aligned(16) and ld % 8 == 0
@@ -204,4 +211,22 @@ def launch_dequantize(p: Problem) -> Launch:
     grid = blocks_for(codes.shape[0] * codes.shape[1], 8, "decoding a weight")
     aligned = k % 4 == 0 and p.out.is_aligned(16)
     arguments = (write(p.out), *planes(p), i64(p.integers["n"]), i64(k), i32(int(aligned)), *counts(p))
+    return Launch((KernelLaunch(unit, unit.entries[0], (grid,), (256,), arguments),))
+
+
+def accepts_rows_of_weight(p: Problem) -> str | None:
+    """Return why the kernel cannot decode rows; None if it can."""
+    if not p["ids"].is_contiguous() or not p.out.is_contiguous():
+        return "ids or the result is not contiguous"
+    return p.missing(dequantize_unit(rule_of(p.options["rule"]), p.out.dtype, "rows"))
+
+
+def launch_rows_of_weight(p: Problem) -> Launch:
+    """Return the launch that decodes rows."""
+    ids, n, k = p["ids"], p.integers["n"], p.integers["k"]
+    unit = dequantize_unit(rule_of(p.options["rule"]), p.out.dtype, "rows")
+    grid = blocks_for(ids.size * p["codes"].shape[1], 64, f"decoding {hint(ids.size)} rows")
+    arguments = (
+        write(p.out), read(ids), *planes(p), *map(i64, (ids.size, n, k)), i32(int(ids.dtype.itemsize == 8)), *counts(p),
+    )  # fmt: skip
     return Launch((KernelLaunch(unit, unit.entries[0], (grid,), (256,), arguments),))

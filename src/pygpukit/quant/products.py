@@ -11,7 +11,7 @@ from pygpukit.dtypes import dtype
 from pygpukit.errors import DTypeError, ShapeError
 from pygpukit.ops.gemm import rows as gemm
 from pygpukit.ops.registry import export
-from pygpukit.quant.rows import quant_dequantize, quant_matmul
+from pygpukit.quant.rows import quant_dequantize, quant_matmul, quant_rows
 
 if TYPE_CHECKING:
     from pygpukit.ops.explain import Explanation
@@ -27,6 +27,11 @@ def _planes(w: Stored) -> tuple[Any, ...]:
 def decoded(w: Stored, kind: DataType) -> GPUArray:
     """Return the numbers of a weight as it is stored, (n, k), columns in stored order."""
     return quant_dequantize(*_planes(w), kind.name)  # type: ignore[no-any-return]
+
+
+def decoded_rows(w: Stored, ids: GPUArray, kind: DataType, out: GPUArray | None, stream: Any) -> GPUArray:
+    """Return some rows of a weight as it is stored."""
+    return quant_rows(ids, *_planes(w), kind.name, out=out, stream=stream)  # type: ignore[no-any-return]
 
 
 def _kept(w: Stored, kind: DataType) -> GPUArray | None:

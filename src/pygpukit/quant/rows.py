@@ -210,7 +210,7 @@ quant_dequantize = register(
             Variant("NumPy", "batch_invariant", lambda p: None, host=_host_dequantize),
             Variant(
                 "a warp per chunk", "batch_invariant", launches.accepts_dequantize, launch=launches.launch_dequantize,
-                units=launches.dequantize_units,
+                units=partial(launches.dequantize_units, "dequantize"),
             ),
             Variant(
                 "a contiguous result first", "batch_invariant",
@@ -218,6 +218,57 @@ quant_dequantize = register(
             ),
         ),
         doc="The numbers of a quantised weight, a matrix of (n, k).",
+        public=False,
+    )
+)  # fmt: skip
+
+
+def _infer_rows(p: Problem) -> list[Result]:
+    ids = p["ids"]
+    if ids.dtype.name not in ("int32", "int64"):
+        raise DTypeError(f"rows(): ids are int32 or int64, not {ids.dtype.name}")
+    return [Result((*ids.shape, p.integers["k"]), dtype(p.options["to"]))]
+
+
+def _host_rows(p: Problem) -> Callable[..., None]:
+    rule, to = rule_of(p.options["rule"]), to_numpy_dtype(p.out.dtype)
+
+    def run(ids: Any, codes: Any, scales: Any, high: Any, extra: Any, n: int, k: int, owners: int, out: Any) -> None:
+        np.copyto(out, decode.rows(rule, _named(codes, scales, high, extra), ids, n, k, to))
+
+    return run
+
+
+def _rows_reference(
+    ids: Any, codes: Any, scales: Any, high: Any = None, extra: Any = None, rule: str = "", n: int = 0, k: int = 0,
+    owners: int = TILE, to: str = "float32",
+) -> Any:  # fmt: skip
+    return decode.rows(rule_of(rule), _named(codes, scales, high, extra), ids, n, k, to_numpy_dtype(dtype(to)))
+
+
+def _compose_rows(p: Problem) -> Callable[..., None]:
+    def run(results: tuple[Any, ...], given: tuple[Any, ...]) -> None:
+        ids, *rest = given
+        _native.apply("copy", (quant_rows(ids.contiguous(), *rest),), results[0])
+
+    return run
+
+
+quant_rows = register(
+    Operator(
+        name="quant_rows",
+        parameters=(Parameter("ids"), *_PLANES, Parameter("to", "choice", "float32")),
+        infer=_infer_rows,
+        reference=_rows_reference,
+        variants=(
+            Variant("NumPy", "batch_invariant", lambda p: None, host=_host_rows),
+            Variant(
+                "four threads per row and chunk", "batch_invariant", launches.accepts_rows_of_weight,
+                launch=launches.launch_rows_of_weight, units=partial(launches.dequantize_units, "rows"),
+            ),
+            Variant("contiguous copies", "batch_invariant", lambda p: None, compose=_compose_rows),
+        ),
+        doc="Rows of a quantised weight as numbers.",
         public=False,
     )
 )  # fmt: skip

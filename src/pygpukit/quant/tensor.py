@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pygpukit._pygpukit_rust import Device, GPUArray
+from pygpukit import _pygpukit_rust as _native
+from pygpukit._pygpukit_rust import DataType, Device, GPUArray, Stream
 from pygpukit.array.bridge import from_numpy
 from pygpukit.dtypes import DTypeLike, dtype
 from pygpukit.errors import DTypeError, ShapeError
@@ -198,14 +199,53 @@ class QuantTensor:
         -------
         GPUArray
         """
-        kind = dtype(dtype_)
-        if kind.name not in ("float32", "bfloat16", "float16"):
-            raise DTypeError(f"a quantised weight is decoded to float32, bfloat16 or float16, not {kind.name}")
-        w = products.decoded(self._stored, kind)
+        w = products.decoded(self._stored, _decodable(dtype_))
         if self._stored.order is not None:
-            inverse = np.argsort(self._stored.order.to_numpy())
-            w = w[:, from_numpy(inverse, device=self.device)]
+            w = w[:, self._columns()]
         return w.T if self._turned else w
+
+    def rows(
+        self,
+        ids: GPUArray,
+        dtype_: DTypeLike = "bfloat16",
+        *,
+        out: GPUArray | None = None,
+        stream: Stream | None = None,
+    ) -> GPUArray:
+        """Return some rows of the matrix as numbers, such as those of tokens in a table of embeddings.
+
+        Parameters
+        ----------
+        ids : GPUArray
+            int32 or int64, of any shape. One outside of the matrix is an error on the CPU device; on a GPU, where ids
+            are not read back, its row is zeros.
+        dtype_ : DTypeLike, optional
+            ``"bfloat16"``, ``"float16"`` or ``"float32"``.
+        out, stream
+            As for operators.
+
+        Returns
+        -------
+        GPUArray
+            ``[*ids.shape, columns]``.
+
+        Examples
+        --------
+        >>> import pygpukit as gp
+        >>> q = gp.quant.quantize(gp.arange(64, dtype="float32").reshape(2, 32), "q8_0", axis=1)
+        >>> q.rows(gp.asarray([1, 0, 1]), "float32").shape
+        (3, 32)
+        """
+        kind = _decodable(dtype_)
+        if self._turned:
+            raise ValueError(
+                "rows() decodes rows along which groups lie, and here those are columns: use q.T.rows(ids)"
+            )
+        if self._stored.order is None:
+            return products.decoded_rows(self._stored, ids, kind, out, stream)
+        sorted_rows = products.decoded_rows(self._stored, ids, kind, None, stream)
+        made = sorted_rows[..., self._columns()]
+        return made if out is None else _native.apply("copy", (made,), out)
 
     def error(self, w: Any) -> float:
         """Return how far it is from the matrix it was made of: the norm of the difference over that of the matrix.
@@ -229,6 +269,11 @@ class QuantTensor:
     def to_device(self, device: Device | str) -> QuantTensor:
         """Return it with its arrays on another device; itself where they are there."""
         return self if self.device == device else self._make(self._stored.on(device), self._turned)
+
+    def _columns(self) -> GPUArray:
+        """Where each column is among those sorted by group."""
+        assert self._stored.order is not None
+        return from_numpy(np.argsort(self._stored.order.to_numpy()), device=self.device)
 
     def __matmul__(self, other: Any) -> Any:
         return products.matmul(self, other) if isinstance(other, GPUArray) else NotImplemented
@@ -255,10 +300,23 @@ class QuantTensor:
             f"device='{self.device.kind}')"
         )
 
+    def __copy__(self) -> QuantTensor:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> QuantTensor:
+        return self
+
     def __reduce__(self) -> Any:
         stored = self._stored
         fixed = (stored.form.name, tuple(stored.rule), stored.n, stored.k, stored.owners, stored.source, self._turned)
         return _restore, (fixed, *stored.host())
+
+
+def _decodable(to: DTypeLike) -> DataType:
+    kind = dtype(to)
+    if kind.name not in ("float32", "bfloat16", "float16"):
+        raise DTypeError(f"a quantised weight is decoded to float32, bfloat16 or float16, not {kind.name}")
+    return kind
 
 
 def _restore(fixed: tuple[Any, ...], planes: Mapping[str, Array], order: Array | None) -> QuantTensor:

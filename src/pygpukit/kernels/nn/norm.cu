@@ -18,13 +18,21 @@ PGK_FN void norm(T* out, T* sum, const T* x, const T* residual, const W* gamma, 
     constexpr int E = P::E, WARPS = (G < 128 ? 128 : G) / 32;
     __shared__ A first[WARPS], second[WARPS];
     extern __shared__ uint4 held[];
-    // Weights are constants: they are on their way while the predecessor ends.
+    // Weights of AHEAD vectors are on their way at a time. Those of an RMS norm are all where registers allow, while the
+    // predecessor ends: they are constants.
     constexpr bool EARLY = C > 0 && C <= 8 && !LAYER;
-    Vec<W, E> weights[EARLY ? C : 1];
-    if constexpr (EARLY) {
+    constexpr int AHEAD = EARLY ? C : C < 4 ? (C == 0 ? 1 : C) : 4;
+    Vec<W, E> weights[AHEAD], shifts[LAYER ? AHEAD : 1];
+    const auto load_weights = [&](int first, i64 at) {
 #pragma unroll
-        for (int c = 0; c < C; ++c) rows::consecutive<VEC>(weights[c], gamma, P::place(c), n);
-    }
+        for (int i = 0; i < AHEAD; ++i) {
+            i64 place = at;
+            if constexpr (C > 0) place = P::place(first + i);
+            rows::consecutive<VEC>(weights[i], gamma, place, n);
+            if (LAYER && beta != nullptr) rows::consecutive<VEC>(shifts[LAYER ? i : 0], beta, place, n);
+        }
+    };
+    if constexpr (EARLY) load_weights(0, 0);
     await_predecessor();
     const i64 row = P::row();
     const bool on = row < rows_total;
@@ -61,27 +69,21 @@ PGK_FN void norm(T* out, T* sum, const T* x, const T* residual, const W* gamma, 
 
     A mean = A(0);
     if constexpr (LAYER) mean = rows::sum<false, A, G>(part, first, A(0)) / A(n);
+    if constexpr (LAYER && C > 0) load_weights(0, 0);
     const A squares = rows::sum<true, A, G>(part, second, mean);
     const A scale = A(1) / sqrt(squares / A(n) + eps);
     part.each([&](int c, i64 at, auto& v, int) {
         A r[E], w[E];
         rows::widen_all(r, v);
-        if constexpr (EARLY) {
-            rows::widen_all(w, weights[c]);
-        } else {
-            Vec<W, E> late;
-            rows::consecutive<VEC>(late, gamma, at, n);
-            rows::widen_all(w, late);
-        }
+        if (C == 0 || (!EARLY && c % AHEAD == 0 && (c > 0 || !LAYER))) load_weights(c, at);
+        rows::widen_all(w, weights[c % AHEAD]);
 #pragma unroll
         for (int e = 0; e < E; ++e) r[e] = mul_rn(LAYER ? r[e] - mean : r[e], scale);
         if constexpr (!LAYER) rows::adapt<T>(r, w, form);
 #pragma unroll
         for (int e = 0; e < E; ++e) r[e] = mul_rn(r[e], w[e]);
         if (LAYER && beta != nullptr) {
-            Vec<W, E> late;
-            rows::consecutive<VEC>(late, beta, at, n);
-            rows::widen_all(w, late);
+            rows::widen_all(w, shifts[LAYER ? c % AHEAD : 0]);
 #pragma unroll
             for (int e = 0; e < E; ++e) r[e] = r[e] + w[e];
         }

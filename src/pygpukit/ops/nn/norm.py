@@ -159,6 +159,12 @@ _PARAMETERS: dict[str, tuple[Parameter, ...]] = {
     "rmsnorm": (_X, _GAMMA, _EPS, *_FORM),
     "rmsnorm_residual": (_X, Parameter("residual", doc="Added to x."), _GAMMA, _EPS, *_FORM),
 }
+_ROWS, _ROW = ("bfloat16", (16384, 8192)), ("bfloat16", (8192,))
+_LARGE = {
+    "layernorm": Case({"x": _ROWS, "gamma": _ROW, "beta": _ROW}),
+    "rmsnorm": Case({"x": _ROWS, "gamma": _ROW}),
+    "rmsnorm_residual": Case({"x": _ROWS, "residual": _ROWS, "gamma": _ROW}),
+}
 _FUNCTIONS: dict[str, Callable[..., Any]] = {}
 _TOLERANCE = {"float32": 4e-6, "float64": 1e-14, "bfloat16": 2**-7, "float16": 2**-10}
 
@@ -178,6 +184,7 @@ def _operator(name: str, doc: str, cases: tuple[Case, ...]) -> Callable[..., Any
             doc=doc,
             tolerance=_TOLERANCE,
             cases=cases,
+            timed=(_LARGE[name],),
             flops=lambda p: 6 * hint(p["x"].size),
             in_place=True,
         )

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from pygpukit.ops.nn.activations import bias_add_inplace, geglu, gelu, linear_bias_gelu, swiglu
-from pygpukit.ops.nn.embedding import embedding
+from pygpukit.ops.nn.embeddings import embedding
 from pygpukit.ops.nn.norm import layernorm, rmsnorm, rmsnorm_residual
+from pygpukit.ops.nn.probabilities import logsoftmax, softmax
 from pygpukit.ops.nn.rope import qk_norm_rope_cache, rope_inplace
-from pygpukit.ops.nn.softmax import logsoftmax, softmax
 from pygpukit.ops.nn.tables import alibi_add_bias, alibi_compute_bias, alibi_init_slopes, rope_tables
 
 __all__ = [

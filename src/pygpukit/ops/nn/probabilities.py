@@ -106,6 +106,7 @@ def _operator(name: str, doc: str, tolerance: Mapping[str, float]) -> Callable[.
                 Case({"x": ("float16", (9, 64))}),
                 Case({"x": ("float64", (4, 1))}, {"axis": 0}),
             ),
+            timed=(Case({"x": ("bfloat16", (16384, 8192))}),),
             flops=lambda p: 14 * hint(p["x"].size),
             in_place=True,
         )
