@@ -98,6 +98,14 @@ def test_large_tiles_have_the_bits_of_the_general_kernel(
     np.testing.assert_allclose(large.to_numpy(), exact, rtol=limit, atol=limit * 30)
 
 
+@pytest.mark.parametrize("order", ["n", "t"])
+def test_few_rows_have_the_bits_of_the_general_kernel(cuda: gp.Device, routes: Routes, order: str) -> None:
+    w = normal("float32", 1500, 776) if order == "n" else normal("float32", 776, 1500).T
+    for rows in (1, 2, 7, 16):
+        x = normal("float32", rows, 1500)
+        assert bits(routes["CUDA cores, few rows"](x, w)) == bits(routes["CUDA cores"](x, w)), rows
+
+
 def test_int8_by_the_library_is_ours(cuda: gp.Device, routes: Routes) -> None:
     missing = cublaslt.missing()
     if missing is not None:
