@@ -193,3 +193,56 @@ def test_weights_that_cannot_be_joined() -> None:
             gp.quant.concatenate(others)
     with pytest.raises(ValueError, match=r"made by concatenate\(\)"):
         gp.quant.concatenate([a]).to_checkpoint()
+
+
+ARRAYS = st.builds(
+    lambda kind, shape, seed: np.random.default_rng(seed).integers(0, 120, shape).astype(kind),
+    st.sampled_from(["int32", "uint8", "float16", "float32", "int64"]),
+    st.lists(st.integers(0, 40), max_size=3).map(tuple),
+    st.integers(0, 99),
+)
+
+
+@hypothesis.settings(max_examples=120, derandomize=True)
+@hypothesis.given(
+    layout=st.sampled_from(["awq", "gptq", "gptq_v2", "fp8", *GGUF]),
+    tensors=st.fixed_dictionaries(
+        {},
+        optional={
+            name: ARRAYS
+            for name in ("qweight", "qzeros", "scales", "g_idx", "weight", "weight_scale", "weight_scale_inv", "data")
+        },
+    ),
+    shape=st.none() | st.tuples(st.integers(-1, 300), st.integers(-1, 300)),
+)
+def test_any_arrays_are_read_or_refused(layout: str, tensors: dict[str, Any], shape: tuple[int, int] | None) -> None:
+    try:
+        q = QuantTensor.from_checkpoint(layout, tensors, shape=shape)
+    except (ValueError, TypeError):
+        return
+    assert np.isfinite(q.dequantize().to_numpy()).all()
+
+
+@hypothesis.settings(max_examples=25, derandomize=True)
+@hypothesis.given(
+    n=st.integers(1, 20), groups=st.integers(1, 3), size=st.sampled_from([32, 64]), seed=st.integers(0, 9)
+)
+def test_gptq_of_any_size_comes_back(n: int, groups: int, size: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    k = groups * size
+    zeros = rng.integers(0, 2**32, (groups, -(-n // 8)), np.uint32)
+    # Nibbles beyond the last column hold nothing.
+    zeros[:, -1] &= np.uint32((1 << 4 * ((n - 1) % 8 + 1)) - 1)
+    tensors = {
+        "qweight": rng.integers(0, 2**32, (k // 8, n), np.uint32).view(np.int32),
+        "qzeros": zeros.view(np.int32),
+        "scales": rng.standard_normal((groups, n)).astype(np.float16),
+        "g_idx": rng.permutation(np.arange(k) // size).astype(np.int32),
+    }
+    q = QuantTensor.from_checkpoint("gptq", tensors)
+    back = q.to_checkpoint()
+    if groups == 1:
+        del tensors["g_idx"]
+    for key, x in tensors.items():
+        np.testing.assert_array_equal(back[key], x)
+    assert q.dequantize().shape == (n, k)

@@ -155,6 +155,10 @@ def test_named_products() -> None:
         assert function(x, q, out=out) is out
         assert out.tolist() == [[64.0] * 8]
         assert "decoded" in gp.explain(function, x, q).variant
+        assert gp.explain(gp.matmul, x, b=q).variant == gp.explain(function, x=x, q=q).variant
+        assert gp.matmul(x, b=q).tolist() == [[64.0] * 8]
+    with pytest.raises(TypeError, match="two operands"):
+        gp.explain(gp.matmul, four)
     with pytest.raises(DTypeError, match="8 bits, not q4_0 of 4"):
         gp.gemv_w8a16(x, four)
     with pytest.raises(DTypeError, match="16 bits, not float32"):
@@ -285,3 +289,19 @@ def test_bias_activation_and_residual(device: gp.Device) -> None:
     with pytest.raises(ValueError, match="activation"):
         gp.matmul(x, q, activation="tanh")
     assert gp.matmul(x, q, precision="bfloat16").shape == (5, n)
+
+
+def test_products_in_graphs(device: gp.Device) -> None:
+    """Also the first product of a weight, whose decoded copy others use before the graph has run."""
+    q = gp.quant.quantize(np.random.default_rng(0).standard_normal((64, 40)).astype(np.float32), "q4_1")
+    x, out = gp.ones((2, 64), "bfloat16"), gp.zeros((2, 40), "bfloat16")
+    if device.kind != "cpu":
+        x @ q
+    graph = gp.CudaGraph()
+    with graph.capture():
+        gp.matmul(x, q, out=out)
+    wanted = (x @ q).to_numpy()
+    assert wanted.any()
+    assert not out.to_numpy().any()
+    graph.replay()
+    np.testing.assert_array_equal(out.to_numpy(), wanted)

@@ -189,6 +189,8 @@ def _write_gptq(rule: Rule, parts: Parts, order: Array | None, less: int) -> dic
         g_idx = np.empty(len(order), np.int32)
         g_idx[order] = np.arange(len(order)) // rule.group
         made["g_idx"] = g_idx
+    # Words of zero points are whole ones.
+    zeros = np.concatenate([zeros, np.full((len(zeros), -zeros.shape[1] % 8), less, np.uint8)], axis=1)
     return made | {
         "qweight": _from_nibbles(codes, _IN_ORDER, 0),
         "qzeros": _from_nibbles(zeros - np.uint8(less), _IN_ORDER, 1),

@@ -52,8 +52,8 @@ class Kept:
     def __init__(self) -> None:
         self._copies: dict[str, GPUArray] = {}
 
-    def get(self, key: str, nbytes: int, make: Callable[[], GPUArray]) -> GPUArray | None:
-        """Return the copy for a type, made now if there is room for it; None without room."""
+    def get(self, key: str, nbytes: int, make: Callable[[], GPUArray | None]) -> GPUArray | None:
+        """Return the copy for a type, made now if there is room for it and it can be made; else None."""
         found = self._copies.get(key)
         if found is not None:
             return found
@@ -67,6 +67,9 @@ class Kept:
             except BaseException:
                 _release(nbytes)
                 raise
+            if made is None:
+                _release(nbytes)
+                return None
             weakref.finalize(self, _release_locked, nbytes)
             self._copies[key] = made
         return made

@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from pygpukit._pygpukit_rust import DataType, GPUArray
+from pygpukit._pygpukit_rust import DataType, GPUArray, Stream
 from pygpukit.dtypes import dtype
-from pygpukit.errors import DTypeError, ShapeError
+from pygpukit.errors import DTypeError, GraphError, ShapeError
 from pygpukit.ops.gemm import rows as gemm
 from pygpukit.ops.registry import export
 from pygpukit.quant.rows import quant_dequantize, quant_matmul, quant_rows
@@ -38,7 +38,21 @@ def _kept(w: Stored, kind: DataType) -> GPUArray | None:
     """The decoded float32 copy for activations of a type, on the CPU device."""
     if w.device.kind != "cpu":
         return None
-    return w.kept.get(kind.name, 4 * w.n * w.k, lambda: decoded(w, kind).astype("float32", copy=False))
+
+    def make() -> GPUArray | None:
+        # On a stream of its own, and waited for: every stream may read the copy.
+        side = Stream()
+        try:
+            side.synchronize()
+        except GraphError:
+            # A graph is being captured: what it decodes would serve others before it has run.
+            return None
+        with side:
+            made = decoded(w, kind).astype("float32", copy=False)
+        side.synchronize()
+        return made
+
+    return w.kept.get(kind.name, 4 * w.n * w.k, make)
 
 
 def _arguments(x: GPUArray, q: QuantTensor) -> tuple[Any, ...]:
@@ -90,9 +104,12 @@ def explain(operator: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
 
     if getattr(operator, "__name__", "") not in ("matmul", *NAMES):
         raise TypeError(f"{getattr(operator, '__name__', operator)}() takes no QuantTensor: call dequantize() first")
-    a, b, *rest = args
-    if rest:
-        raise TypeError(f"a product takes two operands, not {len(args)}")
+    names = ("a", "b") if getattr(operator, "__name__", "") == "matmul" else ("x", "q")
+    given = dict(zip(names, args, strict=False)) | kwargs
+    if len(args) > 2 or any(name not in given for name in names):
+        raise TypeError(f"a product takes two operands, {names[0]} and {names[1]}")
+    a, b = (given.pop(name) for name in names)
+    kwargs = given
     if _is_direct(a, b):
         return plain(quant_matmul, *_arguments(a, b), **_options(a, kwargs))
     return plain(gemm.matmul, *_plain(a, b), **kwargs)

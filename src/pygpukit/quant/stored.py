@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from pygpukit._pygpukit_rust import Device, GPUArray
+from pygpukit._pygpukit_rust import Device, GPUArray, current_stream
 from pygpukit.array.bridge import from_numpy
 from pygpukit.errors import ShapeError
 from pygpukit.quant.formats import TILE, Format, Rule
@@ -87,6 +87,9 @@ def store(
     assert {name: (x.shape, x.dtype) for name, x in packed.items()} == shapes(rule, n, k, owners)
     planes = {name: _fixed(from_numpy(plane, device=device)) for name, plane in packed.items()}
     moved = None if order is None else _fixed(from_numpy(order, device=device))
+    if planes["codes"].device.kind == "cpu":
+        # Products decode a weight on a stream of their own, which does not wait for this one.
+        current_stream().synchronize()
     return Stored(form, rule, n, k, planes, owners, moved, source, Kept())
 
 
