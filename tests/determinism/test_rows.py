@@ -24,7 +24,7 @@ def device(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 def test_families_are_found() -> None:
-    assert {"matmul", "softmax", "rmsnorm"} <= {op.name for op, _, _ in batched()}
+    assert {"matmul", "softmax", "rmsnorm", "sdpa", "sample_rows"} <= {op.name for op, _, _ in batched()}
 
 
 def test_declarations_name_arrays() -> None:
