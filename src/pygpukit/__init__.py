@@ -47,6 +47,7 @@ from pygpukit.array.files import NpzFile, load, save, savez, savez_compressed
 from pygpukit.core import memory
 from pygpukit.core.context import with_context
 from pygpukit.core.cublaslt import load_algorithms, save_algorithms
+from pygpukit.core.determinism import deterministic, fingerprint, get_deterministic, set_deterministic
 from pygpukit.core.device import (
     Device,
     current_device,
@@ -147,6 +148,7 @@ __all__ = [
     "current_device",
     "current_stream",
     "default_stream",
+    "deterministic",
     "device",
     "device_count",
     "dtype",
@@ -159,6 +161,7 @@ __all__ = [
     "euler_gamma",
     "explain",
     "fft",
+    "fingerprint",
     "float8_e4m3",
     "float8_e4m3fn",
     "float8_e5m2",
@@ -170,6 +173,7 @@ __all__ = [
     "full",
     "full_like",
     "get_device_capabilities",
+    "get_deterministic",
     "get_device_info",
     "get_nvrtc_path",
     "get_nvrtc_version",
@@ -205,6 +209,7 @@ __all__ = [
     "savez",
     "savez_compressed",
     "scheduler",
+    "set_deterministic",
     "synchronize",
     "to_numpy_dtype",
     "uint8",

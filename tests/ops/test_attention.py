@@ -10,6 +10,8 @@ import op_cases
 import pytest
 
 import pygpukit as gp
+from pygpukit import _pygpukit_rust as native
+from pygpukit.ops import planner
 from pygpukit.ops.registry import load
 
 
@@ -228,7 +230,24 @@ def test_what_does_not_fit_is_refused() -> None:
         (gp.ShapeError, "as many sequences", (rows, cache, gp.zeros((2, 2), "int32"), length, starts), {}),
         (gp.DTypeError, "page_table is int64", (rows, cache, gp.zeros((1, 2), "int64"), length, starts), {}),
         (ValueError, "max_queries is -1", (rows, cache, table, length, starts), {"max_queries": -1}),
+        (
+            ValueError,
+            "3 queries, but max_queries is 2",
+            (rows, cache, table, length, gp.asarray([0, 3], "int32")),
+            {"max_queries": 2},
+        ),
         (IndexError, "page 7", (rows, cache, table + 7, length, gp.asarray([0, 3], "int32")), {}),
     ]:
         with pytest.raises(error, match=text):
             gp.sdpa_paged(*given, **options)
+
+
+def test_a_new_length_does_not_ask_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    native.clear_plans()
+    monkeypatch.setattr(planner, "choose", lambda *a, real=planner.choose: asked.append(1) or real(*a))
+    with gp.device("emulated"):
+        q, cache = gp.ones((4, 1, 64), "bfloat16"), gp.ones((2, 300, 64), "bfloat16")
+        for n in (2, 17, 128, 129, 300):
+            gp.sdpa(q, cache[:, :n], cache[:, :n], causal=True)
+    assert len(asked) == 1

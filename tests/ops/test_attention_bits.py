@@ -180,3 +180,15 @@ def test_one_graph_for_every_length(device: gp.Device) -> None:
         length[...] = n
         graph.replay()
         np.testing.assert_array_equal(bits(out.to_numpy()), bits(dense(q[:, :1], k[:, :n], v[:, :n])))
+
+
+def test_more_chunks_than_are_folded_at_a_time(device: gp.Device) -> None:
+    q, k, v = (normal(1, n, DIM, seed=n) for n in (70, 2200, 2200))
+    whole = dense(q, k, v)
+    wanted = reference.sdpa(q, k, v, causal=True, dtype=np.float64)
+    assert np.abs(whole.astype(np.float64) - wanted).max() < 2**-7
+    for t in (0, 35, 69):
+        one = dense(q[:, t : t + 1], k[:, : 2131 + t], v[:, : 2131 + t])
+        np.testing.assert_array_equal(bits(one), bits(whole[:, t : t + 1]))
+    few = dense(q[:, 30:], k, v)
+    np.testing.assert_array_equal(bits(few), bits(whole[:, 30:]))

@@ -12,7 +12,10 @@ import pytest
 
 import pygpukit as gp
 from pygpukit import _pygpukit_rust as native
+from pygpukit.jit.compiler import compile_image
+from pygpukit.ops.attention import sm90 as sm90_kernels
 from pygpukit.ops.registry import OPERATORS, load, register
+from pygpukit.ops.source import headers
 
 pytestmark = pytest.mark.nvrtc
 
@@ -67,6 +70,7 @@ def bits(x: gp.GPUArray) -> op_cases.Array:
         ((4, 1), 80, 300, 128, {"causal": True, "window": 150}),
         ((1, 1), 300, 300, 80, {"causal": True, "window": 20, "scale": 0.3}),
         ((2, 1), 40, 1, 128, {}),
+        ((2, 2), 70, 140, 64, {"causal": True, "softcap": 2.0}),
     ],
 )
 def test_dense_keys(
@@ -124,3 +128,19 @@ def test_paged_keys(
     got, want = (by("sdpa_paged", name)(q, *given, window=200) for name in ("wgmma", "tensor cores"))
     np.testing.assert_array_equal(bits(got), bits(want))
     assert not np.isnan(got.to_numpy().astype(np.float32)).any()
+
+
+@pytest.mark.parametrize("page_tokens", [0, 16])
+def test_compilers_do_not_serialise_the_products(page_tokens: int) -> None:
+    """ptxas says in its log where it waits for wgmma by itself, or ignores setmaxnreg; a spoiled kernel shows that."""
+    unit = sm90_kernels.unit(gp.bfloat16, 128, page_tokens)
+
+    def log_of(source: str, name: str) -> str:
+        return compile_image(source, name=name, arch="90a", options=["-Xptxas=-v"], headers=headers()).log
+
+    log = log_of(unit.source, unit.name)
+    assert "C75" not in log, log
+    assert "0 bytes spill stores, 0 bytes spill loads" in log, log
+    if page_tokens == 0:
+        early = unit.source.replace("multiply_keys(stage);", "multiply_keys(stage); score[0] += 1.0f;")
+        assert "C75" in log_of(early, "spoiled")

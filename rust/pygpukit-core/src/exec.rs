@@ -5,6 +5,7 @@
 
 use std::cell::RefCell;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use crate::error::{Error, Result};
 use crate::graph::Recorder;
@@ -12,6 +13,43 @@ use crate::memory::{Pool, Storage};
 use crate::runtime::DeviceState;
 use crate::sched::Lease;
 use crate::stream::Stream;
+
+/// What the bits of a result may depend on, strongest promise first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Determinism {
+    BatchInvariant,
+    RunToRun,
+    NotGuaranteed,
+}
+
+impl Determinism {
+    pub const ALL: [(Determinism, &'static str); 3] = [
+        (Determinism::BatchInvariant, "batch_invariant"),
+        (Determinism::RunToRun, "run_to_run"),
+        (Determinism::NotGuaranteed, "not_guaranteed"),
+    ];
+
+    pub fn parse(name: &str) -> Option<Determinism> {
+        Determinism::ALL.iter().find(|(_, own)| *own == name).map(|(level, _)| *level)
+    }
+
+    pub fn name(self) -> &'static str {
+        Determinism::ALL[self as usize].1
+    }
+
+    /// That of contexts that were not asked for another.
+    #[inline]
+    pub fn of_process() -> Determinism {
+        Determinism::ALL[usize::from(DEFAULT_DETERMINISM.load(Ordering::Relaxed)) % 3].0
+    }
+
+    pub fn set_default(self) {
+        DEFAULT_DETERMINISM.store(self as u8, Ordering::Relaxed);
+    }
+}
+
+static DEFAULT_DETERMINISM: AtomicU8 = AtomicU8::new(0);
 
 #[derive(Clone, Debug)]
 pub struct ExecCtx {
@@ -22,6 +60,8 @@ pub struct ExecCtx {
     pub recorder: Option<Arc<Recorder>>,
     /// A scheduled task's. None: not limited, or as the device's other unscheduled work is.
     pub lease: Option<Arc<Lease>>,
+    /// What operators must promise; None for the process's default.
+    pub determinism: Option<Determinism>,
     /// Who entered it, as a number that is not reused meanwhile (an object's address): `leave` checks it.
     entered_by: usize,
     /// What `pop` goes back to. It travels with the context, so a coroutine carries its own nesting.
@@ -29,7 +69,8 @@ pub struct ExecCtx {
 }
 
 impl ExecCtx {
-    /// Work of nobody in particular on a device: its default stream and pool.
+    /// Work of nobody in particular on a device: its default stream and pool. What operators must promise stays as it is
+    /// in this thread.
     pub fn default_for(state: &'static DeviceState) -> ExecCtx {
         ExecCtx {
             state,
@@ -38,6 +79,7 @@ impl ExecCtx {
             task: None,
             recorder: None,
             lease: None,
+            determinism: current().and_then(|ctx| ctx.determinism),
             entered_by: 0,
             previous: None,
         }
@@ -47,6 +89,12 @@ impl ExecCtx {
     #[inline]
     pub(crate) fn is_leased(&self) -> bool {
         self.lease.is_some() || self.state.is_scheduled()
+    }
+
+    /// What operators must promise in this context.
+    #[inline]
+    pub fn determinism(&self) -> Determinism {
+        self.determinism.unwrap_or_else(Determinism::of_process)
     }
 
     /// The lease work of this context runs under now.

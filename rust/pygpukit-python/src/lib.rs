@@ -1,6 +1,7 @@
 //! PyO3 bindings of the core: thin wrappers, one error map.
 
 mod array;
+mod determinism;
 mod device;
 mod dlpack;
 mod dtype;
@@ -54,6 +55,7 @@ fn _pygpukit_rust(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<dtype::FixedArray>()?;
     dtype::register(m)?;
     array::register(m)?;
+    determinism::register(m)?;
     device::register(m)?;
     dlpack::register(m)?;
     flags::register(m)?;

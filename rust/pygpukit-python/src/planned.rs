@@ -312,6 +312,7 @@ fn run<'py>(py: Python<'py>, op: &PlannedOperator, arguments: &Arguments<'py>) -
         push_array(&mut call, array.get());
     }
     call.key.extend_from_slice(&ctx.state.number.to_le_bytes());
+    call.key.push(ctx.determinism() as u8);
     for number in &call.numbers {
         call.variables.push(match number {
             Some(Scalar::Int(x)) => i64::try_from(*x).unwrap_or(i64::MAX),
@@ -376,7 +377,9 @@ fn make<'py>(
     let sms = ctx.stream.lane().sm_count();
     let _inside = Inside::enter().py()?;
     let given = PyTuple::new(py, &arguments.values)?;
-    let made = hooks(py)?.plan.bind(py).call1((&op.name, given, PyTuple::new(py, outputs)?, device, sms))?;
+    let outputs = PyTuple::new(py, outputs)?;
+    let level = ctx.determinism().name();
+    let made = hooks(py)?.plan.bind(py).call1((&op.name, given, outputs, device, sms, level))?;
     let plan = made.cast_into::<PyLaunchPlan>()?.get().plan.clone();
     if !plan.launch.program.run(&call.variables, values) {
         return Err(PyRuntimeError::new_err(format!(

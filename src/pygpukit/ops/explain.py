@@ -9,6 +9,7 @@ from typing import Any
 
 from pygpukit import _pygpukit_rust as _native
 from pygpukit._pygpukit_rust import GPUArray
+from pygpukit.ops.registry import level, promises
 
 __all__ = ["Explanation", "explain"]
 
@@ -23,8 +24,8 @@ class Explanation:
         Names of the operator and of the variant that runs.
     refused
         (name, reason) of each variant before it.
-    determinism
-        What the bits of the result may depend on.
+    determinism, asked
+        What the bits of the result may depend on, and the level that is asked for (`deterministic`).
     launches
         A line per kernel launch and per piece of workspace.
     bytes, flops
@@ -39,11 +40,14 @@ class Explanation:
     launches: tuple[str, ...]
     bytes: int
     flops: int
+    asked: str = "batch_invariant"
 
     def __str__(self) -> str:
         lines = [f"{self.operator}({self.problem})"]
         lines += [f"  no   {name}: {reason}" for name, reason in self.refused]
-        lines.append(f"  runs {self.variant} ({self.determinism})")
+        kept = promises(level(self.determinism), level(self.asked))
+        note = "" if kept else f"; no way that is {self.asked} accepts"
+        lines.append(f"  runs {self.variant} ({self.determinism}{note})")
         lines += [f"         {line}" for line in self.launches]
         lines.append(f"  moves {self.bytes} bytes, {self.flops} operations")
         return "\n".join(lines)
@@ -107,4 +111,6 @@ def explain(operator: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanat
         launches=tuple(variant.launch(problem).describe()) if variant.launch is not None else (),
         bytes=moved,
         flops=found.flops(problem),
+        # Nothing is asked of the CPU device's functions.
+        asked=problem.determinism if variant.host is None else variant.determinism,
     )

@@ -15,16 +15,21 @@ from pygpukit.dtypes import dtype
 from pygpukit.errors import DeviceError, NvrtcNotFoundError
 from pygpukit.ops.launch import Argument, Integer, KernelLaunch, Number, Pointer, Product, Struct, TensorMapOf, Unit
 from pygpukit.ops.problem import Problem, Tensor
-from pygpukit.ops.registry import OPERATORS, REQUIRED, Operator, Variant
+from pygpukit.ops.registry import OPERATORS, REQUIRED, STRENGTH, Operator, Variant, level, promises
 from pygpukit.ops.size import Trace
 
 __all__ = ["bind", "choose", "describe", "install", "kernel", "problem_of"]
 
 
 def problem_of(
-    operator: Operator, values: Sequence[Any], outputs: Sequence[GPUArray], device: Device, sm_count: int
+    operator: Operator,
+    values: Sequence[Any],
+    outputs: Sequence[GPUArray],
+    device: Device,
+    sm_count: int,
+    determinism: str | None = None,
 ) -> Problem:
-    """Return the problem of a call, its results inferred.
+    """Return the problem of a call, its results inferred; the level of determinism is the thread's unless given.
 
     Variables are made in the order in which the native side passes them: arrays, results that were given, numbers, SMs.
     """
@@ -36,6 +41,7 @@ def problem_of(
         kind = "cuda" if image == "cubin" else "emulated"
     trace = Trace()
     problem = Problem(operator.name, kind, arch, trace, lambda unit: _loadable(unit, device))
+    problem.determinism = level(determinism or _native.current_determinism())
     numbers = []
     count = 0
     for parameter, value in zip(operator.parameters, values, strict=True):
@@ -99,7 +105,10 @@ def bind(operator: Operator, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
 
 
 def choose(operator: Operator, problem: Problem) -> tuple[Variant, list[tuple[Variant, str]]]:
-    """Return the first variant that accepts, and the reasons of those before it.
+    """Return the variant that runs, and the reasons of those before it.
+
+    It is the first that accepts and promises what is asked. Where none of those that accept does, it is the first of
+    the strongest. The CPU device's functions are its only ones, so nothing is asked of them.
 
     Raises
     ------
@@ -107,19 +116,29 @@ def choose(operator: Operator, problem: Problem) -> tuple[Variant, list[tuple[Va
         If none accepts.
     """
     refused: list[tuple[Variant, str]] = []
+    weaker: list[tuple[Variant, int]] = []
     for variant in operator.variants:
         reason = variant.refuses(problem)
         if reason is None:
-            return variant, refused
+            if variant.host is not None or promises(variant.determinism, problem.determinism):
+                return variant, refused
+            weaker.append((variant, len(refused)))
+            reason = f"is {variant.determinism}, and {problem.determinism} is asked"
         refused.append((variant, reason))
+    if weaker:
+        # The first of the strongest: `min` keeps the order of equals.
+        variant, before = min(weaker, key=lambda one: STRENGTH.index(one[0].determinism))
+        return variant, refused[:before]
     reasons = "; ".join(f"{v.name}: {reason}" for v, reason in refused)
     raise DeviceError(f"{operator.name}(): no variant runs this call ({reasons})")
 
 
-def _plan(name: str, values: Sequence[Any], outputs: Sequence[GPUArray], device: Device, sm_count: int) -> Any:
+def _plan(
+    name: str, values: Sequence[Any], outputs: Sequence[GPUArray], device: Device, sm_count: int, determinism: str
+) -> Any:
     """The native side's question: a plan for this call and all for which its guards hold."""
     operator = OPERATORS[name]
-    problem = problem_of(operator, values, outputs, device, sm_count)
+    problem = problem_of(operator, values, outputs, device, sm_count, determinism)
     variant, _ = choose(operator, problem)
     return _translate(operator, variant, problem, device)
 

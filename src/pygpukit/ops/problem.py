@@ -10,6 +10,7 @@ from pygpukit.ops.size import Size, SizeLike, Trace, hint, product
 
 if TYPE_CHECKING:
     from pygpukit.ops.launch import Unit
+    from pygpukit.ops.registry import Determinism
 
 Role: TypeAlias = str
 """``"input"``, ``"output"`` or ``"scratch"``."""
@@ -113,6 +114,8 @@ class Problem:
         Architecture kernels are compiled for, such as ``"90a"``; empty on the CPU device.
     sm_count
         SMs of the stream's lane.
+    determinism
+        What a variant must promise, where one that does accepts.
     missing
         What is missing to have the kernels of a source; None if nothing is. Asked where other kernels would do: without
         NVRTC a bundle holds those of operands of one type.
@@ -133,6 +136,7 @@ class Problem:
         self.outputs: tuple[Tensor, ...] = ()
         self.requested: tuple[DataType, ...] = ()
         self.sm_count: SizeLike = 1
+        self.determinism: Determinism = "batch_invariant"
 
     @property
     def compute_capability(self) -> int:

@@ -34,6 +34,29 @@ MEANINGS: Mapping[Determinism, str] = {
 }
 
 
+STRENGTH: tuple[Determinism, ...] = ("batch_invariant", "run_to_run", "not_guaranteed")
+"""Levels of determinism, the strongest first."""
+
+
+def level(name: str) -> Determinism:
+    """Return a level of determinism by its name.
+
+    Raises
+    ------
+    ValueError
+        If there is none of that name.
+    """
+    for own in STRENGTH:
+        if own == name:
+            return own
+    raise ValueError(f"there is no level of determinism '{name}'; use {', '.join(map(repr, STRENGTH))}")
+
+
+def promises(own: Determinism, asked: Determinism) -> bool:
+    """Is a level at least as strong as another?"""
+    return STRENGTH.index(own) <= STRENGTH.index(asked)
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Parameter:
     """A parameter of an operator.
@@ -69,7 +92,8 @@ class Variant:
     name
         Shown by `explain`.
     determinism
-        What the bits of a result may depend on.
+        What the bits of a result may depend on. A variant runs where this is at least as strong as what is asked, or
+        nothing stronger accepts: one that is fast and weak goes before one that is slower and strong.
     accepts
         None, or the reason why it cannot run a problem.
     launch
@@ -110,10 +134,22 @@ class Variant:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Case:
-    """Arguments for tests of an operator: element type and shape per array, values of the other parameters."""
+    """Arguments for tests of an operator.
+
+    Attributes
+    ----------
+    arrays
+        Element type and shape by parameter.
+    options
+        Values of the other parameters.
+    rows
+        By parameter, the axis along which an array has the rows of a batch; results have them along the axis of the
+        first. Tests give the operator other numbers of rows, in other orders, and ask for the same bits of each.
+    """
 
     arrays: Mapping[str, tuple[str, tuple[int, ...]]]
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    rows: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

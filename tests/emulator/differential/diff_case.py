@@ -15,7 +15,7 @@ LANES = 256
 SLOT = 8  # bytes of an operand or a result in memory, whatever its width
 WIDTHS = {"b16": 16, "b32": 32, "b64": 64, "m16": 16, "m32": 32, "m64": 64, "pred": 1}
 
-HEADER = ".version 8.7\n.target sm_90\n.address_size 64\n"
+HEADER = ".version 8.7\n.target {}\n.address_size 64\n"
 PROLOGUE = f"""
     .reg .b64 rdi, rdo, rdw;
     .reg .b32 tid, lane, sm_own, sm_warp;
@@ -37,17 +37,13 @@ PROLOGUE = f"""
 
 @dataclass(frozen=True)
 class Bound:
-    """What a result may be off by: the largest that holds of several terms, beside rounding to the format.
-
-    `products` is for sums of products: a fraction of the sum of the absolute values of all terms.
-    """
+    """What a result may be off by: the largest that holds of several terms, beside rounding to the format."""
 
     format: str
     text: str
     ulp: float = 0.0
     relative: float = 0.0
     absolute: float = 0.0
-    products: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -107,7 +103,7 @@ class Case:
 
 def register_width(kind: str) -> int:
     """Bits of the register that holds an operand of this kind; 1 for a predicate."""
-    kind = kind.removeprefix("m_").removeprefix("o_").removeprefix("nz_")
+    kind = re.sub("^(m|o|x|z|nz)_", "", kind)
     if kind == "pred":
         return 1
     if kind.endswith(("x2", "x4", "x8")):
@@ -123,7 +119,13 @@ def register_width(kind: str) -> int:
 
 def module(cases: Sequence[Case]) -> str:
     """PTX of one kernel that runs all these cases, one after another."""
-    parts = [HEADER, ".visible .entry kernel(.param .u64 kernel_param_0, .param .u64 kernel_param_1)\n{", PROLOGUE]
+    # Warp groups are of one architecture only.
+    target = "sm_90a" if any("wgmma" in case.code for case in cases) else "sm_90"
+    parts = [
+        HEADER.format(target),
+        ".visible .entry kernel(.param .u64 kernel_param_0, .param .u64 kernel_param_1)\n{",
+        PROLOGUE,
+    ]
     first_in = first_out = 0
     for case in cases:
         parts.append(f"// {case.name}\n{case.body(first_in, first_out)}")

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
-from diff_case import Bound, Case
+from diff_case import Case
 
 PACKED = {"f16": 2, "bf16": 2, "tf32": 1, "e4m3": 4, "e5m2": 4, "s8": 4, "u8": 4, "s4": 8, "u4": 8, "f64": 1}
-# Of the sum of the absolute values of all terms: the ISA leaves order and intermediate precision open.
-FRACTIONS = {"f64": 2.0**-50, "f32": 2.0**-22, "f16": 2.0**-9}
 
 
 def _kind(element: str) -> str:
@@ -17,13 +14,15 @@ def _kind(element: str) -> str:
     return f"m_{element}x{count}" if count > 1 else f"m_{element}"
 
 
-def sum_bound(form: str, fraction: float) -> Bound:
-    """This fraction of the sum of all absolute terms."""
-    return Bound(form, f"2^{round(math.log2(fraction))} of the terms' sum", products=fraction)
+# What is said of operands by the prefix of their kind.
+SORTS = {"o": "special values", "x": "wide exponents", "z": "zeros"}
 
 
-def product(shape: tuple[int, int, int], a: str, b: str, c: str, words: str = "", odd: bool = False) -> Case:
-    """One `mma.sync`: fragments of A, B and C are the operands; with `odd`, some are infinite, NaN or subnormal."""
+def product(shape: tuple[int, int, int], a: str, b: str, c: str, words: str = "", sort: str = "") -> Case:
+    """One `mma.sync`: fragments of A, B and C are the operands.
+
+    Of sort ``"o"`` some are infinite, NaN or subnormal; of ``"x"`` exponents are far apart; of ``"z"`` most are zero.
+    """
     m, n, k = shape
     many = (m * k // (32 * PACKED[a]), k * n // (32 * PACKED[b]), m * n // 32 // (2 if c == "f16" else 1))
     sums = "m_f16x2" if c == "f16" else f"m_{c}"
@@ -35,13 +34,75 @@ def product(shape: tuple[int, int, int], a: str, b: str, c: str, words: str = ""
     results = "{" + ", ".join(f"d{i}" for i in range(many[2])) + "}"
     name = f"mma.sync.aligned.m{m}n{n}k{k}.row.col{words}.{c}.{a}.{b}.{c}"
     width = "b64" if c == "f64" else "b32"
-    bound = None
-    if c != "s32":
-        bound = sum_bound(c, FRACTIONS[c])
     code = f"{name} {results}, {', '.join(lists)};"
-    if odd:
-        inputs, name = tuple(f"o_{kind[2:]}" for kind in inputs), f"{name} of special values"
-    return Case(name, "matrix products", code, inputs, (width,) * many[2], bound)
+    if sort:
+        inputs, name = tuple(f"{sort}_{kind[2:]}" for kind in inputs), f"{name} of {SORTS[sort]}"
+    return Case(name, "matrix products", code, inputs, (width,) * many[2])
+
+
+def group_product(k: int, a: str, b: str, c: str, sort: str = "m") -> Case:
+    """One `wgmma` of 64 rows and 8 columns: A in registers, B from the first 64 lanes by way of shared memory."""
+    sums = 2 if c == "f16" else 4
+    own = {"m": _kind, "x": lambda element: f"x_{_kind(element)[2:]}", "z": lambda element: f"z_{_kind(element)[2:]}"}
+    inputs = (own[sort](a),) * 4 + (own[sort](b),) + (f"{sort}_f16x2" if c == "f16" else f"{sort}_f32",) * sums
+    name = f"wgmma.mma_async.sync.aligned.m64n8k{k}.{c}.{a}.{b}"
+    registers = ", ".join(f"d{i}" for i in range(sums))
+    turned = ", 0" if a in ("f16", "bf16") else ""
+    code = [
+        ".reg .b32 base, at; .reg .b64 wide, descriptor; .reg .pred part;",
+        "bar.sync 0;",
+        "and.b32 base, tid, 128;",
+        "mov.u32 at, tile;",
+        "mad.lo.u32 base, base, 32, at;",
+        "and.b32 at, tid, 127;",
+        "setp.lt.u32 part, at, 64;",
+        "mad.lo.u32 at, at, 4, base;",
+        "@part st.shared.b32 [at], a4;",
+        "fence.proxy.async.shared::cta;",
+        "bar.sync 0;",
+        "shr.u32 base, base, 4;",
+        "cvt.u64.u32 wide, base;",
+        # Units of 16 bytes of k lie 128 bytes apart; there is one group of 8 columns.
+        "or.b64 descriptor, wide, 0x0000000800080000;",
+        *(f"mov.b32 d{i}, a{5 + i};" for i in range(sums)),
+        "setp.ge.u32 part, tid, 0;",
+        "wgmma.fence.sync.aligned;",
+        f"{name} {{{registers}}}, {{a0, a1, a2, a3}}, descriptor, part, 1, 1{turned};",
+        "wgmma.commit_group.sync.aligned;",
+        "wgmma.wait_group.sync.aligned 0;",
+        "bar.sync 0;",
+    ]
+    if sort != "m":
+        name = f"{name} of {SORTS[sort]}"
+    return Case(name, "products of warp groups", "\n".join(code), inputs, ("b32",) * sums)
+
+
+def group_products() -> Iterator[Case]:
+    types = [(16, "f16", "f16"), (16, "bf16", "bf16"), (8, "tf32", "tf32"), (32, "e4m3", "e4m3")]
+    for sort in ("m", "x", "z"):
+        for k, a, b in types:
+            yield group_product(k, a, b, "f32", sort)
+        yield group_product(16, "f16", "f16", "f16", sort)
+    for a, b in (("e5m2", "e5m2"), ("e4m3", "e5m2")):
+        yield group_product(32, a, b, "f32", "x")
+    yield group_product(32, "e4m3", "e4m3", "f16", "x")
+
+
+def far_products() -> Iterator[Case]:
+    """Products whose terms are far apart, or mostly zero: what is cut, and what the largest term is."""
+    for sort in ("x", "z"):
+        for k, a, c in (
+            (8, "f16", "f32"),
+            (16, "f16", "f32"),
+            (16, "f16", "f16"),
+            (16, "bf16", "f32"),
+            (4, "tf32", "f32"),
+            (8, "tf32", "f32"),
+            (32, "e4m3", "f32"),
+            (32, "e5m2", "f32"),
+            (32, "e4m3", "f16"),
+        ):
+            yield product((16, 8, k), a, a, c, sort=sort)
 
 
 def products() -> Iterator[Case]:
@@ -66,8 +127,8 @@ def products() -> Iterator[Case]:
         ("tf32", "f32", 8),
         ("e5m2", "f32", 32),
     ):
-        yield product((16, 8, k), a, a, c, odd=True)
-    yield product((16, 8, 16), "f64", "f64", "f64", odd=True)
+        yield product((16, 8, k), a, a, c, sort="o")
+    yield product((16, 8, 16), "f64", "f64", "f64", sort="o")
     for a in ("s8", "u8"):
         for b in ("s8", "u8"):
             for shape in ((8, 8, 16), (16, 8, 16), (16, 8, 32)):
@@ -106,10 +167,7 @@ def fragments() -> Iterator[Case]:
                 *(["ld.shared.v4.b32 {d4, d5, d6, d7}, [sm_own+512];"] if sums == 8 else []),
                 "bar.warp.sync -1;",
             ]
-            bound = None if c == "s32" else sum_bound(c, FRACTIONS[c])
-            yield Case(
-                f"{product} {d}", "matrix products", "\n".join(code), (_kind(element),) * 8, ("b32",) * sums, bound
-            )
+            yield Case(f"{product} {d}", "matrix products", "\n".join(code), (_kind(element),) * 8, ("b32",) * sums)
 
 
 def memory() -> Iterator[Case]:
@@ -137,5 +195,7 @@ def memory() -> Iterator[Case]:
 def matrix_cases() -> Iterator[Case]:
     """All cases of this module."""
     yield from products()
+    yield from far_products()
+    yield from group_products()
     yield from fragments()
     yield from memory()

@@ -119,7 +119,7 @@ def _packed(element: Callable[[Stream], int], bits: int, count: int) -> Callable
 
 
 def _specials_of(kind: str) -> list[int]:
-    if kind.startswith(("m_", "o_")):
+    if kind.startswith(("m_", "o_", "x_", "z_")):
         return []
     if kind.startswith("nz_"):
         return [bits for bits in _specials_of(kind[3:]) if bits]
@@ -163,6 +163,8 @@ def _random_of(kind: str) -> Callable[[Stream], int]:
         return _product_operand(kind[2:])
     if kind.startswith("o_"):
         return _product_operand(kind[2:], 60)
+    if kind.startswith(("x_", "z_")):
+        return _far_operand(kind[2:], 3 if kind.startswith("z_") else 0)
     if kind.endswith("x2") and kind[:-2] in FORMATS:
         exponent, mantissa = FORMATS[kind[:-2]]
         return _packed(lambda stream: _random_float(stream, exponent, mantissa), 1 + exponent + mantissa, 2)
@@ -194,6 +196,25 @@ def _product_operand(kind: str, odd: int = 0) -> Callable[[Stream], int]:
         return _near_one(stream, exponent, mantissa, spread)
 
     return _packed(one, 1 + exponent + mantissa, packed)
+
+
+def _far_operand(kind: str, zeros: int) -> Callable[[Stream], int]:
+    """Elements of matrices with exponents far apart, also subnormal; of four, `zeros` are zero of either sign."""
+    element, _, count = kind.partition("x")
+    exponent, mantissa = FORMATS["f32" if element == "tf32" else element]
+    bias, width = (1 << (exponent - 1)) - 1, 1 + exponent + mantissa
+
+    def one(stream: Stream) -> int:
+        bits = stream.word() >> (64 - width)
+        sign, fraction = bits >> (width - 1) << (width - 1), bits & ((1 << mantissa) - 1)
+        if zeros and stream.below(4) < zeros:
+            return sign
+        # Of f32 accumulators and bf16 also far below and above what f16 can be.
+        reach = min(bias - 1, (2, 6, 12, 40)[stream.below(4)])
+        field = 0 if stream.below(24) == 0 else bias - reach + stream.below(2 * reach + 1)
+        return sign | field << mantissa | fraction
+
+    return _packed(one, width, int(count) if count else 1)
 
 
 def _corners(kinds: tuple[str, ...]) -> list[tuple[int, ...]]:

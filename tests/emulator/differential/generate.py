@@ -46,7 +46,7 @@ class Outcome:
     refused: dict[str, str] = field(default_factory=dict)
 
 
-def run(cases: Sequence[Case], outcome: Outcome, operands: dict[str, np.ndarray] | None = None) -> None:
+def run(cases: Sequence[Case], outcome: Outcome) -> None:
     """Run cases on the current device; one that it does not load is refused, not the others."""
     try:
         kernel = gp.load_ptx(module(cases), "kernel")
@@ -55,11 +55,10 @@ def run(cases: Sequence[Case], outcome: Outcome, operands: dict[str, np.ndarray]
             outcome.refused[cases[0].name] = " ".join(str(error).split())[:300]
             return
         half = len(cases) // 2
-        run(cases[:half], outcome, operands)
-        run(cases[half:], outcome, operands)
+        run(cases[:half], outcome)
+        run(cases[half:], outcome)
         return
-    given = [(operands or {}).get(case.name, case.operands) for case in cases]
-    words = np.concatenate([*given, np.zeros((1, LANES), np.uint64)])
+    words = np.concatenate([*(case.operands for case in cases), np.zeros((1, LANES), np.uint64)])
     count = sum(len(case.outputs) for case in cases)
     source, target = gp.from_numpy(words), gp.from_numpy(np.zeros((count, LANES), np.uint64))
     kernel(source.ptr, target.ptr, grid=1, block=LANES)

@@ -173,36 +173,52 @@ template <int PIECES> PGK_FN u32 value_address(u32 base, int row, int n16) {
     return base + place<PIECES>(row + lane % 16, n16 * 2 + lane / 16);
 }
 
-// A score with softcap and mask, in units of log2: what `scale2` is for the others is 1 here.
-template <class T> PGK_FN f32 general_score(f32 s, const Attention& a, const Arrays<T>& x, int seq, const Row& r, int key) {
-    f32 y = __fmul_rn(s, a.scale);
-    if (a.cap != 0) y = __fmul_rn(a.cap, tanh<true>(__fdiv_rn(y, a.cap)));
-    if (a.mask_kind) {
-        const i64 at = seq * a.mask_seq + r.head * a.mask_head + r.token * a.mask_token + key * a.mask_key;
-        if (a.mask_kind == 1) {
-            if (!static_cast<const u8*>(x.mask)[at]) return NO_KEY;
-        } else {
-            y = __fadd_rn(y, a.mask_kind == 2 ? static_cast<const f32*>(x.mask)[at]
-                                              : convert<f32>(static_cast<const T*>(x.mask)[at]));
-        }
-    }
-    return __fmul_rn(y, 1.4426950408889634f);
+// Fragment n of many.
+template <int COUNT> PGK_FN f32 (&four(f32 (&d)[COUNT], int n))[4] { return *reinterpret_cast<f32(*)[4]>(&d[4 * n]); }
+
+// Scores with a softcap, a mask, or both, in units of log2: what `scale2` is for plain ones is 1 here.
+enum Form { PLAIN, CAPPED, MASKED };
+
+PGK_FN f32 capped(f32 s, const Attention& a) {
+    return __fmul_rn(a.cap, tanh<true>(__fdiv_rn(__fmul_rn(s, a.scale), a.cap)));
+}
+constexpr f32 LOG2_E = 1.4426950408889634f;
+
+template <class T> PGK_FN f32 masked(f32 s, const Attention& a, const Arrays<T>& x, int seq, const Row& r, int key) {
+    const f32 y = a.cap != 0 ? capped(s, a) : __fmul_rn(s, a.scale);
+    const i64 at = seq * a.mask_seq + r.head * a.mask_head + r.token * a.mask_token + key * a.mask_key;
+    if (a.mask_kind == 1) return static_cast<const u8*>(x.mask)[at] ? __fmul_rn(y, LOG2_E) : NO_KEY;
+    const f32 added = a.mask_kind == 2 ? static_cast<const f32*>(x.mask)[at] : convert<f32>(static_cast<const T*>(x.mask)[at]);
+    return __fmul_rn(__fadd_rn(y, added), LOG2_E);
 }
 
-// Hides what a row does not see, and applies softcap and mask. `key` is that of d[0].
-template <bool GENERAL, class T>
+// Hides what a row does not see, with a mask also what that hides. `key` is that of d[0].
+template <int FORM, class T>
 PGK_FN void hide(f32 (&d)[4], const Attention& a, const Arrays<T>& x, int seq, const Row& upper, const Row& lower, int key) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
         const Row& r = i < 2 ? upper : lower;
         const bool seen = r.sees(key + i % 2);
-        if constexpr (GENERAL) d[i] = seen ? general_score(d[i], a, x, seq, r, key + i % 2) : NO_KEY;
+        if constexpr (FORM == MASKED) d[i] = seen ? masked(d[i], a, x, seq, r, key + i % 2) : NO_KEY;
         else d[i] = seen ? d[i] : NO_KEY;
     }
 }
 
-// Fragment n of many.
-template <int COUNT> PGK_FN f32 (&four(f32 (&d)[COUNT], int n))[4] { return *reinterpret_cast<f32(*)[4]>(&d[4 * n]); }
+// Scores as their form has them, of COUNT fragments of 8 keys each, and hidden where a row does not see the key; `whole`: the
+// rows see all of the chunk. Rows are worked out where they are needed, which is seldom: registers are short.
+template <int FORM, class T, int COUNT>
+PGK_FN void shape_scores(f32 (&d)[COUNT], const Attention& a, const Arrays<T>& x, const Sequence& s, int row, int kv_head,
+                         int key, bool whole) {
+    if constexpr (FORM == CAPPED) {
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i) d[i] = __fmul_rn(capped(d[i], a), LOG2_E);
+    }
+    if (FORM == MASKED || !whole) {
+        const Row upper = Row::of(a, s, row, kv_head), lower = Row::of(a, s, row + 8, kv_head);
+#pragma unroll
+        for (int n = 0; n < COUNT / 4; ++n) hide<FORM>(four(d, n), a, x, s.index, upper, lower, key + 8 * n);
+    }
+}
 
 // 2^(s * scale2 - m), with m = -inf where no key is visible.
 PGK_FN f32 weight(f32 s, f32 scale2, f32 m) { return exp2_approx(__fmaf_rn(s, scale2, m == NO_KEY ? 0.0f : -m)); }
@@ -238,22 +254,17 @@ struct Fold {
 
 // Of one warp and a whole chunk: scores, in fragments d[4 n + i] of 8 keys each, become the weights of two rows of a thread,
 // packed for the product with values, the largest score `m` and the sum of weights `l`. `row` and `key` are those of d[0].
-template <bool GENERAL, class T, int N8>
+template <int FORM, class T, int N8>
 PGK_FN void weigh(f32 (&d)[4 * N8], u32 (&p)[N8][2], f32 (&m)[2], f32 (&l)[2], const Attention& a, const Arrays<T>& x,
                   const Sequence& s, int row, int kv_head, int key, bool whole) {
     m[0] = m[1] = NO_KEY;
-    if (GENERAL || !whole) {
-        // Worked out again where they are needed, which is seldom: registers are short.
-        const Row upper = Row::of(a, s, row, kv_head), lower = Row::of(a, s, row + 8, kv_head);
-#pragma unroll
-        for (int n = 0; n < N8; ++n) hide<GENERAL>(four(d, n), a, x, s.index, upper, lower, key + 8 * n);
-    }
+    shape_scores<FORM>(d, a, x, s, row, kv_head, key, whole);
 #pragma unroll
     for (int n = 0; n < N8; ++n) {
         m[0] = ::fmaxf(m[0], ::fmaxf(d[4 * n], d[4 * n + 1]));
         m[1] = ::fmaxf(m[1], ::fmaxf(d[4 * n + 2], d[4 * n + 3]));
     }
-    const f32 scale2 = GENERAL ? 1.0f : a.scale2;
+    const f32 scale2 = FORM == PLAIN ? a.scale2 : 1.0f;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
         m[r] = __fmul_rn(largest_of_quad(m[r]), scale2);

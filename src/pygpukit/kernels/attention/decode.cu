@@ -17,37 +17,60 @@ namespace pgk {
 
 constexpr int DECODE_THREADS = 128;
 
-// Folds the chunks of one head in ascending order: 4 columns of a row per thread.
-template <class T, int DP>
-PGK_FN void fold_slots(T* out, const f32* partial, const f32* stats, const Attention& a, const Sequence& s, i64 slot,
-                       int chunks, int row0, int rows, int kv_head, i64 out_base) {
-    for (int at = threadIdx.x; at < rows * (DP / 4); at += DECODE_THREADS) {
-        const int row = at / (DP / 4), column = at % (DP / 4) * 4;
-        if (column >= a.dim) continue;
+// Folds the chunks of one head in ascending order: 4 columns of a row per thread. `shared` has room for BYTES of sums, which
+// come from slots as many at a time as fit, since the fold itself is a chain; behind them are their m and l.
+template <class T, int DP, int BYTES>
+PGK_FN void fold_slots(T* out, const f32* partial, const f32* stats, u8* shared, const Attention& a, const Sequence& s,
+                       i64 slot, int chunks, int row0, int rows, int kv_head, i64 out_base) {
+    constexpr int IN_ROW = DP / 4, PASS = DECODE_THREADS / IN_ROW > 0 ? DECODE_THREADS / IN_ROW : 1;
+    constexpr int ROOM = BYTES / (PASS * DP * 4);
+    const int own = threadIdx.x / IN_ROW, column = threadIdx.x % IN_ROW * 4;
+    float2* const pairs = reinterpret_cast<float2*>(shared + BYTES);
+    for (int first = 0; first < rows; first += PASS) {
+        const int count = rows - first < PASS ? rows - first : PASS;
         Fold fold = Fold::none();
         f32 o[4] = {};
-        const f32* from = partial + (slot * a.slot_rows + row) * DP + column;
-        const f32* stat = stats + (slot * a.slot_rows + row) * 2;
+#pragma unroll 1
+        for (int c = 0; c < chunks; c += ROOM) {
+            const int held = chunks - c < ROOM ? chunks - c : ROOM;
+            for (int at = threadIdx.x; at < held * count * IN_ROW; at += DECODE_THREADS) {
+                const int line = at / IN_ROW, chunk = line / count, row = line - chunk * count;
+                const i64 from = ((slot + c + chunk) * a.slot_rows + first + row) * DP + at % IN_ROW * 4;
+                copy_async(shared_address(shared) + at * 16, partial + from, 16);
+            }
+            commit_copies();
+            for (int at = threadIdx.x; at < held * count; at += DECODE_THREADS) {
+                const i64 from = ((slot + c + at / count) * a.slot_rows + first + at % count) * 2;
+                pairs[at] = __ldcg(reinterpret_cast<const float2*>(stats + from));
+            }
+            wait_copies<0>();
+            __syncthreads();
+            if (own < count) {
 #pragma unroll 4
-        for (int c = 0; c < chunks; ++c) {
-            const float4 part = __ldcg(reinterpret_cast<const float4*>(from + c * a.slot_rows * DP));
-            const float2 ml = __ldcg(reinterpret_cast<const float2*>(stat + c * a.slot_rows * 2));
-            f32 old_factor, new_factor;
-            fold.add(ml.x, ml.y, old_factor, new_factor);
-            o[0] = Fold::sum(o[0], old_factor, part.x, new_factor);
-            o[1] = Fold::sum(o[1], old_factor, part.y, new_factor);
-            o[2] = Fold::sum(o[2], old_factor, part.z, new_factor);
-            o[3] = Fold::sum(o[3], old_factor, part.w, new_factor);
+                for (int i = 0; i < held; ++i) {
+                    const float4 part = reinterpret_cast<const float4*>(shared)[(i * count + own) * IN_ROW + column / 4];
+                    const float2 ml = pairs[i * count + own];
+                    f32 old_factor, new_factor;
+                    fold.add(ml.x, ml.y, old_factor, new_factor);
+                    o[0] = Fold::sum(o[0], old_factor, part.x, new_factor);
+                    o[1] = Fold::sum(o[1], old_factor, part.y, new_factor);
+                    o[2] = Fold::sum(o[2], old_factor, part.z, new_factor);
+                    o[3] = Fold::sum(o[3], old_factor, part.w, new_factor);
+                }
+            }
+            __syncthreads();
         }
-        const f32 factor = fold.reciprocal();
-        const Row r = Row::of(a, s, row0 + row, kv_head);
-        u32* to = reinterpret_cast<u32*>(out + out_base + r.token * a.o_token + r.head * a.o_head + column);
-        to[0] = pack(T{}, Fold::result(o[0], factor), Fold::result(o[1], factor));
-        to[1] = pack(T{}, Fold::result(o[2], factor), Fold::result(o[3], factor));
+        if (own < count && column < a.dim) {
+            const f32 factor = fold.reciprocal();
+            const Row r = Row::of(a, s, row0 + first + own, kv_head);
+            u32* to = reinterpret_cast<u32*>(out + out_base + r.token * a.o_token + r.head * a.o_head + column);
+            to[0] = pack(T{}, Fold::result(o[0], factor), Fold::result(o[1], factor));
+            to[1] = pack(T{}, Fold::result(o[2], factor), Fold::result(o[3], factor));
+        }
     }
 }
 
-template <class T, int DP, int CHUNK, int MT, bool PAGED, bool GENERAL>
+template <class T, int DP, int CHUNK, int MT, bool PAGED, int FORM>
 PGK_FN void attention_decode(T* out, f32* partial, f32* stats, i32* counters, const Arrays<T>& x, const Attention& a) {
     await_predecessor();
     constexpr int THREADS = DECODE_THREADS, ROWS = 16 * MT, PIECES = DP / 8, K16 = DP / 16, N8 = CHUNK / 8;
@@ -127,7 +150,7 @@ PGK_FN void attention_decode(T* out, f32* partial, f32* stats, i32* counters, co
         for (int chunk = first; chunk < end; ++chunk) {
             wait_copies<1>();
             __syncthreads();
-            f32 score[MT][OWN_N8][4] = {};
+            f32 score[MT][4 * OWN_N8] = {};
 #pragma unroll
             for (int i = 0; i < K16; ++i) {
                 u32 b[OWN_N8 / 2][4];
@@ -141,8 +164,8 @@ PGK_FN void attention_decode(T* out, f32* partial, f32* stats, i32* counters, co
                     load_matrices<false>(left, a_address<PIECES>(q_at, 16 * t, i));
 #pragma unroll
                     for (int n = 0; n < OWN_N8 / 2; ++n) {
-                        Mma<T>::step(score[t][2 * n], left, b[n][0], b[n][1]);
-                        Mma<T>::step(score[t][2 * n + 1], left, b[n][2], b[n][3]);
+                        Mma<T>::step(four(score[t], 2 * n), left, b[n][0], b[n][1]);
+                        Mma<T>::step(four(score[t], 2 * n + 1), left, b[n][2], b[n][3]);
                     }
                 }
             }
@@ -150,14 +173,12 @@ PGK_FN void attention_decode(T* out, f32* partial, f32* stats, i32* counters, co
             const int key = chunk * CHUNK + warp * (CHUNK / 4) + lane % 4 * 2;
 #pragma unroll
             for (int t = 0; t < MT; ++t) {
-                const int row = row0 + 16 * t + lane / 4;
-                const Row upper = Row::of(a, s, row, kv_head), lower = Row::of(a, s, row + 8, kv_head);
+                shape_scores<FORM>(score[t], a, x, s, row0 + 16 * t + lane / 4, kv_head, key, whole);
                 f32 m[2] = {NO_KEY, NO_KEY};
 #pragma unroll
                 for (int n = 0; n < OWN_N8; ++n) {
-                    if (GENERAL || !whole) hide<GENERAL>(score[t][n], a, x, s.index, upper, lower, key + n * 8);
-                    m[0] = ::fmaxf(m[0], ::fmaxf(score[t][n][0], score[t][n][1]));
-                    m[1] = ::fmaxf(m[1], ::fmaxf(score[t][n][2], score[t][n][3]));
+                    m[0] = ::fmaxf(m[0], ::fmaxf(score[t][4 * n], score[t][4 * n + 1]));
+                    m[1] = ::fmaxf(m[1], ::fmaxf(score[t][4 * n + 2], score[t][4 * n + 3]));
                 }
 #pragma unroll
                 for (int r = 0; r < 2; ++r) {
@@ -172,7 +193,7 @@ PGK_FN void attention_decode(T* out, f32* partial, f32* stats, i32* counters, co
             }
             commit_copies();
 
-            const f32 scale2 = GENERAL ? 1.0f : a.scale2;
+            const f32 scale2 = FORM == PLAIN ? a.scale2 : 1.0f;
             f32 chunk_m[MT][2], chunk_l[MT][2];
 #pragma unroll
             for (int t = 0; t < MT; ++t) {
@@ -184,8 +205,8 @@ PGK_FN void attention_decode(T* out, f32* partial, f32* stats, i32* counters, co
                     f32 sum = 0.0f;
 #pragma unroll
                     for (int n = 0; n < OWN_N8; ++n) {
-                        const f32 e0 = weight(score[t][n][2 * r], scale2, m);
-                        const f32 e1 = weight(score[t][n][2 * r + 1], scale2, m);
+                        const f32 e0 = weight(score[t][4 * n + 2 * r], scale2, m);
+                        const f32 e1 = weight(score[t][4 * n + 2 * r + 1], scale2, m);
                         sum = __fadd_rn(__fadd_rn(sum, e0), e1);
                         const u32 to = place<P_PIECES>(row, warp * OWN_N8 + n) + lane % 4 * 4;
                         *reinterpret_cast<u32*>(weights + to) = pack(T{}, e0, e1);
@@ -294,7 +315,10 @@ PGK_FN void attention_decode(T* out, f32* partial, f32* stats, i32* counters, co
                 __threadfence();
             }
             __syncthreads();
-            if (is_last) fold_slots<T, DP>(out, partial, stats, a, s, item - at, all, row0, rows, kv_head, out_base);
+            if (is_last) {
+                fold_slots<T, DP, 2 * CHUNK * DP * 2>(out, partial, stats, shared, a, s, item - at, all, row0, rows, kv_head,
+                                                      out_base);
+            }
         }
         // Shared memory is free for the next item.
         __syncthreads();
@@ -303,11 +327,11 @@ PGK_FN void attention_decode(T* out, f32* partial, f32* stats, i32* counters, co
 
 }  // namespace pgk
 
-#define PGK_ATTENTION_DECODE(entry, T, DP, CHUNK, MT, PAGED, GENERAL) \
+#define PGK_ATTENTION_DECODE(entry, T, DP, CHUNK, MT, PAGED, FORM) \
     extern "C" __global__ void __launch_bounds__(128, MT == 1 && DP <= 128 ? 3 : 2) entry( \
         pgk::T* out, float* partial, float* stats, int* counters, const pgk::T* q, const pgk::T* k, const pgk::T* v, \
         const pgk::i32* lengths, const pgk::i32* starts, const pgk::i32* table, const void* mask, \
         const __grid_constant__ pgk::Attention a) { \
-        pgk::attention_decode<pgk::T, DP, CHUNK, MT, PAGED, GENERAL>( \
+        pgk::attention_decode<pgk::T, DP, CHUNK, MT, PAGED, pgk::FORM>( \
             out, partial, stats, counters, {q, k, v, lengths, starts, table, mask}, a); \
     }

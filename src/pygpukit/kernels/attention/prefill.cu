@@ -15,7 +15,7 @@
 
 namespace pgk {
 
-template <class T, int DP, int CHUNK, int WARPS, int SLICES, bool PAGED, bool GENERAL>
+template <class T, int DP, int CHUNK, int WARPS, int SLICES, bool PAGED, int FORM>
 PGK_FN void attention_prefill(T* out, const Arrays<T>& x, const Attention& a) {
     await_predecessor();
     constexpr int THREADS = 32 * WARPS, ROWS = 16 * WARPS, HALF = CHUNK / 2, STAGES = 4;
@@ -109,7 +109,7 @@ PGK_FN void attention_prefill(T* out, const Arrays<T>& x, const Attention& a) {
 
         u32 p[N8][2];
         f32 m[2], l[2];
-        weigh<GENERAL>(score, p, m, l, a, x, s, mine, kv_head, chunk * CHUNK + lane % 4 * 2, chunks.whole(chunk));
+        weigh<FORM>(score, p, m, l, a, x, s, mine, kv_head, chunk * CHUNK + lane % 4 * 2, chunks.whole(chunk));
 
         f32 part[DV / 2] = {};
 #pragma unroll
@@ -141,10 +141,10 @@ PGK_FN void attention_prefill(T* out, const Arrays<T>& x, const Attention& a) {
 
 }  // namespace pgk
 
-#define PGK_ATTENTION_PREFILL(entry, T, DP, CHUNK, WARPS, SLICES, PAGED, GENERAL) \
+#define PGK_ATTENTION_PREFILL(entry, T, DP, CHUNK, WARPS, SLICES, PAGED, FORM) \
     extern "C" __global__ void __launch_bounds__(32 * WARPS, 1) entry( \
         pgk::T* out, const pgk::T* q, const pgk::T* k, const pgk::T* v, const pgk::i32* lengths, const pgk::i32* starts, \
         const pgk::i32* table, const void* mask, const __grid_constant__ pgk::Attention a) { \
-        pgk::attention_prefill<pgk::T, DP, CHUNK, WARPS, SLICES, PAGED, GENERAL>( \
+        pgk::attention_prefill<pgk::T, DP, CHUNK, WARPS, SLICES, PAGED, pgk::FORM>( \
             out, {q, k, v, lengths, starts, table, mask}, a); \
     }

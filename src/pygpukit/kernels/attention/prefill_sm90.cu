@@ -16,7 +16,7 @@ namespace pgk {
 
 extern __shared__ __align__(1024) u8 dynamic_shared[];
 
-template <class T, int DP, int PAGE_TOKENS> struct PrefillSm90 {
+template <class T, int DP, int PAGE_TOKENS, int FORM> struct PrefillSm90 {
     static constexpr bool PAGED = PAGE_TOKENS > 0;
     static constexpr int CHUNK = 128, ROWS = 128, GROUPS = 2, STAGES = 2, THREADS = 128 * (GROUPS + 1);
     // Lines of 128 bytes hold 64 elements: a head is one or two pieces.
@@ -208,7 +208,7 @@ template <class T, int DP, int PAGE_TOKENS> struct PrefillSm90 {
                     sync_some(1 + group, 128);
                     next = next_tile();
                 }
-                weigh<false>(score, p, m, l, a, x, s, mine, t.kv_head, chunk * CHUNK + lane % 4 * 2, chunks.whole(chunk));
+                weigh<FORM>(score, p, m, l, a, x, s, mine, t.kv_head, chunk * CHUNK + lane % 4 * 2, chunks.whole(chunk));
             };
             f32 part[DP / 2];
             const auto multiply_values = [&](u32 at) {
@@ -279,10 +279,10 @@ template <class T, int DP, int PAGE_TOKENS> struct PrefillSm90 {
     }
 };
 
-template <class T, int DP, int PAGE_TOKENS>
+template <class T, int DP, int PAGE_TOKENS, int FORM>
 PGK_FN void attention_prefill_sm90(const CUtensorMap* k_map, const CUtensorMap* v_map, T* out, i32* counters,
                                    const Arrays<T>& x, const Attention& a) {
-    using Kernel = PrefillSm90<T, DP, PAGE_TOKENS>;
+    using Kernel = PrefillSm90<T, DP, PAGE_TOKENS, FORM>;
     await_predecessor();
     const u32 shared = shared_address(dynamic_shared);
     i64* const sums = reinterpret_cast<i64*>(dynamic_shared + Kernel::SUMS_AT);
@@ -318,11 +318,11 @@ PGK_FN void attention_prefill_sm90(const CUtensorMap* k_map, const CUtensorMap* 
 
 }  // namespace pgk
 
-#define PGK_ATTENTION_PREFILL_SM90(entry, T, DP, PAGE_TOKENS) \
+#define PGK_ATTENTION_PREFILL_SM90(entry, T, DP, PAGE_TOKENS, FORM) \
     extern "C" __global__ void __launch_bounds__(384, 1) entry( \
         const __grid_constant__ CUtensorMap k_map, const __grid_constant__ CUtensorMap v_map, pgk::T* out, int* counters, \
         const pgk::T* q, const pgk::T* k, const pgk::T* v, const pgk::i32* lengths, const pgk::i32* starts, \
         const pgk::i32* table, const void* mask, const __grid_constant__ pgk::Attention a) { \
-        pgk::attention_prefill_sm90<pgk::T, DP, PAGE_TOKENS>( \
+        pgk::attention_prefill_sm90<pgk::T, DP, PAGE_TOKENS, pgk::FORM>( \
             &k_map, &v_map, out, counters, {q, k, v, lengths, starts, table, mask}, a); \
     }

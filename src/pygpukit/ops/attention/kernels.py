@@ -33,6 +33,9 @@ from pygpukit.ops.source import instance
 DIMS = (64, 96, 128, 192, 256)
 """Sizes of a head that kernels exist for; others are filled with zeros."""
 
+PLAIN, CAPPED, MASKED = "PLAIN", "CAPPED", "MASKED"
+"""Scores alone, with a softcap, and with a mask and perhaps a softcap."""
+
 FEW_ROWS = 64
 """Rows (queries times heads that share a head of keys) up to which the keys of a sequence are split over blocks."""
 
@@ -55,12 +58,12 @@ def instance_of(dim: int) -> int:
     return next(n for n in DIMS if n >= dim)
 
 
-def _name(kind: DataType, dim: int, paged: bool, general: bool) -> str:
-    return "_".join([kind.tag, f"d{dim}", *(["paged"] if paged else []), *(["general"] if general else [])])
+def _name(kind: DataType, dim: int, paged: bool, form: str) -> str:
+    return "_".join([kind.tag, f"d{dim}", *(["paged"] if paged else []), *([] if form == PLAIN else [form.lower()])])
 
 
-def _flags(paged: bool, general: bool) -> str:
-    return f"{str(paged).lower()}, {str(general).lower()}"
+def _flags(paged: bool, form: str) -> str:
+    return f"{str(paged).lower()}, {form}"
 
 
 def _warps(dim: int) -> int:
@@ -69,20 +72,20 @@ def _warps(dim: int) -> int:
 
 
 @cache
-def prefill_unit(kind: DataType, dim: int, paged: bool, general: bool) -> Unit:
+def prefill_unit(kind: DataType, dim: int, paged: bool, form: str) -> Unit:
     """Return the source of the kernel for many queries."""
-    entry = f"pgk_attention_prefill_{_name(kind, dim, paged, general)}"
+    entry = f"pgk_attention_prefill_{_name(kind, dim, paged, form)}"
     sizes = f"{dim}, {chunk_of(dim)}, {_warps(dim)}, {_slices(dim)}"
-    line = f"PGK_ATTENTION_PREFILL({entry}, {kind.tag}, {sizes}, {_flags(paged, general)})"
+    line = f"PGK_ATTENTION_PREFILL({entry}, {kind.tag}, {sizes}, {_flags(paged, form)})"
     return instance("attention/prefill.cu", [line], (entry,))
 
 
 @cache
-def decode_unit(kind: DataType, dim: int, paged: bool, general: bool, tiles: int) -> Unit:
+def decode_unit(kind: DataType, dim: int, paged: bool, form: str, tiles: int) -> Unit:
     """Return the source of the kernel for few queries, of ``16 * tiles`` rows."""
-    entry = f"pgk_attention_decode{16 * tiles}_{_name(kind, dim, paged, general)}"
+    entry = f"pgk_attention_decode{16 * tiles}_{_name(kind, dim, paged, form)}"
     sizes = f"{dim}, {chunk_of(dim)}, {tiles}"
-    line = f"PGK_ATTENTION_DECODE({entry}, {kind.tag}, {sizes}, {_flags(paged, general)})"
+    line = f"PGK_ATTENTION_DECODE({entry}, {kind.tag}, {sizes}, {_flags(paged, form)})"
     return instance("attention/decode.cu", [line], (entry,))
 
 
@@ -104,9 +107,9 @@ def _units(types: Sequence[str], paged: bool) -> Iterator[Unit]:
     for name in types:
         if name in TYPES:
             for dim in (64, 128):
-                yield prefill_unit(dtype(name), dim, paged, False)
+                yield prefill_unit(dtype(name), dim, paged, PLAIN)
                 for tiles in (1, 2):
-                    yield decode_unit(dtype(name), dim, paged, False, tiles)
+                    yield decode_unit(dtype(name), dim, paged, PLAIN, tiles)
 
 
 def _bits(x: float) -> Integer:
@@ -239,9 +242,9 @@ def launch_paged(p: Problem) -> Launch:
     return Launch(tuple(launches), tuple(work.pieces))
 
 
-def general(p: Problem) -> bool:
-    """Are there a mask or a softcap, which have kernels of their own?"""
-    return p.arrays.get("mask") is not None or bool(p.options["softcap"])
+def form_of(p: Problem) -> str:
+    """Return which form of the scores a call has: there are kernels for each."""
+    return MASKED if p.arrays.get("mask") is not None else CAPPED if p.options["softcap"] else PLAIN
 
 
 def attention(p: Problem, call: Call, slots: Any = 0, slot_rows: Any = 0) -> Struct:
@@ -283,7 +286,7 @@ def inputs(p: Problem) -> list[Argument]:
 
 def _prefill(p: Problem, call: Call) -> KernelLaunch:
     kind, dim = p["q"].dtype, instance_of(int(p["q"].shape[-1]))
-    unit = prefill_unit(kind, dim, call.paged, general(p))
+    unit = prefill_unit(kind, dim, call.paged, form_of(p))
     rows, half = 16 * _warps(dim), chunk_of(dim) // 2
     if call.paged:
         tiles = ceil_div(call.tokens * call.group, rows) + minimum(call.seqs, call.tokens)
@@ -298,7 +301,7 @@ def _prefill(p: Problem, call: Call) -> KernelLaunch:
 def decode(p: Problem, call: Call, work: Workspace, tiles: int) -> KernelLaunch:
     """Return the launch for sequences with few queries, in tiles of ``16 * tiles`` rows."""
     kind, dim = p["q"].dtype, instance_of(int(p["q"].shape[-1]))
-    unit = decode_unit(kind, dim, call.paged, general(p), tiles)
+    unit = decode_unit(kind, dim, call.paged, form_of(p), tiles)
     rows, chunk = 16 * tiles, chunk_of(dim)
     shared = 2 * (2 * chunk * dim + rows * (dim + chunk))
     slot_rows = minimum(call.queries * call.group, rows)
@@ -312,8 +315,8 @@ def decode(p: Problem, call: Call, work: Workspace, tiles: int) -> KernelLaunch:
     partial = work.buffer(dtype("float32"), slots, slot_rows, dim)
     stats = work.buffer(dtype("float32"), slots, slot_rows, 2)
     counters = work.counters(dtype("int32"), call.seqs * (FEW_ROWS // rows) * call.heads)
-    # Blocks that fit beside each other into the shared memory of an SM of compute capability 9.0.
-    beside = min(8, (227 << 10) // (shared + 4096))
+    # Blocks that fit beside each other on an SM of compute capability 9.0, with their static shared memory.
+    beside = min(4 - tiles, (228 << 10) // (shared + 2432 * tiles + 1024))
     items_most = maximum(call.seqs * maximum(chunks, 1) * heads, 1)
     grid = minimum(items_most, p.sm_count * beside)
     arguments = (

@@ -184,6 +184,8 @@ def sdpa_paged(
     result = np.zeros(q.shape, dtype or q.dtype)
     for s, length in enumerate(lengths.tolist()):
         first, end = int(query_starts[s]), int(query_starts[s + 1])
+        if max_queries and end - first > max_queries:
+            raise ValueError(f"sdpa_paged(): sequence {s} has {end - first} queries, but max_queries is {max_queries}")
         if end <= first or length <= 0:
             continue
         length = min(length, page_table.shape[1] * cache.shape[2])

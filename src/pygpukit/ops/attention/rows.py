@@ -168,7 +168,7 @@ def _infer_paged(p: Problem) -> list[Result]:
 
 
 def _host_paged(p: Problem) -> Callable[..., None]:
-    options = {name: p.options[name] for name in ("scale", "window", "softcap")}
+    options = {name: p.options[name] for name in _NAMES_PAGED}
 
     def run(q: Any, cache: Any, page_table: Any, lengths: Any, query_starts: Any, out: Any) -> None:
         out[...] = reference.sdpa_paged(q, cache, page_table, lengths, query_starts, **options)
@@ -188,8 +188,8 @@ sdpa_paged = register(
             Parameter("query_starts", doc="int32 ``[sequences + 1]``: sequence ``s`` has the rows "
                       "``query_starts[s]`` to ``query_starts[s + 1] - 1`` of ``q``, its last tokens."),
             *_OPTIONS,
-            Parameter("max_queries", "choice", 0, True, "The most queries of one sequence where the caller knows it; "
-                      "with few, kernels for many are not launched."),
+            Parameter("max_queries", "choice", 0, True, "The most queries of one sequence where the caller knows it: "
+                      "with few, kernels for many are not launched, and a sequence with more gets no result."),
         ),
         infer=_infer_paged,
         reference=reference.sdpa_paged,

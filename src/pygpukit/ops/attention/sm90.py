@@ -9,7 +9,7 @@ from pygpukit.dtypes import DataType, dtype
 from pygpukit.ops.attention import kernels
 from pygpukit.ops.attention.kernels import Call
 from pygpukit.ops.launch import Argument, KernelLaunch, Launch, Unit, Workspace, tensor_map, update, write
-from pygpukit.ops.problem import Problem
+from pygpukit.ops.problem import Problem, Tensor
 from pygpukit.ops.size import ceil_div, maximum, minimum
 from pygpukit.ops.source import instance
 
@@ -24,11 +24,11 @@ _PAGES = (8, 16, 32, 64, 128)
 
 
 @cache
-def unit(kind: DataType, dim: int, page_tokens: int) -> Unit:
+def unit(kind: DataType, dim: int, page_tokens: int, form: str = kernels.PLAIN) -> Unit:
     """Return the source of the kernel; ``page_tokens`` is 0 for dense keys."""
     paged = f"_paged{page_tokens}" if page_tokens else ""
-    entry = f"pgk_attention_prefill_sm90_{kind.tag}_d{dim}{paged}"
-    line = f"PGK_ATTENTION_PREFILL_SM90({entry}, {kind.tag}, {dim}, {page_tokens})"
+    entry = f"pgk_attention_prefill_sm90_{kind.tag}_d{dim}{paged}{'' if form == kernels.PLAIN else '_' + form.lower()}"
+    line = f"PGK_ATTENTION_PREFILL_SM90({entry}, {kind.tag}, {dim}, {page_tokens}, {form})"
     return instance("attention/prefill_sm90.cu", [line], (entry,), ARCHITECTURE)
 
 
@@ -47,14 +47,16 @@ def accepts(p: Problem) -> str | None:
     reason = kernels.accepts(p)
     if reason is not None:
         return reason
-    if kernels.general(p):
-        return "a mask or a softcap"
+    if kernels.form_of(p) == kernels.MASKED:
+        return "a mask"
     if p["q"].shape[-1] > _CHUNK:
         return f"heads of more than {_CHUNK} elements"
     call = kernels.dense_call(p)
     if call.queries * call.group <= kernels.FEW_ROWS:
         return "few queries: their keys are split over blocks"
-    return "no keys" if p["k"].shape[-2] < 1 else None
+    if p["k"].shape[-2] < 1:
+        return "no keys"
+    return _no_map(p["k"], p["v"])
 
 
 def accepts_paged(p: Problem) -> str | None:
@@ -62,15 +64,25 @@ def accepts_paged(p: Problem) -> str | None:
     reason = kernels.accepts(p)
     if reason is not None:
         return reason
-    if kernels.general(p):
-        return "a mask or a softcap"
+    if kernels.form_of(p) == kernels.MASKED:
+        return "a mask"
     if p["q"].shape[-1] > _CHUNK:
         return f"heads of more than {_CHUNK} elements"
     if kernels.few_queries(p):
         return "few queries of every sequence"
     if all(p["cache"].shape[2] != n for n in _PAGES):
         return "bulk copies take pages of 8, 16, 32, 64 or 128 tokens"
-    return "no pages" if p["cache"].shape[0] < 1 else None
+    if p["cache"].shape[0] < 1:
+        return "no pages"
+    return _no_map(p["cache"])
+
+
+def _no_map(*arrays: Tensor) -> str | None:
+    """Why an array has no tensor map: broadcast and reversed axes."""
+    for x in arrays:
+        if any(n != 1 and s < 1 for n, s in zip(x.shape[:-1], x.strides[:-1], strict=True)):
+            return "bulk copies take no broadcast or reversed axes"
+    return None
 
 
 def launch(p: Problem) -> Launch:
@@ -95,9 +107,10 @@ def _maps(p: Problem, call: Call) -> list[Argument]:
     made: list[Argument] = []
     for name in ("k", "v"):
         x = p[name]
-        # The distance of batches of which there is one is never used.
-        first = (x.shape[0], x.strides[0]) if x.ndim == 4 else (1, x.shape[0] * x.strides[0])
-        view = x.view((first[0], *x.shape[-3:]), (first[1], *x.strides[-3:]))
+        shape = x.shape if x.ndim == 4 else (1, *x.shape)
+        # The distance between elements of an axis that has one is never used, but a map wants one that could be.
+        steps = [kernels.DIMS[-1] if n == 1 else s for n, s in zip(x.shape, x.strides, strict=True)]
+        view = x.view(shape, (*steps[: x.ndim - 1], 1) if x.ndim == 4 else (kernels.DIMS[-1], *steps[:2], 1))
         made.append(tensor_map(view, (1, 1, _CHUNK, 64), swizzle="128B"))
     return made
 
@@ -105,7 +118,7 @@ def _maps(p: Problem, call: Call) -> list[Argument]:
 def _prefill(p: Problem, call: Call, work: Workspace) -> KernelLaunch:
     dim = 64 if p["q"].shape[-1] <= 64 else 128
     page_tokens = int(p["cache"].shape[2]) if call.paged else 0
-    made = unit(p["q"].dtype, dim, page_tokens)
+    made = unit(p["q"].dtype, dim, page_tokens, kernels.form_of(p))
     tiles = ceil_div(call.tokens * call.group, _ROWS) + minimum(call.seqs, call.tokens)
     if not call.paged:
         tiles = ceil_div(call.queries * call.group, _ROWS) * call.seqs

@@ -196,7 +196,9 @@ Examples
 """,
         tolerance={"float32": 1e-5, "bfloat16": 2**-6, "float16": 2**-9, "float64": 1e-13},
         cases=(
-            Case({"a": ("float32", (33, 21)), "b": ("float32", (21, 70))}),
+            Case({"a": ("float32", (33, 21)), "b": ("float32", (21, 70))}, rows={"a": 0}),
+            Case({"a": ("bfloat16", (5, 136)), "b": ("bfloat16", (136, 72))}, rows={"a": 0}),
+            Case({"a": ("float16", (5, 41)), "b": ("float16", (41, 9))}, {"activation": "gelu"}, {"a": 0}),
             Case({"a": ("bfloat16", (2, 1, 5, 40)), "b": ("bfloat16", (3, 40, 7))}),
             Case({"a": ("int32", (19,)), "b": ("int32", (19, 4))}),
             Case({"a": ("int8", (5, 33)), "b": ("int8", (33, 9))}, {"precision": "int32"}),

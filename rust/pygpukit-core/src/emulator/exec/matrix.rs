@@ -2,17 +2,14 @@
 //! kin).
 //!
 //! Arithmetic, per element of D:
-//! - f16, bf16, tf32, e4m3, e5m2: each product is exact, and c and the products are summed in f64 in the order of k, then
-//!   rounded once to the nearest f32 or f16. Hardware aligns the terms of a step (4 to 16 products, and the sum so far)
-//!   to the largest of them, cuts what lies below about 24 bits of it, and mostly rounds toward zero. So the two may
-//!   differ by up to about (k + 1) * 2^-23 of the largest |term|, and by a last place of f16 for f16 sums. Some units
-//!   keep only about 14 bits of the sums of e4m3 and e5m2 products.
+//! - f16, bf16, tf32, e4m3, e5m2: that of [`tensor_core`].
 //! - f64: a chain of fma rounded to nearest, from c, in the order of k.
 //! - integers: exact, then wrapped to 32 bits, or clamped with `.satfinite`.
 
 use super::fragments::{Element, Matrix, Product, floats, integers};
 use super::lanes::{Row, handlers};
 use super::memory::{Kind, translate};
+use super::tensor_core::{self, Adder, FRACTION};
 use crate::emulator::code::{FULL, Flow, Instr, LANES};
 use crate::emulator::fault::FaultKind;
 use crate::emulator::float::{self, Round};
@@ -27,6 +24,10 @@ const MAX_C: usize = 4;
 
 /// A tile of C, by rows.
 type Tile<T> = [[T; 8]; 8];
+
+/// Elements of A in the order of lanes, and of B by thread of a group and then by group.
+type TableA<T> = [Row<T>; MAX_A];
+type TableB<T> = [[[T; 8]; 4]; MAX_B];
 
 /// All 32 lanes must be at the instruction; if they are not, what to do instead.
 #[inline(always)]
@@ -66,7 +67,13 @@ pub(crate) trait Arithmetic: 'static {
     /// # Safety
     /// The row must be one of the element's registers.
     unsafe fn read(cx: &Cx<'_>, element: Element, row: u32, e: usize) -> Row<Self::Value>;
-    fn add_product(sum: Self::Value, a: Self::Value, b: Self::Value) -> Self::Value;
+    /// `c += a * b`, tile by tile.
+    fn accumulate(
+        product: &Product,
+        a: &TableA<Self::Value>,
+        b: &TableB<Self::Value>,
+        c: &mut [Tile<Self::Value>; MAX_C],
+    );
     /// Write a register of D: `sums` are the elements it holds, `c` the row of the same register of C.
     ///
     /// # Safety
@@ -90,10 +97,9 @@ impl Arithmetic for Floats {
         floats(element, &unsafe { cx.get::<u32>(row) }, e)
     }
 
-    /// The product is exact, so this is what a fused operation gives too.
     #[inline(always)]
-    fn add_product(sum: f64, a: f64, b: f64) -> f64 {
-        sum + a * b
+    fn accumulate(product: &Product, a: &TableA<f64>, b: &TableB<f64>, c: &mut [Tile<f64>; MAX_C]) {
+        add_groups(product, a, b, c);
     }
 
     #[inline(always)]
@@ -101,12 +107,12 @@ impl Arithmetic for Floats {
         let mut words = [0; LANES];
         if product.d == Element::F16 {
             for lane in 0..LANES {
-                let half = |x: f64| u32::from(float::f16_of(x, Round::Nearest));
+                let half = |x: f64| u32::from(tensor_core::half(x));
                 words[lane] = half(sums[0][lane]) | half(sums[1][lane]) << 16;
             }
         } else {
             for lane in 0..LANES {
-                words[lane] = float::canon_f32(sums[0][lane] as f32);
+                words[lane] = tensor_core::single(sums[0][lane], 23);
             }
         }
         // SAFETY: the caller's contract.
@@ -125,8 +131,8 @@ impl Arithmetic for Doubles {
     }
 
     #[inline(always)]
-    fn add_product(sum: u64, a: u64, b: u64) -> u64 {
-        float::fma_f64(a, b, sum, Round::Nearest)
+    fn accumulate(product: &Product, a: &TableA<u64>, b: &TableB<u64>, c: &mut [Tile<u64>; MAX_C]) {
+        add_products(product, a, b, c, |sum, a, b| float::fma_f64(a, b, sum, Round::Nearest));
     }
 
     #[inline(always)]
@@ -148,8 +154,8 @@ impl Arithmetic for Integers {
 
     /// 64 products of 8 bits by 8 do not leave the range.
     #[inline(always)]
-    fn add_product(sum: i32, a: i32, b: i32) -> i32 {
-        sum.wrapping_add(a.wrapping_mul(b))
+    fn accumulate(product: &Product, a: &TableA<i32>, b: &TableB<i32>, c: &mut [Tile<i32>; MAX_C]) {
+        add_products(product, a, b, c, |sum: i32, a: i32, b: i32| sum.wrapping_add(a.wrapping_mul(b)));
     }
 
     #[inline(always)]
@@ -212,7 +218,7 @@ unsafe fn multiply_body<O: Arithmetic>(cx: &mut Cx<'_>, i: &Instr, m: u32) -> Fl
             }
         }
     }
-    accumulate::<O>(&product, &a, &b, &mut c);
+    O::accumulate(&product, &a, &b, &mut c);
     let (d_rows, c_rows) = (rows(cx, i.d), rows(cx, i.c));
     let per = product.d.per_register();
     for (r, &row) in d_rows.iter().enumerate() {
@@ -246,13 +252,14 @@ fn values_of<T: Copy + Default>(tile: &Tile<T>, odd: usize) -> Row<T> {
     values
 }
 
-/// `c += a * b`, tile by tile, in the order of k.
+/// `c += a * b` for each product, tile by tile, in the order of k.
 #[inline(always)]
-fn accumulate<O: Arithmetic>(
+fn add_products<T: Copy>(
     product: &Product,
-    a: &[Row<O::Value>; MAX_A],
-    b: &[[[O::Value; 8]; 4]; MAX_B],
-    c: &mut [Tile<O::Value>; MAX_C],
+    a: &TableA<T>,
+    b: &TableB<T>,
+    c: &mut [Tile<T>; MAX_C],
+    add_product: impl Fn(T, T, T) -> T,
 ) {
     let per = product.a.per_register();
     let (tiles, steps) = (product.shape.m / 8, product.shape.k / (4 * per));
@@ -268,13 +275,64 @@ fn accumulate<O: Arithmetic>(
                         for (g, sums) in sums.iter_mut().enumerate() {
                             let factor = a[4 * (4 * half + g) + t];
                             for column in 0..8 {
-                                sums[column] = O::add_product(sums[column], factor, b[t][column]);
+                                sums[column] = add_product(sums[column], factor, b[t][column]);
                             }
                         }
                     }
                 }
             }
             c[4 * half..][..4].copy_from_slice(&sums);
+        }
+    }
+}
+
+/// `c += a * b` by the groups of a tensor core, tile by tile; the sums are still to be rounded.
+#[inline(always)]
+fn add_groups(product: &Product, a: &TableA<f64>, b: &TableB<f64>, c: &mut [Tile<f64>; MAX_C]) {
+    let per = product.a.per_register();
+    let (tiles, steps, columns) = (product.shape.m / 8, product.shape.k / (4 * per), product.shape.n / 8);
+    // 8-bit floats are converted, and multiplied by the unit of f16.
+    let converted = per == 4;
+    let [of_a, of_b] = [product.a, product.b].map(|own| if converted { Element::F16 } else { own });
+    let adder = Adder::new(of_a, of_b, product.d, FRACTION);
+    let mut powers_a = [[0.0; LANES]; MAX_A];
+    for (powers, factors) in powers_a.iter_mut().zip(a).take(tiles * steps * per) {
+        adder.powers_a(factors, powers);
+    }
+    let mut powers_b = [[[0.0; 8]; 4]; MAX_B];
+    for (powers, factors) in powers_b.iter_mut().zip(b).take(columns * steps * per) {
+        adder.powers_b(factors.as_flattened(), powers.as_flattened_mut());
+    }
+    // The rows of A's table and of B's, but for the tile; each is four terms of a sum.
+    let mut quads = [(0, 0); 8];
+    let mut count = 0;
+    for (e, step) in (0..per).flat_map(|e| (0..steps).map(move |step| (e, step))) {
+        quads[count % 8] = (step * tiles * per + e, step * per + e);
+        count += 1;
+    }
+    for (at, c) in c.iter_mut().enumerate().take(tiles * columns) {
+        let (first_a, first_b) = (at % tiles * per, at / tiles * steps * per);
+        for (g, c) in c.iter_mut().enumerate() {
+            let of_a = |(row, _): (usize, usize)| {
+                let row = (first_a + row) % MAX_A;
+                (&a[row].as_chunks().0[g], &powers_a[row].as_chunks().0[g])
+            };
+            let of_b = |(_, row): (usize, usize)| {
+                let row = (first_b + row) % MAX_B;
+                (&b[row], &powers_b[row])
+            };
+            if !converted {
+                adder.add_group(&quads[..count.min(8)], of_a, of_b, c);
+                continue;
+            }
+            let mut sums = [0.0; 8];
+            for group in quads[..count.min(8)].chunks(4) {
+                adder.add_group(group, of_a, of_b, &mut sums);
+                sums = sums.map(|sum| tensor_core::rounded(sum, product.d));
+            }
+            for (c, sum) in c.iter_mut().zip(sums) {
+                *c = tensor_core::add_nearest(*c, sum, product.d);
+            }
         }
     }
 }

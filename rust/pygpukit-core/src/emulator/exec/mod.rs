@@ -16,6 +16,7 @@ pub(crate) mod lanes;
 pub(crate) mod matrix;
 pub(crate) mod mbarrier;
 pub(crate) mod memory;
+pub(crate) mod tensor_core;
 pub(crate) mod warpwide;
 pub(crate) mod wgmma;
 pub(crate) mod wmma;

@@ -3,7 +3,7 @@
 //!
 //! Each warp makes its 16 of the 64 rows, at once: registers of the sums may be moved before the wait, which compilers
 //! do, and then hold what the hardware gives after it. That shared memory stays as it is until the wait is left to the
-//! checker. The arithmetic is that of `matrix`.
+//! checker. The arithmetic is that of [`super::tensor_core`].
 //!
 //! A descriptor tells how a matrix lies in shared memory: the address of its start (bits 0 to 13), the leading (16 to 29)
 //! and the stride byte offset (32 to 45), all in units of 16 bytes, and the swizzle (62 and 63). With `W` the bytes of a
@@ -19,9 +19,10 @@
 use super::fragments::{Element, Matrix, Shape, floats};
 use super::lanes::handlers;
 use super::matrix::{converge, rows};
+use super::tensor_core::{self, Adder, COLUMNS, FRACTION, QUAD, SHORT_FRACTION};
 use crate::emulator::code::{FULL, Flow, Instr, LANES};
 use crate::emulator::fault::{FaultKind, MemorySpace};
-use crate::emulator::float::{self, Round};
+use crate::emulator::float;
 use crate::emulator::tensor_map::Swizzle;
 use crate::emulator::warp::Cx;
 
@@ -116,8 +117,11 @@ impl Descriptor {
 pub(crate) trait Sum: 'static {
     /// Sums of a register.
     const PER: usize;
+    /// The type of the sums.
+    const ELEMENT: Element;
     fn read(word: u32, e: usize) -> f64;
-    fn write(sums: [f64; 2]) -> u32;
+    /// Sums rounded, to this many fraction bits where they are f32.
+    fn write(sums: [f64; 2], fraction: i32) -> u32;
 }
 
 pub(crate) struct Singles;
@@ -127,6 +131,7 @@ pub(crate) struct Integers<const SATURATE: bool>;
 
 impl Sum for Singles {
     const PER: usize = 1;
+    const ELEMENT: Element = Element::F32;
 
     #[inline(always)]
     fn read(word: u32, _e: usize) -> f64 {
@@ -134,13 +139,14 @@ impl Sum for Singles {
     }
 
     #[inline(always)]
-    fn write(sums: [f64; 2]) -> u32 {
-        float::canon_f32(sums[0] as f32)
+    fn write(sums: [f64; 2], fraction: i32) -> u32 {
+        tensor_core::single(sums[0], fraction)
     }
 }
 
 impl Sum for Halves {
     const PER: usize = 2;
+    const ELEMENT: Element = Element::F16;
 
     #[inline(always)]
     fn read(word: u32, e: usize) -> f64 {
@@ -148,14 +154,15 @@ impl Sum for Halves {
     }
 
     #[inline(always)]
-    fn write(sums: [f64; 2]) -> u32 {
-        let half = |x: f64| u32::from(float::f16_of(x, Round::Nearest));
+    fn write(sums: [f64; 2], _fraction: i32) -> u32 {
+        let half = |x: f64| u32::from(tensor_core::half(x));
         half(sums[0]) | half(sums[1]) << 16
     }
 }
 
 impl<const SATURATE: bool> Sum for Integers<SATURATE> {
     const PER: usize = 1;
+    const ELEMENT: Element = Element::S32;
 
     #[inline(always)]
     fn read(word: u32, _e: usize) -> f64 {
@@ -163,7 +170,7 @@ impl<const SATURATE: bool> Sum for Integers<SATURATE> {
     }
 
     #[inline(always)]
-    fn write(sums: [f64; 2]) -> u32 {
+    fn write(sums: [f64; 2], _fraction: i32) -> u32 {
         // A conversion from floating point stops at the limits by itself.
         if SATURATE { sums[0] as i32 as u32 } else { sums[0] as i64 as u32 }
     }
@@ -308,12 +315,20 @@ unsafe fn multiply<S: Sum>(cx: &mut Cx<'_>, i: &Instr, product: &Product) -> Res
             }
         }
     }
-    for (a, sums) in a.iter().zip(sums.chunks_exact_mut(n)) {
-        for (&factor, b) in a.iter().zip(b.chunks_exact(n)) {
-            for (sum, &b) in sums.iter_mut().zip(b) {
-                *sum += factor * b;
+    // Sums of 8-bit floats keep no more fraction bits than their terms.
+    let short = matches!(product.a, Element::E4m3 | Element::E5m2);
+    let (terms, fraction) = if short { (SHORT_FRACTION, SHORT_FRACTION) } else { (FRACTION, 23) };
+    if S::ELEMENT == Element::S32 {
+        for (a, sums) in a.iter().zip(sums.chunks_exact_mut(n)) {
+            for (&factor, b) in a.iter().zip(b.chunks_exact(n)) {
+                for (sum, &b) in sums.iter_mut().zip(b) {
+                    *sum += factor * b;
+                }
             }
         }
+    } else {
+        let adder = Adder::new(product.a, product.b, S::ELEMENT, terms);
+        add_group(&adder, &a, &b, (n, k), &mut sums);
     }
     for (r, &row) in d_rows.iter().enumerate() {
         let mut words = [0u32; LANES];
@@ -322,12 +337,39 @@ unsafe fn multiply<S: Sum>(cx: &mut Cx<'_>, i: &Instr, product: &Product) -> Res
                 let (row, column) = shape.place(Matrix::C, S::PER, lane, r, e);
                 sums[row * n + column]
             };
-            *word = S::write([sum(0), sum(S::PER - 1)]);
+            *word = S::write([sum(0), sum(S::PER - 1)], fraction);
         }
         // SAFETY: the caller's contract.
         unsafe { cx.put::<u32>(row, FULL, words) };
     }
     Ok(Flow::Next)
+}
+
+/// `sums += a * b`, where all k are one group.
+#[inline(always)]
+fn add_group(adder: &Adder, a: &[[f64; MAX_K]; ROWS], b: &[f64], (n, k): (usize, usize), sums: &mut [f64]) {
+    const QUADS: usize = MAX_K / QUAD;
+    let mut powers_a = [[0.0; MAX_K]; ROWS];
+    adder.powers_a(a.as_flattened(), powers_a.as_flattened_mut());
+    let quads: [usize; QUADS] = std::array::from_fn(|quad| quad);
+    let quads = &quads[..(k / QUAD).min(QUADS)];
+    for column in (0..n).step_by(COLUMNS) {
+        // These stay in the first cache while all rows use them.
+        let (mut factors, mut powers) = ([[[0.0; COLUMNS]; QUAD]; QUADS], [[[0.0; COLUMNS]; QUAD]; QUADS]);
+        for (factors, b) in factors.as_flattened_mut().iter_mut().zip(b.chunks_exact(n)) {
+            factors.copy_from_slice(&b[column..][..COLUMNS]);
+        }
+        for (powers, factors) in powers.iter_mut().zip(&factors).take(quads.len()) {
+            adder.powers_b(factors.as_flattened(), powers.as_flattened_mut());
+        }
+        for ((a, powers_a), sums) in a.iter().zip(&powers_a).zip(sums.chunks_exact_mut(n)) {
+            let of_a = |quad: usize| (&a.as_chunks().0[quad % QUADS], &powers_a.as_chunks().0[quad % QUADS]);
+            let of_b = |quad: usize| (&factors[quad % QUADS], &powers[quad % QUADS]);
+            if let Some(sums) = sums[column..].first_chunk_mut() {
+                adder.add_group(quads, of_a, of_b, sums);
+            }
+        }
+    }
 }
 
 handlers! {

@@ -13,5 +13,6 @@ mod harness;
 mod integer;
 mod kernels;
 mod mbarrier;
+pub(super) mod tensor_core;
 mod warpwide;
 mod wgmma;

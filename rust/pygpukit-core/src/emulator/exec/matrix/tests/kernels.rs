@@ -1,7 +1,7 @@
 //! Kernels as NVRTC compiles them.
 
 use super::super::super::fragments::Element;
-use super::oracle::{Exact, value};
+use super::oracle::value;
 use super::*;
 
 const TILE: &str = include_str!("tile.ptx");
@@ -93,10 +93,9 @@ fn check(name: &str, shape: [usize; 3], element: Element, sum: Element, turned: 
         .unwrap_or_else(|error| panic!("{error}"));
     let after = c.numbers();
     for (row, column) in (0..m * n).map(|at| (at / n, at % n)) {
-        let mut exact = Exact::default();
-        exact.add(before(row, column));
-        (0..k).for_each(|k| exact.add_product(fa(row, k), fb(k, column)));
-        assert_eq!(after(row, column), exact.round(53, -60), "{name}: row {row}, column {column}");
+        // Of small integers every sum is exact.
+        let want = before(row, column) + (0..k).map(|k| fa(row, k) * fb(k, column)).sum::<f64>();
+        assert_eq!(after(row, column), want, "{name}: row {row}, column {column}");
     }
     let bytes = sum.bits() / 8;
     let lines = c.buffer.read().chunks(ldc * bytes).map(<[u8]>::to_vec).collect::<Vec<_>>();

@@ -1,4 +1,4 @@
-//! What products should be: places of elements by the formulas of the PTX manual, and exact sums.
+//! What products are of: places of elements by the formulas of the PTX manual, and the numbers that bits stand for.
 
 use super::super::super::fragments::{Element, Shape};
 
@@ -72,37 +72,5 @@ pub fn value(element: Element, bits: u64) -> f64 {
         Element::S4 => f64::from((bits as i8) << 4 >> 4),
         Element::U4 => f64::from(bits as u8 & 0xf),
         Element::S32 => f64::from(bits as i32),
-    }
-}
-
-/// A sum kept exactly, in units of 2^-64: numbers are multiples of 2^-64, products of 2^-32 by 2^-32.
-#[derive(Clone, Copy, Default)]
-pub struct Exact(i128);
-
-impl Exact {
-    fn scaled(x: f64, scale: i32) -> i128 {
-        let scaled = x * 2f64.powi(scale);
-        assert!(scaled.fract() == 0.0 && scaled.abs() < 1e38, "{x} is no number for an exact sum");
-        scaled as i128
-    }
-
-    pub fn add(&mut self, x: f64) {
-        self.0 += Exact::scaled(x, 64);
-    }
-
-    pub fn add_product(&mut self, a: f64, b: f64) {
-        self.0 += Exact::scaled(a, 32) * Exact::scaled(b, 32);
-    }
-
-    /// Rounded to nearest even at `bits` significant bits, or at 2^`least` where that is coarser.
-    pub fn round(self, bits: u32, least: i32) -> f64 {
-        let magnitude = self.0.unsigned_abs();
-        let top = 128 - magnitude.leading_zeros();
-        let drop = top.saturating_sub(bits).max((64 + least).max(0) as u32);
-        let (kept, rest) = (magnitude >> drop, magnitude & ((1 << drop) - 1));
-        let half = if drop == 0 { 1 } else { 1u128 << (drop - 1) };
-        let up = rest > half || (rest == half && kept & 1 == 1);
-        let result = (kept + u128::from(up)) as f64 * 2f64.powi(drop as i32 - 64);
-        if self.0 < 0 { -result } else { result }
     }
 }

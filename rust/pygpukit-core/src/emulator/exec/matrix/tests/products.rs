@@ -1,8 +1,10 @@
-//! Every product of `mma`, with random operands, against exact sums; special numbers; what is refused.
+//! Every product of `mma`, with random operands, against sums of integers; special numbers; what is refused.
 
 use super::super::super::fragments::{Element, Matrix, Product, Shape};
-use super::oracle::{Exact, place_a, place_b, place_c, value};
+use super::super::super::tests::tensor_core::{Sum, add_group};
+use super::oracle::{place_a, place_b, place_c, value};
 use super::*;
+use crate::emulator::float::{self, Round};
 
 /// A kernel that runs one `mma` with the registers it finds in memory: register `r` of all lanes, then the next.
 fn mma_kernel(name: &str, product: &Product) -> String {
@@ -36,7 +38,7 @@ fn mma_kernel(name: &str, product: &Product) -> String {
     kernel(4, &body)
 }
 
-/// Bits of a random element whose products and sums `Exact` can hold.
+/// Bits of a random element, of exponents that are not too far apart.
 fn random_bits(random: &mut Random, element: Element) -> u64 {
     let bits = random.next();
     let near_one = |bits: u64, fraction: u32, bias: u64, range: u64| {
@@ -96,17 +98,39 @@ fn expected(product: &Product, a: &[u64], b: &[u64], c: u64) -> f64 {
             let clamped = sum.clamp(i32::MIN.into(), i32::MAX.into());
             if product.saturate { clamped as f64 } else { f64::from(sum as i32) }
         }
-        _ => {
-            let mut sum = Exact::default();
-            sum.add(value(product.c, c));
-            pairs().for_each(|(a, b)| sum.add_product(a, b));
-            if product.d == Element::F32 {
-                return sum.round(24, -149);
-            }
-            let rounded = sum.round(11, -24);
-            if rounded.abs() > 65504.0 { f64::INFINITY.copysign(rounded) } else { rounded }
-        }
+        _ => sum_of_groups(product, &pairs().collect::<Vec<_>>(), value(product.c, c)),
     }
+}
+
+/// A sum as tensor cores make it.
+fn sum_of_groups(product: &Product, pairs: &[(f64, f64)], c: f64) -> f64 {
+    let smallest = |element: Element| match element {
+        // 8-bit floats become f16.
+        Element::F16 | Element::E4m3 | Element::E5m2 => -14,
+        _ => -126,
+    };
+    let exponents = [product.a, product.b, product.d].map(smallest);
+    let rounded = |sum: Sum| if product.d == Element::F16 { sum.half() } else { sum.single(23) };
+    if product.a.bits() > 8 {
+        return rounded(add_group(c, pairs, exponents, 25));
+    }
+    // The lower halves of registers, then the upper ones; 16 products are one group.
+    let half = |upper: bool| -> Vec<(f64, f64)> {
+        pairs.iter().enumerate().filter(|(k, _)| pairs.len() == 16 || (k % 4 >= 2) == upper).map(|(_, p)| *p).collect()
+    };
+    let mut sum = rounded(add_group(0.0, &half(false), exponents, 25));
+    if pairs.len() > 16 && sum.is_finite() {
+        sum = rounded(add_group(sum, &half(true), exponents, 25));
+    }
+    if sum.is_infinite() {
+        return sum;
+    }
+    // Then an ordinary sum, rounded to nearest.
+    if product.d == Element::F32 {
+        return f64::from(c as f32 + sum as f32);
+    }
+    let bits = float::f64_to_f16((c + sum).to_bits(), Round::Nearest);
+    if bits & 0x7fff == 0x7c00 { f64::INFINITY.copysign(sum) } else { value(Element::F16, bits.into()) }
 }
 
 fn check(product: &Product, name: &str, seed: u64) {

@@ -1,0 +1,8 @@
+"""Makes the helper modules of this folder importable: tests are imported by path."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
