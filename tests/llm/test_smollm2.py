@@ -12,6 +12,7 @@ import pytest
 from pygpukit.llm import LLM, SamplingParams, fetch
 
 GOLDEN = json.loads((Path(__file__).parent / "smollm2_greedy.json").read_text(encoding="utf-8"))
+TOKENS = json.loads((Path(__file__).parent / "smollm2_tokens.json").read_text(encoding="utf-8"))
 pytestmark = pytest.mark.skipif(fetch.installed("smollm2") is None, reason="pygpukit model fetch smollm2")
 
 
@@ -30,6 +31,13 @@ def test_greedy_tokens_are_those_of_transformers(llm: LLM, prompt: dict[str, Any
     assert llm.tokenizer.encode(prompt["text"], add_special_tokens=special) == prompt["prompt"]
     out = llm.generate(prompt["prompt"], SamplingParams(temperature=0, max_tokens=64, ignore_eos=True))
     assert out.token_ids == prompt["greedy"]
+
+
+def test_tokens_are_those_of_llama_cpp(llm: LLM) -> None:
+    pytest.importorskip("tokenizers")
+    assert llm.tokenizer is not None
+    for entry in TOKENS["texts"]:
+        assert llm.tokenizer.encode(entry["text"]) == entry["ids"], ascii(entry["text"])
 
 
 def test_it_answers(llm: LLM) -> None:

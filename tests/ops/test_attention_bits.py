@@ -132,6 +132,14 @@ def test_sequences_that_share_pages_are_not_split(device: gp.Device) -> None:
     np.testing.assert_array_equal(bits(wanted), bits(dense(q[:, -1:], k, v)))
 
 
+def test_more_queries_than_were_promised_touch_nothing_else(device: gp.Device) -> None:
+    given = [tokens_of(n, n) for n in (300, 200)]
+    cache = Paged([x[1] for x in given], [x[2] for x in given])
+    _, second = cache([given[0][0][:, -9:], given[1][0][:, -1:]], [300, 200], max_queries=1)
+    (wanted,) = Paged([given[1][1]], [given[1][2]])([given[1][0][:, -1:]], [200])
+    np.testing.assert_array_equal(bits(second), bits(wanted))
+
+
 def test_lengths_on_the_device(device: gp.Device) -> None:
     """Caches of fixed size, and what lies behind the length in them."""
     q, k, v = tokens_of(200, 5)

@@ -32,7 +32,7 @@ Message = Mapping[str, Any]
 
 # Options of the constructor that have one value so far.
 _ONLY = {
-    "quantization": (None, "weights are kept as they are stored, quantised ones decoded"),
+    "quantization": (None, "weights are not quantised when they are loaded; files may be"),
     "kv_dtype": ("auto", "keys and values have the type of the weights"),
     "memory": (None, "memory is taken from the current pool; gp.memory sets its quota"),
     "speculative": (None, "tokens are decoded one by one"),
@@ -58,7 +58,8 @@ class LLM:
     tokenizer : str, path-like or Tokenizer, optional
         The one beside or in the model by default.
     dtype : str
-        ``"auto"`` is float32 on the CPU device, else what is stored, and bfloat16 for quantised weights.
+        ``"auto"`` is float32 on the CPU device, else what is stored, and bfloat16 beside quantised weights, which then
+        stay in their blocks.
     max_model_len : int, optional
         Tokens of a prompt and its reply; what the model allows by default.
     seed : int

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from pygpukit._pygpukit_rust import GPUArray
 from pygpukit.ops.elementwise import rows as e
-from pygpukit.ops.gemm.rows import matmul
 from pygpukit.ops.registry import functions
+from pygpukit.quant.tensor import QuantTensor
 
 __all__ = ["Linear", "Norm", "activated", "softcapped"]
 
 _f = functions()
+matmul = _f["matmul"]
 attention = _f["sdpa"]
 cache_write = _f["kv_cache_update"]
 concatenate = _f["concatenate"]
@@ -30,7 +31,7 @@ class Linear:
 
     __slots__ = ("_turned", "bias", "weight")
 
-    def __init__(self, weight: GPUArray, bias: GPUArray | None = None) -> None:
+    def __init__(self, weight: GPUArray | QuantTensor, bias: GPUArray | None = None) -> None:
         self.weight, self.bias = weight, bias
         self._turned = weight.T
 

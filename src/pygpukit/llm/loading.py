@@ -27,6 +27,7 @@ from pygpukit.llm.gguf import GGUFFile
 from pygpukit.llm.layers import Linear, Norm
 from pygpukit.llm.mapped import MappedFile, file_error
 from pygpukit.llm.safetensors import SafeTensorsFile, ShardedSafeTensorsFile
+from pygpukit.quant.tensor import QuantTensor
 
 __all__ = ["Checkpoint", "load_model", "open_checkpoint", "read_json"]
 
@@ -36,6 +37,8 @@ Array = Any
 # Elements that are decoded at once: what is needed of host memory beside the mapped file.
 _PIECE = 1 << 22
 _SHOWN = 20
+# Formats that products read in their blocks.
+_PRODUCTS = frozenset(("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K"))
 
 
 def read_json(path: Path, limit: int = 64 << 20) -> dict[str, Any]:
@@ -59,10 +62,11 @@ def read_json(path: Path, limit: int = 64 << 20) -> dict[str, Any]:
 
 
 class _Stored(NamedTuple):
-    """A tensor of a file as the model wants it: `shape` and `rows` are after turning and reordering."""
+    """A tensor of a file, turned and reordered as the model wants it: elements of rows, and bytes of all blocks."""
 
     shape: tuple[int, ...]
     rows: Callable[[int, int], Array]
+    blocks: Callable[[], Array] | None = None
 
 
 class Checkpoint:
@@ -118,7 +122,7 @@ class Checkpoint:
             chosen = table[start:stop] if order is None else table[order[start:stop]]
             return decode(info.kind, chosen.reshape(-1)).reshape(-1, width)
 
-        return _Stored(shape, rows)
+        return _Stored(shape, rows, lambda: table if order is None else table[order])
 
     def _order(self, want: Wanted, rows: int) -> Array | None:
         """Rows of queries and keys lie in pairs that turn together; here the halves of a head do."""
@@ -264,7 +268,8 @@ def load_model(checkpoint: Checkpoint, dtype: str = "auto", quiet: bool = False)
     ----------
     checkpoint : Checkpoint
     dtype : str
-        ``"auto"`` is float32 on the CPU device, else what is stored; quantised weights are decoded to bfloat16.
+        ``"auto"`` is float32 on the CPU device, else what is stored; beside quantised weights bfloat16. With a type of
+        16 bits on a device with kernels the matrices of a GGUF file stay in their blocks.
     quiet : bool
         Show no progress.
 
@@ -294,7 +299,8 @@ def load_model(checkpoint: Checkpoint, dtype: str = "auto", quiet: bool = False)
             return array
 
         def linear(roles: Sequence[str], layer: int) -> Linear:
-            weight = take(roles, layer)
+            wants = [by_role[role, layer, "weight"] for role in roles]
+            weight = _kept(checkpoint, wants, kind) or take(roles, layer)
             assert weight is not None
             return Linear(weight, take(roles, layer, "bias"))
 
@@ -317,6 +323,23 @@ def load_model(checkpoint: Checkpoint, dtype: str = "auto", quiet: bool = False)
             blocks.append(TransformerBlock(norm("attn_norm", i), attn, norm("mlp_norm", i), mlp, *after))
         head = None if _is_tied(checkpoint) else take(("head",))
         return CausalTransformerModel(config, embed, blocks, norm("final_norm"), head, positions, spec)
+
+
+def _kept(checkpoint: Checkpoint, wants: Sequence[Wanted], to: DataType) -> QuantTensor | None:
+    """Matrices of a GGUF file under each other in the blocks they are stored in, where products can read those.
+
+    On the CPU device products are by NumPy, which needs the decoded numbers; where matrices that are to be one are of
+    several formats they are decoded too.
+    """
+    if checkpoint.gguf is None or to.itemsize != 2 or current_device().kind == "cpu":
+        return None
+    kinds = {checkpoint.gguf.tensor_info(checkpoint.name(want)).dtype for want in wants}
+    if len(kinds) > 1 or not kinds <= _PRODUCTS:
+        return None
+    found = [checkpoint.stored(want).blocks for want in wants]
+    data = np.concatenate([blocks() for blocks in found if blocks is not None])
+    shape = (data.shape[0], wants[0].shape[1])
+    return QuantTensor.from_checkpoint(kinds.pop().lower(), {"data": data}, shape=shape)
 
 
 def _is_tied(checkpoint: Checkpoint) -> bool:

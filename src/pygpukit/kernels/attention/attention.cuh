@@ -14,13 +14,14 @@
 
 namespace pgk {
 
-#define NO_KEY bit_cast<f32>(0xff800000u)
+// The score of a key that is not visible.
+#define PGK_NO_KEY bit_cast<f32>(0xff800000u)
 constexpr int CHUNK_RUNS = 4;
 
 // Sizes, element strides and options of a call. Dense arrays: `seqs` batches of `queries` tokens each. Paged: sequence s has
 // the rows starts[s] to starts[s + 1] - 1 of q, and key j is at place j % page_tokens of page table[s][j / page_tokens].
 struct Attention {
-    i64 seqs, tokens, queries, keys, start, dim, kv_heads, group;
+    i64 seqs, tokens, queries, keys, start, dim, kv_heads, group;  // paged: `queries` is the most of a sequence
     i64 q_seq, q_head, q_token, o_seq, o_head, o_token;
     i64 k_seq, k_head, k_token, v_seq, v_head, v_token, v_offset;
     i64 pages, page_tokens, table_row;
@@ -187,7 +188,7 @@ constexpr f32 LOG2_E = 1.4426950408889634f;
 template <class T> PGK_FN f32 masked(f32 s, const Attention& a, const Arrays<T>& x, int seq, const Row& r, int key) {
     const f32 y = a.cap != 0 ? capped(s, a) : __fmul_rn(s, a.scale);
     const i64 at = seq * a.mask_seq + r.head * a.mask_head + r.token * a.mask_token + key * a.mask_key;
-    if (a.mask_kind == 1) return static_cast<const u8*>(x.mask)[at] ? __fmul_rn(y, LOG2_E) : NO_KEY;
+    if (a.mask_kind == 1) return static_cast<const u8*>(x.mask)[at] ? __fmul_rn(y, LOG2_E) : PGK_NO_KEY;
     const f32 added = a.mask_kind == 2 ? static_cast<const f32*>(x.mask)[at] : convert<f32>(static_cast<const T*>(x.mask)[at]);
     return __fmul_rn(__fadd_rn(y, added), LOG2_E);
 }
@@ -199,8 +200,8 @@ PGK_FN void hide(f32 (&d)[4], const Attention& a, const Arrays<T>& x, int seq, c
     for (int i = 0; i < 4; ++i) {
         const Row& r = i < 2 ? upper : lower;
         const bool seen = r.sees(key + i % 2);
-        if constexpr (FORM == MASKED) d[i] = seen ? masked(d[i], a, x, seq, r, key + i % 2) : NO_KEY;
-        else d[i] = seen ? d[i] : NO_KEY;
+        if constexpr (FORM == MASKED) d[i] = seen ? masked(d[i], a, x, seq, r, key + i % 2) : PGK_NO_KEY;
+        else d[i] = seen ? d[i] : PGK_NO_KEY;
     }
 }
 
@@ -221,7 +222,7 @@ PGK_FN void shape_scores(f32 (&d)[COUNT], const Attention& a, const Arrays<T>& x
 }
 
 // 2^(s * scale2 - m), with m = -inf where no key is visible.
-PGK_FN f32 weight(f32 s, f32 scale2, f32 m) { return exp2_approx(__fmaf_rn(s, scale2, m == NO_KEY ? 0.0f : -m)); }
+PGK_FN f32 weight(f32 s, f32 scale2, f32 m) { return exp2_approx(__fmaf_rn(s, scale2, m == PGK_NO_KEY ? 0.0f : -m)); }
 
 PGK_FN f32 largest_of_quad(f32 x) {
     x = ::fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
@@ -235,9 +236,9 @@ PGK_FN f32 sum_of_quad(f32 x) {
 // Chunks so far: largest score and sum of weights, and what the sums of a new chunk and the old ones are multiplied by.
 struct Fold {
     f32 m, l;
-    PGK_FN static Fold none() { return {NO_KEY, 0.0f}; }
+    PGK_FN static Fold none() { return {PGK_NO_KEY, 0.0f}; }
     PGK_FN void add(f32 chunk_m, f32 chunk_l, f32& old_factor, f32& new_factor) {
-        const f32 both = ::fmaxf(m, chunk_m), base = both == NO_KEY ? 0.0f : both;
+        const f32 both = ::fmaxf(m, chunk_m), base = both == PGK_NO_KEY ? 0.0f : both;
         old_factor = exp2_approx(__fsub_rn(m, base));
         new_factor = exp2_approx(__fsub_rn(chunk_m, base));
         m = both;
@@ -257,7 +258,7 @@ struct Fold {
 template <int FORM, class T, int N8>
 PGK_FN void weigh(f32 (&d)[4 * N8], u32 (&p)[N8][2], f32 (&m)[2], f32 (&l)[2], const Attention& a, const Arrays<T>& x,
                   const Sequence& s, int row, int kv_head, int key, bool whole) {
-    m[0] = m[1] = NO_KEY;
+    m[0] = m[1] = PGK_NO_KEY;
     shape_scores<FORM>(d, a, x, s, row, kv_head, key, whole);
 #pragma unroll
     for (int n = 0; n < N8; ++n) {

@@ -85,10 +85,11 @@ PGK_FN void attention_decode(T* out, f32* partial, f32* stats, i32* counters, co
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, seqs = static_cast<int>(a.seqs);
     const int kv_heads = static_cast<int>(a.kv_heads);
 
-    // Sequences of other kernels and those without queries have no items.
+    // Sequences of other kernels and those without queries have no items, nor have those with more than the caller said:
+    // slots have no room for them.
     const auto tiles_of = [&](const Sequence& s) {
         const int rows = s.rows(a);
-        return rows > a.few ? 0 : (rows + ROWS - 1) / ROWS;
+        return rows > a.few || s.queries > a.queries ? 0 : (rows + ROWS - 1) / ROWS;
     };
     const auto chunks_of = [&](const Sequence& s) {
         const Chunks c = Chunks::of<CHUNK>(a, s, 0, s.rows(a) - 1);
@@ -174,7 +175,7 @@ PGK_FN void attention_decode(T* out, f32* partial, f32* stats, i32* counters, co
 #pragma unroll
             for (int t = 0; t < MT; ++t) {
                 shape_scores<FORM>(score[t], a, x, s, row0 + 16 * t + lane / 4, kv_head, key, whole);
-                f32 m[2] = {NO_KEY, NO_KEY};
+                f32 m[2] = {PGK_NO_KEY, PGK_NO_KEY};
 #pragma unroll
                 for (int n = 0; n < OWN_N8; ++n) {
                     m[0] = ::fmaxf(m[0], ::fmaxf(score[t][4 * n], score[t][4 * n + 1]));

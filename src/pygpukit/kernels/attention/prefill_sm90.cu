@@ -1,8 +1,9 @@
 // Attention of many queries by wgmma (SM 90a): the same as prefill.cu, in the same bits, for heads of up to 128 elements.
 //
-// Arguments: tensor maps of k and v, out, counters (2 zeros, left zero), then as prefill.cu. Maps have the 128-byte swizzle and boxes of 64 elements of a
-// head. Dense: {dim, keys, kv_heads, seqs}, boxes of 128 keys. Paged: {dim, kv_heads, page_tokens, 2, pages}, boxes of a page;
-// both maps are of the whole cache, and PAGE_TOKENS, a divisor of 128 and a multiple of 8, is the size of a page.
+// Arguments: tensor maps of k and v, out, counters (2 zeros, left zero), then as prefill.cu. Maps have the 128-byte swizzle
+// and boxes of 64 elements of a head. Dense: {dim, keys, kv_heads, seqs}, boxes of 128 keys. Paged: {dim, kv_heads,
+// page_tokens, 2, pages}, boxes of a page; both maps are of the whole cache, and PAGE_TOKENS, a divisor of 128 and a multiple
+// of 8, is the size of a page.
 // Launch: 384 threads, any grid: blocks take the next tile of 128 rows as they come free, the longest first. Dynamic shared
 // memory: SHARED bytes.
 // A warp group of which one thread copies keys and values, two stages ahead, and two that each take 64 rows: scores by

@@ -30,10 +30,6 @@ template <class T> struct Row {
     bool on;
 };
 
-PGK_FN i64 quotient(i64 a, i64 b) {
-    return (a | b) >> 32 ? a / b : static_cast<i64>(static_cast<u32>(a) / static_cast<u32>(b));
-}
-
 template <class T> PGK_FN cx<T> load_pair(const T* p) {
     const Pair<T> v = *reinterpret_cast<const Pair<T>*>(p);
     return {v.re, v.im};

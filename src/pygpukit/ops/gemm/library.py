@@ -6,7 +6,7 @@ own kernels'. With one, or for types where that is not known, its variants promi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -44,7 +44,7 @@ _PER_THREAD = 8
 
 def asked(p: Problem) -> str:
     """Return the level of determinism that a problem's variant must promise."""
-    return getattr(p, "determinism", "batch_invariant")
+    return p.determinism
 
 
 class Layout(NamedTuple):
@@ -198,6 +198,14 @@ def finish_unit(to: DataType, end: str) -> Unit:
     return instance(_FINISH, [f"PGK_MATMUL_FINISH({entry}, {to.tag}, {end})"], (entry,))
 
 
+def _finish_units(types: Sequence[str]) -> Iterator[Unit]:
+    """Return the passes for a bundle: every activation, into the types whose products the library makes."""
+    for name in types:
+        if name in _SIXTEEN_BITS:
+            for end, _ in epilogue.ACTIVATIONS.values():
+                yield finish_unit(dtype(name), end)
+
+
 def _finish_unit(p: Problem) -> Unit:
     return finish_unit(p.out.dtype, epilogue.device_name(p))
 
@@ -256,7 +264,7 @@ DIRECT = (Variant("cuBLASLt", "batch_invariant", _accepts, launch=_launch),)
 OTHERS = (
     Variant("cuBLASLt, int8", "batch_invariant", _accepts_int8, launch=_launch),
     Variant("cuBLASLt, float8", "run_to_run", _accepts_float8, launch=_launch),
-    Variant("cuBLASLt, then a pass", "batch_invariant", _finished, launch=_launch_finished),
+    Variant("cuBLASLt, then a pass", "batch_invariant", _finished, launch=_launch_finished, units=_finish_units),
     Variant("copies around cuBLASLt", "batch_invariant", _copies, compose=_compose),
 )
 """Where none of our kernels made for the GPU at hand takes a call."""
