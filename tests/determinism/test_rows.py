@@ -24,7 +24,7 @@ def device(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 def test_families_are_found() -> None:
-    assert {"matmul", "softmax", "rmsnorm"} <= {op.name for op, _, _ in batched()}
+    assert {"matmul", "softmax", "rmsnorm", "sdpa", "sample_rows"} <= {op.name for op, _, _ in batched()}
 
 
 def test_declarations_name_arrays() -> None:
@@ -40,7 +40,7 @@ def test_a_row_has_its_bits_in_every_batch(op: Operator, case: Case, device: str
     arrays = arguments(case, most)
     want = row_digests(case, results(op, on_device(arrays), case))
     rng = np.random.default_rng(3)
-    for count in (1, 2, 3, 17, *((33, 128, 257, 1024) if device == "cuda" else ())):
+    for count in (1, 2, 3, 17, 33, *((128, 257, 1024) if device == "cuda" else ())):
         rows = rng.permutation(most)[:count].tolist()
         got = row_digests(case, results(op, on_device(taken(case, arrays, rows)), case))
         assert got == [want[row] for row in rows], f"{count} rows"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,7 +15,10 @@ from pygpukit import _pygpukit_rust as native
 from pygpukit.jit.compiler import compile_image
 from pygpukit.ops import planner
 from pygpukit.ops.gemm import mma, skinny, wgmma
+from pygpukit.ops.gemm.boxes import SHARED_LIMIT, Operands, Side
+from pygpukit.ops.gemm.layout import Matrices
 from pygpukit.ops.gemm.reference import round_to_tf32
+from pygpukit.ops.problem import Tensor
 from pygpukit.ops.registry import OPERATORS, load, register
 from pygpukit.ops.source import headers
 
@@ -94,7 +98,7 @@ def test_tiles_are_exact_at_odd_sizes(at: int, sm90: gp.Device, product: Callabl
     tile = wgmma.TILES[at]
     wgmma.force(tile)
     # Sizes that no tile divides, several stages around, and all four ways the operands lie.
-    a_turned, b_turned = at // 2 % 2 == 1, at % 2 == 0
+    a_turned, b_turned = at % 3 == 0, at // 2 % 2 == 1 or not tile.takes(True)
     m, n, k = tile.m * tile.cluster + (8 if a_turned else 3), tile.n + (5 if b_turned else 8), 64 * tile.stages + 72
     a, b = integers((m, k)), integers((k, n), 1)
     got = product(stored(a, a_turned), stored(b, b_turned))
@@ -116,8 +120,39 @@ def test_few_rows_are_exact(tokens: int, kind: str, sm90: gp.Device, few_rows: C
 def test_strips_of_every_height_are_exact(rows: int, sm90: gp.Device, few_rows: Callable[..., gp.GPUArray]) -> None:
     for tokens in (3, 40):
         skinny.force(rows, 8 if rows < 32 else 4 if tokens == 3 else 1)
-        a, b = integers((tokens, 520)), integers((520, 3 * rows + 9), 1)
+        a, b = integers((tokens, 520)), integers((520, 3 * rows + 8), 1)
         same(few_rows(stored(a, False), stored(b, True)), exact(a, b))
+        if rows % 32 == 0:
+            same(few_rows(stored(a, False), stored(b, False)), exact(a, b))
+
+
+@pytest.mark.parametrize("transposed", [True, False])
+def test_parts_of_k_are_added_in_order(transposed: bool, variants: dict[str, Callable[..., gp.GPUArray]]) -> None:
+    op, n = variants["wgmma, few rows, k in parts"], 60 if transposed else 56
+    emulator = native.open_cpu(1 << 26, emulated=True, capability=(9, 0), check=True, sm_count=5)
+    with gp.device(emulator), gp.deterministic("run_to_run"):
+        a, b = integers((11, 2056)), integers((2056, n), 1)
+        x, w = stored(a, False), stored(b, transposed)
+        bias = integers((n,), 2)
+        for _ in range(2):
+            same(op(x, w), exact(a, b))
+        same(op(x, w, bias=gp.from_numpy(bias)), (exact_float(a, b) + bias.astype(np.float32)).astype(BF16))
+        # The sum of what the parts give by themselves, in order.
+        a, b = normal((11, 2056)), normal((2056, n), 1)
+        x, w = stored(a, False), stored(b, transposed)
+        whole = op(x, w, out=gp.empty((11, n), "float32")).to_numpy()
+    with gp.device(native.open_cpu(1 << 26, emulated=True, capability=(9, 0))):
+        # Two strips on five SMs: two parts of whole stages of 256.
+        part = 1280
+        parts = [
+            gp.matmul(stored(a[:, at : at + part], False), stored(b[at : at + part], transposed),
+                      out=gp.empty((11, n), "float32")).to_numpy()
+            for at in range(0, 2056, part)
+        ]  # fmt: skip
+    want = parts[0]
+    for part_sum in parts[1:]:
+        want = want + part_sum
+    assert whole.tobytes() == want.tobytes()
 
 
 def test_one_hot_rows_and_columns_pick_elements(
@@ -148,7 +183,9 @@ def test_a_row_has_the_same_bits_by_every_tile(
     results = []
     for tile in wgmma.TILES:
         wgmma.force(tile)
-        for a_turned, b_turned in ((False, True), (True, False)) if tile.n == 64 else ((False, True),):
+        for a_turned, b_turned in (
+            ((False, True), (True, False)) if tile.n == 64 and tile.takes(True) else ((False, True),)
+        ):
             results.append(product(stored(a, a_turned), stored(b, b_turned)).to_numpy())
     for result in results[1:]:
         assert result.tobytes() == results[0].tobytes()
@@ -301,6 +338,23 @@ def test_matmul_takes_it_and_leaves_the_rest(sm90: gp.Device) -> None:
     same(gp.matmul(odd, odd.T), exact(odd.to_numpy(), odd.to_numpy().T))
 
 
+def test_every_choice_can_be_compiled() -> None:
+    """Tiles of a cluster of which no box of b can be shared are not chosen."""
+    for b_mn in (False, True):
+        seen = set()
+        for m, n, sms in itertools.product(
+            (65, 130, 300, 700, 2048, 5000), (64, 200, 700, 3584, 4608, 9000), (16, 132)
+        ):
+            side = Side(Tensor("input", 0, gp.bfloat16, (n, 64)), n, 64, b_mn, 64, 1, 0)
+            left = Side(Tensor("input", 0, gp.bfloat16, (m, 64)), m, 64, False, 64, 1, 0)
+            tile = wgmma.choose(Operands((), m, n, 64, 1, left, side, Matrices(m, n, n, 1), None), sms)
+            assert tile.takes(b_mn)
+            assert tile.shared <= SHARED_LIMIT
+            assert tile.cluster == 1 or sms == 132
+            seen.add(tile)
+        assert len(seen) > 4
+
+
 def test_a_new_shape_does_not_ask_python(sm90: gp.Device, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     native.clear_plans()
@@ -316,13 +370,16 @@ def test_a_new_shape_does_not_ask_python(sm90: gp.Device, monkeypatch: pytest.Mo
 def test_compilers_do_not_serialise_the_products() -> None:
     """ptxas says in its log where it waits for wgmma by itself, or ignores setmaxnreg; a spoiled kernel shows that."""
     bf16 = gp.dtype("bfloat16")
-    units = [wgmma.unit(bf16, bf16, tile, i % 4 == 3, i % 2 == 0) for i, tile in enumerate(wgmma.TILES)]
+    units = [
+        wgmma.unit(bf16, bf16, tile, i % 3 == 0, i // 2 % 2 == 0 and tile.takes(True))
+        for i, tile in enumerate(wgmma.TILES)
+    ]
     units += [
         wgmma.unit(gp.dtype("float8_e4m3fn"), bf16, tile, False, False)
         for tile in (wgmma.Tile(128, 192, 4, 2, 0), wgmma.Tile(128, 128, 6, 1, 0))
     ]
     units.append(wgmma.unit(gp.float32, gp.float32, wgmma.TILES[0], False, False))
-    units += [skinny.unit(bf16, bf16, skinny.strip(*strip), False) for strip in ((32, 8), (64, 64))]
+    units += [skinny.unit(bf16, bf16, skinny.strip(*strip), strip[1] == 32) for strip in ((32, 8), (32, 32), (64, 64))]
     for unit in units:
         log = log_of(unit.source, unit.name)
         assert "C75" not in log, f"{unit.name}: {log}"

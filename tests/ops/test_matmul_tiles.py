@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import pygpukit as gp
+from pygpukit import _pygpukit_rust as native
 
 pytestmark = pytest.mark.nvrtc
 
@@ -40,6 +41,21 @@ def test_layouts_and_edges_have_the_bits_of_the_general_kernel(
         got = gp.matmul(x, y).to_numpy()
         assert got.tobytes() == gp.matmul(general(x), y).to_numpy().tobytes()
         np.testing.assert_allclose(got, a @ b, rtol=1e-4 if kind == "float32" else 1e-12, atol=1e-5)
+
+
+@pytest.mark.parametrize("order", ["n", "t"])
+def test_few_rows_have_the_bits_of_the_general_kernel(order: str) -> None:
+    rng = np.random.default_rng(4)
+    with gp.device(native.open_cpu(1 << 26, emulated=True, check=True)):
+        for m, n, k in ((1, 72, 300), (3, 36, 64), (16, 8, 13)):
+            a, b = (rng.standard_normal(s).astype(np.float32) for s in ((m, k), (k, n)))
+            # Rows of 16 bytes, whatever k is.
+            x = gp.from_numpy(np.pad(a, ((0, 0), (0, -k % 4))))[:, :k]
+            y = gp.from_numpy(b) if order == "n" else gp.from_numpy(np.pad(b.T, ((0, 0), (0, -k % 4))))[:, :k].T
+            assert gp.explain(gp.matmul, x, y).variant == "CUDA cores, few rows"
+            got = gp.matmul(x, y).to_numpy()
+            assert got.tobytes() == gp.matmul(general(x), y).to_numpy().tobytes(), (m, n, k)
+            np.testing.assert_allclose(got, a @ b, rtol=1e-4, atol=1e-5)
 
 
 def test_rows_stacks_and_epilogues_change_no_bit() -> None:

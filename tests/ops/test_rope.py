@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import pygpukit as gp
+from pygpukit.ops.nn.tables import frequencies
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 
@@ -177,6 +178,16 @@ def test_tables_follow_the_formulas(kind: str, length: int, config: dict[str, An
     angles = np.arange(length)[:, None] * np.float64(inverse)
     np.testing.assert_allclose(cos, np.cos(angles) * scale, atol=1e-7)
     np.testing.assert_allclose(sin, np.sin(angles) * scale, atol=1e-7)
+
+
+def test_divisors_of_each_pair() -> None:
+    # llama3's scaling, as GGUF files carry it.
+    options: dict[str, Any] = {"factor": 8.0, "original": 8192, "base": 5e5}
+    plain, scaled = (frequencies(64, 16, kind, **options)[0] for kind in ("plain", "llama3"))
+    got = gp.rope_tables(16, 64, base=5e5, divisors=list(plain / scaled))[0].to_numpy()
+    np.testing.assert_allclose(got, gp.rope_tables(16, 64, "llama3", **options)[0].to_numpy(), atol=1e-6)
+    with pytest.raises(ValueError, match="3 divisors for the 32 pairs"):
+        gp.rope_tables(16, 64, divisors=[1.0, 2.0, 3.0])
 
 
 def test_published_table_makers() -> None:

@@ -226,6 +226,14 @@ assert walk(a, b.T, precision="fp8").variant == "cuBLASLt, float8"
 got = gp.matmul(a, b.T, precision="fp8")
 assert got.dtype is gp.bfloat16
 check(got, x.astype(np.float32) @ w.astype(np.float32).T)
+# Where less is asked, sums may be split in a workspace.
+x, w = numbers(5, 40), numbers(40, 12)
+a, b = gp.from_numpy(x), gp.from_numpy(w)
+with gp.deterministic("run_to_run"):
+    said = walk(a, b)
+    assert (said.variant, said.determinism) == ("cuBLASLt with a workspace", "run_to_run"), said
+    assert "4096 bytes of workspace, sums in 4 parts, algorithm 67" in said.launches[0], said.launches
+    check(a @ b, x @ w)
 # float32 stays with our own chain, whose kernel this driver does not have.
 refusals = dict(walk(gp.zeros((4, 8)), gp.zeros((8, 4))).refused)
 assert "batch_invariant is asked" in refusals["cuBLASLt with a workspace"], refusals

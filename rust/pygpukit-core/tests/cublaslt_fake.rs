@@ -194,7 +194,8 @@ fn other_types_are_summed_in_their_own() {
     integers.resize(16, 0);
     let mut floats = vec![0x7e, 0x38, 0xb8];
     floats.resize(16, 0);
-    let cases: [(DType, DType, &[u8], &[u8], Vec<u8>); 4] = [
+    type Case<'a> = (DType, DType, &'a [u8], &'a [u8], Vec<u8>);
+    let cases: [Case<'_>; 4] = [
         (DType::F64, DType::F64, &doubles, &ones, 0f64.to_le_bytes().to_vec()),
         (DType::I8, DType::I32, &integers, &integers, 49152i32.to_le_bytes().to_vec()),
         (DType::E4M3, DType::F32, &floats, &floats, 200706f32.to_le_bytes().to_vec()),

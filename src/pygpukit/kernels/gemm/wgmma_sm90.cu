@@ -33,6 +33,7 @@ template <class T, class To, int ACTIVATION, int BM, int BN, int STAGES, int CLU
     static constexpr int GROUPS = BM >= 128 ? 2 : 1;
     static constexpr int PARTS = BM / GROUPS / 64;
     static constexpr int A_BYTES = BM * 128, B_BYTES = BN * 128, STAGE = A_BYTES + B_BYTES;
+    static_assert(!B_MN || BN % (64 * CLUSTER) == 0, "blocks of a cluster load whole boxes of b");
     // The result goes through shared memory in pieces of 64 rows and 128 bytes, two per group.
     static constexpr int PIECE = 64 * 128, PIECE_COLUMNS = 128 / sizeof(To), PIECES = BN / PIECE_COLUMNS;
     static constexpr int OUT_AT = STAGES * STAGE, BARRIERS_AT = OUT_AT + GROUPS * 2 * PIECE;

@@ -128,6 +128,9 @@ Examples
                  {"scale": 0.3, "softcap": 2.0}),
             Case({"q": ("float16", (1, 9, 40)), "k": ("float16", (1, 9, 40)), "v": ("float16", (1, 9, 40))},
                  {"window": 4}),
+            Case({"q": ("bfloat16", (2, 2, 3, 32)), "k": ("bfloat16", (2, 1, 40, 32)),
+                  "v": ("bfloat16", (2, 1, 40, 32))},
+                 {"causal": True}, {"q": 0, "k": 0, "v": 0}),
         ),
         flops=_flops,
     )

@@ -99,7 +99,7 @@ def _gelu(a: Any) -> Any:
 def _gelu_erf(a: Any) -> Any:
     # The argument is rounded as the kernel's is: erfc would magnify any difference.
     dtype = np.asarray(a).dtype.type
-    return a * dtype(0.5) * _ERFC(a * dtype(-math.sqrt(0.5)))
+    return a * dtype(0.5) * _ERFC(a * dtype(-math.sqrt(0.5))).astype(dtype)
 
 
 def _relu2(a: Any) -> Any:

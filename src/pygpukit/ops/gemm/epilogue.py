@@ -23,23 +23,13 @@ PLAIN = "PLAIN"
 """The device's name of no epilogue at all."""
 
 
-def _gelu_erf(x: Any) -> Any:
-    half, scale = x.dtype.type(0.5), x.dtype.type(-0.7071067811865476)
-    return (x * half) * np.asarray(TABLE["erfc"].numpy(x * scale)).astype(x.dtype)
-
-
-def _relu2(x: Any) -> Any:
-    y = TABLE["relu"].numpy(x)
-    return y * y
-
-
 ACTIVATIONS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "none": ("IDENTITY", lambda x: x),
     "relu": ("RELU", TABLE["relu"].numpy),
     "gelu": ("GELU", TABLE["gelu"].numpy),
-    "gelu_erf": ("GELU_ERF", _gelu_erf),
+    "gelu_erf": ("GELU_ERF", TABLE["gelu_erf"].numpy),
     "silu": ("SILU", TABLE["silu"].numpy),
-    "relu2": ("RELU2", _relu2),
+    "relu2": ("RELU2", TABLE["relu2"].numpy),
 }
 """Activations by name: the device's name and the reference over NumPy arrays of the accumulator's type."""
 

@@ -44,7 +44,7 @@ _PER_THREAD = 8
 
 def asked(p: Problem) -> str:
     """Return the level of determinism that a problem's variant must promise."""
-    return getattr(p, "determinism", "batch_invariant")
+    return p.determinism
 
 
 class Layout(NamedTuple):

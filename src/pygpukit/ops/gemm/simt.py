@@ -21,6 +21,8 @@ TILE = 64
 
 _FILE = "gemm/simt.cu"
 _TILES = "gemm/simt_tiles.cu"
+_ROWS = "gemm/simt_rows.cu"
+_ROWS_TILE, _ROWS_THREADS, _ROWS_SHARED = (16, 32), 64, 8 * (16 + 32) * 128
 _SIDES = {"float32": 128, "float64": 64}
 """Rows and columns of the output per block of the kernel for large shapes."""
 
@@ -83,15 +85,15 @@ def _refuses(p: Problem) -> str | None:
 
 def launch(p: Problem) -> Launch:
     """Return the launch for operands of any strides."""
-    return _launch_unit(p, _unit(p), TILE)
+    return _launch_unit(p, _unit(p), (TILE, TILE))
 
 
-def _launch_unit(p: Problem, unit: Unit, side: int) -> Launch:
-    """The launch of a kernel whose blocks compute tiles of this side."""
+def _launch_unit(p: Problem, unit: Unit, tile: tuple[int, int], threads: int = _THREADS, shared: int = 0) -> Launch:
+    """The launch of a kernel whose blocks compute tiles of so many rows and columns."""
     batch, out, a, b = stacks(p)
     m, n, k = out.rows, out.columns, a.columns
     what = f"matmul of {hint(m)} x {hint(n)}, batch {tuple(hint(x) for x in batch)},"
-    blocks = blocks_for(product(batch) * ceil_div(m, side) * ceil_div(n, side), 1, what)
+    blocks = blocks_for(product(batch) * ceil_div(m, tile[0]) * ceil_div(n, tile[1]), 1, what)
     residual = p.arrays["residual"]
     added = out if residual is None else result_stack(p, residual)
     arguments: tuple[Argument, ...] = (
@@ -100,7 +102,7 @@ def _launch_unit(p: Problem, unit: Unit, side: int) -> Launch:
         nd(batch, [x.batch for x in (out, a, b, added)]),
         *epilogue.arguments(p),
     )  # fmt: skip
-    return Launch((KernelLaunch(unit, unit.entries[0], (blocks,), (_THREADS,), arguments),))
+    return Launch((KernelLaunch(unit, unit.entries[0], (blocks,), (threads,), arguments, shared),))
 
 
 @cache
@@ -142,10 +144,46 @@ def _tiles_refuse(p: Problem) -> str | None:
 
 def _launch_tiles(p: Problem) -> Launch:
     side = _SIDES[p["a"].dtype.name]
-    return _launch_unit(p, _tiles_unit(p), side)
+    return _launch_unit(p, _tiles_unit(p), (side, side))
+
+
+@cache
+def rows_unit(to: DataType, b: str, end: str) -> Unit:
+    """Return the source of one kernel for few rows of float32."""
+    tags = [*([] if to.tag == "f32" else ["to", to.tag]), "nt" if b == ALONG_K else "nn"]
+    entry = "_".join(["pgk_matmul_rows_f32", *tags]) + epilogue.suffix(end)
+    return instance(_ROWS, [f"PGK_MATMUL_ROWS({entry}, {to.tag}, {b}, {end})"], (entry,))
+
+
+def _rows_units(types: Sequence[str]) -> Iterator[Unit]:
+    for kind in map(dtype, types):
+        if kind.name == "float32":
+            for b in (ALONG_K, ACROSS):
+                yield rows_unit(kind, b, epilogue.PLAIN)
+
+
+def _rows_unit(p: Problem) -> Unit:
+    return rows_unit(p.out.dtype, layouts(p, both=True)[1], epilogue.device_name(p))
+
+
+def _rows_refuse(p: Problem) -> str | None:
+    kind, how = p["a"].dtype, arithmetic(p)
+    if kind.name != "float32" or not (p["b"].dtype is kind is how.operands) or how.how != "plain":
+        return f"multiplies float32, not {kind.name} and {p['b'].dtype.name} as {how.operands.name}"
+    if stacks(p)[1].rows > _ROWS_TILE[0]:
+        return f"is for {_ROWS_TILE[0]} rows at most"
+    a, b = layouts(p, both=True)
+    if a != ALONG_K or b == ANY:
+        return "rows of a, or rows and columns of b, do not lie at multiples of 16 bytes"
+    return epilogue.refuses(p) or p.missing(_rows_unit(p))
+
+
+def _launch_rows(p: Problem) -> Launch:
+    return _launch_unit(p, _rows_unit(p), _ROWS_TILE, _ROWS_THREADS, _ROWS_SHARED)
 
 
 VARIANTS = (
+    Variant("CUDA cores, few rows", "batch_invariant", _rows_refuse, launch=_launch_rows, units=_rows_units),
     Variant("CUDA cores, large tiles", "batch_invariant", _tiles_refuse, launch=_launch_tiles, units=_tiles_units),
     Variant("CUDA cores", "batch_invariant", _refuses, launch=launch, units=_units),
 )

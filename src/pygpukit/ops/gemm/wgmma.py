@@ -60,6 +60,10 @@ class Tile(NamedTuple):
         """Warp groups that multiply."""
         return 2 if self.m >= 128 else 1
 
+    def takes(self, b_mn: bool) -> bool:
+        """Can the blocks of a cluster share b? Boxes of 64 columns cannot be cut."""
+        return not b_mn or self.n % (64 * self.cluster) == 0
+
     @property
     def shared(self) -> int:
         """Bytes of shared memory: stages, pieces of the result, and barriers."""
@@ -73,8 +77,11 @@ TILES = (
     Tile(128, 192, 4, 1, 890),
     Tile(128, 128, 6, 2, 534),
     Tile(128, 128, 6, 1, 712),
+    Tile(128, 64, 8, 2, 445),
     Tile(128, 64, 8, 1, 534),
+    Tile(64, 128, 8, 2, 356),
     Tile(64, 128, 8, 1, 534),
+    Tile(64, 64, 12, 2, 267),
     Tile(64, 64, 12, 1, 356),
 )
 """Tiles to choose from; where two are as good the first is taken."""
@@ -147,9 +154,9 @@ def _tile(x: Operands, sms: Any) -> Tile:
 
 def choose(x: Operands, sms: Any) -> Tile:
     """Return the tile with the least estimated time: waves of blocks, times cycles of one."""
-    clusters = sms >= _WHOLE and x.m > 128
+    whole = sms >= _WHOLE
     widest = _WIDEST.get(x.a.tensor.dtype.name, 256)
-    allowed = [tile for tile in TILES if (tile.cluster == 1 or clusters) and tile.n <= widest]
+    allowed = [t for t in TILES if t.n <= widest and t.takes(x.b.mn) and (t.cluster == 1 or (whole and x.m > t.m))]
     best, least = allowed[0], _cycles(x, allowed[0], sms)
     for tile in allowed[1:]:
         cycles = _cycles(x, tile, sms)
@@ -182,8 +189,7 @@ def _units(types: Sequence[str]) -> Iterator[Unit]:
     for kind in map(dtype, types):
         if kind.name in skinny.KINDS:
             for tile in TILES:
-                for b_mn in (False, True):
-                    yield unit(kind, kind, tile, False, b_mn)
+                yield from (unit(kind, kind, tile, False, b_mn) for b_mn in (False, True) if tile.takes(b_mn))
         elif kind.name in KINDS:
             to = dtype({"int8": "int32", "float8_e4m3fn": "bfloat16"}.get(kind.name, kind.name))
             for tile in TILES:
@@ -225,6 +231,10 @@ def _copy_first(p: Problem) -> Compose:
 
 
 VARIANTS = (
+    Variant(
+        "wgmma, few rows, k in parts", "run_to_run", skinny.accepts_split, launch=skinny.launch_split,
+        architectures=ARCHITECTURE,
+    ),
     Variant(
         "wgmma, few rows", "batch_invariant", skinny.accepts, launch=skinny.launch, architectures=ARCHITECTURE,
         units=skinny.units,

@@ -35,6 +35,7 @@ def frequencies(
     attention_factor: float | None = None,
     short: Sequence[float] | None = None,
     long: Sequence[float] | None = None,
+    divisors: Sequence[float] | None = None,
 ) -> tuple[Any, float]:
     """Return the angle per position of each pair, float64 of ``dim / 2``, and the factor of cosines and sines.
 
@@ -78,6 +79,10 @@ def frequencies(
         if attention_factor is None:
             by = factor if factor != 1.0 else length / first
             attention_factor = math.sqrt(1 + math.log(by) / math.log(first)) if by > 1 else 1.0
+    if divisors is not None:
+        if len(divisors) != dim // 2:
+            raise ValueError(f"rope_tables: {len(divisors)} divisors for the {dim // 2} pairs of dim {dim}")
+        inverse = inverse / np.asarray(divisors, np.float64)
     return inverse, 1.0 if attention_factor is None else attention_factor
 
 
@@ -131,6 +136,7 @@ def rope_tables(
     attention_factor: float | None = None,
     short: Sequence[float] | None = None,
     long: Sequence[float] | None = None,
+    divisors: Sequence[float] | None = None,
     dtype: DataType | str = "float32",
 ) -> tuple[GPUArray, GPUArray]:
     """Cosines and sines of rotary embeddings, ``[length, dim / 2]`` each, for `rope_inplace`.
@@ -164,6 +170,8 @@ def rope_tables(
         Factor of cosines and sines; the kind's own by default.
     short, long : sequence of float, optional
         longrope's factors per pair up to ``original`` positions, and beyond.
+    divisors : sequence of float, optional
+        Divide the angle of each pair, whatever the kind: GGUF's ``rope_freqs``.
     dtype
         Of the tables.
 
@@ -186,7 +194,7 @@ def rope_tables(
     inverse, scale = frequencies(
         dim, length, kind, base=base, factor=factor, original=original, low=low, high=high, beta_fast=beta_fast,
         beta_slow=beta_slow, truncate=truncate, mscale=mscale, mscale_all_dim=mscale_all_dim,
-        attention_factor=attention_factor, short=short, long=long,
+        attention_factor=attention_factor, short=short, long=long, divisors=divisors,
     )  # fmt: skip
     return _tables(length, inverse, scale, dtype)
 

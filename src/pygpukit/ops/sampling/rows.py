@@ -213,6 +213,7 @@ Examples
             Case({"logits": ("float32", (3, 5000))}),
             Case({"logits": ("bfloat16", (2, 700)), "top_k": ("int32", (2,))}),
             Case({"logits": ("float16", (2, 300)), "bias": ("float32", (300,)), "temperature": ("float32", (2,))}),
+            Case({"logits": ("float32", (2, 700))}, rows={"logits": 0}),
         ),
         flops=lambda p: 100 * hint(p["logits"].size),
     )
