@@ -135,6 +135,7 @@ def workspace(cuda: bool) -> Iterator[str]:
     for shared in (False, True):
         one = gp.zeros(blocks * threads)
         scratch = [one, one if shared else gp.zeros(blocks * threads)]
+        gp.synchronize()
 
         def step(i: int, scratch: list[gp.GPUArray] = scratch) -> None:
             x, out, stream = pair[i]

@@ -36,6 +36,11 @@ class Report:
             flush=True,
         )
 
+    def fail(self, what: str, error: BaseException) -> None:
+        """A row that could not be measured."""
+        self.rows.append({"what": what, "error": f"{type(error).__name__}: {error}", "held": False})
+        print(f"FAIL {what:62} {type(error).__name__}: {error}", flush=True)
+
     def finish(self, path: Path | None, command: str) -> int:
         """Write the rows with what they were measured on; 1 when one below its bar is no stretch and no floor."""
         if path is not None:

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import hypothesis
@@ -55,6 +55,18 @@ def _has_cuda() -> bool:
     import pygpukit
 
     return bool(pygpukit.is_cuda_available())
+
+
+DEVICES = ["cpu", pytest.param("emulated", marks=pytest.mark.nvrtc), pytest.param("cuda", marks=pytest.mark.cuda)]
+
+
+@pytest.fixture(params=DEVICES)
+def device(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The kind of a device that the test runs on: each there is. Folders of tests may have another."""
+    import pygpukit as gp
+
+    with gp.device(request.param):
+        yield request.param
 
 
 @pytest.fixture(scope="session")

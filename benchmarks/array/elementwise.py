@@ -94,7 +94,7 @@ def square(bench: Bench, kind: str, n: int) -> None:
 def main() -> int:
     """Check, then measure."""
     bench = Bench(__doc__)
-    check()
+    bench.check(check)
     for kind, n in (("float32", 8192), ("bfloat16", 8192), ("float32", 16384)):
         square(bench, kind, n)
     return bench.finish("python benchmarks/array/elementwise.py")

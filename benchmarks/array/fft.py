@@ -56,7 +56,7 @@ def main() -> int:
     """Measure."""
     bench = Bench(__doc__)
     torch = bench.torch
-    check()
+    bench.check(check)
 
     def pair(shape: tuple[int, ...], kind: str) -> tuple[Any, Any]:
         theirs = torch.randn(shape, dtype=getattr(torch, kind), device="cuda")

@@ -110,7 +110,7 @@ def can_compile(torch: Any) -> bool:
 def main() -> int:
     bench = Bench(__doc__)
     torch = bench.torch
-    check(torch)
+    bench.check(check, torch)
     compiles = can_compile(torch)
     for case in cases(torch):
         peers = [torch.rand(shape, device="cuda").to(getattr(torch, kind)) for kind, shape in case.arrays]

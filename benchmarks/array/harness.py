@@ -3,7 +3,10 @@
 Calls alternate in one process. Before each timed call a buffer larger than the L2 cache is written; events around the
 call give its device time, and the median of many rounds counts. Small calls are repeated inside a graph on both sides.
 
+A row that raises is noted as failed, and the next one runs.
+
     python benchmarks/array/reduce.py --json benchmarks/results/h200-array-reduce.json
+    python benchmarks/array/all.py --out /tmp/results --seconds 360
 """
 
 from __future__ import annotations
@@ -11,9 +14,11 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
+import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pygpukit as gp
 
@@ -33,7 +38,11 @@ class Bench:
         The peer's module.
     report
         Where rows go; `Report.add` takes rows of any other kind.
+    latest
+        The one that was made last: what `all.py` writes where a family ends early.
     """
+
+    latest: ClassVar[Bench | None] = None
 
     def __init__(
         self, description: str | None, arguments: Callable[[argparse.ArgumentParser], None] = lambda parser: None
@@ -43,18 +52,39 @@ class Bench:
         parser.add_argument("--json", type=Path)
         parser.add_argument("--rounds", type=int, default=15)
         parser.add_argument("--only", help="run only rows whose name contains this")
+        parser.add_argument("--seconds", type=float, help="skip the rows that would begin after this time")
         self.options = parser.parse_args()
+        self._began = time.monotonic()
+        self.skipped: list[str] = []
         import torch
 
         self.torch = torch
         self.report = Report()
+        Bench.latest = self
         self._flush = gp.empty(FLUSH // 4, "float32")
         self._torch_flush = torch.empty(FLUSH // 4, device="cuda")
         self._copy_ms: float | None = None
 
     def wanted(self, what: str) -> bool:
-        """Is this row asked for?"""
-        return self.options.only is None or self.options.only in what
+        """Is this row asked for, and is there time for it?"""
+        if self.options.only is not None and self.options.only not in what:
+            return False
+        if self.options.seconds is not None and time.monotonic() - self._began > self.options.seconds:
+            self.skipped.append(what)
+            return False
+        return True
+
+    def check(self, function: Callable[..., None], *args: Any) -> None:
+        """Compare results before they are timed; a difference is noted, and the rows are measured all the same."""
+        self.guarded("check of values", lambda: function(*args))
+
+    def guarded(self, what: str, measure: Callable[[], None]) -> None:
+        """Measure a row; note it as failed if that raises."""
+        try:
+            measure()
+        except Exception as error:
+            traceback.print_exc()
+            self.report.fail(what, error)
 
     def ours_ms(self, call: Callable[[], Any], repeat: int = 1) -> float:
         """Milliseconds of a call of ours on the device; with ``repeat`` that many in one graph."""
@@ -85,11 +115,15 @@ class Bench:
         """Add a row: our time over torch's, at most ``must``. With ``nbytes`` the share of the copy rate is noted."""
         if not self.wanted(what):
             return
-        run, peer = self._ours(ours, repeat), self._theirs(theirs, repeat)
-        mine, other = (t / repeat for t in self._medians(run, peer))
-        if nbytes is not None:
-            extra["of_copy_rate"] = nbytes / mine / self.copy_rate()
-        self.report.add(what, mine, other, "ms", must, **extra)
+
+        def measure() -> None:
+            run, peer = self._ours(ours, repeat), self._theirs(theirs, repeat)
+            mine, other = (t / repeat for t in self._medians(run, peer))
+            if nbytes is not None:
+                extra["of_copy_rate"] = nbytes / mine / self.copy_rate()
+            self.report.add(what, mine, other, "ms", must, **extra)
+
+        self.guarded(what, measure)
 
     def against_ours(
         self,
@@ -113,11 +147,17 @@ class Bench:
         """Add a row: bytes per second of a call over those of a copy, at least ``must``."""
         if not self.wanted(what):
             return
-        mine = nbytes / self.ours_ms(call, repeat) / 1e6
-        self.report.add(what, mine, self.copy_rate() / 1e6, "GB/s", must, at_least=True)
+
+        def measure() -> None:
+            mine = nbytes / self.ours_ms(call, repeat) / 1e6
+            self.report.add(what, mine, self.copy_rate() / 1e6, "GB/s", must, at_least=True)
+
+        self.guarded(what, measure)
 
     def finish(self, command: str) -> int:
-        """Write the results; 1 when a row is below its bar."""
+        """Write the results; 1 when a row is below its bar or failed."""
+        for what in self.skipped:
+            print(f"skip {what}")
         return self.report.finish(self.options.json, command)
 
     def _ours(self, call: Callable[[], Any], repeat: int) -> Callable[[], float]:

@@ -60,7 +60,7 @@ def check() -> None:
 def main() -> int:
     bench = Bench(__doc__)
     torch: Any = bench.torch
-    check()
+    bench.check(check)
     torch.use_deterministic_algorithms(True)
     n, m = GIB // 4, 64_000_000
     theirs = torch.randn(n, device="cuda")

@@ -94,7 +94,7 @@ def others(bench: Bench, rng: gp.random.Generator) -> None:
 def main() -> int:
     """Check, then measure."""
     bench = Bench(__doc__)
-    check()
+    bench.check(check)
     rng = gp.random.default_rng(1)
     large(bench, rng)
     others(bench, rng)

@@ -91,7 +91,7 @@ def rows(bench: Bench, what: str, ours: Any, peer: Any, calls: list[tuple[str, A
 def main() -> int:
     bench = Bench(__doc__)
     torch = bench.torch
-    check()
+    bench.check(check)
     flat = [(name, None, 1.0) for name in ("sum", "max", "argmax", "mean", "var", "prod", "any", "cumsum")]
     rows(bench, "2^28 float32", *pair(torch, (1 << 28,)), flat, GIB)
     square = [(name, axis, 1.0) for name in ("sum", "max", "argmax", "var", "cumsum") for axis in (0, 1)]

@@ -153,7 +153,7 @@ def searches(bench: Bench) -> None:
 def main() -> int:
     """Check, then measure."""
     bench = Bench(__doc__)
-    check()
+    bench.check(check)
     for shape in ((100_000, 256), (20_000, 1000), (4000, 4096), (1000, 20_000)):
         rows(bench, shape)
     rows(bench, (1, 4096), 20)

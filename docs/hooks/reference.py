@@ -29,6 +29,7 @@ TITLES = {
 }
 MODULES = {
     "fft": "Fourier transforms: gp.fft",
+    "lib": "Windows: gp.lib.stride_tricks",
     "linalg": "Linear algebra: gp.linalg",
     "quant": "Quantised weights: gp.quant",
     "random": "Random numbers: gp.random",

@@ -17,8 +17,12 @@ __all__ = [
     "DataType",
     "bfloat16",
     "bool_",
+    "byte",
+    "cdouble",
     "complex64",
     "complex128",
+    "csingle",
+    "double",
     "dtype",
     "e",
     "euler_gamma",
@@ -28,19 +32,32 @@ __all__ = [
     "float16",
     "float32",
     "float64",
+    "half",
     "inf",
     "int8",
     "int16",
     "int32",
     "int64",
+    "int_",
+    "intc",
+    "intp",
+    "longlong",
     "nan",
     "newaxis",
     "pi",
+    "short",
+    "single",
     "to_numpy_dtype",
+    "ubyte",
+    "uint",
     "uint8",
     "uint16",
     "uint32",
     "uint64",
+    "uintc",
+    "uintp",
+    "ulonglong",
+    "ushort",
 ]
 
 DTypeLike: TypeAlias = DataType | str | np.dtype[Any] | type[Any]
@@ -64,6 +81,11 @@ float8_e4m3 = float8_e4m3fn
 float8_e5m2 = DataType.from_name("float8_e5m2")
 complex64 = DataType.from_name("complex64")
 complex128 = DataType.from_name("complex128")
+
+# NumPy's other names of the same types.
+byte, short, intc, int_, intp, longlong = int8, int16, int32, int64, int64, int64
+ubyte, ushort, uintc, uint, uintp, ulonglong = uint8, uint16, uint32, uint64, uint64, uint64
+half, single, double, csingle, cdouble = float16, float32, float64, complex64, complex128
 
 e = math.e
 euler_gamma = np.euler_gamma

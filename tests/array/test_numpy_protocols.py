@@ -5,7 +5,7 @@ from __future__ import annotations
 import array
 import copy
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,14 +15,7 @@ import pygpukit as gp
 from pygpukit.array import bridge
 from pygpukit.ops.units import ALL_TYPES
 
-DEVICES = [pytest.param("cuda", marks=pytest.mark.cuda), pytest.param("emulated", marks=pytest.mark.nvrtc), "cpu"]
 Call = Callable[[Any], Any]
-
-
-@pytest.fixture(params=DEVICES)
-def device(request: pytest.FixtureRequest) -> Iterator[str]:
-    with gp.device(request.param):
-        yield request.param
 
 
 HOST = np.arange(1, 13, dtype=np.float32).reshape(3, 4) / 4
@@ -120,7 +113,6 @@ def test_mixed_operands_raise_one_error_both_ways(one: Any, other: Any) -> None:
         (lambda x: HOST.T @ x, r"matmul.*from_numpy"),
         (lambda x: np.add(x, HOST, out=HOST.copy()), r"numpy\.add.*from_numpy.*to_numpy"),
         (lambda x: HOST.copy().__iadd__(x), r"numpy\.add.*to_numpy"),
-        (lambda x: np.add(x, [1, 2, 3, 4]), "asarray"),
         (lambda x: np.sum(HOST, out=x), "from_numpy"),
         (lambda x: np.add.at(x, [0], 1), r"numpy\.add\.at.*to_numpy"),
         (lambda x: np.add.reduceat(x, [0]), r"numpy\.add\.reduceat.*to_numpy"),
@@ -129,8 +121,8 @@ def test_mixed_operands_raise_one_error_both_ways(one: Any, other: Any) -> None:
         (lambda x: np.add(x, x, where=x > 1), r"numpy\.add.*'where'"),
         (lambda x: np.add(x, x, dtype="float64"), r"numpy\.add.*'dtype'"),
         (lambda x: np.array_repr(x), r"numpy\.array_repr.*to_numpy"),
-        (lambda x: np.polyfit(x, x, 1), r"numpy\.polyfit.*to_numpy"),
-        (lambda x: np.apply_along_axis(sum, 0, x), r"numpy\.apply_along_axis.*to_numpy"),
+        (lambda x: np.polydiv(x, x), r"numpy\.polydiv.*to_numpy"),
+        (lambda x: np.apply_over_axes(np.sum, x, 0), r"numpy\.apply_over_axes.*to_numpy"),
         (lambda x: np.asarray(x), "to_numpy"),
         (lambda x: np.array([x, x]), "to_numpy"),
         (lambda x: np.zeros(12).__setitem__(slice(None), x), "to_numpy"),

@@ -272,9 +272,6 @@ def test_numpy_arrays_are_refused_with_the_way_to_convert_them() -> None:
                  lambda: x @ host, lambda: host @ x, lambda: divmod(x, host)):  # fmt: skip
         with pytest.raises(TypeError, match="from_numpy"):
             call()
-    for call in (lambda: x - [1, 2], lambda: (1, 2) * x, lambda: x == [1, 2], lambda: x @ [1, 2]):
-        with pytest.raises(TypeError, match="asarray"):
-            call()
     with pytest.raises(TypeError, match="to_numpy"):
         np.asarray(x)
     with pytest.raises(TypeError):
@@ -286,7 +283,9 @@ def test_numpy_arrays_are_refused_with_the_way_to_convert_them() -> None:
     [
         (lambda x: gp.add(x), TypeError, "takes 2 operands but 1"),
         (lambda x: gp.add(x, x, x), TypeError, "takes 2 operands but 3"),
-        (lambda x: gp.add(1, 2), TypeError, "at least one GPUArray"),
+        (lambda x: gp.add(x, object()), TypeError, "numbers and lists, not object.*asarray"),
+        (lambda x: gp.add(1, "a"), TypeError, "numbers and lists, not str"),
+        (lambda x: gp.pow(2, -1), ValueError, "negative power"),
         (lambda x: gp.add(x, x, order="C"), TypeError, "unexpected keyword argument 'order'"),
         (lambda x: gp.add(x, x, out=np.zeros(3)), TypeError, "out must be a GPUArray, not ndarray"),
         (lambda x: gp.add(x, x, stream=0), TypeError, "Stream"),

@@ -106,7 +106,9 @@ def test_numbers() -> None:
         (lambda: bool(gp.zeros(2)), ValueError),
         (lambda: bool(gp.zeros(0)), ValueError),
         (lambda: gp.zeros(2).item(), ValueError),
-        (lambda: float(gp.zeros((2, 2))), ValueError),
+        (lambda: float(gp.zeros((2, 2))), TypeError),
+        (lambda: int(gp.zeros(0)), TypeError),
+        (lambda: complex(gp.zeros(2)), TypeError),
         (lambda: float(gp.asarray(1j)), TypeError),
         (lambda: [1][gp.asarray(0.0)], TypeError),  # type: ignore[call-overload]
         (lambda: [1][gp.asarray([0])], TypeError),  # type: ignore[call-overload]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 import pygpukit as gp
 from pygpukit import _pygpukit_rust as native
+from pygpukit.core import cublaslt
 
 # The model of the tensor core in integers, which the emulator's own tests hold to recorded vectors.
 sys.path.append(str(Path(__file__).resolve().parents[1] / "emulator" / "differential"))
@@ -44,23 +46,37 @@ def chain(a: np.ndarray, b: np.ndarray, kind: str) -> np.ndarray:
     return sums.astype(np.uint32).view(np.float32).astype(a.dtype)
 
 
-@pytest.fixture(scope="module", params=[(8, 0), (9, 0)], ids=["sm_80", "sm_90a"])
-def emulated(request: pytest.FixtureRequest) -> gp.Device:
-    return native.open_cpu(1 << 28, emulated=True, capability=request.param)
+ROUTES = [
+    pytest.param((8, 0), id="sm_80"),
+    pytest.param((9, 0), id="sm_90a"),
+    pytest.param("library", id="cuda", marks=pytest.mark.cuda),
+    pytest.param("own", id="cuda-own-kernels", marks=pytest.mark.cuda),
+]
+
+
+@pytest.fixture(params=ROUTES)
+def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[gp.Device]:
+    """Emulated devices of two architectures; a GPU with cuBLASLt, if that is there, and without."""
+    if request.param == "own":
+        monkeypatch.setattr(cublaslt, "missing", lambda: "left out by the test")
+    native.clear_plans()
+    emulated = isinstance(request.param, tuple)
+    chosen = native.open_cpu(1 << 28, emulated=True, capability=request.param) if emulated else "cuda"
+    with gp.device(chosen) as current:
+        yield current
+    native.clear_plans()
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("m", "n", "k"), [(1, 72, 136), (17, 72, 136), (70, 136, 72), (3, 16, 600)])
-def test_every_kernel_has_the_bits_of_the_chain(emulated: gp.Device, kind: str, m: int, n: int, k: int) -> None:
+def test_every_kernel_has_the_bits_of_the_chain(device: gp.Device, kind: str, m: int, n: int, k: int) -> None:
     a, b = operands(kind, m, n, k)
     want = chain(a, b, kind)
-    with gp.device(emulated):
-        x, w = gp.from_numpy(a), gp.from_numpy(np.ascontiguousarray(b.T))
-        # Weights as models keep them, [n, k], and as matrices.
-        for y in (w.T, gp.from_numpy(b)):
-            walk = gp.explain(gp.matmul, x, y)
-            assert walk.variant.startswith(("wgmma", "mma.sync"))
-            np.testing.assert_array_equal(gp.matmul(x, y).to_numpy().view(np.uint16), want.view(np.uint16))
+    x, w = gp.from_numpy(a), gp.from_numpy(np.ascontiguousarray(b.T))
+    # Weights as models keep them, [n, k], and as matrices.
+    for y in (w.T, gp.from_numpy(b)):
+        assert gp.explain(gp.matmul, x, y).variant.startswith(("wgmma", "mma.sync", "cuBLASLt"))
+        np.testing.assert_array_equal(gp.matmul(x, y).to_numpy().view(np.uint16), want.view(np.uint16))
 
 
 def test_another_order_has_other_bits() -> None:

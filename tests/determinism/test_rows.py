@@ -40,7 +40,7 @@ def test_a_row_has_its_bits_in_every_batch(op: Operator, case: Case, device: str
     arrays = arguments(case, most)
     want = row_digests(case, results(op, on_device(arrays), case))
     rng = np.random.default_rng(3)
-    for count in (1, 2, 3, 17, *((33, 128, 257, 1024) if device == "cuda" else ())):
+    for count in (1, 2, 3, 17, 33, *((128, 257, 1024) if device == "cuda" else ())):
         rows = rng.permutation(most)[:count].tolist()
         got = row_digests(case, results(op, on_device(taken(case, arrays, rows)), case))
         assert got == [want[row] for row in rows], f"{count} rows"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,15 +12,8 @@ from hypothesis import strategies as st
 
 import pygpukit as gp
 
-DEVICES = [pytest.param("cuda", marks=pytest.mark.cuda), pytest.param("emulated", marks=pytest.mark.nvrtc), "cpu"]
 TYPES = ("float32", "float64", "complex64", "complex128")
 Array = np.ndarray[Any, Any]
-
-
-@pytest.fixture(params=DEVICES)
-def device(request: pytest.FixtureRequest) -> Iterator[str]:
-    with gp.device(request.param):
-        yield request.param
 
 
 def values(name: str, shape: Any, seed: int = 0) -> Array:

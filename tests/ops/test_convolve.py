@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,14 +13,7 @@ import pygpukit as gp
 from pygpukit.ops.products.convolve import TILE
 from pygpukit.ops.units import ALL_TYPES
 
-DEVICES = [pytest.param("cuda", marks=pytest.mark.cuda), pytest.param("emulated", marks=pytest.mark.nvrtc), "cpu"]
 MODES = ("full", "same", "valid")
-
-
-@pytest.fixture(params=DEVICES)
-def device(request: pytest.FixtureRequest) -> Iterator[str]:
-    with gp.device(request.param):
-        yield request.param
 
 
 def values(name: str, n: int, seed: int = 0) -> np.ndarray[Any, Any]:

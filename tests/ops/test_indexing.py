@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,14 +12,6 @@ from hypothesis import strategies as st
 import pygpukit as gp
 from pygpukit import _pygpukit_rust as native
 from pygpukit.ops.units import ALL_TYPES
-
-DEVICES = [pytest.param("cuda", marks=pytest.mark.cuda), pytest.param("emulated", marks=pytest.mark.nvrtc), "cpu"]
-
-
-@pytest.fixture(params=DEVICES)
-def device(request: pytest.FixtureRequest) -> Iterator[str]:
-    with gp.device(request.param):
-        yield request.param
 
 
 def numbers(shape: Any, name: str = "float32") -> np.ndarray[Any, Any]:

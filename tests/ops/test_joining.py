@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,14 +14,7 @@ import pygpukit as gp
 from pygpukit import _pygpukit_rust as native
 from pygpukit.ops.units import ALL_TYPES
 
-DEVICES = [pytest.param("cuda", marks=pytest.mark.cuda), pytest.param("emulated", marks=pytest.mark.nvrtc), "cpu"]
 Call = Callable[[Any, Any], Any]
-
-
-@pytest.fixture(params=DEVICES)
-def device(request: pytest.FixtureRequest) -> Iterator[str]:
-    with gp.device(request.param):
-        yield request.param
 
 
 def numbers(shape: Any, kind: str = "float32", seed: int = 0) -> np.ndarray[Any, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -12,16 +11,9 @@ import pytest
 import pygpukit as gp
 from pygpukit.array import bridge
 
-DEVICES = [pytest.param("cuda", marks=pytest.mark.cuda), pytest.param("emulated", marks=pytest.mark.nvrtc), "cpu"]
 REAL = ["int8", "int32", "uint8", "float16", "float32", "float64"]
 PLAIN = ["bool", "int16", "int64", "uint64", *REAL, "complex64", "complex128"]
 SPECIAL = [0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.5, 2.5, 1e-3, -3e4]
-
-
-@pytest.fixture(params=DEVICES)
-def device(request: pytest.FixtureRequest) -> Iterator[str]:
-    with gp.device(request.param):
-        yield request.param
 
 
 def values(kind: str, shape: Any = (5, 7), seed: int = 0) -> Any:
@@ -375,7 +367,7 @@ def test_methods_of_ufuncs_that_are_refused() -> None:
     with pytest.raises(np.exceptions.AxisError):
         gp.gcd.reduce(gp.ones(3, "int32"), axis=1)
     with pytest.raises(TypeError, match="asarray"):
-        gp.add.reduce([1, 2])
+        gp.add.reduce("a")
     assert not hasattr(gp.sin, "reduce")
 
 
@@ -384,7 +376,7 @@ def test_methods_of_ufuncs_that_are_refused() -> None:
     [
         (lambda x: gp.clip(x, "a", 1), TypeError, r"clip\(\)"),
         (lambda x: gp.clip(x, np.ones(3), 1), TypeError, r"clip\(\).*from_numpy"),
-        (lambda x: gp.clip(x, None, [1]), TypeError, r"clip\(\).*asarray"),
+        (lambda x: gp.clip(x, None, "a"), TypeError, r"clip\(\).*asarray"),
         (lambda x: x.clip(gp.ones(4), 1), gp.ShapeError, "broadcast"),
         (lambda x: gp.clip(x, 1, 2, out=gp.ones(3, "int32")), gp.DTypeError, r"^clip"),
         (lambda x: gp.clip(x, 1, min=2), ValueError, "a_min and min"),
@@ -399,10 +391,10 @@ def test_methods_of_ufuncs_that_are_refused() -> None:
         (lambda x: gp.gradient(x, x[:2]), gp.ShapeError, "coordinates"),
         (lambda x: gp.cross(x[:2], x[:2]), gp.ShapeError, "3 elements"),
         (lambda x: gp.interp(x, x, x[:2]), gp.ShapeError, "one length"),
-        (lambda x: gp.polyval([1, 2], x), TypeError, "asarray"),
-        (lambda x: gp.array_equal(x, 1), TypeError, "array_equal"),
-        (lambda x: gp.isclose(1, 2), TypeError, "isclose"),
-        (lambda x: gp.float_power(2, 3), TypeError, "at least one GPUArray"),
+        (lambda x: gp.polyval("ab", x), TypeError, "asarray"),
+        (lambda x: gp.array_equal(x, "a"), TypeError, "array_equal"),
+        (lambda x: gp.isclose("a", 2), TypeError, "isclose"),
+        (lambda x: gp.float_power("a", 3), TypeError, "float_power"),
         (lambda x: gp.ediff1d(x.astype("int32"), to_end=1.5), TypeError, "to_end"),
     ],
 )

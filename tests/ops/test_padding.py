@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,15 +12,8 @@ from test_joining import both, error_of, here, numbers, same
 import pygpukit as gp
 from pygpukit.ops.units import ALL_TYPES
 
-DEVICES = [pytest.param("cuda", marks=pytest.mark.cuda), pytest.param("emulated", marks=pytest.mark.nvrtc), "cpu"]
 MODES = ["constant", "edge", "reflect", "symmetric", "wrap"]
 Call = Callable[[Any, Any], Any]
-
-
-@pytest.fixture(params=DEVICES)
-def device(request: pytest.FixtureRequest) -> Iterator[str]:
-    with gp.device(request.param):
-        yield request.param
 
 
 WIDTHS = [1, (2, 3), ((0, 0), (1, 2)), ((4, 0), (0, 0)), ((9, 7), (3, 11)), {0: 2}, {-1: (1, 0)}, 0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -18,12 +17,6 @@ from pygpukit.ops.units import ALL_TYPES
 DEVICES = [pytest.param("cuda", marks=pytest.mark.cuda), pytest.param("emulated", marks=pytest.mark.nvrtc), "cpu"]
 TOLERANCE = {"float16": 1e-2, "float32": 1e-4, "complex64": 1e-4}
 PLAIN = [name for name in ALL_TYPES if name not in ("bfloat16", "float8_e4m3fn", "float8_e5m2")]
-
-
-@pytest.fixture(params=DEVICES)
-def device(request: pytest.FixtureRequest) -> Iterator[str]:
-    with gp.device(request.param):
-        yield request.param
 
 
 def values(name: str, shape: Any, seed: int = 0) -> np.ndarray[Any, Any]:
@@ -154,8 +147,8 @@ def test_numbers_and_out() -> None:
     assert gp.einsum("ij,kj", x, x, out=out) is out
     same(out, np.inner(x.to_numpy(), x.to_numpy()))
     with pytest.raises(TypeError, match="asarray"):
-        gp.dot(x, [1, 2, 3])
-    with pytest.raises(TypeError, match="GPUArrays, not ndarray"):
+        gp.dot(x, "a")
+    with pytest.raises(TypeError, match=r"not ndarray.*from_numpy"):
         gp.einsum("i->", np.ones(3))
 
 

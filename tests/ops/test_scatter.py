@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -16,14 +15,7 @@ from pygpukit.ops.index import at, scatter
 from pygpukit.ops.units import ALL_TYPES
 
 MIB = 1 << 20
-DEVICES = [pytest.param("cuda", marks=pytest.mark.cuda), pytest.param("emulated", marks=pytest.mark.nvrtc), "cpu"]
 NUMPY = {"sub": "subtract", "mul": "multiply", "div": "divide"}
-
-
-@pytest.fixture(params=DEVICES)
-def device(request: pytest.FixtureRequest) -> Iterator[str]:
-    with gp.device(request.param):
-        yield request.param
 
 
 def test_the_last_value_of_a_place_stays(device: str) -> None:

@@ -11,15 +11,8 @@ import pytest
 import pygpukit as gp
 from pygpukit import _pygpukit_rust as native
 
-DEVICES = [pytest.param("cuda", marks=pytest.mark.cuda), pytest.param("emulated", marks=pytest.mark.nvrtc), "cpu"]
 BASE = np.arange(120, dtype=np.int32).reshape(2, 3, 4, 5)
 Call = Callable[[Any, Any], Any]
-
-
-@pytest.fixture(params=DEVICES)
-def device(request: pytest.FixtureRequest) -> Iterator[str]:
-    with gp.device(request.param):
-        yield request.param
 
 
 def layouts(shape: tuple[int, ...] = (2, 3, 4, 5), kind: str = "int32") -> Iterator[tuple[np.ndarray[Any, Any], Any]]:
@@ -265,8 +258,8 @@ def test_errors(name: str) -> None:
 
 def test_what_is_no_array_is_refused() -> None:
     for function in (gp.flip, gp.ravel, gp.squeeze, gp.diagonal, gp.trim_zeros, gp.unstack):
-        with pytest.raises(TypeError, match="takes a GPUArray, not list"):
-            function([[1, 2]])
+        with pytest.raises(TypeError, match="takes GPUArrays, numbers and lists, not str"):
+            function("a")
         with pytest.raises(TypeError, match="from_numpy"):
             function(BASE)
 

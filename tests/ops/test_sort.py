@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -16,16 +15,9 @@ from pygpukit.ops.sort import plans, reference
 from pygpukit.ops.sort.keys import constants
 from pygpukit.ops.units import ALL_TYPES
 
-DEVICES = [pytest.param("cuda", marks=pytest.mark.cuda), pytest.param("emulated", marks=pytest.mark.nvrtc), "cpu"]
 REAL = [name for name in ALL_TYPES if gp.dtype(name).kind != "c"]
 # Keys of a type, for kernels that serve all types of a size.
 TILE = {"u32": 7680, "u64": 5376}
-
-
-@pytest.fixture(params=DEVICES)
-def device(request: pytest.FixtureRequest) -> Iterator[str]:
-    with gp.device(request.param):
-        yield request.param
 
 
 def values(name: str, shape: Any, seed: int = 0) -> np.ndarray[Any, Any]:

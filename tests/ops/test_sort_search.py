@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -12,14 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pygpukit as gp
-
-DEVICES = [pytest.param("cuda", marks=pytest.mark.cuda), pytest.param("emulated", marks=pytest.mark.nvrtc), "cpu"]
-
-
-@pytest.fixture(params=DEVICES)
-def device(request: pytest.FixtureRequest) -> Iterator[str]:
-    with gp.device(request.param):
-        yield request.param
 
 
 def same(got: gp.GPUArray, want: Any, context: str = "") -> None:
@@ -222,3 +213,12 @@ def test_sets_of_any_lists(a: list[int], b: list[int]) -> None:
         ours = gp.from_numpy(x), gp.from_numpy(y)
         for name in ("intersect1d", "union1d", "setdiff1d", "setxor1d", "isin"):
             same(getattr(gp, name)(*ours), getattr(np, name)(x, y), name)
+
+
+@pytest.mark.parametrize("shape", [(2, 1, 0), (0, 3), (3, 0)])
+def test_strides_of_no_elements_do_not_count(device: str, shape: tuple[int, ...]) -> None:
+    x = np.zeros(shape, np.float32).T
+    ours = gp.from_numpy(np.zeros(shape, np.float32)).T
+    same(gp.searchsorted(gp.asarray([1.0, 2.0], "float32"), ours), np.searchsorted(np.float32([1, 2]), x))
+    same(gp.isin(ours, ours), np.isin(x, x))
+    same(gp.sort(ours, axis=0), np.sort(x, axis=0))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,16 +13,9 @@ from pygpukit import _pygpukit_rust as native
 from pygpukit.random import philox, rejection
 from pygpukit.random.generator import Generator
 
-DEVICES = [pytest.param("cuda", marks=pytest.mark.cuda), pytest.param("emulated", marks=pytest.mark.nvrtc), "cpu"]
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
 Draw = Callable[[Generator], gp.GPUArray]
-
-
-@pytest.fixture(params=DEVICES)
-def device(request: pytest.FixtureRequest) -> Iterator[str]:
-    with gp.device(request.param):
-        yield request.param
 
 
 def same(device: str, draws: list[Draw], monkeypatch: pytest.MonkeyPatch) -> None:

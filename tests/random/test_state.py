@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import pickle
 import threading
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -13,14 +12,6 @@ import pytest
 import pygpukit as gp
 from pygpukit.random import Philox4x32
 from pygpukit.random.generator import Generator
-
-DEVICES = [pytest.param("cuda", marks=pytest.mark.cuda), pytest.param("emulated", marks=pytest.mark.nvrtc), "cpu"]
-
-
-@pytest.fixture(params=DEVICES)
-def device(request: pytest.FixtureRequest) -> Iterator[str]:
-    with gp.device(request.param):
-        yield request.param
 
 
 def test_a_draw_begins_with_a_new_block() -> None:

@@ -14,7 +14,7 @@ LAYERS = {
     "base": ("errors", "dtypes", "config"),
     "runtime": ("core", "jit", "memory"),
     "array": ("array",),
-    "ops": ("ops", "kernels", "random", "fft", "linalg", "quant"),
+    "ops": ("ops", "kernels", "random", "fft", "linalg", "lib", "quant"),
     "domains": ("llm", "asr", "tts", "audio", "ring", "scheduler", "triton"),
     "apps": ("array_api", "cli", "benchmark", "monitor", "server", "cluster", "compat", "pytest_plugin", "__main__"),
 }

@@ -203,6 +203,21 @@ impl Layout {
         Ok((Layout::with_strides(&shape, &strides)?, start))
     }
 
+    /// Every run of `length` elements along an axis as a last axis: elements of runs that overlap are the same.
+    pub fn windows(&self, axis: usize, length: i64) -> Result<Layout> {
+        if axis >= self.ndim() || self.ndim() == MAX_NDIM || length < 0 || length > self.shape[axis] {
+            return Err(Error::Shape(format!(
+                "there are no windows of {length} elements along axis {axis} of shape {} (at most {MAX_NDIM} dimensions)",
+                show(self.shape())
+            )));
+        }
+        let (mut shape, mut strides) = (self.shape().to_vec(), self.strides().to_vec());
+        strides.push(strides[axis]);
+        shape[axis] -= (length - 1).max(0);
+        shape.push(length);
+        Layout::with_strides(&shape, &strides)
+    }
+
     /// Insert an axis of one element.
     pub fn expand(&self, axis: usize) -> Result<Layout> {
         if self.ndim() == MAX_NDIM || axis > self.ndim() {
@@ -529,6 +544,10 @@ mod tests {
         let (last, start) = Layout::contiguous(&[2, 3, 2]).unwrap().diagonal(2, 0, 0).unwrap();
         assert_eq!((last.shape(), last.strides(), start), (&[3, 2][..], &[2, 7][..], 0));
         assert!(dense.diagonal(1, 1, 0).is_err());
+        let windows = dense.windows(1, 3).unwrap();
+        assert_eq!((windows.shape(), windows.strides()), (&[3, 2, 3][..], &[4, 1, 1][..]));
+        assert_eq!(dense.windows(0, 0).unwrap().shape(), &[3, 4, 0]);
+        assert!(dense.windows(1, 5).is_err() && dense.windows(2, 1).is_err() && dense.windows(0, -1).is_err());
         assert!(dense.diagonal(0, 2, 0).is_err());
     }
 

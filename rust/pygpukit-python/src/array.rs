@@ -399,6 +399,11 @@ impl GPUArray {
         Ok(GPUArray { dtype, offset, ..self.view(layout, 0) })
     }
 
+    /// Every run of `length` elements along an axis as the last axis of a view.
+    fn _windows(&self, axis: usize, length: i64) -> PyResult<GPUArray> {
+        Ok(self.view(self.layout.windows(axis, length).py()?, 0))
+    }
+
     fn _expand(&self, axis: usize) -> PyResult<GPUArray> {
         Ok(self.view(self.layout.expand(axis).py()?, 0))
     }

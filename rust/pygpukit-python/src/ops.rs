@@ -150,10 +150,7 @@ pub fn apply<'py>(
         }
     }
     let Some(first) = first else {
-        return Err(PyTypeError::new_err(format!(
-            "{}() needs at least one GPUArray; got only Python scalars. Use pygpukit.asarray() to make one",
-            op.name
-        )));
+        return of_numbers(py, op, args, stream);
     };
     for (i, operand) in operands.iter().enumerate() {
         if let Operand::Array(array) = operand
@@ -509,6 +506,31 @@ fn coerced<'py>(
         }
     }
     apply(py, op, &converted, out, stream)
+}
+
+/// An operator of Python numbers alone: they become arrays without axes on the current device, as in NumPy.
+#[cold]
+fn of_numbers<'py>(
+    py: Python<'py>,
+    op: &Operator,
+    args: &[Bound<'py, PyAny>],
+    stream: Option<&Bound<'py, PyStream>>,
+) -> PyResult<Py<GPUArray>> {
+    if op.power
+        && let [base, exponent] = args
+        && let (Some(Scalar::Int(_) | Scalar::Bool(_)), Some(Scalar::Int(exponent))) =
+            (Scalar::read(base)?, Scalar::read(exponent)?)
+        && exponent < 0
+    {
+        return Err(negative_power(exponent));
+    }
+    let device = Bound::new(py, crate::device::PyDevice { state: context(py)?.state })?;
+    let mut arrays = Vec::with_capacity(args.len());
+    for arg in args {
+        let _inside = Inside::enter().py()?;
+        arrays.push(hooks(py)?.coerce.bind(py).call1((&op.name, arg, &device))?);
+    }
+    apply(py, op, &arrays, None, stream)
 }
 
 /// Register a row of the operator table and return its id.

@@ -42,10 +42,11 @@ static HOOKS: PyOnceLock<Hooks> = PyOnceLock::new();
 /// How often all plans were forgotten; a part of every key.
 static EPOCH: AtomicU32 = AtomicU32::new(0);
 
-/// Python's part: making plans, and options of types not known here.
+/// Python's part: making plans, options of types not known here, and lists and numbers in place of arrays.
 struct Hooks {
     plan: Py<PyAny>,
     normalise: Py<PyAny>,
+    operand: Py<PyAny>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -154,16 +155,6 @@ impl PlannedOperator {
     fn missing(&self, param: &Param) -> PyErr {
         PyTypeError::new_err(format!("{}() missing required argument '{}'", self.name, param.text))
     }
-
-    #[cold]
-    fn not_an_array(&self, param: &str, value: &Bound<'_, PyAny>) -> PyErr {
-        let kind = value.get_type().name().map_or_else(|_| "object".into(), |n| n.to_string());
-        let hint = if kind == "ndarray" { "pygpukit.from_numpy()" } else { "pygpukit.asarray()" };
-        PyTypeError::new_err(format!(
-            "{}() takes GPUArrays, not {kind}, for '{param}'; convert it with {hint}",
-            self.name
-        ))
-    }
 }
 
 struct Arguments<'py> {
@@ -236,17 +227,43 @@ pub fn call<'py>(
     named: &[(Bound<'py, PyAny>, Bound<'py, PyAny>)],
 ) -> PyResult<Py<PyAny>> {
     let mut arguments = op.bind(py, positional, named)?;
+    let mut others = false;
     for (param, value) in op.params.iter().zip(arguments.values.iter_mut()) {
         let known = match param.takes {
             Takes::Choice => value.is_none() || push_choice(&mut Key::new(), value)?,
             Takes::Number => value.is_none() || Scalar::read(value)?.is_some(),
-            Takes::Array | Takes::OptionalArray => true,
+            Takes::Array | Takes::OptionalArray => {
+                others |= value.cast_exact::<GPUArray>().is_err() && (param.takes == Takes::Array || !value.is_none());
+                true
+            }
         };
         if !known {
             *value = hooks(py)?.normalise.bind(py).call1((&op.name, &param.text, &*value))?;
         }
     }
+    if others {
+        make_arrays(py, op, &mut arguments)?;
+    }
     run(py, op, &arguments)
+}
+
+/// Lists and numbers in place of arrays become arrays, on the device of the arrays beside them.
+#[cold]
+fn make_arrays<'py>(py: Python<'py>, op: &PlannedOperator, arguments: &mut Arguments<'py>) -> PyResult<()> {
+    let given = arguments.values.iter().find_map(|v| v.cast_exact::<GPUArray>().ok());
+    let device = given.map(|array| PyDevice { state: array.get().state });
+    let device = device.map(|d| Bound::new(py, d)).transpose()?;
+    for (param, value) in op.params.iter().zip(arguments.values.iter_mut()) {
+        let wanted = match param.takes {
+            Takes::Array => true,
+            Takes::OptionalArray => !value.is_none(),
+            Takes::Number | Takes::Choice => false,
+        };
+        if wanted && value.cast_exact::<GPUArray>().is_err() {
+            *value = hooks(py)?.operand.bind(py).call1((&op.name, &param.text, &*value, &device))?;
+        }
+    }
+    Ok(())
 }
 
 fn run<'py>(py: Python<'py>, op: &PlannedOperator, arguments: &Arguments<'py>) -> PyResult<Py<PyAny>> {
@@ -261,7 +278,7 @@ fn run<'py>(py: Python<'py>, op: &PlannedOperator, arguments: &Arguments<'py>) -
                 } else if param.takes == Takes::OptionalArray && value.is_none() {
                     call.key.push(255);
                 } else {
-                    return Err(op.not_an_array(&param.text, value));
+                    return Err(PyTypeError::new_err(format!("{}(): '{}' must be a GPUArray", op.name, param.text)));
                 }
             }
             Takes::Number => {
@@ -591,9 +608,9 @@ fn planned_operator(
 
 /// Give Rust the Python side of the registry.
 #[pyfunction]
-fn set_planner(py: Python<'_>, plan: Py<PyAny>, normalise: Py<PyAny>) -> PyResult<()> {
+fn set_planner(py: Python<'_>, plan: Py<PyAny>, normalise: Py<PyAny>, operand: Py<PyAny>) -> PyResult<()> {
     HOOKS
-        .set(py, Hooks { plan, normalise })
+        .set(py, Hooks { plan, normalise, operand })
         .map_err(|_| PyRuntimeError::new_err("the planner of the registry is already set"))
 }
 

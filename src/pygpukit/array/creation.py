@@ -188,7 +188,7 @@ def ones(shape: Shape, dtype: DTypeLike | None = None, order: str = "C", *, devi
 
 
 def empty_like(
-    prototype: GPUArray, dtype: DTypeLike | None = None, *, shape: Shape | None = None, device: Device | None = None
+    prototype: Any, dtype: DTypeLike | None = None, *, shape: Shape | None = None, device: Device | None = None
 ) -> GPUArray:
     """An array with the shape, type and device of another, not set; `dtype`, `shape` and `device` replace them.
 
@@ -197,7 +197,7 @@ def empty_like(
     >>> empty_like(zeros((2, 2), "int8")).dtype
     pygpukit.int8
     """
-    x = prototype
+    x = asarray(prototype) if isinstance(prototype, list | tuple | bool | int | float | complex) else prototype
     if not isinstance(x, GPUArray):
         raise TypeError(f"the array to be like must be a GPUArray, not {type(x).__name__}; convert it with asarray")
     return empty(x.shape if shape is None else shape, x.dtype if dtype is None else dtype, device=device or x.device)

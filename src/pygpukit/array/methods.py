@@ -13,6 +13,7 @@ from pygpukit import _pygpukit_rust as _native
 from pygpukit._pygpukit_rust import GPUArray
 from pygpukit.array import bridge, creation, exchange, formatting, indexing
 from pygpukit.array.creation import Shape, dimensions
+from pygpukit.array.flat import Flat
 from pygpukit.dtypes import DTypeLike, dtype, to_numpy_dtype
 
 
@@ -135,22 +136,42 @@ def tolist(self: GPUArray) -> Any:
     return bridge.to_numpy(self).tolist()
 
 
+def tobytes(self: GPUArray, order: Any = "C") -> bytes:
+    """The elements as bytes, in row-major order; with `order` ``"F"`` in column-major order."""
+    return bridge.to_numpy(self).tobytes(order)
+
+
+def tofile(self: GPUArray, fid: Any, sep: str = "", format: str = "%s") -> None:
+    """Write the raw elements to a file, or with `sep` as text; `pygpukit.fromfile` reads them."""
+    bridge.to_numpy(self).tofile(fid, sep, format)
+
+
+def _set_flat(self: GPUArray, value: Any) -> None:
+    Flat(self)[...] = value
+
+
 def _bool(self: GPUArray) -> bool:
     if self.size != 1:
         raise ValueError(f"the truth of an array of {self.size} elements is ambiguous; use x.any() or x.all()")
     return bool(item(self))
 
 
+def _number(self: GPUArray) -> Any:
+    if self.size != 1:
+        raise TypeError(f"an array of {self.size} elements is no number; name an element, as x[0]")
+    return item(self)
+
+
 def _float(self: GPUArray) -> float:
-    return float(item(self))
+    return float(_number(self))
 
 
 def _int(self: GPUArray) -> int:
-    return int(item(self))
+    return int(_number(self))
 
 
 def _complex(self: GPUArray) -> complex:
-    return complex(item(self))
+    return complex(_number(self))
 
 
 def _index(self: GPUArray) -> int:
@@ -230,6 +251,9 @@ _METHODS: dict[str, Any] = {
     "fill": creation.fill,
     "item": item,
     "tolist": tolist,
+    "tobytes": tobytes,
+    "tofile": tofile,
+    "flat": property(Flat, _set_flat, doc="The elements in row-major order, for reading and writing."),
     "__setitem__": indexing.setitem,
     "__iter__": _iter,
     "__repr__": formatting.describe,

@@ -13,6 +13,7 @@ from pygpukit._pygpukit_rust import Device, GPUArray
 from pygpukit.array.bridge import from_numpy
 from pygpukit.array.creation import empty
 from pygpukit.fft.functions import normalise_axis
+from pygpukit.ops.operands import as_array
 
 __all__ = ["fftfreq", "fftshift", "ifftshift", "rfftfreq"]
 
@@ -41,6 +42,7 @@ def rfftfreq(n: int, d: float = 1.0, *, device: Device | None = None) -> GPUArra
 
 def _rolled(x: GPUArray, axes: int | Sequence[int] | None, forward: bool) -> GPUArray:
     """A copy with the axes cut in two, and the parts exchanged."""
+    x = as_array(x, "fftshift()" if forward else "ifftshift()")
     if axes is None:
         axes = range(x.ndim)
     named = [normalise_axis(a, x.ndim) for a in ((axes,) if isinstance(axes, int) else axes)]

@@ -15,6 +15,7 @@ from pygpukit.array.creation import empty
 from pygpukit.dtypes import DataType, dtype
 from pygpukit.errors import DTypeError
 from pygpukit.fft.rows import complex_of, complex_rows, hermitian_rows, real_rows
+from pygpukit.ops.operands import as_array
 
 __all__ = ["fft", "hfft", "ifft", "ihfft", "irfft", "normalise_axis", "rfft", "transform"]
 
@@ -44,9 +45,7 @@ def normalise_axis(axis: Any, ndim: int) -> int:
 
 
 def _array(x: Any) -> GPUArray:
-    if not isinstance(x, GPUArray):
-        raise TypeError(f"a transform takes a GPUArray, not {type(x).__name__}; convert it with pygpukit.asarray()")
-    return x
+    return x if isinstance(x, GPUArray) else as_array(x, "a transform")
 
 
 def _computed(x: DataType) -> DataType:

@@ -10,6 +10,7 @@ from typing import Any
 from pygpukit._pygpukit_rust import GPUArray
 from pygpukit.errors import ShapeError
 from pygpukit.fft.functions import fft, ifft, irfft, normalise_axis, rfft
+from pygpukit.ops.operands import as_array
 
 __all__ = ["fft2", "fftn", "ifft2", "ifftn", "irfft2", "irfftn", "rfft2", "rfftn"]
 
@@ -25,8 +26,6 @@ def _axes(x: GPUArray, s: Sequence[int] | None, axes: Sequence[int] | None, to_r
     ShapeError
         If there are not as many of both.
     """
-    if not isinstance(x, GPUArray):
-        raise TypeError(f"a transform takes a GPUArray, not {type(x).__name__}; convert it with pygpukit.asarray()")
     if axes is None:
         axes = range(x.ndim) if s is None else range(-len(s), 0)
     named = [normalise_axis(a, x.ndim) for a in axes]
@@ -79,6 +78,7 @@ def fftn(a: GPUArray, s: Sequence[int] | None = None, axes: Sequence[int] | None
     [[(4+0j), 0j], [0j, 0j]]
     """
     with stream or _NO_STREAM:
+        a = as_array(a, "fftn()")
         return _each(fft, a, _axes(a, s, axes), norm, out)
 
 
@@ -92,6 +92,7 @@ def ifftn(a: GPUArray, s: Sequence[int] | None = None, axes: Sequence[int] | Non
     [[(1+0j), 0j], [0j, 0j]]
     """
     with stream or _NO_STREAM:
+        a = as_array(a, "ifftn()")
         return _each(ifft, a, _axes(a, s, axes), norm, out)
 
 
@@ -105,6 +106,7 @@ def rfftn(a: GPUArray, s: Sequence[int] | None = None, axes: Sequence[int] | Non
     (2, 3)
     """
     with stream or _NO_STREAM:
+        a = as_array(a, "rfftn()")
         pairs = _axes(a, s, axes)
         if not pairs:
             raise IndexError("rfftn needs at least one axis")
@@ -123,6 +125,7 @@ def irfftn(a: GPUArray, s: Sequence[int] | None = None, axes: Sequence[int] | No
     [[1.0, 1.0, 1.0, 1.0], [1.0, 1.0, 1.0, 1.0]]
     """
     with stream or _NO_STREAM:
+        a = as_array(a, "irfftn()")
         pairs = _axes(a, s, axes, to_real=True)
         if not pairs:
             raise IndexError("irfftn needs at least one axis")

@@ -11,9 +11,9 @@ from pygpukit._pygpukit_rust import GPUArray, current_stream
 from pygpukit.dtypes import DataType, dtype
 from pygpukit.errors import DTypeError, GraphError
 from pygpukit.ops.elementwise import rows as e
-from pygpukit.ops.products.dot import require
+from pygpukit.ops.products.dot import require, require_both
 
-__all__ = ["call", "cast", "common_type", "matrices", "require", "swap", "transpose_conj"]
+__all__ = ["call", "cast", "common_type", "matrices", "require", "require_both", "swap", "transpose_conj"]
 
 
 def common_type(*arrays: GPUArray) -> DataType:
@@ -50,7 +50,7 @@ def matrices(what: str, a: Any, *, square: bool = False) -> GPUArray:
     LinAlgError
         If it has fewer than two axes, or must be square and is not.
     """
-    require(what, a)
+    a = require(what, a)
     if a.ndim < 2:
         raise LinAlgError(f"{a.ndim}-dimensional array given. {what}() takes arrays of at least two dimensions")
     if square and a.shape[-1] != a.shape[-2]:

@@ -38,7 +38,7 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> G
     >>> gp.linalg.norm(gp.asarray([[3.0, 0.0], [0.0, 4.0]]), 2).item()
     4.0
     """
-    require("norm", x)
+    x = require("norm", x)
     if axis is None:
         if ord is not None and x.ndim > 2:
             raise ValueError(f"norm(): of an array of {x.ndim} dimensions with an order name one axis or two")
@@ -79,7 +79,7 @@ def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any
     >>> gp.linalg.vector_norm(gp.ones((2, 8))).item()
     4.0
     """
-    require("vector_norm", x)
+    x = require("vector_norm", x)
     shape = [int(n) for n in x.shape]
     if axis is None:
         made = norm(x.reshape(x.size), ord, 0)

@@ -11,9 +11,10 @@ from numpy.linalg import LinAlgError
 
 from pygpukit._pygpukit_rust import GPUArray
 from pygpukit.errors import ShapeError
-from pygpukit.linalg.arrays import require, swap
+from pygpukit.linalg.arrays import require, require_both, swap
 from pygpukit.linalg.solving import inv
 from pygpukit.ops.gemm.rows import matmul
+from pygpukit.ops.operands import as_arrays
 from pygpukit.ops.products import contract
 from pygpukit.ops.products import dot as d
 from pygpukit.ops.reduce.compositions import into
@@ -41,7 +42,7 @@ def matrix_transpose(x: Any, /) -> GPUArray:
     >>> gp.linalg.matrix_transpose(gp.ones((5, 2, 3))).shape
     (5, 3, 2)
     """
-    require("matrix_transpose", x)
+    x = require("matrix_transpose", x)
     if x.ndim < 2:
         raise ShapeError(f"matrix_transpose() takes arrays of at least two dimensions, not of {x.ndim}")
     return swap(x)
@@ -55,7 +56,7 @@ def diagonal(x: Any, /, *, offset: int = 0) -> GPUArray:
     >>> gp.linalg.diagonal(gp.asarray([[1, 2], [3, 4]])).tolist()
     [1, 4]
     """
-    require("diagonal", x)
+    x = require("diagonal", x)
     return contract.diagonal_of(x, offset, -2, -1)
 
 
@@ -78,7 +79,7 @@ def outer(x1: Any, x2: Any, /) -> GPUArray:
     >>> gp.linalg.outer(gp.asarray([1, 2]), gp.asarray([3, 4])).tolist()
     [[3, 4], [6, 8]]
     """
-    require("outer", x1, x2)
+    x1, x2 = require_both("outer", x1, x2)
     if x1.ndim != 1 or x2.ndim != 1:
         raise ShapeError(f"outer() takes vectors, not arrays of {x1.ndim} and {x2.ndim} dimensions")
     return d.outer(x1, x2)  # type: ignore[no-any-return]
@@ -108,7 +109,7 @@ def vecdot(x1: Any, x2: Any, /, *, axis: int = -1) -> GPUArray:
 
 def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> GPUArray:
     """Vector products of vectors of three elements."""
-    require("cross", x1, x2)
+    x1, x2 = require_both("cross", x1, x2)
     for x in (x1, x2):
         if x.shape[axis] != 3:
             raise ShapeError(f"cross() takes vectors of three elements, not of {x.shape[axis]}")
@@ -123,7 +124,7 @@ def matrix_power(a: Any, n: Any) -> GPUArray:
     >>> gp.linalg.matrix_power(gp.asarray([[1, 1], [0, 1]]), 5).tolist()
     [[1, 5], [0, 1]]
     """
-    require("matrix_power", a)
+    a = require("matrix_power", a)
     if a.ndim < 2 or a.shape[-1] != a.shape[-2]:
         raise LinAlgError(f"matrix_power() takes square matrices, not an array of shape {a.shape}")
     try:
@@ -160,7 +161,7 @@ def multi_dot(arrays: Sequence[Any], *, out: Any = None) -> GPUArray:
     """
     if len(arrays) < 2:
         raise ValueError(f"multi_dot() takes at least two arrays, not {len(arrays)}")
-    require("multi_dot", *arrays)
+    arrays = list(as_arrays("multi_dot()", *arrays))
     if len(arrays) == 2:
         return d.dot(arrays[0], arrays[1], out)  # type: ignore[no-any-return]
     chain = list(arrays)

@@ -14,10 +14,11 @@ from pygpukit.array.creation import empty, zeros
 from pygpukit.dtypes import to_numpy_dtype
 from pygpukit.errors import ShapeError
 from pygpukit.linalg import rows
-from pygpukit.linalg.arrays import call, cast, matrices, require, transpose_conj
+from pygpukit.linalg.arrays import call, cast, matrices, require, require_both, transpose_conj
 from pygpukit.linalg.spectra import svd
 from pygpukit.ops.elementwise import rows as e
 from pygpukit.ops.gemm.rows import matmul
+from pygpukit.ops.operands import as_array
 from pygpukit.ops.reduce import rows as r
 
 __all__ = [
@@ -70,7 +71,7 @@ def solve(a: Any, b: Any) -> GPUArray:
     >>> gp.linalg.solve(gp.asarray([[2.0, 0.0], [0.0, 4.0]]), gp.asarray([2.0, 8.0])).tolist()
     [1.0, 2.0]
     """
-    require("solve", a, b)
+    a, b = require_both("solve", a, b)
     matrices("solve", a, square=True)
     x, y = cast(a, b)
     n = x.shape[-1]
@@ -174,6 +175,8 @@ def _invert_large(s: GPUArray, cutoff: Any) -> GPUArray:
 
 def _limit(limit: Any) -> Any:
     """A relative limit, one for all matrices or one for each."""
+    if isinstance(limit, list | tuple):
+        limit = as_array(limit, "pinv(): rcond")
     return limit.reshape((*limit.shape, 1)) if isinstance(limit, GPUArray) and limit.ndim else limit
 
 
@@ -239,7 +242,7 @@ def lstsq(a: Any, b: Any, rcond: float | None = None) -> tuple[GPUArray, GPUArra
     >>> round(x.item(), 6), rank
     (2.0, 1)
     """
-    require("lstsq", a, b)
+    a, b = require_both("lstsq", a, b)
     x, y = cast(a, b)
     if x.ndim != 2 or y.ndim not in (1, 2):
         raise LinAlgError(f"{x.ndim if x.ndim != 2 else y.ndim}-dimensional array given. Array must be two-dimensional")
@@ -276,7 +279,7 @@ def tensorsolve(a: Any, b: Any, axes: Any = None) -> GPUArray:
     >>> gp.linalg.tensorsolve(gp.eye(4, dtype="float64").reshape(2, 2, 2, 2), gp.ones((2, 2), "float64")).shape
     (2, 2)
     """
-    require("tensorsolve", a, b)
+    a, b = require_both("tensorsolve", a, b)
     if axes is not None:
         order = list(range(a.ndim))
         for k in axes:
@@ -301,7 +304,7 @@ def tensorinv(a: Any, ind: int = 2) -> GPUArray:
     >>> gp.linalg.tensorinv(gp.eye(6, dtype="float64").reshape(2, 3, 6), ind=2).shape
     (6, 2, 3)
     """
-    require("tensorinv", a)
+    a = require("tensorinv", a)
     count = operator.index(ind)
     if count <= 0:
         raise ValueError(f"tensorinv(): ind must be positive, not {ind}")

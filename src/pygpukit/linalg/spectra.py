@@ -202,7 +202,7 @@ def cond(x: Any, p: Any = None) -> GPUArray:
     """
     from pygpukit.linalg.norms import norm
 
-    require("cond", x)
+    x = require("cond", x)
     if x.ndim >= 2 and (x.shape[-1] == 0 or x.shape[-2] == 0):
         raise LinAlgError("cond is not defined on empty arrays")
     if p is None or p in (2, -2):
@@ -243,7 +243,7 @@ def matrix_rank(A: Any, tol: Any = None, hermitian: bool = False, *, rtol: Any =
     """
     from pygpukit.linalg.solving import _limit
 
-    require("matrix_rank", A)
+    A = require("matrix_rank", A)
     if rtol is not None and tol is not None:
         raise ValueError("matrix_rank(): give tol or rtol, not both")
     if A.ndim < 2:

@@ -8,14 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import numpy as np
-
 from pygpukit import _pygpukit_rust as _native
 from pygpukit._pygpukit_rust import DataType, Device, GPUArray, Kernel
-from pygpukit.array.bridge import from_numpy
 from pygpukit.array.creation import empty
 from pygpukit.errors import NvrtcNotFoundError
 from pygpukit.ops import planner
+from pygpukit.ops.operands import as_array
 
 if TYPE_CHECKING:
     from pygpukit.ops.promotion import Input
@@ -104,11 +102,8 @@ def apply_by_casts(name: str, inputs: tuple[Any, ...], out: GPUArray) -> None:
 
 
 def _coerce_hook(name: str, value: Any, device: Device) -> GPUArray:
-    """An operand that is neither an array nor a Python number: NumPy scalars carry a type and become arrays."""
-    if isinstance(value, np.generic):
-        return from_numpy(value, device=device)
-    hint = "pygpukit.from_numpy()" if isinstance(value, np.ndarray) else "pygpukit.asarray()"
-    raise TypeError(f"{name}() takes GPUArrays and numbers, not {type(value).__name__}; convert it with {hint}")
+    """An operand that is neither an array nor a Python number beside one, as an array."""
+    return as_array(value, f"{name}()", device)
 
 
 def _places_hook(condition: Any) -> Any:

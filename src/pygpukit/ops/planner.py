@@ -14,6 +14,7 @@ from pygpukit._pygpukit_rust import Device, GPUArray, Kernel
 from pygpukit.dtypes import dtype
 from pygpukit.errors import DeviceError, NvrtcNotFoundError
 from pygpukit.ops.launch import Argument, Integer, KernelLaunch, Number, Pointer, Product, Struct, TensorMapOf, Unit
+from pygpukit.ops.operands import as_array
 from pygpukit.ops.problem import Problem, Tensor
 from pygpukit.ops.registry import OPERATORS, REQUIRED, STRENGTH, Operator, Variant, level, promises
 from pygpukit.ops.size import Trace
@@ -282,9 +283,14 @@ def _normalise(name: str, parameter: str, value: Any) -> Any:
     raise TypeError(f"{name}(): '{parameter}' must not be of type {type(value).__name__} ({value!r})")
 
 
+def _operand(name: str, parameter: str, value: Any, device: Device | None) -> GPUArray:
+    """What stands in place of an array, as one."""
+    return as_array(value, f"{name}() for '{parameter}'", device)
+
+
 def install() -> None:
     """Give the native operators of the registry their planner."""
-    _native.set_planner(_plan, _normalise)
+    _native.set_planner(_plan, _normalise, _operand)
 
 
 def describe(function: Callable[..., Any] | str) -> Operator:

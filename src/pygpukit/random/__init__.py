@@ -9,6 +9,22 @@ Examples
 """
 
 from pygpukit.random.bits import Philox4x32
+from pygpukit.random.default import FUNCTIONS as _FUNCTIONS
+from pygpukit.random.default import rand, randint, randn, random_sample, ranf, sample, seed
 from pygpukit.random.generator import Generator, default_rng
 
-__all__ = ["Generator", "Philox4x32", "default_rng"]
+globals().update(_FUNCTIONS)
+
+__all__ = [
+    "Generator",
+    "Philox4x32",
+    "default_rng",
+    "rand",
+    "randint",
+    "randn",
+    "random_sample",
+    "ranf",
+    "sample",
+    "seed",
+    *_FUNCTIONS,
+]

@@ -19,34 +19,53 @@ PGK_FN u32 turned(u32 pair) {
     return r;
 }
 
-// Writes sums of features feature .. + 15 and rows row .. + 7: a lane has features g and g + 8, rows 2 t and 2 t + 1.
-template <int ACTIVATION, class T>
-PGK_FN void put(const Results<T>& to, f32 a, f32 b, f32 c, f32 d, i64 feature, i64 row, int lane) {
-    const int g = lane / 4, t = lane % 4;
-    const f32 sums[2][2] = {{a, b}, {c, d}};
-    if (to.pairs) {
+// A lane's features of a tile of 16, g and g + 8: what they end with, and where their results begin.
+template <int ACTIVATION, class T> struct Column {
+    Epilogue<T> end[2];
+    T* out;
+    i32 rows;
+    i64 left;
+
+    PGK_FN Column(const Results<T>& to, i64 feature, int lane) {
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            // A feature beyond the last ends as the last does, and is not written.
+            const i64 n = feature + lane / 4 + 8 * h, at = n < to.n ? n : to.n - 1;
+            end[h] = to.end;
+            if constexpr (ACTIVATION != PLAIN) {
+                if (to.end.bias) end[h].bias += at;
+                if (to.end.residual) end[h].residual += at * to.end.column;
+            }
+        }
+        out = to.out + feature;
+        rows = static_cast<i32>(to.m);
+        left = to.n - feature;
+    }
+
+    // Writes the sums of rows row .. + 7: a lane has 2 t and 2 t + 1 of feature g (a, b) and of feature g + 8 (c, d).
+    PGK_FN void put(const Results<T>& to, f32 a, f32 b, f32 c, f32 d, i32 row, int lane) const {
+        const int g = lane / 4, t = lane % 4;
+        const f32 sums[2][2] = {{a, b}, {c, d}};
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
             f32 made[2];
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
-                // Indices beyond the last are those of numbers that are not written.
-                const i64 n = feature + g + 8 * h, m = row + 2 * t + i;
-                made[i] = finish<ACTIVATION>(sums[h][i], m < to.m ? m : to.m - 1, n < to.n ? n : to.n - 1, to.end);
+                made[i] = finish<ACTIVATION>(sums[h][i], min(row + 2 * t + i, rows - 1), 0, end[h]);
             }
-            const u32 word = turned(outputs<T>(made).w[0]);
-            const i64 n = feature + 8 * h + 2 * t;
-            if (n < to.n && row + g < to.m) *reinterpret_cast<u32*>(to.out + (row + g) * to.ld + n) = word;
-        }
-    } else {
+            if (to.pairs) {
+                const u32 word = turned(outputs<T>(made).w[0]);
+                const int n = 8 * h + 2 * t;
+                if (n < left && row + g < rows) *reinterpret_cast<u32*>(out + (row + g) * to.ld + n) = word;
+            } else {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            const i64 n = feature + g + i / 2 * 8, m = row + 2 * t + i % 2;
-            if (n < to.n && m < to.m) {
-                to.out[m * to.ld + n] = output<T>(finish<ACTIVATION>(sums[i / 2][i % 2], m, n, to.end));
+                for (int i = 0; i < 2; ++i) {
+                    const int n = g + 8 * h, m = row + 2 * t + i;
+                    if (n < left && m < rows) out[m * to.ld + n] = output<T>(made[i]);
+                }
             }
         }
     }
-}
+};
 
 }  // namespace pgk

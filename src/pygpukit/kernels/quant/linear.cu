@@ -149,10 +149,12 @@ PGK_FN void linear(const Results<T>& to, const T* x, const Planes& w, i64 k, i64
 
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) {
+        if (tile0 + r >= tiles) break;
+        const Column<ACTIVATION, T> column(to, (tile0 + r) * 16, lane);
 #pragma unroll
         for (int j = 0; j < COLUMNS; ++j) {
             const f32(&d)[4] = sum[r][j];
-            if (tile0 + r < tiles) put<ACTIVATION>(to, d[0], d[1], d[2], d[3], (tile0 + r) * 16, row0 + j * 8, lane);
+            column.put(to, d[0], d[1], d[2], d[3], static_cast<i32>(row0) + j * 8, lane);
         }
     }
 }

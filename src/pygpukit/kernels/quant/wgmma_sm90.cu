@@ -133,10 +133,11 @@ template <class R, class S, class T, int ACTIVATION, int GROUPS, int TOKENS, int
         }
         wgmma_ready(sum);
         if (tile >= tiles) return;
+        const Column<ACTIVATION, T> column(to, tile * 16, lane);
 #pragma unroll
         for (int j = 0; j < TOKENS / 8; ++j) {
             const f32* d = sum + 4 * j;
-            if (row0 + j * 8 < to.m) put<ACTIVATION>(to, d[0], d[1], d[2], d[3], tile * 16, row0 + j * 8, lane);
+            if (row0 + j * 8 < to.m) column.put(to, d[0], d[1], d[2], d[3], static_cast<i32>(row0) + j * 8, lane);
         }
     }
 

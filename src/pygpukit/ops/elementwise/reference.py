@@ -123,14 +123,23 @@ def _general(name: str, inputs: tuple[Input, ...], target: DataType) -> Callable
         return _copy
     result = to_numpy_dtype(target if row.rule == "cast" else resolve(row, inputs)[1])
     double = _is_double(row, common)
+    # Operands of this type are computed with as they are.
+    ready = None if double or (common.name in _SMALL and not row.by_format) else to_numpy_dtype(common)
+    chosen, function, widen = row.rule == "where", row.numpy, not row.by_format
 
     def run(*operands: Any) -> None:
         *arrays, out = operands
-        values = [_convert(x, common, double=double, widen=not row.by_format) for x in arrays]
-        if row.rule == "where":
-            values[0] = np.asarray(arrays[0]) != 0
-        value = np.asarray(row.numpy(*values))
-        np.copyto(out, _cast(_cast(value, result), out.dtype), casting="unsafe")
+        values = [
+            x if type(x) is np.ndarray and x.dtype == ready else _convert(x, common, double=double, widen=widen)
+            for x in arrays[chosen:]
+        ]
+        if chosen:
+            condition = np.asarray(arrays[0])
+            values.insert(0, condition if condition.dtype.kind == "b" else condition != 0)
+        value = np.asarray(function(*values))
+        if not value.dtype == result == out.dtype:
+            value = _cast(_cast(value, result), out.dtype)
+        np.copyto(out, value, casting="unsafe")
 
     return run
 

@@ -18,6 +18,7 @@ from pygpukit.dtypes import dtype as as_dtype
 from pygpukit.errors import DTypeError, ShapeError
 from pygpukit.ops.elementwise.plan import plan
 from pygpukit.ops.elementwise.table import TABLE
+from pygpukit.ops.operands import as_array
 from pygpukit.ops.promotion import Input, can_cast
 
 _REDUCTIONS = {
@@ -87,11 +88,7 @@ def _converted(name: str, args: tuple[Any, ...], kind: DataType) -> tuple[Any, .
 
 
 def _array(function: Any, what: str, x: Any) -> GPUArray:
-    if not isinstance(x, GPUArray):
-        raise TypeError(
-            f"{function.__name__}.{what}() takes GPUArrays, not {type(x).__name__}; convert it with pygpukit.asarray()"
-        )
-    return x
+    return x if isinstance(x, GPUArray) else as_array(x, f"{function.__name__}.{what}()")
 
 
 def _identity(name: str) -> Any:

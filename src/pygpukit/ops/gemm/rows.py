@@ -10,6 +10,7 @@ from pygpukit.errors import DTypeError, ShapeError
 from pygpukit.ops.gemm import epilogue, library, mma, simt, wgmma
 from pygpukit.ops.gemm.reference import host, reference
 from pygpukit.ops.gemm.types import accumulator, arithmetic, matmul_type, wide_type, writable
+from pygpukit.ops.operands import as_array
 from pygpukit.ops.problem import Problem, Result, Tensor, broadcast
 from pygpukit.ops.registry import Case, Operator, Parameter, Variant, export, register
 from pygpukit.ops.size import hint
@@ -227,6 +228,5 @@ def transpose(x: Any, axes: Sequence[int] | None = None) -> Any:
     >>> gp.transpose(gp.ones((2, 3))).shape
     (3, 2)
     """
-    if not isinstance(x, _native.GPUArray):
-        raise TypeError(f"transpose() takes GPUArrays, not {type(x).__name__}; convert it with pygpukit.asarray()")
+    x = as_array(x, "transpose()")
     return x.T if axes is None else x.transpose(*axes)

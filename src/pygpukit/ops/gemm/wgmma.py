@@ -77,8 +77,11 @@ TILES = (
     Tile(128, 192, 4, 1, 890),
     Tile(128, 128, 6, 2, 534),
     Tile(128, 128, 6, 1, 712),
+    Tile(128, 64, 8, 2, 445),
     Tile(128, 64, 8, 1, 534),
+    Tile(64, 128, 8, 2, 356),
     Tile(64, 128, 8, 1, 534),
+    Tile(64, 64, 12, 2, 267),
     Tile(64, 64, 12, 1, 356),
 )
 """Tiles to choose from; where two are as good the first is taken."""
@@ -151,9 +154,9 @@ def _tile(x: Operands, sms: Any) -> Tile:
 
 def choose(x: Operands, sms: Any) -> Tile:
     """Return the tile with the least estimated time: waves of blocks, times cycles of one."""
-    clusters = sms >= _WHOLE and x.m > 128
+    whole = sms >= _WHOLE
     widest = _WIDEST.get(x.a.tensor.dtype.name, 256)
-    allowed = [t for t in TILES if (t.cluster == 1 or clusters) and t.n <= widest and t.takes(x.b.mn)]
+    allowed = [t for t in TILES if t.n <= widest and t.takes(x.b.mn) and (t.cluster == 1 or (whole and x.m > t.m))]
     best, least = allowed[0], _cycles(x, allowed[0], sms)
     for tile in allowed[1:]:
         cycles = _cycles(x, tile, sms)

@@ -16,6 +16,7 @@ from pygpukit.ops.index.gather import gathered
 from pygpukit.ops.index.layout import code_of
 from pygpukit.ops.index.scatter import scattered
 from pygpukit.ops.launch import Argument, KernelLaunch, Launch, Struct, Unit, blocks_for, i32, i64, read, update, write
+from pygpukit.ops.operands import as_array
 from pygpukit.ops.problem import Problem, Result
 from pygpukit.ops.registry import Operator, Parameter, Variant, export, register
 from pygpukit.ops.size import ceil_div
@@ -347,9 +348,7 @@ def places_of_count(mask: GPUArray, count: int) -> tuple[GPUArray, ...]:
 
 
 def _array(x: Any, what: str) -> GPUArray:
-    if isinstance(x, GPUArray):
-        return x
-    raise TypeError(f"{what} takes a GPUArray, not {type(x).__name__}; convert it with asarray")
+    return x if isinstance(x, GPUArray) else as_array(x, what)
 
 
 def _found(a: GPUArray) -> GPUArray:
@@ -375,7 +374,8 @@ def nonzero(a: GPUArray) -> tuple[GPUArray, ...]:
     >>> [i.tolist() for i in gp.nonzero(gp.asarray([[0, 3], [4, 0]]))]
     [[0, 1], [1, 0]]
     """
-    if _array(a, "nonzero()").ndim == 0:
+    a = _array(a, "nonzero()")
+    if a.ndim == 0:
         raise ValueError("nonzero() of an array of no dimensions: reshape it to one element first")
     found = _found(a)
     return tuple(found[d] for d in range(a.ndim))
@@ -404,7 +404,8 @@ def argwhere(a: GPUArray) -> GPUArray:
     >>> gp.argwhere(gp.asarray([[0, 3], [4, 0]])).tolist()
     [[0, 1], [1, 0]]
     """
-    if _array(a, "argwhere()").ndim == 0:
+    a = _array(a, "argwhere()")
+    if a.ndim == 0:
         return _found(a.reshape(1)).T[:, :0]
     return _found(a).T
 

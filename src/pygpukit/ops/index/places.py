@@ -21,6 +21,7 @@ from pygpukit.ops.index.keys import checked, refuse_shared
 from pygpukit.ops.index.layout import of_one_type
 from pygpukit.ops.index.masks import assign_where, bits_of, count_of, flatnonzero, put_where, taken_where, vector_of
 from pygpukit.ops.index.scatter import scattered
+from pygpukit.ops.operands import as_array, common_device
 from pygpukit.ops.promotion import Weak, promote
 from pygpukit.ops.registry import as_method, export
 from pygpukit.ops.shape.ranges import arange
@@ -29,9 +30,15 @@ _NUMBERS: dict[type, Weak] = {bool: "bool", int: "int", float: "float", complex:
 
 
 def _need(x: Any, what: str) -> GPUArray:
+    """Return an array that is read, made of a number or a list where it is none."""
+    return x if isinstance(x, GPUArray) else as_array(x, f"{what}()")
+
+
+def _target(x: Any, what: str) -> GPUArray:
+    """Return an array that is written to."""
     if isinstance(x, GPUArray):
         return x
-    raise TypeError(f"{what}() takes a GPUArray, not {type(x).__name__}; convert it with asarray")
+    raise TypeError(f"{what}() writes to a GPUArray, and this is {type(x).__name__}; convert it with asarray first")
 
 
 def _axis(axis: Any, ndim: int) -> int:
@@ -106,7 +113,7 @@ def take(
     """
     how = 0 if mode == "raise" else _mode(mode, "take")
     if axis is None:
-        x, at = _need(a, "take").reshape(-1) if a.__class__ is not GPUArray or a.ndim != 1 else a, 0
+        x, at = a if a.__class__ is GPUArray and a.ndim == 1 else _need(a, "take").reshape(-1), 0
     else:
         x = _need(a, "take")
         at = _axis(axis, x.ndim)
@@ -174,7 +181,7 @@ def take_along_axis(arr: GPUArray, indices: Any, axis: int | None = -1) -> GPUAr
 
 def _written(a: GPUArray, what: str, write: Callable[[GPUArray], None]) -> None:
     """Let ``write`` change the elements as a vector: a view where strides allow it."""
-    refuse_shared(_need(a, what))
+    refuse_shared(_target(a, what))
     flat = a._reshape([a.size])
     if flat is not None:
         write(flat)
@@ -218,7 +225,7 @@ def put(a: GPUArray, ind: Any, v: Any, mode: str = "raise") -> None:
     [5.0, 0.0, 0.0, 7.0]
     """
     how = _mode(mode, "put")
-    length = _need(a, "put").size
+    length = _target(a, "put").size
     index = index_of(ind, a, length, 0, how, "put").reshape(-1)
     values = _values(a, v)
     if index.size == 0 or values.size == 0:
@@ -256,7 +263,7 @@ def put_along_axis(arr: GPUArray, indices: Any, values: Any, axis: int | None = 
     if axis is None:
         _written(arr, "put_along_axis", lambda flat: put_along_axis(flat, indices, values, 0))
         return
-    _, index, at = _along(_need(arr, "put_along_axis"), indices, axis, "put_along_axis")
+    _, index, at = _along(_target(arr, "put_along_axis"), indices, axis, "put_along_axis")
     shape = tuple(index.shape)
     refuse_shared(arr)
     source = spread(elements_for(arr, values), shape)
@@ -320,7 +327,7 @@ def extract(condition: Any, arr: GPUArray) -> GPUArray:
     >>> gp.extract(x > 2, x).tolist()
     [3, 4]
     """
-    _need(arr, "extract")
+    arr = _need(arr, "extract")
     mask = condition if isinstance(condition, GPUArray) else from_numpy(np.asarray(condition), device=arr.device)
     result: GPUArray = compress(mask.reshape(-1), arr)
     return result
@@ -346,7 +353,7 @@ def place(arr: GPUArray, mask: Any, vals: Any) -> None:
     >>> x.tolist()
     [1, 7, 8, 7]
     """
-    given = _mask(_need(arr, "place"), mask, "place").reshape(-1)
+    given = _mask(_target(arr, "place"), mask, "place").reshape(-1)
     values = _values(arr, vals)
     if values.size == 0:
         if count_of(bits_of(given)):
@@ -375,7 +382,7 @@ def putmask(a: GPUArray, mask: Any, values: Any) -> None:
     >>> x.tolist()
     [1, 8, 7, 8]
     """
-    given = _mask(_need(a, "putmask"), mask, "putmask").reshape(-1)
+    given = _mask(_target(a, "putmask"), mask, "putmask").reshape(-1)
     refuse_shared(a)
     source = elements_for(a, values)
     if source.size == 0 or a.size == 0:
@@ -455,9 +462,11 @@ def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0)
         raise ShapeError(f"select(): {len(condlist)} conditions for {len(choicelist)} choices; give as many")
     if not len(condlist):
         raise ShapeError("select() needs at least one condition")
+    device = common_device((*condlist, *choicelist))
+    condlist = [as_array(c, f"select(): condition {i}", device) for i, c in enumerate(condlist)]
     for i, condition in enumerate(condlist):
-        if not isinstance(condition, GPUArray) or condition.dtype.name != "bool":
-            raise DTypeError(f"select(): condition {i} must be a GPUArray of bool")
+        if condition.dtype.name != "bool":
+            raise DTypeError(f"select(): condition {i} must be an array of bool, not {condition.dtype.name}")
     device = condlist[0].device
     given = [c if type(c) in _NUMBERS else asarray(c, device=device) for c in (*choicelist, default)]
     kind = promote([c.dtype if isinstance(c, GPUArray) else _NUMBERS[type(c)] for c in given])

@@ -17,6 +17,7 @@ from pygpukit.errors import DTypeError, ShapeError
 from pygpukit.ops.elementwise import rows as e
 from pygpukit.ops.index.masks import flatnonzero, nonzero, places_of_count, vector_of
 from pygpukit.ops.index.places import _repeated, _written
+from pygpukit.ops.operands import as_array
 from pygpukit.ops.registry import export
 from pygpukit.ops.shape.ranges import arange
 
@@ -215,6 +216,7 @@ def diag_indices_from(arr: GPUArray) -> tuple[GPUArray, ...]:
     >>> [i.tolist() for i in gp.diag_indices_from(gp.zeros((2, 2)))]
     [[0, 1], [0, 1]]
     """
+    arr = as_array(arr, "diag_indices_from()")
     if arr.ndim < 2:
         raise ShapeError("diag_indices_from() takes an array of at least 2 dimensions")
     if any(n != arr.shape[0] for n in arr.shape):
@@ -260,10 +262,11 @@ def triu_indices(n: int, k: int = 0, m: int | None = None) -> tuple[GPUArray, ..
     return _triangle(n, k, m, upper=True)
 
 
-def _matrix(arr: GPUArray, what: str) -> GPUArray:
-    if arr.ndim != 2:
-        raise ShapeError(f"{what}() takes a matrix, not an array of {arr.ndim} dimensions")
-    return arr
+def _matrix(arr: Any, what: str) -> GPUArray:
+    x = as_array(arr, f"{what}()")
+    if x.ndim != 2:
+        raise ShapeError(f"{what}() takes a matrix, not an array of {x.ndim} dimensions")
+    return x
 
 
 @export
@@ -276,7 +279,8 @@ def tril_indices_from(arr: GPUArray, k: int = 0) -> tuple[GPUArray, ...]:
     >>> len(gp.tril_indices_from(gp.zeros((3, 3)))[0])
     6
     """
-    n, m = _matrix(arr, "tril_indices_from").shape
+    arr = _matrix(arr, "tril_indices_from")
+    n, m = arr.shape
     return _triangle(n, k, m, upper=False, device=arr.device)
 
 
@@ -290,7 +294,8 @@ def triu_indices_from(arr: GPUArray, k: int = 0) -> tuple[GPUArray, ...]:
     >>> len(gp.triu_indices_from(gp.zeros((3, 3)))[0])
     6
     """
-    n, m = _matrix(arr, "triu_indices_from").shape
+    arr = _matrix(arr, "triu_indices_from")
+    n, m = arr.shape
     return _triangle(n, k, m, upper=True, device=arr.device)
 
 
@@ -330,6 +335,8 @@ def fill_diagonal(a: GPUArray, val: Any, wrap: bool = False) -> None:
     >>> x.tolist()
     [[5.0, 0.0, 0.0], [0.0, 5.0, 0.0]]
     """
+    if not isinstance(a, GPUArray):
+        raise TypeError(f"fill_diagonal() writes to a GPUArray, not to {type(a).__name__}")
     if a.ndim < 2:
         raise ShapeError("fill_diagonal() takes an array of at least 2 dimensions")
     end: int | None = None

@@ -7,12 +7,12 @@ from typing import Any
 from pygpukit._pygpukit_rust import GPUArray
 from pygpukit.array import indexing
 from pygpukit.dtypes import dtype
-from pygpukit.ops.index import at, masks, places, positions
+from pygpukit.ops.index import at, copying, masks, places, positions
 from pygpukit.ops.index.gather import gather, gathered
 from pygpukit.ops.index.keys import Masked, Places, parse, refuse_shared
 from pygpukit.ops.index.scatter import scattered
 
-__all__ = ["at", "getitem", "masks", "places", "positions", "setitem"]
+__all__ = ["at", "copying", "getitem", "masks", "places", "positions", "setitem"]
 
 
 _BOOL = dtype("bool")

@@ -12,6 +12,7 @@ from pygpukit._pygpukit_rust import GPUArray, Stream
 from pygpukit.array.bridge import from_numpy
 from pygpukit.dtypes import DataType, dtype
 from pygpukit.errors import DTypeError
+from pygpukit.ops.operands import as_array
 from pygpukit.ops.reduce.compositions import into
 
 _NUMBERS = (bool, int, float, complex, np.generic)
@@ -19,11 +20,8 @@ _FLOAT_OF = {1: "float16", 2: "float32", 4: "float64", 8: "float64"}
 
 
 def need(x: Any, what: str) -> GPUArray:
-    """Return ``x`` if it is an array, else say how to make one."""
-    if not isinstance(x, GPUArray):
-        hint = "pygpukit.from_numpy()" if isinstance(x, np.ndarray) else "pygpukit.asarray()"
-        raise TypeError(f"{what}() takes GPUArrays, not {type(x).__name__}; convert it with {hint}")
-    return x
+    """Return ``x`` if it is an array, else one made of a number or a list."""
+    return x if isinstance(x, GPUArray) else as_array(x, f"{what}()")
 
 
 def operand(x: Any, what: str) -> Any:
@@ -33,10 +31,11 @@ def operand(x: Any, what: str) -> Any:
     return x if isinstance(x, _NUMBERS) else need(x, what)
 
 
-def refuse(x: GPUArray, kinds: str, what: str) -> None:
-    """Raise unless the element type is of one of these kinds."""
+def refuse(x: GPUArray, kinds: str, what: str) -> GPUArray:
+    """Return ``x``, and raise unless its element type is of one of these kinds."""
     if x.dtype.kind not in kinds:
         raise DTypeError(f"{what} is not defined for {x.dtype.name}: convert with astype")
+    return x
 
 
 def float_type(kind: DataType) -> DataType:

@@ -14,6 +14,7 @@ from pygpukit.array.creation import full, zeros
 from pygpukit.ops.elementwise import rows as e
 from pygpukit.ops.math.arguments import need, operand, refuse, streamed
 from pygpukit.ops.math.types import finfo
+from pygpukit.ops.operands import as_arrays
 from pygpukit.ops.problem import broadcast
 from pygpukit.ops.registry import export, functions
 
@@ -27,7 +28,7 @@ def isposinf(x: Any, out: GPUArray | None = None) -> GPUArray:
     >>> isposinf(gp.asarray([1.0, gp.inf, -gp.inf])).tolist()
     [False, True, False]
     """
-    refuse(need(x, "isposinf"), "biuf", "isposinf")
+    x = refuse(need(x, "isposinf"), "biuf", "isposinf")
     return e.isinf(x, out=out) if x.dtype.kind != "f" else e.equal(x, math.inf, out=out)
 
 
@@ -40,7 +41,7 @@ def isneginf(x: Any, out: GPUArray | None = None) -> GPUArray:
     >>> isneginf(gp.asarray([1.0, gp.inf, -gp.inf])).tolist()
     [False, False, True]
     """
-    refuse(need(x, "isneginf"), "biuf", "isneginf")
+    x = refuse(need(x, "isneginf"), "biuf", "isneginf")
     return e.isinf(x, out=out) if x.dtype.kind != "f" else e.equal(x, -math.inf, out=out)
 
 
@@ -86,7 +87,8 @@ def iscomplex(x: Any) -> GPUArray:
     >>> iscomplex(gp.asarray([1 + 1j, 1 + 0j])).tolist()
     [True, False]
     """
-    if need(x, "iscomplex").dtype.kind != "c":
+    x = need(x, "iscomplex")
+    if x.dtype.kind != "c":
         return zeros(x.shape, "bool", device=x.device)
     return e.not_equal(e.imag(x), 0)
 
@@ -100,7 +102,8 @@ def isreal(x: Any) -> GPUArray:
     >>> isreal(gp.asarray([1 + 1j, 1 + 0j])).tolist()
     [False, True]
     """
-    if need(x, "isreal").dtype.kind != "c":
+    x = need(x, "isreal")
+    if x.dtype.kind != "c":
         return e.logical_not(zeros(x.shape, "bool", device=x.device))
     return e.equal(e.imag(x), 0)
 
@@ -208,7 +211,7 @@ def array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> GPUArray:
     >>> bool(array_equal(gp.asarray([1, 2]), gp.asarray([1.0, 2.0])))
     True
     """
-    need(a1, "array_equal"), need(a2, "array_equal")
+    a1, a2 = as_arrays("array_equal()", a1, a2)
     if a1.shape != a2.shape:
         return full((), False, "bool", device=a1.device)
     return _all_equal(a1, a2, equal_nan)
@@ -223,7 +226,7 @@ def array_equiv(a1: Any, a2: Any) -> GPUArray:
     >>> bool(array_equiv(gp.asarray([[1, 2], [1, 2]]), gp.asarray([1, 2])))
     True
     """
-    need(a1, "array_equiv"), need(a2, "array_equiv")
+    a1, a2 = as_arrays("array_equiv()", a1, a2)
     if broadcast(a1.shape, a2.shape) is None:
         return full((), False, "bool", device=a1.device)
     return _all_equal(a1, a2, False)

@@ -7,6 +7,8 @@ import math
 import operator
 from typing import Any
 
+import numpy as np
+
 from pygpukit._pygpukit_rust import GPUArray
 from pygpukit.array.creation import empty, full
 from pygpukit.dtypes import dtype
@@ -96,7 +98,12 @@ def clip(a: Any, a_min: Any = _NOT_GIVEN, a_max: Any = _NOT_GIVEN, out: GPUArray
     x = a
     low, high = (None if limit is _NOT_GIVEN else limit for limit in (a_min, a_max))
     if not isinstance(x, GPUArray) and not any(isinstance(limit, GPUArray) for limit in (low, high)):
-        need(x, "clip")
+        x = need(x, "clip")
+    if isinstance(x, GPUArray) and x.dtype.kind in "iu":
+        # As in NumPy, limits beyond what the type holds limit nothing.
+        limits = np.iinfo(x.dtype.name)
+        low = None if type(low) is int and low <= limits.min else low
+        high = None if type(high) is int and high >= limits.max else high
     if low is not None and high is not None:
         if isinstance(x, GPUArray) and x.dtype.kind == "b":
             return renamed("clip", e.minimum, renamed("clip", e.maximum, x, low), high, out=out)  # type: ignore[no-any-return]
@@ -116,7 +123,7 @@ def positive(x: Any, *, out: GPUArray | None = None) -> GPUArray:
     >>> positive(gp.asarray([1, -2])).tolist()
     [1, -2]
     """
-    refuse(need(x, "positive"), "iufc", "positive")
+    x = refuse(need(x, "positive"), "iufc", "positive")
     return x.copy() if out is None else filled(x, out, "positive")
 
 
@@ -129,7 +136,7 @@ def fabs(x: Any, *, out: GPUArray | None = None) -> GPUArray:
     >>> fabs(gp.asarray([-1, 2])).tolist()
     [1.0, 2.0]
     """
-    refuse(need(x, "fabs"), "biuf", "fabs")
+    x = refuse(need(x, "fabs"), "biuf", "fabs")
     return e.abs(as_float(x), out=out)
 
 
@@ -142,7 +149,7 @@ def rad2deg(x: Any, *, out: GPUArray | None = None) -> GPUArray:
     >>> rad2deg(gp.asarray([0.0, gp.pi])).tolist()
     [0.0, 180.0]
     """
-    refuse(need(x, "rad2deg"), "biuf", "rad2deg")
+    x = refuse(need(x, "rad2deg"), "biuf", "rad2deg")
     return _scaled(x, 180.0 / math.pi, out)
 
 
@@ -155,7 +162,7 @@ def deg2rad(x: Any, *, out: GPUArray | None = None) -> GPUArray:
     >>> deg2rad(gp.asarray([0.0, 180.0])).tolist()
     [0.0, 3.141592653589793]
     """
-    refuse(need(x, "deg2rad"), "biuf", "deg2rad")
+    x = refuse(need(x, "deg2rad"), "biuf", "deg2rad")
     return _scaled(x, math.pi / 180.0, out)
 
 
@@ -178,11 +185,10 @@ def float_power(base: Any, exponent: Any, *, out: GPUArray | None = None) -> GPU
     [0.5, 0.25]
     """
     base, exponent = (operand(x, "float_power") for x in (base, exponent))
-    arrays = [x for x in (base, exponent) if isinstance(x, GPUArray)]
     wide = any(isinstance(x, complex) or (isinstance(x, GPUArray) and x.dtype.kind == "c") for x in (base, exponent))
     kind = "complex128" if wide else "float64"
-    if not arrays:
-        raise TypeError("float_power() needs at least one GPUArray; use pygpukit.asarray() to make one")
+    if not isinstance(base, GPUArray) and not isinstance(exponent, GPUArray):
+        base = need(base, "float_power")
     base, exponent = (x.astype(kind, copy=False) if isinstance(x, GPUArray) else x for x in (base, exponent))
     return renamed("float_power", e.pow, base, exponent, out=out)  # type: ignore[no-any-return]
 
@@ -208,7 +214,7 @@ def modf(x: Any) -> tuple[GPUArray, GPUArray]:
     >>> [part.tolist() for part in modf(gp.asarray([1.5, -2.25]))]
     [[0.5, -0.25], [1.0, -2.0]]
     """
-    refuse(need(x, "modf"), "biuf", "modf")
+    x = refuse(need(x, "modf"), "biuf", "modf")
     x = as_float(x)
     return e.fraction(x), e.trunc(x)
 
@@ -222,7 +228,7 @@ def frexp(x: Any) -> tuple[GPUArray, GPUArray]:
     >>> [part.tolist() for part in frexp(gp.asarray([6.0, -0.25]))]
     [[0.75, -0.5], [3, -1]]
     """
-    refuse(need(x, "frexp"), "biuf", "frexp")
+    x = refuse(need(x, "frexp"), "biuf", "frexp")
     x = as_float(x)
     return e.mantissa(x), e.exponent(x)
 
@@ -267,7 +273,7 @@ def spacing(x: Any, *, out: GPUArray | None = None) -> GPUArray:
     >>> spacing(gp.asarray([1.0, -1.0])).tolist()
     [2.220446049250313e-16, -2.220446049250313e-16]
     """
-    refuse(need(x, "spacing"), "biuf", "spacing")
+    x = refuse(need(x, "spacing"), "biuf", "spacing")
     x = as_float(x)
     if x.dtype.name == "float16":
         # As NumPy has it in this type: upwards, whatever the sign; NaN of infinities.
@@ -296,8 +302,9 @@ def nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, ne
     >>> nan_to_num(gp.asarray([gp.nan, gp.inf, 1.0]), posinf=9.0).tolist()
     [0.0, 9.0, 1.0]
     """
-    out = None if copy else need(x, "nan_to_num")
-    if need(x, "nan_to_num").dtype.kind in "biu":
+    x = need(x, "nan_to_num")
+    out = None if copy else x
+    if x.dtype.kind in "biu":
         return x.copy() if copy else x  # type: ignore[no-any-return]
     if x.dtype.kind == "c":
         # The parts are neighbours in memory, and so the elements of a vector of twice the length.
@@ -328,7 +335,7 @@ def angle(z: Any, deg: bool = False) -> GPUArray:
     >>> angle(gp.asarray([1j, -1.0]), deg=True).tolist()
     [90.0, 180.0]
     """
-    refuse(need(z, "angle"), "biufc", "angle")
+    z = refuse(need(z, "angle"), "biufc", "angle")
     result: GPUArray = e.atan2(e.imag(z), e.real(z)) if z.dtype.kind == "c" else e.atan2(0, z)
     return e.mul(result, 180.0 / math.pi) if deg else result
 
@@ -376,6 +383,7 @@ for _function in (
     angle, sinc, softplus, mish,
 ):  # fmt: skip
     export(_function)
+export(round, "around")
 export(rad2deg, "degrees")
 export(deg2rad, "radians")
 as_method(round)

@@ -11,6 +11,7 @@ from pygpukit.errors import ShapeError
 from pygpukit.ops.elementwise import rows as e
 from pygpukit.ops.math.arguments import need, operand, refuse, streamed
 from pygpukit.ops.math.types import result_type
+from pygpukit.ops.operands import as_array, as_arrays, common_device
 from pygpukit.ops.promotion import can_cast
 from pygpukit.ops.reduce.layout import axis_of
 from pygpukit.ops.registry import export, functions
@@ -288,7 +289,7 @@ def cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axi
     """
     if axis is not None:
         axisa = axisb = axisc = axis
-    a, b = need(a, "cross"), need(b, "cross")
+    a, b = as_arrays("cross()", a, b)
     a, b = (v._permute([*(i for i in range(v.ndim) if i != axis_of(at, v.ndim)), axis_of(at, v.ndim)])
             for v, at in ((a, axisa), (b, axisb)))  # fmt: skip
     if not a.ndim or not b.ndim or a.shape[-1] != 3 or b.shape[-1] != 3:
@@ -327,7 +328,7 @@ def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period
     >>> interp(gp.asarray([0.5, 1.0, 5.0]), gp.asarray([0.0, 1.0, 2.0]), gp.asarray([10.0, 20.0, 40.0])).tolist()
     [15.0, 20.0, 40.0]
     """
-    x, xp, fp = need(x, "interp"), need(xp, "interp"), need(fp, "interp")
+    x, xp, fp = as_arrays("interp()", x, xp, fp)
     for v in (x, xp):
         refuse(v, "biuf", "interp")
     if xp.ndim != 1 or xp.shape != fp.shape or not xp.size:
@@ -380,7 +381,7 @@ def polyval(p: Any, x: Any) -> GPUArray:
     >>> polyval(gp.asarray([3, 0, 1]), gp.asarray([5, 2])).tolist()
     [76, 13]
     """
-    p, x = need(p, "polyval"), operand(x, "polyval")
+    p, x = as_array(p, "polyval()", common_device((x,))), operand(x, "polyval")
     if p.ndim != 1:
         raise ShapeError(f"polyval(): p must be a vector of coefficients, not of shape {p.shape}")
     shape = x.shape if isinstance(x, GPUArray) else ()

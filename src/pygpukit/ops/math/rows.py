@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from pygpukit.ops.math import comparisons, elementwise, numeric, types
+from pygpukit.ops.math import calls, comparisons, elementwise, numeric, polynomials, statistics, types, windows
 
-__all__ = ["comparisons", "elementwise", "numeric", "types"]
+__all__ = ["calls", "comparisons", "elementwise", "numeric", "polynomials", "statistics", "types", "windows"]

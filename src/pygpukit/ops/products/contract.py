@@ -12,7 +12,7 @@ from pygpukit._pygpukit_rust import GPUArray
 from pygpukit.errors import ShapeError
 from pygpukit.ops.elementwise import rows as e
 from pygpukit.ops.gemm.rows import matmul
-from pygpukit.ops.products.dot import NO_STREAM, require
+from pygpukit.ops.products.dot import NO_STREAM, require, require_both
 from pygpukit.ops.reduce import rows as r
 
 __all__ = ["FUNCTIONS", "diagonal_of", "kron", "tensordot", "trace"]
@@ -43,7 +43,7 @@ def tensordot(a: Any, b: Any, axes: Any = 2, *, stream: Any = None) -> Any:
     >>> gp.tensordot(gp.ones((2, 3, 4)), gp.ones((4, 3)), axes=([1, 2], [1, 0])).tolist()
     [12.0, 12.0]
     """
-    require("tensordot", a, b)
+    a, b = require_both("tensordot", a, b)
     if isinstance(axes, str) or (hasattr(axes, "__len__") and len(axes) != 2):
         raise ValueError(f"tensordot(): axes are an int or a pair, not {axes!r}")
     if hasattr(axes, "__len__"):
@@ -82,7 +82,7 @@ def kron(a: Any, b: Any, *, stream: Any = None) -> Any:
     >>> gp.kron(gp.asarray([1, 10]), gp.asarray([1, 2])).tolist()
     [1, 2, 10, 20]
     """
-    require("kron", a, b)
+    a, b = require_both("kron", a, b)
     with stream or NO_STREAM:
         ndim = max(a.ndim, b.ndim)
         left = (1,) * (ndim - a.ndim) + tuple(a.shape)
@@ -125,7 +125,7 @@ def trace(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = 
     >>> gp.trace(gp.asarray([[1, 2], [3, 4]])).item()
     5
     """
-    require("trace", a)
+    a = require("trace", a)
     return r.sum(diagonal_of(a, offset, axis1, axis2), -1, dtype=dtype, out=out, stream=stream)
 
 

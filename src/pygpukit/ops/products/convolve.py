@@ -14,7 +14,7 @@ from pygpukit.ops.elementwise import rows as e
 from pygpukit.ops.gemm.rows import accumulator, matmul_type, wide_type
 from pygpukit.ops.launch import Argument, KernelLaunch, Launch, Unit, blocks_for, i64, read, write
 from pygpukit.ops.problem import Problem, Result
-from pygpukit.ops.products.dot import NO_STREAM, dot_rows, require
+from pygpukit.ops.products.dot import NO_STREAM, dot_rows, require_both
 from pygpukit.ops.promotion import promote
 from pygpukit.ops.registry import Operator, Parameter, Variant, register
 from pygpukit.ops.size import hint, maximum
@@ -127,7 +127,7 @@ convolve_part = register(
 
 
 def _vectors(what: str, a: Any, v: Any, mode: str) -> tuple[Any, Any]:
-    require(what, a, v)
+    a, v = require_both(what, a, v)
     if not isinstance(mode, str):
         raise TypeError(f"mode must be 'valid', 'same' or 'full', not {mode!r}")
     if mode not in _MODES:

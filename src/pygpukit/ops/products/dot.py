@@ -32,6 +32,7 @@ from pygpukit.ops.launch import (
     read,
     write,
 )
+from pygpukit.ops.operands import as_array, as_arrays
 from pygpukit.ops.problem import Problem, Result, Tensor, broadcast
 from pygpukit.ops.promotion import can_cast
 from pygpukit.ops.reduce.compositions import into
@@ -40,28 +41,41 @@ from pygpukit.ops.registry import Operator, Parameter, Variant, register
 from pygpukit.ops.size import ceil_div, hint, product
 from pygpukit.ops.source import instance
 
-__all__ = ["FUNCTIONS", "dot", "dot_rows", "inner", "matvec", "outer", "require", "vdot", "vecdot", "vecmat"]
+__all__ = [
+    "FUNCTIONS",
+    "dot",
+    "dot_rows",
+    "inner",
+    "matvec",
+    "outer",
+    "require",
+    "require_both",
+    "vdot",
+    "vecdot",
+    "vecmat",
+]
 
 _FILE = "products/dot.cu"
 _THREADS = 128
 _CHUNK = 1024
 """Vectors of 16 bytes that one warp multiplies at most."""
 
+_NUMBERS = (int, float, complex, np.generic)
+
 NO_STREAM = nullcontext()
 """Stands where no stream is given."""
 
 
-def require(what: str, *arrays: Any) -> None:
-    """Refuse what is no array.
+def require(what: str, x: Any) -> GPUArray:
+    """Return an array, made of a number or a list where it is none."""
+    return x if isinstance(x, GPUArray) else as_array(x, f"{what}()")
 
-    Raises
-    ------
-    TypeError
-        If one of them is none.
-    """
-    for x in arrays:
-        if not isinstance(x, GPUArray):
-            raise TypeError(f"{what}() takes GPUArrays, not {type(x).__name__}; convert it with pygpukit.asarray()")
+
+def require_both(what: str, a: Any, b: Any) -> tuple[GPUArray, GPUArray]:
+    """Return two arrays, on one device where one of them is a number or a list."""
+    if not isinstance(a, GPUArray) or not isinstance(b, GPUArray):
+        a, b = as_arrays(f"{what}()", a, b)
+    return a, b
 
 
 def _infer(p: Problem) -> list[Result]:
@@ -241,7 +255,7 @@ def vecdot(x1: Any, x2: Any, /, out: Any = None, *, axis: int = -1, stream: Any 
     >>> gp.vecdot(gp.ones((2, 3)), gp.ones(3)).tolist()
     [3.0, 3.0]
     """
-    require("vecdot", x1, x2)
+    x1, x2 = require_both("vecdot", x1, x2)
     if axis != -1:
         x1, x2 = _last(x1, axis, "vecdot"), _last(x2, axis, "vecdot")
     return dot_rows(x1, x2, conjugate=True, out=out, stream=stream)
@@ -265,12 +279,12 @@ def dot(a: Any, b: Any, out: Any = None, *, stream: Any = None) -> Any:
             return dot_rows(a, b, out=out, stream=stream)
         if right == 2 and 0 < left <= 2:
             return matmul(a, b, out=out, stream=stream)
-    arrays = [x for x in (a, b) if isinstance(x, GPUArray)]
-    if len(arrays) < 2 and (
-        not arrays or not isinstance(a if arrays[0] is b else b, int | float | complex | np.generic)
-    ):
-        require("dot", a, b)
-    if len(arrays) < 2 or a.ndim == 0 or b.ndim == 0:
+    if isinstance(a, _NUMBERS) or isinstance(b, _NUMBERS):
+        return e.mul(a, b, out=out, stream=stream)
+    if type(a) is not GPUArray or type(b) is not GPUArray:
+        a, b = as_arrays("dot()", a, b)
+        return dot(a, b, out=out, stream=stream)
+    if a.ndim == 0 or b.ndim == 0:
         return e.mul(a, b, out=out, stream=stream)
     if a.shape[-1] != b.shape[-2 if b.ndim > 1 else 0]:
         raise ShapeError(
@@ -280,8 +294,8 @@ def dot(a: Any, b: Any, out: Any = None, *, stream: Any = None) -> Any:
     with stream or NO_STREAM:
         # All rows of a with all matrices of b: one product with the matrices side by side.
         k, rest = b.shape[-2], (*b.shape[:-2], b.shape[-1])
-        right = b._permute([b.ndim - 2, *range(b.ndim - 2), b.ndim - 1]).reshape(k, prod(rest))
-        made = matmul(a.reshape(prod(a.shape[:-1]), k), right)
+        matrix = b._permute([b.ndim - 2, *range(b.ndim - 2), b.ndim - 1]).reshape(k, prod(rest))
+        made = matmul(a.reshape(prod(a.shape[:-1]), k), matrix)
         return into(made.reshape(*a.shape[:-1], *rest), out)
 
 
@@ -294,7 +308,7 @@ def inner(a: Any, b: Any, *, stream: Any = None) -> Any:
     >>> gp.inner(gp.ones((2, 3)), gp.ones((4, 3))).shape
     (2, 4)
     """
-    require("inner", a, b)
+    a, b = require_both("inner", a, b)
     if a.ndim == 0 or b.ndim == 0:
         return e.mul(a, b, stream=stream)
     if a.shape[-1] != b.shape[-1]:
@@ -316,7 +330,7 @@ def outer(a: Any, b: Any, out: Any = None, *, stream: Any = None) -> Any:
     >>> gp.outer(gp.asarray([1, 2]), gp.asarray([3, 4])).tolist()
     [[3, 4], [6, 8]]
     """
-    require("outer", a, b)
+    a, b = require_both("outer", a, b)
     with stream or NO_STREAM:
         return e.mul(a.reshape(a.size, 1), b.reshape(b.size), out=out)
 
@@ -330,7 +344,7 @@ def vdot(a: Any, b: Any, *, stream: Any = None) -> Any:
     >>> gp.vdot(gp.asarray([1j, 2.0]), gp.asarray([1j, 3.0])).item()
     (7+0j)
     """
-    require("vdot", a, b)
+    a, b = require_both("vdot", a, b)
     if a.size != b.size:
         raise ShapeError(f"shapes {a.shape} and {b.shape} do not fit: vdot needs as many elements of both")
     if a.ndim == b.ndim == 1:
@@ -358,7 +372,7 @@ def matvec(x1: Any, x2: Any, /, out: Any = None, *, stream: Any = None) -> Any:
     >>> gp.matvec(gp.ones((2, 3)), gp.ones((5, 3))).shape
     (5, 2)
     """
-    require("matvec", x1, x2)
+    x1, x2 = require_both("matvec", x1, x2)
     _two("matvec", x1, x2, -1)
     return dot_rows(x1, x2._expand(x2.ndim - 1), out=out, stream=stream)
 
@@ -372,7 +386,7 @@ def vecmat(x1: Any, x2: Any, /, out: Any = None, *, stream: Any = None) -> Any:
     >>> gp.vecmat(gp.ones((5, 3)), gp.ones((3, 2))).shape
     (5, 2)
     """
-    require("vecmat", x1, x2)
+    x1, x2 = require_both("vecmat", x1, x2)
     _two("vecmat", x2, x1, -2)
     turned = x2._permute([*range(x2.ndim - 2), x2.ndim - 1, x2.ndim - 2])
     return dot_rows(x1._expand(x1.ndim - 1), turned, conjugate=True, out=out, stream=stream)

@@ -16,7 +16,8 @@ from pygpukit.dtypes import dtype as as_dtype
 from pygpukit.errors import DTypeError, ShapeError
 from pygpukit.ops.elementwise import rows as e
 from pygpukit.ops.gemm.rows import matmul
-from pygpukit.ops.products.dot import NO_STREAM, dot_rows, require
+from pygpukit.ops.operands import as_arrays
+from pygpukit.ops.products.dot import NO_STREAM, dot_rows
 from pygpukit.ops.products.subscripts import Expression, interleaved, parse
 from pygpukit.ops.promotion import can_cast, promote
 from pygpukit.ops.reduce import rows as r
@@ -69,7 +70,7 @@ def einsum(
     5.0
     """
     text, arrays = _operands("einsum", operands)
-    require("einsum", *arrays)
+    arrays = list(as_arrays("einsum()", *arrays))
     if order not in ("K", "C", "F", "A"):
         raise ValueError(f"order must be one of 'C', 'F', 'A', or 'K' (got {order!r})")
     if casting not in _CASTING:
@@ -81,7 +82,8 @@ def einsum(
     if kind is not common:
         _check_cast(common, kind, casting)
     if out is not None:
-        require("einsum", out)
+        if not isinstance(out, GPUArray):
+            raise TypeError(f"einsum(): out must be a GPUArray, not {type(out).__name__}")
         _check_cast(kind, out.dtype, casting)
         shape = [expression.sizes[label] for label in expression.output]
         if list(out.shape) != shape:
@@ -104,7 +106,7 @@ def einsum_path(*operands: Any, optimize: Any = "greedy") -> tuple[list[Any], st
     ['einsum_path', (0, 1)]
     """
     text, arrays = _operands("einsum_path", operands)
-    require("einsum_path", *arrays)
+    arrays = list(as_arrays("einsum_path()", *arrays))
     return np.einsum_path(text, *(_shape_only(tuple(x.shape)) for x in arrays), optimize=optimize)
 
 

@@ -12,6 +12,7 @@ from pygpukit._pygpukit_rust import GPUArray, Stream
 from pygpukit.dtypes import dtype as as_dtype
 from pygpukit.errors import DTypeError, ShapeError
 from pygpukit.ops.elementwise import rows as e
+from pygpukit.ops.operands import as_array, common_device
 from pygpukit.ops.promotion import promote
 from pygpukit.ops.reduce.compositions import into
 from pygpukit.ops.reduce.layout import axes_of, axis_of
@@ -30,8 +31,7 @@ def streamed(function: Callable[..., GPUArray]) -> Callable[..., Any]:
     @wraps(function)
     def run(x: Any, *args: Any, out: GPUArray | None = None, stream: Stream | None = None, **kwargs: Any) -> Any:
         if not isinstance(x, GPUArray):
-            hint = "pygpukit.from_numpy()" if type(x).__name__ == "ndarray" else "pygpukit.asarray()"
-            raise TypeError(f"{function.__name__}() takes GPUArrays, not {type(x).__name__}; convert it with {hint}")
+            x = as_array(x, f"{function.__name__}()")
         if out is not None and not isinstance(out, GPUArray):
             raise TypeError(f"{function.__name__}(): out must be a GPUArray, not {type(out).__name__}")
         with stream if stream is not None else contextlib.nullcontext():
@@ -215,8 +215,10 @@ def average(x: Any, axis: Any = None, weights: Any = None, returned: bool = Fals
     >>> gp.average(gp.asarray([1.0, 4.0]), weights=gp.asarray([2.0, 1.0])).item()
     2.0
     """
-    if weights is not None and not isinstance(weights, GPUArray):
-        raise TypeError(f"average(): weights must be a GPUArray, not {type(weights).__name__}")
+    if not isinstance(x, GPUArray):
+        x = as_array(x, "average()", common_device((weights,)))
+    if weights is not None:
+        weights = as_array(weights, "average(): weights", x.device)
     with stream if stream is not None else contextlib.nullcontext():
         total = None if weights is None else _weights(x, axis, weights)
         result = _average(x, axis, total, keepdims, out=out)

@@ -64,8 +64,7 @@ class _Reduction:
         if row.empty is None and options.get("initial") is None:
             if where is not None:
                 raise ValueError(f"{row.name}() has no identity: with where give initial, which stands for no elements")
-            n, results = (product(x.shape[i] for i in range(x.ndim) if (i in axes) == one) for one in (True, False))
-            if n == 0 and results != 0:
+            if product(x.shape[i] for i in axes) == 0:
                 raise ShapeError(f"{row.name}() of no elements has no value: an axis of 0 is reduced")
         keep = options["keepdims"]
         shape = tuple(1 if i in axes else n for i, n in enumerate(x.shape) if keep or i not in axes)
@@ -226,3 +225,5 @@ def sum_axis(x: Any, axis: int, keepdims: bool = False, *, out: Any = None, stre
 
 for _function in (*derived.FUNCTIONS, *scan.FUNCTIONS):
     export(_function)
+for _name in ("max", "min"):
+    export(FUNCTIONS[_name], f"a{_name}")

@@ -13,6 +13,7 @@ from pygpukit._pygpukit_rust import GPUArray
 from pygpukit.array.creation import empty
 from pygpukit.dtypes import DataType, dtype, to_numpy_dtype
 from pygpukit.errors import ShapeError
+from pygpukit.ops.elementwise import rows as e
 from pygpukit.ops.launch import Argument, KernelLaunch, Launch, Unit, Workspace, blocks_for, i64, nd, read, write
 from pygpukit.ops.problem import Problem, Result, Tensor
 from pygpukit.ops.reduce.derived import streamed
@@ -219,9 +220,9 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {name: _made(row) for name, row in S
 
 def _cumulative(name: str, x: GPUArray, axis: int | None, kind: Any, include_initial: bool, first: int) -> Any:
     if axis is None:
-        if x.ndim != 1:
+        if x.ndim > 1:
             raise ValueError(f"cumulative scans of an array of {x.ndim} dimensions need an axis")
-        axis = 0
+        x, axis = x.reshape(-1), 0
     if x.ndim == 0:
         raise ShapeError("cumulative scans need an array of at least one dimension")
     result = _FUNCTIONS[name](x, axis, kind)
@@ -260,5 +261,35 @@ def cumulative_prod(x: Any, *, axis: int | None = None, dtype: Any = None, inclu
     return _cumulative("cumprod", x, axis, dtype, include_initial, 1)
 
 
-FUNCTIONS = (cumulative_sum, cumulative_prod)
+def _without_nan(x: GPUArray, value: int) -> GPUArray:
+    return e.where(e.isnan(x), value, x) if x.dtype.kind in "fc" else x
+
+
+@streamed
+def nancumsum(x: Any, axis: int | None = None, dtype: Any = None) -> Any:
+    """Sums of the elements up to each one, with 0 for NaN.
+
+    Examples
+    --------
+    >>> import pygpukit as gp
+    >>> gp.nancumsum([1.0, float("nan"), 2.0]).tolist()
+    [1.0, 1.0, 3.0]
+    """
+    return _FUNCTIONS["cumsum"](_without_nan(x, 0), axis, dtype)
+
+
+@streamed
+def nancumprod(x: Any, axis: int | None = None, dtype: Any = None) -> Any:
+    """Products of the elements up to each one, with 1 for NaN.
+
+    Examples
+    --------
+    >>> import pygpukit as gp
+    >>> gp.nancumprod([2.0, float("nan"), 3.0]).tolist()
+    [2.0, 2.0, 6.0]
+    """
+    return _FUNCTIONS["cumprod"](_without_nan(x, 1), axis, dtype)
+
+
+FUNCTIONS = (cumulative_sum, cumulative_prod, nancumsum, nancumprod)
 """The public functions of this module."""

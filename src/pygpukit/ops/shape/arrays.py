@@ -11,26 +11,17 @@ from numpy.lib.array_utils import normalize_axis_tuple
 
 from pygpukit import _pygpukit_rust as _native
 from pygpukit._pygpukit_rust import DataType, Device, GPUArray
-from pygpukit.array.bridge import asarray
 from pygpukit.dtypes import DTypeLike, dtype
 from pygpukit.errors import DeviceError, DTypeError
+from pygpukit.ops.operands import as_array, common_device
 from pygpukit.ops.promotion import Input, promote
 
 __all__ = ["array_of", "assign", "axes_of", "axis_of", "common_device", "common_type", "need"]
 
 
 def need(x: Any, what: str) -> GPUArray:
-    """Return an array, and refuse anything else.
-
-    Raises
-    ------
-    TypeError
-        If it is no GPUArray.
-    """
-    if isinstance(x, GPUArray):
-        return x
-    hint = "from_numpy" if isinstance(x, np.ndarray) else "asarray"
-    raise TypeError(f"{what} takes a GPUArray, not {type(x).__name__}; convert it with {hint}")
+    """Return an array, made of a number or a list where it is none."""
+    return x if isinstance(x, GPUArray) else as_array(x, what)
 
 
 def axis_of(axis: Any, ndim: int) -> int:
@@ -50,11 +41,6 @@ def axes_of(axes: Any, ndim: int, *, repeated: bool = False) -> tuple[int, ...]:
     return found
 
 
-def common_device(values: Iterable[Any]) -> Device | None:
-    """Return the device of the first array among values; None for the current one."""
-    return next((x.device for x in values if isinstance(x, GPUArray)), None)
-
-
 def array_of(x: Any, device: Device | None, what: str) -> GPUArray:
     """Return an array as it is, and numbers and lists of them as an array on a device.
 
@@ -67,9 +53,7 @@ def array_of(x: Any, device: Device | None, what: str) -> GPUArray:
         if device is not None and x.device._number != device._number:
             raise DeviceError(f"{what}: the arrays live on different devices; copy one over first")
         return x
-    if isinstance(x, np.ndarray):
-        raise TypeError(f"{what} takes GPUArrays, not ndarray; convert it with from_numpy")
-    return asarray(x, device=device)
+    return as_array(x, what, device)
 
 
 def common_type(arrays: Iterable[GPUArray], wanted: DTypeLike | None, casting: str, what: str) -> DataType:

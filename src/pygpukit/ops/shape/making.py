@@ -136,6 +136,24 @@ def array(
     return x
 
 
+export(asarray, "asanyarray")
+
+
+@export
+def astype(x: GPUArray, dtype: DTypeLike, /, *, copy: bool = True) -> GPUArray:
+    """The array converted to another element type: ``x.astype(dtype)``.
+
+    Examples
+    --------
+    >>> import pygpukit as gp
+    >>> gp.astype(gp.asarray([1.5, 2.5]), int).tolist()
+    [1, 2]
+    """
+    if not isinstance(x, GPUArray):
+        raise TypeError(f"astype() takes a GPUArray, not {type(x).__name__}; make one with asarray(x, dtype)")
+    return x.astype(dtype, copy=copy)
+
+
 @export
 def ascontiguousarray(a: Any, dtype: DTypeLike | None = None, *, device: Device | None = None) -> GPUArray:
     """An array with its elements in row-major order without gaps and at least one axis; copied only where needed.

@@ -19,6 +19,7 @@ from pygpukit.ops.registry import export
 from pygpukit.ops.shape.arrays import assign, axis_of, common_device
 from pygpukit.ops.shape.spaced import FLOOR, LAST, SMALL, positions, spaced
 
+_INT64, _FAR = dtype_of("int64"), 2**62
 _ZERO_STEP = "arange(): the step is 0, which never leads to the end; give another step"
 _NUMBERS = bool | int | float | complex | np.generic
 
@@ -82,6 +83,9 @@ def arange(
         start, stop = 0, start
     step = 1 if step is None else step
     first, end, each = (_number(v, "arange()") for v in (start, stop, step))
+    if dtype is None and type(first) is type(end) is type(each) is int and max(abs(first), abs(end)) < _FAR:
+        n = _length(first, end, each)
+        return spaced(n, first, each if n > 1 else 0, _INT64, device)
     if dtype is None:
         if any(isinstance(v, int) and not -(2**63) <= v < 2**64 for v in (first, end, each)):
             raise ValueError(f"arange(): a number has more than 64 bits, which no integer type holds: {first}, {end}")

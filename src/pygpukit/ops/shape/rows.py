@@ -14,8 +14,10 @@ from pygpukit.ops.shape import (
     splitting,
     triangles,
     views,
+    windows,
 )
 
 __all__ = [
     "join", "joining", "making", "moves", "padding", "ranges", "repeating", "spaced", "splitting", "triangles", "views",
+    "windows",
 ]  # fmt: skip

@@ -19,6 +19,7 @@ from pygpukit.ops.source import instance
 LAST, SMALL, FLOOR = 1, 2, 4
 """Flags of the kernel: the last number is given, the step is too small for its type, round down."""
 
+_FAR = 2**62
 _COMPUTE = {"i64": "int64", "f32": "float32", "f64": "float64"}
 
 
@@ -72,7 +73,13 @@ def numbers(n: int, start: Any, step: Any, span: Any, last: Any, compute: str, f
 def _host(p: Problem) -> Callable[..., None]:
     compute, flags = p.options["compute"], p.options["flags"]
 
+    plain = flags == 0 and np.dtype(_COMPUTE[compute]).kind == "i"
+
     def run(like: Any, n: int, start: Any, step: Any, span: Any, last: Any, out: Any) -> None:
+        if plain and out.dtype.kind in "iu" and -_FAR < start < _FAR and -_FAR < step * n < _FAR:
+            # Nothing wraps, and NumPy counts by itself.
+            out[...] = np.arange(start, start + n * step, step) if step else start
+            return
         y = numbers(n, start, step, span, last, compute, flags)
         with np.errstate(all="ignore"):
             out[...] = y.astype(out.dtype)

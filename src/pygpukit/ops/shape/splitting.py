@@ -78,7 +78,8 @@ def split(ary: GPUArray, indices_or_sections: Sections, axis: int = 0) -> list[G
 
 
 def _split_axis(ary: GPUArray, sections: Any, axis: int, what: str) -> list[GPUArray]:
-    if need(ary, what).ndim <= axis:
+    ary = need(ary, what)
+    if ary.ndim <= axis:
         raise ValueError(f"{what} only works on arrays of {axis + 1} or more dimensions, not {ary.ndim}")
     return _split(ary, sections, axis, what)
 
@@ -93,7 +94,8 @@ def hsplit(ary: GPUArray, indices_or_sections: Sections) -> list[GPUArray]:
     >>> [part.shape for part in gp.hsplit(gp.ones((2, 4)), 2)]
     [(2, 2), (2, 2)]
     """
-    return _split_axis(ary, indices_or_sections, int(need(ary, "hsplit()").ndim > 1), "hsplit()")
+    ary = need(ary, "hsplit()")
+    return _split_axis(ary, indices_or_sections, int(ary.ndim > 1), "hsplit()")
 
 
 @export
@@ -106,7 +108,8 @@ def vsplit(ary: GPUArray, indices_or_sections: Sections) -> list[GPUArray]:
     >>> [part.shape for part in gp.vsplit(gp.ones((2, 4)), 2)]
     [(1, 4), (1, 4)]
     """
-    if need(ary, "vsplit()").ndim < 2:
+    ary = need(ary, "vsplit()")
+    if ary.ndim < 2:
         raise ValueError(f"vsplit() only works on arrays of 2 or more dimensions, not {ary.ndim}")
     return _split(ary, indices_or_sections, 0, "vsplit()")
 
@@ -134,7 +137,8 @@ def unstack(x: GPUArray, /, *, axis: int = 0) -> tuple[GPUArray, ...]:
     >>> [row.tolist() for row in gp.unstack(gp.asarray([[1, 2], [3, 4]]))]
     [[1, 2], [3, 4]]
     """
-    if need(x, "unstack()").ndim == 0:
+    x = need(x, "unstack()")
+    if x.ndim == 0:
         raise ValueError("unstack() needs an array of at least one dimension")
     place = axis_of(axis, x.ndim)
     return tuple(x._select(place, i) for i in range(x.shape[place]))

@@ -199,7 +199,8 @@ def matrix_transpose(x: GPUArray, /) -> GPUArray:
     >>> gp.matrix_transpose(gp.ones((2, 3, 4))).shape
     (2, 4, 3)
     """
-    if need(x, "matrix_transpose()").ndim < 2:
+    x = need(x, "matrix_transpose()")
+    if x.ndim < 2:
         raise ValueError(f"matrix_transpose() needs at least two axes, and the array has {x.ndim}")
     return _exchange(x, x.ndim - 1, x.ndim - 2)
 
@@ -352,7 +353,8 @@ def flip(m: GPUArray, axis: int | Sequence[int] | None = None) -> GPUArray:
 
 
 def _flip_axis(m: GPUArray, axis: int, what: str) -> GPUArray:
-    if need(m, what).ndim <= axis:
+    m = need(m, what)
+    if m.ndim <= axis:
         raise ValueError(f"{what} needs an array of at least {axis + 1} dimensions, not {m.ndim}")
     return _reverse(m, [axis])
 

@@ -16,6 +16,7 @@ from pygpukit.dtypes import DataType, dtype, to_numpy_dtype
 from pygpukit.errors import DTypeError, ShapeError
 from pygpukit.ops.elementwise import rows as e
 from pygpukit.ops.launch import KernelLaunch, Launch, Unit, Workspace, blocks_for, i32, i64, read, update, write
+from pygpukit.ops.operands import as_array, common_device
 from pygpukit.ops.problem import Problem, Result
 from pygpukit.ops.promotion import promote
 from pygpukit.ops.reduce.rows import sum as total_of
@@ -161,9 +162,9 @@ def weighted(bins: GPUArray, count: int, weights: GPUArray) -> GPUArray:
     return made
 
 
-def weights_of(weights: Any, shape: tuple[int, ...], what: str, text: str) -> GPUArray:
-    if not isinstance(weights, GPUArray):
-        raise TypeError(f"{what}: weights must be a GPUArray, not {type(weights).__name__}; convert it with asarray")
+def weights_of(weights: Any, like: GPUArray, what: str, text: str) -> GPUArray:
+    """Return a weight for each element of another array, in float64."""
+    weights, shape = as_array(weights, f"{what}: weights", like.device), like.shape
     if weights.shape != shape:
         raise ShapeError(f"{what}: {text}")
     if weights.dtype.kind == "c":
@@ -197,8 +198,7 @@ def bincount(x: GPUArray, weights: GPUArray | None = None, minlength: int = 0) -
     >>> gp.bincount(gp.asarray([0, 2, 2])).tolist()
     [1, 0, 2]
     """
-    if not isinstance(x, GPUArray):
-        raise TypeError(f"bincount() takes a GPUArray, not {type(x).__name__}; convert it with asarray")
+    x = as_array(x, "bincount()", common_device((weights,)))
     if x.ndim != 1:
         raise ShapeError(f"bincount() needs a vector, not an array of {x.ndim} dimensions")
     if x.size and x.dtype.kind not in "biu":
@@ -209,7 +209,7 @@ def bincount(x: GPUArray, weights: GPUArray | None = None, minlength: int = 0) -
     if least < 0:
         raise ValueError(f"bincount(): minlength must not be negative, and is {least}")
     given = None if weights is None else weights_of(
-        weights, x.shape, "bincount()", f"{weights.size} weights for {x.size} elements"
+        weights, x, "bincount()", f"give as many weights as there are elements, {x.size}"
     )  # fmt: skip
     if not x.size:
         return zeros(least, "int64" if given is None else "float64", device=x.device)
@@ -308,8 +308,7 @@ def histogram_bin_edges(x: GPUArray, bins: Any = 10, range: Any = None, weights:
     >>> gp.histogram_bin_edges(gp.asarray([0.0, 1.0, 4.0]), bins=2).tolist()
     [0.0, 2.0, 4.0]
     """
-    if not isinstance(x, GPUArray):
-        raise TypeError(f"histogram_bin_edges() takes a GPUArray, not {type(x).__name__}; convert it with asarray")
+    x = as_array(x, "histogram_bin_edges()")
     real_type((x.dtype,), "histogram_bin_edges()")
     return edges_of(x, bins, range)
 
@@ -348,12 +347,9 @@ def histogram(
     >>> counts.tolist(), edges.tolist()
     ([1, 1, 1], [1.0, 2.0, 3.0, 4.0])
     """
-    if not isinstance(x, GPUArray):
-        raise TypeError(f"histogram() takes a GPUArray, not {type(x).__name__}; convert it with asarray")
+    x = as_array(x, "histogram()", common_device((weights,)))
     real_type((x.dtype,), "histogram()")
-    given = (
-        None if weights is None else weights_of(weights, x.shape, "histogram()", "weights and elements differ in shape")
-    )
+    given = None if weights is None else weights_of(weights, x, "histogram()", "weights and elements differ in shape")
     edges = edges_of(x, bins, range)
     common = promote((x.dtype, edges.dtype))
     values, limits = flat(x.astype(common, copy=False)), edges.astype(common, copy=False).contiguous()

@@ -9,6 +9,7 @@ from pygpukit._pygpukit_rust import GPUArray
 from pygpukit.dtypes import dtype
 from pygpukit.errors import ShapeError
 from pygpukit.ops.elementwise import rows as e
+from pygpukit.ops.operands import as_arrays
 from pygpukit.ops.promotion import promote
 from pygpukit.ops.reduce.rows import sum as total_of
 from pygpukit.ops.registry import export
@@ -23,11 +24,10 @@ def _columns(sample: Any) -> list[GPUArray]:
         if sample.ndim != 2:
             raise ShapeError(f"histogramdd() needs elements as rows, not an array of {sample.ndim} dimensions")
         return [sample._select(1, i) for i in range(sample.shape[1])]
-    columns = list(sample)
-    if not columns or any(not isinstance(c, GPUArray) for c in columns):
-        raise TypeError(
-            "histogramdd() takes a GPUArray of rows or a sequence of GPUArrays; convert others with asarray"
-        )
+    sample = [sample] if isinstance(sample, list) and all(isinstance(x, int | float) for x in sample) else sample
+    columns = list(as_arrays("histogramdd()", *sample))
+    if not columns:
+        raise ValueError("histogramdd() needs a vector for each axis, and the sequence is empty")
     if any(c.ndim != 1 or c.size != columns[0].size for c in columns):
         raise ShapeError(f"histogramdd() needs vectors of one length, not {[tuple(c.shape) for c in columns]}")
     return columns
@@ -95,7 +95,7 @@ def histogramdd(
         counts = count(index, None, cells).astype("float64")
     else:
         text = "weights and elements differ in number"
-        counts = weighted(index, cells, weights_of(weights, columns[0].shape, "histogramdd()", text))
+        counts = weighted(index, cells, weights_of(weights, columns[0], "histogramdd()", text))
     counts = counts.reshape(sizes)
     for axis, size in enumerate(sizes):
         counts = counts._slice(axis, 1, size - 2, 1)

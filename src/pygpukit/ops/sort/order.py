@@ -15,6 +15,7 @@ from pygpukit.dtypes import dtype
 from pygpukit.errors import DTypeError, ShapeError
 from pygpukit.ops.elementwise import rows as e
 from pygpukit.ops.launch import Launch, Unit
+from pygpukit.ops.operands import as_array, as_arrays
 from pygpukit.ops.problem import Problem, Result
 from pygpukit.ops.registry import Case, Operator, Parameter, Variant, as_method, export, register
 from pygpukit.ops.size import hint, product
@@ -306,6 +307,7 @@ def partition(x: GPUArray, kth: Any, axis: int | None = -1) -> GPUArray:
     >>> gp.partition(gp.asarray([3, 1, 2]), 1).tolist()
     [1, 2, 3]
     """
+    x = as_array(x, "partition()")
     _check_kth(kth, _length(x, axis))
     made: GPUArray = sort(x, axis)
     return made
@@ -321,6 +323,7 @@ def argpartition(x: GPUArray, kth: Any, axis: int | None = -1) -> GPUArray:
     >>> gp.argpartition(gp.asarray([3, 1, 2]), 1).tolist()
     [1, 2, 0]
     """
+    x = as_array(x, "argpartition()")
     _check_kth(kth, _length(x, axis))
     made: GPUArray = argsort(x, axis)
     return made
@@ -363,8 +366,7 @@ def lexsort(keys: Any, axis: int = -1) -> GPUArray:
     rows = list(keys)
     if not rows:
         raise TypeError("lexsort() needs at least one key")
-    if any(not isinstance(key, GPUArray) for key in rows):
-        raise TypeError("lexsort() takes GPUArrays; convert others with asarray")
+    rows = list(as_arrays("lexsort()", *rows))
     if any(key.shape != rows[0].shape for key in rows):
         raise ShapeError(f"lexsort() needs keys of one shape, not {[key.shape for key in rows]}")
     if rows[0].ndim == 0:

@@ -15,6 +15,7 @@ from pygpukit.array.bridge import from_numpy
 from pygpukit.dtypes import DataType, dtype
 from pygpukit.errors import DTypeError, ShapeError
 from pygpukit.ops.launch import Argument, KernelLaunch, Launch, Unit, blocks_for, i32, i64, read, write
+from pygpukit.ops.operands import as_array
 from pygpukit.ops.problem import Problem, Result
 from pygpukit.ops.promotion import promote
 from pygpukit.ops.registry import Operator, Parameter, Variant, export, register
@@ -162,15 +163,14 @@ def _compute(
 
 
 def _need(x: Any, what: str) -> GPUArray:
-    if not isinstance(x, GPUArray):
-        raise TypeError(f"{what} takes a GPUArray, not {type(x).__name__}; convert it with asarray")
-    if x.dtype.kind == "c":
-        raise DTypeError(f"{what} needs real numbers, not {x.dtype.name}")
-    return x
+    found = as_array(x, what)
+    if found.dtype.kind == "c":
+        raise DTypeError(f"{what} needs real numbers, not {found.dtype.name}")
+    return found
 
 
 def _median(x: Any, axis: Any, out: GPUArray | None, keepdims: bool, skip: bool, what: str) -> GPUArray:
-    _need(x, what)
+    x = _need(x, what)
     kind = x.dtype if x.dtype.kind == "f" else dtype("float64")
     half = from_numpy(np.array(0.5), device=x.device)
     return _compute(x, half, axis, "median", skip, keepdims, kind, out)
@@ -245,7 +245,7 @@ def _given(q: Any, x: GPUArray, scale: float, what: str) -> tuple[GPUArray, Data
 def _quantile(
     x: Any, q: Any, axis: Any, out: GPUArray | None, method: str, keepdims: bool, skip: bool, scale: float, what: str
 ) -> GPUArray:
-    _need(x, what)
+    x = _need(x, what)
     if method not in ("linear", "lower", "higher", "midpoint", "nearest"):
         raise ValueError(f"{what}: method {method!r} is not linear, lower, higher, midpoint or nearest")
     places, own, whole = _given(q, x, scale, what)

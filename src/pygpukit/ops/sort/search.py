@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from pygpukit._pygpukit_rust import GPUArray
-from pygpukit.array.creation import full
 from pygpukit.dtypes import DataType, dtype
 from pygpukit.errors import DTypeError, ShapeError
 from pygpukit.ops.elementwise import rows as e
 from pygpukit.ops.launch import KernelLaunch, Launch, Unit, Workspace, blocks_for, i32, i64, read, update, write
+from pygpukit.ops.operands import as_array, common_device
 from pygpukit.ops.problem import Problem, Result
 from pygpukit.ops.promotion import promote
 from pygpukit.ops.registry import Operator, Parameter, Variant, as_method, export, register
@@ -45,18 +45,8 @@ def flat(x: GPUArray) -> GPUArray:
 
 
 def array_of(x: Any, like: GPUArray, what: str) -> GPUArray:
-    """Return a number as an array on the device of another; arrays as they are.
-
-    Raises
-    ------
-    TypeError
-        For anything else.
-    """
-    if isinstance(x, GPUArray):
-        return x
-    if isinstance(x, bool | int | float | complex | np.generic):
-        return full((), x.item() if isinstance(x, np.generic) else x, np.asarray(x).dtype, device=like.device)
-    raise TypeError(f"{what} takes a GPUArray or a number, not {type(x).__name__}; convert it with asarray")
+    """Return a number or a list as an array on the device of another; arrays as they are."""
+    return x if isinstance(x, GPUArray) else as_array(x, what, like.device)
 
 
 def real_type(kinds: Sequence[DataType], what: str) -> DataType:
@@ -235,8 +225,7 @@ def searchsorted(a: GPUArray, v: Any, side: str = "left", sorter: GPUArray | Non
     >>> gp.searchsorted(gp.asarray([1, 3, 5]), gp.asarray([0, 3, 9])).tolist()
     [0, 1, 3]
     """
-    if not isinstance(a, GPUArray):
-        raise TypeError(f"searchsorted() takes a GPUArray, not {type(a).__name__}; convert it with asarray")
+    a = as_array(a, "searchsorted()", common_device((v,)))
     if side not in ("left", "right"):
         raise ValueError(f"searchsorted(): side must be 'left' or 'right', not {side!r}")
     if a.ndim != 1:
@@ -287,8 +276,7 @@ def digitize(x: Any, bins: GPUArray, right: bool = False) -> GPUArray:
     >>> gp.digitize(gp.asarray([0.5, 1.0, 7.0]), gp.asarray([0.0, 1.0, 2.0])).tolist()
     [1, 2, 3]
     """
-    if not isinstance(bins, GPUArray):
-        raise TypeError(f"digitize() takes a GPUArray of limits, not {type(bins).__name__}; convert it with asarray")
+    bins = as_array(bins, "digitize()", common_device((x,)))
     values = array_of(x, bins, "digitize()")
     side = "left" if right else "right"
     ascending: GPUArray = searchsorted(bins, values, side)

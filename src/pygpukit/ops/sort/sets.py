@@ -13,6 +13,7 @@ from pygpukit.dtypes import DataType, dtype
 from pygpukit.errors import ShapeError
 from pygpukit.ops.elementwise import rows as e
 from pygpukit.ops.index.masks import flatnonzero
+from pygpukit.ops.operands import as_array, as_arrays
 from pygpukit.ops.promotion import promote
 from pygpukit.ops.registry import export
 from pygpukit.ops.sort.gather import assign, put, take_last
@@ -21,7 +22,6 @@ from pygpukit.ops.sort.search import (
     FLAGS,
     NAN_IS_DISTINCT,
     NAN_IS_EQUAL,
-    array_of,
     flat,
     real_type,
     runs,
@@ -60,9 +60,7 @@ class _Unique(NamedTuple):
 
 
 def _need(x: Any, what: str) -> GPUArray:
-    if not isinstance(x, GPUArray):
-        raise TypeError(f"{what} takes a GPUArray, not {type(x).__name__}; convert it with asarray")
-    return x
+    return x if isinstance(x, GPUArray) else as_array(x, what)
 
 
 def joined(*parts: GPUArray) -> GPUArray:
@@ -160,7 +158,7 @@ def unique(
     >>> values.tolist(), counts.tolist()
     ([1, 3], [1, 2])
     """
-    _need(x, "unique()")
+    x = _need(x, "unique()")
     if axis is not None and x.ndim != 1:
         raise ShapeError(f"unique() along axis {axis} of {x.ndim} dimensions: rows are not compared; use axis=None")
     found = _unique(x, index=return_index, inverse=return_inverse, counts=return_counts, equal_nan=equal_nan)
@@ -257,8 +255,7 @@ def isin(
     """
     if kind not in (None, "sort", "table"):
         raise ValueError(f"isin(): kind must be None, 'sort' or 'table', not {kind!r}")
-    like = element if isinstance(element, GPUArray) else _need(test_elements, "isin()")
-    x, others = array_of(element, like, "isin()"), array_of(test_elements, like, "isin()")
+    x, others = as_arrays("isin()", element, test_elements)
     if not others.size:
         return full(x.shape, invert, "bool", device=x.device)
     common = _common(x, others, "isin()")
@@ -301,7 +298,8 @@ def intersect1d(ar1: GPUArray, ar2: GPUArray, assume_unique: bool = False, retur
     >>> gp.intersect1d(gp.asarray([1, 3, 4]), gp.asarray([4, 3])).tolist()
     [3, 4]
     """
-    common = _common(_need(ar1, "intersect1d()"), _need(ar2, "intersect1d()"), "intersect1d()")
+    ar1, ar2 = as_arrays("intersect1d()", ar1, ar2)
+    common = _common(ar1, ar2, "intersect1d()")
     a, b = (
         _unique(x.astype(common, copy=False), index=True, inverse=False, counts=False, equal_nan=True)
         for x in (ar1, ar2)
@@ -330,7 +328,7 @@ def union1d(ar1: GPUArray, ar2: GPUArray) -> GPUArray:
     >>> gp.union1d(gp.asarray([1, 3]), gp.asarray([2, 3])).tolist()
     [1, 2, 3]
     """
-    both = joined(flat(_need(ar1, "union1d()")), flat(_need(ar2, "union1d()")))
+    both = joined(*map(flat, as_arrays("union1d()", ar1, ar2)))
     return _unique(both, index=False, inverse=False, counts=False, equal_nan=True).values
 
 
@@ -350,8 +348,9 @@ def setdiff1d(ar1: GPUArray, ar2: GPUArray, assume_unique: bool = False) -> GPUA
     >>> gp.setdiff1d(gp.asarray([3, 1, 2]), gp.asarray([2])).tolist()
     [1, 3]
     """
-    values = flat(_need(ar1, "setdiff1d()")) if assume_unique else unique(ar1)
-    return take_last(values, flatnonzero(isin(values, _need(ar2, "setdiff1d()"), invert=True)))
+    ar1, ar2 = as_arrays("setdiff1d()", ar1, ar2)
+    values = flat(ar1) if assume_unique else unique(ar1)
+    return take_last(values, flatnonzero(isin(values, ar2, invert=True)))
 
 
 @export
@@ -364,7 +363,7 @@ def setxor1d(ar1: GPUArray, ar2: GPUArray, assume_unique: bool = False) -> GPUAr
     >>> gp.setxor1d(gp.asarray([1, 2]), gp.asarray([2, 3])).tolist()
     [1, 3]
     """
-    both = joined(unique(_need(ar1, "setxor1d()")), unique(_need(ar2, "setxor1d()")))
+    both = joined(*map(unique, as_arrays("setxor1d()", ar1, ar2)))
     found = _unique(both, index=False, inverse=False, counts=True, equal_nan=False)
     if not both.size:
         return zeros(0, both.dtype, device=both.device)
