@@ -20,6 +20,11 @@ PGK_FN u64 mn_major(u32 address, u32 apart) {
     return static_cast<u64>((address & 0x3ffff) >> 4) | static_cast<u64>(apart / 16) << 16 | 1024ull / 16 << 32 |
            1ull << 62;
 }
+// The same in lines of 64 bytes with the 64-byte swizzle: 32 rows of one k; the next 16 of k are 1024 bytes further.
+PGK_FN u64 mn_major_32(u32 address, u32 apart) {
+    return static_cast<u64>((address & 0x3ffff) >> 4) | static_cast<u64>(apart / 16) << 16 | 512ull / 16 << 32 |
+           2ull << 62;
+}
 // What a descriptor's low word grows by for the next 32 bytes of k.
 constexpr u32 next_k(bool mn) { return mn ? 2048 / 16 : 32 / 16; }
 

@@ -3,8 +3,8 @@
 //
 // The transposed product runs: weights are the side of 64, rows of x the side of TOKENS (8, 16, 32 or 64), so that no
 // multiplication is spent on rows that are not there. w and x are tensor maps of three dimensions with the 128-byte
-// swizzle: w {k, n, z} with boxes of 128 bytes and ROWS, or where W_MN (16-bit types, ROWS 64) {n, k, z} with boxes of 128
-// bytes and 64; x {k, m, z} with boxes of 128 bytes and TOKENS. Where an operand is the same for all z its map has one
+// swizzle: w {k, n, z} with boxes of 128 bytes and ROWS, or where W_MN (16-bit types, ROWS 64 or 32) {n, k, z} with boxes of
+// ROWS and 64, for 32 with the 64-byte swizzle; x {k, m, z} with boxes of 128 bytes and TOKENS. Where an operand is the same for all z its map has one
 // matrix, and w_step, x_step is 0, else 1. batch has the shape of z and strides of out and residual.
 //
 // Launch: 192 threads, any grid up to z * ceil(n / ROWS): blocks walk over the tiles. Dynamic shared memory: SHARED bytes.
@@ -36,9 +36,17 @@ struct Skinny {
     static constexpr int BK = 128 / sizeof(T);
     static constexpr int W_BLOCK = ROWS * 128, X_BLOCK = TOKENS * 128, STAGE = DEPTH * (W_BLOCK + X_BLOCK);
     static constexpr int FLAG_AT = STAGES * (STAGE + 16), SHARED = FLAG_AT + (SPLIT ? 16 : 0);
-    static_assert(ROWS % 8 == 0 && ROWS <= 64 && (!W_MN || ROWS == 64), "blocks begin where the swizzle's pattern does");
+    static_assert(ROWS % 8 == 0 && ROWS <= 64 && (!W_MN || ROWS % 32 == 0), "blocks begin where the swizzle's pattern does");
     static_assert(64 - ROWS <= DEPTH * TOKENS, "what is read behind the last block must be x");
     using Acc = typename Sum<T>::type;
+
+    // Where rows are few, those after them are what lies behind the block.
+    PGK_FN static u64 weights(u32 at) {
+        if constexpr (!W_MN) return k_major(at);
+        else if constexpr (ROWS == 32) return mn_major_32(at, W_BLOCK);
+        else return mn_major(at, W_BLOCK);
+    }
+    static constexpr u32 NEXT_K = next_k(W_MN) / (W_MN ? 64 / ROWS : 1);
 
     const CUtensorMap *w, *x;
     To* out;
@@ -90,12 +98,12 @@ struct Skinny {
             for (i32 k = at.first; k < at.last; k += DEPTH * BK) {
                 barrier_wait(full + stage * 8, parity);
                 const u32 from = shared + stage * STAGE;
-                const u64 left = W_MN ? mn_major(from, 8192) : k_major(from), right = k_major(from + DEPTH * W_BLOCK);
+                const u64 left = weights(from), right = k_major(from + DEPTH * W_BLOCK);
                 wgmma_fence();
 #pragma unroll
                 for (int i = 0; i < DEPTH * 4; ++i) {
                     Wgmma<TOKENS>::template issue<T, W_MN, false>(
-                        d, left + i / 4 * (W_BLOCK / 16) + i % 4 * next_k(W_MN),
+                        d, left + i / 4 * (W_BLOCK / 16) + i % 4 * NEXT_K,
                         right + i / 4 * (X_BLOCK / 16) + i % 4 * next_k(false));
                 }
                 wgmma_commit();

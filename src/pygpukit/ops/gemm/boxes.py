@@ -50,11 +50,17 @@ class Side(NamedTuple):
     step: Any
 
     def map(self, lines: int, access: str) -> TensorMapOf:
-        """Return the map with boxes of 128 bytes of k by ``lines``; by 64 of k where lines are contiguous."""
+        """Return the map with boxes of 128 bytes of k by ``lines``.
+
+        Where lines are contiguous boxes have 64 of k, and 64 lines, or 32 in shorter lines of the swizzle.
+        """
         rows, columns = (self.k, self.lines) if self.mn else (self.lines, self.k)
         view = self.tensor.view((self.count, rows, columns), (self.step, self.ld, 1))
-        box = (1, 64 if self.mn else lines, LINE // self.tensor.dtype.itemsize)
-        return tensor_map(view, box, access=access, swizzle="128B")
+        width = LINE // self.tensor.dtype.itemsize
+        if not self.mn:
+            return tensor_map(view, (1, lines, width), access=access, swizzle="128B")
+        short = lines < width
+        return tensor_map(view, (1, 64, lines if short else width), access=access, swizzle="64B" if short else "128B")
 
 
 class Operands(NamedTuple):

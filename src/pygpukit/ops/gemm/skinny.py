@@ -21,6 +21,9 @@ KINDS = ("bfloat16", "float16")
 
 _MOST = 64
 _ROWS = (64, 56, 48, 40, 32, 24, 16)
+_BOXES = (64, 32)
+"""Heights where columns of b are contiguous: widths of a box."""
+
 _BUNDLED = (64, 48, 32)
 _MOST_STAGES = 16
 _MOST_PARTS = 8
@@ -147,7 +150,7 @@ def _tiles(x: Operands, one: Strip) -> Any:
 
 
 def _split_strip(x: Operands) -> Strip:
-    return strip(64 if x.b.mn else 32, _tokens(x))
+    return strip(32, _tokens(x))
 
 
 def _tokens(x: Operands) -> int:
@@ -157,12 +160,12 @@ def _tokens(x: Operands) -> int:
 def _strip(x: Operands, sms: Any) -> Strip:
     """The strip by which the busiest SM copies the least."""
     tokens = _tokens(x)
+    heights = _BOXES if x.b.mn else _ROWS
     if _forced is not None:
-        return Strip(64 if x.b.mn else _forced[0], tokens, _forced[1])
-    if x.b.mn:
-        return strip(64, tokens)
-    best, least = _ROWS[0], _lines(x, _ROWS[0], tokens, sms)
-    for rows in _ROWS[1:]:
+        rows, depth = _forced
+        return Strip(rows if rows in heights else 64, tokens, depth)
+    best, least = heights[0], _lines(x, heights[0], tokens, sms)
+    for rows in heights[1:]:
         lines = _lines(x, rows, tokens, sms)
         if lines < least:
             best, least = rows, lines
@@ -194,6 +197,6 @@ def units(types: Sequence[str]) -> Iterator[Unit]:
         if name in KINDS:
             kind = dtype(name)
             for tokens in (8, 16, 32, 64):
-                yield unit(kind, kind, strip(64, tokens), True)
+                yield from (unit(kind, kind, strip(rows, tokens), True) for rows in _BOXES)
                 for rows in _BUNDLED:
                     yield unit(kind, kind, strip(rows, tokens), False)
