@@ -65,6 +65,8 @@ def called(function: Callable[..., Any], reads: list[int]) -> tuple[int, int]:
         reads.clear()
         try:
             function(*arrays)
+            # An error of work that is put off belongs to this call.
+            gp.synchronize()
         except Exception:
             continue
         done += 1
