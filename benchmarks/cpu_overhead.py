@@ -3,7 +3,7 @@
 Ours and NumPy run in one process, in turns. A figure is the least of many rounds, which other work of the machine does
 not lengthen. A small call may take some time more than NumPy's, which is its bar; a large one is bounded by a ratio.
 
-    PYGPUKIT_DEVICE=cpu python benchmarks/cpu_overhead.py --json benchmarks/results/cpu-overhead.json
+    PYGPUKIT_DEVICE=cpu python benchmarks/cpu_overhead.py --json benchmarks/results/epyc-cpu-overhead.json
 """
 
 from __future__ import annotations

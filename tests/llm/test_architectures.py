@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import tracemalloc
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
 
+from pygpukit import llm
 from pygpukit.errors import ModelLoadError
 from pygpukit.llm import CausalTransformerModel, detect_model_spec
 from pygpukit.llm.loading import load_model, open_checkpoint
+from pygpukit.llm.testing import tiny_model
 
 
 def cases() -> ModuleType:
@@ -74,6 +77,11 @@ def test_architectures_are_known_by_their_tensors(name: str, tmp_path: Path) -> 
         ({"rope_parameters": {"rope_type": "linear", "factor": -1}}, "factor of rope must be a positive number"),
         ({"rope_parameters": {"rope_type": "longrope", "short_factor": [1.0]}}, "short_factor of rope must be 5"),
         ({"num_hidden_layers": 1 << 40}, "must be a whole number"),
+        ({"num_hidden_layers": 1 << 30}, "at most 4096 are read"),
+        (
+            {"max_position_embeddings": 1 << 30, "rope_parameters": {"rope_type": "dynamic", "factor": 2.0}},
+            "at most 4194304 with rope type 'dynamic'",
+        ),
         ({"vocab_size": None}, "vocab_size is None"),
         ({"tie_word_embeddings": "yes"}, "must be true or false"),
     ],
@@ -84,3 +92,46 @@ def test_settings_that_cannot_be_are_refused(entries: dict[str, object], reason:
     (tmp_path / "config.json").write_text(json.dumps(settings | entries))
     with pytest.raises(ModelLoadError, match=reason):
         open_checkpoint(tmp_path)
+
+
+def test_tables_of_positions_grow_with_the_sequence(tmp_path: Path) -> None:
+    GOLDEN.write("llama", tmp_path)
+    settings = json.loads((tmp_path / "config.json").read_text())
+    # As many positions as no memory holds tables for.
+    (tmp_path / "config.json").write_text(json.dumps(settings | {"max_position_embeddings": 1 << 30}))
+    model = load_model(open_checkpoint(tmp_path))
+    model.step([1, 2, 3], model.new_cache(10))
+    (first,) = model._tables.values()
+    model.step([1, 2, 3], model.new_cache(5000))
+    (second,) = model._tables.values()
+    assert (first[0].shape[0], second[0].shape[0]) == (4096, 8192)
+    np.testing.assert_array_equal(first[0].to_numpy(), second[0].to_numpy()[:4096])
+
+
+def test_loading_takes_little_of_the_host(tmp_path: Path) -> None:
+    sizes = {"hidden_size": 256, "num_hidden_layers": 8, "intermediate_size": 512, "head_dim": 32}
+    folder = tiny_model("llama", tmp_path, **sizes, num_attention_heads=8)
+    checkpoint = open_checkpoint(folder)
+    layer = sum(checkpoint.files.tensor_info(n).nbytes for n in checkpoint.files if ".layers.0." in n)
+    assert checkpoint.files.file_size > 6 * layer
+    load_model(checkpoint)
+    tracemalloc.start()
+    load_model(checkpoint)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 2 * layer
+
+
+def test_published_names(tmp_path: Path) -> None:
+    assert llm.GPT2Model is llm.LlamaModel is llm.QwenModel is CausalTransformerModel
+    prompt = GOLDEN.write("qwen3", tmp_path)
+    model = llm.load_qwen3_from_safetensors(tmp_path)
+    with pytest.raises(ModelLoadError, match="is of the architecture qwen3, not llama"):
+        llm.load_llama_from_safetensors(tmp_path)
+    ids = model.generate(prompt, max_new_tokens=5, temperature=0)
+    assert ids[:40] == prompt
+    assert ids[40:] == list(llm.QwenModel.from_safetensors(str(tmp_path), "float32").generate_stream(prompt, 5, 0))
+    assert model.generate(prompt, 5, 0, eos_token_id=ids[42])[40:] == ids[40 : ids.index(ids[42], 40) + 1]
+    hidden, past = model.forward(prompt, use_cache=True)
+    assert past is not None
+    assert (hidden.shape, past[0][0].shape) == ((40, 48), (40, 2, 12))

@@ -33,6 +33,14 @@ def test_greedy_tokens_are_those_of_transformers(llm: LLM, prompt: dict[str, Any
     assert out.token_ids == prompt["greedy"]
 
 
+def test_perplexity_is_that_of_transformers(llm: LLM) -> None:
+    pytest.importorskip("tokenizers")
+    text = (Path(__file__).parent / "perplexity.txt").read_text(encoding="utf-8")
+    assert llm.tokenizer is not None
+    assert llm.tokenizer.encode(text) == GOLDEN["perplexity"]["ids"]
+    assert llm.perplexity(text) == pytest.approx(GOLDEN["perplexity"]["value"], rel=1e-3)
+
+
 def test_tokens_are_those_of_llama_cpp(llm: LLM) -> None:
     pytest.importorskip("tokenizers")
     assert llm.tokenizer is not None

@@ -17,9 +17,18 @@ if TYPE_CHECKING:
     from pygpukit.llm.architecture import ModelSpec, detect_model_spec
     from pygpukit.llm.config import TransformerConfig
     from pygpukit.llm.decoder import MLP, Attention, CausalTransformerModel, KVCache, TransformerBlock
+    from pygpukit.llm.decoder import CausalTransformerModel as GPT2Model
+    from pygpukit.llm.decoder import CausalTransformerModel as LlamaModel
+    from pygpukit.llm.decoder import CausalTransformerModel as QwenModel
     from pygpukit.llm.engine import LLM
     from pygpukit.llm.gguf import GGUFFile
     from pygpukit.llm.layers import Linear, Norm
+    from pygpukit.llm.loading import (
+        load_gpt2_from_safetensors,
+        load_llama_from_safetensors,
+        load_model_from_safetensors,
+        load_qwen3_from_safetensors,
+    )
     from pygpukit.llm.outputs import Piece, RequestOutput, Timing, Usage
     from pygpukit.llm.safetensors import SafeTensorsFile, ShardedSafeTensorsFile, TensorInfo, load_safetensors
     from pygpukit.llm.sampling import SamplingParams, sample_token
@@ -39,6 +48,12 @@ _HOMES = {
     "engine": ("LLM",),
     "gguf": ("GGUFFile",),
     "layers": ("Linear", "Norm"),
+    "loading": (
+        "load_gpt2_from_safetensors",
+        "load_llama_from_safetensors",
+        "load_model_from_safetensors",
+        "load_qwen3_from_safetensors",
+    ),
     "outputs": ("Piece", "RequestOutput", "Timing", "Usage"),
     "safetensors": ("SafeTensorsFile", "ShardedSafeTensorsFile", "TensorInfo", "load_safetensors"),
     "sampling": ("SamplingParams", "sample_token"),
@@ -51,6 +66,8 @@ _HOMES = {
     ),
     "tokenizer": ("Tokenizer",),
 }
+# Published names of one class.
+_SAME = dict.fromkeys(("GPT2Model", "LlamaModel", "QwenModel"), "CausalTransformerModel")
 _NAMES = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
@@ -60,11 +77,14 @@ __all__ = [
     "CausalTransformerModel",
     "ChatMessage",
     "GGUFFile",
+    "GPT2Model",
     "KVCache",
     "Linear",
+    "LlamaModel",
     "ModelSpec",
     "Norm",
     "Piece",
+    "QwenModel",
     "RequestOutput",
     "SafeTensorsFile",
     "SamplingParams",
@@ -80,12 +100,17 @@ __all__ = [
     "create_chat_prompt",
     "detect_model_spec",
     "format_chat_messages",
+    "load_gpt2_from_safetensors",
+    "load_llama_from_safetensors",
+    "load_model_from_safetensors",
+    "load_qwen3_from_safetensors",
     "load_safetensors",
     "sample_token",
 ]
 
 
 def __getattr__(name: str) -> Any:
+    name = _SAME.get(name, name)
     if name in _NAMES:
         return getattr(importlib.import_module(f"pygpukit.llm.{_NAMES[name]}"), name)
     raise AttributeError(f"module 'pygpukit.llm' has no attribute {name!r}")

@@ -13,6 +13,10 @@ from pygpukit.llm.rope import Rope
 __all__ = ["Settings", "TransformerConfig", "gguf_common", "hf_common", "hf_tokens", "read_rope"]
 
 _LARGEST = 1 << 31
+# More than any model has: a file that says more would take memory for nothing.
+_MOST_LAYERS = 4096
+# Tables of these kinds are made for all positions at once.
+_MOST_POSITIONS = 1 << 22
 _SIZES = ("vocab_size", "hidden_size", "num_layers", "num_heads", "num_kv_heads", "head_dim", "intermediate_size",
           "max_position_embeddings")  # fmt: skip
 
@@ -109,6 +113,8 @@ class TransformerConfig:
             value = getattr(self, name)
             if type(value) is not int or not 0 < value < _LARGEST:
                 raise ModelLoadError(f"{name} is {value!r}, and must be a positive number")
+        if self.num_layers > _MOST_LAYERS:
+            raise ModelLoadError(f"num_layers is {self.num_layers}, and at most {_MOST_LAYERS} are read")
         if self.num_heads % self.num_kv_heads:
             raise ModelLoadError(f"{self.num_heads} heads cannot share {self.num_kv_heads} heads of keys and values")
         fill("scale", self.head_dim**-0.5)
@@ -118,6 +124,11 @@ class TransformerConfig:
         for rope in (self.rope, self.local_rope):
             if rope is not None and rope.dim > self.head_dim:
                 raise ModelLoadError(f"{rope.dim} dimensions turn by position, and a head has {self.head_dim}")
+            if rope is not None and rope.by_length and self.max_position_embeddings > _MOST_POSITIONS:
+                raise ModelLoadError(
+                    f"max_position_embeddings is {self.max_position_embeddings}, and at most {_MOST_POSITIONS} with "
+                    f"rope type {rope.kind!r}"
+                )
         for name in ("norm_eps", "scale", "embed_scale"):
             value = getattr(self, name)
             if not (isinstance(value, int | float) and math.isfinite(value) and value > 0):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from pygpukit._pygpukit_rust import GPUArray
 from pygpukit.array.bridge import from_numpy
 from pygpukit.array.creation import empty
 from pygpukit.errors import ContextLengthError
-from pygpukit.llm import layers
+from pygpukit.llm import layers, sampling
 from pygpukit.llm.config import TransformerConfig
 from pygpukit.llm.layers import Linear, Norm
 from pygpukit.llm.rope import Rope
@@ -24,6 +24,7 @@ Tables = tuple[GPUArray, GPUArray]
 # Queries of a prompt that are computed at once: bounds the memory of their scores.
 _CHUNK = 256
 _FIRST_CAPACITY = 128
+_FIRST_POSITIONS = 4096
 
 
 class KVCache:
@@ -264,6 +265,53 @@ class CausalTransformerModel:
 
     forward = __call__
 
+    def generate(
+        self,
+        input_ids: Sequence[int],
+        max_new_tokens: int = 20,
+        temperature: float = 1.0,
+        top_k: int = 50,
+        top_p: float = 0.9,
+        eos_token_id: int | None = None,
+        use_cache: bool = True,
+        gpu_sampling: bool = False,
+    ) -> list[int]:
+        """Return the ids and those that follow; `LLM` does more.
+
+        ``use_cache`` and ``gpu_sampling`` change nothing: keys and values are always kept, tokens are drawn where the
+        scores are.
+        """
+        settings = max_new_tokens, temperature, top_k, top_p, eos_token_id
+        return [*(int(token) for token in input_ids), *self.generate_stream(input_ids, *settings)]
+
+    def generate_stream(
+        self,
+        input_ids: Sequence[int],
+        max_new_tokens: int = 20,
+        temperature: float = 1.0,
+        top_k: int = 50,
+        top_p: float = 0.9,
+        eos_token_id: int | None = None,
+        use_cache: bool = True,
+        gpu_sampling: bool = False,
+    ) -> Iterator[int]:
+        """Return an iterator of the ids that follow."""
+        ids = [int(token) for token in input_ids]
+        cache = self.new_cache()
+        for _ in range(max_new_tokens):
+            token = sampling.sample_token(self.get_logits(self.step(ids, cache)[-1:]), temperature, top_k, top_p)
+            yield token
+            if token == eos_token_id:
+                return
+            ids = [token]
+
+    @classmethod
+    def from_safetensors(cls, path: str, dtype: str = "bfloat16", streaming: Any = None) -> CausalTransformerModel:
+        """Load a folder, a file or an index; weights always come a piece at a time, whatever ``streaming`` is."""
+        from pygpukit.llm.loading import load_model_from_safetensors
+
+        return load_model_from_safetensors(path, dtype)
+
     def _chunk(self, ids: Sequence[int], cache: KVCache) -> GPUArray:
         config, start, tokens = self.config, cache.length, len(ids)
         scale = config.embed_scale if config.embed_scale != 1.0 else None
@@ -280,8 +328,11 @@ class CausalTransformerModel:
         return self.final_norm(x) if more is None else self.final_norm.of_sum(x, more)[0]
 
     def _positions(self, rope: Rope, length: int) -> Tables:
-        """Cosines and sines of all positions, made once."""
+        """Cosines and sines of positions, of at least so many, made once."""
         key = rope, rope.is_long(length)
-        if key not in self._tables:
-            self._tables[key] = rope.tables(self.max_positions, length)
-        return self._tables[key]
+        made = self._tables.get(key)
+        if made is None or (made[0].shape[0] < length and not rope.by_length):
+            enough = max(_FIRST_POSITIONS, 1 << (length - 1).bit_length())
+            positions = self.max_positions if rope.by_length else min(self.max_positions, enough)
+            made = self._tables[key] = rope.tables(positions, length)
+        return made

@@ -29,7 +29,16 @@ from pygpukit.llm.mapped import MappedFile, file_error
 from pygpukit.llm.safetensors import SafeTensorsFile, ShardedSafeTensorsFile
 from pygpukit.quant.tensor import QuantTensor
 
-__all__ = ["Checkpoint", "load_model", "open_checkpoint", "read_json"]
+__all__ = [
+    "Checkpoint",
+    "load_gpt2_from_safetensors",
+    "load_llama_from_safetensors",
+    "load_model",
+    "load_model_from_safetensors",
+    "load_qwen3_from_safetensors",
+    "open_checkpoint",
+    "read_json",
+]
 
 # Of NumPy.
 Array = Any
@@ -323,6 +332,53 @@ def load_model(checkpoint: Checkpoint, dtype: str = "auto", quiet: bool = False)
             blocks.append(TransformerBlock(norm("attn_norm", i), attn, norm("mlp_norm", i), mlp, *after))
         head = None if _is_tied(checkpoint) else take(("head",))
         return CausalTransformerModel(config, embed, blocks, norm("final_norm"), head, positions, spec)
+
+
+def load_model_from_safetensors(
+    model_path: str | os.PathLike[str],
+    dtype: str = "float32",
+    spec: ModelSpec | None = None,
+    repack_weights: bool = True,
+) -> CausalTransformerModel:
+    """Return the model in a folder, a file or an index.
+
+    Parameters
+    ----------
+    model_path : str or path-like
+    dtype : str
+        Of the weights on the device.
+    spec : ModelSpec, optional
+        Checked against the one that config.json names, which counts.
+    repack_weights : bool
+        Changes nothing: matrices are stored as products read them.
+
+    Raises
+    ------
+    ModelLoadError
+        If it is of another architecture than `spec`, or its tensors do not fit.
+    """
+    checkpoint = open_checkpoint(model_path)
+    try:
+        if spec is not None and spec.name != checkpoint.spec.name:
+            raise ModelLoadError(f"{model_path} is of the architecture {checkpoint.spec.name}, not {spec.name}")
+        return load_model(checkpoint, dtype)
+    finally:
+        checkpoint.close()
+
+
+def load_gpt2_from_safetensors(model_path: str | os.PathLike[str], dtype: str = "float32") -> CausalTransformerModel:
+    """Return a GPT-2, as `load_model_from_safetensors` does."""
+    return load_model_from_safetensors(model_path, dtype, find_spec("gpt2"))
+
+
+def load_llama_from_safetensors(model_path: str | os.PathLike[str], dtype: str = "float32") -> CausalTransformerModel:
+    """Return a Llama, as `load_model_from_safetensors` does."""
+    return load_model_from_safetensors(model_path, dtype, find_spec("llama"))
+
+
+def load_qwen3_from_safetensors(model_path: str | os.PathLike[str], dtype: str = "float32") -> CausalTransformerModel:
+    """Return a Qwen 3, as `load_model_from_safetensors` does."""
+    return load_model_from_safetensors(model_path, dtype, find_spec("qwen3"))
 
 
 def _kept(checkpoint: Checkpoint, wants: Sequence[Wanted], to: DataType) -> QuantTensor | None:

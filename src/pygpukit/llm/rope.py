@@ -79,6 +79,11 @@ class Rope:
             if (values or needed) and (len(values) != pairs or not all(v > 0 for v in values)):
                 raise ValueError(f"{name} of rope must be {pairs} positive numbers, and there are {len(values)}")
 
+    @property
+    def by_length(self) -> bool:
+        """Whether frequencies depend on how many positions there may be."""
+        return self.kind in ("dynamic", "longrope")
+
     def is_long(self, length: int) -> bool:
         """Whether a sequence of this length needs other frequencies than a short one, for all of its positions."""
         return self.kind == "longrope" and length > self.original

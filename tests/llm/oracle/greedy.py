@@ -1,4 +1,4 @@
-"""Write smollm2_greedy.json: what transformers continues ten prompts with, greedily, in float32.
+"""Write smollm2_greedy.json: what transformers continues ten prompts with, and a text's perplexity, in float32.
 
 Needs torch, transformers and gguf, and the model's file: python greedy.py MODEL.gguf. The prompts stay as they are.
 """
@@ -67,8 +67,13 @@ def main() -> None:
             prompt["greedy"].append(int(out.logits[0, -1].argmax()))
             last = torch.tensor([prompt["greedy"][-1:]])
             out = made(last, past_key_values=out.past_key_values, use_cache=True)
+    # Its tokens are in the file too: tokenizers have a test of their own.
+    ids = torch.tensor([document["perplexity"]["ids"]])
+    logprobs = torch.log_softmax(made(ids).logits[0, :-1].double(), dim=-1)
+    document["perplexity"]["value"] = float(torch.exp(-logprobs.gather(1, ids[0, 1:, None]).mean()))
     rows = ",\n".join("  " + json.dumps(prompt) for prompt in document["prompts"])
-    PATH.write_text(f'{{"about": {json.dumps(document["about"])},\n "prompts": [\n{rows}\n]}}\n')
+    about, text = json.dumps(document["about"]), json.dumps(document["perplexity"])
+    PATH.write_text(f'{{"about": {about},\n "perplexity": {text},\n "prompts": [\n{rows}\n]}}\n')
 
 
 if __name__ == "__main__":

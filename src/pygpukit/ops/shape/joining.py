@@ -69,6 +69,25 @@ def _write_dense(out: GPUArray, parts: Sequence[GPUArray], axis: int) -> None:
         place += x.shape[axis]
 
 
+def _vectors(parts: Sequence[Any]) -> GPUArray | None:
+    """Contiguous vectors of one type joined in few steps; None for anything else."""
+    first = parts[0]
+    if type(first) is not GPUArray:
+        return None
+    kind, number, total = first.dtype, first.device._number, 0
+    rows = []
+    for x in parts:
+        if type(x) is not GPUArray or x.ndim != 1 or x.dtype is not kind or not x.is_contiguous or not x.size:
+            return None
+        if x.device._number != number:
+            return None
+        total += x.size
+        rows.append(x._expand(0))
+    out = empty(total, kind, device=first.device)
+    join(*rows, out=out._expand(0))
+    return out
+
+
 def _check(parts: Sequence[GPUArray], axis: int, what: str) -> None:
     first = parts[0]
     for i, x in enumerate(parts):
@@ -142,6 +161,10 @@ def concatenate(
     >>> gp.concatenate([gp.asarray([1, 2]), gp.asarray([3])]).tolist()
     [1, 2, 3]
     """
+    if out is None and dtype is None and axis == 0 and type(arrays) in (list, tuple) and 1 < len(arrays) <= MOST:
+        made = _vectors(arrays)
+        if made is not None:
+            return made
     parts = _given(arrays, "concatenate()")
     if axis is None:
         return joined([x.reshape(-1) for x in parts], 0, out, dtype, casting, "concatenate()")
