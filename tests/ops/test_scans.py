@@ -116,3 +116,16 @@ def test_edges_and_errors() -> None:
         gp.cumsum(x, (0, 1))
     with pytest.raises(TypeError):
         gp.cumsum(x, 0, "int32")
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_axes_of_one_element_have_any_stride(device: str) -> None:
+    host = np.arange(4, dtype=np.float32)
+    with gp.device(device):
+        x = gp.from_numpy(host)
+        for view in (x._expand(1)._broadcast_to((4, 1)), x.reshape(1, 4).T, x.reshape(4, 1)[:, ::-1], x[:0][:, None]):
+            for axis in (0, 1):
+                np.testing.assert_array_equal(gp.cumsum(view, axis).to_numpy(), np.cumsum(view.to_numpy(), axis))
+        np.testing.assert_array_equal(gp.vander(x, 2).to_numpy(), np.vander(host, 2))
+        fitted = gp.polyfit(x.astype("float64"), x.astype("float64") * 2 + 1, 1)
+        np.testing.assert_allclose(fitted.to_numpy(), [2, 1], rtol=1e-9)
