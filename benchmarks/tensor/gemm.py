@@ -25,6 +25,7 @@ import numpy as np
 
 import pygpukit as gp
 from pygpukit.ops.gemm import skinny, wgmma
+from pygpukit.ops.gemm.reference import round_to_tf32
 from pygpukit.ops.registry import load, register
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "array"))
@@ -104,10 +105,27 @@ def check_exact(tile: wgmma.Tile) -> None:
             raise AssertionError(f"{tile} is wrong at {m} x {n} x {k}, transposed: {turned_a}, {turned_b}")
 
 
+def check_kinds() -> None:
+    """Integers as float8 and int8, and tf32 against NumPy's rounding and float64."""
+    rng = np.random.default_rng(2)
+    m, n, k = 301, 203, 1040
+    a, b = (rng.integers(-4, 5, shape) for shape in ((m, k), (n, k)))
+    for kind, precision in (("float8_e4m3fn", "fp8"), ("int8", "int32"), ("float32", "tf32")):
+        x, y = (gp.from_numpy(v.astype(gp.to_numpy_dtype(kind))) for v in (a, b))
+        out = gp.empty((m, n), "int32" if kind == "int8" else "float32")
+        assert (product(x, y.T, precision=precision, out=out).to_numpy() == a @ b.T).all(), f"{kind} is wrong"
+    p, q = (rng.standard_normal(shape).astype(np.float32) for shape in ((m, k), (n, k)))
+    got = product(gp.from_numpy(p), gp.from_numpy(q).T, precision="tf32").to_numpy()
+    exact = round_to_tf32(p).astype(np.float64) @ round_to_tf32(q).astype(np.float64).T
+    assert np.abs(got - exact).max() < 1e-4 * np.abs(exact).max(), "tf32 is wrong"
+
+
 def check() -> None:
     """Compare results, before anything is timed; raise where they differ."""
     for tile in wgmma.TILES:
         check_exact(tile)
+    wgmma.force(None)
+    check_kinds()
     rng = np.random.default_rng(1)
     for k, n in ((3584, 4608), (18944, 3584)):
         a, w = (gp.from_numpy(rng.standard_normal(shape).astype(BF16)) for shape in ((257, k), (n, k)))
@@ -173,6 +191,45 @@ def large(bench: Bench, n: int, dtype: str, transposed: bool) -> None:
     wgmma.force(None)
 
 
+def other_kinds(bench: Bench, n: int) -> None:
+    """Square products of float32 as tf32, of float8 and of int8, b as the transpose of what lies in memory."""
+    torch = bench.torch
+    torch.backends.cuda.matmul.allow_tf32 = True
+    (a, ta), (b, tb) = normal(bench, n, n, dtype="float32"), normal(bench, n, n, dtype="float32")
+    tf32 = torch.empty_like(ta)
+    small = [x.to(torch.float8_e4m3fn) for x in (ta, tb)]
+    c, d = (gp.from_dlpack(x.view(torch.uint8)).view("float8_e4m3fn") for x in small)
+    whole = [torch.randint(-128, 128, (n, n), device="cuda", dtype=torch.int8) for _ in range(2)]
+    torch.cuda.synchronize()
+    e, f = (gp.from_dlpack(x) for x in whole)
+    one = torch.ones((), device="cuda")
+    outs = {name: gp.empty((n, n), name) for name in ("float32", "bfloat16", "int32")}
+    calls = {
+        "tf32": (
+            lambda: product(a, b.T, precision="tf32", out=outs["float32"]),
+            lambda: torch.matmul(ta, tb.T, out=tf32),
+            1 / 0.8,
+        ),
+        "float8": (
+            lambda: product(c, d.T, precision="fp8", out=outs["bfloat16"]),
+            lambda: torch._scaled_mm(small[0], small[1].T, scale_a=one, scale_b=one, out_dtype=torch.bfloat16),
+            1 / 0.8,
+        ),
+        "int8": (
+            lambda: product(e, f.T, precision="int32", out=outs["int32"]),
+            lambda: torch._int_mm(whole[0], whole[1].T),
+            1 / 1.2,
+        ),
+    }
+    for (name, (ours, theirs, must)), (text, tile) in itertools.product(calls.items(), tiles(bench)):
+        what = f"gemm {name} {n} nt{text}"
+        # Sums of float8 are kept twice: a wider tile would have no registers for them.
+        if bench.wanted(what) and (tile is None or name != "float8" or tile.n <= 192):
+            wgmma.force(tile)
+            bench.against_torch(what, ours, theirs, must, repeat=NODES if n <= 2048 else 1, tflops=2 * n**3 / 1e12)
+    wgmma.force(None)
+
+
 def few_rows(bench: Bench, k: int, n: int, m: int) -> None:
     """Rows by weights stored as [N, K]; against torch, and as a share of the rate of reading."""
     nbytes = 2 * k * n
@@ -235,6 +292,8 @@ def main() -> int:
             bench.torch.cuda.empty_cache()
     for n, dtype, transposed in itertools.product(options.sizes, ("bfloat16", "float16"), (True, False)):
         large(bench, n, dtype, transposed)
+    for n in options.sizes:
+        other_kinds(bench, n)
     return bench.finish("python benchmarks/tensor/gemm.py")
 
 

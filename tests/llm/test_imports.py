@@ -30,3 +30,7 @@ def test_every_name_is_there(run_python: Callable[..., str]) -> None:
         "print([n for n in llm.__all__ if not hasattr(llm, n)], 'jinja2' in sys.modules, 'tokenizers' in sys.modules)"
     )
     assert run_python(program).split() == ["[]", "False", "False"]
+
+
+def test_the_package_has_it_as_an_attribute(run_python: Callable[..., str]) -> None:
+    assert run_python("import pygpukit as gp; print(gp.llm.SamplingParams().top_p)") == "1.0\n"
