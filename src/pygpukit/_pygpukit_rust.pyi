@@ -764,10 +764,13 @@ def launch_plan(
     outputs: Sequence[tuple[DataType, Sequence[int]]],
     scratch: Sequence[tuple[int, bool]],
     steps: Sequence[tuple[Any, ...]],
-    host: Callable[..., object] | None,
+    host: object,
     compose: Callable[..., object] | None,
     written: Sequence[int],
 ) -> object: ...
+def host_fill(distribution: str, kind: DataType) -> object: ...
+def host_integers(wide: bool) -> object: ...
+def philox_words(key: int, blocks: Any, attempt: int, stream: int, out: Any) -> None: ...
 def set_operator_hooks(
     plan: Callable[..., object],
     panels: Callable[..., object],
