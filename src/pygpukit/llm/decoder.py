@@ -16,6 +16,7 @@ from pygpukit.llm import layers, sampling
 from pygpukit.llm.config import TransformerConfig
 from pygpukit.llm.layers import Linear, Norm
 from pygpukit.llm.rope import Rope
+from pygpukit.quant.tensor import QuantTensor
 
 __all__ = ["MLP", "Attention", "CausalTransformerModel", "KVCache", "TransformerBlock"]
 
@@ -193,7 +194,7 @@ class CausalTransformerModel:
         [vocabulary, hidden].
     blocks : sequence of TransformerBlock
     final_norm : Norm
-    lm_head : GPUArray, optional
+    lm_head : GPUArray or QuantTensor, optional
         [vocabulary, hidden]; the embedding by default.
     position_embed : GPUArray, optional
         [positions, hidden], of models that learn them.
@@ -207,7 +208,7 @@ class CausalTransformerModel:
         embed_tokens: GPUArray,
         blocks: Sequence[TransformerBlock],
         final_norm: Norm,
-        lm_head: GPUArray | None = None,
+        lm_head: GPUArray | QuantTensor | None = None,
         position_embed: GPUArray | None = None,
         spec: Any = None,
     ) -> None:
