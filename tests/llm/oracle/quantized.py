@@ -6,8 +6,8 @@ parts), and this tree::
     pip download --no-deps autoawq gptqmodel && tar xzf autoawq*.gz && tar xzf gptqmodel*.gz
     python tests/llm/oracle/quantized.py autoawq-0.2.9 gptqmodel-7.7.0
 
-Float8 checkpoints are loaded by transformers, which decodes them, and logits are compared; AWQ's and GPTQ's matrices are
-decoded by their own packages.
+Float8 checkpoints are loaded by transformers, which decodes them, and logits are compared; the matrices of AWQ and GPTQ
+are decoded by their own packages.
 """
 
 import importlib.util
@@ -56,7 +56,7 @@ def gptq_numbers(folder: str, parts: t.Tensors, version: int) -> np.ndarray:
 def main() -> None:
     for case, (entry, _) in t.CASES.items():
         with tempfile.TemporaryDirectory() as name:
-            # transformers takes a block to be the size of a matrix by that of its scales, so sizes are multiples of 128.
+            # transformers infers the size of a block from those of the arrays, so sizes are multiples of 128.
             coded, plain, stored = t.write(Path(name), case, hidden_size=128, intermediate_size=256, head_dim=64)
             method = entry["quant_method"]
             if method == "compressed-tensors":
