@@ -15,7 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pygpukit.llm.architecture import ModelSpec, detect_model_spec
+    from pygpukit.llm.buffers import DecodeBuffers, PrefillBuffers
     from pygpukit.llm.config import TransformerConfig
+    from pygpukit.llm.decode import (
+        DecodeBatch,
+        DecodeJacobi,
+        DecodeM1,
+        DecodeM1Graph,
+        DecodeSpeculative,
+        DecodeStrategy,
+    )
     from pygpukit.llm.decoder import MLP, Attention, CausalTransformerModel, KVCache, TransformerBlock
     from pygpukit.llm.decoder import CausalTransformerModel as GPT2Model
     from pygpukit.llm.decoder import CausalTransformerModel as LlamaModel
@@ -43,7 +52,9 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "architecture": ("ModelSpec", "detect_model_spec"),
+    "buffers": ("DecodeBuffers", "PrefillBuffers"),
     "config": ("TransformerConfig",),
+    "decode": ("DecodeBatch", "DecodeJacobi", "DecodeM1", "DecodeM1Graph", "DecodeSpeculative", "DecodeStrategy"),
     "decoder": ("MLP", "Attention", "CausalTransformerModel", "KVCache", "TransformerBlock"),
     "engine": ("LLM",),
     "gguf": ("GGUFFile",),
@@ -76,6 +87,13 @@ __all__ = [
     "Attention",
     "CausalTransformerModel",
     "ChatMessage",
+    "DecodeBatch",
+    "DecodeBuffers",
+    "DecodeJacobi",
+    "DecodeM1",
+    "DecodeM1Graph",
+    "DecodeSpeculative",
+    "DecodeStrategy",
     "GGUFFile",
     "GPT2Model",
     "KVCache",
@@ -84,6 +102,7 @@ __all__ = [
     "ModelSpec",
     "Norm",
     "Piece",
+    "PrefillBuffers",
     "QwenModel",
     "RequestOutput",
     "SafeTensorsFile",

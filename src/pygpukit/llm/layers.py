@@ -35,8 +35,8 @@ class Linear:
         self.weight, self.bias = weight, bias
         self._turned = weight.T
 
-    def __call__(self, x: GPUArray) -> GPUArray:
-        product: GPUArray = matmul(x, self._turned)
+    def __call__(self, x: GPUArray, out: GPUArray | None = None) -> GPUArray:
+        product: GPUArray = matmul(x, self._turned, out=out)
         if self.bias is not None:
             product += self.bias
         return product
@@ -63,28 +63,31 @@ class Norm:
     ) -> None:
         self.weight, self.bias, self.norm_type, self.eps = weight, bias, norm_type, eps
 
-    def __call__(self, x: GPUArray) -> GPUArray:
+    def __call__(self, x: GPUArray, out: GPUArray | None = None) -> GPUArray:
         if self.norm_type == "layernorm":
-            normed: GPUArray = _layernorm(x, self.weight, self.bias, self.eps)
+            normed: GPUArray = _layernorm(x, self.weight, self.bias, self.eps, out=out)
         else:
-            normed = _rmsnorm(x, self.weight, self.eps, cast="after")
+            normed = _rmsnorm(x, self.weight, self.eps, cast="after", out=out)
         return normed
 
-    def of_sum(self, x: GPUArray, more: GPUArray) -> tuple[GPUArray, GPUArray]:
-        """Return the norm of ``x + more``, and that sum."""
+    def of_sum(
+        self, x: GPUArray, more: GPUArray, out: GPUArray | None = None, total: GPUArray | None = None
+    ) -> tuple[GPUArray, GPUArray]:
+        """Return the norm of ``x + more``, and that sum; both or none are written to given arrays."""
         if self.norm_type == "layernorm":
-            total = x + more
-            return self(total), total
-        normed, total = _rmsnorm_residual(more, x, self.weight, self.eps, cast="after")
+            total = e.add(x, more, out=total)
+            return self(total, out), total
+        outs = None if out is None else (out, total)
+        normed, total = _rmsnorm_residual(more, x, self.weight, self.eps, cast="after", out=outs)
         return normed, total
 
 
-def activated(activation: str, hidden: GPUArray, gated: bool) -> GPUArray:
+def activated(activation: str, hidden: GPUArray, gated: bool, out: GPUArray | None = None) -> GPUArray:
     """``activation(hidden)``, or of joined halves ``activation(first) * second``."""
     if gated:
-        result: GPUArray = _gated[activation](hidden)
+        result: GPUArray = _gated[activation](hidden, out=out)
     else:
-        result = e.silu(hidden) if activation == "silu" else e.gelu(hidden)
+        result = (e.silu if activation == "silu" else e.gelu)(hidden, out=out)
     return result
 
 
