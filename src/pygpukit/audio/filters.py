@@ -205,7 +205,7 @@ def window_bandwidth(window: Any, n: int = 1000) -> float:
     Examples
     --------
     >>> round(window_bandwidth("hann"), 3)
-    1.502
+    1.5
     """
     if window in ("hann", "hanning"):
         # What librosa has in its table.

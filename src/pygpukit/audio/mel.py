@@ -248,7 +248,7 @@ def delta(
     Examples
     --------
     >>> delta(gp.asarray([0.0, 1.0, 4.0, 9.0, 16.0]), width=3).round(6).tolist()
-    [1.0, 2.0, 4.0, 6.0, 7.0]
+    [2.0, 2.0, 4.0, 6.0, 6.0]
     """
     x = real_array(data, "data")
     n = x.shape[axis]
