@@ -18,6 +18,7 @@ from pygpukit.llm.config import TransformerConfig
 from pygpukit.llm.fixed_cache import FixedCache, FixedCacheLayer, FixedCacheModel
 from pygpukit.llm.layers import Linear, Norm
 from pygpukit.llm.rope import Rope
+from pygpukit.quant.tensor import QuantTensor
 
 __all__ = ["MLP", "Attention", "CausalTransformerModel", "KVCache", "TransformerBlock"]
 
@@ -226,7 +227,7 @@ class CausalTransformerModel(FixedCacheModel):
         [vocabulary, hidden].
     blocks : sequence of TransformerBlock
     final_norm : Norm
-    lm_head : GPUArray, optional
+    lm_head : GPUArray or QuantTensor, optional
         [vocabulary, hidden]; the embedding by default.
     position_embed : GPUArray, optional
         [positions, hidden], of models that learn them.
@@ -240,7 +241,7 @@ class CausalTransformerModel(FixedCacheModel):
         embed_tokens: GPUArray,
         blocks: Sequence[TransformerBlock],
         final_norm: Norm,
-        lm_head: GPUArray | None = None,
+        lm_head: GPUArray | QuantTensor | None = None,
         position_embed: GPUArray | None = None,
         spec: Any = None,
     ) -> None:
