@@ -13,9 +13,12 @@ from pygpukit.array.bridge import from_numpy
 from pygpukit.array.creation import empty
 from pygpukit.errors import ContextLengthError
 from pygpukit.llm import layers, sampling
+from pygpukit.llm.buffers import DecodeBuffers
 from pygpukit.llm.config import TransformerConfig
+from pygpukit.llm.fixed_cache import FixedCache, FixedCacheLayer, FixedCacheModel
 from pygpukit.llm.layers import Linear, Norm
 from pygpukit.llm.rope import Rope
+from pygpukit.quant.tensor import QuantTensor
 
 __all__ = ["MLP", "Attention", "CausalTransformerModel", "KVCache", "TransformerBlock"]
 
@@ -67,6 +70,18 @@ class KVCache:
             made.append(new)
         self.layers = made
 
+    def attend(self, attn: Attention, q: GPUArray, k: GPUArray, v: GPUArray, step: Step) -> GPUArray:
+        """Append keys and values of one layer, and return what its queries see, [heads, tokens, dim]."""
+        cache, end = self.layers[attn.layer], step.start + step.tokens
+        if attn.rope is None:
+            layers.cache_write(k, v, *cache, step.start)
+        else:
+            cos, sin = step.tables[attn.rope]
+            q = layers.norm_rope_write(
+                q, k, v, cos, sin, cache, step.places, step.places, *attn.norms, attn.eps, cast="after"
+            )
+        return attn.see(q, cache[0][:, :end], cache[1][:, :end])
+
     def __len__(self) -> int:
         return self.length
 
@@ -85,17 +100,20 @@ class Step:
         Positions on the device, which are the cache's places too.
     tables
         Cosines and sines by the rope that they are of.
+    buffers
+        Where results are written, with a row per token; new arrays by default.
     """
 
-    cache: KVCache
+    cache: KVCache | FixedCache
     start: int
     tokens: int
     places: GPUArray
     tables: dict[Rope, Tables]
+    buffers: DecodeBuffers | None = None
 
 
-class Attention:
-    """Attention of one layer, with its keys and values in a `KVCache`.
+class Attention(FixedCacheLayer):
+    """Attention of one layer, with its keys and values in a cache: a `KVCache`, or one of a fixed size.
 
     Parameters
     ----------
@@ -120,26 +138,29 @@ class Attention:
         self.qkv, self.o, self.q_norm, self.k_norm = qkv, o, q_norm, k_norm
         self.layer, self.window, self.rope = layer, config.windows[layer] or None, config.rope_of(layer)
         self.num_heads, self.num_kv_heads, self.head_dim = config.num_heads, config.num_kv_heads, config.head_dim
-        self._scale, self._softcap, self._eps = config.scale, config.attention_softcap or None, config.norm_eps
+        self.scale, self.softcap, self.eps = config.scale, config.attention_softcap or None, config.norm_eps
+
+    @property
+    def norms(self) -> tuple[GPUArray | None, GPUArray | None]:
+        """Weights of the norms of queries and keys."""
+        q, k = (None if norm is None else norm.weight for norm in (self.q_norm, self.k_norm))
+        return q, k
+
+    def see(self, q: GPUArray, k: GPUArray, v: GPUArray, **more: Any) -> GPUArray:
+        """Return attention of queries [tokens, heads, dim] to keys and values [heads of keys, positions, dim]."""
+        seen: GPUArray = layers.attention(
+            q.transpose(1, 0, 2), k, v, scale=self.scale, causal=True, window=self.window, softcap=self.softcap, **more
+        )
+        return seen
 
     def __call__(self, x: GPUArray, step: Step) -> GPUArray:
-        turned, end = self.num_heads + self.num_kv_heads, step.start + step.tokens
-        qkv = self.qkv(x).reshape(step.tokens, turned + self.num_kv_heads, self.head_dim)
+        turned, buffers = self.num_heads + self.num_kv_heads, step.buffers
+        qkv = self.qkv(x, out=None if buffers is None else buffers.qkv)
+        qkv = qkv.reshape(step.tokens, turned + self.num_kv_heads, self.head_dim)
         q, k, v = qkv[:, : self.num_heads], qkv[:, self.num_heads : turned], qkv[:, turned:]
-        cache = step.cache.layers[self.layer]
-        if self.rope is None:
-            layers.cache_write(k, v, *cache, step.start)
-        else:
-            norms = [None if norm is None else norm.weight for norm in (self.q_norm, self.k_norm)]
-            cos, sin = step.tables[self.rope]
-            q = layers.norm_rope_write(
-                q, k, v, cos, sin, cache, step.places, step.places, *norms, self._eps, cast="after"
-            )
-        seen = layers.attention(
-            q.transpose(1, 0, 2), cache[0][:, :end], cache[1][:, :end], scale=self._scale, causal=True,
-            window=self.window, softcap=self._softcap,
-        )  # fmt: skip
-        return self.o(seen.transpose(1, 0, 2).reshape(step.tokens, self.num_heads * self.head_dim))
+        seen = step.cache.attend(self, q, k, v, step).transpose(1, 0, 2)
+        out = None if buffers is None else buffers.o
+        return self.o(seen.reshape(step.tokens, self.num_heads * self.head_dim), out=out)
 
 
 class MLP:
@@ -155,8 +176,9 @@ class MLP:
     def __init__(self, up: Linear, down: Linear, activation: str = "silu", gated: bool = True) -> None:
         self.up, self.down, self.activation, self.gated = up, down, activation, gated
 
-    def __call__(self, x: GPUArray) -> GPUArray:
-        return self.down(layers.activated(self.activation, self.up(x), self.gated))
+    def __call__(self, x: GPUArray, buffers: DecodeBuffers | None = None) -> GPUArray:
+        up, mlp, down = (None, None, None) if buffers is None else (buffers.up, buffers.mlp, buffers.down)
+        return self.down(layers.activated(self.activation, self.up(x, out=up), self.gated, out=mlp), out=down)
 
 
 class TransformerBlock:
@@ -176,14 +198,26 @@ class TransformerBlock:
 
     def __call__(self, x: GPUArray, more: GPUArray | None, step: Step) -> tuple[GPUArray, GPUArray]:
         """Return what passes by and what is to be added to it, which the next norm adds."""
-        normed, x = (self.attn_norm(x), x) if more is None else self.attn_norm.of_sum(x, more)
+        buffers = step.buffers
+
+        def of_sum(norm: Norm, x: GPUArray, more: GPUArray) -> tuple[GPUArray, GPUArray]:
+            return norm.of_sum(x, more) if buffers is None else norm.of_sum(x, more, buffers.normed, buffers.beside(x))
+
+        if more is None:
+            normed = self.attn_norm(x, None if buffers is None else buffers.normed)
+        else:
+            normed, x = of_sum(self.attn_norm, x, more)
         out = self.attn(normed, step)
-        normed, x = self.mlp_norm.of_sum(x, out if self.attn_post_norm is None else self.attn_post_norm(out))
-        out = self.mlp(normed)
-        return x, out if self.mlp_post_norm is None else self.mlp_post_norm(out)
+        if self.attn_post_norm is not None:
+            out = self.attn_post_norm(out, None if buffers is None else buffers.down)
+        normed, x = of_sum(self.mlp_norm, x, out)
+        out = self.mlp(normed, buffers)
+        if self.mlp_post_norm is not None:
+            out = self.mlp_post_norm(out, None if buffers is None else buffers.o)
+        return x, out
 
 
-class CausalTransformerModel:
+class CausalTransformerModel(FixedCacheModel):
     """A decoder with its weights.
 
     Parameters
@@ -193,7 +227,7 @@ class CausalTransformerModel:
         [vocabulary, hidden].
     blocks : sequence of TransformerBlock
     final_norm : Norm
-    lm_head : GPUArray, optional
+    lm_head : GPUArray or QuantTensor, optional
         [vocabulary, hidden]; the embedding by default.
     position_embed : GPUArray, optional
         [positions, hidden], of models that learn them.
@@ -207,7 +241,7 @@ class CausalTransformerModel:
         embed_tokens: GPUArray,
         blocks: Sequence[TransformerBlock],
         final_norm: Norm,
-        lm_head: GPUArray | None = None,
+        lm_head: GPUArray | QuantTensor | None = None,
         position_embed: GPUArray | None = None,
         spec: Any = None,
     ) -> None:
@@ -218,6 +252,7 @@ class CausalTransformerModel:
         # Positions that any sequence may get, which the frequencies of some models depend on.
         self.max_positions = config.max_position_embeddings
         self._tables: dict[tuple[Any, bool], Tables] = {}
+        self._init_fixed()
 
     def new_cache(self, limit: int | None = None) -> KVCache:
         """Return room for the keys and values of one sequence."""
@@ -257,11 +292,7 @@ class CausalTransformerModel:
                     to[:, :past] = given.transpose(1, 0, 2)
             cache.length = past
         hidden = self.step(ids, cache)
-        if not use_cache:
-            return hidden, None
-        return hidden, [
-            (k[:, : len(cache)].transpose(1, 0, 2), v[:, : len(cache)].transpose(1, 0, 2)) for k, v in cache.layers
-        ]
+        return hidden, self._past(cache) if use_cache else None
 
     forward = __call__
 
@@ -307,25 +338,56 @@ class CausalTransformerModel:
 
     @classmethod
     def from_safetensors(cls, path: str, dtype: str = "bfloat16", streaming: Any = None) -> CausalTransformerModel:
-        """Load a folder, a file or an index; weights always come a piece at a time, whatever ``streaming`` is."""
-        from pygpukit.llm.loading import load_model_from_safetensors
+        """Load a folder, a file or an index.
 
-        return load_model_from_safetensors(path, dtype)
+        Parameters
+        ----------
+        path : str or path-like
+        dtype : str
+            Of the weights on the device.
+        streaming : StreamingStrategy, optional
+            When layers are loaded: all now by default, each when it is first used (`PROGRESSIVE`), or one at a time
+            (`LAYER_BY_LAYER`), which reads the whole file for every step.
+        """
+        from pygpukit.llm.loading import load_model_from_safetensors
+        from pygpukit.llm.streaming import StreamingStrategy
+
+        when = StreamingStrategy.EAGER if streaming is None else StreamingStrategy(streaming)
+        return load_model_from_safetensors(path, dtype, streaming=when)
 
     def _chunk(self, ids: Sequence[int], cache: KVCache) -> GPUArray:
-        config, start, tokens = self.config, cache.length, len(ids)
-        scale = config.embed_scale if config.embed_scale != 1.0 else None
-        x = layers.embedding(from_numpy(np.asarray(ids, np.int64)), self.embed_tokens, scale)
-        if self.position_embed is not None:
-            x = x + self.position_embed[start : start + tokens]
-        ropes = {rope for rope in (config.rope, config.local_rope) if rope is not None}
-        tables = {rope: self._positions(rope, cache.limit) for rope in ropes}
-        step = Step(cache, start, tokens, from_numpy(np.arange(start, start + tokens)), tables)
-        more: GPUArray | None = None
-        for block in self.blocks:
-            x, more = block(x, more, step)
+        start, tokens = cache.length, len(ids)
+        places = from_numpy(np.arange(start, start + tokens))
+        step = Step(cache, start, tokens, places, self._all_tables(cache.limit))
+        hidden = self._through(from_numpy(np.asarray(ids, np.int64)), step)
         cache.length += tokens
-        return self.final_norm(x) if more is None else self.final_norm.of_sum(x, more)[0]
+        return hidden
+
+    def _past(self, cache: KVCache) -> list[tuple[GPUArray, GPUArray]]:
+        """Keys and values of a sequence, [tokens, heads of keys, dim] per layer."""
+        n = len(cache)
+        return [(k[:, :n].transpose(1, 0, 2), v[:, :n].transpose(1, 0, 2)) for k, v in cache.layers]
+
+    def _through(self, ids: GPUArray, step: Step, depth: int | None = None) -> GPUArray:
+        """Hidden states after the last norm for ids on the device; with `depth` after so many layers only."""
+        config, buffers = self.config, step.buffers
+        scale = config.embed_scale if config.embed_scale != 1.0 else None
+        x = layers.embedding(ids, self.embed_tokens, scale, out=None if buffers is None else buffers.residual)
+        if self.position_embed is not None:
+            place = None if buffers is None else buffers.normed
+            x += layers.embedding(step.places, self.position_embed, out=place)
+        more: GPUArray | None = None
+        for block in self.blocks[:depth]:
+            x, more = block(x, more, step)
+        if more is None:
+            return self.final_norm(x, None if buffers is None else buffers.hidden)
+        places = (None, None) if buffers is None else (buffers.hidden, buffers.beside(x))
+        return self.final_norm.of_sum(x, more, *places)[0]
+
+    def _all_tables(self, length: int) -> dict[Rope, Tables]:
+        """Cosines and sines of the ropes that layers have."""
+        ropes = {rope for rope in (self.config.rope, self.config.local_rope) if rope is not None}
+        return {rope: self._positions(rope, length) for rope in ropes}
 
     def _positions(self, rope: Rope, length: int) -> Tables:
         """Cosines and sines of positions, of at least so many, made once."""
