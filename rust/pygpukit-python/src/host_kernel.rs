@@ -1,5 +1,6 @@
 //! Work of the CPU device that the core computes itself, in place of a function over NumPy's views.
 
+use std::ptr;
 use std::sync::Arc;
 
 use pygpukit_core::command::{HostFn, HostResult, UseRef};
@@ -11,6 +12,7 @@ use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyModule;
+use smallvec::SmallVec;
 
 use crate::array::GPUArray;
 use crate::dtype::DataType;
@@ -28,6 +30,8 @@ pub enum HostKernel {
     Fill { distribution: Distribution, dtype: DType },
     /// counter; n, key, offset, stream, low, last, reject.
     Integers { wide: bool },
+    /// Contiguous matrices, written side by side to one whose rows are contiguous.
+    Join,
 }
 
 /// A host kernel on its way from a variant to its plan.
@@ -58,6 +62,62 @@ impl Numbers<'_> {
     }
 }
 
+/// What is computed in a call.
+trait Task: Clone + Send + Sync + 'static {
+    /// Elements written, about.
+    fn size(&self) -> usize;
+    /// # Safety
+    /// The memory is there and in the order of the stream.
+    unsafe fn run(&self) -> HostResult;
+}
+
+/// Rows of matrices one after another: where each matrix is and how long its rows are, in bytes.
+#[derive(Clone)]
+struct Rows {
+    sources: SmallVec<[(u64, usize); 4]>,
+    out: u64,
+    rows: usize,
+    stride: usize,
+}
+
+impl Rows {
+    fn new(inputs: &[&Bound<'_, GPUArray>], out: &GPUArray) -> PyResult<Rows> {
+        let wrong = || PyRuntimeError::new_err("a join takes contiguous matrices of one type and as many rows");
+        let ([rows, width], [stride, 1]) = (out.layout.shape(), out.layout.strides()) else { return Err(wrong()) };
+        let (item, mut total, mut sources) = (out.dtype.itemsize(), 0, SmallVec::new());
+        for array in inputs.iter().map(|array| array.get()) {
+            let [n, length] = array.layout.shape() else { return Err(wrong()) };
+            if n != rows || array.dtype != out.dtype || !array.layout.is_contiguous() {
+                return Err(wrong());
+            }
+            total += length;
+            sources.push((array.ptr(), *length as usize * item));
+        }
+        if total != *width || (*rows > 1 && *stride < total) {
+            return Err(wrong());
+        }
+        Ok(Rows { sources, out: out.ptr(), rows: *rows as usize, stride: *stride as usize * item })
+    }
+}
+
+impl Task for Rows {
+    fn size(&self) -> usize {
+        self.rows * self.sources.iter().map(|source| source.1).sum::<usize>() / 4
+    }
+
+    unsafe fn run(&self) -> HostResult {
+        for row in 0..self.rows {
+            let mut to = self.out as usize + row * self.stride;
+            for &(source, bytes) in &self.sources {
+                // SAFETY: the caller's contract; `new` has compared the sizes, and a result overlaps no operand.
+                unsafe { ptr::copy_nonoverlapping((source as usize + row * bytes) as *const u8, to as *mut u8, bytes) };
+                to += bytes;
+            }
+        }
+        Ok(())
+    }
+}
+
 /// A vector of random numbers: what makes it, from where, and its memory.
 #[derive(Clone, Copy)]
 struct Draw {
@@ -77,32 +137,28 @@ enum Made {
 }
 
 impl Draw {
-    fn new(kernel: HostKernel, counter: &GPUArray, numbers: &Numbers<'_>, out: &GPUArray) -> PyResult<Draw> {
-        let made = match kernel {
-            HostKernel::Fill { distribution, dtype } => {
-                Made::Fill(Fill { distribution, dtype, a: numbers.real(4)?, b: numbers.real(5)? })
-            }
-            HostKernel::Integers { wide } => Made::Integers(Integers {
-                low: numbers.integer(4)?,
-                last: numbers.integer(5)?,
-                reject: numbers.integer(6)?,
-                wide,
-            }),
+    fn new(made: Made, inputs: &[&Bound<'_, GPUArray>], numbers: &Numbers<'_>, out: &GPUArray) -> PyResult<Draw> {
+        let [counter] = inputs else {
+            return Err(PyRuntimeError::new_err("a host kernel that draws takes a counter"));
         };
         let stream = numbers.integer(3)? as u32;
         Ok(Draw {
             made,
             place: Place { key: numbers.integer(1)?, block: numbers.integer(2)?, attempt: 0, stream },
-            counter: (stream & 1 != 0).then(|| counter.ptr()),
+            counter: (stream & 1 != 0).then(|| counter.get().ptr()),
             out: out.ptr(),
             n: out.layout.size() as usize,
             itemsize: out.dtype.itemsize(),
         })
     }
+}
 
-    /// # Safety
-    /// The memory is there and in the order of the stream.
-    unsafe fn run(&self) {
+impl Task for Draw {
+    fn size(&self) -> usize {
+        self.n
+    }
+
+    unsafe fn run(&self) -> HostResult {
         let mut place = self.place;
         // SAFETY: the caller's contract; a counter is an integer of 64 bits.
         unsafe {
@@ -114,6 +170,7 @@ impl Draw {
                 Made::Integers(integers) => integers.write(place, self.out as *mut u8, self.n, self.itemsize),
             }
         }
+        Ok(())
     }
 }
 
@@ -123,22 +180,33 @@ pub fn run(
     ctx: &ExecCtx,
     uses: &[UseRef<'_>],
     kernel: HostKernel,
-    inputs: &[Bound<'_, GPUArray>],
+    inputs: &[&Bound<'_, GPUArray>],
     numbers: &[Option<Scalar>],
     results: &[Bound<'_, GPUArray>],
 ) -> PyResult<()> {
-    let ([counter], [out]) = (inputs, results) else {
-        return Err(PyRuntimeError::new_err("a host kernel that draws takes a counter and gives one result"));
-    };
-    let draw = Draw::new(kernel, counter.get(), &Numbers(numbers), out.get())?;
-    // SAFETY: the uses of the submission keep the memory and its order.
-    let mut now = move || -> HostResult { Ok(unsafe { draw.run() }) };
-    let later = move || -> HostFn { Arc::new(move || Ok(unsafe { draw.run() })) };
-    let recorded = ctx.recorder.is_some();
-    if draw.n < LONG || recorded {
-        return run_inline(ctx, uses, &mut now, later).py();
+    let [out] = results else { return Err(PyRuntimeError::new_err("a host kernel gives one result")) };
+    let (numbers, out) = (Numbers(numbers), out.get());
+    match kernel {
+        HostKernel::Fill { distribution, dtype } => {
+            let fill = Fill { distribution, dtype, a: numbers.real(4)?, b: numbers.real(5)? };
+            submit(py, ctx, uses, Draw::new(Made::Fill(fill), inputs, &numbers, out)?)
+        }
+        HostKernel::Integers { wide } => {
+            let [low, last, reject] = [numbers.integer(4)?, numbers.integer(5)?, numbers.integer(6)?];
+            let integers = Integers { low, last, reject, wide };
+            submit(py, ctx, uses, Draw::new(Made::Integers(integers), inputs, &numbers, out)?)
+        }
+        HostKernel::Join => submit(py, ctx, uses, Rows::new(inputs, out)?),
     }
-    detached(py, || run_inline(ctx, uses, &mut now, later))
+}
+
+fn submit(py: Python<'_>, ctx: &ExecCtx, uses: &[UseRef<'_>], task: impl Task) -> PyResult<()> {
+    let at_once = task.size() < LONG || ctx.recorder.is_some();
+    let again = task.clone();
+    // SAFETY: the uses of the submission keep the memory and its order.
+    let mut now = move || -> HostResult { unsafe { task.run() } };
+    let later = move || -> HostFn { Arc::new(move || unsafe { again.run() }) };
+    if at_once { run_inline(ctx, uses, &mut now, later).py() } else { detached(py, || run_inline(ctx, uses, &mut now, later)) }
 }
 
 /// Make the host kernel of random numbers of a distribution.
@@ -157,6 +225,12 @@ fn host_fill(distribution: &str, kind: &Bound<'_, DataType>) -> PyResult<PyHostK
 #[pyfunction]
 fn host_integers(wide: bool) -> PyHostKernel {
     PyHostKernel { kernel: HostKernel::Integers { wide } }
+}
+
+/// Make the host kernel that writes matrices side by side.
+#[pyfunction]
+fn host_join() -> PyHostKernel {
+    PyHostKernel { kernel: HostKernel::Join }
 }
 
 /// Write the words of Philox blocks (uint64) to an array of twice as many uint64.
@@ -196,5 +270,6 @@ pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<PyHostKernel>()?;
     m.add_function(wrap_pyfunction!(host_fill, m)?)?;
     m.add_function(wrap_pyfunction!(host_integers, m)?)?;
+    m.add_function(wrap_pyfunction!(host_join, m)?)?;
     m.add_function(wrap_pyfunction!(philox_words, m)?)
 }

@@ -525,8 +525,7 @@ fn perform<'py>(
         }
         Body::HostKernel(kernel) => {
             let uses = host_uses(call, results, &[])?;
-            let inputs: SmallVec<[Bound<'_, GPUArray>; 8]> = call.arrays.iter().map(|a| (*a).clone()).collect();
-            host_kernel::run(py, ctx, &uses, *kernel, &inputs, &call.numbers, results)
+            host_kernel::run(py, ctx, &uses, *kernel, &call.arrays, &call.numbers, results)
         }
         Body::Host { function, written, given_only } => {
             let uses = host_uses(call, results, written)?;
