@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         load_qwen3_from_safetensors,
     )
     from pygpukit.llm.outputs import Piece, RequestOutput, Timing, Usage
+    from pygpukit.llm.quantizing import QuantizationReport, quantization_report
     from pygpukit.llm.safetensors import SafeTensorsFile, ShardedSafeTensorsFile, TensorInfo, load_safetensors
     from pygpukit.llm.sampling import SamplingParams, sample_token
     from pygpukit.llm.templates import (
@@ -66,6 +67,7 @@ _HOMES = {
         "load_qwen3_from_safetensors",
     ),
     "outputs": ("Piece", "RequestOutput", "Timing", "Usage"),
+    "quantizing": ("QuantizationReport", "quantization_report"),
     "safetensors": ("SafeTensorsFile", "ShardedSafeTensorsFile", "TensorInfo", "load_safetensors"),
     "sampling": ("SamplingParams", "sample_token"),
     "templates": (
@@ -103,6 +105,7 @@ __all__ = [
     "Norm",
     "Piece",
     "PrefillBuffers",
+    "QuantizationReport",
     "QwenModel",
     "RequestOutput",
     "SafeTensorsFile",
@@ -124,6 +127,7 @@ __all__ = [
     "load_model_from_safetensors",
     "load_qwen3_from_safetensors",
     "load_safetensors",
+    "quantization_report",
     "sample_token",
 ]
 
