@@ -305,3 +305,31 @@ def test_quantised_files_are_decoded(tmp_path: Path) -> None:
     loader = llm.LazyModelLoader("1MiB")
     loader.load_file(tiny_gguf(tmp_path / "q.gguf", kind="Q8_0"))
     assert loader.get_tensor("blk.0.attn_q.weight").dtype is gp.float32
+
+
+def loaded(model: llm.CausalTransformerModel) -> list[int]:
+    return [i for i, block in enumerate(model.blocks) if block.is_loaded]  # type: ignore[attr-defined]
+
+
+def test_models_whose_layers_are_loaded_later(weights: Path) -> None:
+    expected = llm.QwenModel.from_safetensors(str(weights), "float32").generate([5, 6], 4, temperature=0)
+    progressive, single = (
+        llm.QwenModel.from_safetensors(str(weights), "float32", streaming=strategy)
+        for strategy in (llm.StreamingStrategy.PROGRESSIVE, "layer_by_layer")
+    )
+    assert loaded(progressive) == loaded(single) == []
+    assert progressive.generate([5, 6], 4, temperature=0) == expected
+    assert loaded(progressive) == [0, 1, 2, 3, 4]
+    assert single.generate([5, 6], 4, temperature=0) == expected
+    assert loaded(single) == [4]
+    # Caches belong to the layers and stay.
+    for block in single.blocks:
+        block.attn.init_fixed_cache(16, dtype="float32")
+    assert loaded(single) == [4]
+    for position, token in enumerate(expected[:-1]):
+        logits = single.get_logits(single._decode_step_fixed_cache(token, position, position + 1))
+    assert int(logits.to_numpy().argmax()) == expected[-1]
+    assert single.blocks[2].attn.qkv.weight.shape == (100, 48)
+    assert loaded(single) == [2]
+    with pytest.raises(ValueError, match="'sometimes' is not a valid StreamingStrategy"):
+        llm.QwenModel.from_safetensors(str(weights), "float32", streaming="sometimes")

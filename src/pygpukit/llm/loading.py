@@ -30,6 +30,7 @@ from pygpukit.llm.mapped import MappedFile, file_error
 from pygpukit.llm.quantized import Part, Scheme, Weight, joined, read_scheme
 from pygpukit.llm.quantizing import check_quantization, quantized
 from pygpukit.llm.safetensors import SafeTensorsFile, ShardedSafeTensorsFile
+from pygpukit.llm.streaming import StreamingStrategy
 from pygpukit.quant.functions import concatenate
 from pygpukit.quant.tensor import QuantTensor
 
@@ -351,7 +352,11 @@ def chosen_dtype(requested: str, config: TransformerConfig, quantised: bool) -> 
 
 
 def load_model(
-    checkpoint: Checkpoint, dtype: str = "auto", quiet: bool = False, quantization: str | None = None
+    checkpoint: Checkpoint,
+    dtype: str = "auto",
+    quiet: bool = False,
+    streaming: StreamingStrategy = StreamingStrategy.EAGER,
+    quantization: str | None = None,
 ) -> CausalTransformerModel:
     """Bring the weights to the current device, a piece at a time; they are read-only there.
 
@@ -363,6 +368,8 @@ def load_model(
         16 bits on a device with kernels quantised matrices stay in their codes.
     quiet : bool
         Show no progress.
+    streaming : StreamingStrategy
+        When layers are loaded; where that is later, the files must stay open.
     quantization : str, optional
         ``"fp8"``, ``"int8"`` or ``"int4"``: what the matrices of layers become, on the host, one role at a time. On the
         CPU device they are decoded again.
@@ -379,7 +386,7 @@ def load_model(
     kind = chosen_dtype(dtype, config, checkpoint.gguf is not None or wide)
     by_role = {(w.role, w.layer, w.suffix): w for w in wanted(config, spec)}
     total = checkpoint.files.file_size
-    done = 0
+    done, later = 0, False
 
     with progress_bar(f"loading {Path(checkpoint.path).name}", total, delay=3600.0 if quiet else 1.0) as show:
 
@@ -391,7 +398,8 @@ def load_model(
                 return None
             array = _upload(checkpoint, wants, to)
             done += sum(checkpoint.files.tensor_info(name).nbytes for want in wants for name in checkpoint.names(want))
-            show(done)
+            if not later:
+                show(done)
             return array
 
         def linear(roles: Sequence[str], layer: int) -> Linear:
@@ -410,19 +418,28 @@ def load_model(
 
         embed, positions = take(("embed",)), take(("positions",))
         assert embed is not None
-        blocks = []
-        for i in range(config.num_layers):
+
+        def block(i: int) -> TransformerBlock:
             heads = (norm("q_norm", i), norm("k_norm", i)) if config.qk_norm else (None, None)
             roles: tuple[str, ...] = ("qkv",) if spec.fused_qkv else ("q", "k", "v")
             attn = Attention(linear(roles, i), linear(("o",), i), config, i, *heads)
             roles = ("up",) if not config.gated else ("gate_up",) if spec.fused_gate_up else ("gate", "up")
             mlp = MLP(linear(roles, i), linear(("down",), i), config.activation, config.gated)
             after = (norm("attn_post_norm", i), norm("mlp_post_norm", i)) if config.post_norms else (None, None)
-            blocks.append(TransformerBlock(norm("attn_norm", i), attn, norm("mlp_norm", i), mlp, *after))
+            return TransformerBlock(norm("attn_norm", i), attn, norm("mlp_norm", i), mlp, *after)
+
+        if streaming is StreamingStrategy.EAGER:
+            blocks = [block(i) for i in range(config.num_layers)]
+        else:
+            from pygpukit.llm.streamed_blocks import streamed
+
+            blocks = streamed(block, config, kind, streaming)
         head = None
         if not _is_tied(checkpoint):
             head = _kept(checkpoint, [by_role["head", -1, "weight"]], kind) or take(("head",))
-        return CausalTransformerModel(config, embed, blocks, norm("final_norm"), head, positions, spec)
+        last = norm("final_norm")
+        later = True
+        return CausalTransformerModel(config, embed, blocks, last, head, positions, spec)
 
 
 def load_model_from_safetensors(
@@ -430,6 +447,8 @@ def load_model_from_safetensors(
     dtype: str = "float32",
     spec: ModelSpec | None = None,
     repack_weights: bool = True,
+    *,
+    streaming: StreamingStrategy = StreamingStrategy.EAGER,
 ) -> CausalTransformerModel:
     """Return the model in a folder, a file or an index.
 
@@ -442,6 +461,8 @@ def load_model_from_safetensors(
         Checked against the one that config.json names, which counts.
     repack_weights : bool
         Changes nothing: matrices are stored as products read them.
+    streaming : StreamingStrategy
+        When layers are loaded.
 
     Raises
     ------
@@ -452,9 +473,13 @@ def load_model_from_safetensors(
     try:
         if spec is not None and spec.name != checkpoint.spec.name:
             raise ModelLoadError(f"{model_path} is of the architecture {checkpoint.spec.name}, not {spec.name}")
-        return load_model(checkpoint, dtype)
-    finally:
+        model = load_model(checkpoint, dtype, streaming=streaming)
+    except BaseException:
         checkpoint.close()
+        raise
+    if streaming is StreamingStrategy.EAGER:
+        checkpoint.close()
+    return model
 
 
 def load_gpt2_from_safetensors(model_path: str | os.PathLike[str], dtype: str = "float32") -> CausalTransformerModel:
