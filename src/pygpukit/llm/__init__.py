@@ -55,6 +55,7 @@ if TYPE_CHECKING:
         SparsityConfig,
     )
     from pygpukit.llm.outputs import Piece, RequestOutput, Timing, Usage
+    from pygpukit.llm.plugins import register
     from pygpukit.llm.repack import repack_linear, repack_model_weights, repack_norm, repack_weight
     from pygpukit.llm.rope import apply_rotary_pos_emb_numpy, precompute_freqs_cis
     from pygpukit.llm.safetensors import Dtype, SafeTensorsFile, ShardedSafeTensorsFile, TensorInfo, load_safetensors
@@ -147,6 +148,7 @@ _HOMES = {
         "Timing",
         "Usage",
     ),
+    "plugins": ("register",),
     "repack": (
         "repack_linear",
         "repack_model_weights",
@@ -279,6 +281,7 @@ __all__ = [
     "load_qwen3_from_safetensors",
     "load_safetensors",
     "precompute_freqs_cis",
+    "register",
     "repack_linear",
     "repack_model_weights",
     "repack_norm",
