@@ -154,7 +154,7 @@ def test_what_a_program_registers(folder: Path, tmp_path: Path) -> None:
     llm.register("decode", "slower", Slower)
     assert isinstance(DecodeStrategy.named("slower"), Slower)
     assert DecodeStrategy.named("batch", batch_size=3).batch_size == 3  # type: ignore[attr-defined]
-    with pytest.raises(ValueError, match="no decode strategy 'x'; known are m1, .*, slower"):
+    with pytest.raises(ValueError, match=r"no decode strategy 'x'; known are m1, .*, slower"):
         DecodeStrategy.named("x")
     messages = [llm.ChatMessage("user", "Hi")]
     llm.register("template", "plain", "{{ messages[0].content }}!")
