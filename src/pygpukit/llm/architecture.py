@@ -144,6 +144,11 @@ class Wanted(NamedTuple):
     suffix: str
     shape: tuple[int, ...]
 
+    @property
+    def is_linear(self) -> bool:
+        """Whether it is the matrix of a layer's product; the embedding and the head are none."""
+        return len(self.shape) == 2 and self.layer >= 0
+
     def name(self, names: Mapping[str, str]) -> str:
         """Return its name by a table."""
         return f"{names[self.role].format(i=self.layer)}.{self.suffix}"
