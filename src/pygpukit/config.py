@@ -340,10 +340,12 @@ def _path(text: str) -> Path | None:
     # Imported on use, as in the other modules that `import pygpukit` loads: pathlib takes several milliseconds.
     from pathlib import Path
 
-    return Path(text).expanduser()
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:  # a user that has no home, as in ~nobody-here
+        raise ValueError(text) from error
 
 
 def _paths(text: str) -> tuple[Path, ...]:
-    from pathlib import Path
-
-    return tuple(Path(part).expanduser() for part in text.split(os.pathsep) if part)
+    found = (_path(part) for part in text.split(os.pathsep) if part)
+    return tuple(path for path in found if path is not None)
