@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -93,9 +93,36 @@ class Step:
     places: GPUArray
     tables: dict[Rope, Tables]
 
+    def attend(self, attn: Attention, q: GPUArray, k: GPUArray, v: GPUArray) -> GPUArray:
+        """Write keys and values, and return the attention of the queries; all are [tokens, heads, dim]."""
+        cache, end = self.cache.layers[attn.layer], self.start + self.tokens
+        if attn.rope is None:
+            layers.cache_write(k, v, *cache, self.start)
+        else:
+            cos, sin = self.tables[attn.rope]
+            q = layers.norm_rope_write(
+                q, k, v, cos, sin, cache, self.places, self.places, *attn.norms, attn.eps, cast="after"
+            )
+        seen: GPUArray = layers.attention(
+            q.transpose(1, 0, 2), cache[0][:, :end], cache[1][:, :end], scale=attn.scale, causal=True,
+            window=attn.window, softcap=attn.softcap,
+        )  # fmt: skip
+        return seen.transpose(1, 0, 2)
+
+
+class KVStep(Protocol):
+    """What a decoder asks of a step: where its tokens are, and their attention to what came before."""
+
+    @property
+    def places(self) -> GPUArray:
+        """Positions of the tokens on the device."""
+
+    def attend(self, attn: Attention, q: GPUArray, k: GPUArray, v: GPUArray) -> GPUArray:
+        """Keep keys and values, and return the attention of the queries."""
+
 
 class Attention:
-    """Attention of one layer, with its keys and values in a `KVCache`.
+    """Attention of one layer; where keys and values are is the step's to know.
 
     Parameters
     ----------
@@ -120,26 +147,14 @@ class Attention:
         self.qkv, self.o, self.q_norm, self.k_norm = qkv, o, q_norm, k_norm
         self.layer, self.window, self.rope = layer, config.windows[layer] or None, config.rope_of(layer)
         self.num_heads, self.num_kv_heads, self.head_dim = config.num_heads, config.num_kv_heads, config.head_dim
-        self._scale, self._softcap, self._eps = config.scale, config.attention_softcap or None, config.norm_eps
+        self.scale, self.softcap, self.eps = config.scale, config.attention_softcap or None, config.norm_eps
+        self.norms = tuple(None if norm is None else norm.weight for norm in (q_norm, k_norm))
 
-    def __call__(self, x: GPUArray, step: Step) -> GPUArray:
-        turned, end = self.num_heads + self.num_kv_heads, step.start + step.tokens
-        qkv = self.qkv(x).reshape(step.tokens, turned + self.num_kv_heads, self.head_dim)
-        q, k, v = qkv[:, : self.num_heads], qkv[:, self.num_heads : turned], qkv[:, turned:]
-        cache = step.cache.layers[self.layer]
-        if self.rope is None:
-            layers.cache_write(k, v, *cache, step.start)
-        else:
-            norms = [None if norm is None else norm.weight for norm in (self.q_norm, self.k_norm)]
-            cos, sin = step.tables[self.rope]
-            q = layers.norm_rope_write(
-                q, k, v, cos, sin, cache, step.places, step.places, *norms, self._eps, cast="after"
-            )
-        seen = layers.attention(
-            q.transpose(1, 0, 2), cache[0][:, :end], cache[1][:, :end], scale=self._scale, causal=True,
-            window=self.window, softcap=self._softcap,
-        )  # fmt: skip
-        return self.o(seen.transpose(1, 0, 2).reshape(step.tokens, self.num_heads * self.head_dim))
+    def __call__(self, x: GPUArray, step: KVStep) -> GPUArray:
+        tokens, turned = x.shape[0], self.num_heads + self.num_kv_heads
+        qkv = self.qkv(x).reshape(tokens, turned + self.num_kv_heads, self.head_dim)
+        seen = step.attend(self, qkv[:, : self.num_heads], qkv[:, self.num_heads : turned], qkv[:, turned:])
+        return self.o(seen.reshape(tokens, self.num_heads * self.head_dim))
 
 
 class MLP:
@@ -174,7 +189,7 @@ class TransformerBlock:
         self.attn_norm, self.attn, self.mlp_norm, self.mlp = attn_norm, attn, mlp_norm, mlp
         self.attn_post_norm, self.mlp_post_norm = attn_post_norm, mlp_post_norm
 
-    def __call__(self, x: GPUArray, more: GPUArray | None, step: Step) -> tuple[GPUArray, GPUArray]:
+    def __call__(self, x: GPUArray, more: GPUArray | None, step: KVStep) -> tuple[GPUArray, GPUArray]:
         """Return what passes by and what is to be added to it, which the next norm adds."""
         normed, x = (self.attn_norm(x), x) if more is None else self.attn_norm.of_sum(x, more)
         out = self.attn(normed, step)
@@ -312,23 +327,28 @@ class CausalTransformerModel:
 
         return load_model_from_safetensors(path, dtype)
 
-    def _chunk(self, ids: Sequence[int], cache: KVCache) -> GPUArray:
-        config, start, tokens = self.config, cache.length, len(ids)
-        scale = config.embed_scale if config.embed_scale != 1.0 else None
-        x = layers.embedding(from_numpy(np.asarray(ids, np.int64)), self.embed_tokens, scale)
+    def hidden(self, ids: GPUArray, step: KVStep) -> GPUArray:
+        """Return the hidden states of tokens, [tokens, hidden], after the last norm."""
+        scale = self.config.embed_scale if self.config.embed_scale != 1.0 else None
+        x = layers.embedding(ids, self.embed_tokens, scale)
         if self.position_embed is not None:
-            x = x + self.position_embed[start : start + tokens]
-        ropes = {rope for rope in (config.rope, config.local_rope) if rope is not None}
-        tables = {rope: self._positions(rope, cache.limit) for rope in ropes}
-        step = Step(cache, start, tokens, from_numpy(np.arange(start, start + tokens)), tables)
+            x = x + layers.embedding(step.places, self.position_embed)
         more: GPUArray | None = None
         for block in self.blocks:
             x, more = block(x, more, step)
-        cache.length += tokens
         return self.final_norm(x) if more is None else self.final_norm.of_sum(x, more)[0]
 
-    def _positions(self, rope: Rope, length: int) -> Tables:
-        """Cosines and sines of positions, of at least so many, made once."""
+    def _chunk(self, ids: Sequence[int], cache: KVCache) -> GPUArray:
+        config, start, tokens = self.config, cache.length, len(ids)
+        ropes = {rope for rope in (config.rope, config.local_rope) if rope is not None}
+        tables = {rope: self.positions(rope, cache.limit) for rope in ropes}
+        step = Step(cache, start, tokens, from_numpy(np.arange(start, start + tokens)), tables)
+        hidden = self.hidden(from_numpy(np.asarray(ids, np.int64)), step)
+        cache.length += tokens
+        return hidden
+
+    def positions(self, rope: Rope, length: int) -> Tables:
+        """Return cosines and sines of positions, of at least so many; they are made once."""
         key = rope, rope.is_long(length)
         made = self._tables.get(key)
         if made is None or (made[0].shape[0] < length and not rope.by_length):
