@@ -150,7 +150,7 @@ bool = bool_
 
 def __getattr__(name: str) -> _Any:
     # Not every program needs these, and their imports take their time.
-    if name in ("array_api", "lib", "llm", "ring", "scheduler"):
+    if name in ("array_api", "audio", "lib", "llm", "ring", "scheduler"):
         return _importlib.import_module(f"pygpukit.{name}")
     if name in ("RingKernelRuntime", "UnifiedBuffer", "message", "ring_kernel"):
         return getattr(_importlib.import_module("pygpukit.ring"), name)

@@ -29,6 +29,8 @@ Each class also inherits the builtin a NumPy user would catch, given in brackets
     |-- ModelFileError              [OSError]        a model's file is cut off, damaged or of another kind
     |-- ModelLoadError              [ValueError]     tensors or settings of a model do not fit its architecture
     |-- ContextLengthError          [ValueError]     a prompt and its reply do not fit into the context
+    |-- AudioFormatError            [ValueError]     an audio file is damaged, or of a format that nothing here reads
+    |-- ParameterError              [ValueError]     a parameter of an audio function is not what it must be
     |-- MissingPackageError         [ImportError]    an optional Python package is not there
     `-- CacheError                  [OSError]        the kernel cache or a bundle is unusable
 
@@ -42,6 +44,7 @@ from collections.abc import Iterable
 __all__ = [
     "ActorFailedError",
     "AdmissionError",
+    "AudioFormatError",
     "CacheError",
     "ContextLengthError",
     "DTypeError",
@@ -64,6 +67,7 @@ __all__ = [
     "ModelLoadError",
     "NvrtcNotFoundError",
     "OutOfMemoryError",
+    "ParameterError",
     "RingError",
     "ShapeError",
     "TaskCancelledError",
@@ -229,6 +233,14 @@ class ModelLoadError(GPUKitError, ValueError):
 
 class ContextLengthError(GPUKitError, ValueError):
     """A prompt, or a prompt and its reply, do not fit into the context of a model; the text has the numbers."""
+
+
+class AudioFormatError(GPUKitError, ValueError):
+    """An audio file is damaged, or of a format that nothing here reads or writes; the text names it and the reason."""
+
+
+class ParameterError(GPUKitError, ValueError):
+    """A parameter of an audio function is not what it must be; the text has its name, its value and what is right."""
 
 
 class MissingPackageError(GPUKitError, ImportError):

@@ -38,6 +38,7 @@ OWN: dict[str, Function] = {
     "silu": lambda a: a / (1 + np.exp(-a)),
     "gelu": _gelu,
     "relu": lambda a: np.maximum(a, 0),
+    "relu2": lambda a: np.maximum(a, 0) * np.maximum(a, 0),
     "lerp": lambda a, b, t: (1 - t) * a + t * b,
 }
 RENAMED: dict[str, Function] = {

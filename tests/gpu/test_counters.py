@@ -47,6 +47,7 @@ def test_launches_find_their_counters_zero() -> None:
     kernel = gp.jit(SUM)
     x = gp.from_numpy(np.arange(1000.0))
     stream = gp.Stream()
+    stream.wait(gp.current_stream())
     with stream:
         sum_by_blocks(kernel, x)
         before = stream.sequence

@@ -313,6 +313,7 @@ def test_weights_are_read_only(llm: LLM) -> None:
 
 def test_it_says_what_it_is(llm: LLM) -> None:
     assert "keys and values 512 bytes a token" in llm.explain()
-    assert llm.generate(PROMPT, GREEDY).finish_reason == "length"
-    assert llm.stats()["requests"] > 0
+    before = llm.stats()["requests"]
+    llm.generate(PROMPT, GREEDY)
+    assert llm.stats()["requests"] == before + 1
     assert repr(llm) == "<LLM tiny>"

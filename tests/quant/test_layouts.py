@@ -181,6 +181,28 @@ def test_weights_are_joined_along_outputs(name: str, device: gp.Device) -> None:
         np.testing.assert_array_equal(bits(joined.dequantize()), bits(wanted))
 
 
+def test_weights_of_several_kinds_are_joined(device: gp.Device) -> None:
+    w = np.random.default_rng(0).standard_normal((40, 64)).astype(np.float32)
+    symmetric = [gp.quant.quantize(w, "int4", group=32, axis=1, symmetric=plain) for plain in (True, False)]
+    one_scale = [gp.quant.quantize(part, "fp8_e4m3", group="tensor", axis=1) for part in (w, 3 * w)]
+    rng, tensors = np.random.default_rng(1), {}
+    tensors["g_idx"] = rng.permutation(np.arange(64) // 32).astype(np.int32)
+    tensors["qweight"] = rng.integers(-(2**31), 2**31, (8, 40)).astype(np.int32)
+    tensors["qzeros"] = rng.integers(-(2**31), 2**31, (2, 5)).astype(np.int32)
+    tensors["scales"] = rng.random((2, 40)).astype(np.float16)
+    sorted_ = [QuantTensor.from_checkpoint("gptq", tensors), QuantTensor.from_checkpoint("gptq", tensors)]
+    for weights in (symmetric, one_scale, sorted_):
+        wanted = np.concatenate([q.dequantize().to_numpy() for q in weights])
+        joined = gp.quant.concatenate(weights)
+        np.testing.assert_array_equal(bits(joined.dequantize()), bits(wanted))
+        x = rng.standard_normal((2, 64)).astype(np.float32)
+        y = gp.matmul(gp.asarray(x, "bfloat16"), joined.T).to_numpy().astype(np.float32)
+        assert np.abs(y - x @ wanted.T).max() < 0.02 * np.abs(wanted).max() * 64**0.5 * 3
+    tensors = tensors | {"g_idx": tensors["g_idx"][::-1].copy()}
+    with pytest.raises(ValueError, match="each in its own order"):
+        gp.quant.concatenate([sorted_[0], QuantTensor.from_checkpoint("gptq", tensors)])
+
+
 def test_weights_that_cannot_be_joined() -> None:
     a = gp.quant.quantize(gp.ones((64, 32)), "int8")
     for others, error, text in (

@@ -144,13 +144,13 @@ for call, expected in (
     (lambda: gp.sum(gp.zeros(10_000, "float16"), dtype="float64"), ["copy_f16_to_f64", "sum_f64", "sum_f64_fold"]),
     (lambda: gp.max(f, out=gp.zeros((), "float64")), ["max_f32", "copy_f32_to_f64"]),
     (lambda: gp.cumsum(h, 0, dtype="float64"), ["copy_f16_to_f64", "cumsum_f64_cols", "copy_f64"]),
-    (lambda: gp.matmul(f, f), ["matmul_f32"]),
-    (lambda: gp.matmul(h, h), ["matmul_f16"]),
+    (lambda: gp.matmul(f, f), ["matmul_rows_f32_nn"]),
+    (lambda: gp.matmul(h, h), ["matmul_mma_f16_any_64x64"]),
     (lambda: gp.matmul(i, f), ["copy_i32_to_f64", "copy_f32_to_f64", "matmul_f64"]),
-    (lambda: gp.matmul(f, h), ["copy_f16_to_f32", "matmul_f32"]),
-    (lambda: gp.matmul(h, h, out=f), ["copy_f16_to_f32", "copy_f16_to_f32", "matmul_f32"]),
+    (lambda: gp.matmul(f, h), ["copy_f16_to_f32", "matmul_rows_f32_nn"]),
+    (lambda: gp.matmul(h, h, out=f), ["copy_f16_to_f32", "copy_f16_to_f32", "matmul_rows_f32_nn"]),
     (lambda: gp.matmul(f, d, out=d), ["copy_f32_to_f64", "matmul_f64", "copy_f64"]),
-    (lambda: gp.matmul(f, f, out=d), ["matmul_f32", "copy_f32_to_f64"]),
+    (lambda: gp.matmul(f, f, out=d), ["matmul_rows_f32_nn", "copy_f32_to_f64"]),
 ):
     for _ in range(2):
         _, used = ran(call)

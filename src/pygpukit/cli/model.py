@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import math
 import sys
 from collections import Counter
 from typing import TYPE_CHECKING, Any
@@ -124,9 +125,10 @@ def _report(checkpoint: Checkpoint) -> dict[str, Any]:
     return {
         "file": checkpoint.path,
         "architecture": config.architecture,
-        "parameters": sum(info.size for info in infos),
+        "parameters": sum(math.prod(want.shape) for want in checkpoint.present()),
         "size": format_size(files.file_size),
         "element types": ", ".join(f"{count} {kind}" for kind, count in kinds.most_common()),
+        "quantised": "no" if checkpoint.scheme is None else str(checkpoint.scheme),
         "layers": config.num_layers,
         "hidden": config.hidden_size,
         "heads": f"{config.num_heads} of {config.head_dim}, {config.num_kv_heads} of keys and values",

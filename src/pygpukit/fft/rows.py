@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from pygpukit.dtypes import DataType, dtype
 from pygpukit.errors import DTypeError, ShapeError
 from pygpukit.fft import compose, long, plan
@@ -17,6 +19,7 @@ from pygpukit.ops.source import instance
 
 __all__ = ["chirp_pair", "complex_of", "complex_rows", "hermitian_rows", "real_of", "real_rows"]
 
+_CACHED_ELEMENTS = 1 << 17
 _COMPLEX = {"float32": "complex64", "float64": "complex128"}
 _REAL = {value: key for key, value in _COMPLEX.items()}
 
@@ -233,7 +236,14 @@ def _host(p: Problem) -> Callable[..., None]:
     def run(x: Any, *rest: Any) -> None:
         window, scale, out = rest if len(rest) == 3 else (None, *rest)
         if hop is not None:
+            # Frames are rows of their own: a few at a time stay in cache once the window is on them.
             x = reference.frames(x, n, int(hop))
+            batch = max(1, x.size // max(1, x.shape[-2] * n))
+            step = max(1, _CACHED_ELEMENTS // (n * batch))
+            for first in range(0, x.shape[-2], step):
+                part = np.s_[..., first : first + step, :]
+                function(x[part], window, n, axis, float(scale), out[part], **options)
+            return
         function(x, window, n, axis, float(scale), out, **options)
 
     return run

@@ -10,7 +10,7 @@ import dataclasses
 import importlib
 import pkgutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cache
+from functools import cache, cached_property
 from typing import NamedTuple
 
 from pygpukit.errors import ModelLoadError
@@ -102,6 +102,38 @@ class ModelSpec:
     permuted: bool = False
     fused_qkv: bool = False
     fused_gate_up: bool = False
+
+    @cached_property
+    def _typical(self) -> TransformerConfig:
+        """The settings of a model that says nothing but its sizes."""
+        sizes = {"vocab_size": 4, "hidden_size": 4, "num_hidden_layers": 1, "num_attention_heads": 1, "head_dim": 4,
+                 "num_key_value_heads": 1, "intermediate_size": 4}  # fmt: skip
+        return self.read_config(Settings({"model_type": self.name, **sizes}))
+
+    @property
+    def norm_type(self) -> str:
+        """``"rmsnorm"`` or ``"layernorm"``."""
+        return self._typical.norm_type
+
+    @property
+    def activation(self) -> str:
+        """``"silu"`` or ``"gelu"``."""
+        return self._typical.activation
+
+    @property
+    def use_rope(self) -> bool:
+        """Whether queries and keys turn by their position."""
+        return self._typical.use_rope
+
+    @property
+    def use_qk_norm(self) -> bool:
+        """Whether queries and keys are normalised per head."""
+        return self._typical.qk_norm
+
+    @property
+    def use_position_embed(self) -> bool:
+        """Whether positions are rows of a table."""
+        return self._typical.learned_positions
 
 
 class Wanted(NamedTuple):
@@ -203,6 +235,11 @@ def detect_model_spec(tensor_names: Iterable[str]) -> ModelSpec:
         return any(all(part in name for part in parts) for name in names)
 
     known = specs()
+    if has("block_sparse_moe.") or has("mlp.experts."):
+        raise ValueError(
+            "Cannot detect model type: the tensors are those of a mixture of experts (Mixtral, Qwen 3 MoE), which "
+            "follow with the MoE operators"
+        )
     if has("wte.weight") and has("wpe.weight"):
         return known["gpt2"]
     if has("embed_tokens.weight"):

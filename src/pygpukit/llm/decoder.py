@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,9 +13,15 @@ from pygpukit.array.bridge import from_numpy
 from pygpukit.array.creation import empty
 from pygpukit.errors import ContextLengthError
 from pygpukit.llm import layers, sampling
+from pygpukit.llm.buffers import DecodeBuffers
 from pygpukit.llm.config import TransformerConfig
+from pygpukit.llm.fixed_cache import FixedCache, FixedCacheLayer, FixedCacheModel
 from pygpukit.llm.layers import Linear, Norm
 from pygpukit.llm.rope import Rope
+from pygpukit.quant.tensor import QuantTensor
+
+if TYPE_CHECKING:
+    from pygpukit.llm.pages import PagedCache
 
 __all__ = ["MLP", "Attention", "CausalTransformerModel", "KVCache", "TransformerBlock"]
 
@@ -67,6 +73,18 @@ class KVCache:
             made.append(new)
         self.layers = made
 
+    def attend(self, attn: Attention, q: GPUArray, k: GPUArray, v: GPUArray, step: Step) -> GPUArray:
+        """Append keys and values of one layer, and return what its queries see, [heads, tokens, dim]."""
+        cache, end = self.layers[attn.layer], step.start + step.tokens
+        if attn.rope is None:
+            layers.cache_write(k, v, *cache, step.start)
+        else:
+            cos, sin = step.tables[attn.rope]
+            q = layers.norm_rope_write(
+                q, k, v, cos, sin, cache, step.places, step.places, *attn.norms, attn.eps, cast="after"
+            )
+        return attn.see(q, cache[0][:, :end], cache[1][:, :end])
+
     def __len__(self) -> int:
         return self.length
 
@@ -78,51 +96,27 @@ class Step:
     Attributes
     ----------
     cache
-        Their sequence's.
+        Their sequence's, or that of the sequences in a batch.
     start, tokens
         Position of the first, and how many there are.
     places
         Positions on the device, which are the cache's places too.
     tables
         Cosines and sines by the rope that they are of.
+    buffers
+        Where results are written, with a row per token; new arrays by default.
     """
 
-    cache: KVCache
+    cache: KVCache | FixedCache | PagedCache
     start: int
     tokens: int
     places: GPUArray
     tables: dict[Rope, Tables]
-
-    def attend(self, attn: Attention, q: GPUArray, k: GPUArray, v: GPUArray) -> GPUArray:
-        """Write keys and values, and return the attention of the queries; all are [tokens, heads, dim]."""
-        cache, end = self.cache.layers[attn.layer], self.start + self.tokens
-        if attn.rope is None:
-            layers.cache_write(k, v, *cache, self.start)
-        else:
-            cos, sin = self.tables[attn.rope]
-            q = layers.norm_rope_write(
-                q, k, v, cos, sin, cache, self.places, self.places, *attn.norms, attn.eps, cast="after"
-            )
-        seen: GPUArray = layers.attention(
-            q.transpose(1, 0, 2), cache[0][:, :end], cache[1][:, :end], scale=attn.scale, causal=True,
-            window=attn.window, softcap=attn.softcap,
-        )  # fmt: skip
-        return seen.transpose(1, 0, 2)
+    buffers: DecodeBuffers | None = None
 
 
-class KVStep(Protocol):
-    """What a decoder asks of a step: where its tokens are, and their attention to what came before."""
-
-    @property
-    def places(self) -> GPUArray:
-        """Positions of the tokens on the device."""
-
-    def attend(self, attn: Attention, q: GPUArray, k: GPUArray, v: GPUArray) -> GPUArray:
-        """Keep keys and values, and return the attention of the queries."""
-
-
-class Attention:
-    """Attention of one layer; where keys and values are is the step's to know.
+class Attention(FixedCacheLayer):
+    """Attention of one layer, with its keys and values in a cache: a `KVCache`, or one of a fixed size.
 
     Parameters
     ----------
@@ -148,13 +142,28 @@ class Attention:
         self.layer, self.window, self.rope = layer, config.windows[layer] or None, config.rope_of(layer)
         self.num_heads, self.num_kv_heads, self.head_dim = config.num_heads, config.num_kv_heads, config.head_dim
         self.scale, self.softcap, self.eps = config.scale, config.attention_softcap or None, config.norm_eps
-        self.norms = tuple(None if norm is None else norm.weight for norm in (q_norm, k_norm))
 
-    def __call__(self, x: GPUArray, step: KVStep) -> GPUArray:
-        tokens, turned = x.shape[0], self.num_heads + self.num_kv_heads
-        qkv = self.qkv(x).reshape(tokens, turned + self.num_kv_heads, self.head_dim)
-        seen = step.attend(self, qkv[:, : self.num_heads], qkv[:, self.num_heads : turned], qkv[:, turned:])
-        return self.o(seen.reshape(tokens, self.num_heads * self.head_dim))
+    @property
+    def norms(self) -> tuple[GPUArray | None, GPUArray | None]:
+        """Weights of the norms of queries and keys."""
+        q, k = (None if norm is None else norm.weight for norm in (self.q_norm, self.k_norm))
+        return q, k
+
+    def see(self, q: GPUArray, k: GPUArray, v: GPUArray, **more: Any) -> GPUArray:
+        """Return attention of queries [tokens, heads, dim] to keys and values [heads of keys, positions, dim]."""
+        seen: GPUArray = layers.attention(
+            q.transpose(1, 0, 2), k, v, scale=self.scale, causal=True, window=self.window, softcap=self.softcap, **more
+        )
+        return seen
+
+    def __call__(self, x: GPUArray, step: Step) -> GPUArray:
+        turned, buffers = self.num_heads + self.num_kv_heads, step.buffers
+        qkv = self.qkv(x, out=None if buffers is None else buffers.qkv)
+        qkv = qkv.reshape(step.tokens, turned + self.num_kv_heads, self.head_dim)
+        q, k, v = qkv[:, : self.num_heads], qkv[:, self.num_heads : turned], qkv[:, turned:]
+        seen = step.cache.attend(self, q, k, v, step).transpose(1, 0, 2)
+        out = None if buffers is None else buffers.o
+        return self.o(seen.reshape(step.tokens, self.num_heads * self.head_dim), out=out)
 
 
 class MLP:
@@ -170,8 +179,9 @@ class MLP:
     def __init__(self, up: Linear, down: Linear, activation: str = "silu", gated: bool = True) -> None:
         self.up, self.down, self.activation, self.gated = up, down, activation, gated
 
-    def __call__(self, x: GPUArray) -> GPUArray:
-        return self.down(layers.activated(self.activation, self.up(x), self.gated))
+    def __call__(self, x: GPUArray, buffers: DecodeBuffers | None = None) -> GPUArray:
+        up, mlp, down = (None, None, None) if buffers is None else (buffers.up, buffers.mlp, buffers.down)
+        return self.down(layers.activated(self.activation, self.up(x, out=up), self.gated, out=mlp), out=down)
 
 
 class TransformerBlock:
@@ -189,16 +199,28 @@ class TransformerBlock:
         self.attn_norm, self.attn, self.mlp_norm, self.mlp = attn_norm, attn, mlp_norm, mlp
         self.attn_post_norm, self.mlp_post_norm = attn_post_norm, mlp_post_norm
 
-    def __call__(self, x: GPUArray, more: GPUArray | None, step: KVStep) -> tuple[GPUArray, GPUArray]:
+    def __call__(self, x: GPUArray, more: GPUArray | None, step: Step) -> tuple[GPUArray, GPUArray]:
         """Return what passes by and what is to be added to it, which the next norm adds."""
-        normed, x = (self.attn_norm(x), x) if more is None else self.attn_norm.of_sum(x, more)
+        buffers = step.buffers
+
+        def of_sum(norm: Norm, x: GPUArray, more: GPUArray) -> tuple[GPUArray, GPUArray]:
+            return norm.of_sum(x, more) if buffers is None else norm.of_sum(x, more, buffers.normed, buffers.beside(x))
+
+        if more is None:
+            normed = self.attn_norm(x, None if buffers is None else buffers.normed)
+        else:
+            normed, x = of_sum(self.attn_norm, x, more)
         out = self.attn(normed, step)
-        normed, x = self.mlp_norm.of_sum(x, out if self.attn_post_norm is None else self.attn_post_norm(out))
-        out = self.mlp(normed)
-        return x, out if self.mlp_post_norm is None else self.mlp_post_norm(out)
+        if self.attn_post_norm is not None:
+            out = self.attn_post_norm(out, None if buffers is None else buffers.down)
+        normed, x = of_sum(self.mlp_norm, x, out)
+        out = self.mlp(normed, buffers)
+        if self.mlp_post_norm is not None:
+            out = self.mlp_post_norm(out, None if buffers is None else buffers.o)
+        return x, out
 
 
-class CausalTransformerModel:
+class CausalTransformerModel(FixedCacheModel):
     """A decoder with its weights.
 
     Parameters
@@ -208,7 +230,7 @@ class CausalTransformerModel:
         [vocabulary, hidden].
     blocks : sequence of TransformerBlock
     final_norm : Norm
-    lm_head : GPUArray, optional
+    lm_head : GPUArray or QuantTensor, optional
         [vocabulary, hidden]; the embedding by default.
     position_embed : GPUArray, optional
         [positions, hidden], of models that learn them.
@@ -222,7 +244,7 @@ class CausalTransformerModel:
         embed_tokens: GPUArray,
         blocks: Sequence[TransformerBlock],
         final_norm: Norm,
-        lm_head: GPUArray | None = None,
+        lm_head: GPUArray | QuantTensor | None = None,
         position_embed: GPUArray | None = None,
         spec: Any = None,
     ) -> None:
@@ -233,6 +255,7 @@ class CausalTransformerModel:
         # Positions that any sequence may get, which the frequencies of some models depend on.
         self.max_positions = config.max_position_embeddings
         self._tables: dict[tuple[Any, bool], Tables] = {}
+        self._init_fixed()
 
     def new_cache(self, limit: int | None = None) -> KVCache:
         """Return room for the keys and values of one sequence."""
@@ -272,11 +295,7 @@ class CausalTransformerModel:
                     to[:, :past] = given.transpose(1, 0, 2)
             cache.length = past
         hidden = self.step(ids, cache)
-        if not use_cache:
-            return hidden, None
-        return hidden, [
-            (k[:, : len(cache)].transpose(1, 0, 2), v[:, : len(cache)].transpose(1, 0, 2)) for k, v in cache.layers
-        ]
+        return hidden, self._past(cache) if use_cache else None
 
     forward = __call__
 
@@ -322,33 +341,59 @@ class CausalTransformerModel:
 
     @classmethod
     def from_safetensors(cls, path: str, dtype: str = "bfloat16", streaming: Any = None) -> CausalTransformerModel:
-        """Load a folder, a file or an index; weights always come a piece at a time, whatever ``streaming`` is."""
+        """Load a folder, a file or an index.
+
+        Parameters
+        ----------
+        path : str or path-like
+        dtype : str
+            Of the weights on the device.
+        streaming : StreamingStrategy, optional
+            When layers are loaded: all now by default, each when it is first used (`PROGRESSIVE`), or one at a time
+            (`LAYER_BY_LAYER`), which reads the whole file for every step.
+        """
         from pygpukit.llm.loading import load_model_from_safetensors
+        from pygpukit.llm.streaming import StreamingStrategy
 
-        return load_model_from_safetensors(path, dtype)
-
-    def hidden(self, ids: GPUArray, step: KVStep) -> GPUArray:
-        """Return the hidden states of tokens, [tokens, hidden], after the last norm."""
-        scale = self.config.embed_scale if self.config.embed_scale != 1.0 else None
-        x = layers.embedding(ids, self.embed_tokens, scale)
-        if self.position_embed is not None:
-            x = x + layers.embedding(step.places, self.position_embed)
-        more: GPUArray | None = None
-        for block in self.blocks:
-            x, more = block(x, more, step)
-        return self.final_norm(x) if more is None else self.final_norm.of_sum(x, more)[0]
+        when = StreamingStrategy.EAGER if streaming is None else StreamingStrategy(streaming)
+        return load_model_from_safetensors(path, dtype, streaming=when)
 
     def _chunk(self, ids: Sequence[int], cache: KVCache) -> GPUArray:
-        config, start, tokens = self.config, cache.length, len(ids)
-        ropes = {rope for rope in (config.rope, config.local_rope) if rope is not None}
-        tables = {rope: self.positions(rope, cache.limit) for rope in ropes}
-        step = Step(cache, start, tokens, from_numpy(np.arange(start, start + tokens)), tables)
-        hidden = self.hidden(from_numpy(np.asarray(ids, np.int64)), step)
+        start, tokens = cache.length, len(ids)
+        places = from_numpy(np.arange(start, start + tokens))
+        step = Step(cache, start, tokens, places, self._all_tables(cache.limit))
+        hidden = self._through(from_numpy(np.asarray(ids, np.int64)), step)
         cache.length += tokens
         return hidden
 
-    def positions(self, rope: Rope, length: int) -> Tables:
-        """Return cosines and sines of positions, of at least so many; they are made once."""
+    def _past(self, cache: KVCache) -> list[tuple[GPUArray, GPUArray]]:
+        """Keys and values of a sequence, [tokens, heads of keys, dim] per layer."""
+        n = len(cache)
+        return [(k[:, :n].transpose(1, 0, 2), v[:, :n].transpose(1, 0, 2)) for k, v in cache.layers]
+
+    def _through(self, ids: GPUArray, step: Step, depth: int | None = None) -> GPUArray:
+        """Hidden states after the last norm for ids on the device; with `depth` after so many layers only."""
+        config, buffers = self.config, step.buffers
+        scale = config.embed_scale if config.embed_scale != 1.0 else None
+        x = layers.embedding(ids, self.embed_tokens, scale, out=None if buffers is None else buffers.residual)
+        if self.position_embed is not None:
+            place = None if buffers is None else buffers.normed
+            x += layers.embedding(step.places, self.position_embed, out=place)
+        more: GPUArray | None = None
+        for block in self.blocks[:depth]:
+            x, more = block(x, more, step)
+        if more is None:
+            return self.final_norm(x, None if buffers is None else buffers.hidden)
+        places = (None, None) if buffers is None else (buffers.hidden, buffers.beside(x))
+        return self.final_norm.of_sum(x, more, *places)[0]
+
+    def _all_tables(self, length: int) -> dict[Rope, Tables]:
+        """Cosines and sines of the ropes that layers have."""
+        ropes = {rope for rope in (self.config.rope, self.config.local_rope) if rope is not None}
+        return {rope: self._positions(rope, length) for rope in ropes}
+
+    def _positions(self, rope: Rope, length: int) -> Tables:
+        """Cosines and sines of positions, of at least so many, made once."""
         key = rope, rope.is_long(length)
         made = self._tables.get(key)
         if made is None or (made[0].shape[0] < length and not rope.by_length):

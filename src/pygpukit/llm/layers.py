@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
+import importlib
+from typing import Any
+
 from pygpukit._pygpukit_rust import GPUArray
+from pygpukit.llm.rope import apply_rotary_pos_emb_numpy, precompute_freqs_cis
 from pygpukit.ops.elementwise import rows as e
 from pygpukit.ops.registry import functions
 from pygpukit.quant.tensor import QuantTensor
 
-__all__ = ["Linear", "Norm", "activated", "softcapped"]
+__all__ = [
+    "Linear",
+    "LinearBF16",
+    "LinearFP8",
+    "Norm",
+    "activated",
+    "apply_rotary_pos_emb_numpy",
+    "precompute_freqs_cis",
+    "softcapped",
+]
+
+# Published names that this import path has too.
+_ELSEWHERE = {
+    **dict.fromkeys(("MLP", "Attention", "TransformerBlock"), "decoder"),
+    **dict.fromkeys(("repack_linear", "repack_norm", "repack_weight"), "repack"),
+    "MoELayer": "experts",
+}
 
 _f = functions()
 matmul = _f["matmul"]
@@ -38,8 +58,8 @@ class Linear:
         self.weight, self.bias = weight, bias
         self._turned = weight.T
 
-    def __call__(self, x: GPUArray) -> GPUArray:
-        product: GPUArray = matmul(x, self._turned)
+    def __call__(self, x: GPUArray, out: GPUArray | None = None) -> GPUArray:
+        product: GPUArray = matmul(x, self._turned, out=out)
         if self.bias is not None:
             product += self.bias
         return product
@@ -48,6 +68,36 @@ class Linear:
     def out_features(self) -> int:
         """Rows of the weights."""
         return int(self.weight.shape[0])
+
+
+LinearBF16 = Linear
+"""The published name: a layer has the type of its weights."""
+
+
+class LinearFP8(Linear):
+    """`Linear` with weights of 8-bit floats, which products read as they are.
+
+    Parameters
+    ----------
+    weight_fp8 : numpy.ndarray or GPUArray
+        [out, in], float8_e4m3fn or its bytes.
+    scale_inv : numpy.ndarray or GPUArray
+        What the weights are multiplied by: [out / 128, in / 128], one per row, or one number.
+    bias : GPUArray, optional
+
+    Examples
+    --------
+    >>> weight, scale = np.full((128, 128), 0x38, np.uint8), np.ones((1, 1), np.float32)
+    >>> LinearFP8(weight, scale)(gp.ones((1, 128)))[0, 0].item()
+    128.0
+    """
+
+    __slots__ = ()
+
+    def __init__(self, weight_fp8: Any, scale_inv: Any, bias: GPUArray | None = None) -> None:
+        given = {"weight": weight_fp8, "weight_scale_inv": scale_inv}
+        host = {name: x.to_numpy() if isinstance(x, GPUArray) else x for name, x in given.items()}
+        super().__init__(QuantTensor.from_checkpoint("fp8", host), bias)
 
 
 class Norm:
@@ -66,31 +116,41 @@ class Norm:
     ) -> None:
         self.weight, self.bias, self.norm_type, self.eps = weight, bias, norm_type, eps
 
-    def __call__(self, x: GPUArray) -> GPUArray:
+    def __call__(self, x: GPUArray, out: GPUArray | None = None) -> GPUArray:
         if self.norm_type == "layernorm":
-            normed: GPUArray = _layernorm(x, self.weight, self.bias, self.eps)
+            normed: GPUArray = _layernorm(x, self.weight, self.bias, self.eps, out=out)
         else:
-            normed = _rmsnorm(x, self.weight, self.eps, cast="after")
+            normed = _rmsnorm(x, self.weight, self.eps, cast="after", out=out)
         return normed
 
-    def of_sum(self, x: GPUArray, more: GPUArray) -> tuple[GPUArray, GPUArray]:
-        """Return the norm of ``x + more``, and that sum."""
+    def of_sum(
+        self, x: GPUArray, more: GPUArray, out: GPUArray | None = None, total: GPUArray | None = None
+    ) -> tuple[GPUArray, GPUArray]:
+        """Return the norm of ``x + more``, and that sum; both or none are written to given arrays."""
         if self.norm_type == "layernorm":
-            total = x + more
-            return self(total), total
-        normed, total = _rmsnorm_residual(more, x, self.weight, self.eps, cast="after")
+            total = e.add(x, more, out=total)
+            return self(total, out), total
+        outs = None if out is None else (out, total)
+        normed, total = _rmsnorm_residual(more, x, self.weight, self.eps, cast="after", out=outs)
         return normed, total
 
 
-def activated(activation: str, hidden: GPUArray, gated: bool) -> GPUArray:
+def activated(activation: str, hidden: GPUArray, gated: bool, out: GPUArray | None = None) -> GPUArray:
     """``activation(hidden)``, or of joined halves ``activation(first) * second``."""
     if gated:
-        result: GPUArray = _gated[activation](hidden)
+        result: GPUArray = _gated[activation](hidden, out=out)
     else:
-        result = e.silu(hidden) if activation == "silu" else e.gelu(hidden)
+        result = (e.silu if activation == "silu" else e.gelu)(hidden, out=out)
     return result
 
 
 def softcapped(x: GPUArray, cap: float) -> GPUArray:
     """Squeeze values to below ``cap`` in size; 0 leaves them."""
     return e.tanh(x / cap) * cap if cap else x
+
+
+def __getattr__(name: str) -> Any:
+    home = _ELSEWHERE.get(name)
+    if home is None:
+        raise AttributeError(f"module 'pygpukit.llm.layers' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"pygpukit.llm.{home}"), name)

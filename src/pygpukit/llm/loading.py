@@ -6,6 +6,7 @@ import json
 import os
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,7 +27,9 @@ from pygpukit.llm.decoder import MLP, Attention, CausalTransformerModel, Transfo
 from pygpukit.llm.gguf import GGUFFile
 from pygpukit.llm.layers import Linear, Norm
 from pygpukit.llm.mapped import MappedFile, file_error
+from pygpukit.llm.quantized import Part, Scheme, Weight, joined, read_scheme
 from pygpukit.llm.safetensors import SafeTensorsFile, ShardedSafeTensorsFile
+from pygpukit.llm.streaming import StreamingStrategy
 from pygpukit.quant.tensor import QuantTensor
 
 __all__ = [
@@ -71,11 +74,15 @@ def read_json(path: Path, limit: int = 64 << 20) -> dict[str, Any]:
 
 
 class _Stored(NamedTuple):
-    """A tensor of a file, turned and reordered as the model wants it: elements of rows, and bytes of all blocks."""
+    """A tensor of a file, turned and reordered as the model wants it: elements of rows, and bytes of all blocks.
+
+    ``weight`` is a matrix that a SafeTensors file has in codes.
+    """
 
     shape: tuple[int, ...]
     rows: Callable[[int, int], Array]
     blocks: Callable[[], Array] | None = None
+    weight: Weight | None = None
 
 
 class Checkpoint:
@@ -89,10 +96,21 @@ class Checkpoint:
     folder : Path, optional
         Where the other files of the model lie.
     gguf : GGUFFile, optional
+    scheme : Scheme, optional
+        How quantised layers are stored in SafeTensors files.
     """
 
-    def __init__(self, path: str, spec: ModelSpec, config: TransformerConfig, files: Any, folder: Path | None) -> None:
+    def __init__(
+        self,
+        path: str,
+        spec: ModelSpec,
+        config: TransformerConfig,
+        files: Any,
+        folder: Path | None,
+        scheme: Scheme | None = None,
+    ) -> None:
         self.path, self.spec, self.config, self.files, self.folder = path, spec, config, files, folder
+        self.scheme = scheme
         self.gguf: GGUFFile | None = files if isinstance(files, GGUFFile) else None
         self._names = GGUF_NAMES if self.gguf is not None else spec.names
         self.prefix = "" if self.gguf is not None else _prefix(spec, files)
@@ -107,10 +125,42 @@ class Checkpoint:
 
     def has(self, want: Wanted) -> bool:
         """Whether the file has a tensor."""
-        return self.name(want) in self.files
+        return self.name(want) in self.files or self.is_quantized(want)
+
+    def is_quantized(self, want: Wanted) -> bool:
+        """Whether a tensor is one of those that a SafeTensors file should have in codes."""
+        if self.scheme is None or want.suffix != "weight" or want.role.endswith(("norm", "embed", "positions")):
+            return False
+        module = self._module(want)
+        if self.scheme.is_plain(module):
+            return False
+        # Formats differ in whether they mean the head too.
+        return want.layer >= 0 or any(f"{module}.{end}" in self.files for end in self.scheme.sign)
+
+    def names(self, want: Wanted) -> list[str]:
+        """Return the names of all tensors that are read for one."""
+        if not self.is_quantized(want):
+            return [self.name(want)]
+        return [name for name, part in self._parts(want) if part.needed or name in self.files]
+
+    def _module(self, want: Wanted) -> str:
+        return self.name(want).removesuffix(f".{want.suffix}")
+
+    def _parts(self, want: Wanted) -> list[tuple[str, Part]]:
+        assert self.scheme is not None
+        module = self._module(want)
+        ends = [end for end in self.scheme.sign if f"{module}.{end}" in self.files]
+        rows, columns = want.shape
+        return [(f"{module}.{part.name}", part) for part in self.scheme.parts(rows, columns, ends)]
 
     def stored(self, want: Wanted) -> _Stored:
         """Return a tensor by its role."""
+        if self.is_quantized(want):
+            parts = [(name, part) for name, part in self._parts(want) if name in self.files]
+            views = {part.name: self.files.tensor_view(name) for name, part in parts}
+            assert self.scheme is not None
+            weight = Weight(self.scheme, f"{self.path}: {self._module(want)}", views)
+            return _Stored(want.shape, weight.rows, weight=weight)
         name, files = self.name(want), self.files
         shape = tuple(files.tensor_info(name).shape)
         linear = len(want.shape) == 2 and want.layer >= 0
@@ -140,6 +190,10 @@ class Checkpoint:
             return None
         return np.arange(rows).reshape(heads, rows // heads // 2, 2).swapaxes(1, 2).reshape(-1)
 
+    def present(self) -> list[Wanted]:
+        """Return the tensors of the architecture that the files have."""
+        return [want for want in wanted(self.config, self.spec) if self.has(want)]
+
     def check(self) -> None:
         """Compare the tensors that are there with those of the architecture.
 
@@ -150,15 +204,10 @@ class Checkpoint:
         """
         problems, used = [], set()
         for want in wanted(self.config, self.spec):
-            name = self.name(want)
-            used.add(name)
-            if name not in self.files:
-                if want.role == "head" and self.config.tied is not False:
-                    continue
-                problems.append(f"missing: {name}, of shape {list(want.shape)}")
-            elif self.stored(want).shape != want.shape:
-                found = list(self.stored(want).shape)
-                problems.append(f"mis-shaped: {name} is {found}, and must be {list(want.shape)}")
+            if want.role == "head" and not self.has(want) and self.config.tied is not False:
+                continue
+            used.update(self.names(want))
+            problems += self._misfits(want)
         extra = {"rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"}
         for name in self.files.tensor_names:
             bare = name.removeprefix(self.prefix)
@@ -166,13 +215,40 @@ class Checkpoint:
                 if self.prefix and not name.startswith(self.prefix):
                     # The other parts of a model for more than text.
                     continue
+                if self.scheme is not None and self.scheme.is_unused(name, partial(self.files.tensor_view, name)):
+                    continue
                 problems.append(f"unexpected: {name}, of shape {list(self.files.tensor_info(name).shape)}")
         if problems:
             shown = problems[:_SHOWN] + ([f"and {len(problems) - _SHOWN} more"] if len(problems) > _SHOWN else [])
             raise ModelLoadError(
-                f"{self.path}: {len(problems)} tensors do not fit the architecture {self.spec.name}:\n  "
+                f"{self.path}: {len(problems)} tensors do not fit the architecture {self.spec.name}"
+                + (f", quantised as {self.scheme.method}" if self.scheme is not None else "")
+                + ":\n  "
                 + "\n  ".join(shown)
             )
+
+    def _misfits(self, want: Wanted) -> list[str]:
+        """What is wrong with the tensors that are read for one."""
+        if not self.is_quantized(want):
+            name = self.name(want)
+            if name not in self.files:
+                return [f"missing: {name}, of shape {list(want.shape)}"]
+            found = self.stored(want).shape
+            if found != want.shape:
+                return [f"mis-shaped: {name} is {list(found)}, and must be {list(want.shape)}"]
+            return []
+        problems = []
+        for name, part in self._parts(want):
+            shapes = " or ".join(str(list(shape)) for shape in part.shapes)
+            if name not in self.files:
+                problems += [f"missing: {name}, {part.types[0]} of shape {shapes}"] if part.needed else []
+                continue
+            info = self.files.tensor_info(name)
+            if tuple(info.shape) not in part.shapes:
+                problems.append(f"mis-shaped: {name} is {list(info.shape)}, and must be {shapes}")
+            elif info.dtype not in part.types:
+                problems.append(f"of another type: {name} is {info.dtype}, and must be {' or '.join(part.types)}")
+        return problems
 
 
 def _prefix(spec: ModelSpec, files: Any) -> str:
@@ -212,8 +288,11 @@ def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
         values = {**values, **values["text_config"]}
     spec = find_spec(str(values.get("model_type", kind)))
     config = spec.read_config(Settings(values, source=str(settings)))
+    scheme = read_scheme(values, str(settings))
+    if scheme is not None and spec.transposed:
+        raise ModelLoadError(f"{settings}: a quantised {spec.name} is not read: its matrices are [in, out]")
     files = ShardedSafeTensorsFile(place) if sharded else SafeTensorsFile(place)
-    return Checkpoint(str(path), spec, config, files, place.parent)
+    return Checkpoint(str(path), spec, config, files, place.parent, scheme)
 
 
 def _weights_in(folder: Path) -> Path:
@@ -270,7 +349,12 @@ def chosen_dtype(requested: str, config: TransformerConfig, quantised: bool) -> 
     return _dtype(config.dtype) if plain and config.dtype is not None else bfloat16
 
 
-def load_model(checkpoint: Checkpoint, dtype: str = "auto", quiet: bool = False) -> CausalTransformerModel:
+def load_model(
+    checkpoint: Checkpoint,
+    dtype: str = "auto",
+    quiet: bool = False,
+    streaming: StreamingStrategy = StreamingStrategy.EAGER,
+) -> CausalTransformerModel:
     """Bring the weights to the current device, a piece at a time; they are read-only there.
 
     Parameters
@@ -278,9 +362,11 @@ def load_model(checkpoint: Checkpoint, dtype: str = "auto", quiet: bool = False)
     checkpoint : Checkpoint
     dtype : str
         ``"auto"`` is float32 on the CPU device, else what is stored; beside quantised weights bfloat16. With a type of
-        16 bits on a device with kernels the matrices of a GGUF file stay in their blocks.
+        16 bits on a device with kernels quantised matrices stay in their codes.
     quiet : bool
         Show no progress.
+    streaming : StreamingStrategy
+        When layers are loaded; where that is later, the files must stay open.
 
     Raises
     ------
@@ -289,10 +375,11 @@ def load_model(checkpoint: Checkpoint, dtype: str = "auto", quiet: bool = False)
     """
     checkpoint.check()
     config, spec = checkpoint.config, checkpoint.spec
-    kind = chosen_dtype(dtype, config, checkpoint.gguf is not None)
+    wide = checkpoint.scheme is not None and config.dtype == "float32"
+    kind = chosen_dtype(dtype, config, checkpoint.gguf is not None or wide)
     by_role = {(w.role, w.layer, w.suffix): w for w in wanted(config, spec)}
     total = checkpoint.files.file_size
-    done = 0
+    done, later = 0, False
 
     with progress_bar(f"loading {Path(checkpoint.path).name}", total, delay=3600.0 if quiet else 1.0) as show:
 
@@ -303,8 +390,9 @@ def load_model(checkpoint: Checkpoint, dtype: str = "auto", quiet: bool = False)
             if not wants:
                 return None
             array = _upload(checkpoint, wants, to)
-            done += sum(checkpoint.files.tensor_info(checkpoint.name(want)).nbytes for want in wants)
-            show(done)
+            done += sum(checkpoint.files.tensor_info(name).nbytes for want in wants for name in checkpoint.names(want))
+            if not later:
+                show(done)
             return array
 
         def linear(roles: Sequence[str], layer: int) -> Linear:
@@ -321,17 +409,28 @@ def load_model(checkpoint: Checkpoint, dtype: str = "auto", quiet: bool = False)
 
         embed, positions = take(("embed",)), take(("positions",))
         assert embed is not None
-        blocks = []
-        for i in range(config.num_layers):
+
+        def block(i: int) -> TransformerBlock:
             heads = (norm("q_norm", i), norm("k_norm", i)) if config.qk_norm else (None, None)
             roles: tuple[str, ...] = ("qkv",) if spec.fused_qkv else ("q", "k", "v")
             attn = Attention(linear(roles, i), linear(("o",), i), config, i, *heads)
             roles = ("up",) if not config.gated else ("gate_up",) if spec.fused_gate_up else ("gate", "up")
             mlp = MLP(linear(roles, i), linear(("down",), i), config.activation, config.gated)
             after = (norm("attn_post_norm", i), norm("mlp_post_norm", i)) if config.post_norms else (None, None)
-            blocks.append(TransformerBlock(norm("attn_norm", i), attn, norm("mlp_norm", i), mlp, *after))
-        head = None if _is_tied(checkpoint) else take(("head",))
-        return CausalTransformerModel(config, embed, blocks, norm("final_norm"), head, positions, spec)
+            return TransformerBlock(norm("attn_norm", i), attn, norm("mlp_norm", i), mlp, *after)
+
+        if streaming is StreamingStrategy.EAGER:
+            blocks = [block(i) for i in range(config.num_layers)]
+        else:
+            from pygpukit.llm.streamed_blocks import streamed
+
+            blocks = streamed(block, config, kind, streaming)
+        head = None
+        if not _is_tied(checkpoint):
+            head = _kept(checkpoint, [by_role["head", -1, "weight"]], kind) or take(("head",))
+        last = norm("final_norm")
+        later = True
+        return CausalTransformerModel(config, embed, blocks, last, head, positions, spec)
 
 
 def load_model_from_safetensors(
@@ -339,6 +438,8 @@ def load_model_from_safetensors(
     dtype: str = "float32",
     spec: ModelSpec | None = None,
     repack_weights: bool = True,
+    *,
+    streaming: StreamingStrategy = StreamingStrategy.EAGER,
 ) -> CausalTransformerModel:
     """Return the model in a folder, a file or an index.
 
@@ -351,6 +452,8 @@ def load_model_from_safetensors(
         Checked against the one that config.json names, which counts.
     repack_weights : bool
         Changes nothing: matrices are stored as products read them.
+    streaming : StreamingStrategy
+        When layers are loaded.
 
     Raises
     ------
@@ -361,9 +464,13 @@ def load_model_from_safetensors(
     try:
         if spec is not None and spec.name != checkpoint.spec.name:
             raise ModelLoadError(f"{model_path} is of the architecture {checkpoint.spec.name}, not {spec.name}")
-        return load_model(checkpoint, dtype)
-    finally:
+        model = load_model(checkpoint, dtype, streaming=streaming)
+    except BaseException:
         checkpoint.close()
+        raise
+    if streaming is StreamingStrategy.EAGER:
+        checkpoint.close()
+    return model
 
 
 def load_gpt2_from_safetensors(model_path: str | os.PathLike[str], dtype: str = "float32") -> CausalTransformerModel:
@@ -382,12 +489,18 @@ def load_qwen3_from_safetensors(model_path: str | os.PathLike[str], dtype: str =
 
 
 def _kept(checkpoint: Checkpoint, wants: Sequence[Wanted], to: DataType) -> QuantTensor | None:
-    """Matrices of a GGUF file under each other in the blocks they are stored in, where products can read those.
+    """Matrices under each other in the codes they are stored in, where products can read those.
 
-    On the CPU device products are by NumPy, which needs the decoded numbers; where matrices that are to be one are of
-    several formats they are decoded too.
+    On the CPU device products are by NumPy, which needs the decoded numbers; where matrices that are to be one are
+    coded differently they are decoded too.
     """
-    if checkpoint.gguf is None or to.itemsize != 2 or current_device().kind == "cpu":
+    if to.itemsize != 2 or current_device().kind == "cpu":
+        return None
+    if checkpoint.gguf is None:
+        weights = [checkpoint.stored(want).weight for want in wants]
+        coded = [weight for weight in weights if weight is not None]
+        return joined(coded) if len(coded) == len(wants) else None
+    if wants[0].role == "head":
         return None
     kinds = {checkpoint.gguf.tensor_info(checkpoint.name(want)).dtype for want in wants}
     if len(kinds) > 1 or not kinds <= _PRODUCTS:
@@ -403,7 +516,7 @@ def _is_tied(checkpoint: Checkpoint) -> bool:
     head, embed = (Wanted(role, -1, "weight", ()) for role in ("head", "embed"))
     if not checkpoint.has(head):
         return True
-    if not checkpoint.config.tied:
+    if not checkpoint.config.tied or checkpoint.is_quantized(head):
         return False
     names = checkpoint.name(head), checkpoint.name(embed)
     same = np.array_equal(_bytes_view(checkpoint.files, names[0]), _bytes_view(checkpoint.files, names[1]))

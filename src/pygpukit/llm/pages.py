@@ -15,10 +15,9 @@ from pygpukit.core.transfer import copy_to_device, copy_to_host
 from pygpukit.errors import OutOfMemoryError
 from pygpukit.llm import layers
 from pygpukit.llm.config import TransformerConfig
-from pygpukit.llm.decoder import Attention
-from pygpukit.llm.rope import Rope
+from pygpukit.llm.decoder import Attention, Step
 
-__all__ = ["PAGE_TOKENS", "PageMemory", "PagedStep"]
+__all__ = ["PAGE_TOKENS", "PageMemory", "PagedCache"]
 
 Moves = Sequence[tuple[int, int]]
 
@@ -68,43 +67,37 @@ class PageMemory:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class PagedStep:
-    """Where the tokens of a step are: tokens of many sequences, one behind the other.
+class PagedCache:
+    """Keys and values of the sequences in one step, whose tokens lie one behind the other.
 
     Attributes
     ----------
     memory
-    places
-        Positions of the tokens in their sequences.
     turns
-        Their rows in the tables of cosines and sines.
+        Rows of the tokens in the tables of cosines and sines.
     slots
         Where their keys and values go.
     table, lengths, starts
         Of the sequences, as `sdpa_paged` takes them.
-    tables
-        Cosines and sines by the rope that they are of.
     most
         The most tokens of one sequence where that is worth to know, else 0.
     """
 
     memory: PageMemory
-    places: GPUArray
     turns: GPUArray
     slots: GPUArray
     table: GPUArray
     lengths: GPUArray
     starts: GPUArray
-    tables: dict[Rope, tuple[GPUArray, GPUArray]]
     most: int = 0
 
-    def attend(self, attn: Attention, q: GPUArray, k: GPUArray, v: GPUArray) -> GPUArray:
-        """Write keys and values to their pages, and return the attention of the queries."""
+    def attend(self, attn: Attention, q: GPUArray, k: GPUArray, v: GPUArray, step: Step) -> GPUArray:
+        """Write keys and values of one layer to their pages, and return what queries see, [heads, tokens, dim]."""
         whole, *pair = self.memory.layers[attn.layer]
         if attn.rope is None:
             layers.paged_write(k, v, whole, self.slots)
         else:
-            cos, sin = self.tables[attn.rope]
+            cos, sin = step.tables[attn.rope]
             q = layers.norm_rope_write(
                 q, k, v, cos, sin, tuple(pair), self.slots, self.turns, *attn.norms, attn.eps, cast="after"
             )
@@ -112,4 +105,4 @@ class PagedStep:
             q, whole, self.table, self.lengths, self.starts, scale=attn.scale, window=attn.window, softcap=attn.softcap,
             max_queries=self.most,
         )  # fmt: skip
-        return seen
+        return seen.transpose(1, 0, 2)

@@ -12,8 +12,8 @@ from pygpukit._pygpukit_rust import GPUArray, PageCache
 from pygpukit.array.bridge import from_numpy
 from pygpukit.core.transfer import Transfer, copy_to_host
 from pygpukit.llm import layers, sampling
-from pygpukit.llm.decoder import CausalTransformerModel
-from pygpukit.llm.pages import PAGE_TOKENS, PagedStep, PageMemory
+from pygpukit.llm.decoder import CausalTransformerModel, Step
+from pygpukit.llm.pages import PAGE_TOKENS, PagedCache, PageMemory
 from pygpukit.llm.rope import Rope
 from pygpukit.llm.sampling import Line
 from pygpukit.llm.scheduler import Branch, Row, pages_for
@@ -109,10 +109,10 @@ class Runner:
 
     def _table(self, rope: Rope) -> tuple[GPUArray, GPUArray]:
         if rope.kind != "longrope" or not rope.is_long(self.model.max_positions):
-            return self.model.positions(rope, self._longest)
+            return self.model._positions(rope, self._longest)
         # Short and long replies turn by other frequencies: rows of the one table lie behind those of the other.
-        long = self.model.positions(rope, self.model.max_positions)
-        short = self.model.positions(rope, min(rope.original, self.model.max_positions))
+        long = self.model._positions(rope, self.model.max_positions)
+        short = self.model._positions(rope, min(rope.original, self.model.max_positions))
         self._short_at = long[0].shape[0]
         return tuple(layers.concatenate(list(pair)) for pair in zip(long, short, strict=True))
 
@@ -148,12 +148,12 @@ class Runner:
         tokens, count = sum(count for _, count in rows), len(rows)
         width = max(pages_for(branch.computed + more) for branch, more in rows)
         words = np.empty(4 * tokens + (count + 1) + count + count * width, np.int32)
-        ids, sources, positions, places, rest = np.split(words, [tokens, 2 * tokens, 3 * tokens, 4 * tokens])
+        ids, sources, positions, to, rest = np.split(words, [tokens, 2 * tokens, 3 * tokens, 4 * tokens])
         starts, lengths, table = np.split(rest, [count + 1, 2 * count + 1])
         slots = np.empty(tokens, np.int64)
         pages: list[tuple[int, int]] = [(branch.pages or 0, more) for branch, more in rows]
         self.cache.step(pages, ids, sources, positions, slots, starts, lengths, table.reshape(count, width))
-        places[:] = slots
+        to[:] = slots
         sent = from_numpy(words)
 
         def part(start: int, size: int) -> GPUArray:
@@ -166,18 +166,18 @@ class Runner:
             assert before.tokens is not None
             earlier = before.tokens[from_numpy(np.maximum(sources, 0))]
             known = layers.where(from_numpy(sources >= 0), earlier, known)
-        step = PagedStep(
+        places = part(2 * tokens, tokens)
+        cache = PagedCache(
             self.memory,
-            part(2 * tokens, tokens),
-            part(2 * tokens, tokens) if turns is None else from_numpy(turns),
+            places if turns is None else from_numpy(turns),
             part(3 * tokens, tokens),
             part(at + 2 * count + 1, count * width).reshape(count, width),
             part(at + count + 1, count),
             part(at, count + 1),
-            self._tables,
             1 if tokens == count else 0,
         )
-        return self.model.hidden(known, step), [int(start) for start in starts]
+        step = Step(cache, 0, tokens, places, self._tables)
+        return self.model._through(known, step), [int(start) for start in starts]
 
     def _turns(self, rows: Sequence[Row], positions: Array, starts: Array) -> Array | None:
         """Rows of the tables where they are not the positions."""

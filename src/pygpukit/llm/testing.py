@@ -25,7 +25,8 @@ _TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-_TYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
+_TYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "float8_e4m3fn": "F8_E4M3", "int32": "I32",
+          "int8": "I8", "uint8": "U8"}  # fmt: skip
 # Sizes that nothing is a multiple of, with a head that is not the hidden size by the heads.
 _SIZES: Mapping[str, Any] = {
     "vocab_size": 259,
@@ -176,7 +177,7 @@ def _random(rng: np.random.Generator, want: Wanted, offset: float) -> Array:
 
 
 def write_safetensors(path: str | os.PathLike[str], tensors: Mapping[str, Array]) -> None:
-    """Write arrays of float32, float16 or bfloat16 as a SafeTensors file."""
+    """Write arrays of floats, int32 or 8 bits as a SafeTensors file."""
     header, at = {}, 0
     for name, array in tensors.items():
         kind = _TYPES[array.dtype.name]

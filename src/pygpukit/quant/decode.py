@@ -50,6 +50,14 @@ def decode(rule: Rule, parts: Parts) -> Array:
     return values
 
 
+def decode_rows(rule: Rule, parts: Parts, start: int, stop: int) -> Array:
+    """Return the numbers of some rows in float32."""
+    first = start // TILE * TILE
+    scales = parts.scales[first // TILE : -(-stop // TILE)] if parts.scales.ndim == 2 else parts.scales[first:stop]
+    extra = None if parts.extra is None else parts.extra[first:stop]
+    return decode(rule, Parts(parts.codes[first:stop], scales, extra))[start - first :]
+
+
 def tiles_of(planes: Mapping[str, Array], first: int, last: int) -> dict[str, Array]:
     """Return a range of tiles of planes."""
     return {name: plane[first:last] for name, plane in planes.items()}

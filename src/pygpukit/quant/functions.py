@@ -12,9 +12,9 @@ from pygpukit.dtypes import dtype
 from pygpukit.errors import DTypeError, ShapeError
 from pygpukit.ops.shape import joining
 from pygpukit.quant.encode import encode
-from pygpukit.quant.formats import FORMATS, TILE, Format, Kind, Rule
+from pygpukit.quant.formats import CODES, FORMATS, TILE, Format, Kind, Rule
 from pygpukit.quant.kept import Kept
-from pygpukit.quant.planes import Parts
+from pygpukit.quant.planes import Array, Parts
 from pygpukit.quant.stored import Stored, store
 from pygpukit.quant.tensor import QuantTensor
 
@@ -120,12 +120,13 @@ def concatenate(weights: Sequence[QuantTensor]) -> QuantTensor:
     """Join weights along their outputs, such as those of q, k and v, so that one product computes all.
 
     Where every weight but the last has a multiple of 16 outputs, memory is copied on the device as it is; otherwise
-    the weights are packed anew on the host.
+    the weights are packed anew on the host. So they are where some groups of 4 bits have zero points and others none.
 
     Parameters
     ----------
     weights : sequence of QuantTensor
-        Of one format, group and type of scales, on one device, with the same inputs; all transposed or none.
+        Of one format, group and type of scales, on one device, with the same inputs; all transposed or none. Columns
+        that are sorted by group are so in the same order.
 
     Returns
     -------
@@ -152,24 +153,51 @@ def concatenate(weights: Sequence[QuantTensor]) -> QuantTensor:
     for w, s in zip(weights[1:], stored[1:], strict=True):
         if s.k != first.k:
             raise ShapeError(f"concatenate(): weights of {first.k} and of {s.k} inputs have no product with the same x")
-        if (s.rule, s.form, s.owners) != (first.rule, first.form, first.owners):
+        if (_alike(s.rule), s.form, s.owners) != (_alike(first.rule), first.form, first.owners):
             raise ValueError(f"concatenate(): {weights[0]!r} and {w!r} are coded differently")
         if w._turned != weights[0]._turned or s.device != first.device:
             raise ValueError("concatenate(): all weights have to be transposed, or none, and on one device")
-    if any(s.order is not None for s in stored):
-        raise ValueError("concatenate(): the columns of a weight are sorted by group, each in its own order")
-    if any(s.n % TILE for s in stored[:-1]):
-        pieces = [s.parts() for s in stored]
+    order = _common_order(stored)
+    if any(s.n % TILE for s in stored[:-1]) or any(s.rule != first.rule for s in stored):
+        rule, pieces = _matching(stored)
         joined = [None if x[0] is None else np.concatenate(x) for x in zip(*pieces, strict=True)]
-        made = store(first.form, first.rule, Parts(*joined), "concatenate", device=first.device)  # type: ignore[arg-type]
+        made = store(first.form, rule, Parts(*joined), "concatenate", device=first.device, order=order)  # type: ignore[arg-type]
         return QuantTensor._make(made, weights[0]._turned)
     planes = {}
     for name in first.planes:
         planes[name] = joining.concatenate([s.planes[name] for s in stored])
         planes[name].setflags(write=False)
     total = sum(s.n for s in stored)
-    kept = Stored(first.form, first.rule, total, first.k, planes, first.owners, None, "concatenate", Kept())
+    kept = Stored(first.form, first.rule, total, first.k, planes, first.owners, first.order, "concatenate", Kept())
     return QuantTensor._make(kept, weights[0]._turned)
+
+
+def _alike(rule: Rule) -> Rule:
+    """The rule, with zero points where groups of 4 bits may have them."""
+    return rule._replace(kind="zero") if rule.code == "i4" and rule.kind == "scale" else rule
+
+
+def _common_order(stored: Sequence[Stored]) -> Array | None:
+    """The order that the columns of all weights have, None for that of the matrix."""
+    orders = [None if s.order is None else s.order.to_numpy() for s in stored]
+    first = orders[0]
+    listed = [None if order is None else order.tolist() for order in orders]
+    if any(order != listed[0] for order in listed):
+        raise ValueError("concatenate(): the columns of a weight are sorted by group, each in its own order")
+    return first
+
+
+def _matching(stored: Sequence[Stored]) -> tuple[Rule, list[Parts]]:
+    """One rule for weights that may be joined, and their parts by it."""
+    pieces = [s.parts() for s in stored]
+    if stored[0].owners == 1:
+        # Tiles that share scales begin elsewhere in the joined weight.
+        pieces = [p._replace(scales=np.repeat(p.scales, TILE, axis=0)[: len(p.codes), :, None]) for p in pieces]
+    if all(s.rule == stored[0].rule for s in stored):
+        return stored[0].rule, pieces
+    offset = np.uint8(CODES[stored[0].rule.code].offset)
+    full = [p.extra if p.extra is not None else np.full(p.scales.shape[:2], offset) for p in pieces]
+    return _alike(stored[0].rule), [p._replace(extra=z) for p, z in zip(pieces, full, strict=True)]
 
 
 def _rule(form: Format, group: int | str | None, symmetric: bool, scale: Any, kind: Any) -> tuple[Rule, str]:

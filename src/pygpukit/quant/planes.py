@@ -51,7 +51,7 @@ def pack(rule: Rule, parts: Parts) -> dict[str, Array]:
     """Return the planes of a weight: ``codes``, ``scales`` and, where the rule has them, ``high`` and ``extra``."""
     code = CODES[rule.code]
     codes = _columns(_rows(parts.codes), CHUNK)
-    if rule.group == 0 and rule.kind in ("scale", "zero"):
+    if rule.group == 0 and rule.kind in ("scale", "zero") and codes.shape[1] > parts.codes.shape[1]:
         # What a scale makes of the padding is zero, not a number that may overflow.
         zero = code.offset if rule.kind == "scale" or parts.extra is None else _rows(parts.extra)
         codes[:, parts.codes.shape[1] :] = zero
