@@ -52,16 +52,14 @@ fn flat<'a, T: Element>(name: &str, array: &'a PyBuffer<T>) -> PyResult<&'a [T]>
     Ok(unsafe { std::slice::from_raw_parts(array.buf_ptr().cast(), array.item_count()) })
 }
 
-/// A contiguous array that is written.
-fn target<'a>(name: &str, array: &'a PyBuffer<f32>) -> PyResult<&'a mut [f32]> {
+/// Memory of a contiguous array that is written.
+fn target(name: &str, array: &PyBuffer<f32>) -> PyResult<(*mut f32, usize)> {
     if array.readonly() || !array.is_c_contiguous() {
         return Err(Error::Value(format!("'{name}' must be a contiguous array that can be written"))).py();
     }
-    if array.item_count() == 0 {
-        return Ok(&mut []);
-    }
-    // SAFETY: as above; the caller owns the result, and no operand shares its memory.
-    Ok(unsafe { std::slice::from_raw_parts_mut(array.buf_ptr().cast(), array.item_count()) })
+    let count = array.item_count();
+    let first = if count == 0 { std::ptr::NonNull::dangling().as_ptr() } else { array.buf_ptr().cast() };
+    Ok((first, count))
 }
 
 /// Write ``x @ weight.T`` of float32 to ``out``; a row's bits depend on the row alone.
@@ -74,7 +72,9 @@ fn target<'a>(name: &str, array: &'a PyBuffer<f32>) -> PyResult<&'a mut [f32]> {
 ///     [rows, out], contiguous.
 #[pyfunction]
 fn linear_rows(py: Python<'_>, x: PyBuffer<f32>, weight: PyBuffer<f32>, out: PyBuffer<f32>) -> PyResult<()> {
-    let (x, weight, out) = (view::<2>("x", &x)?, view::<2>("weight", &weight)?, target("out", &out)?);
+    let (x, weight, (to, count)) = (view::<2>("x", &x)?, view::<2>("weight", &weight)?, target("out", &out)?);
+    // SAFETY: the buffer is contiguous and held until the end; the caller owns the result, and no operand shares its memory.
+    let out = unsafe { std::slice::from_raw_parts_mut(to, count) };
     let matrix = |v: &View<'_, 2>| (v.shape[0], v.shape[1], v.strides[0]);
     let [x, weight] = [(x.data, matrix(&x)), (weight.data, matrix(&weight))]
         .map(|(data, (rows, columns, stride))| Matrix { data, rows, columns, stride });
@@ -112,7 +112,7 @@ fn paged_attention_rows(
     softcap: f32,
 ) -> PyResult<()> {
     let (queries, pages) = (view::<3>("q", &q)?, view::<5>("cache", &cache)?);
-    let ([tokens, heads, dim], [count, kinds, page_tokens, kv_heads, width]) = (queries.shape, pages.shape);
+    let ([tokens, heads, dim], [of_cache, kinds, page_tokens, kv_heads, width]) = (queries.shape, pages.shape);
     if kinds != 2 || width != dim {
         let problem = format!("a cache of {:?} does not fit queries of {:?}", pages.shape, queries.shape);
         return Err(Error::Value(problem)).py();
@@ -123,7 +123,7 @@ fn paged_attention_rows(
         q_strides: [queries.strides[0], queries.strides[1]],
         cache: pages.data,
         cache_strides: [s[0], s[1], s[2], s[3]],
-        pages: count,
+        pages: of_cache,
         page_tokens,
         table: flat("table", &table)?,
         lengths: flat("lengths", &lengths)?,
@@ -136,7 +136,9 @@ fn paged_attention_rows(
         window,
         softcap,
     };
-    let out = target("out", &out)?;
+    let (to, count) = target("out", &out)?;
+    // SAFETY: the buffer is contiguous and held until the end; the caller owns the result, and no operand shares its memory.
+    let out = unsafe { std::slice::from_raw_parts_mut(to, count) };
     detached(py, || paged_attention(&call, out))
 }
 
