@@ -233,7 +233,11 @@ def test_the_context_bounds_the_reply(llm: LLM) -> None:
     ("options", "reason"),
     [
         ({"speculative": "ngram"}, "speculative='ngram' is not available yet"),
-        ({"quantization": "int4"}, "quantization='int4' is not available yet"),
+        (
+            {"quantization": "nvf4"},
+            "quantization='nvf4' is not available: no product reads that format yet; use one of",
+        ),
+        ({"quantization": "int5"}, "quantization is 'int5', and must be None, .* or one of fp8, int8, int4"),
         ({"kv_dtype": "fp8"}, "kv_dtype='fp8' is not available yet"),
         ({"max_num_seqs": 0}, "max_num_seqs is 0"),
         ({"max_batched_tokens": True}, "max_batched_tokens is True"),

@@ -55,6 +55,8 @@ if TYPE_CHECKING:
         SparsityConfig,
     )
     from pygpukit.llm.outputs import Piece, RequestOutput, Timing, Usage
+    from pygpukit.llm.plugins import register
+    from pygpukit.llm.quantizing import QuantizationReport, quantization_report
     from pygpukit.llm.repack import repack_linear, repack_model_weights, repack_norm, repack_weight
     from pygpukit.llm.rope import apply_rotary_pos_emb_numpy, precompute_freqs_cis
     from pygpukit.llm.safetensors import Dtype, SafeTensorsFile, ShardedSafeTensorsFile, TensorInfo, load_safetensors
@@ -146,6 +148,11 @@ _HOMES = {
         "RequestOutput",
         "Timing",
         "Usage",
+    ),
+    "plugins": ("register",),
+    "quantizing": (
+        "QuantizationReport",
+        "quantization_report",
     ),
     "repack": (
         "repack_linear",
@@ -247,6 +254,7 @@ __all__ = [
     "PrefillBuffers",
     "PruningConfig",
     "QATQuantConfig",
+    "QuantizationReport",
     "Qwen3Config",
     "QwenModel",
     "RMSNorm",
@@ -279,6 +287,8 @@ __all__ = [
     "load_qwen3_from_safetensors",
     "load_safetensors",
     "precompute_freqs_cis",
+    "quantization_report",
+    "register",
     "repack_linear",
     "repack_model_weights",
     "repack_norm",

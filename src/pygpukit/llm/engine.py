@@ -25,6 +25,7 @@ from pygpukit.llm.loading import chosen_dtype, load_model, open_checkpoint
 from pygpukit.llm.loop import EngineLoop
 from pygpukit.llm.outputs import Piece, RequestOutput
 from pygpukit.llm.pages import PAGE_TOKENS, PageMemory
+from pygpukit.llm.quantizing import check_quantization
 from pygpukit.llm.request import Request
 from pygpukit.llm.runner import Runner
 from pygpukit.llm.sampling import SamplingParams
@@ -42,7 +43,6 @@ Message = Mapping[str, Any]
 
 # Options of the constructor that have one value so far.
 _ONLY = {
-    "quantization": (None, "weights are not quantised when they are loaded; files may be"),
     "kv_dtype": ("auto", "keys and values have the type of the weights"),
     "speculative": (None, "tokens are decoded one by one"),
     "policy": (None, "an engine is no task of a scheduler yet"),
@@ -90,7 +90,10 @@ class LLM:
         faster operators.
     offload : bool
         Replies that lose their pages to others keep them on the host; otherwise they are computed again.
-    quantization, kv_dtype, speculative, policy, bandwidth, scheduler : optional
+    quantization : str, optional
+        What matrices of layers become when they are loaded: ``"fp8"``, ``"int8"`` or ``"int4"``. Embedding, head, norms
+        and biases stay as they are. By default all is as stored.
+    kv_dtype, speculative, policy, bandwidth, scheduler : optional
         Not available yet: another value than the default is refused.
     graphs : bool
         Without effect yet: steps are not captured.
@@ -136,8 +139,9 @@ class LLM:
         seed: int = 0,
         chat_template: str | None = None,
     ) -> None:
-        given = {"quantization": quantization, "kv_dtype": kv_dtype, "speculative": speculative, "policy": policy,
-                 "bandwidth": bandwidth, "scheduler": scheduler}  # fmt: skip
+        check_quantization(quantization)
+        given = {"kv_dtype": kv_dtype, "speculative": speculative, "policy": policy, "bandwidth": bandwidth,
+                 "scheduler": scheduler}  # fmt: skip
         for name, (only, why) in _ONLY.items():
             if given[name] != only:
                 raise ValueError(f"{name}={given[name]!r} is not available yet, only {only!r}: {why}")
@@ -166,9 +170,9 @@ class LLM:
             self._device = current_device()
             kind = chosen_dtype(dtype, self.config, checkpoint.gguf is not None)
             blocks = checkpoint.gguf is not None and self._device.kind != "cpu"
-            pool = budget.reserve(memory, self.config, checkpoint.spec, 0 if blocks else kind.itemsize)
+            pool = budget.reserve(memory, self.config, checkpoint.spec, 0 if blocks or quantization else kind.itemsize)
             with pool or nullcontext():
-                self.model = load_model(checkpoint, dtype)
+                self.model = load_model(checkpoint, dtype, quantization=quantization)
                 self.model.max_positions, self._dtype_name = limit, self.model.dtype.name
                 self._weight_bytes = checkpoint.files.file_size
                 if self._device.kind == "cpu":
@@ -422,8 +426,9 @@ class LLM:
         self._closed = True
         self._stop()
         loop = self._loop
-        del loop.runner.model, loop.runner.memory, loop.scheduler.memory
-        self.__dict__.pop("model", None)
+        for owner in (self, loop.runner, loop.scheduler):
+            for name in ("model", "memory"):
+                owner.__dict__.pop(name, None)
 
     def __enter__(self) -> LLM:
         return self

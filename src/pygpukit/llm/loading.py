@@ -28,8 +28,10 @@ from pygpukit.llm.gguf import GGUFFile
 from pygpukit.llm.layers import Linear, Norm
 from pygpukit.llm.mapped import MappedFile, file_error
 from pygpukit.llm.quantized import Part, Scheme, Weight, joined, read_scheme
+from pygpukit.llm.quantizing import check_quantization, quantized
 from pygpukit.llm.safetensors import SafeTensorsFile, ShardedSafeTensorsFile
 from pygpukit.llm.streaming import StreamingStrategy
+from pygpukit.quant.functions import concatenate
 from pygpukit.quant.tensor import QuantTensor
 
 __all__ = [
@@ -163,7 +165,7 @@ class Checkpoint:
             return _Stored(want.shape, weight.rows, weight=weight)
         name, files = self.name(want), self.files
         shape = tuple(files.tensor_info(name).shape)
-        linear = len(want.shape) == 2 and want.layer >= 0
+        linear = want.is_linear
         if self.gguf is None:
             whole = files.tensor_view(name)
             if self.spec.transposed and linear:
@@ -354,6 +356,7 @@ def load_model(
     dtype: str = "auto",
     quiet: bool = False,
     streaming: StreamingStrategy = StreamingStrategy.EAGER,
+    quantization: str | None = None,
 ) -> CausalTransformerModel:
     """Bring the weights to the current device, a piece at a time; they are read-only there.
 
@@ -367,15 +370,19 @@ def load_model(
         Show no progress.
     streaming : StreamingStrategy
         When layers are loaded; where that is later, the files must stay open.
+    quantization : str, optional
+        ``"fp8"``, ``"int8"`` or ``"int4"``: what the matrices of layers become, on the host, one role at a time. On the
+        CPU device they are decoded again.
 
     Raises
     ------
     ModelLoadError
         With all tensors that are missing, too many, or of another shape.
     """
+    check_quantization(quantization)
     checkpoint.check()
     config, spec = checkpoint.config, checkpoint.spec
-    wide = checkpoint.scheme is not None and config.dtype == "float32"
+    wide = config.dtype == "float32" and (checkpoint.scheme is not None or quantization is not None)
     kind = chosen_dtype(dtype, config, checkpoint.gguf is not None or wide)
     by_role = {(w.role, w.layer, w.suffix): w for w in wanted(config, spec)}
     total = checkpoint.files.file_size
@@ -397,8 +404,10 @@ def load_model(
 
         def linear(roles: Sequence[str], layer: int) -> Linear:
             wants = [by_role[role, layer, "weight"] for role in roles]
-            weight = _kept(checkpoint, wants, kind) or take(roles, layer)
-            assert weight is not None
+            if quantization is not None:
+                weight: Any = _quantized(checkpoint, wants, kind, quantization)
+            else:
+                weight = _kept(checkpoint, wants, kind) or take(roles, layer)
             return Linear(weight, take(roles, layer, "bias"))
 
         def norm(role: str, layer: int = -1) -> Norm:
@@ -486,6 +495,20 @@ def load_llama_from_safetensors(model_path: str | os.PathLike[str], dtype: str =
 def load_qwen3_from_safetensors(model_path: str | os.PathLike[str], dtype: str = "float32") -> CausalTransformerModel:
     """Return a Qwen 3, as `load_model_from_safetensors` does."""
     return load_model_from_safetensors(model_path, dtype, find_spec("qwen3"))
+
+
+def _quantized(
+    checkpoint: Checkpoint, wants: Sequence[Wanted], to: DataType, quantization: str
+) -> GPUArray | QuantTensor:
+    """Matrices under each other in the codes of a format; on the CPU device the numbers that those mean."""
+    names = [f"{checkpoint.path}: {checkpoint.name(want)}" for want in wants]
+    read = (np.asarray(checkpoint.stored(want).rows(0, want.shape[0])) for want in wants)
+    made = concatenate([quantized(name, matrix, quantization) for name, matrix in zip(names, read, strict=True)])
+    if current_device().kind != "cpu":
+        return made
+    array = made.dequantize(to)
+    array.setflags(write=False)
+    return array
 
 
 def _kept(checkpoint: Checkpoint, wants: Sequence[Wanted], to: DataType) -> QuantTensor | None:

@@ -242,13 +242,13 @@ class EngineLoop:
 
     def _fail(self, branch: Branch, error: BaseException) -> None:
         """End all replies of a request; the others go on."""
-        request = branch.request
+        request, outputs = branch.request, {}
         for other in self._branches.pop(request, ()):
             self.scheduler.remove(other)
             for sequence in (other.sequence, *other.forks):
                 sequence.stop_reason = f"{type(error).__name__}: {error}"
-                request.put(sequence.index, sequence.end("error"))
-        request.fail(error)
+                outputs[sequence.index] = sequence.end("error").output
+        request.fail(error, outputs)
 
     def _forget(self, branch: Branch) -> None:
         self.scheduler.remove(branch)

@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import queue
 import threading
-from collections.abc import AsyncGenerator, Callable, Generator, Iterator
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping
 from typing import Any
 
 from pygpukit.llm.outputs import Piece, RequestOutput
@@ -166,9 +166,10 @@ class Request:
                 return
         self._tell()
 
-    def fail(self, error: BaseException) -> None:
-        """End it with an error; its replies were put already."""
+    def fail(self, error: BaseException, outputs: Mapping[int, RequestOutput | None]) -> None:
+        """End it with an error, and what there is of its replies."""
         self._error = error
+        self._outputs |= {index: output for index, output in outputs.items() if output is not None}
         self._pieces.put(error)
         self._end()
 
