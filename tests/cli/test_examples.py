@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 
 
-def run(repository: Path, name: str, *arguments: str) -> str:
-    environment = {**os.environ, "PYTHONPATH": str(repository / "src")}
+def run(repository: Path, name: str, *arguments: str, said: str | None = None) -> str:
+    environment = {**os.environ, "PYTHONPATH": str(repository / "src"), "PYTHONIOENCODING": "utf-8"}
     command = [sys.executable, str(repository / "examples" / name), *arguments]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
+    done = subprocess.run(
+        command, env=environment, input=said, capture_output=True, text=True, encoding="utf-8", timeout=240
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -101,9 +103,45 @@ def test_device_requests(repository: Path) -> None:
     assert rows["prices"][1:] == rows["rates"][1:] == ["received", "60", "sent", "60"]
 
 
+def test_chat_with_every_strategy(repository: Path) -> None:
+    pytest.importorskip("tokenizers")
+    replies = set()
+    for options in ([], ["--cuda-graph"], ["--speculative", "--draft-layers", "1"], ["--batch-size", "4"]):
+        said = run(
+            repository, "chat/chat_cli.py", "--model", "tiny", "--dtype", "float32", "--temperature", "0",
+            "--repetition-penalty", "1", "--max-new-tokens", "24", *options, said="Hi\n/clear\nHi\n/quit\n",
+        )  # fmt: skip
+        first, second = (part.split("\n[")[0] for part in said.split("Assistant: ")[1:])
+        assert first == second
+        assert ("guesses right" in said) == (options not in ([], ["--cuda-graph"]))
+        replies.add(first)
+    assert len(replies) == 1
+
+
+def test_chat_with_thoughts(repository: Path) -> None:
+    pytest.importorskip("tokenizers")
+    pytest.importorskip("jinja2")
+    options = ["--model", "tiny", "--dtype", "float32", "--max-new-tokens", "8", "--hide-thinking"]
+    said = run(repository, "chat/chat_cli_thinking.py", *options, said="Hi\n/think\n/clear\nHi\n")
+    assert "thoughts hidden. /clear" in said
+    assert "thoughts shown\n" in said
+    counts = [line for line in said.splitlines() if line.startswith("[") and "tokens of prompt" in line]
+    assert len(counts) == 2
+    # After /clear the conversation is as long as the first one.
+    assert counts[0].split()[0] == counts[1].split()[0]
+
+
 @pytest.mark.parametrize(
     "name",
-    ["pagerank_actor.py", "streaming_pipeline.py", "audio_chain.py", "anomaly_detection.py", "device_requests.py"],
+    [
+        "chat/chat_cli.py",
+        "chat/chat_cli_thinking.py",
+        "pagerank_actor.py",
+        "streaming_pipeline.py",
+        "audio_chain.py",
+        "anomaly_detection.py",
+        "device_requests.py",
+    ],
 )
 def test_help(repository: Path, name: str) -> None:
     assert f"python examples/{name}" in run(repository, name, "--help")

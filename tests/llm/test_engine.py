@@ -233,7 +233,11 @@ def test_the_context_bounds_the_reply(llm: LLM) -> None:
     ("options", "reason"),
     [
         ({"speculative": "ngram"}, "speculative='ngram' is not available yet"),
-        ({"quantization": "int4"}, "quantization='int4' is not available yet"),
+        (
+            {"quantization": "nvf4"},
+            "quantization='nvf4' is not available: no product reads that format yet; use one of",
+        ),
+        ({"quantization": "int5"}, "quantization is 'int5', and must be None, .* or one of fp8, int8, int4"),
         ({"kv_dtype": "fp8"}, "kv_dtype='fp8' is not available yet"),
         ({"memory": "1GiB"}, "memory='1GiB' is not available yet"),
         ({"deterministic": "yes"}, "must be one of batch_invariant"),
@@ -312,5 +316,7 @@ def test_weights_are_read_only(llm: LLM) -> None:
 
 def test_it_says_what_it_is(llm: LLM) -> None:
     assert "keys and values 512 bytes a token" in llm.explain()
-    assert llm.stats()["requests"] > 0
+    before = llm.stats()["requests"]
+    llm.generate(PROMPT, GREEDY)
+    assert llm.stats()["requests"] == before + 1
     assert repr(llm) == "<LLM tiny>"

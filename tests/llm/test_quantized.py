@@ -162,8 +162,8 @@ def rewrite(folder: Path, tensors: Tensors, entry: Any) -> None:
     (folder / "config.json").write_text(json.dumps(settings | {"quantization_config": entry}))
 
 
-def logits(folder: Path, dtype: str = "float32") -> Array:
-    model = load_model(open_checkpoint(folder), dtype)
+def logits(folder: Path, quantization: str | None = None) -> Array:
+    model = load_model(open_checkpoint(folder), "float32", quantization=quantization)
     return model.get_logits(model.step(IDS, model.new_cache(len(IDS)))).to_numpy()
 
 
@@ -171,6 +171,11 @@ def logits(folder: Path, dtype: str = "float32") -> Array:
 def test_logits_are_those_of_the_decoded_weights(case: str, tmp_path: Path) -> None:
     coded, plain, _ = write(tmp_path, case)
     np.testing.assert_array_equal(logits(coded), logits(plain))
+
+
+def test_codes_are_decoded_before_they_are_quantised_otherwise(tmp_path: Path) -> None:
+    coded, plain, _ = write(tmp_path, "gptq")
+    np.testing.assert_array_equal(logits(coded, "int8"), logits(plain, "int8"))
 
 
 @pytest.mark.parametrize("case", ["awq", "gptq", "fp8 tensor"])

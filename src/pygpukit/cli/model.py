@@ -8,6 +8,7 @@ import json
 import math
 import sys
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pygpukit.config import format_size
@@ -35,6 +36,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     info = commands.add_parser("info", help="architecture, sizes, element types and tokenizer, without loading weights")
     info.add_argument("model", metavar="MODEL", help="folder, .safetensors, .index.json, .gguf, or smollm2")
     info.add_argument("--json", action="store_true", help="print JSON")
+    info.add_argument("--quantization", metavar="FORMAT", help="what fp8, int8 or int4 would cost: errors by matrix")
+    info.add_argument("--text", metavar="FILE", help="with --quantization: and the perplexity of this text")
     info.set_defaults(run=_info)
     verify = commands.add_parser("verify", help="read every tensor: is it there, of the right shape, and finite?")
     verify.add_argument("model", metavar="MODEL")
@@ -48,6 +51,7 @@ def add_sampling(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--top-p", type=float, help="only the best tokens that together have this probability")
     parser.add_argument("--max-tokens", type=int, default=512, help="length of a reply (%(default)s)")
     parser.add_argument("--seed", type=int, help="of the draws")
+    parser.add_argument("--quantization", metavar="FORMAT", help="fp8, int8 or int4: what matrices become on load")
     parser.add_argument("--dtype", default="auto", help="type of the weights on the device (%(default)s)")
     parser.add_argument("--max-model-len", type=int, metavar="TOKENS", help="of a prompt and its reply")
 
@@ -67,7 +71,7 @@ def load(args: argparse.Namespace) -> LLM:
     from pygpukit.llm import LLM
 
     try:
-        return LLM(args.model, dtype=args.dtype, max_model_len=args.max_model_len)
+        return LLM(args.model, dtype=args.dtype, quantization=args.quantization, max_model_len=args.max_model_len)
     except GPUKitError:
         raise
     except (OSError, ValueError, TypeError) as error:
@@ -100,6 +104,10 @@ def _fetch(args: argparse.Namespace) -> int:
 
 
 def _info(args: argparse.Namespace) -> int:
+    if args.quantization is not None:
+        return _quantization(args)
+    if args.text is not None:
+        raise _ArgumentError("--text is for --quantization FORMAT")
     checkpoint = _open(args.model)
     report = _report(checkpoint)
     checkpoint.close()
@@ -109,6 +117,23 @@ def _info(args: argparse.Namespace) -> int:
     width = max(map(len, report))
     for name, value in report.items():
         print(f"{name:<{width}}  {value}")
+    return 0
+
+
+def _quantization(args: argparse.Namespace) -> int:
+    from pygpukit.llm import quantization_report
+
+    try:
+        text = None if args.text is None else Path(args.text).read_text(encoding="utf-8")
+        report = quantization_report(args.model, args.quantization, text)
+    except GPUKitError:
+        raise
+    except (OSError, ValueError) as error:
+        raise _ArgumentError(str(error)) from error
+    if args.json:
+        print(json.dumps(dataclasses.asdict(report) | {"error": report.error, "nbytes": report.nbytes}, indent=2))
+    else:
+        print(report)
     return 0
 
 

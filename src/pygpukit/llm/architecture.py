@@ -10,11 +10,11 @@ import dataclasses
 import importlib
 import pkgutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cache
+from functools import cache, cached_property
 from typing import NamedTuple
 
 from pygpukit.errors import ModelLoadError
-from pygpukit.llm import models
+from pygpukit.llm import models, plugins
 from pygpukit.llm.config import Settings, TransformerConfig
 
 __all__ = ["GGUF_NAMES", "LLAMA_NAMES", "ModelSpec", "Wanted", "detect_model_spec", "find_spec", "specs", "wanted"]
@@ -103,6 +103,38 @@ class ModelSpec:
     fused_qkv: bool = False
     fused_gate_up: bool = False
 
+    @cached_property
+    def _typical(self) -> TransformerConfig:
+        """The settings of a model that says nothing but its sizes."""
+        sizes = {"vocab_size": 4, "hidden_size": 4, "num_hidden_layers": 1, "num_attention_heads": 1, "head_dim": 4,
+                 "num_key_value_heads": 1, "intermediate_size": 4}  # fmt: skip
+        return self.read_config(Settings({"model_type": self.name, **sizes}))
+
+    @property
+    def norm_type(self) -> str:
+        """``"rmsnorm"`` or ``"layernorm"``."""
+        return self._typical.norm_type
+
+    @property
+    def activation(self) -> str:
+        """``"silu"`` or ``"gelu"``."""
+        return self._typical.activation
+
+    @property
+    def use_rope(self) -> bool:
+        """Whether queries and keys turn by their position."""
+        return self._typical.use_rope
+
+    @property
+    def use_qk_norm(self) -> bool:
+        """Whether queries and keys are normalised per head."""
+        return self._typical.qk_norm
+
+    @property
+    def use_position_embed(self) -> bool:
+        """Whether positions are rows of a table."""
+        return self._typical.learned_positions
+
 
 class Wanted(NamedTuple):
     """A tensor of a model: its role, the layer or -1, its shape."""
@@ -111,6 +143,11 @@ class Wanted(NamedTuple):
     layer: int
     suffix: str
     shape: tuple[int, ...]
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether it is the matrix of a layer's product; the embedding and the head are none."""
+        return len(self.shape) == 2 and self.layer >= 0
 
     def name(self, names: Mapping[str, str]) -> str:
         """Return its name by a table."""
@@ -180,8 +217,16 @@ def find_spec(name: str, gguf: bool = False) -> ModelSpec:
     for spec in specs().values():
         if name == spec.gguf_name if gguf else name in (spec.name, *spec.model_types):
             return spec
-    known = ", ".join(sorted(spec.gguf_name if gguf else spec.name for spec in specs().values()))
-    raise ModelLoadError(f"the architecture {name!r} is unknown; known are {known}")
+    more = plugins.names("architecture")
+    for other in more if gguf else [other for other in more if other == name]:
+        found: ModelSpec | None = plugins.find("architecture", other)
+        if found is not None and (not gguf or found.gguf_name == name):
+            return found
+    known = ", ".join(sorted({spec.gguf_name if gguf else spec.name for spec in specs().values()} | set(more)))
+    raise ModelLoadError(
+        f"the architecture {name!r} is unknown; known are {known}; pygpukit.llm.register('architecture', name, spec) "
+        "adds one"
+    )
 
 
 def detect_model_spec(tensor_names: Iterable[str]) -> ModelSpec:
@@ -203,6 +248,11 @@ def detect_model_spec(tensor_names: Iterable[str]) -> ModelSpec:
         return any(all(part in name for part in parts) for name in names)
 
     known = specs()
+    if has("block_sparse_moe.") or has("mlp.experts."):
+        raise ValueError(
+            "Cannot detect model type: the tensors are those of a mixture of experts (Mixtral, Qwen 3 MoE), which "
+            "follow with the MoE operators"
+        )
     if has("wte.weight") and has("wpe.weight"):
         return known["gpt2"]
     if has("embed_tokens.weight"):

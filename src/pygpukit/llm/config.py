@@ -27,6 +27,8 @@ class TransformerConfig:
 
     Attributes
     ----------
+    intermediate_size, num_kv_heads, head_dim
+        By default four times the hidden size, as many as heads, and the hidden size by the heads.
     architecture
         Name of the architecture, such as ``"llama"``.
     max_position_embeddings
@@ -69,11 +71,11 @@ class TransformerConfig:
     (8, 6, 384)
     """
 
-    vocab_size: int
-    hidden_size: int
-    num_layers: int
-    num_heads: int
-    intermediate_size: int
+    vocab_size: int = 32000
+    hidden_size: int = 2048
+    num_layers: int = 22
+    num_heads: int = 32
+    intermediate_size: int = 0
     num_kv_heads: int = 0
     head_dim: int = 0
     max_position_embeddings: int = 2048
@@ -107,6 +109,7 @@ class TransformerConfig:
                 object.__setattr__(self, name, value)
 
         fill("num_kv_heads", self.num_heads)
+        fill("intermediate_size", 4 * self.hidden_size)
         if self.num_heads > 0:
             fill("head_dim", self.hidden_size // self.num_heads)
         for name in _SIZES:
@@ -133,6 +136,26 @@ class TransformerConfig:
             value = getattr(self, name)
             if not (isinstance(value, int | float) and math.isfinite(value) and value > 0):
                 raise ModelLoadError(f"{name} is {value!r}, and must be a positive number")
+
+    @property
+    def use_rope(self) -> bool:
+        """Whether queries and keys turn by their position."""
+        return self.rope is not None
+
+    @property
+    def rope_theta(self) -> float:
+        """The base of the positions, where they turn."""
+        return 10000.0 if self.rope is None else self.rope.theta
+
+    @property
+    def num_kv_groups(self) -> int:
+        """Heads of queries that share a head of keys and values."""
+        return self.num_heads // self.num_kv_heads
+
+    @property
+    def tie_word_embeddings(self) -> bool:
+        """Whether the settings say that the head is the embedding."""
+        return bool(self.tied)
 
     @property
     def kv_size(self) -> int:

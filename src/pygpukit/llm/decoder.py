@@ -338,10 +338,22 @@ class CausalTransformerModel(FixedCacheModel):
 
     @classmethod
     def from_safetensors(cls, path: str, dtype: str = "bfloat16", streaming: Any = None) -> CausalTransformerModel:
-        """Load a folder, a file or an index; weights always come a piece at a time, whatever ``streaming`` is."""
-        from pygpukit.llm.loading import load_model_from_safetensors
+        """Load a folder, a file or an index.
 
-        return load_model_from_safetensors(path, dtype)
+        Parameters
+        ----------
+        path : str or path-like
+        dtype : str
+            Of the weights on the device.
+        streaming : StreamingStrategy, optional
+            When layers are loaded: all now by default, each when it is first used (`PROGRESSIVE`), or one at a time
+            (`LAYER_BY_LAYER`), which reads the whole file for every step.
+        """
+        from pygpukit.llm.loading import load_model_from_safetensors
+        from pygpukit.llm.streaming import StreamingStrategy
+
+        when = StreamingStrategy.EAGER if streaming is None else StreamingStrategy(streaming)
+        return load_model_from_safetensors(path, dtype, streaming=when)
 
     def _chunk(self, ids: Sequence[int], cache: KVCache) -> GPUArray:
         start, tokens = cache.length, len(ids)

@@ -20,6 +20,7 @@ from pygpukit.llm.decoder import KVCache
 from pygpukit.llm.gguf_tokenizer import gguf_tokenizer
 from pygpukit.llm.loading import Checkpoint, load_model, open_checkpoint, read_json
 from pygpukit.llm.outputs import Piece, RequestOutput
+from pygpukit.llm.quantizing import check_quantization
 from pygpukit.llm.sampling import SamplingParams
 from pygpukit.llm.sequence import Sequence
 from pygpukit.llm.templates import ThinkingParser, apply_chat_template
@@ -32,7 +33,6 @@ Message = Mapping[str, Any]
 
 # Options of the constructor that have one value so far.
 _ONLY = {
-    "quantization": (None, "weights are not quantised when they are loaded; files may be"),
     "kv_dtype": ("auto", "keys and values have the type of the weights"),
     "memory": (None, "memory is taken from the current pool; gp.memory sets its quota"),
     "speculative": (None, "tokens are decoded one by one"),
@@ -66,7 +66,10 @@ class LLM:
         Of replies whose parameters have none: the n-th request draws by it and n.
     chat_template : str, optional
         In place of the model's own.
-    quantization, kv_dtype, memory, speculative, policy, bandwidth, scheduler : optional
+    quantization : str, optional
+        What matrices of layers become when they are loaded: ``"fp8"``, ``"int8"`` or ``"int4"``. Embedding, head, norms
+        and biases stay as they are. By default all is as stored.
+    kv_dtype, memory, speculative, policy, bandwidth, scheduler : optional
         Not available yet: another value than the default is refused.
     max_num_seqs, max_batched_tokens, prefix_cache, deterministic, graphs, offload : optional
         Without effect while requests run one at a time.
@@ -112,7 +115,8 @@ class LLM:
         seed: int = 0,
         chat_template: str | None = None,
     ) -> None:
-        given = {"quantization": quantization, "kv_dtype": kv_dtype, "memory": memory, "speculative": speculative,
+        check_quantization(quantization)
+        given = {"kv_dtype": kv_dtype, "memory": memory, "speculative": speculative,
                  "policy": policy, "bandwidth": bandwidth, "scheduler": scheduler}  # fmt: skip
         for name, (only, why) in _ONLY.items():
             if given[name] != only:
@@ -137,7 +141,7 @@ class LLM:
             self.default_params, more = _defaults(checkpoint)
             self._ends = {i for i in {*ends, *more, *self.config.eos_token_ids} if 0 <= i < self.config.vocab_size}
             self._device = current_device()
-            self.model = load_model(checkpoint, dtype)
+            self.model = load_model(checkpoint, dtype, quantization=quantization)
             self.model.max_positions = limit
             self._weight_bytes = checkpoint.files.file_size
         finally:

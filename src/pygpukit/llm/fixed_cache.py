@@ -121,7 +121,9 @@ class FixedCacheModel:
 
     def _init_fixed(self) -> None:
         for block in self._self.blocks:
-            block.attn.dtype = self._self.dtype
+            # Asking a layer that is loaded later for more would load it.
+            if block.attn.dtype is None:
+                block.attn.dtype = self._self.dtype
         self.draft_counts = {"drafted": 0, "accepted": 0}
         self._graphs: dict[int, _Graph] = {}
         self._jacobi = 0

@@ -65,9 +65,24 @@ class GGUFTensor(NamedTuple):
         return self.kind.name
 
     @property
+    def dtype_name(self) -> str:
+        """The same as `dtype`."""
+        return self.kind.name
+
+    @property
     def size(self) -> int:
         """Number of elements."""
         return math.prod(self.shape)
+
+    @property
+    def numel(self) -> int:
+        """The same as `size`."""
+        return self.size
+
+    @property
+    def size_bytes(self) -> int:
+        """The same as `nbytes`."""
+        return self.nbytes
 
 
 class GGUFFile:

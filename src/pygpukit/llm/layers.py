@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
+import importlib
+from typing import Any
+
 from pygpukit._pygpukit_rust import GPUArray
+from pygpukit.llm.rope import apply_rotary_pos_emb_numpy, precompute_freqs_cis
 from pygpukit.ops.elementwise import rows as e
 from pygpukit.ops.registry import functions
 from pygpukit.quant.tensor import QuantTensor
 
-__all__ = ["Linear", "Norm", "activated", "softcapped"]
+__all__ = [
+    "Linear",
+    "LinearBF16",
+    "LinearFP8",
+    "Norm",
+    "activated",
+    "apply_rotary_pos_emb_numpy",
+    "precompute_freqs_cis",
+    "softcapped",
+]
+
+# Published names that this import path has too.
+_ELSEWHERE = {
+    **dict.fromkeys(("MLP", "Attention", "TransformerBlock"), "decoder"),
+    **dict.fromkeys(("repack_linear", "repack_norm", "repack_weight"), "repack"),
+    "MoELayer": "experts",
+}
 
 _f = functions()
 matmul = _f["matmul"]
@@ -45,6 +65,36 @@ class Linear:
     def out_features(self) -> int:
         """Rows of the weights."""
         return int(self.weight.shape[0])
+
+
+LinearBF16 = Linear
+"""The published name: a layer has the type of its weights."""
+
+
+class LinearFP8(Linear):
+    """`Linear` with weights of 8-bit floats, which products read as they are.
+
+    Parameters
+    ----------
+    weight_fp8 : numpy.ndarray or GPUArray
+        [out, in], float8_e4m3fn or its bytes.
+    scale_inv : numpy.ndarray or GPUArray
+        What the weights are multiplied by: [out / 128, in / 128], one per row, or one number.
+    bias : GPUArray, optional
+
+    Examples
+    --------
+    >>> weight, scale = np.full((128, 128), 0x38, np.uint8), np.ones((1, 1), np.float32)
+    >>> LinearFP8(weight, scale)(gp.ones((1, 128)))[0, 0].item()
+    128.0
+    """
+
+    __slots__ = ()
+
+    def __init__(self, weight_fp8: Any, scale_inv: Any, bias: GPUArray | None = None) -> None:
+        given = {"weight": weight_fp8, "weight_scale_inv": scale_inv}
+        host = {name: x.to_numpy() if isinstance(x, GPUArray) else x for name, x in given.items()}
+        super().__init__(QuantTensor.from_checkpoint("fp8", host), bias)
 
 
 class Norm:
@@ -94,3 +144,10 @@ def activated(activation: str, hidden: GPUArray, gated: bool, out: GPUArray | No
 def softcapped(x: GPUArray, cap: float) -> GPUArray:
     """Squeeze values to below ``cap`` in size; 0 leaves them."""
     return e.tanh(x / cap) * cap if cap else x
+
+
+def __getattr__(name: str) -> Any:
+    home = _ELSEWHERE.get(name)
+    if home is None:
+        raise AttributeError(f"module 'pygpukit.llm.layers' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"pygpukit.llm.{home}"), name)

@@ -28,7 +28,10 @@ from pygpukit.llm.gguf import GGUFFile
 from pygpukit.llm.layers import Linear, Norm
 from pygpukit.llm.mapped import MappedFile, file_error
 from pygpukit.llm.quantized import Part, Scheme, Weight, joined, read_scheme
+from pygpukit.llm.quantizing import check_quantization, quantized
 from pygpukit.llm.safetensors import SafeTensorsFile, ShardedSafeTensorsFile
+from pygpukit.llm.streaming import StreamingStrategy
+from pygpukit.quant.functions import concatenate
 from pygpukit.quant.tensor import QuantTensor
 
 __all__ = [
@@ -162,7 +165,7 @@ class Checkpoint:
             return _Stored(want.shape, weight.rows, weight=weight)
         name, files = self.name(want), self.files
         shape = tuple(files.tensor_info(name).shape)
-        linear = len(want.shape) == 2 and want.layer >= 0
+        linear = want.is_linear
         if self.gguf is None:
             whole = files.tensor_view(name)
             if self.spec.transposed and linear:
@@ -348,7 +351,13 @@ def chosen_dtype(requested: str, config: TransformerConfig, quantised: bool) -> 
     return _dtype(config.dtype) if plain and config.dtype is not None else bfloat16
 
 
-def load_model(checkpoint: Checkpoint, dtype: str = "auto", quiet: bool = False) -> CausalTransformerModel:
+def load_model(
+    checkpoint: Checkpoint,
+    dtype: str = "auto",
+    quiet: bool = False,
+    streaming: StreamingStrategy = StreamingStrategy.EAGER,
+    quantization: str | None = None,
+) -> CausalTransformerModel:
     """Bring the weights to the current device, a piece at a time; they are read-only there.
 
     Parameters
@@ -359,19 +368,25 @@ def load_model(checkpoint: Checkpoint, dtype: str = "auto", quiet: bool = False)
         16 bits on a device with kernels quantised matrices stay in their codes.
     quiet : bool
         Show no progress.
+    streaming : StreamingStrategy
+        When layers are loaded; where that is later, the files must stay open.
+    quantization : str, optional
+        ``"fp8"``, ``"int8"`` or ``"int4"``: what the matrices of layers become, on the host, one role at a time. On the
+        CPU device they are decoded again.
 
     Raises
     ------
     ModelLoadError
         With all tensors that are missing, too many, or of another shape.
     """
+    check_quantization(quantization)
     checkpoint.check()
     config, spec = checkpoint.config, checkpoint.spec
-    wide = checkpoint.scheme is not None and config.dtype == "float32"
+    wide = config.dtype == "float32" and (checkpoint.scheme is not None or quantization is not None)
     kind = chosen_dtype(dtype, config, checkpoint.gguf is not None or wide)
     by_role = {(w.role, w.layer, w.suffix): w for w in wanted(config, spec)}
     total = checkpoint.files.file_size
-    done = 0
+    done, later = 0, False
 
     with progress_bar(f"loading {Path(checkpoint.path).name}", total, delay=3600.0 if quiet else 1.0) as show:
 
@@ -383,13 +398,16 @@ def load_model(checkpoint: Checkpoint, dtype: str = "auto", quiet: bool = False)
                 return None
             array = _upload(checkpoint, wants, to)
             done += sum(checkpoint.files.tensor_info(name).nbytes for want in wants for name in checkpoint.names(want))
-            show(done)
+            if not later:
+                show(done)
             return array
 
         def linear(roles: Sequence[str], layer: int) -> Linear:
             wants = [by_role[role, layer, "weight"] for role in roles]
-            weight = _kept(checkpoint, wants, kind) or take(roles, layer)
-            assert weight is not None
+            if quantization is not None:
+                weight: Any = _quantized(checkpoint, wants, kind, quantization)
+            else:
+                weight = _kept(checkpoint, wants, kind) or take(roles, layer)
             return Linear(weight, take(roles, layer, "bias"))
 
         def norm(role: str, layer: int = -1) -> Norm:
@@ -400,19 +418,28 @@ def load_model(checkpoint: Checkpoint, dtype: str = "auto", quiet: bool = False)
 
         embed, positions = take(("embed",)), take(("positions",))
         assert embed is not None
-        blocks = []
-        for i in range(config.num_layers):
+
+        def block(i: int) -> TransformerBlock:
             heads = (norm("q_norm", i), norm("k_norm", i)) if config.qk_norm else (None, None)
             roles: tuple[str, ...] = ("qkv",) if spec.fused_qkv else ("q", "k", "v")
             attn = Attention(linear(roles, i), linear(("o",), i), config, i, *heads)
             roles = ("up",) if not config.gated else ("gate_up",) if spec.fused_gate_up else ("gate", "up")
             mlp = MLP(linear(roles, i), linear(("down",), i), config.activation, config.gated)
             after = (norm("attn_post_norm", i), norm("mlp_post_norm", i)) if config.post_norms else (None, None)
-            blocks.append(TransformerBlock(norm("attn_norm", i), attn, norm("mlp_norm", i), mlp, *after))
+            return TransformerBlock(norm("attn_norm", i), attn, norm("mlp_norm", i), mlp, *after)
+
+        if streaming is StreamingStrategy.EAGER:
+            blocks = [block(i) for i in range(config.num_layers)]
+        else:
+            from pygpukit.llm.streamed_blocks import streamed
+
+            blocks = streamed(block, config, kind, streaming)
         head = None
         if not _is_tied(checkpoint):
             head = _kept(checkpoint, [by_role["head", -1, "weight"]], kind) or take(("head",))
-        return CausalTransformerModel(config, embed, blocks, norm("final_norm"), head, positions, spec)
+        last = norm("final_norm")
+        later = True
+        return CausalTransformerModel(config, embed, blocks, last, head, positions, spec)
 
 
 def load_model_from_safetensors(
@@ -420,6 +447,8 @@ def load_model_from_safetensors(
     dtype: str = "float32",
     spec: ModelSpec | None = None,
     repack_weights: bool = True,
+    *,
+    streaming: StreamingStrategy = StreamingStrategy.EAGER,
 ) -> CausalTransformerModel:
     """Return the model in a folder, a file or an index.
 
@@ -432,6 +461,8 @@ def load_model_from_safetensors(
         Checked against the one that config.json names, which counts.
     repack_weights : bool
         Changes nothing: matrices are stored as products read them.
+    streaming : StreamingStrategy
+        When layers are loaded.
 
     Raises
     ------
@@ -442,9 +473,13 @@ def load_model_from_safetensors(
     try:
         if spec is not None and spec.name != checkpoint.spec.name:
             raise ModelLoadError(f"{model_path} is of the architecture {checkpoint.spec.name}, not {spec.name}")
-        return load_model(checkpoint, dtype)
-    finally:
+        model = load_model(checkpoint, dtype, streaming=streaming)
+    except BaseException:
         checkpoint.close()
+        raise
+    if streaming is StreamingStrategy.EAGER:
+        checkpoint.close()
+    return model
 
 
 def load_gpt2_from_safetensors(model_path: str | os.PathLike[str], dtype: str = "float32") -> CausalTransformerModel:
@@ -460,6 +495,20 @@ def load_llama_from_safetensors(model_path: str | os.PathLike[str], dtype: str =
 def load_qwen3_from_safetensors(model_path: str | os.PathLike[str], dtype: str = "float32") -> CausalTransformerModel:
     """Return a Qwen 3, as `load_model_from_safetensors` does."""
     return load_model_from_safetensors(model_path, dtype, find_spec("qwen3"))
+
+
+def _quantized(
+    checkpoint: Checkpoint, wants: Sequence[Wanted], to: DataType, quantization: str
+) -> GPUArray | QuantTensor:
+    """Matrices under each other in the codes of a format; on the CPU device the numbers that those mean."""
+    names = [f"{checkpoint.path}: {checkpoint.name(want)}" for want in wants]
+    read = (np.asarray(checkpoint.stored(want).rows(0, want.shape[0])) for want in wants)
+    made = concatenate([quantized(name, matrix, quantization) for name, matrix in zip(names, read, strict=True)])
+    if current_device().kind != "cpu":
+        return made
+    array = made.dequantize(to)
+    array.setflags(write=False)
+    return array
 
 
 def _kept(checkpoint: Checkpoint, wants: Sequence[Wanted], to: DataType) -> QuantTensor | None:

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
+
+import numpy as np
 
 from pygpukit._pygpukit_rust import GPUArray
-from pygpukit.ops.nn.tables import rope_tables
+from pygpukit.ops.nn.tables import frequencies, rope_tables
 
-__all__ = ["KINDS", "Rope"]
+__all__ = ["KINDS", "Rope", "apply_rotary_pos_emb_numpy", "precompute_freqs_cis"]
+
+Array = np.ndarray[Any, Any]
 
 KINDS = ("default", "linear", "dynamic", "yarn", "llama3", "longrope")
 
@@ -111,3 +116,38 @@ class Rope:
             truncate=self.truncate, mscale=self.mscale, mscale_all_dim=self.mscale_all_dim,
             attention_factor=self.attention_factor, short=self.short_factor, long=self.long_factor,
         )  # fmt: skip
+
+
+def precompute_freqs_cis(head_dim: int, max_seq_len: int, theta: float = 10000.0) -> tuple[Array, Array]:
+    """Return cosines and sines as NumPy arrays, float32 [max_seq_len, head_dim]; both halves of a row are the same.
+
+    Models make their own tables, by the settings of their files.
+
+    Examples
+    --------
+    >>> cos, sin = precompute_freqs_cis(4, 8)
+    >>> cos.shape, sin[0].tolist()
+    ((8, 4), [0.0, 0.0, 0.0, 0.0])
+    """
+    inverse, _ = frequencies(head_dim, max_seq_len, base=theta)
+    angles = np.outer(np.arange(max_seq_len), inverse)
+    twice = np.concatenate((angles, angles), axis=1)
+    return np.cos(twice).astype(np.float32), np.sin(twice).astype(np.float32)
+
+
+def apply_rotary_pos_emb_numpy(q: Array, k: Array, cos: Array, sin: Array) -> tuple[Array, Array]:
+    """Return queries and keys [tokens, heads, dim] turned by rows of `precompute_freqs_cis`, a row per token.
+
+    Examples
+    --------
+    >>> cos, sin = precompute_freqs_cis(2, 2)
+    >>> apply_rotary_pos_emb_numpy(np.ones((2, 1, 2)), np.ones((2, 1, 2)), cos, sin)[0][0].tolist()
+    [[1.0, 1.0]]
+    """
+
+    def turned(x: Array) -> Array:
+        first, second = np.split(x, 2, axis=-1)
+        result: Array = x * cos[:, None] + np.concatenate((-second, first), axis=-1) * sin[:, None]
+        return result
+
+    return turned(q), turned(k)

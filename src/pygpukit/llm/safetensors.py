@@ -20,7 +20,7 @@ import numpy as np
 from pygpukit.errors import ModelFileError
 from pygpukit.llm.mapped import MappedFile
 
-__all__ = ["SafeTensorsFile", "ShardedSafeTensorsFile", "TensorInfo", "load_safetensors"]
+__all__ = ["Dtype", "SafeTensorsFile", "ShardedSafeTensorsFile", "TensorInfo", "load_safetensors"]
 
 Array = np.ndarray[Any, Any]
 
@@ -52,6 +52,31 @@ _TYPES: dict[str, tuple[int, Any]] = {
 }
 
 
+class Dtype:
+    """Element types as files name them, under the published names.
+
+    Examples
+    --------
+    >>> Dtype.BFloat16, Dtype.element_size(Dtype.BFloat16), Dtype.name(Dtype.BFloat16)
+    ('BF16', 2, 'bfloat16')
+    """
+
+    Float64, Float32, Float16, BFloat16 = "F64", "F32", "F16", "BF16"
+    Float8E4M3, Float8E5M2 = "F8_E4M3", "F8_E5M2"
+    Int64, Int32, Int16, Int8, UInt8, Bool = "I64", "I32", "I16", "I8", "U8", "BOOL"
+
+    @staticmethod
+    def element_size(dtype: str) -> int:
+        """Return the bytes of an element, 0 for less than one."""
+        return _TYPES[dtype][0] // 8
+
+    @staticmethod
+    def name(dtype: str) -> str:
+        """Return the name that NumPy and ml_dtypes have for it, or the file's where they have none."""
+        element = _TYPES[dtype][1]
+        return dtype if element is None else str(element.name)
+
+
 class TensorInfo(NamedTuple):
     """Shape, type and place of a tensor; `offset` counts from the beginning of the file."""
 
@@ -68,9 +93,19 @@ class TensorInfo(NamedTuple):
         return math.prod(self.shape)
 
     @property
+    def numel(self) -> int:
+        """The same as `size`."""
+        return self.size
+
+    @property
     def size_bytes(self) -> int:
         """The same as `nbytes`."""
         return self.nbytes
+
+    @property
+    def dtype_name(self) -> str:
+        """Name of the element type, such as ``"bfloat16"``."""
+        return Dtype.name(self.dtype)
 
 
 class _Reader:

@@ -6,12 +6,13 @@ reach Python's objects.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from pygpukit.errors import MissingPackageError, ModelLoadError
-from pygpukit.llm import sandbox
+from pygpukit.llm import plugins, sandbox
 
 __all__ = [
     "ChatMessage",
@@ -126,16 +127,64 @@ def _refuse(message: str) -> None:
     raise ValueError(str(message))
 
 
-def format_chat_messages(messages: Iterable[Mapping[str, Any]]) -> str:
-    """Return a conversation in the ChatML form, which many models are trained on.
+def _chatml(messages: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
+    lines = [f"<|im_start|>{m['role']}\n{m['content']}<|im_end|>\n" for m in messages]
+    return "".join(lines), "<|im_start|>assistant\n"
+
+
+def _llama3(messages: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
+    head = "<|start_header_id|>{}<|end_header_id|>\n\n"
+    return "".join(head.format(m["role"]) + f"{m['content']}<|eot_id|>" for m in messages), head.format("assistant")
+
+
+def _instructions(messages: Sequence[Mapping[str, Any]], told: str = "<<SYS>>\n{}\n<</SYS>>\n\n") -> tuple[str, str]:
+    """Llama 2 and Mistral: requests in brackets, replies behind them, what is told first within the first request."""
+    first, text = "", ""
+    for message in messages:
+        content = message["content"]
+        if message["role"] == "system":
+            first = told.format(content)
+        elif message["role"] == "assistant":
+            text += f" {content}</s>"
+        else:
+            text += f"[INST] {first}{content} [/INST]"
+            first = ""
+    return text, ""
+
+
+_FORMS: dict[str, Callable[[Sequence[Mapping[str, Any]]], tuple[str, str]]] = {
+    **dict.fromkeys(("chatml", "qwen", "qwen2", "qwen3", "smollm2"), _chatml),
+    "llama3": _llama3,
+    "llama2": _instructions,
+    "mistral": partial(_instructions, told="{}\n\n"),
+}
+
+
+def format_chat_messages(
+    messages: Iterable[Mapping[str, Any]], model_type: str = "chatml", add_generation_prompt: bool = True
+) -> str:
+    """Return a conversation in a known form; `apply_chat_template` takes the model's own.
+
+    Parameters
+    ----------
+    messages : iterable of mapping
+        With ``role`` and ``content``.
+    model_type : str
+        ``"qwen"``, ``"qwen2"``, ``"qwen3"``, ``"llama2"``, ``"llama3"``, ``"mistral"``, or a plugin's; anything else is
+        ChatML, which many models are trained on.
+    add_generation_prompt : bool
+        End with the beginning of a reply.
 
     Examples
     --------
     >>> format_chat_messages([ChatMessage("user", "Hi")])
     '<|im_start|>user\\nHi<|im_end|>\\n<|im_start|>assistant\\n'
     """
-    lines = [f"<|im_start|>{m['role']}\n{m['content']}<|im_end|>\n" for m in messages]
-    return "".join([*lines, "<|im_start|>assistant\n"])
+    other = None if model_type.lower() in _FORMS or not model_type else plugins.find("template", model_type)
+    if other is not None:
+        return render(other, list(messages), add_generation_prompt=add_generation_prompt)
+    text, begun = _FORMS.get(model_type.lower(), _chatml)(list(messages))
+    return text + begun if add_generation_prompt else text
 
 
 def apply_chat_template(
@@ -145,27 +194,45 @@ def apply_chat_template(
     *,
     template: str | None = None,
     **values: Any,
-) -> str:
-    """Return a conversation by a template, the tokenizer's own by default, in the ChatML form where there is none."""
+) -> Any:
+    """Return a conversation by a template, the tokenizer's own by default, in the ChatML form where there is none.
+
+    A template is a text, or the name of a plugin's.
+
+    With a tokenizer of transformers, which has templates itself, the result are token ids.
+    """
+    if template is None and hasattr(tokenizer, "apply_chat_template"):
+        plain = [dict(message) for message in messages]
+        options = {"add_generation_prompt": add_generation_prompt, "tokenize": True, "return_dict": False}
+        return list(tokenizer.apply_chat_template(plain, **options, **values))
     template = template or getattr(tokenizer, "chat_template", None)
+    if template and "{" not in template:
+        # No template is without braces: it is the name of one.
+        named = plugins.find("template", template)
+        if named is None:
+            known = ", ".join(plugins.names("template")) or "none"
+            raise ModelLoadError(f"there is no chat template {template!r:.80}; plugins have {known}")
+        template = named
     if not template:
-        text = format_chat_messages(messages)
-        return text if add_generation_prompt else text.removesuffix("<|im_start|>assistant\n")
+        return format_chat_messages(messages, add_generation_prompt=add_generation_prompt)
     tokens = {}
     if tokenizer is not None:
         tokens = {name: tokenizer.token(getattr(tokenizer, f"{name}_id")) for name in ("bos_token", "eos_token")}
     return render(template, messages, add_generation_prompt=add_generation_prompt, **tokens, **values)
 
 
-def create_chat_prompt(user: str, system: str | None = None) -> list[ChatMessage]:
-    """Return the messages of a first turn.
+def create_chat_prompt(
+    user_message: str, system_message: str | None = None, assistant_prefix: str | None = None
+) -> list[ChatMessage]:
+    """Return the messages of a first turn; `assistant_prefix` begins the reply.
 
     Examples
     --------
-    >>> create_chat_prompt("Hi", system="Be brief.")
+    >>> create_chat_prompt("Hi", system_message="Be brief.")
     [{'role': 'system', 'content': 'Be brief.'}, {'role': 'user', 'content': 'Hi'}]
     """
-    return [*([ChatMessage("system", system)] if system else []), ChatMessage("user", user)]
+    given = (("system", system_message), ("user", user_message), ("assistant", assistant_prefix))
+    return [ChatMessage(role, content or "") for role, content in given if content or role == "user"]
 
 
 class ThinkingParser:

@@ -39,7 +39,7 @@ def library() -> Any:
 
 
 class Tokenizer:
-    """Text to token ids and back.
+    """Text to token ids and back. Experimental under its published name: models take ids of any tokenizer.
 
     Parameters
     ----------
@@ -68,6 +68,17 @@ class Tokenizer:
         self._adds_special = adds_special
         self.bos_token_id, self.eos_token_id, self.chat_template = bos_token_id, eos_token_id, chat_template
 
+    @classmethod
+    def from_json(cls, text: str) -> Tokenizer:
+        """Return the tokenizer that the text of a ``tokenizer.json`` describes.
+
+        Raises
+        ------
+        ModelFileError
+            If it does not describe one.
+        """
+        return cls(_parse(text, "tokenizer.json"))
+
     @property
     def vocab_size(self) -> int:
         """Number of tokens, with the special ones."""
@@ -95,6 +106,18 @@ class Tokenizer:
         found = self._tokenizer.token_to_id(token)
         return None if found is None else int(found)
 
+    def id_to_token(self, token_id: int) -> str | None:
+        """Return the text of one token as the vocabulary has it, None for an id that is not there."""
+        found = self._tokenizer.id_to_token(token_id)
+        return None if found is None else str(found)
+
+    def token_to_id(self, token: str) -> int | None:
+        """The same as `token_id`."""
+        return self.token_id(token)
+
+    def __len__(self) -> int:
+        return self.vocab_size
+
     def end_ids(self) -> set[int]:
         """Return the tokens that end a reply, as far as the vocabulary names them."""
         ends = {found for name in _ENDS if (found := self.token_id(name)) is not None}
@@ -104,14 +127,19 @@ class Tokenizer:
 def _read(path: Path) -> Any:
     if path.is_dir():
         path = path / "tokenizer.json"
-    tokenizers = library()
+    library()
     file = MappedFile(path)
     if file.size > _LONGEST_FILE:
         raise file.fail(f"the file has {file.size} bytes; {_LONGEST_FILE} are allowed")
+    return _parse(file.read(0, file.size), str(path))
+
+
+def _parse(text: str | bytes, source: str) -> Any:
+    tokenizers = library()
     try:
-        return tokenizers.Tokenizer.from_str(file.read(0, file.size).decode("utf-8"))
+        return tokenizers.Tokenizer.from_str(text if isinstance(text, str) else text.decode("utf-8"))
     except Exception as error:  # the library raises Exception itself
-        raise file_error(str(path), f"this is no tokenizer: {error}") from error
+        raise file_error(source, f"this is no tokenizer: {error}") from error
 
 
 class Detokenizer:

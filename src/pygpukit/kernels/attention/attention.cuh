@@ -9,6 +9,7 @@
 // and chunks are folded in ascending order (Fold). A chunk in which a query sees nothing has m = -inf, l = 0, o = 0, and
 // folding it changes nothing: 2^0 = 1 exactly, and x * 1 + 0 * 0 = x. So it does not matter which such chunks are visited.
 #pragma once
+#include "pygpukit/fp8.cuh"
 #include "pygpukit/math.cuh"
 #include "pygpukit/mma.cuh"
 
@@ -32,23 +33,31 @@ struct Attention {
     i64 few;      // sequences with at most so many rows (queries times group) belong to the decode kernel
     i64 section;  // heads that are worked on at a time, so that their keys stay in the L2 cache
     i64 slots, slot_rows;  // of partial results: how many there are, and rows of each
+    i64 scale_page, scale_part, scale_token, scale_head;  // of codes: strides of their scales, part from keys to values
     f32 scale, scale2, cap;  // scale2 = scale * log2(e)
     i32 pad;
 };
 
-// The arrays a kernel may read; those that are not given are never touched.
-template <class T> struct Arrays {
-    const T *q, *k, *v;
+// The arrays a kernel may read; those that are not given are never touched. Keys and values of another type K than queries
+// are codes: a number is code * scale in float32, rounded once to T, and without scales the code itself.
+template <class T, class K = T> struct Arrays {
+    const T* q;
+    const K *k, *v;
     const i32 *lengths, *starts, *table;
     const void* mask;
+    const f32* scales;
 };
+template <class T> PGK_FN T number(e4m3 code, f32 scale) { return convert<T>(__fmul_rn(widen(code), scale)); }
+template <class T> PGK_FN T number(i8 code, f32 scale) { return convert<T>(__fmul_rn(static_cast<f32>(code), scale)); }
+template <> PGK_FN f64 number<f64>(e4m3 code, f32 scale) { return static_cast<f64>(__fmul_rn(widen(code), scale)); }
+template <> PGK_FN f64 number<f64>(i8 code, f32 scale) { return static_cast<f64>(__fmul_rn(static_cast<f32>(code), scale)); }
 
 // One sequence: its rows of q and what is where.
 struct Sequence {
     int index, first_row, queries, length;
     int position;  // of the first query
 
-    template <bool PAGED, class T> PGK_FN static Sequence of(const Attention& a, const Arrays<T>& x, int index) {
+    template <bool PAGED, class X> PGK_FN static Sequence of(const Attention& a, const X& x, int index) {
         Sequence s;
         s.index = index;
         s.first_row = PAGED ? x.starts[index] : 0;
@@ -117,6 +126,22 @@ template <int PIECES> PGK_FN u32 place(int row, int piece) {
     return static_cast<u32>(row * PIECES + turned) * 16;
 }
 
+// Where a key is in a paged cache; a page outside of the cache is not there.
+struct Place {
+    i64 page, step;
+    bool there;
+
+    PGK_FN static Place of(const Attention& a, const i32* table, const Sequence& s, int key) {
+        const u32 slot = a.page_shift >= 0 ? static_cast<u32>(key) >> a.page_shift
+                                           : static_cast<u32>(key) / static_cast<u32>(a.page_tokens);
+        const i32 page = table[s.index * a.table_row + slot];
+        return {page, key - static_cast<i64>(slot) * a.page_tokens, static_cast<u32>(page) < static_cast<u64>(a.pages)};
+    }
+    PGK_FN f32 scale(const Attention& a, const f32* scales) const {
+        return scales ? scales[page * a.scale_page + step * a.scale_token] : 1.0f;
+    }
+};
+
 // ROWS keys (or values, from column `column` on) of a head, from key `first` on; zeros behind the sequence's end and beyond
 // the elements of a head. A page outside of the cache reads as zeros.
 template <bool PAGED, int ROWS, int PIECES, int THREADS, class T>
@@ -131,18 +156,59 @@ PGK_FN void copy_keys(u32 to, const T* from, const Attention& a, const i32* tabl
         const T* source = from;
         if (there) {
             if (PAGED) {
-                const u32 slot = a.page_shift >= 0 ? static_cast<u32>(key) >> a.page_shift
-                                                   : static_cast<u32>(key) / static_cast<u32>(a.page_tokens);
-                const i32 page = table[s.index * a.table_row + slot];
-                there = static_cast<u32>(page) < static_cast<u64>(a.pages);
-                const i64 step = key - static_cast<i64>(slot) * a.page_tokens;
-                if (there) source = from + page * seq_stride + step * token_stride + column + piece * 8;
+                const Place at_page = Place::of(a, table, s, key);
+                there = at_page.there;
+                if (there) source = from + at_page.page * seq_stride + at_page.step * token_stride + column + piece * 8;
             } else {
                 source = from + s.index * seq_stride + key * token_stride + column + piece * 8;
             }
         }
         copy_async(to + place<PIECES>(row, piece), source, there ? 16 : 0);
     }
+}
+
+// The same of codes of a paged cache, decoded on the way: loads of as many pieces as registers hold, then their numbers. Of a
+// plain cache it is `copy_keys`, which `to_at`, the address of `to`, is for.
+template <bool PAGED, int ROWS, int PIECES, int THREADS, class T, class K>
+PGK_FN void bring_keys(u8* to, u32 to_at, const Arrays<T, K>& x, const K* from, const f32* scales, const Attention& a,
+                       const Sequence& s, i64 seq_stride, i64 token_stride, int first, int column) {
+    if constexpr (same<T, K>::value) {
+        copy_keys<PAGED, ROWS, PIECES, THREADS>(to_at, from, a, x.table, s, seq_stride, token_stride, first, column);
+    } else {
+        static_assert(PAGED, "codes are in paged caches");
+        constexpr int ALL = (ROWS * PIECES + THREADS - 1) / THREADS, HELD = ALL < 8 ? ALL : 8;
+#pragma unroll 1
+        for (int begin = 0; begin < ALL; begin += HELD) {
+            Vec<K, 8> codes[HELD];
+            f32 factor[HELD];
+#pragma unroll
+            for (int i = 0; i < HELD; ++i) {
+                const int at = (begin + i) * THREADS + static_cast<int>(threadIdx.x);
+                const int row = at / PIECES, piece = at % PIECES, key = first + row;
+                codes[i].w[0] = codes[i].w[1] = 0;
+                factor[i] = 1.0f;
+                if (at >= ROWS * PIECES || key >= s.length || column + piece * 8 >= a.dim) continue;
+                const Place held = Place::of(a, x.table, s, key);
+                if (!held.there) continue;
+                factor[i] = held.scale(a, scales);
+                load(codes[i], from + held.page * seq_stride + held.step * token_stride + column + piece * 8, true);
+            }
+#pragma unroll
+            for (int i = 0; i < HELD; ++i) {
+                const int at = (begin + i) * THREADS + static_cast<int>(threadIdx.x);
+                if (at >= ROWS * PIECES) break;
+                Vec<T, 8> made;
+#pragma unroll
+                for (int e = 0; e < 8; ++e) made.e[e] = number<T>(codes[i].e[e], factor[i]);
+                *reinterpret_cast<uint4*>(to + place<PIECES>(at / PIECES, at % PIECES)) =
+                    make_uint4(made.w[0], made.w[1], made.w[2], made.w[3]);
+            }
+        }
+    }
+}
+// Scales of a head of keys, or with `part` = 1 of values.
+template <class X> PGK_FN const f32* scales_of(const X& x, const Attention& a, int kv_head, int part) {
+    return x.scales ? x.scales + kv_head * a.scale_head + part * a.scale_part : nullptr;
 }
 
 // Rows first to first + ROWS - 1 of the queries that share a head of keys; zeros behind the last.
@@ -185,7 +251,8 @@ PGK_FN f32 capped(f32 s, const Attention& a) {
 }
 constexpr f32 LOG2_E = 1.4426950408889634f;
 
-template <class T> PGK_FN f32 masked(f32 s, const Attention& a, const Arrays<T>& x, int seq, const Row& r, int key) {
+template <class T, class K>
+PGK_FN f32 masked(f32 s, const Attention& a, const Arrays<T, K>& x, int seq, const Row& r, int key) {
     const f32 y = a.cap != 0 ? capped(s, a) : __fmul_rn(s, a.scale);
     const i64 at = seq * a.mask_seq + r.head * a.mask_head + r.token * a.mask_token + key * a.mask_key;
     if (a.mask_kind == 1) return static_cast<const u8*>(x.mask)[at] ? __fmul_rn(y, LOG2_E) : PGK_NO_KEY;
@@ -194,8 +261,8 @@ template <class T> PGK_FN f32 masked(f32 s, const Attention& a, const Arrays<T>&
 }
 
 // Hides what a row does not see, with a mask also what that hides. `key` is that of d[0].
-template <int FORM, class T>
-PGK_FN void hide(f32 (&d)[4], const Attention& a, const Arrays<T>& x, int seq, const Row& upper, const Row& lower, int key) {
+template <int FORM, class X>
+PGK_FN void hide(f32 (&d)[4], const Attention& a, const X& x, int seq, const Row& upper, const Row& lower, int key) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
         const Row& r = i < 2 ? upper : lower;
@@ -207,8 +274,8 @@ PGK_FN void hide(f32 (&d)[4], const Attention& a, const Arrays<T>& x, int seq, c
 
 // Scores as their form has them, of COUNT fragments of 8 keys each, and hidden where a row does not see the key; `whole`: the
 // rows see all of the chunk. Rows are worked out where they are needed, which is seldom: registers are short.
-template <int FORM, class T, int COUNT>
-PGK_FN void shape_scores(f32 (&d)[COUNT], const Attention& a, const Arrays<T>& x, const Sequence& s, int row, int kv_head,
+template <int FORM, class X, int COUNT>
+PGK_FN void shape_scores(f32 (&d)[COUNT], const Attention& a, const X& x, const Sequence& s, int row, int kv_head,
                          int key, bool whole) {
     if constexpr (FORM == CAPPED) {
 #pragma unroll
@@ -255,8 +322,8 @@ struct Fold {
 
 // Of one warp and a whole chunk: scores, in fragments d[4 n + i] of 8 keys each, become the weights of two rows of a thread,
 // packed for the product with values, the largest score `m` and the sum of weights `l`. `row` and `key` are those of d[0].
-template <int FORM, class T, int N8>
-PGK_FN void weigh(f32 (&d)[4 * N8], u32 (&p)[N8][2], f32 (&m)[2], f32 (&l)[2], const Attention& a, const Arrays<T>& x,
+template <int FORM, class T, class K, int N8>
+PGK_FN void weigh(f32 (&d)[4 * N8], u32 (&p)[N8][2], f32 (&m)[2], f32 (&l)[2], const Attention& a, const Arrays<T, K>& x,
                   const Sequence& s, int row, int kv_head, int key, bool whole) {
     m[0] = m[1] = PGK_NO_KEY;
     shape_scores<FORM>(d, a, x, s, row, kv_head, key, whole);

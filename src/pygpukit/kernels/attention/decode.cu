@@ -7,7 +7,8 @@
 // and neither does it whether the prefill kernel takes the sequence.
 //
 // Arguments: out, partial [slots, slot_rows, DP] and stats [slots, slot_rows, 2] (workspace), counters (zero, left zero; one
-// per sequence, tile of rows and head of keys), q, k, v, lengths, starts, table, mask, Attention.
+// per sequence, tile of rows and head of keys), q, k, v (of type K: T, or codes of a paged cache), lengths, starts, table,
+// mask, scales of codes, Attention.
 // Launch: 128 threads; any grid, blocks take items in turn. Dynamic shared memory: k and v of a chunk, rows of q, weights.
 // Each warp computes the scores of a quarter of the chunk, and then the sums of every fourth group of 16 columns.
 // Numerics: attention.cuh. Determinism: batch_invariant.
@@ -70,8 +71,8 @@ PGK_FN void fold_slots(T* out, const f32* partial, const f32* stats, u8* shared,
     }
 }
 
-template <class T, int DP, int CHUNK, int MT, bool PAGED, int FORM>
-PGK_FN void attention_decode(T* out, f32* partial, f32* stats, i32* counters, const Arrays<T>& x, const Attention& a) {
+template <class T, class K, int DP, int CHUNK, int MT, bool PAGED, int FORM>
+PGK_FN void attention_decode(T* out, f32* partial, f32* stats, i32* counters, const Arrays<T, K>& x, const Attention& a) {
     await_predecessor();
     constexpr int THREADS = DECODE_THREADS, ROWS = 16 * MT, PIECES = DP / 8, K16 = DP / 16, N8 = CHUNK / 8;
     constexpr int OWN_N8 = N8 / 4, OWN_N16 = (DP / 16 + 3) / 4, P_PIECES = CHUNK / 8;
@@ -133,13 +134,21 @@ PGK_FN void attention_decode(T* out, f32* partial, f32* stats, i32* counters, co
         const Chunks seen = Chunks::of<CHUNK>(a, s, 0, s.rows(a) - 1);
         const int first = seen.first + at, end = split ? first + 1 : seen.first + all;
         const i64 out_base = PAGED ? s.first_row * a.o_token : s.index * a.o_seq;
-        const T* k = x.k + kv_head * a.k_head;
-        const T* v = x.v + a.v_offset + kv_head * a.v_head;
+        const K* k = x.k + kv_head * a.k_head;
+        const K* v = x.v + a.v_offset + kv_head * a.v_head;
+        const auto bring_k = [&](int chunk) {
+            bring_keys<PAGED, CHUNK, PIECES, THREADS>(shared, k_at, x, k, scales_of(x, a, kv_head, 0), a, s, a.k_seq,
+                                                      a.k_token, chunk * CHUNK, 0);
+        };
+        const auto bring_v = [&](int chunk) {
+            bring_keys<PAGED, CHUNK, PIECES, THREADS>(shared + (v_at - k_at), v_at, x, v, scales_of(x, a, kv_head, 1), a, s,
+                                                      a.v_seq, a.v_token, chunk * CHUNK, 0);
+        };
 
         copy_queries<PAGED, ROWS, PIECES, THREADS>(q_at, x.q, a, s, row0, kv_head);
-        copy_keys<PAGED, CHUNK, PIECES, THREADS>(k_at, k, a, x.table, s, a.k_seq, a.k_token, first * CHUNK, 0);
+        bring_k(first);
         commit_copies();
-        copy_keys<PAGED, CHUNK, PIECES, THREADS>(v_at, v, a, x.table, s, a.v_seq, a.v_token, first * CHUNK, 0);
+        bring_v(first);
         commit_copies();
 
         f32 o[MT][2 * OWN_N16][4] = {};
@@ -189,9 +198,7 @@ PGK_FN void attention_decode(T* out, f32* partial, f32* stats, i32* counters, co
             }
             __syncthreads();
             // All warps have read the keys: those of the next chunk may come.
-            if (chunk + 1 < end) {
-                copy_keys<PAGED, CHUNK, PIECES, THREADS>(k_at, k, a, x.table, s, a.k_seq, a.k_token, (chunk + 1) * CHUNK, 0);
-            }
+            if (chunk + 1 < end) bring_k(chunk + 1);
             commit_copies();
 
             const f32 scale2 = FORM == PLAIN ? a.scale2 : 1.0f;
@@ -247,9 +254,7 @@ PGK_FN void attention_decode(T* out, f32* partial, f32* stats, i32* counters, co
                 }
             }
             __syncthreads();
-            if (chunk + 1 < end) {
-                copy_keys<PAGED, CHUNK, PIECES, THREADS>(v_at, v, a, x.table, s, a.v_seq, a.v_token, (chunk + 1) * CHUNK, 0);
-            }
+            if (chunk + 1 < end) bring_v(chunk + 1);
             commit_copies();
 
             const bool stored = split && all > 1;
@@ -328,11 +333,11 @@ PGK_FN void attention_decode(T* out, f32* partial, f32* stats, i32* counters, co
 
 }  // namespace pgk
 
-#define PGK_ATTENTION_DECODE(entry, T, DP, CHUNK, MT, PAGED, FORM) \
+#define PGK_ATTENTION_DECODE(entry, T, K, DP, CHUNK, MT, PAGED, FORM) \
     extern "C" __global__ void __launch_bounds__(128, MT == 1 && DP <= 128 ? 3 : 2) entry( \
-        pgk::T* out, float* partial, float* stats, int* counters, const pgk::T* q, const pgk::T* k, const pgk::T* v, \
-        const pgk::i32* lengths, const pgk::i32* starts, const pgk::i32* table, const void* mask, \
+        pgk::T* out, float* partial, float* stats, int* counters, const pgk::T* q, const pgk::K* k, const pgk::K* v, \
+        const pgk::i32* lengths, const pgk::i32* starts, const pgk::i32* table, const void* mask, const float* scales, \
         const __grid_constant__ pgk::Attention a) { \
-        pgk::attention_decode<pgk::T, DP, CHUNK, MT, PAGED, pgk::FORM>( \
-            out, partial, stats, counters, {q, k, v, lengths, starts, table, mask}, a); \
+        pgk::attention_decode<pgk::T, pgk::K, DP, CHUNK, MT, PAGED, pgk::FORM>( \
+            out, partial, stats, counters, {q, k, v, lengths, starts, table, mask, scales}, a); \
     }

@@ -3,7 +3,8 @@
 //
 //   out[row] = (fold over chunks of 2^(s - m) v) / (fold over chunks of 2^(s - m)),  s = scale q . k, as in attention.cuh
 //
-// Arguments: out, q, k, v, lengths, starts, table, mask (any of the last four may stand for nothing), Attention.
+// Arguments: out, q, k, v (of type K: T, or codes of a paged cache), lengths, starts, table, mask, scales of codes (any of the
+// last five may stand for nothing), Attention.
 // Elements of a head lie side by side, rows at multiples of 16 bytes; DP is the size of a head rounded up to an instance.
 // Launch: 32 * WARPS threads. Dense: grid = tiles * seqs * kv_heads * SLICES, the longest tiles first, `section` heads at a
 //   time. Paged: grid = bound on the tiles of all sequences * kv_heads * SLICES; blocks beyond them end at once, and
@@ -15,8 +16,8 @@
 
 namespace pgk {
 
-template <class T, int DP, int CHUNK, int WARPS, int SLICES, bool PAGED, int FORM>
-PGK_FN void attention_prefill(T* out, const Arrays<T>& x, const Attention& a) {
+template <class T, class K, int DP, int CHUNK, int WARPS, int SLICES, bool PAGED, int FORM>
+PGK_FN void attention_prefill(T* out, const Arrays<T, K>& x, const Attention& a) {
     await_predecessor();
     constexpr int THREADS = 32 * WARPS, ROWS = 16 * WARPS, HALF = CHUNK / 2, STAGES = 4;
     constexpr int DV = DP / SLICES, PIECES = DP / 8, V_PIECES = DV / 8, K16 = DP / 16, N8 = CHUNK / 8;
@@ -48,8 +49,9 @@ PGK_FN void attention_prefill(T* out, const Arrays<T>& x, const Attention& a) {
     const Chunks chunks = Chunks::of<CHUNK>(a, s, row0, last);
 
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, mine = row0 + 16 * warp + lane / 4;
-    const T* k = x.k + kv_head * a.k_head;
-    const T* v = x.v + a.v_offset + kv_head * a.v_head;
+    const K* k = x.k + kv_head * a.k_head;
+    const K* v = x.v + a.v_offset + kv_head * a.v_head;
+    const f32 *k_scales = scales_of(x, a, kv_head, 0), *v_scales = scales_of(x, a, kv_head, 1);
     const u32 q_at = shared_address(shared), ring = q_at + ROWS * DP * 2;
     constexpr u32 STAGE = HALF * DP * 2;
 
@@ -59,10 +61,12 @@ PGK_FN void attention_prefill(T* out, const Arrays<T>& x, const Attention& a) {
         if (n < steps) {
             const int first = (chunks.first + n / STAGES) * CHUNK + n % 2 * HALF;
             const u32 to = ring + n % STAGES * STAGE;
+            u8* const place = shared + (to - q_at);
             if (n % STAGES < 2) {
-                copy_keys<PAGED, HALF, PIECES, THREADS>(to, k, a, x.table, s, a.k_seq, a.k_token, first, 0);
+                bring_keys<PAGED, HALF, PIECES, THREADS>(place, to, x, k, k_scales, a, s, a.k_seq, a.k_token, first, 0);
             } else {
-                copy_keys<PAGED, HALF, V_PIECES, THREADS>(to, v, a, x.table, s, a.v_seq, a.v_token, first, slice * DV);
+                bring_keys<PAGED, HALF, V_PIECES, THREADS>(place, to, x, v, v_scales, a, s, a.v_seq, a.v_token, first,
+                                                           slice * DV);
             }
         }
         commit_copies();
@@ -141,10 +145,10 @@ PGK_FN void attention_prefill(T* out, const Arrays<T>& x, const Attention& a) {
 
 }  // namespace pgk
 
-#define PGK_ATTENTION_PREFILL(entry, T, DP, CHUNK, WARPS, SLICES, PAGED, FORM) \
+#define PGK_ATTENTION_PREFILL(entry, T, K, DP, CHUNK, WARPS, SLICES, PAGED, FORM) \
     extern "C" __global__ void __launch_bounds__(32 * WARPS, 1) entry( \
-        pgk::T* out, const pgk::T* q, const pgk::T* k, const pgk::T* v, const pgk::i32* lengths, const pgk::i32* starts, \
-        const pgk::i32* table, const void* mask, const __grid_constant__ pgk::Attention a) { \
-        pgk::attention_prefill<pgk::T, DP, CHUNK, WARPS, SLICES, PAGED, pgk::FORM>( \
-            out, {q, k, v, lengths, starts, table, mask}, a); \
+        pgk::T* out, const pgk::T* q, const pgk::K* k, const pgk::K* v, const pgk::i32* lengths, const pgk::i32* starts, \
+        const pgk::i32* table, const void* mask, const float* scales, const __grid_constant__ pgk::Attention a) { \
+        pgk::attention_prefill<pgk::T, pgk::K, DP, CHUNK, WARPS, SLICES, PAGED, pgk::FORM>( \
+            out, {q, k, v, lengths, starts, table, mask, scales}, a); \
     }

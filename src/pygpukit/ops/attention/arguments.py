@@ -13,6 +13,9 @@ from pygpukit.ops.size import hint
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 """Types of queries, keys and values."""
 
+CODES = ("float8_e4m3fn", "int8")
+"""Types that a paged cache may have beside that of the queries: numbers are code times scale."""
+
 
 def shown(x: Tensor) -> str:
     """Return a shape as text, without tying the plan to it."""
@@ -181,6 +184,33 @@ def check_paged(p: Problem) -> None:
     if isinstance(limit, bool) or not isinstance(limit, int) or limit < 0:
         raise ValueError(f"{p.name}(): max_queries is {limit!r}; give the most queries of a sequence, or 0 if unknown")
     check_options(p)
+
+
+def check_scales(p: Problem, numbers: Tensor) -> None:
+    """Refuse scales that do not belong to a paged cache, or are missing.
+
+    Raises
+    ------
+    DTypeError, ShapeError, ValueError
+        With what fits.
+    """
+    cache, scales = p["cache"], p.arrays.get("kv_scales")
+    if cache.dtype.name not in CODES:
+        if scales is not None:
+            raise ValueError(f"{p.name}(): kv_scales are for a cache of {' or '.join(CODES)}, not {cache.dtype.name}")
+        return
+    if numbers.dtype.name not in FLOATS:
+        raise DTypeError(f"{p.name}() is not defined for {numbers.dtype.name}; it takes {', '.join(FLOATS)}")
+    full = (cache.shape[0], 2, cache.shape[2], cache.shape[3])
+    shape = f"float32 that broadcasts to [pages, 2, page_tokens, kv_heads], {tuple(hint(n) for n in full)}"
+    if scales is None:
+        if cache.dtype.name == "int8":
+            raise ValueError(f"{p.name}(): a cache of int8 needs kv_scales: {shape}")
+        return
+    if scales.dtype.name != "float32":
+        raise DTypeError(f"{p.name}(): kv_scales are {scales.dtype.name}; they must be {shape}")
+    if scales.ndim != 4 or any(a != 1 and a != b for a, b in zip(scales.shape, full, strict=True)):
+        raise ShapeError(f"{p.name}(): kv_scales of shape {shown(scales)} must be {shape}")
 
 
 def check_cache(p: Problem, cache: Tensor, dim: Any) -> None:

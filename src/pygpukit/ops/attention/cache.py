@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 
 from pygpukit._pygpukit_rust import GPUArray
+from pygpukit.dtypes import DataType, dtype
 from pygpukit.errors import DTypeError, ShapeError
-from pygpukit.ops.attention.arguments import check_cache, check_indices, group_of, shown
+from pygpukit.ops.attention import reference
+from pygpukit.ops.attention.arguments import CODES, FLOATS, check_cache, check_indices, check_scales, group_of, shown
 from pygpukit.ops.launch import Argument, KernelLaunch, Launch, Struct, Unit, blocks_for, i64, read, update
 from pygpukit.ops.problem import Problem, Tensor
 from pygpukit.ops.registry import Operator, Parameter, Variant, register
@@ -71,13 +73,13 @@ def _word(tensors: Sequence[Tensor]) -> int:
     return item
 
 
-def _check_new(p: Problem, name: str, heads: Any, dim: Any, like: Tensor) -> Tensor:
+def _check_new(p: Problem, name: str, heads: Any, dim: Any, like: Tensor, coded: Sequence[str] = ()) -> Tensor:
     x = p[name]
     if x.ndim != 3 or x.shape[1] != heads or x.shape[2] != dim:
         raise ShapeError(
             f"{p.name}(): {name} {shown(x)} must be [tokens, kv_heads, dim] with {hint(heads)} heads of {hint(dim)}"
         )
-    if x.dtype is not like.dtype:
+    if x.dtype is not like.dtype and like.dtype.name not in coded:
         raise DTypeError(
             f"{p.name}(): {name} is {x.dtype.name}, the cache {like.dtype.name}: convert {name} with astype"
         )
@@ -200,8 +202,14 @@ def _infer_paged(p: Problem) -> list[Any]:
     if k.ndim != 3:
         raise ShapeError(f"{p.name}(): k {shown(k)} must be [tokens, kv_heads, dim]")
     check_cache(p, cache, k.shape[2])
-    _check_new(p, "k", cache.shape[3], cache.shape[4], cache)
-    v = _check_new(p, "v", cache.shape[3], cache.shape[4], cache)
+    scaled = p.arrays["kv_scales"] is not None or cache.dtype.name == "float8_e4m3fn"
+    coded = CODES if scaled and k.dtype is not cache.dtype else ()
+    _check_new(p, "k", cache.shape[3], cache.shape[4], cache, coded)
+    v = _check_new(p, "v", cache.shape[3], cache.shape[4], cache, coded)
+    if k.dtype is not v.dtype:
+        raise DTypeError(f"{p.name}(): k is {k.dtype.name} and v {v.dtype.name}: use one type")
+    if coded or p.arrays["kv_scales"] is not None:
+        _check_encoded(p, k)
     check_indices(p, "slots")
     slots = p["slots"]
     if slots.ndim != 1 or slots.shape[0] != k.shape[0] or v.shape[0] != k.shape[0]:
@@ -209,6 +217,63 @@ def _infer_paged(p: Problem) -> list[Any]:
             f"{p.name}(): k {shown(k)}, v {shown(v)} and slots {shown(slots)} do not speak of as many tokens"
         )
     return []
+
+
+def _check_encoded(p: Problem, k: Tensor) -> None:
+    check_scales(p, k)
+    scales, cache = p.arrays["kv_scales"], p["cache"]
+    if cache.dtype.name == "int8" and scales is not None:
+        full = (cache.shape[0], 2, cache.shape[2], cache.shape[3])
+        if any(a != b for a, b in zip(scales.shape, full, strict=True)):
+            raise ShapeError(
+                f"{p.name}(): kv_scales of shape {shown(scales)} must be {tuple(hint(n) for n in full)}: the scale of "
+                "each token and head is written there"
+            )
+
+
+def _launch_encoded(p: Problem) -> Launch:
+    cache, k, v, scales = p["cache"], p["k"], p["v"], p.arrays["kv_scales"]
+    pages, _, page_tokens, heads, dim = cache.shape
+    steps = (
+        (0, 0, 0, 0)
+        if scales is None
+        else [0 if n == 1 else s for n, s in zip(scales.shape, scales.strides, strict=True)]
+    )
+    to = _rows(cache, 0, 2, 3)
+    sizes = [k.shape[0], heads, 1, pages * page_tokens, page_tokens, 0, _AT_SLOTS, 2, dim]
+    members = [*sizes, *_rows(k, 0, 1), *_rows(v, 0, 1), *to, *to, cache.strides[1], *steps]
+    unit = encode_unit(k.dtype, cache.dtype)
+    arguments: tuple[Argument, ...] = (
+        update(cache), i64(0) if scales is None else update(scales), read(k), read(v), read(p["slots"]),
+        Struct(tuple(map(i64, members))),
+    )  # fmt: skip
+    blocks = blocks_for(k.shape[0] * heads * 2, _THREADS // 32, p.name)
+    return Launch((KernelLaunch(unit, unit.entries[0], (blocks,), (_THREADS,), arguments),))
+
+
+@_once
+def encode_unit(kind: DataType, stored: DataType) -> Unit:
+    """Return the source of the write that makes codes of numbers."""
+    entry = f"pgk_kv_cache_encode_{kind.tag}_{stored.tag}"
+    return instance("attention/cache.cu", [f"PGK_KV_CACHE_ENCODE({entry}, {kind.tag}, {stored.tag})"], (entry,))
+
+
+def _encoded_units(types: Sequence[str]) -> Iterator[Unit]:
+    for name in types:
+        if name in FLOATS and name != "float64":
+            yield from (encode_unit(dtype(name), dtype(code)) for code in CODES if code in types)
+
+
+def _encodes(p: Problem) -> bool:
+    return p["cache"].dtype is not p["k"].dtype
+
+
+def _accepts_encoded(p: Problem) -> str | None:
+    if not _encodes(p):
+        return "the cache holds numbers as they are"
+    if p["k"].dtype.name == "float64":
+        return "float64 is not made codes of"
+    return _accepts(p) or (None if p["slots"].is_contiguous() else "slots are not contiguous")
 
 
 def _launch_paged(p: Problem) -> Launch:
@@ -221,11 +286,13 @@ def _launch_paged(p: Problem) -> Launch:
 
 
 def _accepts_paged(p: Problem) -> str | None:
+    if _encodes(p):
+        return "numbers become codes"
     return _accepts(p) or (None if p["slots"].is_contiguous() else "slots are not contiguous")
 
 
 def _host_paged(p: Problem) -> Callable[..., None]:
-    def run(k: Any, v: Any, cache: Any, slots: Any) -> None:
+    def run(k: Any, v: Any, cache: Any, slots: Any, kv_scales: Any) -> None:
         pages, _, page_tokens = cache.shape[:3]
         kept = slots >= 0
         if slots.size and slots.max() >= pages * page_tokens:
@@ -233,8 +300,15 @@ def _host_paged(p: Problem) -> Callable[..., None]:
                 f"kv_cache_write_paged(): slot {slots.max()} in a cache of {pages} pages of {page_tokens} tokens"
             )
         page, place = np.divmod(slots[kept], page_tokens)
-        cache[page, 0, place] = k[kept]
-        cache[page, 1, place] = v[kept]
+        for part, new in enumerate((k[kept], v[kept])):
+            if new.dtype == cache.dtype:
+                cache[page, part, place] = new
+                continue
+            every = None if kv_scales is None else np.broadcast_to(kv_scales, cache.shape[:-1])
+            given = None if every is None or cache.dtype == np.int8 else every[page, part, place]
+            cache[page, part, place], made = reference.encoded(new, cache.dtype, given)
+            if cache.dtype == np.int8:
+                kv_scales[page, part, place] = made
 
     return run
 
@@ -249,16 +323,22 @@ kv_cache_write_paged = register(
                       "``[pages, layers, 2, ...]`` the view ``cache[:, layer]``."),
             Parameter("slots", doc="int32 ``[tokens]``: ``page * page_tokens + place`` of each token; a negative one "
                       "is not written."),
+            Parameter("kv_scales", "optional", None, True, "Of a cache of codes, as `sdpa_paged` takes them: numbers "
+                      "are divided by those of a cache of float8_e4m3fn, 1 by default; of one of int8 they are "
+                      "written, the largest number of a token and head by 127."),
         ),
         infer=_infer_paged,
-        reference=lambda k, v, cache, slots: None,
+        reference=lambda k, v, cache, slots, **options: None,
         variants=(
+            Variant("codes, a warp per row", "batch_invariant", _accepts_encoded, launch=_launch_encoded,
+                    units=_encoded_units),
             Variant("a thread per word", "batch_invariant", _accepts_paged, launch=_launch_paged, units=_units),
             Variant("NumPy", "batch_invariant", lambda p: None, host=_host_paged),
         ),
         doc="""Write the keys and values of tokens to their slots of a paged cache.
 
-A slot behind the last page is an error on the CPU device; kernels leave such a token out.
+A slot behind the last page is an error on the CPU device; kernels leave such a token out. In a cache of codes numbers
+too large for float8 become the largest, 448 times the scale; NaN stays NaN, and makes a row of int8 NaN.
 
 Examples
 --------
@@ -268,7 +348,7 @@ Examples
 >>> cache[1, 0, 1, 0, 0].item(), cache[0, 1, 3, 0, 0].item()
 (1.0, 1.0)
 """,
-        updates=("cache",),
+        updates=("cache", "kv_scales"),
     )
 )  # fmt: skip
 

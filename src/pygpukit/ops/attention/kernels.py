@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import struct
 from collections.abc import Iterator, Sequence
@@ -9,6 +10,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from pygpukit.dtypes import DataType, dtype
+from pygpukit.ops.attention.arguments import CODES
 from pygpukit.ops.attention.reference import default_scale
 from pygpukit.ops.launch import (
     Argument,
@@ -58,8 +60,9 @@ def instance_of(dim: int) -> int:
     return next(n for n in DIMS if n >= dim)
 
 
-def _name(kind: DataType, dim: int, paged: bool, form: str) -> str:
-    return "_".join([kind.tag, f"d{dim}", *(["paged"] if paged else []), *([] if form == PLAIN else [form.lower()])])
+def _name(kind: DataType, stored: DataType, dim: int, paged: bool, form: str) -> str:
+    layout = [] if not paged else ["paged"] if stored is kind else [f"paged_{stored.tag}"]
+    return "_".join([kind.tag, f"d{dim}", *layout, *([] if form == PLAIN else [form.lower()])])
 
 
 def _flags(paged: bool, form: str) -> str:
@@ -72,20 +75,20 @@ def _warps(dim: int) -> int:
 
 
 @cache
-def prefill_unit(kind: DataType, dim: int, paged: bool, form: str) -> Unit:
-    """Return the source of the kernel for many queries."""
-    entry = f"pgk_attention_prefill_{_name(kind, dim, paged, form)}"
+def prefill_unit(kind: DataType, stored: DataType, dim: int, paged: bool, form: str) -> Unit:
+    """Return the source of the kernel for many queries, with keys and values of ``kind`` or of codes."""
+    entry = f"pgk_attention_prefill_{_name(kind, stored, dim, paged, form)}"
     sizes = f"{dim}, {chunk_of(dim)}, {_warps(dim)}, {_slices(dim)}"
-    line = f"PGK_ATTENTION_PREFILL({entry}, {kind.tag}, {sizes}, {_flags(paged, form)})"
+    line = f"PGK_ATTENTION_PREFILL({entry}, {kind.tag}, {stored.tag}, {sizes}, {_flags(paged, form)})"
     return instance("attention/prefill.cu", [line], (entry,))
 
 
 @cache
-def decode_unit(kind: DataType, dim: int, paged: bool, form: str, tiles: int) -> Unit:
+def decode_unit(kind: DataType, stored: DataType, dim: int, paged: bool, form: str, tiles: int) -> Unit:
     """Return the source of the kernel for few queries, of ``16 * tiles`` rows."""
-    entry = f"pgk_attention_decode{16 * tiles}_{_name(kind, dim, paged, form)}"
+    entry = f"pgk_attention_decode{16 * tiles}_{_name(kind, stored, dim, paged, form)}"
     sizes = f"{dim}, {chunk_of(dim)}, {tiles}"
-    line = f"PGK_ATTENTION_DECODE({entry}, {kind.tag}, {sizes}, {_flags(paged, form)})"
+    line = f"PGK_ATTENTION_DECODE({entry}, {kind.tag}, {stored.tag}, {sizes}, {_flags(paged, form)})"
     return instance("attention/decode.cu", [line], (entry,))
 
 
@@ -106,10 +109,16 @@ def paged_units(types: Sequence[str]) -> Iterator[Unit]:
 def _units(types: Sequence[str], paged: bool) -> Iterator[Unit]:
     for name in types:
         if name in TYPES:
-            for dim in (64, 128):
-                yield prefill_unit(dtype(name), dim, paged, PLAIN)
+            kind = dtype(name)
+            for stored, dim in itertools.product((kind, *_codes(types, paged)), (64, 128)):
+                yield prefill_unit(kind, stored, dim, paged, PLAIN)
                 for tiles in (1, 2):
-                    yield decode_unit(dtype(name), dim, paged, PLAIN, tiles)
+                    yield decode_unit(kind, stored, dim, paged, PLAIN, tiles)
+
+
+def _codes(types: Sequence[str], paged: bool) -> list[DataType]:
+    """The types of codes that a bundle of types has."""
+    return [dtype(name) for name in CODES if paged and name in types]
 
 
 def _bits(x: float) -> Integer:
@@ -195,7 +204,7 @@ def accepts(p: Problem) -> str | None:
         return f"heads of more than {DIMS[-1]} elements"
     arrays = [q, p.out, *(t for name in ("k", "v", "cache") if (t := p.arrays.get(name)) is not None)]
     for t in arrays:
-        if t.shape[-1] % 8 != 0 or t.strides[-1] != 1 or not t.is_aligned(16):
+        if t.shape[-1] % 8 != 0 or t.strides[-1] != 1 or not t.is_aligned(8 * t.dtype.itemsize):
             return "rows are no multiple of 16 bytes, not aligned to that, or their elements do not lie side by side"
         if any(n != 1 and s % 8 != 0 for n, s in zip(t.shape[:-1], t.strides[:-1], strict=True)):
             return "rows are not at distances of 16 bytes"
@@ -269,10 +278,35 @@ def attention(p: Problem, call: Call, slots: Any = 0, slot_rows: Any = 0) -> Str
         *call.q, *call.out, *call.k, *call.v, call.v_offset, call.pages, call.page_tokens, call.table_row,
         page_shift,
         call.length_step, p.options["window"] or 0, int(p.options.get("causal", True)), kind, *mask, FEW_ROWS, section,
-        slots, slot_rows,
+        slots, slot_rows, *scale_strides(p),
     ]  # fmt: skip
     numbers = (_bits(scale), _bits(scale * math.log2(math.e)), _bits(float(p.options["softcap"] or 0)), i32(0))
     return Struct((*map(i64, members), *numbers))
+
+
+def stored_type(p: Problem) -> DataType:
+    """Return the type of keys and values as they are stored: that of the queries, or of codes."""
+    return p["cache"].dtype if "cache" in p.arrays else p["k"].dtype
+
+
+def codes(p: Problem) -> str | None:
+    """Return that keys and values are codes; None if they are numbers."""
+    stored = stored_type(p)
+    return None if stored is p["q"].dtype else f"keys and values are codes of {stored.name}"
+
+
+def scale_strides(p: Problem) -> tuple[Any, ...]:
+    """Return the strides of the scales of codes: of a page, from keys to values, of a token, of a head."""
+    scales = p.arrays.get("kv_scales")
+    if scales is None:
+        return (0, 0, 0, 0)
+    return tuple(0 if n == 1 else s for n, s in zip(scales.shape, scales.strides, strict=True))
+
+
+def scales(p: Problem) -> Argument:
+    """Return the argument for the scales of codes, null without."""
+    given = p.arrays.get("kv_scales")
+    return i64(0) if given is None else read(given)
 
 
 def inputs(p: Problem) -> list[Argument]:
@@ -286,14 +320,14 @@ def inputs(p: Problem) -> list[Argument]:
 
 def _prefill(p: Problem, call: Call) -> KernelLaunch:
     kind, dim = p["q"].dtype, instance_of(int(p["q"].shape[-1]))
-    unit = prefill_unit(kind, dim, call.paged, form_of(p))
+    unit = prefill_unit(kind, stored_type(p), dim, call.paged, form_of(p))
     rows, half = 16 * _warps(dim), chunk_of(dim) // 2
     if call.paged:
         tiles = ceil_div(call.tokens * call.group, rows) + minimum(call.seqs, call.tokens)
     else:
         tiles = ceil_div(call.queries * call.group, rows) * call.seqs
     grid = blocks_for(tiles * call.heads * _slices(dim), 1, f"attention of {hint(call.tokens)} tokens")
-    arguments = (write(p.out), *inputs(p), attention(p, call))
+    arguments = (write(p.out), *inputs(p), scales(p), attention(p, call))
     shared = 2 * dim * (rows + 4 * half)
     return KernelLaunch(unit, unit.entries[0], (grid,), (32 * _warps(dim),), arguments, shared, programmatic=True)
 
@@ -301,7 +335,7 @@ def _prefill(p: Problem, call: Call) -> KernelLaunch:
 def decode(p: Problem, call: Call, work: Workspace, tiles: int) -> KernelLaunch:
     """Return the launch for sequences with few queries, in tiles of ``16 * tiles`` rows."""
     kind, dim = p["q"].dtype, instance_of(int(p["q"].shape[-1]))
-    unit = decode_unit(kind, dim, call.paged, form_of(p), tiles)
+    unit = decode_unit(kind, stored_type(p), dim, call.paged, form_of(p), tiles)
     rows, chunk = 16 * tiles, chunk_of(dim)
     shared = 2 * (2 * chunk * dim + rows * (dim + chunk))
     slot_rows = minimum(call.queries * call.group, rows)
@@ -320,7 +354,7 @@ def decode(p: Problem, call: Call, work: Workspace, tiles: int) -> KernelLaunch:
     items_most = maximum(call.seqs * maximum(chunks, 1) * heads, 1)
     grid = minimum(items_most, p.sm_count * beside)
     arguments = (
-        write(p.out), write(partial), write(stats), update(counters), *inputs(p),
+        write(p.out), write(partial), write(stats), update(counters), *inputs(p), scales(p),
         attention(p, call, slots, slot_rows),
     )  # fmt: skip
     return KernelLaunch(unit, unit.entries[0], (grid,), (_DECODE_THREADS,), arguments, shared, programmatic=True)

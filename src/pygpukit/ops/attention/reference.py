@@ -154,8 +154,33 @@ def sdpa(
     return result
 
 
-def gather_pages(cache: Any, pages: Any, length: int) -> tuple[Any, Any]:
-    """Return the keys and values ``[kv_heads, length, dim]`` that pages of a layer's cache hold."""
+def decoded(codes: Any, scales: Any, kind: Any) -> Any:
+    """Return the numbers of codes: code times scale in float32, rounded once to a type."""
+    with np.errstate(all="ignore"):
+        values = codes.astype(np.float32)
+        if scales is not None:
+            values = values * scales[..., None]
+        return values.astype(kind)
+
+
+def encoded(numbers: Any, kind: Any, scales: Any) -> tuple[Any, Any]:
+    """Return the codes of numbers in a type, and of int8 their scales: one per row of the last axis.
+
+    float8 takes the scales that are given, or 1, and what is too large becomes the largest.
+    """
+    with np.errstate(all="ignore"):
+        wide = numbers.astype(np.float32)
+        if kind == np.int8:
+            scales = np.abs(wide).max(-1) / np.float32(127)
+            codes = np.rint(wide / np.where(scales == 0, np.float32(1), scales)[..., None])
+            return np.where(np.isnan(codes), 0, np.clip(codes, -127, 127)).astype(np.int8), scales
+        if scales is not None:
+            wide = wide / scales[..., None]
+        return np.clip(wide, -448, 448).astype(kind), scales
+
+
+def gather_pages(cache: Any, pages: Any, length: int, scales: Any = None, kind: Any = None) -> tuple[Any, Any]:
+    """Return the keys and values ``[kv_heads, length, dim]`` that pages of a layer's cache hold, codes as numbers."""
     page_tokens = cache.shape[2]
     used = pages[: -(-length // page_tokens)]
     count = len(used)
@@ -163,6 +188,9 @@ def gather_pages(cache: Any, pages: Any, length: int) -> tuple[Any, Any]:
         bad = used.min() if used.min() < 0 else used.max()
         raise IndexError(f"sdpa_paged(): page {bad} in a cache of {len(cache)} pages")
     held = cache[used]
+    if kind is not None and held.dtype != kind:
+        factors = None if scales is None else np.broadcast_to(scales, cache.shape[:-1])[used]
+        held = decoded(held, factors, kind)
     keys, values = (held[:, i].reshape(count * page_tokens, *cache.shape[3:])[:length] for i in (0, 1))
     return keys.swapaxes(0, 1), values.swapaxes(0, 1)
 
@@ -178,6 +206,7 @@ def sdpa_paged(
     window: int | None = None,
     softcap: float | None = None,
     max_queries: int = 0,
+    kv_scales: Any = None,
     dtype: Any = None,
 ) -> Any:
     """Return what `pygpukit.sdpa_paged` gives, of NumPy arrays."""
@@ -189,7 +218,7 @@ def sdpa_paged(
         if end <= first or length <= 0:
             continue
         length = min(length, page_table.shape[1] * cache.shape[2])
-        keys, values = gather_pages(cache, page_table[s], length)
+        keys, values = gather_pages(cache, page_table[s], length, kv_scales, q.dtype)
         made = attend(
             q[first:end].swapaxes(0, 1), keys, values,
             scale=scale, causal=True, window=window, softcap=softcap, start=length - (end - first), dtype=dtype,

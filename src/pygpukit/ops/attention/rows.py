@@ -7,7 +7,7 @@ from typing import Any
 
 from pygpukit.ops.attention import cache as _cache
 from pygpukit.ops.attention import kernels, reference, scalar, sm90
-from pygpukit.ops.attention.arguments import check_dense, check_paged, check_types
+from pygpukit.ops.attention.arguments import CODES, check_dense, check_paged, check_scales, check_types
 from pygpukit.ops.problem import Problem, Result
 from pygpukit.ops.registry import Case, Operator, Parameter, Variant, export, register
 from pygpukit.ops.size import hint
@@ -166,15 +166,17 @@ def sdpa_causal(q: Any, k: Any, v: Any, scale: float = 0.0, *, out: Any = None, 
 
 def _infer_paged(p: Problem) -> list[Result]:
     check_paged(p)
-    kind = check_types(p, q=p["q"], cache=p["cache"])
+    coded = p["cache"].dtype.name in CODES
+    kind = check_types(p, q=p["q"]) if coded else check_types(p, q=p["q"], cache=p["cache"])
+    check_scales(p, p["q"])
     return [Result(p["q"].shape, kind)]
 
 
 def _host_paged(p: Problem) -> Callable[..., None]:
     options = {name: p.options[name] for name in _NAMES_PAGED}
 
-    def run(q: Any, cache: Any, page_table: Any, lengths: Any, query_starts: Any, out: Any) -> None:
-        out[...] = reference.sdpa_paged(q, cache, page_table, lengths, query_starts, **options)
+    def run(q: Any, cache: Any, page_table: Any, lengths: Any, query_starts: Any, kv_scales: Any, out: Any) -> None:
+        out[...] = reference.sdpa_paged(q, cache, page_table, lengths, query_starts, kv_scales=kv_scales, **options)
 
     return run
 
@@ -185,7 +187,8 @@ sdpa_paged = register(
         parameters=(
             Parameter("q", doc="Queries of all sequences one behind the other, ``[tokens, heads, dim]``."),
             Parameter("cache", doc="One layer of a paged cache, ``[pages, 2, page_tokens, kv_heads, dim]``, which "
-                      "holds the keys and values of these tokens already (`kv_cache_write_paged`)."),
+                      "holds the keys and values of these tokens already (`kv_cache_write_paged`); of the type of "
+                      "``q``, or of codes."),
             Parameter("page_table", doc="int32 ``[sequences, pages]``: the pages of each sequence in order."),
             Parameter("lengths", doc="int32 ``[sequences]``: tokens in the cache, with those of ``q``."),
             Parameter("query_starts", doc="int32 ``[sequences + 1]``: sequence ``s`` has the rows "
@@ -193,6 +196,9 @@ sdpa_paged = register(
             *_OPTIONS,
             Parameter("max_queries", "choice", 0, True, "The most queries of one sequence where the caller knows it: "
                       "with few, kernels for many are not launched, and a sequence with more gets no result."),
+            Parameter("kv_scales", "optional", None, True, "Of a cache of codes, float8_e4m3fn or int8: float32 that "
+                      "broadcasts to ``[pages, 2, page_tokens, kv_heads]``. A number is code times scale in float32, "
+                      "rounded once to the type of ``q``. None is 1, of float8 only."),
         ),
         infer=_infer_paged,
         reference=reference.sdpa_paged,

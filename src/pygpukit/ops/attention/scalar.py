@@ -11,6 +11,7 @@ from pygpukit import _pygpukit_rust as _native
 from pygpukit.array.creation import zeros
 from pygpukit.dtypes import DataType, dtype
 from pygpukit.ops.attention import kernels
+from pygpukit.ops.attention.arguments import CODES
 from pygpukit.ops.attention.kernels import Call, dense_call, paged_call
 from pygpukit.ops.attention.reference import default_scale
 from pygpukit.ops.launch import Argument, KernelLaunch, Launch, Unit, blocks_for, i64, write
@@ -26,21 +27,25 @@ _TYPES = ("float32", "float64")
 
 
 @cache
-def scalar_unit(kind: DataType, paged: bool) -> Unit:
-    """Return the source for an element type."""
-    entry = f"pgk_attention_scalar_{kind.tag}" + ("_paged" if paged else "")
-    line = f"PGK_ATTENTION_SCALAR({entry}, {kind.tag}, {str(paged).lower()})"
+def scalar_unit(kind: DataType, stored: DataType, paged: bool) -> Unit:
+    """Return the source for an element type, with keys and values of it or of codes."""
+    layout = "" if not paged else "_paged" if stored is kind else f"_paged_{stored.tag}"
+    entry = f"pgk_attention_scalar_{kind.tag}{layout}"
+    line = f"PGK_ATTENTION_SCALAR({entry}, {kind.tag}, {stored.tag}, {str(paged).lower()})"
     return instance("attention/scalar.cu", [line], (entry,))
 
 
 def dense_units(types: Sequence[str]) -> Iterator[Unit]:
     """Return what a bundle holds for `pygpukit.sdpa`."""
-    yield from (scalar_unit(dtype(name), False) for name in types if name in _TYPES)
+    yield from (scalar_unit(dtype(name), dtype(name), False) for name in types if name in _TYPES)
 
 
 def paged_units(types: Sequence[str]) -> Iterator[Unit]:
     """Return what a bundle holds for `pygpukit.sdpa_paged`."""
-    yield from (scalar_unit(dtype(name), True) for name in types if name in _TYPES)
+    for name in types:
+        if name in _TYPES:
+            for stored in (name, *(code for code in CODES if code in types)):
+                yield scalar_unit(dtype(name), dtype(stored), True)
 
 
 def accepts(p: Problem) -> str | None:
@@ -65,14 +70,14 @@ def launch_paged(p: Problem) -> Launch:
 def _launch(p: Problem, call: Call) -> Launch:
     q = p["q"]
     k, v = (p["cache"], p["cache"]) if call.paged else (p["k"], p["v"])
-    unit = scalar_unit(q.dtype, call.paged)
+    unit = scalar_unit(q.dtype, k.dtype, call.paged)
     scale = p.options["scale"] or default_scale(int(q.shape[-1]))
     code = "<d" if q.dtype.itemsize == 8 else "<f"
     numbers = (struct.pack(code, scale), struct.pack(code, p.options["softcap"] or 0.0))
     blocks = blocks_for(call.tokens * call.heads * call.group, 1, f"attention of {hint(call.tokens)} tokens")
     steps = (q.strides[-1], k.strides[-1], v.strides[-1], p.out.strides[-1])
     arguments: tuple[Argument, ...] = (
-        write(p.out), *kernels.inputs(p), kernels.attention(p, call), *map(i64, steps), *numbers,
+        write(p.out), *kernels.inputs(p), kernels.scales(p), kernels.attention(p, call), *map(i64, steps), *numbers,
     )  # fmt: skip
     return Launch((KernelLaunch(unit, unit.entries[0], (blocks,), (_THREADS,), arguments),))
 
@@ -120,10 +125,20 @@ def widened(function: Callable[..., Any], names: Sequence[str], arrays: int, p: 
         if mask is not None and mask.dtype.kind != "b":
             rest["mask"] = mask.astype("float32")
         rest |= {name: x.contiguous() for name, x in rest.items() if name != "mask"}
-        made = function(*(x.astype(wide, copy=False) for x in given[:arrays]), **rest, **options)
+        scales = rest.pop("kv_scales", None)
+        numbers = (_decoded(x, scales, given[0].dtype).astype(wide, copy=False) for x in given[:arrays])
+        made = function(*numbers, **rest, **options)
         _native.apply("copy", (made,), results[0])
 
     return run
+
+
+def _decoded(x: Any, scales: Any, kind: DataType) -> Any:
+    """The numbers that codes stand for, in the type of the queries; what is no code as it is."""
+    if x.dtype is kind:
+        return x
+    x = x.astype("float32")
+    return (x if scales is None else x * scales[..., None]).astype(kind)
 
 
 def _rest(p: Problem, given: tuple[Any, ...], arrays: int) -> dict[str, Any]:

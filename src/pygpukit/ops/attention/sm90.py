@@ -61,7 +61,7 @@ def accepts(p: Problem) -> str | None:
 
 def accepts_paged(p: Problem) -> str | None:
     """Return why wgmma cannot take a call of `pygpukit.sdpa_paged`; None if it can."""
-    reason = kernels.accepts(p)
+    reason = kernels.accepts(p) or kernels.codes(p)
     if reason is not None:
         return reason
     if kernels.form_of(p) == kernels.MASKED:

@@ -10,8 +10,11 @@ from typing import Any
 import numpy as np
 
 from pygpukit._pygpukit_rust import GPUArray, Stream
+from pygpukit.array.creation import empty
 from pygpukit.dtypes import DataType, dtype
 from pygpukit.errors import DTypeError, ShapeError
+from pygpukit.ops.attention.arguments import CODES
+from pygpukit.ops.attention.cache import kv_cache_write_paged
 from pygpukit.ops.launch import (
     Argument,
     KernelLaunch,
@@ -30,6 +33,7 @@ from pygpukit.ops.nn import reference
 from pygpukit.ops.nn.layout import VECTOR, Shape, accumulator, float_input, float_types, form_of, shape_of, shapes
 from pygpukit.ops.problem import Problem, Result, Tensor
 from pygpukit.ops.registry import Operator, Parameter, Variant, export, register
+from pygpukit.ops.shape.ranges import arange
 from pygpukit.ops.size import hint
 from pygpukit.ops.source import instance
 
@@ -407,6 +411,7 @@ def qk_norm_rope_cache(
     interleaved: bool = False,
     plus_one: bool = False,
     cast: str = "before",
+    kv_scales: GPUArray | None = None,
     out: GPUArray | None = None,
     stream: Stream | None = None,
 ) -> GPUArray:
@@ -423,7 +428,8 @@ def qk_norm_rope_cache(
         As `rope_inplace` takes them.
     cache : GPUArray or tuple
         One layer of a paged cache, ``[pages, 2, page_tokens, kv_heads, dim]``; or a pair for keys and values of
-        ``[kv_heads, max_tokens, dim]`` each, or of ``[pages, page_tokens, kv_heads, dim]``.
+        ``[kv_heads, max_tokens, dim]`` each, or of ``[pages, page_tokens, kv_heads, dim]``. A paged one may hold codes,
+        float8_e4m3fn or int8, which takes a second launch.
     slots : GPUArray
         int32 or int64, one per token: ``page * page_tokens + place``. A negative one is not written. One behind the
         cache is an error on the CPU device, and is not written by kernels.
@@ -435,6 +441,8 @@ def qk_norm_rope_cache(
         Of the norm.
     interleaved, plus_one, cast
         As `rope_inplace` and `rmsnorm` take them.
+    kv_scales : GPUArray, optional
+        Of a cache of codes, as `kv_cache_write_paged` takes them.
     out : GPUArray, optional
         Where the turned queries are written; may be ``q``.
     stream : Stream, optional
@@ -461,6 +469,16 @@ def qk_norm_rope_cache(
                 "dim], or a pair of arrays for keys and values"
             )
         pair = cache[:, 0], cache[:, 1]
+        if kv_scales is not None or (cache.dtype is not q.dtype and cache.dtype.name in CODES):
+            turned = empty((2, 1, *k.shape), q.dtype, device=q.device)
+            places = arange(k.shape[0], dtype="int64", device=q.device)
+            made = _fused(
+                q, k, v, cos, sin, turned[0], turned[1], places, positions, q_norm, k_norm, eps,
+                interleaved=interleaved, plus_one=plus_one, cast=cast, out=out, stream=stream,
+            )  # fmt: skip
+            at = slots.astype("int32", copy=False)
+            kv_cache_write_paged(turned[0, 0], v, cache, at, kv_scales=kv_scales, stream=stream)
+            return made  # type: ignore[no-any-return]
     else:
         pair = tuple(x.transpose((1, 0, 2))[None] if x.ndim == 3 else x for x in cache)  # type: ignore[assignment]
     return _fused(  # type: ignore[no-any-return]
