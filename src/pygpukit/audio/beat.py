@@ -158,9 +158,7 @@ def _links(score: Any, period: float, tightness: float) -> tuple[Any, Any]:
     n, limit = len(score), 0.01 * score.max()
     back, total = np.full(n, -1, np.int64), np.zeros(n)
     near, far = int(np.round(period / 2)), int(2 * period)
-    penalty = tightness * (np.log(np.arange(near, far + 1)) - np.log(period)) ** 2 if near > 0 else None
-    if penalty is None:
-        raise ParameterError("a beat is shorter than two frames: use a shorter hop_length or a slower tempo")
+    penalty = tightness * (np.log(np.arange(near, far + 1)) - np.log(period)) ** 2
     first = True
     for i in range(n):
         best, place = -np.inf, -1
@@ -181,6 +179,8 @@ def _beats(envelope: Any, bpm: float, rate: float, tightness: float, trim: bool)
     if not bpm > 0 or not tightness > 0:
         raise ParameterError(f"bpm is {bpm} and tightness {tightness}; they are above 0")
     period = float(np.round(rate * 60.0 / bpm))
+    if period < 2:
+        raise ParameterError(f"a beat at {bpm} bpm is shorter than two frames: use a shorter hop_length")
     scaled = envelope / (envelope.std(ddof=1) + np.finfo(envelope.dtype).tiny)
     score = _local_score(scaled, period)
     back, total = _links(score, period, tightness)
