@@ -38,12 +38,13 @@ def product(a: Any, b: Any, how: Arithmetic) -> Any:
 
 def reference(
     a: Any, b: Any, precision: Any = None, bias: Any = None, activation: Any = None, residual: Any = None,
-    use_tf32: Any = None, *, out: DataType | None = None,
+    use_tf32: Any = None, scale_a: Any = None, scale_b: Any = None, *, out: DataType | None = None,
 ) -> Any:  # fmt: skip
     """Return the product as NumPy computes it: small floats multiplied and summed in float32, and rounded once."""
     how = chosen(dtype(a.dtype), dtype(b.dtype), precision, use_tf32)
     with np.errstate(all="ignore"):
-        total = epilogue.reference(product(a, b, how), bias, activation, residual)
+        total = epilogue.scaled(product(a, b, how), a, b, scale_a, scale_b)
+        total = epilogue.reference(total, bias, activation, residual)
         return np.asarray(total).astype(to_numpy_dtype(how.result if out is None else out), copy=False)
 
 
@@ -58,7 +59,8 @@ def host(p: Problem) -> Callable[..., None]:
 
 
 def _round_once(
-    precision: Any, activation: Any, use_tf32: Any, kind: DataType, a: Any, b: Any, bias: Any, residual: Any, out: Any
-) -> None:
-    made = reference(a, b, precision, bias, activation, residual, use_tf32, out=kind)
+    precision: Any, activation: Any, use_tf32: Any, kind: DataType, a: Any, b: Any, bias: Any, residual: Any,
+    scale_a: Any, scale_b: Any, out: Any,
+) -> None:  # fmt: skip
+    made = reference(a, b, precision, bias, activation, residual, use_tf32, scale_a, scale_b, out=kind)
     np.copyto(out, made, casting="unsafe")
