@@ -159,6 +159,8 @@ class Settings(NamedTuple):
         Say at the end which arrays are alive, and where they were made (PYGPUKIT_LEAKS).
     status : bool
         Schedulers answer ``pygpukit status`` and ``pygpukit top`` (PYGPUKIT_STATUS).
+    plugins : bool
+        Load plugins that packages announce by entry points (PYGPUKIT_PLUGINS).
     allow_tf32 : bool
         float32 products may round their operands to tf32 (PYGPUKIT_ALLOW_TF32).
     no_tf32 : bool
@@ -191,6 +193,7 @@ class Settings(NamedTuple):
     spill_limit: int | None = None
     leaks: bool = False
     status: bool = True
+    plugins: bool = True
     allow_tf32: bool = False
     no_tf32: bool = False
     tf32_v2: bool = False
@@ -258,6 +261,7 @@ def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
         spill_limit=read("SPILL_LIMIT", parse_size, "a size such as 4GiB or 0", default.spill_limit),
         leaks=read("LEAKS", _flag, flag, default.leaks),
         status=read("STATUS", _flag, flag, default.status),
+        plugins=read("PLUGINS", _flag, flag, default.plugins),
         allow_tf32=read("ALLOW_TF32", _flag, flag, default.allow_tf32),
         no_tf32=read("NO_TF32", _flag, flag, default.no_tf32),
         tf32_v2=read("TF32_V2", _flag, flag, default.tf32_v2),
@@ -336,10 +340,12 @@ def _path(text: str) -> Path | None:
     # Imported on use, as in the other modules that `import pygpukit` loads: pathlib takes several milliseconds.
     from pathlib import Path
 
-    return Path(text).expanduser()
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:  # a user that has no home, as in ~nobody-here
+        raise ValueError(text) from error
 
 
 def _paths(text: str) -> tuple[Path, ...]:
-    from pathlib import Path
-
-    return tuple(Path(part).expanduser() for part in text.split(os.pathsep) if part)
+    found = (_path(part) for part in text.split(os.pathsep) if part)
+    return tuple(path for path in found if path is not None)

@@ -116,6 +116,7 @@ def test_every_variable_is_read() -> None:
             "PYGPUKIT_EVICTION": "1",
             "PYGPUKIT_LEAKS": "1",
             "PYGPUKIT_STATUS": "0",
+            "PYGPUKIT_PLUGINS": "0",
             "PYGPUKIT_ALLOW_TF32": "1",
             "PYGPUKIT_NO_TF32": "1",
             "PYGPUKIT_TF32_V2": "1",
@@ -146,6 +147,7 @@ def test_every_variable_is_read() -> None:
         eviction=True,
         leaks=True,
         status=False,
+        plugins=False,
         allow_tf32=True,
         no_tf32=True,
         tf32_v2=True,
@@ -192,6 +194,7 @@ def test_the_process_environment_is_the_default(monkeypatch: pytest.MonkeyPatch)
         ("CPU_SMS", "many", "from 1 to 1024"),
         ("LEAKS", "all", "1 or 0"),
         ("STATUS", "some", "1 or 0"),
+        ("PLUGINS", "some", "1 or 0"),
     ],
 )
 def test_wrong_values_name_the_variable_the_value_and_what_is_accepted(name: str, value: str, accepted: str) -> None:

@@ -11,6 +11,7 @@ import pytest
 from pygpukit import errors
 
 BUILTINS = {
+    "AudioFormatError": ValueError,
     "CacheError": OSError,
     "ContextLengthError": ValueError,
     "DTypeError": TypeError,
@@ -31,6 +32,7 @@ BUILTINS = {
     "ModelLoadError": ValueError,
     "NvrtcNotFoundError": RuntimeError,
     "OutOfMemoryError": MemoryError,
+    "ParameterError": ValueError,
     "ShapeError": ValueError,
     "AdmissionError": RuntimeError,
     "TaskCancelledError": RuntimeError,

@@ -11,6 +11,7 @@ from typing import Any
 from pygpukit.cli import memory
 from pygpukit.config import format_size
 from pygpukit.core.info import info
+from pygpukit.llm import plugins
 
 __all__ = ["add_parser", "run"]
 
@@ -25,7 +26,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Carry out ``pygpukit info``."""
-    report = info()
+    report = {**info(), "plugins": [plugin._asdict() for plugin in plugins.report()]}
     if args.json:
         print(json.dumps(report, indent=2, default=str))
         return 0
@@ -59,6 +60,9 @@ def _rows(report: dict[str, Any]) -> list[tuple[str, str]]:
         found = report[name]
         rows.append((name, "none" if found is None else f"{_dotted(found['version'])}, {found['path']}"))
     rows.append(("packages", ", ".join(f"{k} {v}" for k, v in report["packages"].items() if v)))
+    for plugin in report["plugins"]:
+        state = f", left out: {plugin['error']}" if plugin["error"] else ""
+        rows.append(("plugin", f"{plugin['kind']}.{plugin['name']} of {plugin['source']}{state}"))
     rows.append(("settings", ", ".join(f"{k}={v}" for k, v in report["settings"].items()) or "all default"))
     return rows
 

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
         SparsityConfig,
     )
     from pygpukit.llm.outputs import Piece, RequestOutput, Timing, Usage
+    from pygpukit.llm.plugins import register
     from pygpukit.llm.quantizing import QuantizationReport, quantization_report
     from pygpukit.llm.repack import repack_linear, repack_model_weights, repack_norm, repack_weight
     from pygpukit.llm.rope import apply_rotary_pos_emb_numpy, precompute_freqs_cis
@@ -148,6 +149,7 @@ _HOMES = {
         "Timing",
         "Usage",
     ),
+    "plugins": ("register",),
     "quantizing": (
         "QuantizationReport",
         "quantization_report",
@@ -286,6 +288,7 @@ __all__ = [
     "load_safetensors",
     "precompute_freqs_cis",
     "quantization_report",
+    "register",
     "repack_linear",
     "repack_model_weights",
     "repack_norm",

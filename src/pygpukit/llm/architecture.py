@@ -14,7 +14,7 @@ from functools import cache, cached_property
 from typing import NamedTuple
 
 from pygpukit.errors import ModelLoadError
-from pygpukit.llm import models
+from pygpukit.llm import models, plugins
 from pygpukit.llm.config import Settings, TransformerConfig
 
 __all__ = ["GGUF_NAMES", "LLAMA_NAMES", "ModelSpec", "Wanted", "detect_model_spec", "find_spec", "specs", "wanted"]
@@ -217,8 +217,16 @@ def find_spec(name: str, gguf: bool = False) -> ModelSpec:
     for spec in specs().values():
         if name == spec.gguf_name if gguf else name in (spec.name, *spec.model_types):
             return spec
-    known = ", ".join(sorted(spec.gguf_name if gguf else spec.name for spec in specs().values()))
-    raise ModelLoadError(f"the architecture {name!r} is unknown; known are {known}")
+    more = plugins.names("architecture")
+    for other in more if gguf else [other for other in more if other == name]:
+        found: ModelSpec | None = plugins.find("architecture", other)
+        if found is not None and (not gguf or found.gguf_name == name):
+            return found
+    known = ", ".join(sorted({spec.gguf_name if gguf else spec.name for spec in specs().values()} | set(more)))
+    raise ModelLoadError(
+        f"the architecture {name!r} is unknown; known are {known}; pygpukit.llm.register('architecture', name, spec) "
+        "adds one"
+    )
 
 
 def detect_model_spec(tensor_names: Iterable[str]) -> ModelSpec:

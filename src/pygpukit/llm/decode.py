@@ -25,6 +25,7 @@ from typing import Any
 
 from pygpukit._pygpukit_rust import GPUArray
 from pygpukit.errors import ContextLengthError
+from pygpukit.llm import plugins
 from pygpukit.llm.buffers import DecodeBuffers
 from pygpukit.llm.decoder import CausalTransformerModel
 
@@ -52,6 +53,21 @@ class DecodeStrategy(ABC):
         if self._model is None:
             raise ValueError(f"{type(self).__name__} has no model: call bind(model) first")
         return self._model
+
+    @staticmethod
+    def named(name: str, **options: Any) -> DecodeStrategy:
+        """Return a strategy by its name: m1, m1_graph, batch, speculative, jacobi, or a plugin's.
+
+        Examples
+        --------
+        >>> DecodeStrategy.named("jacobi", n_tokens=4).n_tokens
+        4
+        """
+        found: type[DecodeStrategy] | None = _NAMED.get(name) or (plugins.find("decode", name) if name else None)
+        if found is None:
+            known = ", ".join([*_NAMED, *plugins.names("decode")])
+            raise ValueError(f"there is no decode strategy {name!r}; known are {known}")
+        return found(**options)
 
     @abstractmethod
     def step(self, token_id: int, position: int, context_len: int, buffers: DecodeBuffers | None = None) -> GPUArray:
@@ -285,6 +301,15 @@ class DecodeJacobi(DecodeStrategy):
                 if at != position:
                     guesses[i] = model._seen.get(at, token_id) if at < position else guesses[at - position - 1]
         return guesses
+
+
+_NAMED: dict[str, type[DecodeStrategy]] = {
+    "m1": DecodeM1,
+    "m1_graph": DecodeM1Graph,
+    "batch": DecodeBatch,
+    "speculative": DecodeSpeculative,
+    "jacobi": DecodeJacobi,
+}
 
 
 def _best(model: CausalTransformerModel, hidden: GPUArray) -> int:

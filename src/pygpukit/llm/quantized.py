@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pygpukit.errors import ModelLoadError
+from pygpukit.llm import plugins
 from pygpukit.quant import checkpoints
 from pygpukit.quant.decode import decode_rows
 from pygpukit.quant.functions import concatenate
@@ -165,7 +166,13 @@ def read_scheme(values: Mapping[str, Any], source: str = "config.json") -> Schem
     method = reader.get("quant_method")
     readers = {"awq": _awq, "gptq": _gptq, "fp8": _fp8, "fbgemm_fp8": _fp8, "compressed-tensors": _compressed}
     if method not in readers:
-        raise reader.fail("quant_method", f"one of {', '.join(readers)}")
+        other = plugins.find("quantization", method) if isinstance(method, str) and method else None
+        if other is None:
+            raise reader.fail("quant_method", f"one of {', '.join([*readers, *plugins.names('quantization')])}")
+        scheme = other(dict(reader.found))
+        if not isinstance(scheme, Scheme):
+            raise ModelLoadError(f"the plugin for {method!r} returned {scheme!r:.80}, and must return a Scheme")
+        return scheme
     return readers[method](reader, method)
 
 

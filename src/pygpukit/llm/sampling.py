@@ -15,6 +15,7 @@ import numpy as np
 
 from pygpukit._pygpukit_rust import GPUArray
 from pygpukit.array.bridge import from_numpy
+from pygpukit.llm import plugins
 from pygpukit.ops.reduce.rows import FUNCTIONS
 from pygpukit.ops.sampling import functions
 
@@ -60,7 +61,8 @@ class SamplingParams:
     allowed_token_ids
         The only tokens that may come.
     processors
-        Called first, with the ids so far and the scores as NumPy's; each returns scores.
+        Called first, with the ids so far and the scores as NumPy's; each returns scores. A text is the name of a
+        plugin's.
 
     Examples
     --------
@@ -94,7 +96,7 @@ class SamplingParams:
     regex: str | None = None
     grammar: str | None = None
     max_thinking_tokens: int | None = None
-    processors: Sequence[Callable[[list[int], Array], Array]] = ()
+    processors: Sequence[Any] = ()
 
     def __post_init__(self) -> None:
         def real(name: str, holds: Callable[[float], bool], what: str) -> None:
@@ -142,9 +144,20 @@ class SamplingParams:
             raise ValueError("allowed_token_ids is empty: no token could come")
         if not all(math.isfinite(value) for value in self.logit_bias.values()):
             raise ValueError("logit_bias has a value that is not finite; allowed_token_ids leaves tokens out")
+        object.__setattr__(self, "processors", tuple(map(_processor, self.processors)))
         for name in ("schema", "regex", "grammar", "max_thinking_tokens"):
             if getattr(self, name) is not None:
                 raise ValueError(f"{name} is not available yet: replies of a given form are not there")
+
+
+def _processor(given: Any) -> Callable[[list[int], Array], Array]:
+    """A processor itself, for its name too."""
+    found = plugins.find("processor", given) if isinstance(given, str) and given else given
+    if not callable(found):
+        known = ", ".join(plugins.names("processor")) or "none"
+        raise ValueError(f"there is no processor {given!r:.80}; plugins have {known}, and a function is one")
+    made: Callable[[list[int], Array], Array] = found
+    return made
 
 
 def sample(

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from pygpukit.errors import MissingPackageError, ModelLoadError
-from pygpukit.llm import sandbox
+from pygpukit.llm import plugins, sandbox
 
 __all__ = [
     "ChatMessage",
@@ -170,8 +170,8 @@ def format_chat_messages(
     messages : iterable of mapping
         With ``role`` and ``content``.
     model_type : str
-        ``"qwen"``, ``"qwen2"``, ``"qwen3"``, ``"llama2"``, ``"llama3"``, ``"mistral"``; anything else is ChatML, which
-        many models are trained on.
+        ``"qwen"``, ``"qwen2"``, ``"qwen3"``, ``"llama2"``, ``"llama3"``, ``"mistral"``, or a plugin's; anything else is
+        ChatML, which many models are trained on.
     add_generation_prompt : bool
         End with the beginning of a reply.
 
@@ -180,6 +180,9 @@ def format_chat_messages(
     >>> format_chat_messages([ChatMessage("user", "Hi")])
     '<|im_start|>user\\nHi<|im_end|>\\n<|im_start|>assistant\\n'
     """
+    other = None if model_type.lower() in _FORMS or not model_type else plugins.find("template", model_type)
+    if other is not None:
+        return render(other, list(messages), add_generation_prompt=add_generation_prompt)
     text, begun = _FORMS.get(model_type.lower(), _chatml)(list(messages))
     return text + begun if add_generation_prompt else text
 
@@ -194,6 +197,8 @@ def apply_chat_template(
 ) -> Any:
     """Return a conversation by a template, the tokenizer's own by default, in the ChatML form where there is none.
 
+    A template is a text, or the name of a plugin's.
+
     With a tokenizer of transformers, which has templates itself, the result are token ids.
     """
     if template is None and hasattr(tokenizer, "apply_chat_template"):
@@ -201,6 +206,13 @@ def apply_chat_template(
         options = {"add_generation_prompt": add_generation_prompt, "tokenize": True, "return_dict": False}
         return list(tokenizer.apply_chat_template(plain, **options, **values))
     template = template or getattr(tokenizer, "chat_template", None)
+    if template and "{" not in template:
+        # No template is without braces: it is the name of one.
+        named = plugins.find("template", template)
+        if named is None:
+            known = ", ".join(plugins.names("template")) or "none"
+            raise ModelLoadError(f"there is no chat template {template!r:.80}; plugins have {known}")
+        template = named
     if not template:
         return format_chat_messages(messages, add_generation_prompt=add_generation_prompt)
     tokens = {}

@@ -1,0 +1,1 @@
+"""An example of plugins for pygpukit.llm: an architecture and a processor."""
