@@ -78,8 +78,8 @@ def rows_refuse(p: Problem) -> str | None:
 def rows_host(p: Problem) -> Callable[..., None]:
     """Return the function that does: a row's bits are the same whatever the other rows are."""
 
-    def run(a: Any, b: Any, bias: Any, residual: Any, out: Any) -> None:
-        _native.linear_rows(a, b.T, out)
+    def run(a: Any, b: Any, *rest: Any) -> None:
+        _native.linear_rows(a, b.T, rest[-1])
 
     return run
 
