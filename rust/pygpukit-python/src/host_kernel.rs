@@ -206,7 +206,11 @@ fn submit(py: Python<'_>, ctx: &ExecCtx, uses: &[UseRef<'_>], task: impl Task) -
     // SAFETY: the uses of the submission keep the memory and its order.
     let mut now = move || -> HostResult { unsafe { task.run() } };
     let later = move || -> HostFn { Arc::new(move || unsafe { again.run() }) };
-    if at_once { run_inline(ctx, uses, &mut now, later).py() } else { detached(py, || run_inline(ctx, uses, &mut now, later)) }
+    if at_once {
+        run_inline(ctx, uses, &mut now, later).py()
+    } else {
+        detached(py, || run_inline(ctx, uses, &mut now, later))
+    }
 }
 
 /// Make the host kernel of random numbers of a distribution.
