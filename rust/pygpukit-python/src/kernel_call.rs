@@ -323,9 +323,9 @@ impl PyKernel {
 
     /// What the caller says the kernel does with its arrays, by parameter.
     fn declared(&self, params: &[Param], value: &Bound<'_, PyAny>) -> PyResult<Vec<(usize, Access)>> {
-        let table = value
-            .cast::<PyDict>()
-            .map_err(|_| self.fail(format!("uses must be a dict such as {{\"w\": \"constant\"}}, not {}", shown(value))))?;
+        let table = value.cast::<PyDict>().map_err(|_| {
+            self.fail(format!("uses must be a dict such as {{\"w\": \"constant\"}}, not {}", shown(value)))
+        })?;
         let mut uses = Vec::with_capacity(table.len());
         for (name, access) in table.iter() {
             let name: String =
