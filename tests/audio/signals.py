@@ -82,9 +82,15 @@ def faded() -> Any:
     return (speech() * ramp * ramp[::-1]).astype(np.float32)
 
 
+def trimmed() -> Any:
+    """The speech between silences."""
+    quiet = 1e-4 * _noise(8000, 9)
+    return np.concatenate([quiet, speech(), quiet]).astype(np.float32)
+
+
 def stereo() -> Any:
     """Two channels."""
     return np.stack([speech()[:9000], noise()[:1].repeat(9000) * 0 + music()[3000:12000]])
 
 
-SIGNALS = {f.__name__: f for f in (music, speech, clicks, noise, silence, clipped, sine, faded, stereo)}
+SIGNALS = {f.__name__: f for f in (music, speech, clicks, noise, silence, clipped, sine, faded, trimmed, stereo)}

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from signals import SR, clipped, music, noise, silence, speech
+from signals import SR, clipped, noise, silence, speech
 
 import pygpukit as gp
 import pygpukit.audio as A
@@ -145,33 +145,6 @@ def test_wrong_parameters_are_named(call: Callable[[Any], Any], text: str) -> No
 def test_a_frame_longer_than_the_samples_warns() -> None:
     with pytest.warns(UserWarning, match="n_fft=2048 is over the 100 samples"):
         assert A.stft(gp.ones(100, "float32")).shape == (1025, 1)
-
-
-BATCHED: dict[str, Callable[[Any], Any]] = {
-    "stft": lambda y: A.stft(y, n_fft=512),
-    "istft": lambda y: A.istft(A.stft(y, n_fft=500, hop_length=120), n_fft=500, hop_length=120),
-    "melspectrogram": lambda y: A.melspectrogram(y=y, sr=SR),
-    "melspectrogram_cube": lambda y: A.melspectrogram(y=y, sr=SR, power=3.0),
-    "mfcc": lambda y: A.mfcc(y=y, sr=SR, n_fft=512, lifter=10),
-    "power_to_db": lambda y: A.power_to_db(A.melspectrogram(y=y, sr=SR), ref=np.max, top_db=30.0),
-    "amplitude_to_db": lambda y: A.amplitude_to_db(abs(A.stft(y)), ref=np.median),
-    "power_to_db_function": lambda y: A.power_to_db(abs(A.stft(y)), ref=lambda S: S[0, 0] + 1),
-    "griffinlim": lambda y: A.griffinlim(abs(A.stft(y, n_fft=256)), n_iter=2),
-    "phase_vocoder": lambda y: A.phase_vocoder(A.stft(y, n_fft=256), rate=1.5),
-    "delta": lambda y: A.delta(A.mfcc(y=y, sr=SR), order=2),
-    "resample": lambda y: A.resample(y, orig_sr=22050, target_sr=16000),
-    "dct": lambda y: A.dct(y[..., :75], type=3),
-}
-
-
-@pytest.mark.parametrize("name", BATCHED)
-def test_an_item_of_a_batch_has_the_bits_of_the_item_alone(name: str) -> None:
-    items = np.stack([speech()[:8000], music()[:8000], noise()[0] * 0 + music()[4000:12000]])
-    batch = BATCHED[name](gp.asarray(items[:, None, :]))
-    for i, item in enumerate(items):
-        alone = BATCHED[name](gp.asarray(item))
-        assert batch[i, 0].shape == alone.shape
-        assert batch[i, 0].to_numpy().tobytes() == alone.to_numpy().tobytes()
 
 
 @pytest.mark.nvrtc

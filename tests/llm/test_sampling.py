@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 
 import pygpukit as gp
 from pygpukit.llm import SamplingParams, sample_token
-from pygpukit.llm.sampling import best, sample
+from pygpukit.llm.sampling import Line, best, draw, process
+
+
+def sample(logits: gp.GPUArray, params: SamplingParams, **line: Any) -> int:
+    """Of one row."""
+    lines = [Line(params, **line)]
+    scores, failed = process(logits[None], lines)
+    assert not failed
+    return int(draw(scores, lines).item())
+
 
 SCORES = gp.asarray([1.0, 3.0, 3.0, -2.0, 0.5], "float32")
 

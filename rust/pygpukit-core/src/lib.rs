@@ -26,6 +26,7 @@ pub mod plan;
 mod random;
 pub mod residency;
 pub mod ring;
+pub mod rows;
 pub mod runtime;
 pub mod sched;
 pub mod slices;

@@ -36,6 +36,7 @@ mod ring_caller;
 mod ring_link;
 mod ring_message;
 mod ring_queue;
+mod rows;
 mod scalar;
 mod scheduler;
 mod solver;
@@ -79,6 +80,7 @@ fn _pygpukit_rust(m: &Bound<'_, PyModule>) -> PyResult<()> {
     ring_link::register(m)?;
     ring_message::register(m)?;
     ring_queue::register(m)?;
+    rows::register(m)?;
     stream::register(m)?;
     tensor_map::register(m)?;
     transfer::register(m)?;

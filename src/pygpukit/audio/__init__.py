@@ -9,12 +9,28 @@
 
 from __future__ import annotations
 
-from pygpukit.audio import feature, filters
+from pygpukit.audio import beat, decompose, effects, feature, filters, onset
+from pygpukit.audio.beat import *  # noqa: F403
+from pygpukit.audio.beat import __all__ as _beat
+from pygpukit.audio.chroma import *  # noqa: F403
+from pygpukit.audio.chroma import __all__ as _chroma
+from pygpukit.audio.constantq import *  # noqa: F403
+from pygpukit.audio.constantq import __all__ as _constantq
 from pygpukit.audio.convert import *  # noqa: F403
 from pygpukit.audio.convert import __all__ as _convert
+from pygpukit.audio.effects import *  # noqa: F403
+from pygpukit.audio.effects import __all__ as _effects
+from pygpukit.audio.energy import pcen
 from pygpukit.audio.files import load, save
+from pygpukit.audio.filtering import fftconvolve, lfilter, sosfilt
 from pygpukit.audio.mel import dct, delta, melspectrogram, mfcc, stack_memory
+from pygpukit.audio.onset import *  # noqa: F403
+from pygpukit.audio.onset import __all__ as _onset
+from pygpukit.audio.pitch import *  # noqa: F403
+from pygpukit.audio.pitch import __all__ as _pitch
 from pygpukit.audio.resampling import resample, to_mono
+from pygpukit.audio.spectral import *  # noqa: F403
+from pygpukit.audio.spectral import __all__ as _spectral
 from pygpukit.audio.spectrum import (
     amplitude_to_db,
     db_to_amplitude,
@@ -29,25 +45,40 @@ from pygpukit.audio.spectrum import (
 from pygpukit.audio.windows import get_window
 
 __all__ = [
+    *_beat,
+    *_chroma,
+    *_constantq,
     *_convert,
+    *_effects,
+    *_onset,
+    *_pitch,
+    *_spectral,
     "amplitude_to_db",
+    "beat",
     "db_to_amplitude",
     "db_to_power",
     "dct",
+    "decompose",
     "delta",
+    "effects",
     "feature",
+    "fftconvolve",
     "filters",
     "get_window",
     "griffinlim",
     "istft",
+    "lfilter",
     "load",
     "magphase",
     "melspectrogram",
     "mfcc",
+    "onset",
+    "pcen",
     "phase_vocoder",
     "power_to_db",
     "resample",
     "save",
+    "sosfilt",
     "stack_memory",
     "stft",
     "to_mono",

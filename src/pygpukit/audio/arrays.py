@@ -202,3 +202,13 @@ def per_item(x: GPUArray, function: Callable[[GPUArray], Any], axes: int) -> GPU
     items = x.reshape((prod(lead), *item))
     made = [gp.asarray(function(items[i])).astype(x.dtype).reshape(()) for i in range(items.shape[0])]
     return gp.stack(made).reshape((*lead, *(1,) * axes))
+
+
+def each_item(x: GPUArray, function: Callable[[GPUArray], GPUArray], axes: int) -> GPUArray:
+    """Apply a function of an item, an array of ``axes`` axes, to each item of a batch, and join the results."""
+    if x.ndim <= axes:
+        return function(x)
+    lead, item = x.shape[: x.ndim - axes], x.shape[x.ndim - axes :]
+    items = x.reshape((prod(lead), *item))
+    made = gp.stack([function(items[i]) for i in range(items.shape[0])])
+    return made.reshape((*lead, *made.shape[1:]))

@@ -72,21 +72,26 @@ def bands(x: Any, weights: Any, places: Any, *, power: int = 0) -> Any:
 def resample(x: Any, filters: Any, *, up: int, down: int, center: int, length: int) -> Any:
     """Resample ``(..., n)`` by ``up / down`` with filters in phases."""
     taps, n = filters.shape[1], x.shape[-1]
+    last = ((length - 1) * down + center) // up if length else 0
+    padded = np.zeros((*x.shape[:-1], last + taps), x.dtype)
+    kept = min(n, last + 1)
+    padded[..., taps - 1 : taps - 1 + kept] = x[..., :kept]
     out = np.zeros((*x.shape[:-1], length), x.dtype)
-    for first in range(min(up, length)):
-        at = first * down + center
-        i, phase = at // up, at % up
-        # Outputs first, first + up, ... have one phase, and inputs i, i + down, ...
-        to = out[..., first::up]
-        count = to.shape[-1]
-        last = i + (count - 1) * down
-        padded = np.zeros((*x.shape[:-1], last + taps), x.dtype)
-        kept = min(n, last + 1)
-        padded[..., taps - 1 : taps - 1 + kept] = x[..., :kept]
-        sums = np.zeros_like(to, order="C")
+    if length < 64 * up:
+        # Few outputs have the same phase: each looks up its own tap.
+        inputs, phases = np.divmod(np.arange(length) * down + center, up)
         for k in range(taps):
-            sums += padded[..., taps - 1 + i - k : taps + last - k : down] * filters[phase, k]
-        to[...] = sums
+            out += np.take(padded, inputs + (taps - 1 - k), axis=-1) * filters[phases, k]
+        return out
+    for first in range(up):
+        at, phase = divmod(first * down + center, up)
+        # Outputs first, first + up, ... have one phase, and inputs `at`, at + down, ...
+        count = len(range(first, length, up))
+        end = at + (count - 1) * down
+        sums = np.zeros((*x.shape[:-1], count), x.dtype)
+        for k in range(taps):
+            sums += padded[..., taps - 1 + at - k : taps + end - k : down] * filters[phase, k]
+        out[..., first::up] = sums
     return out
 
 

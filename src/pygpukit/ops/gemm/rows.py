@@ -8,7 +8,7 @@ from typing import Any
 from pygpukit import _pygpukit_rust as _native
 from pygpukit.errors import DTypeError, ShapeError
 from pygpukit.ops.gemm import epilogue, library, mma, simt, wgmma
-from pygpukit.ops.gemm.reference import host, reference
+from pygpukit.ops.gemm.reference import host, reference, rows_host, rows_refuse
 from pygpukit.ops.gemm.types import accumulator, arithmetic, matmul_type, wide_type, writable
 from pygpukit.ops.operands import as_array
 from pygpukit.ops.problem import Problem, Result, Tensor, broadcast
@@ -175,6 +175,7 @@ matmul = register(
             *library.OTHERS,
             *mma.VARIANTS,
             *simt.VARIANTS,
+            Variant("row by row", "batch_invariant", rows_refuse, host=rows_host),
             Variant("NumPy", "run_to_run", lambda p: None, host=host),
             Variant("a contiguous bias first", "batch_invariant", _scattered, compose=_gather_bias),
             Variant("casts first", "batch_invariant", _casts, compose=_cast_first),
