@@ -238,8 +238,10 @@ def test_the_context_bounds_the_reply(llm: LLM) -> None:
             "quantization='nvf4' is not available: no product reads that format yet; use one of",
         ),
         ({"quantization": "int5"}, "quantization is 'int5', and must be None, .* or one of fp8, int8, int4"),
-        ({"kv_dtype": "fp8"}, "kv_dtype='fp8' is not available yet"),
-        ({"memory": "1GiB"}, "memory='1GiB' is not available yet"),
+        ({"kv_dtype": "fp4"}, "kv_dtype is 'fp4', and must be one of auto, bf16, f16, fp8, int8"),
+        ({"kv_dtype": "bf16"}, "kv_dtype='bf16' beside weights of float32: .* give dtype='bfloat16' as well"),
+        ({"max_num_seqs": 0}, "max_num_seqs is 0"),
+        ({"max_batched_tokens": True}, "max_batched_tokens is True"),
         ({"deterministic": "yes"}, "must be one of batch_invariant"),
         ({"max_model_len": 0}, "max_model_len is 0"),
         ({"dtype": "int8"}, "must be auto, float32, bfloat16 or float16"),
@@ -251,8 +253,8 @@ def test_options_that_cannot_be_are_refused(gguf_file: Path, options: dict[str, 
 
 
 def test_what_comes_later_says_so(llm: LLM) -> None:
-    with pytest.raises(AttributeError, match=r"LLM\.submit is not available yet"):
-        llm.submit(PROMPT)
+    with pytest.raises(AttributeError, match=r"LLM\.save_cache is not available yet"):
+        llm.save_cache("x")
     with pytest.raises(ValueError, match="tenant 'a' is unknown"):
         llm.generate(PROMPT, tenant="a")
     assert not hasattr(llm, "nothing")

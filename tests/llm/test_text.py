@@ -195,7 +195,7 @@ def test_a_conversation_without_a_template_is_chatml(tokenizer: Tokenizer, metad
 
 
 def test_templates_of_a_folder(folder: Path, tmp_path: Path) -> None:
-    from pygpukit.llm.engine import _from_folder
+    from pygpukit.llm.tokenizer_files import _from_folder
 
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (tmp_path / name).write_bytes((folder / name).read_bytes())

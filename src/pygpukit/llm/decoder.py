@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from pygpukit.llm.fixed_cache import FixedCache, FixedCacheLayer, FixedCacheMode
 from pygpukit.llm.layers import Linear, Norm
 from pygpukit.llm.rope import Rope
 from pygpukit.quant.tensor import QuantTensor
+
+if TYPE_CHECKING:
+    from pygpukit.llm.pages import PagedCache
 
 __all__ = ["MLP", "Attention", "CausalTransformerModel", "KVCache", "TransformerBlock"]
 
@@ -93,7 +96,7 @@ class Step:
     Attributes
     ----------
     cache
-        Their sequence's.
+        Their sequence's, or that of the sequences in a batch.
     start, tokens
         Position of the first, and how many there are.
     places
@@ -104,7 +107,7 @@ class Step:
         Where results are written, with a row per token; new arrays by default.
     """
 
-    cache: KVCache | FixedCache
+    cache: KVCache | FixedCache | PagedCache
     start: int
     tokens: int
     places: GPUArray

@@ -3,28 +3,39 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import os
 import threading
-from collections.abc import Generator, Mapping
+import weakref
+from collections.abc import AsyncGenerator, Generator, Mapping
 from collections.abc import Sequence as Ids
+from contextlib import aclosing, nullcontext
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
-from pygpukit.core.device import current_device, device
-from pygpukit.errors import ContextLengthError, MissingPackageError, ModelLoadError
-from pygpukit.llm import fetch, sampling
-from pygpukit.llm.decoder import KVCache
-from pygpukit.llm.gguf_tokenizer import gguf_tokenizer
-from pygpukit.llm.loading import Checkpoint, load_model, open_checkpoint, read_json
+from pygpukit._pygpukit_rust import PageCache
+from pygpukit.core.device import current_device, synchronize
+from pygpukit.dtypes import dtype as _dtype
+from pygpukit.errors import AdmissionError, ContextLengthError, MissingPackageError, ModelLoadError
+from pygpukit.llm import budget, fetch, structured
+from pygpukit.llm.kv_types import check_kv_dtype, kv_type
+from pygpukit.llm.loading import load_model, open_checkpoint, weight_dtype
+from pygpukit.llm.loop import EngineLoop
 from pygpukit.llm.outputs import Piece, RequestOutput
+from pygpukit.llm.pages import PAGE_TOKENS, PageMemory
 from pygpukit.llm.quantizing import check_quantization
+from pygpukit.llm.request import Request
+from pygpukit.llm.runner import Runner
 from pygpukit.llm.sampling import SamplingParams
+from pygpukit.llm.scheduler import Branch, Scheduler
 from pygpukit.llm.sequence import Sequence
 from pygpukit.llm.templates import ThinkingParser, apply_chat_template
+from pygpukit.llm.tenants import Tenant
 from pygpukit.llm.tokenizer import Tokenizer
+from pygpukit.llm.tokenizer_files import default_params, find_tokenizer
 
 __all__ = ["LLM"]
 
@@ -33,22 +44,22 @@ Message = Mapping[str, Any]
 
 # Options of the constructor that have one value so far.
 _ONLY = {
-    "kv_dtype": ("auto", "keys and values have the type of the weights"),
-    "memory": (None, "memory is taken from the current pool; gp.memory sets its quota"),
     "speculative": (None, "tokens are decoded one by one"),
     "policy": (None, "an engine is no task of a scheduler yet"),
     "bandwidth": (None, "an engine is no task of a scheduler yet"),
     "scheduler": (None, "an engine is no task of a scheduler yet"),
 }
-_LATER = ("submit", "agenerate", "achat", "astream", "tenant", "save_cache", "load_cache")
+_LATER = ("save_cache", "load_cache")
 _LEVELS = ("batch_invariant", "run_to_run", "not_guaranteed")
+# A longer step takes seconds there, and all replies wait for it.
+_MOST_TOKENS_ON_CPU = 512
 
 
 class LLM:
     """A language model that answers.
 
-    Weights are on the current device; each request has keys and values of its own and runs by itself, so a reply does
-    not depend on the others.
+    Weights are on the current device. Requests are computed together by one thread, which starts with the first; what
+    a reply is does not depend on the others.
 
     Parameters
     ----------
@@ -66,13 +77,29 @@ class LLM:
         Of replies whose parameters have none: the n-th request draws by it and n.
     chat_template : str, optional
         In place of the model's own.
+    max_num_seqs, max_batched_tokens : int
+        Most replies and most tokens that are computed in one step; longer prompts take several steps. The CPU device
+        takes at most 512 tokens in a step.
+    memory : int or str, optional
+        What the engine may use for weights, keys and values and the arrays of its steps, reserved before loading. By
+        default a share of what is free on a GPU, and 1 GiB of keys and values on the CPU device.
+    prefix_cache : bool
+        Pages with the tokens of a prompt's beginning are used again.
+    deterministic : str
+        ``"batch_invariant"``: tokens and probabilities are the same bits alone and beside others. Weaker levels allow
+        faster operators.
+    offload : bool
+        Replies that lose their pages to others keep them on the host; otherwise they are computed again.
     quantization : str, optional
         What matrices of layers become when they are loaded: ``"fp8"``, ``"int8"`` or ``"int4"``. Embedding, head, norms
         and biases stay as they are. By default all is as stored.
-    kv_dtype, memory, speculative, policy, bandwidth, scheduler : optional
+    kv_dtype : str
+        How keys and values are stored: ``"auto"`` as the weights' type, or ``"fp8"`` or ``"int8"`` for codes of 8 bits,
+        which attention decodes as it reads them. ``"bf16"`` and ``"f16"`` go with weights of that type.
+    speculative, policy, bandwidth, scheduler : optional
         Not available yet: another value than the default is refused.
-    max_num_seqs, max_batched_tokens, prefix_cache, deterministic, graphs, offload : optional
-        Without effect while requests run one at a time.
+    graphs : bool
+        Without effect yet: steps are not captured.
 
     Attributes
     ----------
@@ -116,13 +143,17 @@ class LLM:
         chat_template: str | None = None,
     ) -> None:
         check_quantization(quantization)
-        given = {"kv_dtype": kv_dtype, "memory": memory, "speculative": speculative,
-                 "policy": policy, "bandwidth": bandwidth, "scheduler": scheduler}  # fmt: skip
+        check_kv_dtype(kv_dtype)
+        given = {"speculative": speculative, "policy": policy, "bandwidth": bandwidth,
+                 "scheduler": scheduler}  # fmt: skip
         for name, (only, why) in _ONLY.items():
             if given[name] != only:
                 raise ValueError(f"{name}={given[name]!r} is not available yet, only {only!r}: {why}")
         if deterministic not in _LEVELS:
             raise ValueError(f"deterministic is {deterministic!r}, and must be one of {', '.join(_LEVELS)}")
+        for name, value in (("max_num_seqs", max_num_seqs), ("max_batched_tokens", max_batched_tokens)):
+            if type(value) is not int or value < 1:
+                raise ValueError(f"{name} is {value!r}, and must be a whole number of at least 1")
         path = fetch.find(str(model)) if str(model) in fetch.MODELS else model
         checkpoint = open_checkpoint(path)
         try:
@@ -136,22 +167,47 @@ class LLM:
                 limit = max_model_len
             self.max_model_len = limit
             self.name = Path(path).stem if Path(path).is_file() else Path(path).name
-            self.tokenizer, ends = _tokenizer(checkpoint, tokenizer)
+            self.tokenizer, ends = find_tokenizer(checkpoint, tokenizer)
             self.chat_template = chat_template or (self.tokenizer.chat_template if self.tokenizer else None)
-            self.default_params, more = _defaults(checkpoint)
+            self.default_params, more = default_params(checkpoint)
             self._ends = {i for i in {*ends, *more, *self.config.eos_token_ids} if 0 <= i < self.config.vocab_size}
             self._device = current_device()
-            self.model = load_model(checkpoint, dtype, quantization=quantization)
-            self.model.max_positions = limit
-            self._weight_bytes = checkpoint.files.file_size
+            kind = weight_dtype(checkpoint, dtype, quantization)
+            kv = kv_type(kv_dtype, kind)
+            coded = checkpoint.gguf is not None or checkpoint.scheme is not None
+            blocks = coded and self._device.kind != "cpu"
+            pool = budget.reserve(memory, self.config, checkpoint.spec, 0 if blocks or quantization else kind.itemsize)
+            with pool or nullcontext():
+                self.model = load_model(checkpoint, dtype, quantization=quantization)
+                self.model.max_positions, self._dtype_name = limit, self.model.dtype.name
+                self._codes = f" as codes of {kv.stored.name}" if kv.is_coded else ""
+                self._weight_bytes = checkpoint.files.file_size
+                if self._device.kind == "cpu":
+                    max_batched_tokens = min(max_batched_tokens, _MOST_TOKENS_ON_CPU)
+                self._budget = budget.plan_pages(
+                    self.config, _dtype(self.model.dtype), kv, self._weight_bytes, pool, limit, max_num_seqs,
+                    max_batched_tokens,
+                )  # fmt: skip
+                pages = PageMemory(self.config, kv, self._budget.pages, self._budget.host_pages)
         finally:
             checkpoint.close()
         known = self.config.vocab_size if self.tokenizer is None else self.tokenizer.vocab_size
         # Rows of the embedding beyond the tokenizer's tokens are padding, and must never be drawn.
         self._allowed = min(known, self.config.vocab_size)
+        cache = PageCache(
+            self._budget.pages, PAGE_TOKENS, self._budget.host_pages, prefix=prefix_cache,
+            seed=int.from_bytes(os.urandom(8), "little"),
+        )  # fmt: skip
+        synchronize()
+        self._loop = EngineLoop(
+            Runner(self.model, cache, pages, self._allowed),
+            Scheduler(cache, pages, max_num_seqs, max_batched_tokens, offload),
+            self._device, pool, deterministic, self._device.kind == "cuda",
+        )  # fmt: skip
+        self._stop = weakref.finalize(self, self._loop.close)
         self._lock = threading.Lock()
-        self._seed, self._requests = seed, 0
-        self._counts = {"requests": 0, "prompt_tokens": 0, "completion_tokens": 0}
+        self._seed, self._orders = seed, itertools.count()
+        self._tenants = {"": Tenant("")}
         self._closed = False
 
     def generate(
@@ -175,19 +231,83 @@ class LLM:
         Returns
         -------
         RequestOutput or list of RequestOutput
+            A reply of a list that failed has ``finish_reason`` ``"error"`` and says why in ``stop_reason``; a single
+            one raises.
         """
-        _refuse_tenant(tenant)
+        more: dict[str, Any] = {"tenant": tenant, "priority": priority, "cache_salt": cache_salt}
         if _is_one(prompts):
-            return self._finish(self._ids(cast(Prompt, prompts)), params)
-        checked = [self._ids(cast(Prompt, prompt)) for prompt in prompts]
-        return [self._finish(ids, params) for ids in checked]
+            return self._wait([self.submit(cast(Prompt, prompts), params, **more)])[0].result()
+        made = [self._request(self._ids(cast(Prompt, prompt)), params, **more) for prompt in prompts]
+        return [request.output() for request in self._wait([self._start(*pair) for pair in made])]
+
+    def submit(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        tenant: str | None = None,
+        priority: int = 0,
+        cache_salt: str | None = None,
+    ) -> Request:
+        """Begin a reply and return at once.
+
+        Parameters
+        ----------
+        prompt, params
+            As `generate` takes them.
+        tenant : str, optional
+            One that `tenant` has made.
+        priority : int
+            Higher ones go first among requests of one policy.
+        cache_salt : str, optional
+            Pages of a prompt are shared with requests of the same salt only.
+
+        Returns
+        -------
+        Request
+            With ``result``, ``cancel``, ``state`` and ``reason``; ``await request`` gives the reply in a coroutine.
+        """
+        return self._start(*self._request(self._ids(prompt), params, None, tenant, priority, cache_salt))
 
     def stream(
-        self, prompt: Prompt, params: SamplingParams | None = None, *, tenant: str | None = None
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        tenant: str | None = None,
+        priority: int = 0,
+        cache_salt: str | None = None,
     ) -> Generator[Piece, None, None]:
         """Return an iterator of the pieces of a reply as they appear; closing it ends the reply."""
-        _refuse_tenant(tenant)
-        return self._pieces(self._sequence(self._ids(prompt), params))
+        return self._pieces(*self._one(self._ids(prompt), params, None, tenant, priority, cache_salt))
+
+    async def agenerate(self, prompts: Prompt | Ids[Prompt], params: SamplingParams | None = None, **more: Any) -> Any:
+        """Return what `generate` does, in a coroutine; cancelling it ends the replies."""
+        if _is_one(prompts):
+            return await self._awaited(self.submit(cast(Prompt, prompts), params, **more))
+        pairs = [self._request(self._ids(cast(Prompt, prompt)), params, **more) for prompt in prompts]
+        made = [self._start(*pair) for pair in pairs]
+        try:
+            for request in made:
+                await request.ended()
+        finally:
+            for request in made:
+                request.cancel()
+        return [request.output() for request in made]
+
+    async def achat(self, messages: Ids[Message], params: SamplingParams | None = None, **more: Any) -> RequestOutput:
+        """Return what `chat` does, in a coroutine; cancelling it ends the reply."""
+        return await self._awaited(self._start(*self._chat_request(messages, params, **more)))
+
+    async def astream(self, prompt: Prompt, params: SamplingParams | None = None, **more: Any) -> AsyncGenerator[Piece]:
+        """Return an asynchronous iterator of the pieces of a reply; closing it ends the reply."""
+        request = self._start(*self._one(self._ids(prompt), params, **more))
+        try:
+            async with aclosing(request.apieces()) as pieces:
+                async for piece in pieces:
+                    yield piece
+        finally:
+            request.cancel()
 
     def chat(
         self,
@@ -197,6 +317,9 @@ class LLM:
         tools: Any = None,
         template_kwargs: Mapping[str, Any] | None = None,
         continue_final: bool = False,
+        tenant: str | None = None,
+        priority: int = 0,
+        cache_salt: str | None = None,
     ) -> RequestOutput:
         """Return the reply to a conversation.
 
@@ -210,9 +333,13 @@ class LLM:
             For the template, such as ``{"enable_thinking": False}``.
         continue_final : bool
             Go on with the last message instead of a new one.
+        tenant, priority, cache_salt
+            As `submit` takes them.
         """
-        ids, thinking = self._conversation(messages, tools, template_kwargs, continue_final)
-        return self._finish(ids, params, thinking)
+        made = self._chat_request(
+            messages, params, tools, template_kwargs, continue_final, tenant, priority, cache_salt
+        )
+        return self._wait([self._start(*made)])[0].result()
 
     def chat_stream(
         self,
@@ -222,18 +349,19 @@ class LLM:
         tools: Any = None,
         template_kwargs: Mapping[str, Any] | None = None,
         continue_final: bool = False,
+        tenant: str | None = None,
+        priority: int = 0,
+        cache_salt: str | None = None,
     ) -> Generator[Piece, None, None]:
         """Return an iterator of the pieces of a reply to a conversation; closing it ends the reply."""
         ids, thinking = self._conversation(messages, tools, template_kwargs, continue_final)
-        return self._pieces(self._sequence(ids, params, thinking))
+        return self._pieces(*self._one(ids, params, thinking, tenant, priority, cache_salt))
 
     def score(self, prompt: Prompt) -> list[float]:
         """Return the logarithmic probability of every token of a prompt but the first."""
         ids = self._ids(prompt)
-        if len(ids) > self.max_model_len:
-            raise ContextLengthError(f"the text has {len(ids)} tokens, and the model takes {self.max_model_len}")
-        with self._lock, device(self._device):
-            rows = self._scored(ids, self.model.new_cache(len(ids)), 0)[1]
+        params = SamplingParams(max_tokens=0, prompt_logprobs=0)
+        rows = self._wait([self._start(*self._request(ids, params))])[0].result().prompt_logprobs or []
         return [row[token] for row, token in zip(rows[1:], ids[1:], strict=True) if row is not None]
 
     def perplexity(self, prompt: Prompt) -> float:
@@ -243,29 +371,71 @@ class LLM:
             raise ValueError("perplexity needs at least two tokens")
         return math.exp(-sum(scores) / len(scores))
 
-    def stats(self) -> dict[str, int]:
-        """Return counts of requests and tokens since the start."""
-        return dict(self._counts)
+    def tenant(
+        self,
+        name: str,
+        policy: str = "burstable",
+        weight: float = 1.0,
+        max_running: int | None = None,
+        kv_share: float | None = None,
+    ) -> Tenant:
+        """Make a tenant, whose name requests give, or change what it is promised.
+
+        Parameters
+        ----------
+        name : str
+        policy : {"guaranteed", "burstable", "besteffort"}
+            Guaranteed requests are admitted before all others, with pages for their longest reply, and never preempted;
+            burstable ones share what is left by weight; besteffort ones yield to the others, their pages to the host.
+        weight : float
+            Share among waiting requests of one policy, by computed tokens.
+        max_running : int, optional
+            Most replies that are computed at once.
+        kv_share : float, optional
+            Most of the pages, from 0 to 1.
+        """
+        if not (isinstance(cast(Any, name), str) and name):
+            raise ValueError(f"a tenant's name is {name!r}, and must be a text that is not empty")
+        made = Tenant(name, policy, weight, max_running, kv_share)
+        with self._lock:
+            known = self._tenants.setdefault(name, made)
+            known.policy, known.weight = made.policy, made.weight
+            known.max_running, known.kv_share = made.max_running, made.kv_share
+        return known
+
+    def stats(self) -> dict[str, Any]:
+        """Return counts of requests, tokens and steps since the start, and what runs, waits and is in use now."""
+        loop = self._loop
+        cache = loop.scheduler.cache.stats()
+        made: dict[str, Any] = {**loop.counts, **loop.scheduler.counts, **loop.sizes}
+        made |= {"pages": self._budget.pages, "pages_used": cache["used"], "pages_kept": cache["kept"]}
+        tenants = {t.name: {"running": t.running, "tokens": t.tokens} for t in self._tenants.values() if t.name}
+        return made | ({"tenants": tenants} if tenants else {})
 
     def explain(self) -> str:
         """Return what the model is, and what it takes of memory."""
-        config, itemsize = self.config, self.model.dtype.itemsize
-        per_token = config.kv_bytes(itemsize)
+        config, plan, loop = self.config, self._budget, self._loop
+        per_token = plan.page // PAGE_TOKENS
         return "\n".join(
             (
                 f"{self.name}: {config.architecture}, {config.num_layers} layers of {config.hidden_size}, "
                 f"{config.num_heads} heads over {config.num_kv_heads} of keys, vocabulary {config.vocab_size}",
-                f"weights {self.model.dtype.name} on {self._device.kind}, {self._weight_bytes} bytes in the files",
-                f"keys and values {per_token} bytes a token, {per_token * self.max_model_len} bytes for the "
-                f"{self.max_model_len} of the longest request",
-                "requests run one at a time, each with keys and values of its own",
+                f"weights {self._dtype_name} on {self._device.kind}, {self._weight_bytes} bytes in the files",
+                f"keys and values {per_token} bytes a token{self._codes}: {plan.pages} pages of {PAGE_TOKENS} tokens, "
+                f"for {plan.pages * PAGE_TOKENS} in all and {self.max_model_len} in one request",
+                f"steps of at most {loop.scheduler.max_num_seqs} replies and "
+                f"{loop.scheduler.max_batched_tokens} tokens",
             )
         )
 
     def close(self) -> None:
-        """Give up weights and tokenizer."""
+        """End the requests in flight, and give up weights and tokenizer."""
         self._closed = True
-        self.__dict__.pop("model", None)
+        self._stop()
+        loop = self._loop
+        for owner in (self, loop.runner, loop.scheduler):
+            for name in ("model", "memory"):
+                owner.__dict__.pop(name, None)
 
     def __enter__(self) -> LLM:
         return self
@@ -277,7 +447,7 @@ class LLM:
         if name == "model":
             raise ValueError("the model is closed")
         if name in _LATER:
-            raise AttributeError(f"LLM.{name} is not available yet; generate, stream, chat and chat_stream are")
+            raise AttributeError(f"LLM.{name} is not available yet")
         raise AttributeError(f"'LLM' object has no attribute {name!r}")
 
     def __repr__(self) -> str:
@@ -329,67 +499,115 @@ class LLM:
         begun = text.rstrip().endswith("<think>")
         return self._ids(text, special=False), ThinkingParser(start=begun) if thinks else None
 
-    def _sequence(
-        self, ids: list[int], params: SamplingParams | None, thinking: Any = None, index: int = 0
-    ) -> Sequence:
+    def _chat_request(
+        self,
+        messages: Ids[Message],
+        params: SamplingParams | None = None,
+        tools: Any = None,
+        template_kwargs: Mapping[str, Any] | None = None,
+        continue_final: bool = False,
+        tenant: str | None = None,
+        priority: int = 0,
+        cache_salt: str | None = None,
+    ) -> tuple[Request, Branch]:
+        ids, thinking = self._conversation(messages, tools, template_kwargs, continue_final)
+        return self._request(ids, params, thinking, tenant, priority, cache_salt)
+
+    def _request(
+        self,
+        ids: list[int],
+        params: SamplingParams | None = None,
+        thinking: ThinkingParser | None = None,
+        tenant: str | None = None,
+        priority: int = 0,
+        cache_salt: str | None = None,
+    ) -> tuple[Request, Branch]:
+        """Check a request; nothing runs before all of a call are checked."""
+        if self._closed:
+            raise ValueError("the model is closed")
         params = self.default_params if params is None else params
         for token in (*params.logit_bias, *params.stop_token_ids, *(params.allowed_token_ids or ())):
             if not 0 <= token < self.config.vocab_size:
                 raise ValueError(f"token {token} is not in the vocabulary of {self.config.vocab_size}")
         if params.stop or params.bad_words:
             self._need_tokenizer()
-        if len(ids) >= self.max_model_len:
+        if type(priority) is not int:
+            raise ValueError(f"priority is {priority!r}, and must be a whole number")
+        owner = self._tenants.get(tenant or "")
+        if owner is None:
+            known = ", ".join(sorted(name for name in self._tenants if name)) or "there are none"
+            raise ValueError(f"tenant {tenant!r} is unknown ({known}): llm.tenant({tenant!r}) makes it")
+        scores = params.max_tokens == 0 and params.prompt_logprobs is not None
+        if len(ids) + (not scores) > self.max_model_len:
             raise ContextLengthError(
                 f"the prompt has {len(ids)} tokens, and the model takes {self.max_model_len} with the reply: shorten it"
             )
-        with self._lock:
-            if params.seed is None:
-                params = dataclasses.replace(params, seed=self._seed * 1_000_003 % (1 << 62) + self._requests)
-            self._requests += 1
-            self._counts["requests"] += 1
-            self._counts["prompt_tokens"] += len(ids)
+        order = next(self._orders)
+        if params.seed is None:
+            params = dataclasses.replace(params, seed=self._seed * 1_000_003 % (1 << 62) + order)
         limit = min(params.max_tokens, self.max_model_len - len(ids))
-        return Sequence(ids, params, limit, self._ends, self.tokenizer, self._allowed, thinking, index)
+        constraint = None
+        if structured.grammar_of(params) is not None:
+            constraint = structured.compile(self._need_tokenizer(), params, size=self._allowed, ends=self._ends)
+        sequence = Sequence(
+            ids, params, limit, self._ends, self.tokenizer, self._allowed, thinking, constraint=constraint
+        )
+        request = Request(ids, params.n, owner, priority, self._loop.touch)
+        # What is in the cache already has no scores to report.
+        own = f"\0{order}" if params.prompt_logprobs is not None else ""
+        if self.config.rope is not None and self.config.rope.is_long(len(ids) + limit):
+            # Its keys turn by other frequencies than those of short requests.
+            own += "\0long"
+        branch = Branch(request, sequence, order, f"{owner.name}\0{cache_salt or ''}{own}")
+        branch.forks = [sequence.fork(index) for index in range(1, params.n)]
+        problem = self._loop.scheduler.never_fits(branch)
+        if problem is not None:
+            raise AdmissionError(problem)
+        return request, branch
 
-    def _finish(self, ids: list[int], params: SamplingParams | None, thinking: Any = None) -> RequestOutput:
-        made = []
-        chosen = self.default_params if params is None else params
-        for index in range(chosen.n):
-            parser = None if thinking is None else ThinkingParser(thinking.thinking)
-            for piece in self._pieces(self._sequence(ids, chosen, parser, index)):
-                if piece.output is not None:
-                    made.append(piece.output)
-        return dataclasses.replace(made[0], outputs=made)
+    def _one(self, *arguments: Any, **more: Any) -> tuple[Request, Branch]:
+        request, branch = self._request(*arguments, **more)
+        if branch.forks:
+            raise ValueError(f"n is {branch.sequence.params.n}: a stream has the pieces of one reply")
+        return request, branch
 
-    def _pieces(self, sequence: Sequence) -> Generator[Piece, None, None]:
-        if sequence.finish_reason is not None:
-            yield sequence.end(sequence.finish_reason)
-            return
-        cache = self.model.new_cache(len(sequence.prompt) + sequence.limit)
-        ids, wanted = sequence.prompt, sequence.params.prompt_logprobs
-        while sequence.finish_reason is None:
-            with self._lock, device(self._device):
-                if wanted is None:
-                    logits = self.model.get_logits(self.model.step(ids, cache)[-1:])
-                else:
-                    logits, sequence.prompt_logprobs = self._scored(ids, cache, wanted)
-                    wanted = None
-                token = sequence.choose(logits)
-                self._counts["completion_tokens"] += 1
-            yield sequence.add(token)
-            ids = [token]
+    def _start(self, request: Request, branch: Branch) -> Request:
+        counts, sequence = self._loop.counts, branch.sequence
+        with self._lock:
+            counts["requests"] += 1
+            counts["prompt_tokens"] += len(sequence.prompt)
+        if sequence.limit == 0 and sequence.params.prompt_logprobs is None:
+            for made in (sequence, *branch.forks):
+                request.put(made.index, made.end("length"))
+            return request
+        if sequence.limit == 0:
+            branch.forks = []
+        self._loop.submit(branch)
+        return request
 
-    def _scored(self, ids: list[int], cache: KVCache, count: int) -> tuple[Any, list[dict[int, float] | None]]:
-        """Append tokens to a sequence; the scores after the last, and per token the logarithmic probabilities."""
-        rows: list[dict[int, float] | None] = [None]
-        logits = None
-        for start in range(0, len(ids), 64):
-            part, following = ids[start : start + 64], ids[start + 1 : start + 65]
-            logits = self.model.get_logits(self.model.step(part, cache))
-            if following:
-                rows += sampling.best(logits[: len(following), : self._allowed], following, count)
-        assert logits is not None
-        return logits[-1:], rows
+    def _wait(self, requests: list[Request]) -> list[Request]:
+        """Wait for the end of requests; what interrupts the wait ends them."""
+        try:
+            for request in requests:
+                request.wait()
+        except BaseException:
+            for request in requests:
+                request.cancel()
+            raise
+        return requests
+
+    async def _awaited(self, request: Request) -> RequestOutput:
+        try:
+            return await request
+        finally:
+            request.cancel()
+
+    def _pieces(self, request: Request, branch: Branch) -> Generator[Piece, None, None]:
+        self._start(request, branch)
+        try:
+            yield from request.pieces()
+        finally:
+            request.cancel()
 
 
 def _is_one(prompts: Any) -> bool:
@@ -398,79 +616,3 @@ def _is_one(prompts: Any) -> bool:
     if len(prompts) == 0:
         raise ValueError("the prompt is empty: a reply needs at least one token before it")
     return not isinstance(prompts[0], str) and np.ndim(prompts[0]) == 0
-
-
-def _refuse_tenant(tenant: str | None) -> None:
-    if tenant is not None:
-        raise ValueError(f"tenant {tenant!r} is unknown: tenants inside of an engine are not available yet")
-
-
-def _tokenizer(checkpoint: Checkpoint, given: Any) -> tuple[Tokenizer | None, set[int]]:
-    """The tokenizer, and the tokens that end a reply by its names; none where there is none or no package for it."""
-    if isinstance(given, Tokenizer):
-        return given, given.end_ids()
-    try:
-        if given is not None:
-            made = _from_folder(Path(given))
-        elif checkpoint.gguf is not None:
-            if "tokenizer.ggml.tokens" not in checkpoint.gguf.metadata:
-                return None, set()
-            made = gguf_tokenizer(checkpoint.gguf.metadata)
-        elif checkpoint.folder is not None and (checkpoint.folder / "tokenizer.json").exists():
-            made = _from_folder(checkpoint.folder)
-        else:
-            return None, set()
-    except MissingPackageError:
-        if given is not None:
-            raise
-        # Ids work without it, and what needs text says what is missing.
-        return None, _ids_of_metadata(checkpoint)
-    return made, made.end_ids() | _ids_of_metadata(checkpoint)
-
-
-def _ids_of_metadata(checkpoint: Checkpoint) -> set[int]:
-    metadata = {} if checkpoint.gguf is None else checkpoint.gguf.metadata
-    found = (metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom"))
-    return {token for token in found if type(token) is int}
-
-
-def _from_folder(path: Path) -> Tokenizer:
-    """A tokenizer.json, with what lies beside it."""
-    folder = path if path.is_dir() else path.parent
-    settings = read_json(folder / "tokenizer_config.json") if (folder / "tokenizer_config.json").exists() else {}
-    made = Tokenizer(path)
-
-    def token(name: str) -> int | None:
-        value = settings.get(name)
-        value = value.get("content") if isinstance(value, dict) else value
-        return made.token_id(value) if isinstance(value, str) else None
-
-    made.bos_token_id, made.eos_token_id = token("bos_token"), token("eos_token")
-    template = settings.get("chat_template")
-    if isinstance(template, list):
-        named = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}
-        template = named.get("default")
-    file = folder / "chat_template.jinja"
-    if file.exists():
-        if file.stat().st_size > 1 << 20:
-            raise ModelLoadError(f"{file} has {file.stat().st_size} bytes, and a template at most 1 MiB")
-        template = file.read_text(encoding="utf-8", errors="replace")
-    made.chat_template = template if isinstance(template, str) else None
-    return made
-
-
-def _defaults(checkpoint: Checkpoint) -> tuple[SamplingParams, set[int]]:
-    """Parameters and ends of a reply by the model's generation_config.json."""
-    if checkpoint.folder is None or not (checkpoint.folder / "generation_config.json").exists():
-        return SamplingParams(), set()
-    values = read_json(checkpoint.folder / "generation_config.json")
-    ends = values.get("eos_token_id")
-    listed = ends if isinstance(ends, list) else [ends]
-    known = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
-    given = {name: values[name] for name in known if values.get(name) is not None}
-    if values.get("do_sample") is False:
-        given["temperature"] = 0.0
-    try:
-        return SamplingParams(**given), {token for token in listed if type(token) is int}
-    except ValueError as error:
-        raise ModelLoadError(f"{checkpoint.folder / 'generation_config.json'}: {error}") from error

@@ -9,19 +9,21 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from pygpukit._pygpukit_rust import GPUArray
 from pygpukit.array.bridge import from_numpy
-from pygpukit.llm import plugins
+from pygpukit.llm import plugins, structured
 from pygpukit.ops.reduce.rows import FUNCTIONS
+from pygpukit.ops.registry import functions as _functions
 from pygpukit.ops.sampling import functions
 
-__all__ = ["SamplingParams", "best", "sample", "sample_token"]
+__all__ = ["Line", "SamplingParams", "best", "draw", "process", "sample_token"]
 
 _argmax = FUNCTIONS["argmax"]
+_concatenate, _sample_rows = _functions()["concatenate"], _functions()["sample_rows"]
 Array = np.ndarray[Any, Any]
 
 _LARGEST_SEED = 1 << 64
@@ -60,6 +62,9 @@ class SamplingParams:
         Texts that a reply must not have.
     allowed_token_ids
         The only tokens that may come.
+    schema, regex, grammar
+        The form of the reply, one of them: a JSON schema as an object, its text, or a class with
+        ``model_json_schema``; a regular expression; a grammar in llguidance's dialect of Lark.
     processors
         Called first, with the ids so far and the scores as NumPy's; each returns scores. A text is the name of a
         plugin's.
@@ -145,9 +150,21 @@ class SamplingParams:
         if not all(math.isfinite(value) for value in self.logit_bias.values()):
             raise ValueError("logit_bias has a value that is not finite; allowed_token_ids leaves tokens out")
         object.__setattr__(self, "processors", tuple(map(_processor, self.processors)))
-        for name in ("schema", "regex", "grammar", "max_thinking_tokens"):
-            if getattr(self, name) is not None:
-                raise ValueError(f"{name} is not available yet: replies of a given form are not there")
+        if self.max_thinking_tokens is not None:
+            raise ValueError("max_thinking_tokens is not available yet: thoughts have no bound of their own")
+        structured.grammar_of(self)
+
+    @property
+    def counts_tokens(self) -> bool:
+        """Whether tokens that were there have other scores."""
+        return bool(self.repetition_penalty != 1 or self.frequency_penalty or self.presence_penalty)
+
+    @property
+    def adjusts(self) -> bool:
+        """Whether scores are changed before a token is chosen."""
+        return (
+            self.counts_tokens or bool(self.logit_bias) or self.allowed_token_ids is not None or bool(self.processors)
+        )
 
 
 def _processor(given: Any) -> Callable[[list[int], Array], Array]:
@@ -160,76 +177,145 @@ def _processor(given: Any) -> Callable[[list[int], Array], Array]:
     return made
 
 
-def sample(
-    logits: GPUArray,
-    params: SamplingParams,
-    *,
-    seed: int = 0,
-    position: int = 0,
-    prompt: Sequence[int] = (),
-    reply: Sequence[int] = (),
-    banned: Sequence[int] = (),
-) -> int:
-    """Return the next token for scores of the vocabulary.
+class Line(NamedTuple):
+    """What the choice of one token depends on beside its scores.
+
+    Attributes
+    ----------
+    params
+    seed, position
+        What the draw depends on.
+    prompt, reply
+        Tokens so far, for penalties.
+    banned
+        Tokens that must not come now.
+    mask
+        A bit per token that may come by the form of the reply, int32; None for any.
+    """
+
+    params: SamplingParams
+    seed: int = 0
+    position: int = 0
+    prompt: Sequence[int] = ()
+    reply: Sequence[int] = ()
+    banned: Sequence[int] = ()
+    mask: Array | None = None
+
+    @property
+    def adjusts(self) -> bool:
+        """Whether scores are changed before a token is chosen: such lines are cheapest behind all others."""
+        return self.params.adjusts or bool(self.banned) or self.mask is not None
+
+
+def draw(logits: GPUArray, lines: Sequence[Line]) -> GPUArray:
+    """Return a token for each row of scores, int32; -1 where none may come.
+
+    A token depends on its row and its line alone.
 
     Parameters
     ----------
     logits : GPUArray
-        One row, float32.
-    params : SamplingParams
-    seed, position : int
-        What the draw depends on.
-    prompt, reply : sequence of int
-        Tokens so far, for penalties.
-    banned : sequence of int
-        Tokens that must not come now.
+        [lines, vocabulary], float32.
+    lines : sequence of Line
     """
-    if params.processors:
-        scores = logits.to_numpy()
-        for processor in params.processors:
-            scores = np.asarray(processor([*prompt, *reply], scores), np.float32)
-        logits = from_numpy(scores)
-    penalties = _penalties(params, logits.shape[0], prompt, reply, banned)
-    if params.temperature == 0 and penalties is None:
-        return int(_argmax(logits).item())
-    limits = params.temperature, params.top_k, params.top_p, params.min_p
-    return int(functions.sample(logits, *limits, penalties=penalties, seed=seed, counter=position))
+    plain = next((i for i, line in enumerate(lines) if line.adjusts), len(lines))
+    parts = []
+    if plain:
+        parts.append(_draw(logits[:plain], lines[:plain], {}))
+    if plain < len(lines):
+        parts.append(_draw(logits[plain:], lines[plain:], _adjustments(lines[plain:], logits.shape[1])))
+    return parts[0] if len(parts) == 1 else _concatenate(parts)
 
 
-def _penalties(
-    params: SamplingParams, size: int, prompt: Sequence[int], reply: Sequence[int], banned: Sequence[int]
-) -> functions.Penalties | None:
-    """What the parameters ask of the scores, None for nothing."""
-    counts = seen = bias = mask = None
-    counted = params.repetition_penalty != 1 or params.frequency_penalty or params.presence_penalty
-    if counted and reply:
-        counts = from_numpy(np.bincount(np.asarray(reply, np.int64), minlength=size)[:size].astype(np.int32))
-    if params.repetition_penalty != 1:
-        there = np.zeros(size, bool)
-        there[[token for token in prompt if token < size]] = True
-        seen = from_numpy(there)
-    if params.logit_bias:
-        added = np.zeros(size, np.float32)
-        for token, value in params.logit_bias.items():
-            if token < size:
-                added[token] = value
-        bias = from_numpy(added)
-    if banned or params.allowed_token_ids is not None:
-        may = np.full(-(-size // 32) * 32, params.allowed_token_ids is None)
-        may[[token for token in params.allowed_token_ids or () if token < size]] = True
-        may[list(banned)] = False
-        mask = from_numpy(np.packbits(may, bitorder="little").view(np.int32))
-    if counts is None and seen is None and bias is None and mask is None:
-        return None
-    return functions.Penalties(
-        counts=counts,
-        prompt=seen,
-        repetition=params.repetition_penalty,
-        frequency=params.frequency_penalty,
-        presence=params.presence_penalty,
-        bias=bias,
-        allowed=mask,
+def process(logits: GPUArray, lines: Sequence[Line]) -> tuple[GPUArray, dict[int, Exception]]:
+    """Return scores as the processors of their lines change them, and what went wrong by line."""
+    failed: dict[int, Exception] = {}
+    changed = [i for i, line in enumerate(lines) if line.params.processors]
+    if changed:
+        logits = logits.copy()
+    for i in changed:
+        scores = logits[i].to_numpy()
+        try:
+            for processor in lines[i].params.processors:
+                scores = np.asarray(processor([*lines[i].prompt, *lines[i].reply], scores), np.float32)
+            if scores.shape != (logits.shape[1],):
+                raise ValueError(f"a processor returned scores of shape {scores.shape}, not ({logits.shape[1]},)")
+        except Exception as error:
+            failed[i] = error
+        else:
+            logits[i] = from_numpy(np.ascontiguousarray(scores))
+    return logits, failed
+
+
+def _draw(logits: GPUArray, lines: Sequence[Line], adjustments: Mapping[str, GPUArray]) -> GPUArray:
+    every = [line.params for line in lines]
+    if not adjustments and all(params.temperature == 0 for params in every):
+        best_ones: GPUArray = _argmax(logits, axis=1).astype("int32")
+        return best_ones
+
+    def column(name: str, kind: str, off: float) -> GPUArray | None:
+        values = [getattr(params, name) for params in every]
+        return None if all(value == off for value in values) else from_numpy(np.array(values, kind))
+
+    tokens: GPUArray = _sample_rows(
+        logits,
+        from_numpy(np.array([params.temperature for params in every], np.float32)),
+        column("top_k", "int32", 0),
+        column("top_p", "float32", 1.0),
+        column("min_p", "float32", 0.0),
+        from_numpy(np.array([line.seed & 0xFFFFFFFFFFFFFFFF for line in lines], np.uint64)),
+        from_numpy(np.array([line.position for line in lines], np.int64)),
+        **adjustments,
     )
+    return tokens
+
+
+def _adjustments(lines: Sequence[Line], size: int) -> dict[str, GPUArray]:
+    """What lines ask of their scores, as arrays of `sample_rows`."""
+    every = [line.params for line in lines]
+    made: dict[str, Any] = {}
+    for name, field, off in (
+        ("repetition", "repetition_penalty", 1.0), ("frequency", "frequency_penalty", 0.0),
+        ("presence", "presence_penalty", 0.0),
+    ):  # fmt: skip
+        values = [getattr(params, field) for params in every]
+        if any(value != off for value in values):
+            made[name] = np.array(values, np.float32)
+    if made and any(line.reply for line in lines):
+        counts = np.zeros((len(lines), size), np.int32)
+        for row, line in zip(counts, lines, strict=True):
+            if line.params.counts_tokens:
+                row += np.bincount(np.asarray(line.reply, np.int64), minlength=size)[:size].astype(np.int32)
+        made["counts"] = counts
+    if "repetition" in made:
+        there = made["prompt"] = np.zeros((len(lines), size), bool)
+        for row, line in zip(there, lines, strict=True):
+            if line.params.repetition_penalty != 1:
+                row[[token for token in line.prompt if token < size]] = True
+    if any(params.logit_bias for params in every):
+        bias = made["bias"] = np.zeros((len(lines), size), np.float32)
+        for row, params in zip(bias, every, strict=True):
+            for token, value in params.logit_bias.items():
+                if token < size:
+                    row[token] = value
+    if any(line.banned or line.params.allowed_token_ids is not None or line.mask is not None for line in lines):
+        may = np.ones((len(lines), -(-size // 32) * 32), bool)
+        for row, line in zip(may, lines, strict=True):
+            if line.params.allowed_token_ids is not None:
+                row[:] = False
+                row[[token for token in line.params.allowed_token_ids if token < size]] = True
+            row[list(line.banned)] = False
+        bits = made["allowed"] = np.packbits(may, axis=1, bitorder="little").view(np.int32)
+        for words, line in zip(bits, lines, strict=True):
+            if line.mask is not None:
+                words &= line.mask
+    return {name: from_numpy(array) for name, array in made.items()}
+
+
+def scores(logits: GPUArray, tokens: GPUArray, count: int) -> tuple[GPUArray, ...]:
+    """Return the logarithmic probabilities of tokens, and if `count` is not 0 of the best, with their ids."""
+    given = functions.token_logprobs(logits, tokens)
+    return (given, *functions.top_logprobs(logits, min(count, logits.shape[1]))) if count else (given,)
 
 
 def best(logits: GPUArray, tokens: Sequence[int], count: int) -> list[dict[int, float]]:
@@ -241,13 +327,11 @@ def best(logits: GPUArray, tokens: Sequence[int], count: int) -> list[dict[int, 
     >>> sorted(rows[0])
     [0, 2]
     """
-    given = functions.token_logprobs(logits, from_numpy(np.asarray(tokens, np.int64))).tolist()
+    given, *top = (part.tolist() for part in scores(logits, from_numpy(np.asarray(tokens, np.int64)), count))
     rows = [{int(token): float(value)} for token, value in zip(tokens, given, strict=True)]
-    if count:
-        values, places = (part.tolist() for part in functions.top_logprobs(logits, min(count, logits.shape[1])))
-        for row, ids, numbers in zip(rows, places, values, strict=True):
-            for token, value in zip(ids, numbers, strict=True):
-                row.setdefault(token, value)
+    for row, numbers, ids in zip(rows, *top, strict=True) if top else ():
+        for token, value in zip(ids, numbers, strict=True):
+            row.setdefault(int(token), value)
     return rows
 
 
@@ -261,4 +345,4 @@ def sample_token(logits: Any, temperature: float = 1.0, top_k: int = 0, top_p: f
     """
     scores = logits if isinstance(logits, GPUArray) else from_numpy(np.asarray(logits, np.float32))
     params = SamplingParams(temperature=temperature, top_k=top_k, top_p=top_p)
-    return sample(scores.reshape(-1), params, seed=int(np.random.randint(1 << 31)))
+    return int(draw(scores.reshape(1, -1), [Line(params, seed=int(np.random.randint(1 << 31)))]).item())

@@ -195,6 +195,23 @@ def gather_pages(cache: Any, pages: Any, length: int, scales: Any = None, kind: 
     return keys.swapaxes(0, 1), values.swapaxes(0, 1)
 
 
+def decoded_pages(cache: Any, page_table: Any, scales: Any, kind: Any) -> tuple[Any, Any]:
+    """Return the numbers of the pages in a table, and the table of these; pages that are none stay as they are."""
+    there = (page_table >= 0) & (page_table < len(cache))
+    used = np.unique(page_table[there])
+    factors = None if scales is None else np.broadcast_to(scales, cache.shape[:-1])[used]
+    renamed = np.where(there, np.searchsorted(used, page_table), page_table).astype(np.int32)
+    return decoded(cache[used], factors, kind), renamed
+
+
+def check_queries(query_starts: Any, max_queries: int) -> None:
+    """Refuse a sequence with more queries than the caller said."""
+    counts = np.diff(query_starts)
+    if counts.size and counts.max() > max_queries:
+        s = int(counts.argmax())
+        raise ValueError(f"sdpa_paged(): sequence {s} has {counts[s]} queries, but max_queries is {max_queries}")
+
+
 def sdpa_paged(
     q: Any,
     cache: Any,
@@ -211,10 +228,10 @@ def sdpa_paged(
 ) -> Any:
     """Return what `pygpukit.sdpa_paged` gives, of NumPy arrays."""
     result = np.zeros(q.shape, dtype or q.dtype)
+    if max_queries:
+        check_queries(query_starts, max_queries)
     for s, length in enumerate(lengths.tolist()):
         first, end = int(query_starts[s]), int(query_starts[s + 1])
-        if max_queries and end - first > max_queries:
-            raise ValueError(f"sdpa_paged(): sequence {s} has {end - first} queries, but max_queries is {max_queries}")
         if end <= first or length <= 0:
             continue
         length = min(length, page_table.shape[1] * cache.shape[2])

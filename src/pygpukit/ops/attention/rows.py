@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from pygpukit import _pygpukit_rust as _native
 from pygpukit.ops.attention import cache as _cache
 from pygpukit.ops.attention import kernels, reference, scalar, sm90
 from pygpukit.ops.attention.arguments import CODES, check_dense, check_paged, check_scales, check_types
@@ -181,6 +182,37 @@ def _host_paged(p: Problem) -> Callable[..., None]:
     return run
 
 
+def _rows_refuse(p: Problem) -> str | None:
+    q, cache = p["q"], p["cache"]
+    if p.determinism != "batch_invariant":
+        return f"NumPy may be faster, and {p.determinism} is asked"
+    if q.dtype.name != "float32" or cache.dtype.name not in ("float32", *CODES):
+        return "not float32"
+    if any(x.shape[-1] != 1 and x.strides[-1] != 1 for x in (q, cache)):
+        return "the elements of a head do not lie side by side"
+    small = (p["page_table"], p["lengths"], p["query_starts"], p.out)
+    return None if all(x.is_contiguous() for x in small) else "tables, lengths, starts or out are not contiguous"
+
+
+def _host_rows(p: Problem) -> Callable[..., None]:
+    options = p.options
+    scale = options["scale"] or reference.default_scale(hint(p["q"].shape[-1]))
+    window, softcap, most = options["window"] or 0, options["softcap"] or 0.0, options["max_queries"]
+
+    def run(q: Any, cache: Any, page_table: Any, lengths: Any, query_starts: Any, kv_scales: Any, out: Any) -> None:
+        if most:
+            reference.check_queries(query_starts, most)
+        if cache.dtype != q.dtype:
+            cache, page_table = reference.decoded_pages(cache, page_table, kv_scales, q.dtype)
+        try:
+            _native.paged_attention_rows(q, cache, page_table, lengths, query_starts, out, scale, window, softcap)
+        except ValueError as error:
+            # A page outside of the cache: all else was checked before.
+            raise IndexError(str(error)) from None
+
+    return run
+
+
 sdpa_paged = register(
     Operator(
         name="sdpa_paged",
@@ -209,6 +241,7 @@ sdpa_paged = register(
                     units=kernels.paged_units),
             Variant("CUDA cores", "batch_invariant", scalar.accepts, launch=scalar.launch_paged,
                     units=scalar.paged_units),
+            Variant("row by row", "batch_invariant", _rows_refuse, host=_host_rows),
             Variant("NumPy", "run_to_run", lambda p: None, host=_host_paged),
             Variant("dense copies, then tensor cores", "batch_invariant", scalar.fits_when_copied,
                     compose=_copied_paged),

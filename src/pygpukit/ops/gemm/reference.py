@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from pygpukit import _pygpukit_rust as _native
 from pygpukit.dtypes import DataType, dtype, to_numpy_dtype
 from pygpukit.ops.gemm import epilogue
 from pygpukit.ops.gemm.types import Arithmetic, accumulator, arithmetic, chosen, wide_type
@@ -38,12 +39,13 @@ def product(a: Any, b: Any, how: Arithmetic) -> Any:
 
 def reference(
     a: Any, b: Any, precision: Any = None, bias: Any = None, activation: Any = None, residual: Any = None,
-    use_tf32: Any = None, *, out: DataType | None = None,
+    use_tf32: Any = None, scale_a: Any = None, scale_b: Any = None, *, out: DataType | None = None,
 ) -> Any:  # fmt: skip
     """Return the product as NumPy computes it: small floats multiplied and summed in float32, and rounded once."""
     how = chosen(dtype(a.dtype), dtype(b.dtype), precision, use_tf32)
     with np.errstate(all="ignore"):
-        total = epilogue.reference(product(a, b, how), bias, activation, residual)
+        total = epilogue.scaled(product(a, b, how), a, b, scale_a, scale_b)
+        total = epilogue.reference(total, bias, activation, residual)
         return np.asarray(total).astype(to_numpy_dtype(how.result if out is None else out), copy=False)
 
 
@@ -57,8 +59,34 @@ def host(p: Problem) -> Callable[..., None]:
     return partial(_round_once, p.options["precision"], p.options["activation"], p.options["use_tf32"], out)
 
 
+def rows_refuse(p: Problem) -> str | None:
+    """Return why a product cannot be computed row by row in an order of its own; None if it can."""
+    a, b = p["a"], p["b"]
+    if p.determinism != "batch_invariant":
+        return f"NumPy may be faster, and {p.determinism} is asked"
+    how = arithmetic(p)
+    is_float32 = how.how == "plain" and all(t.name == "float32" for t in (a.dtype, b.dtype, p.out.dtype, how.operands))
+    if not is_float32 or a.ndim != 2 or b.ndim != 2:
+        return "not a product of two float32 matrices"
+    if epilogue.has_epilogue(p):
+        return "has a bias, an activation or a residual"
+    if a.shape[1] != 1 and (a.strides[1] != 1 or b.strides[0] != 1):
+        return "the elements along k do not lie side by side, as in x @ w.T"
+    return None if p.out.is_contiguous() else "out is not contiguous"
+
+
+def rows_host(p: Problem) -> Callable[..., None]:
+    """Return the function that does: a row's bits are the same whatever the other rows are."""
+
+    def run(a: Any, b: Any, *rest: Any) -> None:
+        _native.linear_rows(a, b.T, rest[-1])
+
+    return run
+
+
 def _round_once(
-    precision: Any, activation: Any, use_tf32: Any, kind: DataType, a: Any, b: Any, bias: Any, residual: Any, out: Any
-) -> None:
-    made = reference(a, b, precision, bias, activation, residual, use_tf32, out=kind)
+    precision: Any, activation: Any, use_tf32: Any, kind: DataType, a: Any, b: Any, bias: Any, residual: Any,
+    scale_a: Any, scale_b: Any, out: Any,
+) -> None:  # fmt: skip
+    made = reference(a, b, precision, bias, activation, residual, use_tf32, scale_a, scale_b, out=kind)
     np.copyto(out, made, casting="unsafe")

@@ -1,0 +1,112 @@
+"""How many pages an engine has: what is left of its memory beside weights and the arrays of a step."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+from pygpukit._pygpukit_rust import MemoryPool
+from pygpukit.config import parse_size
+from pygpukit.core import memory as _memory
+from pygpukit.core.device import current_device
+from pygpukit.errors import OutOfMemoryError
+from pygpukit.llm.architecture import ModelSpec, wanted
+from pygpukit.llm.config import TransformerConfig
+from pygpukit.llm.kv_types import KVType
+from pygpukit.llm.pages import PAGE_TOKENS
+
+__all__ = ["Budget", "plan_pages", "reserve"]
+
+# Of what the device has free once the weights are there, without a limit of the caller.
+_SHARE = 0.85
+# On the CPU device pages are taken from the same memory as everything else.
+_HOST_BYTES = 1 << 30
+_MOST_HOST_BYTES = 8 << 30
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Budget:
+    """Bytes of an engine.
+
+    Attributes
+    ----------
+    weights, workspace, page
+        Bytes of the weights, of the arrays of a step at most, of a page.
+    pages, host_pages
+        How many there are.
+    total
+        What `memory=` gives, 0 without.
+    """
+
+    weights: int
+    workspace: int
+    page: int
+    pages: int
+    host_pages: int
+    total: int = 0
+
+
+def reserve(memory: str | int | None, config: TransformerConfig, spec: ModelSpec, itemsize: int) -> MemoryPool | None:
+    """Return a pool with the memory that an engine may have, reserved; None without a limit.
+
+    Raises
+    ------
+    OutOfMemoryError
+        If weights that are not quantised would not fit, before any is loaded.
+    """
+    if memory is None:
+        return None
+    total = parse_size(memory)
+    least = 0 if itemsize < 4 else sum(math.prod(want.shape) for want in wanted(config, spec) if want.role != "head")
+    if least * itemsize > total:
+        raise OutOfMemoryError(
+            f"memory={memory!r} is {total} bytes, and the weights alone take {least * itemsize}: give more memory, or "
+            "load them in a smaller dtype"
+        )
+    return MemoryPool(quota=total, guarantee=total, name="llm")
+
+
+def plan_pages(
+    config: TransformerConfig,
+    dtype: Any,
+    kv: KVType,
+    weights: int,
+    pool: MemoryPool | None,
+    longest: int,
+    max_num_seqs: int,
+    max_batched_tokens: int,
+) -> Budget:
+    """Return how an engine divides its memory.
+
+    Raises
+    ------
+    OutOfMemoryError
+        If there is no room for the keys and values of one reply of the longest kind.
+    """
+    page = kv.bytes_of_token(config) * PAGE_TOKENS
+    workspace = _workspace(config, dtype.itemsize, max_batched_tokens, max_num_seqs)
+    device, one = current_device(), -(-longest // PAGE_TOKENS)
+    total = 0 if pool is None else int(pool.quota or 0)
+    if pool is not None:
+        weights = pool.used
+        free = total - weights - workspace
+    else:
+        free = int(_SHARE * _memory.stats()["device_free"]) - workspace
+        if device.kind == "cpu":
+            free = min(free, max(_HOST_BYTES, one * page))
+    pages = min(max(free, 0) // page, one * max_num_seqs)
+    if pages < one:
+        raise OutOfMemoryError(
+            f"a reply of {longest} tokens needs {one * page} bytes of keys and values ({page // PAGE_TOKENS} a token), "
+            f"and {max(free, 0)} bytes are left beside {weights} of weights and {workspace} of a step: "
+            f"{pages * PAGE_TOKENS} tokens fit. Lower max_model_len or max_batched_tokens, or give more memory="
+        )
+    return Budget(weights, workspace, page, pages, min(pages, max(1, _MOST_HOST_BYTES // page)), total)
+
+
+def _workspace(config: TransformerConfig, itemsize: int, tokens: int, rows: int) -> int:
+    """Bytes of the arrays that live at once in a step, rounded up."""
+    heads = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim
+    widest = max(3 * config.intermediate_size, 2 * heads)
+    return tokens * itemsize * (4 * config.hidden_size + widest) + 4 * min(rows, tokens) * 4 * config.vocab_size

@@ -1,0 +1,282 @@
+"""The thread of an engine: it takes requests, runs steps, and passes on what they give."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from contextlib import ExitStack
+
+from pygpukit._pygpukit_rust import Device, MemoryPool, Stream
+from pygpukit.core.determinism import deterministic
+from pygpukit.core.device import device
+from pygpukit.llm.outputs import FinishReason
+from pygpukit.llm.request import Request
+from pygpukit.llm.runner import Drawn, Runner
+from pygpukit.llm.scheduler import Branch, Row, Scheduler
+
+__all__ = ["EngineLoop"]
+
+
+class EngineLoop:
+    """What runs in the engine's thread, which starts with the first request.
+
+    Parameters
+    ----------
+    runner : Runner
+    scheduler : Scheduler
+    on : Device
+    pool : MemoryPool, optional
+        Where the memory of steps comes from.
+    level : str
+        What operators must promise about bits.
+    ahead : bool
+        Queue a step before the tokens of the one before are known to the host.
+    """
+
+    def __init__(
+        self, runner: Runner, scheduler: Scheduler, on: Device, pool: MemoryPool | None, level: str, ahead: bool
+    ) -> None:
+        self.runner, self.scheduler, self.ahead = runner, scheduler, ahead
+        self.counts = {"requests": 0, "prompt_tokens": 0, "completion_tokens": 0, "cached_tokens": 0, "steps": 0}
+        self._device, self._pool, self._level = on, pool, level
+        self._changed = threading.Condition()
+        self._new: deque[Branch] = deque()
+        self._touched: deque[Request] = deque()
+        self._branches: dict[Request, list[Branch]] = {}
+        self._drawn: Drawn | None = None
+        self._thread: threading.Thread | None = None
+        self._owner = os.getpid()
+        self._closing = False
+
+    def submit(self, branch: Branch) -> None:
+        """Hand a reply over to the thread."""
+        if os.getpid() != self._owner:
+            raise RuntimeError("the engine's thread is in the process that made it: make an engine in this one")
+        with self._changed:
+            if self._closing:
+                raise ValueError("the model is closed")
+            self._new.append(branch)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="pygpukit-llm", daemon=True)
+                self._thread.start()
+            self._changed.notify()
+
+    def touch(self, request: Request) -> None:
+        """Let the thread see that a request was cancelled."""
+        with self._changed:
+            self._touched.append(request)
+            self._changed.notify()
+
+    def close(self) -> None:
+        """End the requests in flight and the thread."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        if self._thread is not None and self._thread is not threading.current_thread() and os.getpid() == self._owner:
+            self._thread.join()
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """How many replies run and wait."""
+        waiting = list(self.scheduler.waiting)
+        return {
+            "running": len(self.scheduler.running),
+            "waiting": len(waiting) + len(self._new),
+            "on_host": sum(branch.on_host for branch in waiting),
+        }
+
+    def _run(self) -> None:
+        with ExitStack() as context:
+            context.enter_context(device(self._device))
+            if self._pool is not None:
+                context.enter_context(self._pool)
+            context.enter_context(Stream())
+            context.enter_context(deterministic(self._level))
+            while self._wait():
+                try:
+                    self._step()
+                except BaseException as error:
+                    self._fail_all(error)
+            self._end_all()
+
+    def _wait(self) -> bool:
+        """Wait for something to do, and take what has come; False when the engine is closed."""
+        with self._changed:
+            while not (self._closing or self._new or self._touched or self._branches):
+                self._changed.wait()
+            if self._closing:
+                return False
+            new, self._new = list(self._new), deque()
+            touched, self._touched = list(self._touched), deque()
+        for branch in new:
+            self._branches[branch.request] = [branch]
+            self.runner.expect(len(branch.sequence.prompt) + branch.sequence.limit)
+            self.scheduler.add(branch)
+        for request in touched:
+            self._cancel(request)
+        return True
+
+    def _step(self) -> None:
+        if self._drawn is not None and not self._may_go_ahead():
+            self._finish()
+        rows = self.scheduler.plan(self._drawn is not None)
+        if rows is None:
+            self._finish()
+            rows = self.scheduler.plan(False)
+        for branch in self.scheduler.waiting:
+            branch.request.waits(branch.reason)
+        if not rows:
+            if self._drawn is not None:
+                self._finish()
+            elif self.scheduler.waiting and not self.scheduler.running:
+                # Nothing runs, so nothing will be freed.
+                branch = self.scheduler.waiting[0]
+                self._fail(branch, RuntimeError(f"the reply cannot go on: {branch.reason}"))
+            return
+        before = self._drawn
+        try:
+            drawn = self.runner.run(rows, before)
+        except BaseException as error:
+            for branch, _ in rows:
+                self._fail(branch, error)
+            return
+        self._note(rows or [], drawn)
+        if self.ahead:
+            drawn.start_copy()
+        if before is not None:
+            self._finish()
+        self._drawn = drawn
+        if not self.ahead or drawn.tokens is None:
+            self._finish()
+
+    def _may_go_ahead(self) -> bool:
+        return all(branch.sequence.is_simple and not branch.forks for branch in self.scheduler.running)
+
+    def _note(self, rows: list[Row], drawn: Drawn) -> None:
+        """Note what a step computes, as soon as it is queued."""
+        cache = self.scheduler.cache
+        self.counts["steps"] += 1
+        for branch, count in rows:
+            assert branch.pages is not None
+            cache.advance(branch.pages, count)
+            branch.computed += count
+            branch.request.runs()
+        if not self.ahead:
+            return
+        for line, (branch, index) in enumerate(drawn.lines):
+            if index == 0 and not branch.forks and branch.pages is not None:
+                cache.push_pending(branch.pages, line)
+                branch.pending += 1
+
+    def _finish(self) -> None:
+        """Read the tokens of the last step, and pass them on."""
+        drawn, self._drawn = self._drawn, None
+        assert drawn is not None
+        tokens, reports = drawn.read(), drawn.logprobs()
+        # Replies that were made for one prompt get their pages before any of them goes on.
+        targets = [self._target(branch, index) for branch, index in drawn.lines]
+        for branch in {branch for branch, index in drawn.lines if index}:
+            branch.forks.clear()
+        for line, (branch, token) in enumerate(zip(targets, tokens, strict=True)):
+            if branch.request not in self._branches or branch not in self._branches[branch.request]:
+                # It has ended since: the token is one too many.
+                continue
+            if line in drawn.failed:
+                self._fail(branch, drawn.failed[line])
+            elif token < 0:
+                none = ValueError("no token may come: every score is -inf, NaN or not allowed")
+                self._fail(branch, branch.sequence.problem or none)
+            else:
+                self._pass_on(branch, token, reports.get(line))
+        for branch in list(self.scheduler.running):
+            if branch.sequence.limit == 0 and branch.computed == branch.length:
+                self._end(branch, "length")
+
+    def _target(self, branch: Branch, index: int) -> Branch:
+        """The reply a line is of: forks become replies of their own, with the pages of the first."""
+        if index == 0:
+            return branch
+        made = Branch(branch.request, branch.forks[index - 1], branch.order, branch.salt)
+        known = self._branches.get(branch.request)
+        if known is None or branch.pages is None:
+            return made
+        known.append(made)
+        forked = None
+        if len(self.scheduler.running) < self.scheduler.max_num_seqs:
+            forked = self.scheduler.cache.fork(branch.pages)
+        if forked is None:
+            # Without room it waits, and finds most of the prompt in the cache later.
+            self.scheduler.add(made)
+        else:
+            made.pages, pair = forked
+            made.computed = branch.computed
+            if pair is not None:
+                self.scheduler.memory.copy(pair)
+            self.scheduler.run(made)
+        return made
+
+    def _pass_on(self, branch: Branch, token: int, report: dict[int, float] | None) -> None:
+        sequence, request = branch.sequence, branch.request
+        if branch.pending:
+            branch.pending -= 1
+            if branch.pages is not None:
+                self.scheduler.cache.resolve(branch.pages, token)
+        elif branch.pages is not None:
+            self.scheduler.cache.push(branch.pages, token)
+        self.counts["completion_tokens"] += 1
+        try:
+            if sequence.logprobs is not None and report is not None:
+                sequence.logprobs.append(report)
+            piece = sequence.add(token)
+        except Exception as error:
+            self._fail(branch, error)
+            return
+        if sequence.finish_reason is not None:
+            self._forget(branch)
+        request.put(sequence.index, piece)
+
+    def _end(self, branch: Branch, reason: FinishReason) -> None:
+        """End a reply before its time."""
+        self._forget(branch)
+        branch.request.put(branch.sequence.index, branch.sequence.end(reason))
+
+    def _fail(self, branch: Branch, error: BaseException) -> None:
+        """End all replies of a request; the others go on."""
+        request, outputs = branch.request, {}
+        for other in self._branches.pop(request, ()):
+            self.scheduler.remove(other)
+            for sequence in (other.sequence, *other.forks):
+                sequence.stop_reason = f"{type(error).__name__}: {error}"
+                outputs[sequence.index] = sequence.end("error").output
+        request.fail(error, outputs)
+
+    def _forget(self, branch: Branch) -> None:
+        self.scheduler.remove(branch)
+        mine = self._branches.get(branch.request)
+        if mine is not None and branch in mine:
+            mine.remove(branch)
+            if branch.sequence.index == 0:
+                self.counts["cached_tokens"] += branch.sequence.cached
+            if not mine:
+                del self._branches[branch.request]
+
+    def _fail_all(self, error: BaseException) -> None:
+        """A fault of the engine itself: nothing that runs can be trusted."""
+        self._drawn = None
+        for branches in list(self._branches.values()):
+            self._fail(branches[0], error)
+
+    def _end_all(self) -> None:
+        self._drawn = None
+        for branch in self._new:
+            self._branches[branch.request] = [branch]
+        self._new.clear()
+        for request in list(self._branches):
+            self._cancel(request)
+
+    def _cancel(self, request: Request) -> None:
+        for branch in self._branches.pop(request, ()):
+            self.scheduler.remove(branch)
+            for sequence in (branch.sequence, *branch.forks):
+                request.put(sequence.index, sequence.end("cancelled"))

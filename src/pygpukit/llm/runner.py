@@ -1,0 +1,232 @@
+"""One step on the device: tokens of many replies through the model, and a token drawn for each that needs one."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from pygpukit._pygpukit_rust import GPUArray, PageCache
+from pygpukit.array.bridge import from_numpy
+from pygpukit.core.transfer import Transfer, copy_to_host
+from pygpukit.llm import layers, sampling
+from pygpukit.llm.decoder import CausalTransformerModel, Step
+from pygpukit.llm.pages import PAGE_TOKENS, PagedCache, PageMemory
+from pygpukit.llm.rope import Rope
+from pygpukit.llm.sampling import Line
+from pygpukit.llm.scheduler import Branch, Row, pages_for
+
+__all__ = ["Drawn", "Runner"]
+
+Array = Any
+
+# Rows of scores that are made at once for a prompt: bounds their memory.
+_SCORED = 64
+
+
+@dataclasses.dataclass(slots=True)
+class Drawn:
+    """What a step has drawn: a token per line, read when it is asked for.
+
+    Attributes
+    ----------
+    tokens
+        int32 on the device, by line.
+    lines
+        The reply of each line; a prompt with several replies has as many lines.
+    wanted
+        How many of the best tokens each line reports, None for none.
+    failed
+        What went wrong, by line.
+    """
+
+    tokens: GPUArray | None
+    lines: list[tuple[Branch, int]]
+    wanted: list[int | None]
+    failed: dict[int, Exception]
+    scores: tuple[GPUArray, ...] = ()
+    scored: list[int] = dataclasses.field(default_factory=list)
+    _copy: Transfer | None = None
+
+    def start_copy(self) -> None:
+        """Begin to bring the tokens to the host, before later steps are queued."""
+        if self.tokens is not None:
+            self._copy = copy_to_host(self.tokens)
+
+    def read(self) -> list[int]:
+        """Wait for the tokens."""
+        if self.tokens is None:
+            return []
+        if self._copy is not None:
+            self._copy.wait()
+            return [int(token) for token in self._copy.host]
+        found: list[int] = self.tokens.tolist()
+        return found
+
+    def logprobs(self) -> dict[int, dict[int, float]]:
+        """Return what lines report, by line."""
+        if not self.scored or self.tokens is None:
+            return {}
+        tokens = self.tokens.tolist()
+        given, *best = (part.tolist() for part in self.scores)
+        made = {}
+        for i, line in enumerate(self.scored):
+            row = {tokens[line]: float(given[i])}
+            count = self.wanted[line] or 0
+            for value, token in zip(*(part[i][:count] for part in best), strict=True) if count else ():
+                row.setdefault(int(token), float(value))
+            made[line] = row
+        return made
+
+
+class Runner:
+    """The model over a paged cache.
+
+    Parameters
+    ----------
+    model : CausalTransformerModel
+    cache : PageCache
+    memory : PageMemory
+    allowed : int
+        Ids from here on are no tokens.
+    """
+
+    def __init__(self, model: CausalTransformerModel, cache: PageCache, memory: PageMemory, allowed: int) -> None:
+        self.model, self.cache, self.memory, self._allowed = model, cache, memory, allowed
+        config = model.config
+        self._ropes = {rope for rope in (config.rope, config.local_rope) if rope is not None}
+        self._longest = 1
+        self._tables: dict[Rope, tuple[GPUArray, GPUArray]] = {}
+        self._short_at: int | None = None
+
+    def expect(self, length: int) -> None:
+        """Make tables of positions for replies of this length."""
+        if not self._tables or length > self._longest:
+            self._longest = max(length, self._longest)
+            self._tables = {rope: self._table(rope) for rope in self._ropes}
+
+    def _table(self, rope: Rope) -> tuple[GPUArray, GPUArray]:
+        if rope.kind != "longrope" or not rope.is_long(self.model.max_positions):
+            return self.model._positions(rope, self._longest)
+        # Short and long replies turn by other frequencies: rows of the one table lie behind those of the other.
+        long = self.model._positions(rope, self.model.max_positions)
+        short = self.model._positions(rope, min(rope.original, self.model.max_positions))
+        self._short_at = long[0].shape[0]
+        return tuple(layers.concatenate(list(pair)) for pair in zip(long, short, strict=True))
+
+    def run(self, rows: Sequence[Row], before: Drawn | None) -> Drawn:
+        """Compute tokens of replies, and draw one for each reply whose known tokens are all computed then.
+
+        Parameters
+        ----------
+        rows : sequence of (Branch, count)
+        before : Drawn, optional
+            The step before, whose tokens may be pending.
+        """
+        hidden, starts = self._hidden(rows, before)
+        self._score_prompts(rows, hidden, starts)
+        lines = sorted(self._lines(rows, starts), key=lambda made: made[2].adjusts)
+        drawn = Drawn(None, [(branch, index) for branch, index, _, _ in lines], [], {})
+        if not lines:
+            return drawn
+        picked = [row for _, _, _, row in lines]
+        if picked != list(range(hidden.shape[0])):
+            hidden = layers.embedding(from_numpy(np.array(picked, np.int32)), hidden)
+        logits = self.model.get_logits(hidden)[:, : self._allowed]
+        chosen = [line for _, _, line, _ in lines]
+        changed, drawn.failed = sampling.process(logits, chosen)
+        drawn.tokens = sampling.draw(changed, chosen)
+        drawn.wanted = [line.params.logprobs for line in chosen]
+        drawn.scored = [i for i, count in enumerate(drawn.wanted) if count is not None]
+        if drawn.scored:
+            drawn.scores = self._scores(logits, drawn)
+        return drawn
+
+    def _hidden(self, rows: Sequence[Row], before: Drawn | None) -> tuple[GPUArray, list[int]]:
+        tokens, count = sum(count for _, count in rows), len(rows)
+        width = max(pages_for(branch.computed + more) for branch, more in rows)
+        words = np.empty(4 * tokens + (count + 1) + count + count * width, np.int32)
+        ids, sources, positions, to, rest = np.split(words, [tokens, 2 * tokens, 3 * tokens, 4 * tokens])
+        starts, lengths, table = np.split(rest, [count + 1, 2 * count + 1])
+        slots = np.empty(tokens, np.int64)
+        pages: list[tuple[int, int]] = [(branch.pages or 0, more) for branch, more in rows]
+        self.cache.step(pages, ids, sources, positions, slots, starts, lengths, table.reshape(count, width))
+        to[:] = slots
+        sent = from_numpy(words)
+
+        def part(start: int, size: int) -> GPUArray:
+            return sent[start : start + size]
+
+        at = 4 * tokens
+        known, turns = part(0, tokens), self._turns(rows, positions, starts)
+        if (sources >= 0).any():
+            assert before is not None
+            assert before.tokens is not None
+            earlier = before.tokens[from_numpy(np.maximum(sources, 0))]
+            known = layers.where(from_numpy(sources >= 0), earlier, known)
+        places = part(2 * tokens, tokens)
+        cache = PagedCache(
+            self.memory,
+            places if turns is None else from_numpy(turns),
+            part(3 * tokens, tokens),
+            part(at + 2 * count + 1, count * width).reshape(count, width),
+            part(at + count + 1, count),
+            part(at, count + 1),
+            1 if tokens == count else 0,
+        )
+        step = Step(cache, 0, tokens, places, self._tables)
+        return self.model._through(known, step), [int(start) for start in starts]
+
+    def _turns(self, rows: Sequence[Row], positions: Array, starts: Array) -> Array | None:
+        """Rows of the tables where they are not the positions."""
+        if self._short_at is None:
+            return None
+        turns = positions.copy()
+        for i, (branch, _) in enumerate(rows):
+            sequence = branch.sequence
+            if not any(rope.is_long(len(sequence.prompt) + sequence.limit) for rope in self._ropes):
+                turns[starts[i] : starts[i + 1]] += self._short_at
+        return turns
+
+    @staticmethod
+    def _lines(rows: Sequence[Row], starts: Sequence[int]) -> Iterator[tuple[Branch, int, Line, int]]:
+        """The lines of a step: the reply, which of its request's replies it is, what the draw depends on, the row."""
+        for i, (branch, count) in enumerate(rows):
+            sequence = branch.sequence
+            if branch.computed + count < branch.length or sequence.limit == 0:
+                continue
+            yield branch, 0, sequence.line(branch.pending), starts[i + 1] - 1
+            for fork, copy in enumerate(branch.forks, 1):
+                yield branch, fork, copy.line(), starts[i + 1] - 1
+
+    def _score_prompts(self, rows: Sequence[Row], hidden: GPUArray, starts: Sequence[int]) -> None:
+        """Note the probabilities of tokens of prompts that want them."""
+        for i, (branch, count) in enumerate(rows):
+            sequence = branch.sequence
+            wanted = sequence.params.prompt_logprobs
+            if wanted is None:
+                continue
+            found = sequence.prompt_logprobs = sequence.prompt_logprobs or [None]
+            first = len(found) - 1
+            last = min(branch.computed + count, len(sequence.prompt) - 1)
+            for at in range(first, last, _SCORED):
+                end = min(at + _SCORED, last)
+                row = starts[i] + at - branch.computed
+                logits = self.model.get_logits(hidden[row : row + end - at])[:, : self._allowed]
+                found += sampling.best(logits, sequence.prompt[at + 1 : end + 1], wanted)
+
+    @staticmethod
+    def _scores(logits: GPUArray, drawn: Drawn) -> tuple[GPUArray, ...]:
+        tokens, most = drawn.tokens, max(drawn.wanted[i] or 0 for i in drawn.scored)
+        assert tokens is not None
+        if len(drawn.scored) < len(drawn.lines):
+            where = from_numpy(np.array(drawn.scored, np.int32))
+            logits, tokens = layers.embedding(where, logits.contiguous()), tokens[where]
+        return sampling.scores(logits, tokens, most)
+
+
+def page_bytes(config: Any, itemsize: int) -> int:
+    """Return the bytes of a page."""
+    return int(config.kv_bytes(itemsize)) * PAGE_TOKENS

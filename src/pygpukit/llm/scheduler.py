@@ -1,0 +1,334 @@
+"""What a step computes: which replies go on, which are admitted, which give up their pages.
+
+There are no phases. Every reply has tokens that are known and tokens that are computed; a step lets the second number
+catch up with the first, for replies that need one token first, then for prompts, within the step's budget.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pygpukit._pygpukit_rust import PageCache
+from pygpukit.llm.pages import PAGE_TOKENS, PageMemory
+from pygpukit.llm.sequence import Sequence
+from pygpukit.llm.tenants import Tenant
+
+if TYPE_CHECKING:
+    from pygpukit.llm.request import Request
+
+__all__ = ["Branch", "Row", "Scheduler"]
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Branch:
+    """One reply of a request, as the scheduler sees it.
+
+    Attributes
+    ----------
+    request
+    sequence
+        Its tokens and its text.
+    order
+        Place among all that have come.
+    salt
+        Of its pages.
+    pages
+        Its number in the page cache; None while it has no pages.
+    computed
+        Tokens whose keys and values are in its pages.
+    pending
+        Tokens that are drawn and not known to the host yet.
+    on_host
+        Its pages are on the host.
+    reason
+        Why it waits.
+    forks
+        Other replies to the same prompt, which begin when that is computed.
+    """
+
+    request: Request
+    sequence: Sequence
+    order: int
+    salt: str = ""
+    pages: int | None = None
+    computed: int = 0
+    pending: int = 0
+    on_host: bool = False
+    reason: str = ""
+    forks: list[Sequence] = dataclasses.field(default_factory=list)
+
+    @property
+    def tenant(self) -> Tenant:
+        """Whose it is."""
+        return self.request.tenant
+
+    @property
+    def length(self) -> int:
+        """Tokens of prompt and reply, pending ones included."""
+        return len(self.sequence.prompt) + len(self.sequence.reply) + self.pending
+
+    @property
+    def longest(self) -> int:
+        """Tokens that will be computed at most: the last one of a reply is not."""
+        return len(self.sequence.prompt) + max(self.sequence.limit - 1, 0)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether all tokens it may have are drawn."""
+        return len(self.sequence.reply) + self.pending >= max(self.sequence.limit, 1)
+
+
+# How many tokens of a reply a step computes.
+Row = tuple[Branch, int]
+
+
+def pages_for(tokens: int) -> int:
+    """Return the pages that so many tokens take."""
+    return -(-tokens // PAGE_TOKENS)
+
+
+class Scheduler:
+    """Replies that wait and replies that run.
+
+    Parameters
+    ----------
+    cache : PageCache
+    memory : PageMemory
+    max_num_seqs : int
+        Replies in one step.
+    max_batched_tokens : int
+        Tokens in one step.
+    offload : bool
+        Preempted replies move their pages to the host as long as it has room; else they are computed again.
+    """
+
+    def __init__(
+        self, cache: PageCache, memory: PageMemory, max_num_seqs: int, max_batched_tokens: int, offload: bool
+    ) -> None:
+        self.cache, self.memory = cache, memory
+        self.max_num_seqs, self.max_batched_tokens, self.offload = max_num_seqs, max_batched_tokens, offload
+        self.waiting: list[Branch] = []
+        self.running: list[Branch] = []
+        self._preempted: set[Branch] = set()
+        self.counts = {"preemptions": 0, "swapped_out": 0, "swapped_in": 0, "recomputed": 0}
+
+    def add(self, branch: Branch) -> None:
+        """Let a reply wait for its place."""
+        tenant = branch.tenant
+        if not any(other.tenant is tenant for other in self._all()):
+            # Who was away has no claim to what it did not use.
+            others = [other.tenant.served for other in self._all() if other.tenant.rank == tenant.rank]
+            tenant.served = max(tenant.served, min(others, default=tenant.served))
+        self.waiting.append(branch)
+
+    def run(self, branch: Branch) -> None:
+        """Let a reply run that has its pages already."""
+        self.running.append(branch)
+        branch.tenant.running += 1
+
+    def remove(self, branch: Branch) -> None:
+        """Forget a reply and free its pages."""
+        if branch in self.waiting:
+            self.waiting.remove(branch)
+        if branch in self.running:
+            self._stop(branch)
+        if branch.pages is not None:
+            self.cache.release(branch.pages)
+            branch.pages = None
+
+    def plan(self, draining: bool) -> list[Row] | None:
+        """Return the rows of a step; None if tokens that are pending must be known first.
+
+        Parameters
+        ----------
+        draining : bool
+            Whether there are tokens that are pending, so that no reply can be preempted now.
+        """
+        rows: dict[Branch, int] = {}
+        budget = self.max_batched_tokens
+        self._preempted.clear()
+        todo = [b for b in sorted(self.running, key=self._key) if b.length > b.computed and not self._is_done(b)]
+        todo.sort(key=lambda branch: branch.length - branch.computed > 1)
+        for branch in todo:
+            if budget == 0:
+                break
+            if branch not in self.running:
+                continue
+            count = min(branch.length - branch.computed, budget)
+            while not self._reserve(branch, count):
+                if draining:
+                    return None
+                victim = self._victim()
+                if victim is None:
+                    break
+                budget += rows.pop(victim, 0)
+                self.preempt(victim)
+                if victim is branch:
+                    break
+            else:
+                rows[branch] = count
+                budget -= count
+        if not self._admit(rows, budget, draining):
+            return None
+        for branch, count in rows.items():
+            branch.tenant.served += count / branch.tenant.weight
+            branch.tenant.tokens += count
+        return list(rows.items())
+
+    def preempt(self, branch: Branch) -> None:
+        """Take the pages of a running reply: to the host, or where that has no room they are computed again."""
+        self._stop(branch)
+        self.waiting.append(branch)
+        self._preempted.add(branch)
+        branch.reason = "preempted: others needed its pages"
+        self.counts["preemptions"] += 1
+        assert branch.pages is not None
+        moves = self.cache.swap_out(branch.pages) if self.offload else None
+        if moves is not None:
+            self.memory.to_host(moves)
+            branch.on_host = True
+            self.counts["swapped_out"] += len(moves)
+            return
+        self.cache.release(branch.pages)
+        self.counts["recomputed"] += branch.computed
+        branch.pages, branch.computed = None, 0
+
+    def never_fits(self, branch: Branch) -> str | None:
+        """Return why a reply cannot be computed, however empty the engine is; None if it can."""
+        needed, there = pages_for(branch.longest), self.cache.pages
+        share = branch.tenant.kv_share
+        whose = "the engine has"
+        if share is not None:
+            there, whose = int(there * share), f"tenant {branch.tenant.name!r} may have"
+        if needed <= there:
+            return None
+        return (
+            f"the request needs {needed} pages of {PAGE_TOKENS} tokens ({len(branch.sequence.prompt)} of the prompt "
+            f"and {branch.sequence.limit} of the reply), and {whose} {there}: shorten the prompt, lower max_tokens, or "
+            "give the engine more memory="
+        )
+
+    def _all(self) -> Iterator[Branch]:
+        yield from self.running
+        yield from self.waiting
+
+    def _key(self, branch: Branch) -> tuple[float, ...]:
+        tenant = branch.tenant
+        return tenant.rank, tenant.served, -branch.request.priority, branch.order
+
+    @staticmethod
+    def _is_done(branch: Branch) -> bool:
+        """Whether nothing is left but to learn tokens that are pending."""
+        return branch.pending > 0 and branch.is_full
+
+    def _stop(self, branch: Branch) -> None:
+        self.running.remove(branch)
+        branch.tenant.running -= 1
+
+    def _promised(self, to: Branch) -> int:
+        """Pages that guaranteed replies were promised and do not have yet; not those of the asking one."""
+        return sum(
+            pages_for(branch.longest) - pages_for(branch.computed)
+            for branch in self.running
+            if branch.tenant.rank == 0 and branch is not to
+        )
+
+    def _reserve(self, branch: Branch, count: int) -> bool:
+        assert branch.pages is not None
+        needed = pages_for(branch.computed + count) - pages_for(branch.computed)
+        if branch.tenant.rank > 0 and needed and needed > self.cache.available - self._promised(branch):
+            return False
+        return self.cache.reserve(branch.pages, count)
+
+    def _victim(self) -> Branch | None:
+        """The newest of the lowest class; guaranteed ones are none."""
+        found = [branch for branch in self.running if branch.tenant.rank > 0]
+        return max(found, key=lambda b: (b.tenant.rank, -b.request.priority, b.order), default=None)
+
+    def _admit(self, rows: dict[Branch, int], budget: int, draining: bool) -> bool:
+        """Admit waiting replies in order as long as there is room; False if pending tokens must be known first."""
+        for branch in sorted(self.waiting, key=self._key):
+            if budget == 0:
+                branch.reason = branch.reason or "the step is full"
+                break
+            if branch in self._preempted:
+                # What was taken in this step does not come back in it.
+                break
+            why = self._tenant_is_full(branch)
+            if why:
+                # Its own limit: others go past it.
+                branch.reason = why
+                continue
+            count = self._start(branch, budget)
+            while count is None:
+                victim = self._victim()
+                if victim is None or victim.tenant.rank <= branch.tenant.rank:
+                    break
+                if draining:
+                    return False
+                budget += rows.pop(victim, 0)
+                self.preempt(victim)
+                count = self._start(branch, budget)
+            if count is None:
+                break
+            self.waiting.remove(branch)
+            self.run(branch)
+            branch.reason = ""
+            if count:
+                rows[branch] = count
+                budget -= count
+        return True
+
+    def _tenant_is_full(self, branch: Branch) -> str | None:
+        tenant = branch.tenant
+        if tenant.max_running is not None and tenant.running >= tenant.max_running:
+            return f"tenant {tenant.name!r} has {tenant.running} running replies, the most it may have"
+        if tenant.kv_share is not None:
+            has = sum(pages_for(max(b.computed, b.length)) for b in self.running if b.tenant is tenant)
+            limit = int(self.cache.pages * tenant.kv_share)
+            if has and has + pages_for(branch.length) > limit:
+                return f"tenant {tenant.name!r} has {has} of the {limit} pages it may have"
+        return None
+
+    def _start(self, branch: Branch, budget: int) -> int | None:
+        """Give a waiting reply its pages: the tokens of its first step, None if it must go on waiting."""
+        if len(self.running) >= self.max_num_seqs:
+            branch.reason = f"{len(self.running)} replies are running, the most at once (max_num_seqs)"
+            return None
+        if branch.on_host:
+            return self._bring_back(branch, budget)
+        if branch.pages is None:
+            tokens = [*branch.sequence.prompt, *branch.sequence.reply]
+            branch.pages = self.cache.begin(tokens, branch.salt)
+            branch.computed = self.cache.sequence(branch.pages)["computed"]
+        # All of the prompt has to fit, and one page of the reply beside others: fewer are preempted then.
+        guaranteed = branch.tenant.rank == 0
+        wanted = branch.longest if guaranteed else min(branch.longest, branch.length + PAGE_TOKENS * bool(self.running))
+        needed = pages_for(wanted) - pages_for(branch.computed)
+        there = self.cache.available - self._promised(branch)
+        count = min(branch.length - branch.computed, budget)
+        if needed > there or not self.cache.reserve(branch.pages, count):
+            branch.reason = f"{needed} pages are needed, and {max(there, 0)} are free"
+            # Found pages are left to others while it waits.
+            self.cache.release(branch.pages)
+            branch.pages, branch.computed = None, 0
+            return None
+        if not branch.sequence.reply and not branch.sequence.cached:
+            branch.sequence.cached = branch.computed
+        return count
+
+    def _bring_back(self, branch: Branch, budget: int) -> int | None:
+        assert branch.pages is not None
+        needed = pages_for(min(branch.longest, branch.length + PAGE_TOKENS * bool(self.running)))
+        there = self.cache.available - self._promised(branch)
+        moves = self.cache.swap_in(branch.pages) if needed <= there else None
+        if moves is None:
+            branch.reason = f"its pages are on the host: {needed} pages are needed, and {max(there, 0)} are free"
+            return None
+        self.memory.from_host(moves)
+        branch.on_host = False
+        self.counts["swapped_in"] += len(moves)
+        count = min(branch.length - branch.computed, budget)
+        return count if count and self.cache.reserve(branch.pages, count) else 0
