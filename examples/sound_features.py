@@ -59,10 +59,8 @@ def main() -> None:
     stream = A.MelStream(sr=sr)
     parts = [stream.push(y[i : i + 1000]) for i in range(0, y.shape[-1], 1000)]
     joined = gp.concatenate([*parts, stream.flush()], axis=-1)
-    same = bool(gp.all(joined == whole))
-    print(
-        f"mel        {whole.shape[0]} x {whole.shape[1]}; in blocks of 1000 samples {'the same bits' if same else 'not'}"
-    )
+    verdict = "the same bits" if bool(gp.all(joined == whole)) else "other bits"
+    print(f"mel        {whole.shape[0]} x {whole.shape[1]}; in blocks of 1000 samples {verdict}")
 
 
 if __name__ == "__main__":
