@@ -55,6 +55,9 @@ def test_concatenate(device: str, kind: str) -> None:
         both(lambda xp, x: xp.concatenate([y.T[..., ::-1] for y in x], axis=1), parts)
     both(lambda xp, x: xp.concatenate(x), [numbers(i % 5, kind, i) for i in range(70)])
     both(lambda xp, x: xp.stack(x, 1), [numbers(7, kind, i) for i in range(33)])
+    both(lambda xp, x: xp.stack(x), [numbers((2, 3), kind, i) for i in range(3)])
+    both(lambda xp, x: xp.stack(x), [numbers((), kind, i) for i in range(3)])
+    both(lambda xp, x: xp.concatenate(x), [numbers((n, 2, 3), kind, n) for n in (1, 4, 2)])
     # From addresses that are not multiples of 16 bytes.
     both(lambda xp, x: xp.concatenate([x[1:17], x[3:19]]), numbers(32, kind))
 
@@ -76,6 +79,28 @@ STACKS: dict[str, Call] = {
     "append": lambda xp, x: xp.append(x[0], x[1]),
     "concat": lambda xp, x: xp.concat(x, axis=None),
 }
+
+
+def test_long_joins_of_the_cpu_device_and_joins_in_graphs() -> None:
+    with gp.device("cpu"):
+        host = numbers((2, 50_000))
+        x = gp.from_numpy(host)
+        same(gp.concatenate([x, x], 1), np.concatenate([host, host], 1))
+        out, graph = gp.zeros((2, 100_003)), gp.CudaGraph()
+        with graph.capture(gp.Stream()):
+            gp.concatenate([x, x], 1, out=out[:, 1:100_001])
+        x.fill(3)
+        graph.replay()
+        graph.synchronize()
+        want = np.zeros((2, 100_003), np.float32)
+        want[:, 1:100_001] = 3
+        same(out, want)
+
+
+@pytest.mark.parametrize("parts", [[(2, 3), (2, 2)], [(2, 3), (3,)], [(), ()]])
+def test_concatenate_refuses_shapes_that_do_not_fit(parts: list[tuple[int, ...]]) -> None:
+    with pytest.raises(ValueError, match=r"concatenate\(\)"):
+        gp.concatenate([gp.zeros(shape) for shape in parts])
 
 
 @pytest.mark.parametrize("name", STACKS)

@@ -71,3 +71,23 @@ def test_sums_get_the_epilogue_of_our_kernels(finish: Any, kind: str, n: int) ->
     np.testing.assert_allclose(
         want.astype("f8"), reference(a, b, None, bias, activation, residual).astype("f8"), rtol=0.02, atol=0.02
     )
+
+
+@pytest.mark.parametrize("steps", [(1, 1), (0, 1), (1, 0), (0, 0)])
+def test_sums_of_float8_are_scaled_first(finish: Any, steps: tuple[int, int]) -> None:
+    rng = np.random.default_rng(3)
+    m, n, k = 5, 16, 32
+    a, b = (rng.standard_normal(s).astype(gp.to_numpy_dtype("float8_e4m3fn")) for s in ((m, k), (k, n)))
+    total = a.astype(np.float32) @ b.astype(np.float32)
+    bias = rng.standard_normal(n).astype(gp.to_numpy_dtype("bfloat16"))
+    rows, columns = (
+        rng.random(size if step else 1).astype(np.float32) for size, step in zip((m, n), steps, strict=True)
+    )
+    want = np.maximum(total * rows[:, None] * columns + bias.astype(np.float32), 0).astype(bias.dtype)
+    with gp.device("emulated"):
+        x, y, c, sums = (gp.from_numpy(v) for v in (a, b, bias, total[None]))
+        scales = {"scale_a": gp.from_numpy(rows), "scale_b": gp.from_numpy(columns)}
+        got = finish(x, y, precision="fp8", bias=c, activation="relu", sums=sums, **scales)
+        np.testing.assert_array_equal(got.to_numpy().view(np.uint16), want.view(np.uint16))
+        alone = finish(x, y, precision="fp8", sums=sums, scale_b=scales["scale_b"], out=gp.empty((m, n), "float32"))
+        np.testing.assert_array_equal(alone.to_numpy(), total * columns)

@@ -56,6 +56,16 @@ def check(x: np.ndarray[Any, Any], axis: int | None = -1, array: gp.GPUArray | N
         np.testing.assert_array_equal(wide(got), wide(expected), err_msg=context)
 
 
+@pytest.mark.parametrize("name", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("special", [(), (0.0,), (0.0, -0.0), (np.nan,), (np.nan, -np.nan), (-np.nan, 1, 0)])
+def test_zeros_and_nans_stay_in_order_on_the_cpu_device(name: str, special: tuple[float, ...]) -> None:
+    """Floats are sorted by a method that is not stable where only values tell them apart."""
+    x = np.concatenate([np.linspace(-5, 5, 300)[::-1], special, special]).astype(name)
+    with gp.device("cpu"):
+        for host in (x, np.stack([x, x[::-1]]), np.zeros((0, 3), name)):
+            assert gp.sort(gp.from_numpy(host)).to_numpy().tobytes() == np.sort(host, kind="stable").tobytes()
+
+
 def test_all_types_and_sizes(device: str) -> None:
     for name in REAL:
         check(values(name, (3, 77)))

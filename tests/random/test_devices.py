@@ -10,7 +10,9 @@ import pytest
 
 import pygpukit as gp
 from pygpukit import _pygpukit_rust as native
-from pygpukit.random import philox, rejection
+from pygpukit.ops.registry import OPERATORS
+from pygpukit.random import philox, rejection, rows
+from pygpukit.random import reference as reference_steps
 from pygpukit.random.generator import Generator
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
@@ -19,11 +21,10 @@ Draw = Callable[[Generator], gp.GPUArray]
 
 
 def same(device: str, draws: list[Draw], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each draw gives on the device what NumPy gives; there, whatever the chunks it computes in."""
+    """Each draw gives on the device what the CPU device gives; there, whatever the chunks rejection computes in."""
     rng = gp.random.default_rng(11)
     got = [draw(rng) for draw in draws]
     if device == "cpu":
-        monkeypatch.setattr(philox, "CHUNK", 3)
         monkeypatch.setattr(rejection, "_CHUNK", 7)
     with gp.device("cpu"):
         rng = gp.random.default_rng(11)
@@ -32,6 +33,62 @@ def same(device: str, draws: list[Draw], monkeypatch: pytest.MonkeyPatch) -> Non
             assert ours.dtype is want.dtype
             assert ours.shape == want.shape
             assert ours.to_numpy().tobytes() == want.to_numpy().tobytes(), f"draw {i}: {ours} and not {want}"
+
+
+PLACES = [(0x1234_5678_9ABC_DEF0, 0, 0), (2**64 - 1, 2**64 - 3, 6), (5, 2**32 - 2, 2**31 + 1)]
+"""Key, first block and stream of a draw; with an odd stream the counter is added."""
+
+
+@pytest.mark.parametrize("kind", FLOATS)
+def test_the_core_draws_what_numpys_steps_give(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(philox, "CHUNK", 70)
+    reference = OPERATORS["random_fill"].reference
+    with gp.device("cpu"):
+        counter = gp.asarray([2**40 + 7], "int64")
+        for distribution in reference_steps.KINDS:
+            for place in PLACES:
+                for n, a, b in ((0, 0.0, 1.0), (1, -2.5, 1.0), (1031, 0.25, 3.0)):
+                    args = (n, *place, a, b, distribution, gp.dtype(kind))
+                    got = rows.fill(counter, *args).to_numpy()
+                    want = reference(counter.to_numpy(), *args)
+                    assert got.dtype == want.dtype
+                    assert got.tobytes() == want.tobytes(), (distribution, place, n)
+
+
+@pytest.mark.parametrize("kind", INTEGERS)
+def test_the_core_draws_the_integers_of_numpys_steps(kind: str) -> None:
+    reference = OPERATORS["random_integers"].reference
+    spans = [(0, 1), (2**64 - 5, 10), (7, 3 << 30), (0, 2**32)]
+    if kind.endswith("64"):
+        spans += [(3, 2**40 + 1), (2**63, 3 << 62), (0, 2**64)]
+    with gp.device("cpu"):
+        counter = gp.asarray([3], "int64")
+        for low, span in spans:
+            wide = span > 2**32
+            for place in PLACES:
+                args = (1300, *place, low, span - 1, (2**64 if wide else 2**32) % span, wide, gp.dtype(kind))
+                got = rows.integers(counter, *args).to_numpy()
+                assert got.tobytes() == reference(counter.to_numpy(), *args).tobytes(), (low, span, place)
+
+
+def test_draws_of_the_core_may_be_long_and_recorded() -> None:
+    """A long draw runs without the interpreter; replays go on where the counter is."""
+    with gp.device("cpu"):
+        whole = gp.random.default_rng(3).normal(size=100_000).to_numpy()
+        rng = gp.random.default_rng(3)
+        parts = [rng.normal(size=n).to_numpy() for n in (2, 40_000, 59_998)]
+        assert np.concatenate(parts).tobytes() == whole.tobytes()
+        graph, out = gp.CudaGraph(), gp.empty(40_000, "float64")
+        rng.standard_normal(out=out)
+        with graph.capture(gp.Stream()):
+            rng.standard_normal(out=out)
+        key = rng.bit_generator.state["state"]["key"]
+        for replay in range(2):
+            graph.replay()
+            graph.synchronize()
+            counter = gp.asarray([20_000 * replay], "int64")
+            want = rows.fill(counter, 40_000, key, 0, 1, 0.0, 1.0, "normal", gp.float64)
+            assert out.to_numpy().tobytes() == want.to_numpy().tobytes()
 
 
 def test_floats(device: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,7 @@ pub mod layout;
 pub mod library_call;
 pub mod memory;
 pub mod pages;
+pub mod philox;
 pub mod plan;
 mod random;
 pub mod residency;

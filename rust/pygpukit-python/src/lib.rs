@@ -15,6 +15,7 @@ mod graph_parameters;
 mod growable;
 mod host;
 mod host_call;
+mod host_kernel;
 mod indexing;
 mod inside;
 mod journal;
@@ -64,6 +65,7 @@ fn _pygpukit_rust(m: &Bound<'_, PyModule>) -> PyResult<()> {
     graph::register(m)?;
     growable::register(m)?;
     host::register(m)?;
+    host_kernel::register(m)?;
     journal::register(m)?;
     kernel::register(m)?;
     module::register(m)?;

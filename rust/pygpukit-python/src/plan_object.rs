@@ -17,6 +17,7 @@ use smallvec::SmallVec;
 
 use crate::dtype::DataType;
 use crate::errors::ToPy;
+use crate::host_kernel::{HostKernel, PyHostKernel};
 use crate::kernel::PyKernel;
 use crate::libraries::opened_cublaslt;
 use crate::tensor_map::{promotion_of, swizzle_of};
@@ -28,6 +29,8 @@ pub enum Body {
     /// A function over NumPy views, run in stream order: inputs and numbers, then results. Positions of inputs it writes,
     /// and whether optional arrays that were not given are left out (NumPy's own functions) and not None.
     Host { function: Py<PyAny>, written: SmallVec<[u8; 4]>, given_only: bool },
+    /// The same in the core, without NumPy.
+    HostKernel(HostKernel),
     /// A function of the results and the arguments that calls other operators.
     Compose(Py<PyAny>),
 }
@@ -200,6 +203,9 @@ fn launch_plan(
     launch.check(inputs).py()?;
     launch.prune();
     let body = match (host, compose) {
+        (Some(function), _) if function.bind(py).cast_exact::<PyHostKernel>().is_ok() => {
+            Body::HostKernel(function.bind(py).cast_exact::<PyHostKernel>()?.get().kernel)
+        }
         (Some(function), _) => {
             let given_only = function.bind(py).get_type().name()? == "ufunc";
             Body::Host { function, written: written.into(), given_only }

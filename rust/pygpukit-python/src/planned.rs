@@ -23,6 +23,7 @@ use crate::device::{PyDevice, context_for};
 use crate::dtype::DataType;
 use crate::errors::{ToPy, check_signals, raise};
 use crate::host_call::{self, Part};
+use crate::host_kernel;
 use crate::inside::{Inside, detached};
 use crate::ops;
 use crate::plan_object::{Body, Plan, PyLaunchPlan};
@@ -522,15 +523,12 @@ fn perform<'py>(
             }
             detached(py, launch)
         }
+        Body::HostKernel(kernel) => {
+            let uses = host_uses(call, results, &[])?;
+            host_kernel::run(py, ctx, &uses, *kernel, &call.arrays, &call.numbers, results)
+        }
         Body::Host { function, written, given_only } => {
-            let mut uses: SmallVec<[UseRef<'_>; 8]> = SmallVec::new();
-            for result in results {
-                uses.push(result.get().touched(Access::Write)?);
-            }
-            for (at, array) in call.arrays.iter().enumerate() {
-                let writes = written.iter().any(|index| usize::from(*index) == at);
-                uses.push(array.get().touched(if writes { Access::ReadWrite } else { Access::Read })?);
-            }
+            let uses = host_uses(call, results, written)?;
             let mut parts: SmallVec<[Part<'_, 'py>; 8]> = SmallVec::new();
             parts.push(Part::Object(function.bind(py).clone()));
             let mut arrays = call.arrays.iter();
@@ -559,6 +557,23 @@ fn perform<'py>(
             done.map(drop)
         }
     }
+}
+
+/// What a host function does to arrays: it writes results and the inputs at some positions, and reads the others.
+fn host_uses<'a>(
+    call: &'a Call<'_, '_>,
+    results: &'a [Bound<'_, GPUArray>],
+    written: &[u8],
+) -> PyResult<SmallVec<[UseRef<'a>; 8]>> {
+    let mut uses = SmallVec::new();
+    for result in results {
+        uses.push(result.get().touched(Access::Write)?);
+    }
+    for (at, array) in call.arrays.iter().enumerate() {
+        let writes = written.iter().any(|index| usize::from(*index) == at);
+        uses.push(array.get().touched(if writes { Access::ReadWrite } else { Access::Read })?);
+    }
+    Ok(uses)
 }
 
 #[inline]

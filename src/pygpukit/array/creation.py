@@ -12,7 +12,7 @@ import numpy as np
 from pygpukit import _pygpukit_rust as _native
 from pygpukit._pygpukit_rust import Device, GPUArray
 from pygpukit.array.bridge import asarray
-from pygpukit.dtypes import DTypeLike, dtype, float32, to_numpy_dtype
+from pygpukit.dtypes import DTypeLike, dtype, float32, float64, int64, to_numpy_dtype
 from pygpukit.errors import DTypeError, ShapeError
 
 __all__ = [
@@ -38,8 +38,14 @@ _MOST = 2**63 - 1
 
 def dimensions(shape: Shape) -> list[int]:
     """A shape as a list of ints, with an error that names what is not one."""
-    if isinstance(shape, tuple | list) and all(type(dim) is int and -_MOST <= dim <= _MOST for dim in shape):
-        return list(shape)
+    if type(shape) is int and -_MOST <= shape <= _MOST:
+        return [shape]
+    if isinstance(shape, tuple | list):
+        for dim in shape:
+            if type(dim) is not int or not -_MOST <= dim <= _MOST:
+                break
+        else:
+            return list(shape)
     if isinstance(shape, str | bytes):
         raise TypeError(f"shape must be an int or a sequence of ints, not {shape!r}")
     try:
@@ -155,10 +161,19 @@ def full(
     [7, 7]
     """
     if isinstance(fill_value, bool | int | float | complex | np.generic):
-        kind = np.asarray(fill_value).dtype if dtype is None else dtype
+        kind = _plain_type(fill_value) if dtype is None else dtype
         return fill(empty(shape, kind, order, device=device), fill_value)
     source = asarray(fill_value, device=device)
     return _spread(source, empty(shape, source.dtype if dtype is None else dtype, order, device=source.device))
+
+
+def _plain_type(value: Any) -> DTypeLike:
+    """NumPy's type for a number."""
+    if type(value) is float:
+        return float64
+    if type(value) is int and -(2**63) <= value < 2**63:
+        return int64
+    return np.asarray(value).dtype
 
 
 def _spread(source: GPUArray, out: GPUArray) -> GPUArray:

@@ -22,8 +22,7 @@ def astype(self: GPUArray, dtype_: DTypeLike, *, copy: bool = True) -> GPUArray:
     target = dtype(dtype_)
     if target is self.dtype and not copy:
         return self
-    out = creation.empty(self.shape, target, device=self.device)
-    return _native.apply("copy", (self,), out)
+    return _native.apply("copy", (self,), _native.empty(list(self.shape), target, self.device))
 
 
 def copy(self: GPUArray, order: str = "C") -> GPUArray:
@@ -34,7 +33,7 @@ def copy(self: GPUArray, order: str = "C") -> GPUArray:
             return copy(self.T).T
     if not self.is_contiguous:
         return _native.apply("copy", (self,))
-    out = creation.empty(self.shape, self.dtype, device=self.device)
+    out = _native.empty(list(self.shape), self.dtype, self.device)
     _native.copy_dense(out, self)
     return out
 
@@ -118,7 +117,9 @@ def item(self: GPUArray, *args: Any) -> Any:
     if not args:
         if self.size != 1:
             raise ValueError(f"item() needs an array of one element, not of {self.size}; name one with item(index)")
-        return bridge.to_numpy(self).reshape(()).item()
+        host = np.empty(1, to_numpy_dtype(self.dtype))
+        _native.read_buffer(self, host.view(np.uint8))
+        return host.item()
     index = tuple(args[0]) if len(args) == 1 and isinstance(args[0], tuple | list) else args
     numbers = [operator.index(i) for i in index]
     if len(numbers) == 1 and self.ndim != 1:

@@ -20,7 +20,7 @@ from pygpukit._pygpukit_rust import PageCache
 from pygpukit.core.device import current_device, synchronize
 from pygpukit.dtypes import dtype as _dtype
 from pygpukit.errors import AdmissionError, ContextLengthError, MissingPackageError, ModelLoadError
-from pygpukit.llm import budget, fetch
+from pygpukit.llm import budget, fetch, structured
 from pygpukit.llm.loading import chosen_dtype, load_model, open_checkpoint
 from pygpukit.llm.loop import EngineLoop
 from pygpukit.llm.outputs import Piece, RequestOutput
@@ -546,7 +546,12 @@ class LLM:
         if params.seed is None:
             params = dataclasses.replace(params, seed=self._seed * 1_000_003 % (1 << 62) + order)
         limit = min(params.max_tokens, self.max_model_len - len(ids))
-        sequence = Sequence(ids, params, limit, self._ends, self.tokenizer, self._allowed, thinking)
+        constraint = None
+        if structured.grammar_of(params) is not None:
+            constraint = structured.compile(self._need_tokenizer(), params, size=self._allowed, ends=self._ends)
+        sequence = Sequence(
+            ids, params, limit, self._ends, self.tokenizer, self._allowed, thinking, constraint=constraint
+        )
         request = Request(ids, params.n, owner, priority, self._loop.touch)
         # What is in the cache already has no scores to report.
         own = f"\0{order}" if params.prompt_logprobs is not None else ""

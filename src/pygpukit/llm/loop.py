@@ -199,7 +199,8 @@ class EngineLoop:
             if line in drawn.failed:
                 self._fail(branch, drawn.failed[line])
             elif token < 0:
-                self._fail(branch, ValueError("no token may come: every score is -inf, NaN or not allowed"))
+                none = ValueError("no token may come: every score is -inf, NaN or not allowed")
+                self._fail(branch, branch.sequence.problem or none)
             else:
                 self._pass_on(branch, token, reports.get(line))
         for branch, drafts in guesses.items():

@@ -307,7 +307,8 @@ class Workspace:
 
 
 Host: TypeAlias = Callable[..., Any]
-"""A function over NumPy views: arrays (None for one not given) and numbers in the operator's order, then results."""
+"""A function over NumPy views: arrays (None for one not given) and numbers in the operator's order, then results; or a
+kernel of the core (`_native.host_fill`), which takes the same without NumPy."""
 
 Compose: TypeAlias = Callable[..., Any]
 """A function of the results and the arguments that calls other operators."""

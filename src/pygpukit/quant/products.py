@@ -91,6 +91,8 @@ def matmul(a: Any, b: Any, **options: Any) -> GPUArray:
 def _options(x: GPUArray, options: dict[str, Any]) -> dict[str, Any]:
     """The options of a product with a weight: the precision is that of x."""
     kept = dict(options)
+    if kept.pop("scale_a", None) is not None or kept.pop("scale_b", None) is not None:
+        raise ValueError("matmul(): scale_a and scale_b are for arrays; a quantised weight has scales of its own")
     if kept.pop("precision", None) not in (None, x.dtype.name) or kept.pop("use_tf32", None):
         raise ValueError(
             f"matmul() with a quantised weight computes in the type of x, {x.dtype.name}: convert x with astype"

@@ -9,7 +9,7 @@ import numpy as np
 from pygpukit._pygpukit_rust import GPUArray
 from pygpukit.dtypes import DTypeLike, float64
 from pygpukit.ops.elementwise import rows as e
-from pygpukit.random.draws import Draws, Rule, Size, Source, Value, float_type, parameter, placed, wide_enough
+from pygpukit.random.draws import Draws, Rule, Size, Source, Value, float_type, parameter, placed, size_of, wide_enough
 
 
 def _same(x: GPUArray, function: Any, *others: Any) -> GPUArray:
@@ -91,7 +91,7 @@ class Continuous(Draws):
         """
         kind = float_type(dtype, "random")
         size = self._target(out, size, kind)
-        return self._located("uniform", 0.0, 1.0, size, kind, self._device(out), out)
+        return self._fill("uniform", size_of(size), kind, self._device(out), out)
 
     def uniform(
         self,

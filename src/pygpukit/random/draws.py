@@ -29,6 +29,7 @@ Value: TypeAlias = float | GPUArray
 Formula: TypeAlias = Callable[..., GPUArray]
 
 _dtype = dtype
+_MOST = 2**62
 
 
 def size_of(size: Size) -> tuple[int, ...]:
@@ -41,10 +42,12 @@ def size_of(size: Size) -> tuple[int, ...]:
     """
     if size is None:
         return ()
+    if type(size) is int and 0 <= size < _MOST:
+        return (size,)
     shape = tuple(dimensions(size))
     if any(n < 0 for n in shape):
         raise ShapeError(f"negative dimensions are not allowed: {shape}")
-    if math.prod(shape) >= 2**62:
+    if math.prod(shape) >= _MOST:
         raise ShapeError(f"an array of shape {shape} is too large")
     return shape
 
@@ -57,6 +60,8 @@ def float_type(kind: DTypeLike, what: str) -> DataType:
     DTypeError
         If it is none of float64, float32, float16 and bfloat16.
     """
+    if kind is float64:
+        return kind
     found = dtype(kind)
     if found.name not in rows.FLOATS:
         raise DTypeError(f"Unsupported dtype {found.name} for {what}: it gives {', '.join(rows.FLOATS)}")
@@ -177,7 +182,9 @@ class Draws:
         return self._bit_generator
 
     def _device(self, out: GPUArray | None, values: Sequence[Any] = ()) -> Device:
-        for one in (out, *values):
+        if out is not None:
+            return out.device
+        for one in values:
             if isinstance(one, GPUArray):
                 return one.device
         return current_device()
@@ -197,7 +204,7 @@ class Draws:
             a, b = _single(a), _single(b)
         flat = out.reshape(-1) if out is not None and out.is_contiguous else None
         made: GPUArray = self._bit_generator.draw(
-            rows.fill, device, math.prod(shape), rows.per_block(kind), a, b, distribution, kind, out=flat
+            rows.fill, device, math.prod(shape), 2 if kind is float64 else 4, a, b, distribution, kind, out=flat
         )
         if flat is not None:
             assert out is not None

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from pygpukit import _pygpukit_rust as _native
 from pygpukit.dtypes import DataType, dtype, to_numpy_dtype
 from pygpukit.ops.launch import Argument, KernelLaunch, Launch, Number, Unit, blocks_for, i32, i64, read, write
 from pygpukit.ops.problem import Problem, Result
@@ -66,13 +67,8 @@ def _launch_fill(p: Problem) -> Launch:
     return _launch(p, unit, unit.entries[0], per_block(kind), (Number("a", real), Number("b", real)))
 
 
-def _host_fill(p: Problem) -> Callable[..., None]:
-    name, distribution = p.options["kind"].name, p.options["distribution"]
-
-    def run(counter: Any, n: int, key: int, offset: int, stream: int, a: float, b: float, out: Any) -> None:
-        reference.fill(distribution, name, counter, n, key, offset, stream, a, b, out)
-
-    return run
+def _host_fill(p: Problem) -> Any:
+    return _native.host_fill(p.options["distribution"], p.options["kind"])
 
 
 def _units_fill(types: Sequence[str]) -> Iterator[Unit]:
@@ -95,7 +91,7 @@ fill = register(
             Variant(
                 "a block of words per thread", "batch_invariant", _contiguous, launch=_launch_fill, units=_units_fill
             ),
-            Variant("NumPy", "batch_invariant", lambda p: None, host=_host_fill),
+            Variant("the core", "batch_invariant", _contiguous, host=_host_fill),
         ),
         doc="A vector of floating-point numbers of a distribution.",
         public=False,
@@ -119,13 +115,8 @@ def _launch_integers(p: Problem) -> Launch:
     return _launch(p, unit, entry, per_block(kind, wide), numbers)
 
 
-def _host_integers(p: Problem) -> Callable[..., None]:
-    wide = bool(p.options["wide"])
-
-    def run(*args: Any) -> None:
-        reference.integers(wide, *args)
-
-    return run
+def _host_integers(p: Problem) -> Any:
+    return _native.host_integers(bool(p.options["wide"]))
 
 
 def _units_integers(types: Sequence[str]) -> Iterator[Unit]:
@@ -150,7 +141,7 @@ integers = register(
                 "a block of words per thread", "batch_invariant", _contiguous, launch=_launch_integers,
                 units=_units_integers,
             ),
-            Variant("NumPy", "batch_invariant", lambda p: None, host=_host_integers),
+            Variant("the core", "batch_invariant", _contiguous, host=_host_integers),
         ),
         doc="A vector of integers of equal probability.",
         public=False,

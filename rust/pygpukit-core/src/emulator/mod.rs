@@ -28,6 +28,8 @@ mod warp;
 pub use check::{Chain, Ended, Touched};
 pub use code::Class;
 pub use counters::{CLASSES, Counters, Traffic};
+#[cfg(target_arch = "x86_64")]
+pub(crate) use exec::lanes::wide_lanes;
 pub use grid::{Options, Summary};
 pub use image::{Image, Launch, Running};
 pub use memory::Memory;

@@ -94,16 +94,16 @@ PGK_FN void finish(T* out, const f64* y, const f64* states, const f64* response,
 
 }  // namespace pgk
 
-#define PGK_RECURRENCE(entry, T, S, P) \
-    extern "C" __global__ void __launch_bounds__(64) entry##_zero_state(double* y, double* states, const pgk::T* x, \
+#define PGK_RECURRENCE(first, second, third, T, S, P) \
+    extern "C" __global__ void __launch_bounds__(64) first(double* y, double* states, const pgk::T* x, \
         const double* sections, long long rows, long long n, long long blocks) { \
         pgk::zero_state<pgk::T, S, P>(y, states, x, sections, rows, n, blocks); \
     } \
-    extern "C" __global__ void __launch_bounds__(32) entry##_scan(double* states, double* ends, double* bounds, \
+    extern "C" __global__ void __launch_bounds__(32) second(double* states, double* ends, double* bounds, \
         const double* powers, const double* initial, long long n, long long blocks) { \
         pgk::scan_states<S * P>(states, ends, bounds, powers, initial, n, blocks); \
     } \
-    extern "C" __global__ void __launch_bounds__(256) entry##_finish(pgk::T* out, const double* y, const double* states, \
+    extern "C" __global__ void __launch_bounds__(256) third(pgk::T* out, const double* y, const double* states, \
         const double* response, long long rows, long long n, long long blocks) { \
         pgk::finish<pgk::T, S * P>(out, y, states, response, rows, n, blocks); \
     }

@@ -1,4 +1,5 @@
-// The end of a matrix product: y[m, n] = round(activation(sum + bias[n]) + residual[m, n]).
+// The end of a matrix product: y[m, n] = round(activation(sum + bias[n]) + residual[m, n]); of float8 products with scales
+// sum * scale_a[m] * scale_b[n] is in the place of the sum.
 //
 // Every kernel of a product ends with this, whatever its tiles and instructions, so that the same sum gives the same bits.
 // Numerics: all of it happens in the accumulator's type (float, double for float64), each sum rounded by itself and never
@@ -8,6 +9,7 @@
 // An absent bias or residual is a null pointer and adds -0, which changes no number.
 #pragma once
 #include "pygpukit/elementwise.cuh"
+#include "pygpukit/math.cuh"
 
 namespace pgk {
 
@@ -28,7 +30,17 @@ template <class To> struct Epilogue {
     const To* bias;      // [n], contiguous; or null
     const To* residual;  // of the matrix at hand, once the kernel has added its batch's offset; or null
     i64 row, column;     // element strides of residual
+    const f32* scale_a;  // of rows; or null
+    const f32* scale_b;  // of columns; or null
+    i64 step_a, step_b;  // their strides, 0 for one number
 };
+
+// The sum by the scales of its row and its column, in this order.
+template <class To> PGK_FN f32 scaled(f32 sum, i64 m, i64 n, const Epilogue<To>& end) {
+    if (end.scale_a) sum = mul_rn(sum, end.scale_a[m * end.step_a]);
+    if (end.scale_b) sum = mul_rn(sum, end.scale_b[n * end.step_b]);
+    return sum;
+}
 
 // The end with its operands at hand: -0 for one that is absent.
 template <int ACTIVATION, class A> PGK_FN A finish_with(A sum, A bias, A residual) {

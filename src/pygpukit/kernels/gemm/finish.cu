@@ -33,7 +33,9 @@ PGK_FN void matmul_finish(To* out, const f32* sums, i64 m, i64 n, i64 batches, i
     Vec<To, E> v;
 #pragma unroll
     for (int e = 0; e < E; ++e) {
-        if (column + e < n) v.e[e] = convert<To>(finish<END>(x[e / 4].e[e % 4], row, column + e, end));
+        if (column + e < n) {
+            v.e[e] = convert<To>(finish<END>(scaled(x[e / 4].e[e % 4], row, column + e, end), row, column + e, end));
+        }
     }
     const bool whole = out_column == 1 && column + E <= n && sizeof(v) == 16 && (reinterpret_cast<u64>(to) & 15) == 0;
     if (whole) {
@@ -52,8 +54,9 @@ PGK_FN void matmul_finish(To* out, const f32* sums, i64 m, i64 n, i64 batches, i
     extern "C" __global__ void __launch_bounds__(256) entry( \
         pgk::To* out, const float* sums, long long m, long long n, long long batches, long long out_row, \
         long long out_column, const __grid_constant__ pgk::Nd<2> batch, const pgk::To* bias, const pgk::To* residual, \
-        long long residual_row, long long residual_column) { \
+        long long residual_row, long long residual_column, const float* scale_a, const float* scale_b, \
+        long long step_a, long long step_b) { \
         pgk::matmul_finish<pgk::To, pgk::end>( \
             out, sums, m, n, batches, out_row, out_column, batch, \
-            pgk::Epilogue<pgk::To>{bias, residual, residual_row, residual_column}); \
+            pgk::Epilogue<pgk::To>{bias, residual, residual_row, residual_column, scale_a, scale_b, step_a, step_b}); \
     }

@@ -201,6 +201,10 @@ template <class T, class To, int ACTIVATION, int BM, int BN, int STAGES, int CLU
                     Acc both[2] = {d[first], d[first + 1]};
                     if constexpr (ACTIVATION != PLAIN) {
                         const i64 m = min(m0 + r, size.m - 1);
+                        if constexpr (same<T, e4m3>::value) {
+                            both[0] = scaled(both[0], m, n, mine);
+                            both[1] = scaled(both[1], m, n + step, mine);
+                        }
                         Acc added[2] = {-Acc(0), -Acc(0)};
                         if (mine.residual) {
                             pair(added, mine.residual + m * mine.row + n * mine.column, step * mine.column, together);
@@ -356,7 +360,9 @@ template <class T, class To, int ACTIVATION, int BM, int BN, int STAGES, int CLU
         const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap b, \
         const __grid_constant__ CUtensorMap to, pgk::To* out, const __grid_constant__ pgk::GemmSizes size, \
         const __grid_constant__ pgk::Nd<2> batch, long long out_row, long long out_column, const pgk::To* bias, \
-        const pgk::To* residual, long long residual_row, long long residual_column) { \
+        const pgk::To* residual, long long residual_row, long long residual_column, const float* scale_a, \
+        const float* scale_b, long long step_a, long long step_b) { \
         pgk::Gemm<pgk::T, pgk::To, pgk::activation, bm, bn, stages, cluster, a_mn, b_mn>{ \
-            &a, &b, &to, out, size, batch, out_row, out_column, {bias, residual, residual_row, residual_column}}.run(); \
+            &a, &b, &to, out, size, batch, out_row, out_column, \
+            {bias, residual, residual_row, residual_column, scale_a, scale_b, step_a, step_b}}.run(); \
     }

@@ -195,6 +195,15 @@ def gather_pages(cache: Any, pages: Any, length: int, scales: Any = None, kind: 
     return keys.swapaxes(0, 1), values.swapaxes(0, 1)
 
 
+def decoded_pages(cache: Any, page_table: Any, scales: Any, kind: Any) -> tuple[Any, Any]:
+    """Return the numbers of the pages in a table, and the table of these; pages that are none stay as they are."""
+    there = (page_table >= 0) & (page_table < len(cache))
+    used = np.unique(page_table[there])
+    factors = None if scales is None else np.broadcast_to(scales, cache.shape[:-1])[used]
+    renamed = np.where(there, np.searchsorted(used, page_table), page_table).astype(np.int32)
+    return decoded(cache[used], factors, kind), renamed
+
+
 def check_queries(query_starts: Any, max_queries: int) -> None:
     """Refuse a sequence with more queries than the caller said."""
     counts = np.diff(query_starts)

@@ -186,7 +186,7 @@ def _rows_refuse(p: Problem) -> str | None:
     q, cache = p["q"], p["cache"]
     if p.determinism != "batch_invariant":
         return f"NumPy may be faster, and {p.determinism} is asked"
-    if q.dtype.name != "float32" or cache.dtype.name != "float32":
+    if q.dtype.name != "float32" or cache.dtype.name not in ("float32", *CODES):
         return "not float32"
     if any(x.shape[-1] != 1 and x.strides[-1] != 1 for x in (q, cache)):
         return "the elements of a head do not lie side by side"
@@ -202,6 +202,8 @@ def _host_rows(p: Problem) -> Callable[..., None]:
     def run(q: Any, cache: Any, page_table: Any, lengths: Any, query_starts: Any, kv_scales: Any, out: Any) -> None:
         if most:
             reference.check_queries(query_starts, most)
+        if cache.dtype != q.dtype:
+            cache, page_table = reference.decoded_pages(cache, page_table, kv_scales, q.dtype)
         try:
             _native.paged_attention_rows(q, cache, page_table, lengths, query_starts, out, scale, window, softcap)
         except ValueError as error:

@@ -112,7 +112,9 @@ def recurrence_unit(kind: DataType, sections: int, order: int) -> Unit:
     """Return the source of a cascade of so many sections of an order."""
     entry = f"pgk_audio_recurrence_{kind.tag}_{sections}_{order}"
     entries = (f"{entry}_zero_state", f"{entry}_scan", f"{entry}_finish")
-    return instance("audio/recurrence.cu", [f"PGK_RECURRENCE({entry}, {kind.tag}, {sections}, {order})"], entries)
+    return instance(
+        "audio/recurrence.cu", [f"PGK_RECURRENCE({', '.join(entries)}, {kind.tag}, {sections}, {order})"], entries
+    )
 
 
 def _launch_recurrence(p: Problem) -> Launch:

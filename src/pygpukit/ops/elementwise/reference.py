@@ -126,13 +126,19 @@ def _general(name: str, inputs: tuple[Input, ...], target: DataType) -> Callable
     # Operands of this type are computed with as they are.
     ready = None if double or (common.name in _SMALL and not row.by_format) else to_numpy_dtype(common)
     chosen, function, widen = row.rule == "where", row.numpy, not row.by_format
+    # Python's floats are rounded by the constructor of a float type.
+    rounded = ready.type if ready is not None and ready.kind == "f" else None
+
+    def convert(x: Any) -> Any:
+        if type(x) is np.ndarray and x.dtype == ready:
+            return x
+        if rounded is not None and type(x) is float:
+            return rounded(x)
+        return _convert(x, common, double=double, widen=widen)
 
     def run(*operands: Any) -> None:
         *arrays, out = operands
-        values = [
-            x if type(x) is np.ndarray and x.dtype == ready else _convert(x, common, double=double, widen=widen)
-            for x in arrays[chosen:]
-        ]
+        values = [convert(x) for x in arrays[chosen:]]
         if chosen:
             condition = np.asarray(arrays[0])
             values.insert(0, condition if condition.dtype.kind == "b" else condition != 0)

@@ -115,7 +115,8 @@ def operands(p: Problem) -> Operands | str:
     residual = None if given is None else result_stack(p, given)
     m, n, k = out.rows, out.columns, a.columns
     wanted = [a, out] if residual is None else [a, out, residual]
-    merged = [_as_rows(batch, m, x) for x in wanted] if batch and all(s == 0 for s in b.batch) else [None]
+    shared = batch and all(s == 0 for s in b.batch) and not _scales_rows(p)
+    merged = [_as_rows(batch, m, x) for x in wanted] if shared else [None]
     if all(x is not None for x in merged):
         # One matrix multiplies all of the batch, whose rows lie at equal distances: one product of more rows.
         a, out, *rest = (x for x in merged if x is not None)
@@ -133,6 +134,12 @@ def operands(p: Problem) -> Operands | str:
     assert isinstance(left, Side)
     assert isinstance(right, Side)
     return Operands(batch, m, n, k, z, left, right, out, residual)
+
+
+def _scales_rows(p: Problem) -> bool:
+    """Has each row of a matrix a scale of its own? Then the rows of all matrices are not those of one."""
+    scales = p.arrays.get("scale_a")
+    return scales is not None and any(n != 1 for n in scales.shape)
 
 
 _RESULTS = {

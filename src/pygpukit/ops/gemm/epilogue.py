@@ -23,6 +23,9 @@ PLAIN = "PLAIN"
 """The device's name of no epilogue at all."""
 
 
+SCALES = ("scale_a", "scale_b")
+"""What sums of fp8 are multiplied by first: of the rows of a, of the columns of b."""
+
 ACTIVATIONS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "none": ("IDENTITY", lambda x: x),
     "relu": ("RELU", TABLE["relu"].numpy),
@@ -52,7 +55,41 @@ def activation_of(name: Any) -> str:
 def has_epilogue(p: Problem) -> bool:
     """Does a call add or apply anything after the product?"""
     given = p.arrays["bias"] is not None or p.arrays["residual"] is not None
-    return given or activation_of(p.options["activation"]) != "none"
+    return given or has_scales(p) or activation_of(p.options["activation"]) != "none"
+
+
+def has_scales(p: Problem) -> bool:
+    """Are rows or columns of the sum multiplied by scales?"""
+    return any(p.arrays.get(name) is not None for name in SCALES)
+
+
+def check_scales(p: Problem, how: str) -> None:
+    """Refuse scales that do not fit the operands, or another precision than fp8.
+
+    Raises
+    ------
+    DTypeError, ShapeError, ValueError
+        The text names the value and what would fit.
+    """
+    if not has_scales(p):
+        return
+    if how != "fp8":
+        raise ValueError("matmul(): scale_a and scale_b are for precision='fp8'; multiply other operands or the result")
+    a, b = p["a"], p["b"]
+    rows, columns = a.shape[-2] if a.ndim > 1 else 1, b.shape[-1] if b.ndim > 1 else 1
+    for name, n, what, wide in zip(SCALES, (rows, columns), ("row of a", "column of b"), (0, 1), strict=True):
+        x = p.arrays[name]
+        if x is None:
+            continue
+        if x.dtype.name != "float32":
+            raise DTypeError(f"matmul(): {name} is {x.dtype.name}, and must be float32: convert it with astype")
+        fits = [(), (1,), (n,), (n, 1)[:: -1 if wide else 1], (1, 1)]
+        if not any(len(s) == x.ndim and all(i == j for i, j in zip(s, x.shape, strict=True)) for s in fits):
+            side = (1, hint(n)) if wide else (hint(n), 1)
+            raise ShapeError(
+                f"matmul(): {name} has shape {tuple(hint(s) for s in x.shape)}; it is one number, or one per {what}, "
+                f"({hint(n)},) or {side}"
+            )
 
 
 def check(p: Problem, result: Result, columns: Any = None) -> None:
@@ -104,6 +141,27 @@ def arguments(p: Problem) -> tuple[Argument, ...]:
     strides = (0, 0) if residual is None else result_stack(p, residual)[2:4]
     pointers = [i64(0) if x is None else read(x) for x in (bias, residual)]
     return (*pointers, *map(i64, strides))
+
+
+def scale_arguments(p: Problem) -> tuple[Argument, ...]:
+    """Return the kernel arguments of scales: pointers, and the distances between those of rows and of columns."""
+    pointers, steps = [], []
+    for name in SCALES:
+        x = p.arrays.get(name)
+        pointers.append(i64(0) if x is None else read(x))
+        axis = None if x is None else next((i for i, n in enumerate(x.shape) if n != 1), None)
+        steps.append(i64(0 if x is None or axis is None else x.strides[axis]))
+    return (*pointers, *steps)
+
+
+def scaled(total: Any, a: Any, b: Any, scale_a: Any, scale_b: Any) -> Any:
+    """Return the product of NumPy arrays a and b by the scales of rows and columns."""
+    if scale_a is not None:
+        by_row = scale_a.size > 1 and b.ndim > 1
+        total = total * (scale_a.reshape(-1, 1) if by_row else scale_a.reshape(-1))
+    if scale_b is not None:
+        total = total * scale_b.reshape(-1)
+    return total.reshape(()) if a.ndim == b.ndim == 1 else total
 
 
 def refuses(p: Problem) -> str | None:

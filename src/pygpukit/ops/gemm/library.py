@@ -154,28 +154,46 @@ def _along_k(p: Problem, how: str, per: int) -> str | None:
     """Products whose operands must have lines along k, at multiples of 16 bytes."""
     if arithmetic(p).how != how:
         return f"multiplies {'int8 to int32' if how == 'int32' else 'float8_e4m3fn'} alone"
-    reason = _no_epilogue(p) or _present(p) or _lies(p)
+    reason = _present(p) or _lies_without_out(p)
     if reason is not None:
         return reason
-    found = layout(p)
-    assert found is not None
-    if found.stored[0].transposed or not found.stored[1].transposed:
+    batch, out, a, b = stacks(p)
+    left, right = stored(a), stored(b)
+    assert left is not None
+    assert right is not None
+    if left.transposed or not right.transposed:
         return "the library wants lines along k: weights as [N, K], passed as w.T"
-    steps = (found.a.columns, found.out.columns, *(s.ld for s in found.stored[:2]), *found.strides[:2])
+    distances = (one_stride(batch, a.batch), one_stride(batch, b.batch))
+    steps = (a.columns, out.columns, left.ld, right.ld, *distances)
     if any(n % per != 0 for n in steps) or not (p["a"].is_aligned(16) and p["b"].is_aligned(16)):
         return f"the library wants sizes and distances that are multiples of {per}, and addresses of 16 bytes"
     return None
 
 
 def _accepts_int8(p: Problem) -> str | None:
-    return _along_k(p, "int32", 16) or (None if p.out.dtype.name == "int32" else "writes int32")
+    return (
+        _along_k(p, "int32", 16)
+        or _no_epilogue(p)
+        or _lies(p)
+        or (None if p.out.dtype.name == "int32" else "writes int32")
+    )
 
 
-def _accepts_float8(p: Problem) -> str | None:
+def _multiplies_float8(p: Problem) -> str | None:
     reason = _along_k(p, "fp8", 16)
     if reason is None and p.compute_capability < 89:
         return f"tensor cores of sm_{p.arch} have no float8: precision='bfloat16' holds it exactly"
     return reason
+
+
+def _accepts_float8(p: Problem) -> str | None:
+    return _multiplies_float8(p) or _no_epilogue(p) or _lies(p)
+
+
+def _finished_float8(p: Problem) -> str | None:
+    if not epilogue.has_epilogue(p):
+        return "nothing is done after the product"
+    return _multiplies_float8(p) or epilogue.refuses(p) or p.missing(_finish_unit(p))
 
 
 def _finished(p: Problem) -> str | None:
@@ -229,7 +247,7 @@ def _launch_finished(p: Problem) -> Launch:
     added = out if residual is None else result_stack(p, residual)
     arguments: tuple[Argument, ...] = (
         write(p.out), read(sums), *map(i64, (out.rows, out.columns, count, out.row, out.column)),
-        nd(batch, [x.batch for x in (out, added)]), *epilogue.arguments(p),
+        nd(batch, [x.batch for x in (out, added)]), *epilogue.arguments(p), *epilogue.scale_arguments(p),
     )  # fmt: skip
     unit = _finish_unit(p)
     finish = KernelLaunch(unit, unit.entries[0], (blocks,), (_THREADS,), arguments)
@@ -264,6 +282,7 @@ DIRECT = (Variant("cuBLASLt", "batch_invariant", _accepts, launch=_launch),)
 OTHERS = (
     Variant("cuBLASLt, int8", "batch_invariant", _accepts_int8, launch=_launch),
     Variant("cuBLASLt, float8", "run_to_run", _accepts_float8, launch=_launch),
+    Variant("cuBLASLt, float8, then a pass", "run_to_run", _finished_float8, launch=_launch_finished),
     Variant("cuBLASLt, then a pass", "batch_invariant", _finished, launch=_launch_finished, units=_finish_units),
     Variant("copies around cuBLASLt", "batch_invariant", _copies, compose=_compose),
 )

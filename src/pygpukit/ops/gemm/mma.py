@@ -192,7 +192,7 @@ def _turn(p: Problem) -> Callable[..., None]:
     def run(results: tuple[Any, ...], given: tuple[Any, ...]) -> None:
         from pygpukit.ops.gemm.rows import matmul
 
-        a, b, precision, bias, activation, residual, use_tf32 = given
+        a, b, precision, bias, activation, residual, use_tf32, *_ = given
         a = a.contiguous().copy() if turned[0] else a
         b = (b.mT.contiguous().mT if b.ndim > 1 else b.copy()) if turned[1] else b
         matmul(a, b, precision=precision, bias=bias, activation=activation, residual=residual, use_tf32=use_tf32,

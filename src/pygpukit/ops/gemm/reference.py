@@ -39,12 +39,13 @@ def product(a: Any, b: Any, how: Arithmetic) -> Any:
 
 def reference(
     a: Any, b: Any, precision: Any = None, bias: Any = None, activation: Any = None, residual: Any = None,
-    use_tf32: Any = None, *, out: DataType | None = None,
+    use_tf32: Any = None, scale_a: Any = None, scale_b: Any = None, *, out: DataType | None = None,
 ) -> Any:  # fmt: skip
     """Return the product as NumPy computes it: small floats multiplied and summed in float32, and rounded once."""
     how = chosen(dtype(a.dtype), dtype(b.dtype), precision, use_tf32)
     with np.errstate(all="ignore"):
-        total = epilogue.reference(product(a, b, how), bias, activation, residual)
+        total = epilogue.scaled(product(a, b, how), a, b, scale_a, scale_b)
+        total = epilogue.reference(total, bias, activation, residual)
         return np.asarray(total).astype(to_numpy_dtype(how.result if out is None else out), copy=False)
 
 
@@ -77,14 +78,15 @@ def rows_refuse(p: Problem) -> str | None:
 def rows_host(p: Problem) -> Callable[..., None]:
     """Return the function that does: a row's bits are the same whatever the other rows are."""
 
-    def run(a: Any, b: Any, bias: Any, residual: Any, out: Any) -> None:
-        _native.linear_rows(a, b.T, out)
+    def run(a: Any, b: Any, *rest: Any) -> None:
+        _native.linear_rows(a, b.T, rest[-1])
 
     return run
 
 
 def _round_once(
-    precision: Any, activation: Any, use_tf32: Any, kind: DataType, a: Any, b: Any, bias: Any, residual: Any, out: Any
-) -> None:
-    made = reference(a, b, precision, bias, activation, residual, use_tf32, out=kind)
+    precision: Any, activation: Any, use_tf32: Any, kind: DataType, a: Any, b: Any, bias: Any, residual: Any,
+    scale_a: Any, scale_b: Any, out: Any,
+) -> None:  # fmt: skip
+    made = reference(a, b, precision, bias, activation, residual, use_tf32, scale_a, scale_b, out=kind)
     np.copyto(out, made, casting="unsafe")

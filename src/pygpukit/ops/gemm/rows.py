@@ -44,6 +44,7 @@ def _infer(p: Problem) -> list[Result]:
     shape = (*batch, *(a.shape[-2:-1] if a.ndim > 1 else ()), *(b.shape[-1:] if b.ndim > 1 else ()))
     result = Result(shape, kind)
     epilogue.check(p, result)
+    epilogue.check_scales(p, how.how)
     return [result]
 
 
@@ -59,7 +60,7 @@ def _cast_first(p: Problem) -> Callable[..., None]:
     how = arithmetic(p)
 
     def run(results: tuple[Any, ...], given: tuple[Any, ...]) -> None:
-        a, b, _, bias, activation, residual, _ = given
+        a, b, _, bias, activation, residual, *_ = given
         a, b = (x.astype(how.operands, copy=False) for x in (a, b))
         tf32 = how.how == "tf32"
         matmul(a, b, use_tf32=tf32, bias=bias, activation=activation, residual=residual, out=results[0])
@@ -73,9 +74,9 @@ def _scattered(p: Problem) -> str | None:
 
 def _gather_bias(p: Problem) -> Callable[..., None]:
     def run(results: tuple[Any, ...], given: tuple[Any, ...]) -> None:
-        a, b, precision, bias, activation, residual, use_tf32 = given
+        a, b, precision, bias, activation, residual, use_tf32, scale_a, scale_b = given
         matmul(a, b, precision=precision, bias=bias.contiguous(), activation=activation, residual=residual,
-               use_tf32=use_tf32, out=results[0])  # fmt: skip
+               use_tf32=use_tf32, scale_a=scale_a, scale_b=scale_b, out=results[0])  # fmt: skip
 
     return run
 
@@ -92,10 +93,15 @@ def _by_parts(p: Problem) -> Callable[..., None]:
         from pygpukit.array.creation import empty
         from pygpukit.ops.elementwise import rows as e
 
-        a, b, precision, bias, activation, residual, use_tf32 = given
+        a, b, precision, bias, activation, residual, use_tf32, scale_a, scale_b = given
         kind, out = accumulator(how.operands), results[0]
         x = empty(out.shape, kind, device=out.device)
         matmul(a, b, precision=precision, use_tf32=use_tf32, out=x)
+        if scale_a is not None:
+            by_row = scale_a.size > 1 and b.ndim > 1
+            x = e.mul(x, scale_a.reshape((-1, 1) if by_row else (-1,)[: out.ndim]), out=x)
+        if scale_b is not None:
+            x = e.mul(x, scale_b.reshape((-1,)[: out.ndim]), out=x)
         x = x if bias is None else e.add(x, bias.astype(kind, copy=False), out=x)
         if activation in ("relu", "gelu", "silu"):
             x = getattr(e, activation)(x, out=x)
@@ -165,6 +171,21 @@ matmul = register(
                 True,
                 'True multiplies float32 through tf32, as ``precision="tf32"``; False never does.',
             ),
+            Parameter(
+                "scale_a",
+                "optional",
+                None,
+                True,
+                'With ``precision="fp8"``, float32: the sum is multiplied by it '
+                "first; one number, or one per row of a, ``[M]`` or ``[M, 1]``.",
+            ),
+            Parameter(
+                "scale_b",
+                "optional",
+                None,
+                True,
+                "And by this: one number, or one per column of b, ``[N]`` or ``[1, N]``.",
+            ),
         ),
         infer=_infer,
         reference=reference,
@@ -185,8 +206,8 @@ matmul = register(
         doc="""Matrix product, with NumPy's rules for vectors and stacks of matrices.
 
 float16, bfloat16 and float8 are multiplied and summed in float32 and rounded once; float32 means true float32. The
-order of a sum is fixed by K alone, so a row's bits do not depend on the others. Bias, activation and residual are
-applied to the unrounded sum, in that order.
+order of a sum is fixed by K alone, so a row's bits do not depend on the others. Scales, bias, activation and residual
+are applied to the unrounded sum, in that order.
 
 Examples
 --------

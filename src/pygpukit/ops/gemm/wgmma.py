@@ -11,7 +11,7 @@ from pygpukit.array.creation import empty
 from pygpukit.dtypes import DataType, dtype
 from pygpukit.ops.gemm import skinny
 from pygpukit.ops.gemm.boxes import ARCHITECTURE, Operands, operands, refuses_types
-from pygpukit.ops.gemm.epilogue import PLAIN, device_name, suffix
+from pygpukit.ops.gemm.epilogue import PLAIN, device_name, scale_arguments, suffix
 from pygpukit.ops.gemm.epilogue import refuses as epilogue_refuses
 from pygpukit.ops.launch import Compose, KernelLaunch, Launch, Struct, Unit, i32, i64, nd, tensor_map, write
 from pygpukit.ops.problem import Problem
@@ -130,7 +130,7 @@ def launch(p: Problem) -> Launch:
     blocks = minimum(tiles, p.sm_count // tile.cluster) * tile.cluster
     arguments = (
         a, found.b.map(tile.n // tile.cluster, "constant"), to, write(p.out), sizes, nd(found.batch, strides),
-        i64(found.out.row), i64(found.out.column), *found.end(p),
+        i64(found.out.row), i64(found.out.column), *found.end(p), *scale_arguments(p),
     )  # fmt: skip
     return Launch(
         (
@@ -222,10 +222,10 @@ def _copy_first(p: Problem) -> Compose:
     def run(results: tuple[Any, ...], given: tuple[Any, ...]) -> None:
         from pygpukit.ops.gemm.rows import matmul
 
-        a, b, precision, bias, activation, residual, use_tf32 = given
+        a, b, precision, bias, activation, residual, use_tf32, scale_a, scale_b = given
         turned = lines(b.mT).mT if b.ndim > 1 else lines(b)
         matmul(lines(a), turned, precision=precision, bias=bias, activation=activation, residual=residual,
-               use_tf32=use_tf32, out=results[0])  # fmt: skip
+               use_tf32=use_tf32, scale_a=scale_a, scale_b=scale_b, out=results[0])  # fmt: skip
 
     return run
 

@@ -112,7 +112,8 @@ def bits_of(mask: GPUArray) -> Bits:
 
 def count_of(bits: Bits) -> int:
     """Read how many elements are not zero."""
-    return int(bits.before[-1])
+    before = bits.before
+    return int(before._select(0, before.size - 1).item())
 
 
 def _nonzero_launch(p: Problem) -> Launch:
@@ -125,8 +126,8 @@ def _nonzero_launch(p: Problem) -> Launch:
 
 def _nonzero_host(p: Problem) -> Callable[..., None]:
     def run(mask: Any, bits: Any, before: Any, count: int, out: Any) -> None:
-        for row, found in zip(out, np.nonzero(mask), strict=True):
-            row[...] = found
+        for d, found in enumerate(mask.nonzero()):
+            out[d] = found
 
     return run
 
@@ -378,7 +379,7 @@ def nonzero(a: GPUArray) -> tuple[GPUArray, ...]:
     if a.ndim == 0:
         raise ValueError("nonzero() of an array of no dimensions: reshape it to one element first")
     found = _found(a)
-    return tuple(found[d] for d in range(a.ndim))
+    return tuple(found._select(0, d) for d in range(a.ndim))
 
 
 @export

@@ -69,23 +69,23 @@ def _write_dense(out: GPUArray, parts: Sequence[GPUArray], axis: int) -> None:
         place += x.shape[axis]
 
 
-def _vectors(parts: Sequence[Any]) -> GPUArray | None:
-    """Contiguous vectors of one type joined in few steps; None for anything else."""
+def _joined_rows(parts: Sequence[Any], equal: bool) -> GPUArray | None:
+    """Contiguous arrays of one type joined along their first axis, as a vector; None for anything else.
+
+    Behind that axis they agree, with ``equal`` in all of their shape.
+    """
     first = parts[0]
     if type(first) is not GPUArray:
         return None
-    kind, number, total = first.dtype, first.device._number, 0
-    rows = []
+    kind, tail, rows = first.dtype, first.shape[not equal :], []
     for x in parts:
-        if type(x) is not GPUArray or x.ndim != 1 or x.dtype is not kind or not x.is_contiguous or not x.size:
+        if type(x) is not GPUArray or x.dtype is not kind or not x.size or not x.is_contiguous:
             return None
-        if x.device._number != number:
+        shape = x.shape
+        if shape[not equal :] != tail or not (equal or shape):
             return None
-        total += x.size
-        rows.append(x._expand(0))
-    out = empty(total, kind, device=first.device)
-    join(*rows, out=out._expand(0))
-    return out
+        rows.append(x._reshape([1, x.size]))
+    return join(*rows)._select(0, 0)  # type: ignore[no-any-return]
 
 
 def _check(parts: Sequence[GPUArray], axis: int, what: str) -> None:
@@ -162,9 +162,10 @@ def concatenate(
     [1, 2, 3]
     """
     if out is None and dtype is None and axis == 0 and type(arrays) in (list, tuple) and 1 < len(arrays) <= MOST:
-        made = _vectors(arrays)
+        made = _joined_rows(arrays, False)
         if made is not None:
-            return made
+            tail = arrays[0].shape[1:]
+            return made if not tail else made.reshape(-1, *tail)
     parts = _given(arrays, "concatenate()")
     if axis is None:
         return joined([x.reshape(-1) for x in parts], 0, out, dtype, casting, "concatenate()")
@@ -193,6 +194,12 @@ def stack(
     >>> gp.stack([gp.asarray([1, 2]), gp.asarray([3, 4])], axis=1).tolist()
     [[1, 3], [2, 4]]
     """
+    if out is None and dtype is None and axis == 0 and type(arrays) in (list, tuple) and 1 < len(arrays) <= MOST:
+        made = _joined_rows(arrays, True)
+        if made is not None:
+            whole = made._reshape([len(arrays), *arrays[0].shape])
+            assert whole is not None
+            return whole
     parts = _given(arrays, "stack()")
     shapes = {x.shape for x in parts}
     if len(shapes) != 1:

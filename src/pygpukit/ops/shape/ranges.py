@@ -82,9 +82,9 @@ def arange(
     if stop is None:
         start, stop = 0, start
     step = 1 if step is None else step
-    first, end, each = (_number(v, "arange()") for v in (start, stop, step))
-    if dtype is None and type(first) is type(end) is type(each) is int and max(abs(first), abs(end)) < _FAR:
-        n = _length(first, end, each)
+    first, end, each = _number(start, "arange()"), _number(stop, "arange()"), _number(step, "arange()")
+    if dtype is None and type(first) is type(end) is type(each) is int and -_FAR < first < _FAR and -_FAR < end < _FAR:
+        n = max(0, -((first - end) // each)) if each else _length(first, end, each)
         return spaced(n, first, each if n > 1 else 0, _INT64, device)
     if dtype is None:
         if any(isinstance(v, int) and not -(2**63) <= v < 2**64 for v in (first, end, each)):

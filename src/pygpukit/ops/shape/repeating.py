@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from pygpukit import _pygpukit_rust as _native
 from pygpukit._pygpukit_rust import GPUArray
 from pygpukit.array.bridge import from_numpy
 from pygpukit.array.creation import dimensions, empty, zeros
@@ -193,6 +194,8 @@ def roll(a: GPUArray, shift: int | Sequence[int], axis: int | Sequence[int] | No
     [3, 0, 1, 2]
     """
     x = need(a, "roll()")
+    if axis is None and x.ndim == 1:
+        return _rolled(x, [sum(_integers(shift, "roll()"))])
     if axis is None:
         return _rolled(x.reshape(-1), [sum(_integers(shift, "roll()"))]).reshape(x.shape)
     axes = axes_of(axis, x.ndim, repeated=True)
@@ -213,7 +216,7 @@ def _integers(values: Any, what: str) -> list[int]:
 
 
 def _rolled(x: GPUArray, shifts: Sequence[int]) -> GPUArray:
-    out = empty(x.shape, x.dtype, device=x.device)
+    out = _native.empty(list(x.shape), x.dtype, x.device)
     if not x.size:
         return out
     # Axes behind the last that moves are one; a move of whole rows of them is a move of that axis.
@@ -229,7 +232,7 @@ def _rolled(x: GPUArray, shifts: Sequence[int]) -> GPUArray:
             moves.append(move)
     if not any(moves):
         return x.copy()
-    source, target = x.reshape(shape), out.reshape(shape)
+    source, target = (x, out) if len(shape) == x.ndim else (x.reshape(shape), out.reshape(shape))
     kind = widest(source, [shape[-1], moves[-1]]) if source.is_contiguous else None
     if kind is not None:
         ratio = kind.itemsize // x.itemsize

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from pygpukit import _pygpukit_rust as _native
 from pygpukit._pygpukit_rust import DataType, Device, GPUArray
-from pygpukit.array.creation import empty
 from pygpukit.dtypes import dtype, to_numpy_dtype
 from pygpukit.ops.launch import Argument, KernelLaunch, Launch, Number, Unit, blocks_for, i32, i64, write
 from pygpukit.ops.problem import Problem, Result
@@ -124,7 +124,7 @@ def spaced(
     flags: int = 0,
 ) -> GPUArray:
     """Return ``n`` numbers from ``start`` by ``step`` as elements of a type."""
-    like = empty(0, kind, device=device)
+    like = _native.empty([0], kind, device)
     return _operator(like, kind, compute or compute_of(kind), flags, n, start, step, span, last)  # type: ignore[no-any-return]
 
 

@@ -15,6 +15,8 @@ _SMALL = frozenset({"bfloat16", "float8_e4m3fn", "float8_e5m2"})
 
 def comparable(x: Array) -> Array:
     """Return an array whose order NumPy knows: small floats as float32, which holds them all."""
+    if x.dtype.isbuiltin == 1:
+        return x
     wide: Array = x.astype(np.float32) if dtype(x.dtype).name in _SMALL else x
     return wide
 
@@ -36,6 +38,14 @@ def sort(x: Array, axis: int | None = -1, descending: bool = False) -> Array:
     if axis is None:
         x, axis = x.reshape(-1), 0
     if comparable(x) is x and not descending:
+        if x.dtype.kind in "biu":
+            return np.sort(x, axis)
+        # Not stable is faster. Of equal floats only zeros and NaNs can be told apart: those stay in order.
+        if x.dtype.kind == "f" and x.size and np.count_nonzero(x) >= x.size - 1:
+            made: Array = np.sort(x, axis)
+            last = made[-1] if made.ndim == 1 else np.take(made, -1, axis)
+            if (last == last).all():
+                return made
         return np.sort(x, axis, kind="stable")
     return np.take_along_axis(x, argsort(x, axis, descending), axis)
 
