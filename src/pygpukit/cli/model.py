@@ -52,6 +52,7 @@ def add_sampling(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-tokens", type=int, default=512, help="length of a reply (%(default)s)")
     parser.add_argument("--seed", type=int, help="of the draws")
     parser.add_argument("--quantization", metavar="FORMAT", help="fp8, int8 or int4: what matrices become on load")
+    parser.add_argument("--kv-dtype", default="auto", help="of keys and values: auto, bf16, f16, fp8 or int8")
     parser.add_argument("--dtype", default="auto", help="type of the weights on the device (%(default)s)")
     parser.add_argument("--max-model-len", type=int, metavar="TOKENS", help="of a prompt and its reply")
 
@@ -71,7 +72,8 @@ def load(args: argparse.Namespace) -> LLM:
     from pygpukit.llm import LLM
 
     try:
-        return LLM(args.model, dtype=args.dtype, quantization=args.quantization, max_model_len=args.max_model_len)
+        return LLM(args.model, dtype=args.dtype, quantization=args.quantization, kv_dtype=args.kv_dtype,
+                   max_model_len=args.max_model_len)  # fmt: skip
     except GPUKitError:
         raise
     except (OSError, ValueError, TypeError) as error:

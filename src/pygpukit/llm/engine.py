@@ -21,7 +21,8 @@ from pygpukit.core.device import current_device, synchronize
 from pygpukit.dtypes import dtype as _dtype
 from pygpukit.errors import AdmissionError, ContextLengthError, MissingPackageError, ModelLoadError
 from pygpukit.llm import budget, fetch, structured
-from pygpukit.llm.loading import chosen_dtype, load_model, open_checkpoint
+from pygpukit.llm.kv_types import check_kv_dtype, kv_type
+from pygpukit.llm.loading import load_model, open_checkpoint, weight_dtype
 from pygpukit.llm.loop import EngineLoop
 from pygpukit.llm.outputs import Piece, RequestOutput
 from pygpukit.llm.pages import PAGE_TOKENS, PageMemory
@@ -43,7 +44,6 @@ Message = Mapping[str, Any]
 
 # Options of the constructor that have one value so far.
 _ONLY = {
-    "kv_dtype": ("auto", "keys and values have the type of the weights"),
     "speculative": (None, "tokens are decoded one by one"),
     "policy": (None, "an engine is no task of a scheduler yet"),
     "bandwidth": (None, "an engine is no task of a scheduler yet"),
@@ -93,7 +93,10 @@ class LLM:
     quantization : str, optional
         What matrices of layers become when they are loaded: ``"fp8"``, ``"int8"`` or ``"int4"``. Embedding, head, norms
         and biases stay as they are. By default all is as stored.
-    kv_dtype, speculative, policy, bandwidth, scheduler : optional
+    kv_dtype : str
+        How keys and values are stored: ``"auto"`` as the weights' type, or ``"fp8"`` or ``"int8"`` for codes of 8 bits,
+        which attention decodes as it reads them. ``"bf16"`` and ``"f16"`` go with weights of that type.
+    speculative, policy, bandwidth, scheduler : optional
         Not available yet: another value than the default is refused.
     graphs : bool
         Steps of one token per reply are captured in graphs, each when it is needed for the second time.
@@ -140,7 +143,8 @@ class LLM:
         chat_template: str | None = None,
     ) -> None:
         check_quantization(quantization)
-        given = {"kv_dtype": kv_dtype, "speculative": speculative, "policy": policy, "bandwidth": bandwidth,
+        check_kv_dtype(kv_dtype)
+        given = {"speculative": speculative, "policy": policy, "bandwidth": bandwidth,
                  "scheduler": scheduler}  # fmt: skip
         for name, (only, why) in _ONLY.items():
             if given[name] != only:
@@ -168,20 +172,23 @@ class LLM:
             self.default_params, more = default_params(checkpoint)
             self._ends = {i for i in {*ends, *more, *self.config.eos_token_ids} if 0 <= i < self.config.vocab_size}
             self._device = current_device()
-            kind = chosen_dtype(dtype, self.config, checkpoint.gguf is not None)
-            blocks = checkpoint.gguf is not None and self._device.kind != "cpu"
+            kind = weight_dtype(checkpoint, dtype, quantization)
+            kv = kv_type(kv_dtype, kind)
+            coded = checkpoint.gguf is not None or checkpoint.scheme is not None
+            blocks = coded and self._device.kind != "cpu"
             pool = budget.reserve(memory, self.config, checkpoint.spec, 0 if blocks or quantization else kind.itemsize)
             with pool or nullcontext():
                 self.model = load_model(checkpoint, dtype, quantization=quantization)
                 self.model.max_positions, self._dtype_name = limit, self.model.dtype.name
+                self._codes = f" as codes of {kv.stored.name}" if kv.is_coded else ""
                 self._weight_bytes = checkpoint.files.file_size
                 if self._device.kind == "cpu":
                     max_batched_tokens = min(max_batched_tokens, _MOST_TOKENS_ON_CPU)
                 self._budget = budget.plan_pages(
-                    self.config, _dtype(self.model.dtype), self._weight_bytes, pool, limit, max_num_seqs,
+                    self.config, _dtype(self.model.dtype), kv, self._weight_bytes, pool, limit, max_num_seqs,
                     max_batched_tokens,
                 )  # fmt: skip
-                pages = PageMemory(self.config, self.model.dtype, self._budget.pages, self._budget.host_pages)
+                pages = PageMemory(self.config, kv, self._budget.pages, self._budget.host_pages)
         finally:
             checkpoint.close()
         known = self.config.vocab_size if self.tokenizer is None else self.tokenizer.vocab_size
@@ -421,8 +428,8 @@ class LLM:
                 f"{self.name}: {config.architecture}, {config.num_layers} layers of {config.hidden_size}, "
                 f"{config.num_heads} heads over {config.num_kv_heads} of keys, vocabulary {config.vocab_size}",
                 f"weights {self._dtype_name} on {self._device.kind}, {self._weight_bytes} bytes in the files",
-                f"keys and values {per_token} bytes a token: {plan.pages} pages of {PAGE_TOKENS} tokens, for "
-                f"{plan.pages * PAGE_TOKENS} in all and {self.max_model_len} in one request",
+                f"keys and values {per_token} bytes a token{self._codes}: {plan.pages} pages of {PAGE_TOKENS} tokens, "
+                f"for {plan.pages * PAGE_TOKENS} in all and {self.max_model_len} in one request",
                 f"steps of at most {loop.scheduler.max_num_seqs} replies and {loop.scheduler.max_batched_tokens} tokens"
                 + (f"; they are not captured: {graphs.refused}" if graphs is not None and graphs.refused else ""),
             )
