@@ -21,8 +21,8 @@ _CASTS = frozenset({"sum", "prod", "cumsum", "cumprod"})
 def cast_first(row: Row, x: DataType, wanted: Any) -> DataType | None:
     """Return the ``dtype`` that elements are cast to before they are reduced; None where only results are.
 
-    Real numbers are, if their own sum or product does not become that type: integers for an unsigned type, floats for an
-    integer one.
+    Real numbers are, if their own sum or product does not become that type: integers for an unsigned type, and floats
+    for an integer one.
     """
     if wanted is None or row.name not in _CASTS or x.kind == "c":
         return None
