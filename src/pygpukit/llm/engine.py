@@ -99,7 +99,7 @@ class LLM:
     speculative, policy, bandwidth, scheduler : optional
         Not available yet: another value than the default is refused.
     graphs : bool
-        Without effect yet: steps are not captured.
+        Steps of one token per reply are captured in graphs, each when it is needed for the second time.
 
     Attributes
     ----------
@@ -200,7 +200,7 @@ class LLM:
         )  # fmt: skip
         synchronize()
         self._loop = EngineLoop(
-            Runner(self.model, cache, pages, self._allowed),
+            Runner(self.model, cache, pages, self._allowed, graphs),
             Scheduler(cache, pages, max_num_seqs, max_batched_tokens, offload),
             self._device, pool, deterministic, self._device.kind == "cuda",
         )  # fmt: skip
@@ -408,13 +408,20 @@ class LLM:
         loop = self._loop
         cache = loop.scheduler.cache.stats()
         made: dict[str, Any] = {**loop.counts, **loop.scheduler.counts, **loop.sizes}
-        made |= {"pages": self._budget.pages, "pages_used": cache["used"], "pages_kept": cache["kept"]}
+        graphs = loop.runner.graphs
+        made |= {
+            "graphs": 0 if graphs is None else len(graphs),
+            "pages": self._budget.pages,
+            "pages_used": cache["used"],
+            "pages_kept": cache["kept"],
+        }
         tenants = {t.name: {"running": t.running, "tokens": t.tokens} for t in self._tenants.values() if t.name}
         return made | ({"tenants": tenants} if tenants else {})
 
     def explain(self) -> str:
         """Return what the model is, and what it takes of memory."""
         config, plan, loop = self.config, self._budget, self._loop
+        graphs = loop.runner.graphs
         per_token = plan.page // PAGE_TOKENS
         return "\n".join(
             (
@@ -423,8 +430,8 @@ class LLM:
                 f"weights {self._dtype_name} on {self._device.kind}, {self._weight_bytes} bytes in the files",
                 f"keys and values {per_token} bytes a token{self._codes}: {plan.pages} pages of {PAGE_TOKENS} tokens, "
                 f"for {plan.pages * PAGE_TOKENS} in all and {self.max_model_len} in one request",
-                f"steps of at most {loop.scheduler.max_num_seqs} replies and "
-                f"{loop.scheduler.max_batched_tokens} tokens",
+                f"steps of at most {loop.scheduler.max_num_seqs} replies and {loop.scheduler.max_batched_tokens} tokens"
+                + (f"; they are not captured: {graphs.refused}" if graphs is not None and graphs.refused else ""),
             )
         )
 
