@@ -73,7 +73,8 @@ class DecodeStrategy:
 
         ``context_len`` is ``position + 1``; with buffers, the layers write to those.
         """
-        return self.model.get_logits(self.model._fixed_step([token_id], position, context_len, buffers))
+        hidden = self.model._fixed_step([token_id], position, context_len, buffers)
+        return self.model.get_logits(hidden, None if buffers is None else buffers.logits)
 
     def init_graph(self, max_seq_len: int = 512) -> None:
         """Record the step as a graph.
