@@ -22,6 +22,7 @@ from pygpukit.dtypes import dtype as _dtype
 from pygpukit.errors import AdmissionError, ContextLengthError, MissingPackageError, ModelLoadError
 from pygpukit.llm import budget, fetch, structured
 from pygpukit.llm.kv_types import check_kv_dtype, kv_type
+from pygpukit.llm.engine_task import EngineTask, admit
 from pygpukit.llm.loading import load_model, open_checkpoint, weight_dtype
 from pygpukit.llm.loop import EngineLoop
 from pygpukit.llm.outputs import Piece, RequestOutput
@@ -45,9 +46,6 @@ Message = Mapping[str, Any]
 # Options of the constructor that have one value so far.
 _ONLY = {
     "speculative": (None, "tokens are decoded one by one"),
-    "policy": (None, "an engine is no task of a scheduler yet"),
-    "bandwidth": (None, "an engine is no task of a scheduler yet"),
-    "scheduler": (None, "an engine is no task of a scheduler yet"),
 }
 _LATER = ("save_cache", "load_cache")
 _LEVELS = ("batch_invariant", "run_to_run", "not_guaranteed")
@@ -96,7 +94,15 @@ class LLM:
     kv_dtype : str
         How keys and values are stored: ``"auto"`` as the weights' type, or ``"fp8"`` or ``"int8"`` for codes of 8 bits,
         which attention decodes as it reads them. ``"bf16"`` and ``"f16"`` go with weights of that type.
-    speculative, policy, bandwidth, scheduler : optional
+    policy : {"guaranteed", "burstable", "besteffort"}, optional
+        With this, `bandwidth` or `scheduler` the engine is a task of a scheduler: its steps take the task's turns on
+        its lane, and `memory` is what is reserved for the task; for a besteffort one, which nothing is reserved for, the
+        most it gets. By default burstable where memory or bandwidth is given, else besteffort.
+    bandwidth : float, optional
+        Part of the device's compute that is kept for the engine.
+    scheduler : Scheduler or Partition, optional
+        Which one admits it; the process's own by default.
+    speculative : optional
         Not available yet: another value than the default is refused.
     graphs : bool
         Without effect yet: steps are not captured.
@@ -136,16 +142,15 @@ class LLM:
         deterministic: str = "batch_invariant",
         graphs: bool = True,
         offload: bool = True,
-        policy: Any = None,
-        bandwidth: Any = None,
+        policy: str | None = None,
+        bandwidth: float | None = None,
         scheduler: Any = None,
         seed: int = 0,
         chat_template: str | None = None,
     ) -> None:
         check_quantization(quantization)
         check_kv_dtype(kv_dtype)
-        given = {"speculative": speculative, "policy": policy, "bandwidth": bandwidth,
-                 "scheduler": scheduler}  # fmt: skip
+        given = {"speculative": speculative}
         for name, (only, why) in _ONLY.items():
             if given[name] != only:
                 raise ValueError(f"{name}={given[name]!r} is not available yet, only {only!r}: {why}")
@@ -156,6 +161,7 @@ class LLM:
                 raise ValueError(f"{name} is {value!r}, and must be a whole number of at least 1")
         path = fetch.find(str(model)) if str(model) in fetch.MODELS else model
         checkpoint = open_checkpoint(path)
+        self._task: EngineTask | None = None
         try:
             self.config = checkpoint.config
             limit = self.config.max_position_embeddings
@@ -176,8 +182,12 @@ class LLM:
             kv = kv_type(kv_dtype, kind)
             coded = checkpoint.gguf is not None or checkpoint.scheme is not None
             blocks = coded and self._device.kind != "cpu"
-            pool = budget.reserve(memory, self.config, checkpoint.spec, 0 if blocks or quantization else kind.itemsize)
-            with pool or nullcontext():
+            budget.check_memory(memory, self.config, checkpoint.spec, 0 if blocks or quantization else kind.itemsize)
+            self._task = admit(self.name, self._device, policy, bandwidth, memory, scheduler, offload)
+            pool = budget.reserve(memory) if self._task is None else None
+
+            def load() -> PageMemory:
+                nonlocal max_batched_tokens
                 self.model = load_model(checkpoint, dtype, quantization=quantization)
                 self.model.max_positions, self._dtype_name = limit, self.model.dtype.name
                 self._codes = f" as codes of {kv.stored.name}" if kv.is_coded else ""
@@ -185,10 +195,19 @@ class LLM:
                 if self._device.kind == "cpu":
                     max_batched_tokens = min(max_batched_tokens, _MOST_TOKENS_ON_CPU)
                 self._budget = budget.plan_pages(
-                    self.config, _dtype(self.model.dtype), kv, self._weight_bytes, pool, limit, max_num_seqs,
+                    self.config, _dtype(self.model.dtype), kv, self._weight_bytes, memory is not None, limit, max_num_seqs,
                     max_batched_tokens,
                 )  # fmt: skip
-                pages = PageMemory(self.config, kv, self._budget.pages, self._budget.host_pages)
+                made = PageMemory(self.config, kv, self._budget.pages, self._budget.host_pages)
+                synchronize()
+                return made
+
+            with pool or nullcontext():
+                pages = load() if self._task is None else self._task.run(load)
+        except BaseException:
+            if self._task is not None:
+                self._task.end()
+            raise
         finally:
             checkpoint.close()
         known = self.config.vocab_size if self.tokenizer is None else self.tokenizer.vocab_size
@@ -198,13 +217,12 @@ class LLM:
             self._budget.pages, PAGE_TOKENS, self._budget.host_pages, prefix=prefix_cache,
             seed=int.from_bytes(os.urandom(8), "little"),
         )  # fmt: skip
-        synchronize()
         self._loop = EngineLoop(
             Runner(self.model, cache, pages, self._allowed),
             Scheduler(cache, pages, max_num_seqs, max_batched_tokens, offload),
-            self._device, pool, deterministic, self._device.kind == "cuda",
+            self._device, pool, deterministic, self._device.kind == "cuda", self._task,
         )  # fmt: skip
-        self._stop = weakref.finalize(self, self._loop.close)
+        self._stop = weakref.finalize(self, _end, self._loop, self._task)
         self._lock = threading.Lock()
         self._seed, self._orders = seed, itertools.count()
         self._tenants = {"": Tenant("")}
@@ -410,6 +428,8 @@ class LLM:
         made: dict[str, Any] = {**loop.counts, **loop.scheduler.counts, **loop.sizes}
         made |= {"pages": self._budget.pages, "pages_used": cache["used"], "pages_kept": cache["kept"]}
         tenants = {t.name: {"running": t.running, "tokens": t.tokens} for t in self._tenants.values() if t.name}
+        if self._task is not None:
+            made["task"] = self._task.stats()
         return made | ({"tenants": tenants} if tenants else {})
 
     def explain(self) -> str:
@@ -425,17 +445,19 @@ class LLM:
                 f"for {plan.pages * PAGE_TOKENS} in all and {self.max_model_len} in one request",
                 f"steps of at most {loop.scheduler.max_num_seqs} replies and "
                 f"{loop.scheduler.max_batched_tokens} tokens",
+                *(() if self._task is None else (self._task.explain(),)),
             )
         )
 
     def close(self) -> None:
         """End the requests in flight, and give up weights and tokenizer."""
         self._closed = True
-        self._stop()
         loop = self._loop
+        loop.close()
         for owner in (self, loop.runner, loop.scheduler):
             for name in ("model", "memory"):
                 owner.__dict__.pop(name, None)
+        self._stop()
 
     def __enter__(self) -> LLM:
         return self
@@ -608,6 +630,12 @@ class LLM:
             yield from request.pieces()
         finally:
             request.cancel()
+
+
+def _end(loop: EngineLoop, task: EngineTask | None) -> None:
+    loop.close()
+    if task is not None:
+        task.end()
 
 
 def _is_one(prompts: Any) -> bool:
