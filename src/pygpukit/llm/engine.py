@@ -21,8 +21,8 @@ from pygpukit.core.device import current_device, synchronize
 from pygpukit.dtypes import dtype as _dtype
 from pygpukit.errors import AdmissionError, ContextLengthError, MissingPackageError, ModelLoadError
 from pygpukit.llm import budget, fetch, structured
-from pygpukit.llm.kv_types import check_kv_dtype, kv_type
 from pygpukit.llm.engine_task import EngineTask, admit
+from pygpukit.llm.kv_types import check_kv_dtype, kv_type
 from pygpukit.llm.loading import load_model, open_checkpoint, weight_dtype
 from pygpukit.llm.loop import EngineLoop
 from pygpukit.llm.outputs import Piece, RequestOutput
@@ -96,7 +96,7 @@ class LLM:
         which attention decodes as it reads them. ``"bf16"`` and ``"f16"`` go with weights of that type.
     policy : {"guaranteed", "burstable", "besteffort"}, optional
         With this, `bandwidth` or `scheduler` the engine is a task of a scheduler: its steps take the task's turns on
-        its lane, and `memory` is what is reserved for the task; for a besteffort one, which nothing is reserved for, the
+        its lane, and `memory` is reserved for the task; for a besteffort one, which nothing is reserved for, it is the
         most it gets. By default burstable where memory or bandwidth is given, else besteffort.
     bandwidth : float, optional
         Part of the device's compute that is kept for the engine.
@@ -105,7 +105,7 @@ class LLM:
     speculative : optional
         Not available yet: another value than the default is refused.
     graphs : bool
-        Without effect yet: steps are not captured.
+        Steps of one token per reply are captured in graphs, each when it is needed for the second time.
 
     Attributes
     ----------
@@ -195,8 +195,8 @@ class LLM:
                 if self._device.kind == "cpu":
                     max_batched_tokens = min(max_batched_tokens, _MOST_TOKENS_ON_CPU)
                 self._budget = budget.plan_pages(
-                    self.config, _dtype(self.model.dtype), kv, self._weight_bytes, memory is not None, limit, max_num_seqs,
-                    max_batched_tokens,
+                    self.config, _dtype(self.model.dtype), kv, self._weight_bytes, memory is not None, limit,
+                    max_num_seqs, max_batched_tokens,
                 )  # fmt: skip
                 made = PageMemory(self.config, kv, self._budget.pages, self._budget.host_pages)
                 synchronize()
@@ -218,7 +218,7 @@ class LLM:
             seed=int.from_bytes(os.urandom(8), "little"),
         )  # fmt: skip
         self._loop = EngineLoop(
-            Runner(self.model, cache, pages, self._allowed),
+            Runner(self.model, cache, pages, self._allowed, graphs),
             Scheduler(cache, pages, max_num_seqs, max_batched_tokens, offload),
             self._device, pool, deterministic, self._device.kind == "cuda", self._task,
         )  # fmt: skip
@@ -426,7 +426,13 @@ class LLM:
         loop = self._loop
         cache = loop.scheduler.cache.stats()
         made: dict[str, Any] = {**loop.counts, **loop.scheduler.counts, **loop.sizes}
-        made |= {"pages": self._budget.pages, "pages_used": cache["used"], "pages_kept": cache["kept"]}
+        graphs = loop.runner.graphs
+        made |= {
+            "graphs": 0 if graphs is None else len(graphs),
+            "pages": self._budget.pages,
+            "pages_used": cache["used"],
+            "pages_kept": cache["kept"],
+        }
         tenants = {t.name: {"running": t.running, "tokens": t.tokens} for t in self._tenants.values() if t.name}
         if self._task is not None:
             made["task"] = self._task.stats()
@@ -435,6 +441,7 @@ class LLM:
     def explain(self) -> str:
         """Return what the model is, and what it takes of memory."""
         config, plan, loop = self.config, self._budget, self._loop
+        graphs = loop.runner.graphs
         per_token = plan.page // PAGE_TOKENS
         return "\n".join(
             (
@@ -443,8 +450,8 @@ class LLM:
                 f"weights {self._dtype_name} on {self._device.kind}, {self._weight_bytes} bytes in the files",
                 f"keys and values {per_token} bytes a token{self._codes}: {plan.pages} pages of {PAGE_TOKENS} tokens, "
                 f"for {plan.pages * PAGE_TOKENS} in all and {self.max_model_len} in one request",
-                f"steps of at most {loop.scheduler.max_num_seqs} replies and "
-                f"{loop.scheduler.max_batched_tokens} tokens",
+                f"steps of at most {loop.scheduler.max_num_seqs} replies and {loop.scheduler.max_batched_tokens} tokens"
+                + (f"; they are not captured: {graphs.refused}" if graphs is not None and graphs.refused else ""),
                 *(() if self._task is None else (self._task.explain(),)),
             )
         )

@@ -1,4 +1,4 @@
-"""An engine as a task of a scheduler: how it is admitted, and the thread that computes in the task's turns and memory."""
+"""An engine as a task of a scheduler: its admission, and the thread that computes in the task's turns and memory."""
 
 from __future__ import annotations
 
@@ -73,9 +73,7 @@ def admit(
             "that made it: use another isolation, or make the engine in a program of its own"
         )
     if policy == "guaranteed" and memory is None:
-        raise ValueError(
-            "policy='guaranteed' needs memory=: what is promised to the engine is reserved before it loads"
-        )
+        raise ValueError("policy='guaranteed' needs memory=: what the engine is promised is reserved before it loads")
     reserved = policy != "besteffort" and memory is not None
     if not offload and not reserved:
         raise ValueError(
