@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -204,9 +205,7 @@ def test_an_idle_engine_moves_to_the_host_and_comes_back(scheduler: Scheduler, l
                 row = llm.stats()["task"]
                 assert row["evictions"] > 0
                 assert row["restores"] > 0
-    evicted, copied, restored = (
-        [b - a for a, b in zip(part, part[1:], strict=False)] for part in zip(*moved, strict=True)
-    )
+    evicted, copied, restored = ([b - a for a, b in pairwise(part)] for part in zip(*moved, strict=True))
     assert min(evicted) > 0
     assert min(restored) > 0
     # Weights were copied to the host once: from then on what moves there without having been written is only dropped.

@@ -61,10 +61,10 @@ class EngineLoop:
         self._drawn: Drawn | None = None
         self._thread: Any = None
         self._task, self._cancelled = task, False
-        if task is not None:
-            task.task.on_cancel(self._cancel_all)
         self._owner = os.getpid()
         self._closing = False
+        if task is not None:
+            task.task.on_cancel(self._cancel_all)
 
     def submit(self, branch: Branch) -> None:
         """Hand a reply over to the thread."""
