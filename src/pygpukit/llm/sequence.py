@@ -76,6 +76,8 @@ class Sequence:
         self._bad = [] if tokenizer is None else _spellings(params.bad_words, tokenizer)
         self._thinking, self._constraint = thinking, constraint
         self.problem: ValueError | None = None
+        # Tokens of the thought.
+        self._thought = 0
         self._held = ""
         self._texts: list[str] = []
         self._thoughts: list[str] = []
@@ -85,7 +87,8 @@ class Sequence:
     @property
     def is_simple(self) -> bool:
         """Whether the next token may be drawn before the host knows those before it."""
-        return not (self.params.adjusts or self._bad or self.params.min_tokens or self._constraint is not None)
+        bound = self._constraint is not None or self.params.max_thinking_tokens is not None
+        return not (self.params.adjusts or self._bad or self.params.min_tokens or bound)
 
     @property
     def takes_drafts(self) -> bool:
@@ -104,14 +107,18 @@ class Sequence:
         """
         reply = [*self.reply, *drafts] if drafts else self.reply
         place = len(reply) + pending
-        banned = [word[-1] for word in self._bad if reply[len(reply) - len(word) + 1 :] == word[:-1]]
+        banned = []
+        if self._bad:
+            banned = [word[-1] for word in self._bad if reply[len(reply) - len(word) + 1 :] == word[:-1]]
         if place < self.params.min_tokens:
             banned += [token for token in self._stops | self._also if token < self._allowed]
         return Line(self.params, self._seed, place, self.prompt, reply, banned, self._mask())
 
     def _mask(self) -> np.ndarray[Any, Any] | None:
-        """Bits of the tokens that the form of the reply allows."""
-        if self._constraint is None or self._is_thinking:
+        """Bits of the tokens that the form of the reply, or the end of a long thought, allows."""
+        if self._is_thinking:
+            return self._end_of_thought()
+        if self._constraint is None:
             return None
         try:
             return self._constraint.mask()
@@ -119,6 +126,15 @@ class Sequence:
             # The other replies of this step go on.
             self.problem = error
             return np.zeros(self._constraint.words, np.int32)
+
+    def _end_of_thought(self) -> np.ndarray[Any, Any] | None:
+        most = self.params.max_thinking_tokens
+        token = None if self.tokenizer is None or most is None else self.tokenizer.token_id("</think>")
+        if most is None or token is None or self._thought < most or token >= self._allowed:
+            return None
+        words = np.zeros(-(-self._allowed // 32), np.uint32)
+        words[token // 32] = 1 << token % 32
+        return words.view(np.int32)
 
     @property
     def _is_thinking(self) -> bool:
@@ -148,7 +164,9 @@ class Sequence:
             self._first = time.perf_counter() - self._begun
         self.reply.append(token)
         text = ""
-        if self._constraint is not None and not self._is_thinking:
+        if self._is_thinking:
+            self._thought += 1
+        elif self._constraint is not None:
             self._constraint.accept(token)
         if token in self._stops:
             self.finish_reason = "stop"
