@@ -64,8 +64,8 @@ def quantized(name: str, matrix: Array, quantization: str) -> QuantTensor:
         made = plugins.find("quantization", quantization)(matrix)
         if not isinstance(made, QuantTensor) or made.shape != matrix.shape:
             raise ModelLoadError(
-                f"{name}: the plugin {quantization!r} returned {type(made).__name__}, and must return a QuantTensor of shape "
-                f"{matrix.shape}"
+                f"{name}: the plugin {quantization!r} returned {type(made).__name__}, and must return a QuantTensor of "
+                f"shape {matrix.shape}"
             )
         return made
     options: dict[str, Any] = {}
