@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import ExitStack
+from typing import Any, TypeVar
 
 from pygpukit._pygpukit_rust import Device, MemoryPool, Stream
 from pygpukit.core.determinism import deterministic
@@ -13,9 +16,12 @@ from pygpukit.core.device import device
 from pygpukit.llm.outputs import FinishReason
 from pygpukit.llm.request import Request
 from pygpukit.llm.runner import Drawn, Runner
+from pygpukit.llm.saved_cache import Prefixes
 from pygpukit.llm.scheduler import Branch, Row, Scheduler
 
 __all__ = ["EngineLoop"]
+
+_Result = TypeVar("_Result")
 
 
 class EngineLoop:
@@ -43,6 +49,8 @@ class EngineLoop:
         self._changed = threading.Condition()
         self._new: deque[Branch] = deque()
         self._touched: deque[Request] = deque()
+        self._calls: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
+        self.prefixes: Prefixes | None = None
         self._branches: dict[Request, list[Branch]] = {}
         self._drawn: Drawn | None = None
         self._thread: threading.Thread | None = None
@@ -57,10 +65,23 @@ class EngineLoop:
             if self._closing:
                 raise ValueError("the model is closed")
             self._new.append(branch)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="pygpukit-llm", daemon=True)
-                self._thread.start()
-            self._changed.notify()
+            self._start()
+
+    def call(self, function: Callable[[], _Result]) -> _Result:
+        """Call a function in the thread, between two steps, and return its result."""
+        done: Future[_Result] = Future()
+        with self._changed:
+            if self._closing:
+                raise ValueError("the model is closed")
+            self._calls.append((function, done))
+            self._start()
+        return done.result()
+
+    def _start(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="pygpukit-llm", daemon=True)
+            self._thread.start()
+        self._changed.notify()
 
     def touch(self, request: Request) -> None:
         """Let the thread see that a request was cancelled."""
@@ -103,18 +124,24 @@ class EngineLoop:
     def _wait(self) -> bool:
         """Wait for something to do, and take what has come; False when the engine is closed."""
         with self._changed:
-            while not (self._closing or self._new or self._touched or self._branches):
+            while not (self._closing or self._new or self._touched or self._calls or self._branches):
                 self._changed.wait()
             if self._closing:
                 return False
             new, self._new = list(self._new), deque()
             touched, self._touched = list(self._touched), deque()
+            calls, self._calls = list(self._calls), deque()
         for branch in new:
             self._branches[branch.request] = [branch]
             self.runner.expect(len(branch.sequence.prompt) + branch.sequence.limit)
             self.scheduler.add(branch)
         for request in touched:
             self._cancel(request)
+        for function, done in calls:
+            try:
+                done.set_result(function())
+            except BaseException as error:
+                done.set_exception(error)
         return True
 
     def _step(self) -> None:
@@ -138,10 +165,10 @@ class EngineLoop:
         try:
             drawn = self.runner.run(rows, before)
         except BaseException as error:
-            for branch, _ in rows:
-                self._fail(branch, error)
+            for row in rows:
+                self._fail(row.branch, error)
             return
-        self._note(rows or [], drawn)
+        self._note(rows, drawn)
         if self.ahead:
             drawn.start_copy()
         if before is not None:
@@ -157,14 +184,14 @@ class EngineLoop:
         """Note what a step computes, as soon as it is queued."""
         cache = self.scheduler.cache
         self.counts["steps"] += 1
-        for branch, count in rows:
+        for branch, count, _ in rows:
             assert branch.pages is not None
             cache.advance(branch.pages, count)
             branch.computed += count
             branch.request.runs()
         if not self.ahead:
             return
-        for line, (branch, index) in enumerate(drawn.lines):
+        for line, (branch, index, _) in enumerate(drawn.lines):
             if index == 0 and not branch.forks and branch.pages is not None:
                 cache.push_pending(branch.pages, line)
                 branch.pending += 1
@@ -175,13 +202,27 @@ class EngineLoop:
         assert drawn is not None
         tokens, reports = drawn.read(), drawn.logprobs()
         # Replies that were made for one prompt get their pages before any of them goes on.
-        targets = [self._target(branch, index) for branch, index in drawn.lines]
-        for branch in {branch for branch, index in drawn.lines if index}:
+        targets = [self._target(branch, index) for branch, index, _ in drawn.lines]
+        for branch in {branch for branch, index, _ in drawn.lines if index}:
             branch.forks.clear()
-        for line, (branch, token) in enumerate(zip(targets, tokens, strict=True)):
+        guesses = {row.branch: row.drafts for row in drawn.rows if row.drafts}
+        kept: dict[Branch, int] = {}
+        # Lines of one reply in the order of their tokens.
+        for line in sorted(range(len(targets)), key=lambda line: drawn.lines[line][2]):
+            branch, token, guessed = targets[line], tokens[line], drawn.lines[line][2]
             if branch.request not in self._branches or branch not in self._branches[branch.request]:
                 # It has ended since: the token is one too many.
                 continue
+            if guessed:
+                if kept.get(branch) != guessed or branch.sequence.reply[-1] != guesses[branch][guessed - 1]:
+                    # It was drawn behind a guess that was wrong.
+                    continue
+                # The guess's keys and values are in the pages already.
+                assert branch.pages is not None
+                self.scheduler.cache.advance(branch.pages, 1)
+                branch.computed += 1
+                branch.sequence.accepted += 1
+            kept[branch] = guessed + 1
             if line in drawn.failed:
                 self._fail(branch, drawn.failed[line])
             elif token < 0:
@@ -189,6 +230,8 @@ class EngineLoop:
                 self._fail(branch, branch.sequence.problem or none)
             else:
                 self._pass_on(branch, token, reports.get(line))
+        for branch, drafts in guesses.items():
+            branch.sequence.drafted += len(drafts)
         for branch in list(self.scheduler.running):
             if branch.sequence.limit == 0 and branch.computed == branch.length:
                 self._end(branch, "length")
@@ -252,6 +295,9 @@ class EngineLoop:
         request.fail(error, outputs)
 
     def _forget(self, branch: Branch) -> None:
+        if self.prefixes is not None and branch.sequence.params.prompt_logprobs is None:
+            known = [*branch.sequence.prompt, *branch.sequence.reply]
+            self.prefixes.add(branch.salt, known[: branch.computed])
         self.scheduler.remove(branch)
         mine = self._branches.get(branch.request)
         if mine is not None and branch in mine:
@@ -274,6 +320,9 @@ class EngineLoop:
         self._new.clear()
         for request in list(self._branches):
             self._cancel(request)
+        for _, done in self._calls:
+            done.set_exception(ValueError("the model is closed"))
+        self._calls.clear()
 
     def _cancel(self, request: Request) -> None:
         for branch in self._branches.pop(request, ()):
