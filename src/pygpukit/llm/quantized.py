@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pygpukit.errors import ModelLoadError
-from pygpukit.llm import plugins
 from pygpukit.quant import checkpoints
 from pygpukit.quant.decode import decode_rows
 from pygpukit.quant.functions import concatenate
@@ -194,13 +193,7 @@ def read_scheme(values: Mapping[str, Any], source: str = "config.json") -> Schem
     method = reader.get("quant_method")
     readers = {"awq": _awq, "gptq": _gptq, "fp8": _fp8, "fbgemm_fp8": _fp8, "compressed-tensors": _compressed}
     if not isinstance(method, str) or method not in readers:
-        other = plugins.find("quantization", method) if isinstance(method, str) and method else None
-        if other is None:
-            raise reader.fail("quant_method", f"one of {', '.join([*readers, *plugins.names('quantization')])}")
-        scheme = other(dict(reader.found))
-        if not isinstance(scheme, Scheme):
-            raise ModelLoadError(f"the plugin for {method!r} returned {scheme!r:.80}, and must return a Scheme")
-        return scheme
+        raise reader.fail("quant_method", f"one of {', '.join(readers)}")
     made = readers[method](reader, method)
     # Asked for every module several times, and patterns may be many.
     return dataclasses.replace(made, is_plain=cache(made.is_plain))
