@@ -49,7 +49,7 @@ SCORES = gp.asarray([1.0, 3.0, 3.0, -2.0, 0.5], "float32")
         ({"logit_bias": {1: float("inf")}}, "not finite"),
         ({"schema": [1]}, "schema is .* and must be an object"),
         ({"regex": "a", "grammar": "start: x"}, "regex and grammar are given"),
-        ({"max_thinking_tokens": 3}, "max_thinking_tokens is not available yet"),
+        ({"max_thinking_tokens": -1}, "max_thinking_tokens is -1"),
     ],
 )
 def test_parameters_are_checked(values: dict[str, Any], reason: str) -> None:

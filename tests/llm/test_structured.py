@@ -274,3 +274,41 @@ def test_a_form_that_cannot_be_followed_fails_alone(tokenizer: Tokenizer) -> Non
     assert mask is not None
     assert not mask.any()
     assert str(sequence.problem) == "too complex"
+
+
+@pytest.fixture(scope="module")
+def thinker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LLM]:
+    """A model that begins every reply with a thought."""
+    pytest.importorskip("tokenizers")
+    pytest.importorskip("jinja2")
+    folder = tiny_model("llama", tmp_path_factory.mktemp("thinker"), vocab_size=261)
+    made = Tokenizer(folder)
+    made._tokenizer.add_tokens(["<think>", "</think>"])
+    with LLM(folder, tokenizer=made, chat_template="{{ messages[0].content }}<think>") as engine:
+        yield engine
+
+
+@pytest.mark.parametrize("most", [0, 1, 7])
+def test_thoughts_of_a_bounded_length(thinker: LLM, most: int) -> None:
+    messages = [{"role": "user", "content": "Hi"}]
+    assert thinker.tokenizer is not None
+    end = thinker.tokenizer.token_id("</think>")
+    free = thinker.chat(messages, SamplingParams(temperature=0, max_tokens=20, ignore_eos=True))
+    assert end not in free.token_ids, "it would think without end"
+    params = SamplingParams(temperature=0, max_tokens=20, ignore_eos=True, max_thinking_tokens=most)
+    out = thinker.chat(messages, params)
+    assert out.token_ids.index(end) == most
+    assert out.token_ids[:most] == free.token_ids[:most]
+    assert len(out.token_ids) == 20
+    assert out.text != ""
+    assert bool(out.thinking) == bool(most)
+    # Prompts that are no conversation have no thoughts.
+    assert end not in thinker.generate("Hi", params).token_ids
+
+
+def test_a_bounded_thought_and_a_form(thinker: LLM) -> None:
+    pytest.importorskip("llguidance")
+    params = SamplingParams(seed=1, max_thinking_tokens=4, regex="[0-9]{5}")
+    out = thinker.chat([{"role": "user", "content": "Hi"}], params)
+    assert re.fullmatch("[0-9]{5}", out.text)
+    assert (len(out.token_ids), out.finish_reason) == (10, "stop")

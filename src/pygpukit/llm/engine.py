@@ -8,7 +8,7 @@ import math
 import os
 import threading
 import weakref
-from collections.abc import AsyncGenerator, Generator, Mapping
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from collections.abc import Sequence as Ids
 from contextlib import aclosing, nullcontext
 from pathlib import Path
@@ -20,7 +20,8 @@ from pygpukit._pygpukit_rust import PageCache
 from pygpukit.core.device import current_device, synchronize
 from pygpukit.dtypes import dtype as _dtype
 from pygpukit.errors import AdmissionError, ContextLengthError, MissingPackageError, ModelLoadError
-from pygpukit.llm import budget, fetch, structured
+from pygpukit.llm import budget, fetch, saved_cache, structured
+from pygpukit.llm.engine_task import EngineTask, admit
 from pygpukit.llm.kv_types import check_kv_dtype, kv_type
 from pygpukit.llm.loading import load_model, open_checkpoint, weight_dtype
 from pygpukit.llm.loop import EngineLoop
@@ -45,11 +46,7 @@ Message = Mapping[str, Any]
 # Options of the constructor that have one value so far.
 _ONLY = {
     "speculative": (None, "tokens are decoded one by one"),
-    "policy": (None, "an engine is no task of a scheduler yet"),
-    "bandwidth": (None, "an engine is no task of a scheduler yet"),
-    "scheduler": (None, "an engine is no task of a scheduler yet"),
 }
-_LATER = ("save_cache", "load_cache")
 _LEVELS = ("batch_invariant", "run_to_run", "not_guaranteed")
 # A longer step takes seconds there, and all replies wait for it.
 _MOST_TOKENS_ON_CPU = 512
@@ -96,10 +93,18 @@ class LLM:
     kv_dtype : str
         How keys and values are stored: ``"auto"`` as the weights' type, or ``"fp8"`` or ``"int8"`` for codes of 8 bits,
         which attention decodes as it reads them. ``"bf16"`` and ``"f16"`` go with weights of that type.
-    speculative, policy, bandwidth, scheduler : optional
+    policy : {"guaranteed", "burstable", "besteffort"}, optional
+        With this, `bandwidth` or `scheduler` the engine is a task of a scheduler: its steps take the task's turns on
+        its lane, and `memory` is reserved for the task; for a besteffort one, which nothing is reserved for, it is the
+        most it gets. By default burstable where memory or bandwidth is given, else besteffort.
+    bandwidth : float, optional
+        Part of the device's compute that is kept for the engine.
+    scheduler : Scheduler or Partition, optional
+        Which one admits it; the process's own by default.
+    speculative : optional
         Not available yet: another value than the default is refused.
     graphs : bool
-        Without effect yet: steps are not captured.
+        Steps of one token per reply are captured in graphs, each when it is needed for the second time.
 
     Attributes
     ----------
@@ -136,16 +141,15 @@ class LLM:
         deterministic: str = "batch_invariant",
         graphs: bool = True,
         offload: bool = True,
-        policy: Any = None,
-        bandwidth: Any = None,
+        policy: str | None = None,
+        bandwidth: float | None = None,
         scheduler: Any = None,
         seed: int = 0,
         chat_template: str | None = None,
     ) -> None:
         check_quantization(quantization)
         check_kv_dtype(kv_dtype)
-        given = {"speculative": speculative, "policy": policy, "bandwidth": bandwidth,
-                 "scheduler": scheduler}  # fmt: skip
+        given = {"speculative": speculative}
         for name, (only, why) in _ONLY.items():
             if given[name] != only:
                 raise ValueError(f"{name}={given[name]!r} is not available yet, only {only!r}: {why}")
@@ -156,6 +160,7 @@ class LLM:
                 raise ValueError(f"{name} is {value!r}, and must be a whole number of at least 1")
         path = fetch.find(str(model)) if str(model) in fetch.MODELS else model
         checkpoint = open_checkpoint(path)
+        self._task: EngineTask | None = None
         try:
             self.config = checkpoint.config
             limit = self.config.max_position_embeddings
@@ -176,19 +181,34 @@ class LLM:
             kv = kv_type(kv_dtype, kind)
             coded = checkpoint.gguf is not None or checkpoint.scheme is not None
             blocks = coded and self._device.kind != "cpu"
-            pool = budget.reserve(memory, self.config, checkpoint.spec, 0 if blocks or quantization else kind.itemsize)
-            with pool or nullcontext():
+            budget.check_memory(memory, self.config, checkpoint.spec, 0 if blocks or quantization else kind.itemsize)
+            self._task = admit(self.name, self._device, policy, bandwidth, memory, scheduler, offload)
+            pool = budget.reserve(memory) if self._task is None else None
+
+            def load() -> PageMemory:
+                nonlocal max_batched_tokens
                 self.model = load_model(checkpoint, dtype, quantization=quantization)
                 self.model.max_positions, self._dtype_name = limit, self.model.dtype.name
+                # What keys and values depend on beside the model.
+                self._settings = repr((quantization, kv.stored.name, deterministic, self._device))
                 self._codes = f" as codes of {kv.stored.name}" if kv.is_coded else ""
                 self._weight_bytes = checkpoint.files.file_size
                 if self._device.kind == "cpu":
                     max_batched_tokens = min(max_batched_tokens, _MOST_TOKENS_ON_CPU)
                 self._budget = budget.plan_pages(
-                    self.config, _dtype(self.model.dtype), kv, self._weight_bytes, pool, limit, max_num_seqs,
-                    max_batched_tokens,
+                    self.config, _dtype(self.model.dtype), kv, self._weight_bytes, memory is not None, limit,
+                    max_num_seqs, max_batched_tokens,
                 )  # fmt: skip
-                pages = PageMemory(self.config, kv, self._budget.pages, self._budget.host_pages)
+                made = PageMemory(self.config, kv, self._budget.pages, self._budget.host_pages)
+                synchronize()
+                return made
+
+            with pool or nullcontext():
+                pages = load() if self._task is None else self._task.run(load)
+        except BaseException:
+            if self._task is not None:
+                self._task.end()
+            raise
         finally:
             checkpoint.close()
         known = self.config.vocab_size if self.tokenizer is None else self.tokenizer.vocab_size
@@ -198,13 +218,14 @@ class LLM:
             self._budget.pages, PAGE_TOKENS, self._budget.host_pages, prefix=prefix_cache,
             seed=int.from_bytes(os.urandom(8), "little"),
         )  # fmt: skip
-        synchronize()
         self._loop = EngineLoop(
-            Runner(self.model, cache, pages, self._allowed),
+            Runner(self.model, cache, pages, self._allowed, graphs),
             Scheduler(cache, pages, max_num_seqs, max_batched_tokens, offload),
-            self._device, pool, deterministic, self._device.kind == "cuda",
+            self._device, pool, deterministic, self._device.kind == "cuda", self._task,
         )  # fmt: skip
-        self._stop = weakref.finalize(self, self._loop.close)
+        if prefix_cache:
+            self._loop.prefixes = saved_cache.Prefixes(2 * PAGE_TOKENS * self._budget.pages)
+        self._stop = weakref.finalize(self, _end, self._loop, self._task)
         self._lock = threading.Lock()
         self._seed, self._orders = seed, itertools.count()
         self._tenants = {"": Tenant("")}
@@ -403,18 +424,54 @@ class LLM:
             known.max_running, known.kv_share = made.max_running, made.kv_share
         return known
 
+    def save_cache(self, path: str | os.PathLike[str]) -> int:
+        """Write the pages that new prompts could find to a file, and return how many there are."""
+        return self._with_cache(saved_cache.save, path)
+
+    def load_cache(self, path: str | os.PathLike[str]) -> int:
+        """Bring the pages of a file that `save_cache` has written, as far as there is room; return how many are new.
+
+        Raises
+        ------
+        CacheError
+            If the file is of another model or setting, or damaged.
+        """
+        return self._with_cache(saved_cache.load, path, self.config.vocab_size)
+
+    def _with_cache(self, function: Callable[..., int], path: str | os.PathLike[str], *more: int) -> int:
+        loop = self._loop
+        if loop.prefixes is None:
+            raise ValueError("the engine has no cache to find prompts in: it was made with prefix_cache=False")
+        arguments = loop.scheduler.cache, loop.prefixes
+
+        def call() -> int:
+            cache, prefixes = arguments
+            digest = saved_cache.model_digest(self.model, self._settings)
+            return function(path, cache, loop.scheduler.memory, prefixes, digest, *more)
+
+        return loop.call(call)
+
     def stats(self) -> dict[str, Any]:
         """Return counts of requests, tokens and steps since the start, and what runs, waits and is in use now."""
         loop = self._loop
         cache = loop.scheduler.cache.stats()
         made: dict[str, Any] = {**loop.counts, **loop.scheduler.counts, **loop.sizes}
-        made |= {"pages": self._budget.pages, "pages_used": cache["used"], "pages_kept": cache["kept"]}
+        graphs = loop.runner.graphs
+        made |= {
+            "graphs": 0 if graphs is None else len(graphs),
+            "pages": self._budget.pages,
+            "pages_used": cache["used"],
+            "pages_kept": cache["kept"],
+        }
         tenants = {t.name: {"running": t.running, "tokens": t.tokens} for t in self._tenants.values() if t.name}
+        if self._task is not None:
+            made["task"] = self._task.stats()
         return made | ({"tenants": tenants} if tenants else {})
 
     def explain(self) -> str:
         """Return what the model is, and what it takes of memory."""
         config, plan, loop = self.config, self._budget, self._loop
+        graphs = loop.runner.graphs
         per_token = plan.page // PAGE_TOKENS
         return "\n".join(
             (
@@ -423,19 +480,21 @@ class LLM:
                 f"weights {self._dtype_name} on {self._device.kind}, {self._weight_bytes} bytes in the files",
                 f"keys and values {per_token} bytes a token{self._codes}: {plan.pages} pages of {PAGE_TOKENS} tokens, "
                 f"for {plan.pages * PAGE_TOKENS} in all and {self.max_model_len} in one request",
-                f"steps of at most {loop.scheduler.max_num_seqs} replies and "
-                f"{loop.scheduler.max_batched_tokens} tokens",
+                f"steps of at most {loop.scheduler.max_num_seqs} replies and {loop.scheduler.max_batched_tokens} tokens"
+                + (f"; they are not captured: {graphs.refused}" if graphs is not None and graphs.refused else ""),
+                *(() if self._task is None else (self._task.explain(),)),
             )
         )
 
     def close(self) -> None:
         """End the requests in flight, and give up weights and tokenizer."""
         self._closed = True
-        self._stop()
         loop = self._loop
+        loop.close()
         for owner in (self, loop.runner, loop.scheduler):
             for name in ("model", "memory"):
                 owner.__dict__.pop(name, None)
+        self._stop()
 
     def __enter__(self) -> LLM:
         return self
@@ -446,8 +505,6 @@ class LLM:
     def __getattr__(self, name: str) -> Any:
         if name == "model":
             raise ValueError("the model is closed")
-        if name in _LATER:
-            raise AttributeError(f"LLM.{name} is not available yet")
         raise AttributeError(f"'LLM' object has no attribute {name!r}")
 
     def __repr__(self) -> str:
@@ -553,12 +610,10 @@ class LLM:
             ids, params, limit, self._ends, self.tokenizer, self._allowed, thinking, constraint=constraint
         )
         request = Request(ids, params.n, owner, priority, self._loop.touch)
-        # What is in the cache already has no scores to report.
-        own = f"\0{order}" if params.prompt_logprobs is not None else ""
-        if self.config.rope is not None and self.config.rope.is_long(len(ids) + limit):
-            # Its keys turn by other frequencies than those of short requests.
-            own += "\0long"
-        branch = Branch(request, sequence, order, f"{owner.name}\0{cache_salt or ''}{own}")
+        # What is in the cache already has no scores to report; keys of long requests turn by other frequencies.
+        alone = None if params.prompt_logprobs is None else order
+        long = self.config.rope is not None and self.config.rope.is_long(len(ids) + limit)
+        branch = Branch(request, sequence, order, repr((owner.name, cache_salt, long, alone)))
         branch.forks = [sequence.fork(index) for index in range(1, params.n)]
         problem = self._loop.scheduler.never_fits(branch)
         if problem is not None:
@@ -608,6 +663,12 @@ class LLM:
             yield from request.pieces()
         finally:
             request.cancel()
+
+
+def _end(loop: EngineLoop, task: EngineTask | None) -> None:
+    loop.close()
+    if task is not None:
+        task.end()
 
 
 def _is_one(prompts: Any) -> bool:

@@ -5,17 +5,27 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pygpukit._pygpukit_rust import Device, MemoryPool, Stream
 from pygpukit.core.determinism import deterministic
 from pygpukit.core.device import device
+from pygpukit.errors import TaskCancelledError
 from pygpukit.llm.outputs import FinishReason
 from pygpukit.llm.request import Request
 from pygpukit.llm.runner import Drawn, Runner
+from pygpukit.llm.saved_cache import Prefixes
 from pygpukit.llm.scheduler import Branch, Row, Scheduler
 
+if TYPE_CHECKING:
+    from pygpukit.llm.engine_task import EngineTask
+
 __all__ = ["EngineLoop"]
+
+_Result = TypeVar("_Result")
 
 
 class EngineLoop:
@@ -32,10 +42,19 @@ class EngineLoop:
         What operators must promise about bits.
     ahead : bool
         Queue a step before the tokens of the one before are known to the host.
+    task : EngineTask, optional
+        Whose thread it is, with the task's lane and memory.
     """
 
     def __init__(
-        self, runner: Runner, scheduler: Scheduler, on: Device, pool: MemoryPool | None, level: str, ahead: bool
+        self,
+        runner: Runner,
+        scheduler: Scheduler,
+        on: Device,
+        pool: MemoryPool | None,
+        level: str,
+        ahead: bool,
+        task: EngineTask | None = None,
     ) -> None:
         self.runner, self.scheduler, self.ahead = runner, scheduler, ahead
         self.counts = {"requests": 0, "prompt_tokens": 0, "completion_tokens": 0, "cached_tokens": 0, "steps": 0}
@@ -43,24 +62,48 @@ class EngineLoop:
         self._changed = threading.Condition()
         self._new: deque[Branch] = deque()
         self._touched: deque[Request] = deque()
+        self._calls: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
+        self.prefixes: Prefixes | None = None
         self._branches: dict[Request, list[Branch]] = {}
         self._drawn: Drawn | None = None
-        self._thread: threading.Thread | None = None
+        self._thread: Any = None
+        self._task, self._cancelled = task, False
         self._owner = os.getpid()
         self._closing = False
+        if task is not None:
+            task.task.on_cancel(self._cancel_all)
 
     def submit(self, branch: Branch) -> None:
         """Hand a reply over to the thread."""
         if os.getpid() != self._owner:
             raise RuntimeError("the engine's thread is in the process that made it: make an engine in this one")
         with self._changed:
+            if self._cancelled:
+                raise self._end_of_task()
             if self._closing:
                 raise ValueError("the model is closed")
             self._new.append(branch)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="pygpukit-llm", daemon=True)
-                self._thread.start()
-            self._changed.notify()
+            self._start()
+
+    def call(self, function: Callable[[], _Result]) -> _Result:
+        """Call a function in the thread, between two steps, and return its result."""
+        done: Future[_Result] = Future()
+        with self._changed:
+            if self._cancelled:
+                raise self._end_of_task()
+            if self._closing:
+                raise ValueError("the model is closed")
+            self._calls.append((function, done))
+            self._start()
+        return done.result()
+
+    def _start(self) -> None:
+        if self._thread is None and self._task is not None:
+            self._thread = self._task.start(self._run)
+        elif self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="pygpukit-llm", daemon=True)
+            self._thread.start()
+        self._changed.notify()
 
     def touch(self, request: Request) -> None:
         """Let the thread see that a request was cancelled."""
@@ -76,6 +119,15 @@ class EngineLoop:
         if self._thread is not None and self._thread is not threading.current_thread() and os.getpid() == self._owner:
             self._thread.join()
 
+    def _cancel_all(self) -> None:
+        with self._changed:
+            self._cancelled = self._closing = True
+            self._changed.notify()
+
+    def _end_of_task(self) -> TaskCancelledError:
+        assert self._task is not None
+        return TaskCancelledError(f"task '{self._task.task.name}' was cancelled, and the engine has ended with it")
+
     @property
     def sizes(self) -> dict[str, int]:
         """How many replies run and wait."""
@@ -88,13 +140,16 @@ class EngineLoop:
 
     def _run(self) -> None:
         with ExitStack() as context:
-            context.enter_context(device(self._device))
-            if self._pool is not None:
-                context.enter_context(self._pool)
-            context.enter_context(Stream())
+            if self._task is None:
+                context.enter_context(device(self._device))
+                if self._pool is not None:
+                    context.enter_context(self._pool)
+                context.enter_context(Stream())
             context.enter_context(deterministic(self._level))
             while self._wait():
                 try:
+                    if self._task is not None:
+                        self._task.give_way()
                     self._step()
                 except BaseException as error:
                     self._fail_all(error)
@@ -103,18 +158,24 @@ class EngineLoop:
     def _wait(self) -> bool:
         """Wait for something to do, and take what has come; False when the engine is closed."""
         with self._changed:
-            while not (self._closing or self._new or self._touched or self._branches):
+            while not (self._closing or self._new or self._touched or self._calls or self._branches):
                 self._changed.wait()
             if self._closing:
                 return False
             new, self._new = list(self._new), deque()
             touched, self._touched = list(self._touched), deque()
+            calls, self._calls = list(self._calls), deque()
         for branch in new:
             self._branches[branch.request] = [branch]
             self.runner.expect(len(branch.sequence.prompt) + branch.sequence.limit)
             self.scheduler.add(branch)
         for request in touched:
             self._cancel(request)
+        for function, done in calls:
+            try:
+                done.set_result(function())
+            except BaseException as error:
+                done.set_exception(error)
         return True
 
     def _step(self) -> None:
@@ -138,10 +199,10 @@ class EngineLoop:
         try:
             drawn = self.runner.run(rows, before)
         except BaseException as error:
-            for branch, _ in rows:
-                self._fail(branch, error)
+            for row in rows:
+                self._fail(row.branch, error)
             return
-        self._note(rows or [], drawn)
+        self._note(rows, drawn)
         if self.ahead:
             drawn.start_copy()
         if before is not None:
@@ -157,14 +218,14 @@ class EngineLoop:
         """Note what a step computes, as soon as it is queued."""
         cache = self.scheduler.cache
         self.counts["steps"] += 1
-        for branch, count in rows:
+        for branch, count, _ in rows:
             assert branch.pages is not None
             cache.advance(branch.pages, count)
             branch.computed += count
             branch.request.runs()
         if not self.ahead:
             return
-        for line, (branch, index) in enumerate(drawn.lines):
+        for line, (branch, index, _) in enumerate(drawn.lines):
             if index == 0 and not branch.forks and branch.pages is not None:
                 cache.push_pending(branch.pages, line)
                 branch.pending += 1
@@ -175,13 +236,27 @@ class EngineLoop:
         assert drawn is not None
         tokens, reports = drawn.read(), drawn.logprobs()
         # Replies that were made for one prompt get their pages before any of them goes on.
-        targets = [self._target(branch, index) for branch, index in drawn.lines]
-        for branch in {branch for branch, index in drawn.lines if index}:
+        targets = [self._target(branch, index) for branch, index, _ in drawn.lines]
+        for branch in {branch for branch, index, _ in drawn.lines if index}:
             branch.forks.clear()
-        for line, (branch, token) in enumerate(zip(targets, tokens, strict=True)):
+        guesses = {row.branch: row.drafts for row in drawn.rows if row.drafts}
+        kept: dict[Branch, int] = {}
+        # Lines of one reply in the order of their tokens.
+        for line in sorted(range(len(targets)), key=lambda line: drawn.lines[line][2]):
+            branch, token, guessed = targets[line], tokens[line], drawn.lines[line][2]
             if branch.request not in self._branches or branch not in self._branches[branch.request]:
                 # It has ended since: the token is one too many.
                 continue
+            if guessed:
+                if kept.get(branch) != guessed or branch.sequence.reply[-1] != guesses[branch][guessed - 1]:
+                    # It was drawn behind a guess that was wrong.
+                    continue
+                # The guess's keys and values are in the pages already.
+                assert branch.pages is not None
+                self.scheduler.cache.advance(branch.pages, 1)
+                branch.computed += 1
+                branch.sequence.accepted += 1
+            kept[branch] = guessed + 1
             if line in drawn.failed:
                 self._fail(branch, drawn.failed[line])
             elif token < 0:
@@ -189,6 +264,8 @@ class EngineLoop:
                 self._fail(branch, branch.sequence.problem or none)
             else:
                 self._pass_on(branch, token, reports.get(line))
+        for branch, drafts in guesses.items():
+            branch.sequence.drafted += len(drafts)
         for branch in list(self.scheduler.running):
             if branch.sequence.limit == 0 and branch.computed == branch.length:
                 self._end(branch, "length")
@@ -252,6 +329,9 @@ class EngineLoop:
         request.fail(error, outputs)
 
     def _forget(self, branch: Branch) -> None:
+        if self.prefixes is not None and branch.sequence.params.prompt_logprobs is None:
+            known = [*branch.sequence.prompt, *branch.sequence.reply]
+            self.prefixes.add(branch.salt, known[: branch.computed])
         self.scheduler.remove(branch)
         mine = self._branches.get(branch.request)
         if mine is not None and branch in mine:
@@ -272,8 +352,13 @@ class EngineLoop:
         for branch in self._new:
             self._branches[branch.request] = [branch]
         self._new.clear()
+        if self._cancelled:
+            self._fail_all(self._end_of_task())
         for request in list(self._branches):
             self._cancel(request)
+        for _, done in self._calls:
+            done.set_exception(ValueError("the model is closed"))
+        self._calls.clear()
 
     def _cancel(self, request: Request) -> None:
         for branch in self._branches.pop(request, ()):

@@ -9,9 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pygpukit._pygpukit_rust import GPUArray
+from pygpukit.array.bridge import from_numpy
 from pygpukit.array.creation import empty
 from pygpukit.core.memory import empty_pinned
 from pygpukit.core.transfer import copy_to_device, copy_to_host
+from pygpukit.dtypes import to_numpy_dtype
 from pygpukit.errors import OutOfMemoryError
 from pygpukit.llm import layers
 from pygpukit.llm.config import TransformerConfig
@@ -64,6 +66,20 @@ class PageMemory:
         """Copy a page to another."""
         for array in self._arrays:
             array[pair[1]] = array[pair[0]]
+
+    def read(self, page: int) -> list[Any]:
+        """Return what a page holds: NumPy arrays, of codes the scales too."""
+        return [array[page].to_numpy() for array in self._arrays]
+
+    def write(self, page: int, contents: Sequence[Any]) -> None:
+        """Write what `read` has returned."""
+        for array, content in zip(self._arrays, contents, strict=True):
+            array[page] = from_numpy(np.ascontiguousarray(content))
+
+    @property
+    def forms(self) -> list[tuple[tuple[int, ...], Any]]:
+        """Shape and NumPy type of what a page holds."""
+        return [(array.shape[1:], to_numpy_dtype(array.dtype)) for array in self._arrays]
 
     def to_host(self, moves: Moves) -> None:
         """Copy pages (page, page on the host), and wait for it."""

@@ -65,6 +65,8 @@ class SamplingParams:
     schema, regex, grammar
         The form of the reply, one of them: a JSON schema as an object, its text, or a class with
         ``model_json_schema``; a regular expression; a grammar in llguidance's dialect of Lark.
+    max_thinking_tokens
+        Length of the thought of a model that thinks, in a conversation; its end is then the only token that may come.
     processors
         Called first, with the ids so far and the scores as NumPy's; each returns scores. A text is the name of a
         plugin's.
@@ -129,6 +131,7 @@ class SamplingParams:
         for name in ("logprobs", "prompt_logprobs"):
             whole(name, 0, none=True)
         whole("seed", 0, none=True)
+        whole("max_thinking_tokens", 0, none=True)
         if self.seed is not None and self.seed >= _LARGEST_SEED:
             raise ValueError(f"seed is {self.seed}, and must be below 2**64")
         if self.min_tokens > self.max_tokens:
@@ -150,8 +153,6 @@ class SamplingParams:
         if not all(math.isfinite(value) for value in self.logit_bias.values()):
             raise ValueError("logit_bias has a value that is not finite; allowed_token_ids leaves tokens out")
         object.__setattr__(self, "processors", tuple(map(_processor, self.processors)))
-        if self.max_thinking_tokens is not None:
-            raise ValueError("max_thinking_tokens is not available yet: thoughts have no bound of their own")
         structured.grammar_of(self)
 
     @property

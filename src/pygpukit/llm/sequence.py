@@ -71,11 +71,13 @@ class Sequence:
         self._also = set(params.stop_token_ids)
         self._allowed = allowed
         self.tokenizer = tokenizer
-        self.cached = 0
+        self.cached = self.drafted = self.accepted = 0
         self._detokenizer = None if tokenizer is None else Detokenizer(tokenizer, prompt)
         self._bad = [] if tokenizer is None else _spellings(params.bad_words, tokenizer)
         self._thinking, self._constraint = thinking, constraint
         self.problem: ValueError | None = None
+        # Tokens of the thought.
+        self._thought = 0
         self._held = ""
         self._texts: list[str] = []
         self._thoughts: list[str] = []
@@ -85,19 +87,38 @@ class Sequence:
     @property
     def is_simple(self) -> bool:
         """Whether the next token may be drawn before the host knows those before it."""
-        return not (self.params.adjusts or self._bad or self.params.min_tokens or self._constraint is not None)
+        bound = self._constraint is not None or self.params.max_thinking_tokens is not None
+        return not (self.params.adjusts or self._bad or self.params.min_tokens or bound)
 
-    def line(self, pending: int = 0) -> Line:
-        """Return what the choice of the next token depends on; `pending` tokens are drawn and not known yet."""
-        place = len(self.reply) + pending
-        banned = [word[-1] for word in self._bad if self.reply[len(self.reply) - len(word) + 1 :] == word[:-1]]
+    @property
+    def takes_drafts(self) -> bool:
+        """Whether what may come behind a guess is known before the guess is right."""
+        return self._constraint is None
+
+    def line(self, pending: int = 0, drafts: Ids[int] = ()) -> Line:
+        """Return what the choice of the next token depends on.
+
+        Parameters
+        ----------
+        pending : int
+            Tokens that are drawn and not known yet.
+        drafts : sequence of int
+            Tokens that are taken for the next ones.
+        """
+        reply = [*self.reply, *drafts] if drafts else self.reply
+        place = len(reply) + pending
+        banned = []
+        if self._bad:
+            banned = [word[-1] for word in self._bad if reply[len(reply) - len(word) + 1 :] == word[:-1]]
         if place < self.params.min_tokens:
             banned += [token for token in self._stops | self._also if token < self._allowed]
-        return Line(self.params, self._seed, place, self.prompt, self.reply, banned, self._mask())
+        return Line(self.params, self._seed, place, self.prompt, reply, banned, self._mask())
 
     def _mask(self) -> np.ndarray[Any, Any] | None:
-        """Bits of the tokens that the form of the reply allows."""
-        if self._constraint is None or self._is_thinking:
+        """Bits of the tokens that the form of the reply, or the end of a long thought, allows."""
+        if self._is_thinking:
+            return self._end_of_thought()
+        if self._constraint is None:
             return None
         try:
             return self._constraint.mask()
@@ -105,6 +126,15 @@ class Sequence:
             # The other replies of this step go on.
             self.problem = error
             return np.zeros(self._constraint.words, np.int32)
+
+    def _end_of_thought(self) -> np.ndarray[Any, Any] | None:
+        most = self.params.max_thinking_tokens
+        token = None if self.tokenizer is None or most is None else self.tokenizer.token_id("</think>")
+        if most is None or token is None or self._thought < most or token >= self._allowed:
+            return None
+        words = np.zeros(-(-self._allowed // 32), np.uint32)
+        words[token // 32] = 1 << token % 32
+        return words.view(np.int32)
 
     @property
     def _is_thinking(self) -> bool:
@@ -134,7 +164,9 @@ class Sequence:
             self._first = time.perf_counter() - self._begun
         self.reply.append(token)
         text = ""
-        if self._constraint is not None and not self._is_thinking:
+        if self._is_thinking:
+            self._thought += 1
+        elif self._constraint is not None:
             self._constraint.accept(token)
         if token in self._stops:
             self.finish_reason = "stop"
@@ -163,7 +195,7 @@ class Sequence:
             text="".join(self._texts),
             token_ids=list(self.reply),
             finish_reason=self.finish_reason,
-            usage=Usage(prompt=len(self.prompt), completion=len(self.reply), cached=self.cached),
+            usage=Usage(len(self.prompt), len(self.reply), self.cached, self.drafted, self.accepted),
             timing=Timing(self._first, time.perf_counter() - self._begun),
             stop_reason=self.stop_reason,
             thinking="".join(self._thoughts),

@@ -7,6 +7,7 @@ with it. A `Constraint` belongs to one reply and knows nothing of how tokens are
 from __future__ import annotations
 
 import json
+import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
@@ -119,6 +120,8 @@ class _Grammars:
         return made
 
 
+# Requests come from any thread.
+_lock = threading.Lock()
 _compiled: weakref.WeakKeyDictionary[Any, dict[tuple[int, tuple[int, ...]], _Grammars]] = weakref.WeakKeyDictionary()
 
 
@@ -146,10 +149,11 @@ def compile(tokenizer: Tokenizer, params: SamplingParams, *, size: int, ends: It
     if form is None:
         return None
     key = size, tuple(sorted(ends))
-    known = _compiled.setdefault(tokenizer, {})
-    if key not in known:
-        known[key] = _Grammars(tokenizer, *key)
-    return Constraint(known[key].matcher(*form), size)
+    with _lock:
+        known = _compiled.setdefault(tokenizer, {})
+        if key not in known:
+            known[key] = _Grammars(tokenizer, *key)
+        return Constraint(known[key].matcher(*form), size)
 
 
 class Constraint:
