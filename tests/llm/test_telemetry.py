@@ -114,7 +114,8 @@ def test_the_exporter_serves_them(gguf_file: Path) -> None:
     with LLM(gguf_file) as llm, start_exporter(port=0) as exporter:
         llm.generate([5, 6, 7], greedy(2))
         text = urllib.request.urlopen(exporter.url, timeout=10).read().decode()
-    number = next(engine.number for engine in live_engines() if engine is llm._loop.telemetry)
+        number = next(engine.number for engine in live_engines() if engine is llm._loop.telemetry)
+    assert llm._loop.telemetry not in live_engines()
     labels = f'engine="{number}",model_name="tiny",tenant=""'
     assert f"pygpukit_llm_generation_tokens_total{{{labels}}} 2.0" in text
 
