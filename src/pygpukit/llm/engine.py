@@ -225,6 +225,7 @@ class LLM:
         )  # fmt: skip
         if prefix_cache:
             self._loop.prefixes = saved_cache.Prefixes(2 * PAGE_TOKENS * self._budget.pages)
+        self._loop.telemetry.publish(self.name)
         self._stop = weakref.finalize(self, _end, self._loop, self._task)
         self._lock = threading.Lock()
         self._seed, self._orders = seed, itertools.count()
@@ -667,6 +668,7 @@ class LLM:
 
 def _end(loop: EngineLoop, task: EngineTask | None) -> None:
     loop.close()
+    loop.telemetry.withdraw()
     if task is not None:
         task.end()
 
