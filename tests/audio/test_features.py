@@ -104,6 +104,10 @@ def test_harmonic_and_percussive_add_up() -> None:
 def test_emphasis_is_undone() -> None:
     y = gp.asarray(speech().astype(np.float64))
     np.testing.assert_allclose(A.deemphasis(A.preemphasis(y)).to_numpy(), y.to_numpy(), atol=1e-9)
+    for undone in (A.preemphasis, A.deemphasis):
+        with pytest.raises(ParameterError, match="one sample has no slope"):
+            undone(y[:1])
+    np.testing.assert_array_equal(A.deemphasis(y[:1], zi=[0.0]).to_numpy(), y[:1].to_numpy())
 
 
 def test_filters_go_on_from_their_state() -> None:

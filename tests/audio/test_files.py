@@ -137,6 +137,11 @@ def test_wrong_parameters(tmp_path: Path) -> None:
     A.save(tmp_path / "a.wav", gp.ones(9, "float32"), 8000)
     with pytest.raises(ParameterError, match="offset -1"):
         A.load(tmp_path / "a.wav", offset=-1)
+    for values in ({"offset": float("inf")}, {"duration": float("inf")}, {"duration": "x"}):
+        with pytest.raises(ParameterError, match="are seconds, at least 0 and finite"):
+            A.load(tmp_path / "a.wav", **values)
+    with pytest.raises(ParameterError, match="sr is 8589934592; it is at most"):
+        A.save(tmp_path / "a.wav", gp.ones(9, "float32"), 1 << 33)
     with pytest.raises(ParameterError, match="dtype is int16"):
         A.load(tmp_path / "a.wav", dtype="int16")
     with pytest.raises(ParameterError, match="subtype is 'PCM_12'"):

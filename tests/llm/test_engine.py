@@ -197,6 +197,26 @@ def test_a_conversation(llm: LLM) -> None:
     assert llm.tokenizer.decode(shown, skip_special_tokens=False).endswith("<|im_start|>assistant\nWell,")
 
 
+def test_a_reply_goes_on_with_any_message(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("jinja2")
+    strips = (llm.chat_template or "").replace("m.content", "m.content | trim")
+    for template in (llm.chat_template, strips):
+        monkeypatch.setattr(llm, "chat_template", template)
+        for text in ("", "Sure: ", "Hi"):
+            messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": text}]
+            shown = llm.chat(messages, GREEDY, continue_final=True).prompt_token_ids
+            assert llm.tokenizer.decode(shown, skip_special_tokens=False).endswith(f"<|im_start|>assistant\n{text}")
+    monkeypatch.setattr(llm, "chat_template", "{{ messages[0].content }}")
+    with pytest.raises(ValueError, match="leaves out the last message"):
+        llm.chat(messages, GREEDY, continue_final=True)
+
+
+@pytest.mark.parametrize("values", [{"prefix_cache": 3}, {"graphs": "x"}, {"offload": None}, {"seed": "x"}])
+def test_wrong_options_are_refused_before_loading(folder: Path, values: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=f"{next(iter(values))} is .*, and must be"):
+        LLM(folder, **values)
+
+
 def test_the_models_own_parameters(folder: Path) -> None:
     pytest.importorskip("tokenizers")
     llm = LLM(folder)

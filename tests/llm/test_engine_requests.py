@@ -112,11 +112,63 @@ def test_a_failing_request_fails_alone(llm: LLM) -> None:
     assert (out.finish_reason, out.stop_reason, len(out.token_ids)) == ("error", "RuntimeError: no more", 3)
     with pytest.raises(ValueError, match=r"scores of shape \(3,\), not \(259,\)"):
         requests[2].result(60)
+    with pytest.raises(ValueError, match="a processor returned -inf or NaN for every one"):
+        requests[3].result(60)
     with pytest.raises(RuntimeError, match="no more"):
         llm.generate(PROMPT, bad)
     listed = llm.generate([PROMPT, PROMPT], bad)
     assert [out.finish_reason for out in listed] == ["error", "error"]
     assert llm.stats()["pages_used"] == 0
+
+
+def test_a_processor_may_not_wait_for_its_own_engine(llm: LLM) -> None:
+    def asks(tokens: list[int], scores: Any) -> Any:
+        llm.generate([7], GREEDY)
+
+    def streams(tokens: list[int], scores: Any) -> Any:
+        next(llm.stream([7], GREEDY))
+
+    def leaves(tokens: list[int], scores: Any) -> Any:
+        raise SystemExit(3)
+
+    beside = llm.submit(PROMPT, GREEDY)
+    for processor in (asks, streams):
+        request = llm.submit(PROMPT, SamplingParams(max_tokens=2, processors=[processor]))
+        with pytest.raises(RuntimeError, match="cannot wait for a reply of its own engine"):
+            request.result(60)
+    with pytest.raises(RuntimeError, match=r"a processor raised SystemExit\(3\)"):
+        llm.submit(PROMPT, SamplingParams(max_tokens=2, processors=[leaves])).result(60)
+    assert len(beside.result(60).token_ids) == 8
+
+
+@pytest.mark.parametrize(
+    "prompt", [None, 5, {5}, {"a": 1}, [5.5], b"abc", [5, "x"], ["x", 5], [[[5]]], np.array([5.5]), iter([5])]
+)
+def test_what_is_no_prompt_is_refused(llm: LLM, prompt: Any) -> None:
+    with pytest.raises(TypeError, match="is no prompt"):
+        llm.generate(prompt, GREEDY)
+    with pytest.raises(TypeError, match=r"params is .* and must be SamplingParams"):
+        llm.generate([5], {"temperature": 0})  # type: ignore[arg-type]
+
+
+def test_pieces_are_read_once(llm: LLM) -> None:
+    request = llm.submit(PROMPT, GREEDY)
+    assert sum(len(piece.token_ids) for piece in request.pieces()) == 8
+    with pytest.raises(ValueError, match="can be read once"):
+        next(iter(request.pieces()))
+
+
+def test_an_engine_lives_as_long_as_its_requests(gguf_file: Path) -> None:
+    llm = LLM(gguf_file)
+    there, request = weakref.ref(llm), llm.submit(PROMPT, GREEDY)
+    del llm
+    assert len(request.result(60).token_ids) == 8
+    for _ in range(6000):
+        gc.collect()
+        if there() is None:
+            break
+        threading.Event().wait(0.01)
+    assert there() is None
 
 
 def test_no_token_may_come(llm: LLM) -> None:
@@ -271,6 +323,8 @@ def test_memory_is_a_budget(gguf_file: Path) -> None:
         assert llm._loop._pool.used <= 24 << 20
     with pytest.raises(OutOfMemoryError, match=r"memory='100KiB' is 102400 bytes, and the weights alone take 313344"):
         LLM(gguf_file, memory="100KiB")
+    with pytest.raises(OutOfMemoryError, match="memory='400KiB' cannot be reserved, give more"):
+        LLM(gguf_file, memory="400KiB")
     with pytest.raises(OutOfMemoryError, match="a reply of 512 tokens needs 262144 bytes of keys and values"):
         LLM(gguf_file, memory="2MiB", max_batched_tokens=512)
 

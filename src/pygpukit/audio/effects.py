@@ -259,6 +259,8 @@ def deemphasis(y: Any, *, coef: float = 0.97, zi: Any = None, return_zf: bool = 
     """
     y = samples(y)
     initial = None
+    if zi is None and y.shape[-1] < 2:
+        raise ParameterError("one sample has no slope to begin with: give zi")
     if zi is not None:
         initial = zi.astype("float64") if isinstance(zi, GPUArray) else constant(np.atleast_1d(zi), y, "float64")
         initial = gp.broadcast_to(initial, (*y.shape[:-1], 1)).contiguous()

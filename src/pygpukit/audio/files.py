@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import os
 import struct
+from math import inf
+from numbers import Real
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -20,6 +22,8 @@ __all__ = ["load", "save"]
 
 _PCM, _FLOAT, _EXTENSIBLE = 1, 3, 0xFFFE
 _MOST_CHANNELS = 1024
+# Bytes per second are 32 bits in a file.
+_HIGHEST_RATE = ((1 << 32) - 1) // (8 * _MOST_CHANNELS)
 _SUBTYPES = {"PCM_U8": (_PCM, 8), "PCM_16": (_PCM, 16), "PCM_24": (_PCM, 24), "PCM_32": (_PCM, 32),
              "FLOAT": (_FLOAT, 32), "DOUBLE": (_FLOAT, 64)}  # fmt: skip
 
@@ -188,8 +192,9 @@ def load(
     >>> y.tolist(), sr
     ([0.0, 0.5, -0.5], 8000)
     """
-    if not offset >= 0 or (duration is not None and not duration >= 0):
-        raise ParameterError(f"offset {offset} and duration {duration} are seconds, at least 0")
+    for seconds in (offset, 0.0 if duration is None else duration):
+        if not isinstance(seconds, Real) or not 0 <= float(seconds) < inf:
+            raise ParameterError(f"offset {offset!r} and duration {duration!r} are seconds, at least 0 and finite")
     if str(dtype) not in ("float32", "float64"):
         raise ParameterError(f"dtype is {dtype}; it is float32 or float64")
     values, rate = _read(os.fspath(path), float(offset), None if duration is None else float(duration))
@@ -241,6 +246,8 @@ def save(path: Any, y: Any, sr: int, *, subtype: str = "PCM_16", format: str | N
     """
     y = samples(y)
     rate = at_least(sr, 1, "sr")
+    if rate > _HIGHEST_RATE:
+        raise ParameterError(f"sr is {rate}; it is at most {_HIGHEST_RATE}, which a WAV file can hold")
     if y.ndim > 2 or (y.ndim == 2 and y.shape[0] > _MOST_CHANNELS):
         raise ParameterError(f"y has shape {y.shape}; a file has (n,) or (channels, n)")
     host = np.atleast_2d(y.to_numpy()).T

@@ -68,7 +68,12 @@ def check_memory(memory: str | int | None, config: TransformerConfig, spec: Mode
 
 def reserve(memory: str | int | None) -> MemoryPool | None:
     """Return a pool with the memory that an engine may have, reserved; None without a limit."""
-    return None if memory is None else MemoryPool(quota=memory, guarantee=memory, name="llm")
+    if memory is None:
+        return None
+    try:
+        return MemoryPool(quota=memory, guarantee=memory, name="llm")
+    except ValueError as error:
+        raise OutOfMemoryError(f"memory={memory!r} cannot be reserved, give more: {error}") from error
 
 
 def plan_pages(

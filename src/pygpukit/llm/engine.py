@@ -14,8 +14,6 @@ from contextlib import aclosing, nullcontext
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
-
 from pygpukit._pygpukit_rust import PageCache
 from pygpukit.core.device import current_device, synchronize
 from pygpukit.dtypes import dtype as _dtype
@@ -28,7 +26,7 @@ from pygpukit.llm.loop import EngineLoop
 from pygpukit.llm.outputs import Piece, RequestOutput
 from pygpukit.llm.pages import PAGE_TOKENS, PageMemory
 from pygpukit.llm.quantizing import check_quantization
-from pygpukit.llm.request import Request
+from pygpukit.llm.request import Request, is_one_prompt, token_ids
 from pygpukit.llm.runner import Runner
 from pygpukit.llm.sampling import SamplingParams
 from pygpukit.llm.scheduler import Branch, Scheduler
@@ -37,6 +35,7 @@ from pygpukit.llm.templates import ThinkingParser, apply_chat_template
 from pygpukit.llm.tenants import Tenant
 from pygpukit.llm.tokenizer import Tokenizer
 from pygpukit.llm.tokenizer_files import default_params, find_tokenizer
+from pygpukit.scheduler import current_task
 
 __all__ = ["LLM"]
 
@@ -47,6 +46,8 @@ Message = Mapping[str, Any]
 _ONLY = {
     "speculative": (None, "tokens are decoded one by one"),
 }
+# Behind a message that a reply goes on with; no text of a conversation has it.
+_MARK = "\ue000pygpukit-end-of-message\ue000"
 _LEVELS = ("batch_invariant", "run_to_run", "not_guaranteed")
 # A longer step takes seconds there, and all replies wait for it.
 _MOST_TOKENS_ON_CPU = 512
@@ -158,6 +159,11 @@ class LLM:
         for name, value in (("max_num_seqs", max_num_seqs), ("max_batched_tokens", max_batched_tokens)):
             if type(value) is not int or value < 1:
                 raise ValueError(f"{name} is {value!r}, and must be a whole number of at least 1")
+        for name, value in (("prefix_cache", prefix_cache), ("graphs", graphs), ("offload", offload)):
+            if not isinstance(value, bool):
+                raise ValueError(f"{name} is {value!r}, and must be True or False")
+        if type(seed) is not int:
+            raise ValueError(f"seed is {seed!r}, and must be a whole number")
         path = fetch.find(str(model)) if str(model) in fetch.MODELS else model
         checkpoint = open_checkpoint(path)
         self._task: EngineTask | None = None
@@ -257,7 +263,7 @@ class LLM:
             one raises.
         """
         more: dict[str, Any] = {"tenant": tenant, "priority": priority, "cache_salt": cache_salt}
-        if _is_one(prompts):
+        if is_one_prompt(prompts):
             return self._wait([self.submit(cast(Prompt, prompts), params, **more)])[0].result()
         made = [self._request(self._ids(cast(Prompt, prompt)), params, **more) for prompt in prompts]
         return [request.output() for request in self._wait([self._start(*pair) for pair in made])]
@@ -305,7 +311,7 @@ class LLM:
 
     async def agenerate(self, prompts: Prompt | Ids[Prompt], params: SamplingParams | None = None, **more: Any) -> Any:
         """Return what `generate` does, in a coroutine; cancelling it ends the replies."""
-        if _is_one(prompts):
+        if is_one_prompt(prompts):
             return await self._awaited(self.submit(cast(Prompt, prompts), params, **more))
         pairs = [self._request(self._ids(cast(Prompt, prompt)), params, **more) for prompt in prompts]
         made = [self._start(*pair) for pair in pairs]
@@ -488,7 +494,7 @@ class LLM:
         )
 
     def close(self) -> None:
-        """End the requests in flight, and give up weights and tokenizer."""
+        """End the requests in flight, and give up the weights, pages and thread."""
         self._closed = True
         loop = self._loop
         loop.close()
@@ -515,7 +521,7 @@ class LLM:
         if isinstance(prompt, str):
             ids = self._need_tokenizer().encode(prompt, add_special_tokens=special)
         else:
-            ids = [int(token) for token in prompt]
+            ids = token_ids(prompt)
         if not ids:
             raise ValueError("the prompt is empty: a reply needs at least one token before it")
         wrong = next((token for token in ids if not 0 <= token < self.config.vocab_size), None)
@@ -546,10 +552,12 @@ class LLM:
         template = self.chat_template
         more = dict(values or {})
         if continue_final:
-            last = str(messages[-1]["content"])
-            text = apply_chat_template(messages, tokenizer, False, template=template, tools=tools, **more)
-            at = text.rfind(last)
-            text = text[: at + len(last)] if at >= 0 else text
+            # Templates strip contents: what is behind the mark is the template's end of a message.
+            marked = [*messages[:-1], {**messages[-1], "content": f"{messages[-1]['content']}{_MARK}"}]
+            text = apply_chat_template(marked, tokenizer, False, template=template, tools=tools, **more)
+            if _MARK not in text:
+                raise ValueError("the chat template leaves out the last message, which the reply is to go on with")
+            text = text[: text.rindex(_MARK)]
         else:
             text = apply_chat_template(messages, tokenizer, True, template=template, tools=tools, **more)
         thinks = tokenizer.token_id("</think>") is not None
@@ -584,6 +592,8 @@ class LLM:
         if self._closed:
             raise ValueError("the model is closed")
         params = self.default_params if params is None else params
+        if not isinstance(params, SamplingParams):
+            raise TypeError(f"params is {params!r:.80}, and must be SamplingParams")
         for token in (*params.logit_bias, *params.stop_token_ids, *(params.allowed_token_ids or ())):
             if not 0 <= token < self.config.vocab_size:
                 raise ValueError(f"token {token} is not in the vocabulary of {self.config.vocab_size}")
@@ -638,12 +648,14 @@ class LLM:
             return request
         if sequence.limit == 0:
             branch.forks = []
+        request.engine = self
         self._loop.submit(branch)
         return request
 
     def _wait(self, requests: list[Request]) -> list[Request]:
         """Wait for the end of requests; what interrupts the wait ends them."""
         try:
+            self._check_thread()
             for request in requests:
                 request.wait()
         except BaseException:
@@ -652,6 +664,11 @@ class LLM:
             raise
         return requests
 
+    def _check_thread(self) -> None:
+        own = threading.current_thread() is self._loop._thread
+        if own or (self._task is not None and current_task() is self._task.task):
+            raise RuntimeError("a processor cannot wait for a reply of its own engine, whose thread it runs in")
+
     async def _awaited(self, request: Request) -> RequestOutput:
         try:
             return await request
@@ -659,6 +676,7 @@ class LLM:
             request.cancel()
 
     def _pieces(self, request: Request, branch: Branch) -> Generator[Piece, None, None]:
+        self._check_thread()
         self._start(request, branch)
         try:
             yield from request.pieces()
@@ -671,11 +689,3 @@ def _end(loop: EngineLoop, task: EngineTask | None) -> None:
     loop.telemetry.withdraw()
     if task is not None:
         task.end()
-
-
-def _is_one(prompts: Any) -> bool:
-    if isinstance(prompts, str):
-        return True
-    if len(prompts) == 0:
-        raise ValueError("the prompt is empty: a reply needs at least one token before it")
-    return not isinstance(prompts[0], str) and np.ndim(prompts[0]) == 0

@@ -5,15 +5,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import math
+import operator
 import queue
 import threading
+import time
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping
 from typing import Any
+
+import numpy as np
 
 from pygpukit.llm.outputs import Piece, RequestOutput
 from pygpukit.llm.tenants import Tenant
 
-__all__ = ["Request"]
+__all__ = ["Request", "is_one_prompt", "token_ids"]
+
+# How often a thread that waits sees whether Ctrl-C was pressed: the signal may have come to another thread, or just
+# before the wait began, and does not end it then.
+_POLL_SECONDS = 0.1
 
 
 class Request:
@@ -38,8 +47,10 @@ class Request:
         self._callbacks: list[Callable[[], None]] = []
         self._outputs: dict[int, RequestOutput] = {}
         self._count = count
+        # Whose thread computes it: kept while it runs, so that an engine without another name is not ended.
+        self.engine: object = None
         self._error: BaseException | None = None
-        self._cancelled = False
+        self._cancelled = self._taken = False
         self._state, self._reason = "waiting", "it has just come"
 
     @property
@@ -79,7 +90,7 @@ class Request:
         Exception
             What made the request fail.
         """
-        if not self._done.wait(timeout):
+        if not self.wait(timeout):
             raise TimeoutError(f"the request has not ended in {timeout} seconds: it is {self._state} ({self._reason})")
         if self._error is not None:
             raise self._error
@@ -87,7 +98,11 @@ class Request:
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait for the end; False if it takes longer than `timeout` seconds."""
-        return self._done.wait(timeout)
+        end = math.inf if timeout is None else time.monotonic() + timeout
+        while not self._done.wait(max(0.0, min(_POLL_SECONDS, end - time.monotonic()))):
+            if time.monotonic() >= end:
+                return self.done
+        return True
 
     async def ended(self) -> None:
         """Wait for the end in a coroutine."""
@@ -110,13 +125,15 @@ class Request:
 
     def pieces(self) -> Iterator[Piece]:
         """Return an iterator of the pieces of the first reply as they appear; it can be used once."""
-        while (piece := self._pieces.get()) is not None:
+        self._take()
+        while (piece := self._next()) is not None:
             if isinstance(piece, BaseException):
                 raise piece
             yield piece
 
     async def apieces(self) -> AsyncGenerator[Piece, None]:
         """Return an asynchronous iterator of the pieces of the first reply as they appear; it can be used once."""
+        self._take()
         more, loop = asyncio.Event(), asyncio.get_running_loop()
         self._notify(lambda: _soon(loop, more.set))
         while True:
@@ -136,6 +153,18 @@ class Request:
 
     def __repr__(self) -> str:
         return f"<Request of {len(self.prompt_token_ids)} tokens, {self._state}: {self._reason}>"
+
+    def _next(self) -> Piece | BaseException | None:
+        while True:
+            with contextlib.suppress(queue.Empty):
+                return self._pieces.get(timeout=_POLL_SECONDS)
+
+    def _take(self) -> None:
+        """Pieces are passed on once: a second reader would wait for ever."""
+        with self._lock:
+            if self._taken:
+                raise ValueError("the pieces of a request can be read once; output() has all of its reply")
+            self._taken = True
 
     def _notify(self, callback: Callable[[], None]) -> None:
         """Call a function now and whenever there is something new, from the engine's thread."""
@@ -184,6 +213,7 @@ class Request:
         else:
             self._state, self._reason = "finished", ", ".join(sorted(reasons))
         self._pieces.put(None)
+        self.engine = None
         self._done.set()
         self._tell()
 
@@ -198,3 +228,38 @@ def _soon(loop: asyncio.AbstractEventLoop, call: Callable[[], Any]) -> None:
     """Call in the thread of an event loop, unless that is closed."""
     with contextlib.suppress(RuntimeError):
         loop.call_soon_threadsafe(call)
+
+
+def is_one_prompt(prompts: Any) -> bool:
+    """Return whether what `LLM.generate` got is one prompt, rather than several.
+
+    Raises
+    ------
+    TypeError
+        If it is neither.
+    """
+    if isinstance(prompts, str):
+        return True
+    try:
+        if len(prompts) == 0:
+            raise ValueError("the prompt is empty: a reply needs at least one token before it")
+        first = prompts[0]
+    except (TypeError, KeyError):
+        raise TypeError(f"{prompts!r:.80} is no prompt: give a text, a list of token ids, or a list of those") from None
+    return not isinstance(first, str) and np.ndim(first) == 0
+
+
+def token_ids(prompt: Any) -> list[int]:
+    """Return the ids of a prompt that is no text.
+
+    Raises
+    ------
+    TypeError
+        If they are no whole numbers.
+    """
+    try:
+        if isinstance(prompt, bytes | bytearray):
+            raise TypeError
+        return [operator.index(token) for token in prompt]
+    except TypeError:
+        raise TypeError(f"{prompt!r:.80} is no prompt: it must be a text or whole numbers, the ids of tokens") from None

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -140,19 +141,31 @@ class SamplingParams:
             raise ValueError(f"n is {self.n} with temperature 0: all replies would be the same")
         for name in ("stop", "bad_words"):
             value = getattr(self, name)
-            texts = (value,) if isinstance(value, str) else tuple(value)
+            texts = (value,) if isinstance(value, str) else _tuple(name, value, "texts")
             if not all(isinstance(text, str) and text for text in texts):
                 raise ValueError(f"{name} is {value!r}, and must be texts that are not empty")
             object.__setattr__(self, name, texts)
         for name in ("stop_token_ids", "allowed_token_ids"):
             value = getattr(self, name)
             if value is not None:
-                object.__setattr__(self, name, tuple(int(token) for token in value))
+                ids = _tuple(name, value, "ids of tokens")
+                if not all(hasattr(token, "__index__") for token in ids):
+                    raise ValueError(f"{name} is {value!r:.80}, and must be ids of tokens, whole numbers")
+                object.__setattr__(self, name, tuple(map(operator.index, ids)))
         if self.allowed_token_ids == ():
             raise ValueError("allowed_token_ids is empty: no token could come")
+        bias: Any = self.logit_bias
+        if not isinstance(bias, Mapping) or not all(
+            hasattr(token, "__index__") and isinstance(value, int | float) for token, value in bias.items()
+        ):
+            raise ValueError(f"logit_bias is {self.logit_bias!r:.80}, and must be a number for each id of a token")
+        if type(self.ignore_eos) is not bool:
+            raise ValueError(f"ignore_eos is {self.ignore_eos!r}, and must be True or False")
         if not all(math.isfinite(value) for value in self.logit_bias.values()):
             raise ValueError("logit_bias has a value that is not finite; allowed_token_ids leaves tokens out")
-        object.__setattr__(self, "processors", tuple(map(_processor, self.processors)))
+        object.__setattr__(
+            self, "processors", tuple(map(_processor, _tuple("processors", self.processors, "functions")))
+        )
         structured.grammar_of(self)
 
     @property
@@ -166,6 +179,12 @@ class SamplingParams:
         return (
             self.counts_tokens or bool(self.logit_bias) or self.allowed_token_ids is not None or bool(self.processors)
         )
+
+
+def _tuple(name: str, value: Any, what: str) -> tuple[Any, ...]:
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise ValueError(f"{name} is {value!r:.80}, and must be a list of {what}")
+    return tuple(value)
 
 
 def _processor(given: Any) -> Callable[[list[int], Array], Array]:
@@ -241,8 +260,13 @@ def process(logits: GPUArray, lines: Sequence[Line]) -> tuple[GPUArray, dict[int
                 scores = np.asarray(processor([*lines[i].prompt, *lines[i].reply], scores), np.float32)
             if scores.shape != (logits.shape[1],):
                 raise ValueError(f"a processor returned scores of shape {scores.shape}, not ({logits.shape[1]},)")
+            if not (scores > -np.inf).any():
+                raise ValueError("no token may come: a processor returned -inf or NaN for every one")
         except Exception as error:
             failed[i] = error
+        except BaseException as error:
+            # SystemExit is meant for a program, not for the engine's thread and the other requests.
+            failed[i] = RuntimeError(f"a processor raised {error!r}")
         else:
             logits[i] = from_numpy(np.ascontiguousarray(scores))
     return logits, failed
