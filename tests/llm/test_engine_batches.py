@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from pygpukit.llm import LLM, RequestOutput, SamplingParams
+from pygpukit.llm.scheduler import Branch
 from pygpukit.llm.testing import tiny_model
 
 from .engines import few_pages, stepped
@@ -108,6 +109,33 @@ def test_any_interleaving_gives_the_bits_of_a_request_alone(
                 for one, whole in zip(found, expected[index], strict=True):
                     assert one[0] == whole[0][: len(one[0])]
         print(f"seed {seed}: {path.parent.name}", engine.llm.stats())
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_guesses_change_no_bit(seed: int, models: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tokens that a drafter guesses are computed in one step, and the reply is the one without, drawn ones too."""
+    rng = random.Random(seed)
+    path = models(["llama", "gemma2", "gpt2"][seed])
+    wanted = [request(rng) for _ in range(8)]
+    expected = alone(path, wanted)
+    replies = {tuple(prompt): found[0][0] for (prompt, _), found in zip(wanted, expected, strict=True)}
+
+    def drafter(branch: Branch, most: int) -> list[int]:
+        """The reply itself, with a wrong token now and then."""
+        sequence = branch.sequence
+        known = replies[tuple(sequence.prompt)][len(sequence.reply) :][: rng.randrange(5)]
+        return [token if rng.random() < 0.8 else 7 for token in known]
+
+    few_pages(monkeypatch, 12, 12)
+    with stepped(path, prefix_cache=rng.random() < 0.5) as engine:
+        engine.loop.scheduler.drafter = drafter
+        requests = [engine.llm.submit(prompt, params) for prompt, params in wanted]
+        engine.run()
+        assert engine.pages() == 0
+        assert [bits(made.result(0)) for made in requests] == expected
+        usages = [made.result(0).usage for made in requests]
+        assert 0 < sum(usage.accepted for usage in usages) < sum(usage.drafted for usage in usages)
+        assert engine.llm.stats()["steps"] < sum(usage.completion for usage in usages)
 
 
 def test_preemptions_swaps_forks_and_hits_do_happen(

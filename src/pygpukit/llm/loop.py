@@ -138,10 +138,10 @@ class EngineLoop:
         try:
             drawn = self.runner.run(rows, before)
         except BaseException as error:
-            for branch, _ in rows:
-                self._fail(branch, error)
+            for row in rows:
+                self._fail(row.branch, error)
             return
-        self._note(rows or [], drawn)
+        self._note(rows, drawn)
         if self.ahead:
             drawn.start_copy()
         if before is not None:
@@ -157,14 +157,14 @@ class EngineLoop:
         """Note what a step computes, as soon as it is queued."""
         cache = self.scheduler.cache
         self.counts["steps"] += 1
-        for branch, count in rows:
+        for branch, count, _ in rows:
             assert branch.pages is not None
             cache.advance(branch.pages, count)
             branch.computed += count
             branch.request.runs()
         if not self.ahead:
             return
-        for line, (branch, index) in enumerate(drawn.lines):
+        for line, (branch, index, _) in enumerate(drawn.lines):
             if index == 0 and not branch.forks and branch.pages is not None:
                 cache.push_pending(branch.pages, line)
                 branch.pending += 1
@@ -175,19 +175,35 @@ class EngineLoop:
         assert drawn is not None
         tokens, reports = drawn.read(), drawn.logprobs()
         # Replies that were made for one prompt get their pages before any of them goes on.
-        targets = [self._target(branch, index) for branch, index in drawn.lines]
-        for branch in {branch for branch, index in drawn.lines if index}:
+        targets = [self._target(branch, index) for branch, index, _ in drawn.lines]
+        for branch in {branch for branch, index, _ in drawn.lines if index}:
             branch.forks.clear()
-        for line, (branch, token) in enumerate(zip(targets, tokens, strict=True)):
+        guesses = {row.branch: row.drafts for row in drawn.rows if row.drafts}
+        kept: dict[Branch, int] = {}
+        # Lines of one reply in the order of their tokens.
+        for line in sorted(range(len(targets)), key=lambda line: drawn.lines[line][2]):
+            branch, token, guessed = targets[line], tokens[line], drawn.lines[line][2]
             if branch.request not in self._branches or branch not in self._branches[branch.request]:
                 # It has ended since: the token is one too many.
                 continue
+            if guessed:
+                if kept.get(branch) != guessed or branch.sequence.reply[-1] != guesses[branch][guessed - 1]:
+                    # It was drawn behind a guess that was wrong.
+                    continue
+                # The guess's keys and values are in the pages already.
+                assert branch.pages is not None
+                self.scheduler.cache.advance(branch.pages, 1)
+                branch.computed += 1
+                branch.sequence.accepted += 1
+            kept[branch] = guessed + 1
             if line in drawn.failed:
                 self._fail(branch, drawn.failed[line])
             elif token < 0:
                 self._fail(branch, ValueError("no token may come: every score is -inf, NaN or not allowed"))
             else:
                 self._pass_on(branch, token, reports.get(line))
+        for branch, drafts in guesses.items():
+            branch.sequence.drafted += len(drafts)
         for branch in list(self.scheduler.running):
             if branch.sequence.limit == 0 and branch.computed == branch.length:
                 self._end(branch, "length")

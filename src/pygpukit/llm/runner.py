@@ -35,7 +35,10 @@ class Drawn:
     tokens
         int32 on the device, by line.
     lines
-        The reply of each line; a prompt with several replies has as many lines.
+        Of each line the reply, which of its request's replies that is (a prompt with several has as many lines), and
+        how many guesses the line takes for right.
+    rows
+        What was computed.
     wanted
         How many of the best tokens each line reports, None for none.
     failed
@@ -43,7 +46,8 @@ class Drawn:
     """
 
     tokens: GPUArray | None
-    lines: list[tuple[Branch, int]]
+    lines: list[tuple[Branch, int, int]]
+    rows: Sequence[Row]
     wanted: list[int | None]
     failed: dict[int, Exception]
     scores: tuple[GPUArray, ...] = ()
@@ -127,15 +131,15 @@ class Runner:
         """
         hidden, starts = self._hidden(rows, before)
         self._score_prompts(rows, hidden, starts)
-        lines = sorted(self._lines(rows, starts), key=lambda made: made[2].adjusts)
-        drawn = Drawn(None, [(branch, index) for branch, index, _, _ in lines], [], {})
+        lines = sorted(self._lines(rows, starts), key=lambda made: made[1].adjusts)
+        drawn = Drawn(None, [target for target, _, _ in lines], rows, [], {})
         if not lines:
             return drawn
-        picked = [row for _, _, _, row in lines]
+        picked = [row for _, _, row in lines]
         if picked != list(range(hidden.shape[0])):
             hidden = layers.embedding(from_numpy(np.array(picked, np.int32)), hidden)
         logits = self.model.get_logits(hidden)[:, : self._allowed]
-        chosen = [line for _, _, line, _ in lines]
+        chosen = [line for _, line, _ in lines]
         changed, drawn.failed = sampling.process(logits, chosen)
         drawn.tokens = sampling.draw(changed, chosen)
         drawn.wanted = [line.params.logprobs for line in chosen]
@@ -145,14 +149,14 @@ class Runner:
         return drawn
 
     def _hidden(self, rows: Sequence[Row], before: Drawn | None) -> tuple[GPUArray, list[int]]:
-        tokens, count = sum(count for _, count in rows), len(rows)
-        width = max(pages_for(branch.computed + more) for branch, more in rows)
+        tokens, count = sum(row.tokens + len(row.drafts) for row in rows), len(rows)
+        width = max(pages_for(row.branch.computed + row.tokens + len(row.drafts)) for row in rows)
         words = np.empty(4 * tokens + (count + 1) + count + count * width, np.int32)
         ids, sources, positions, to, rest = np.split(words, [tokens, 2 * tokens, 3 * tokens, 4 * tokens])
         starts, lengths, table = np.split(rest, [count + 1, 2 * count + 1])
         slots = np.empty(tokens, np.int64)
-        pages: list[tuple[int, int]] = [(branch.pages or 0, more) for branch, more in rows]
-        self.cache.step(pages, ids, sources, positions, slots, starts, lengths, table.reshape(count, width))
+        parts = [(branch.pages or 0, more, list(drafts)) for branch, more, drafts in rows]
+        self.cache.step(parts, ids, sources, positions, slots, starts, lengths, table.reshape(count, width))
         to[:] = slots
         sent = from_numpy(words)
 
@@ -184,26 +188,28 @@ class Runner:
         if self._short_at is None:
             return None
         turns = positions.copy()
-        for i, (branch, _) in enumerate(rows):
+        for i, (branch, _, _) in enumerate(rows):
             sequence = branch.sequence
             if not any(rope.is_long(len(sequence.prompt) + sequence.limit) for rope in self._ropes):
                 turns[starts[i] : starts[i + 1]] += self._short_at
         return turns
 
     @staticmethod
-    def _lines(rows: Sequence[Row], starts: Sequence[int]) -> Iterator[tuple[Branch, int, Line, int]]:
-        """The lines of a step: the reply, which of its request's replies it is, what the draw depends on, the row."""
-        for i, (branch, count) in enumerate(rows):
+    def _lines(rows: Sequence[Row], starts: Sequence[int]) -> Iterator[tuple[tuple[Branch, int, int], Line, int]]:
+        """The lines of a step: whose they are, what the draw depends on, the row of the scores."""
+        for i, (branch, count, drafts) in enumerate(rows):
             sequence = branch.sequence
             if branch.computed + count < branch.length or sequence.limit == 0:
                 continue
-            yield branch, 0, sequence.line(branch.pending), starts[i + 1] - 1
+            last = starts[i + 1] - 1 - len(drafts)
+            for guessed in range(len(drafts) + 1):
+                yield (branch, 0, guessed), sequence.line(branch.pending, drafts[:guessed]), last + guessed
             for fork, copy in enumerate(branch.forks, 1):
-                yield branch, fork, copy.line(), starts[i + 1] - 1
+                yield (branch, fork, 0), copy.line(), last
 
     def _score_prompts(self, rows: Sequence[Row], hidden: GPUArray, starts: Sequence[int]) -> None:
         """Note the probabilities of tokens of prompts that want them."""
-        for i, (branch, count) in enumerate(rows):
+        for i, (branch, count, _) in enumerate(rows):
             sequence = branch.sequence
             wanted = sequence.params.prompt_logprobs
             if wanted is None:

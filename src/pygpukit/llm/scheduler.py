@@ -7,18 +7,18 @@ catch up with the first, for replies that need one token first, then for prompts
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from pygpukit._pygpukit_rust import PageCache
 from pygpukit.llm.pages import PAGE_TOKENS, PageMemory
-from pygpukit.llm.sequence import Sequence
+from pygpukit.llm.sequence import Sequence as Reply
 from pygpukit.llm.tenants import Tenant
 
 if TYPE_CHECKING:
     from pygpukit.llm.request import Request
 
-__all__ = ["Branch", "Row", "Scheduler"]
+__all__ = ["Branch", "Drafter", "Row", "Scheduler"]
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -49,7 +49,7 @@ class Branch:
     """
 
     request: Request
-    sequence: Sequence
+    sequence: Reply
     order: int
     salt: str = ""
     pages: int | None = None
@@ -57,7 +57,7 @@ class Branch:
     pending: int = 0
     on_host: bool = False
     reason: str = ""
-    forks: list[Sequence] = dataclasses.field(default_factory=list)
+    forks: list[Reply] = dataclasses.field(default_factory=list)
 
     @property
     def tenant(self) -> Tenant:
@@ -80,8 +80,16 @@ class Branch:
         return len(self.sequence.reply) + self.pending >= max(self.sequence.limit, 1)
 
 
-# How many tokens of a reply a step computes.
-Row = tuple[Branch, int]
+class Row(NamedTuple):
+    """What a step computes of a reply: so many of its known tokens, and guesses about those behind all of these."""
+
+    branch: Branch
+    tokens: int
+    drafts: Sequence[int] = ()
+
+
+# Guesses about the next tokens of a reply: the reply, and how many at most.
+Drafter = Callable[[Branch, int], Sequence[int]]
 
 
 def pages_for(tokens: int) -> int:
@@ -102,7 +110,14 @@ class Scheduler:
         Tokens in one step.
     offload : bool
         Preempted replies move their pages to the host as long as it has room; else they are computed again.
+
+    Attributes
+    ----------
+    drafter : Drafter, optional
+        Guesses tokens of replies that need one: the step computes the guesses too, and those that are drawn are kept.
     """
+
+    drafter: Drafter | None = None
 
     def __init__(
         self, cache: PageCache, memory: PageMemory, max_num_seqs: int, max_batched_tokens: int, offload: bool
@@ -146,7 +161,7 @@ class Scheduler:
         draining : bool
             Whether there are tokens that are pending, so that no reply can be preempted now.
         """
-        rows: dict[Branch, int] = {}
+        rows: dict[Branch, Row] = {}
         budget = self.max_batched_tokens
         self._preempted.clear()
         todo = [b for b in sorted(self.running, key=self._key) if b.length > b.computed and not self._is_done(b)]
@@ -163,19 +178,20 @@ class Scheduler:
                 victim = self._victim()
                 if victim is None:
                     break
-                budget += rows.pop(victim, 0)
+                budget += self._drop(rows, victim)
                 self.preempt(victim)
                 if victim is branch:
                     break
             else:
-                rows[branch] = count
-                budget -= count
+                drafts = self._drafts(branch, count, budget)
+                rows[branch] = Row(branch, count, drafts)
+                budget -= count + len(drafts)
         if not self._admit(rows, budget, draining):
             return None
-        for branch, count in rows.items():
-            branch.tenant.served += count / branch.tenant.weight
+        for branch, count, drafts in rows.values():
+            branch.tenant.served += (count + len(drafts)) / branch.tenant.weight
             branch.tenant.tokens += count
-        return list(rows.items())
+        return list(rows.values())
 
     def preempt(self, branch: Branch) -> None:
         """Take the pages of a running reply: to the host, or where that has no room they are computed again."""
@@ -242,12 +258,27 @@ class Scheduler:
             return False
         return self.cache.reserve(branch.pages, count)
 
+    def _drafts(self, branch: Branch, count: int, budget: int) -> Sequence[int]:
+        """Guesses for a reply that needs its next token, as far as there is room for them."""
+        if self.drafter is None or branch.length != branch.computed + count or branch.forks or branch.pending:
+            return ()
+        # The last token of a reply needs no guess behind it.
+        most = min(budget - count, branch.sequence.limit - len(branch.sequence.reply) - 1)
+        drafts = self.drafter(branch, most)[:most] if most > 0 else ()
+        return drafts if drafts and self._reserve(branch, count + len(drafts)) else ()
+
+    @staticmethod
+    def _drop(rows: dict[Branch, Row], branch: Branch) -> int:
+        """Take a reply out of a step; how many tokens that leaves to others."""
+        row = rows.pop(branch, None)
+        return 0 if row is None else row.tokens + len(row.drafts)
+
     def _victim(self) -> Branch | None:
         """The newest of the lowest class; guaranteed ones are none."""
         found = [branch for branch in self.running if branch.tenant.rank > 0]
         return max(found, key=lambda b: (b.tenant.rank, -b.request.priority, b.order), default=None)
 
-    def _admit(self, rows: dict[Branch, int], budget: int, draining: bool) -> bool:
+    def _admit(self, rows: dict[Branch, Row], budget: int, draining: bool) -> bool:
         """Admit waiting replies in order as long as there is room; False if pending tokens must be known first."""
         for branch in sorted(self.waiting, key=self._key):
             if budget == 0:
@@ -268,7 +299,7 @@ class Scheduler:
                     break
                 if draining:
                     return False
-                budget += rows.pop(victim, 0)
+                budget += self._drop(rows, victim)
                 self.preempt(victim)
                 count = self._start(branch, budget)
             if count is None:
@@ -277,7 +308,7 @@ class Scheduler:
             self.run(branch)
             branch.reason = ""
             if count:
-                rows[branch] = count
+                rows[branch] = Row(branch, count)
                 budget -= count
         return True
 

@@ -59,7 +59,7 @@ class Sequence:
         self._also = set(params.stop_token_ids)
         self._allowed = allowed
         self.tokenizer = tokenizer
-        self.cached = 0
+        self.cached = self.drafted = self.accepted = 0
         self._detokenizer = None if tokenizer is None else Detokenizer(tokenizer, prompt)
         self._bad = [] if tokenizer is None else _spellings(params.bad_words, tokenizer)
         self._thinking = thinking
@@ -74,13 +74,22 @@ class Sequence:
         """Whether the next token may be drawn before the host knows those before it."""
         return not (self.params.adjusts or self._bad or self.params.min_tokens)
 
-    def line(self, pending: int = 0) -> Line:
-        """Return what the choice of the next token depends on; `pending` tokens are drawn and not known yet."""
-        place = len(self.reply) + pending
-        banned = [word[-1] for word in self._bad if self.reply[len(self.reply) - len(word) + 1 :] == word[:-1]]
+    def line(self, pending: int = 0, drafts: Ids[int] = ()) -> Line:
+        """Return what the choice of the next token depends on.
+
+        Parameters
+        ----------
+        pending : int
+            Tokens that are drawn and not known yet.
+        drafts : sequence of int
+            Tokens that are taken for the next ones.
+        """
+        reply = [*self.reply, *drafts] if drafts else self.reply
+        place = len(reply) + pending
+        banned = [word[-1] for word in self._bad if reply[len(reply) - len(word) + 1 :] == word[:-1]]
         if place < self.params.min_tokens:
             banned += [token for token in self._stops | self._also if token < self._allowed]
-        return Line(self.params, self._seed, place, self.prompt, self.reply, banned)
+        return Line(self.params, self._seed, place, self.prompt, reply, banned)
 
     def fork(self, index: int) -> Sequence:
         """Return another reply to the prompt, with draws of its own."""
@@ -122,7 +131,7 @@ class Sequence:
             text="".join(self._texts),
             token_ids=list(self.reply),
             finish_reason=self.finish_reason,
-            usage=Usage(prompt=len(self.prompt), completion=len(self.reply), cached=self.cached),
+            usage=Usage(len(self.prompt), len(self.reply), self.cached, self.drafted, self.accepted),
             timing=Timing(self._first, time.perf_counter() - self._begun),
             stop_reason=self.stop_reason,
             thinking="".join(self._thoughts),
