@@ -31,6 +31,7 @@ from pygpukit.llm.runner import Runner
 from pygpukit.llm.sampling import SamplingParams
 from pygpukit.llm.scheduler import Branch, Scheduler
 from pygpukit.llm.sequence import Sequence
+from pygpukit.llm.speculation import Speculation, make_drafter, read_method
 from pygpukit.llm.templates import ThinkingParser, apply_chat_template
 from pygpukit.llm.tenants import Tenant
 from pygpukit.llm.tokenizer import Tokenizer
@@ -44,7 +45,6 @@ Message = Mapping[str, Any]
 # Options of the constructor that have one value so far.
 _ONLY = {
     "kv_dtype": ("auto", "keys and values have the type of the weights"),
-    "speculative": (None, "tokens are decoded one by one"),
     "policy": (None, "an engine is no task of a scheduler yet"),
     "bandwidth": (None, "an engine is no task of a scheduler yet"),
     "scheduler": (None, "an engine is no task of a scheduler yet"),
@@ -93,7 +93,10 @@ class LLM:
     quantization : str, optional
         What matrices of layers become when they are loaded: ``"fp8"``, ``"int8"`` or ``"int4"``. Embedding, head, norms
         and biases stay as they are. By default all is as stored.
-    kv_dtype, speculative, policy, bandwidth, scheduler : optional
+    speculative : str or mapping, optional
+        How next tokens are guessed, to be verified several in one step: ``"ngram"``, ``"jacobi"``, ``"lookahead"``, or
+        the name of a plugin. Replies are the same.
+    kv_dtype, policy, bandwidth, scheduler : optional
         Not available yet: another value than the default is refused.
     graphs : bool
         Without effect yet: steps are not captured.
@@ -140,8 +143,8 @@ class LLM:
         chat_template: str | None = None,
     ) -> None:
         check_quantization(quantization)
-        given = {"kv_dtype": kv_dtype, "speculative": speculative, "policy": policy, "bandwidth": bandwidth,
-                 "scheduler": scheduler}  # fmt: skip
+        given = {"kv_dtype": kv_dtype, "policy": policy, "bandwidth": bandwidth, "scheduler": scheduler}
+        method = read_method(speculative)
         for name, (only, why) in _ONLY.items():
             if given[name] != only:
                 raise ValueError(f"{name}={given[name]!r} is not available yet, only {only!r}: {why}")
@@ -192,10 +195,14 @@ class LLM:
             seed=int.from_bytes(os.urandom(8), "little"),
         )  # fmt: skip
         synchronize()
+        ahead = self._device.kind == "cuda"
+        speculation = None
+        if method is not None:
+            speculation = Speculation(make_drafter(method), self._device.kind, self._allowed, ahead)
         self._loop = EngineLoop(
             Runner(self.model, cache, pages, self._allowed),
             Scheduler(cache, pages, max_num_seqs, max_batched_tokens, offload),
-            self._device, pool, deterministic, self._device.kind == "cuda",
+            self._device, pool, deterministic, ahead, speculation,
         )  # fmt: skip
         self._stop = weakref.finalize(self, self._loop.close)
         self._lock = threading.Lock()
@@ -402,6 +409,8 @@ class LLM:
         cache = loop.scheduler.cache.stats()
         made: dict[str, Any] = {**loop.counts, **loop.scheduler.counts, **loop.sizes}
         made |= {"pages": self._budget.pages, "pages_used": cache["used"], "pages_kept": cache["kept"]}
+        if loop.speculation is not None:
+            made["speculation"] = loop.speculation.stats()
         tenants = {t.name: {"running": t.running, "tokens": t.tokens} for t in self._tenants.values() if t.name}
         return made | ({"tenants": tenants} if tenants else {})
 
@@ -426,6 +435,8 @@ class LLM:
         self._closed = True
         self._stop()
         loop = self._loop
+        if loop.speculation is not None:
+            loop.speculation.close()
         for owner in (self, loop.runner, loop.scheduler):
             for name in ("model", "memory"):
                 owner.__dict__.pop(name, None)

@@ -18,7 +18,7 @@ from pygpukit.llm.tenants import Tenant
 if TYPE_CHECKING:
     from pygpukit.llm.request import Request
 
-__all__ = ["Branch", "Drafter", "Row", "Scheduler"]
+__all__ = ["Branch", "Guess", "Row", "Scheduler"]
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -89,7 +89,7 @@ class Row(NamedTuple):
 
 
 # Guesses about the next tokens of a reply: the reply, and how many at most.
-Drafter = Callable[[Branch, int], Sequence[int]]
+Guess = Callable[[Branch, int], Sequence[int]]
 
 
 def pages_for(tokens: int) -> int:
@@ -113,11 +113,11 @@ class Scheduler:
 
     Attributes
     ----------
-    drafter : Drafter, optional
+    drafter : Guess, optional
         Guesses tokens of replies that need one: the step computes the guesses too, and those that are drawn are kept.
     """
 
-    drafter: Drafter | None = None
+    drafter: Guess | None = None
 
     def __init__(
         self, cache: PageCache, memory: PageMemory, max_num_seqs: int, max_batched_tokens: int, offload: bool
@@ -254,8 +254,12 @@ class Scheduler:
     def _reserve(self, branch: Branch, count: int) -> bool:
         assert branch.pages is not None
         needed = pages_for(branch.computed + count) - pages_for(branch.computed)
-        if branch.tenant.rank > 0 and needed and needed > self.cache.available - self._promised(branch):
-            return False
+        there = self.cache.available - self._promised(branch) if branch.tenant.rank > 0 else needed
+        if needed and needed > there:
+            # Pages of guesses that were wrong may be there already.
+            needed = pages_for(branch.computed + count) - len(self.cache.sequence(branch.pages)["pages"])
+            if needed > max(there, 0):
+                return False
         return self.cache.reserve(branch.pages, count)
 
     def _drafts(self, branch: Branch, count: int, budget: int) -> Sequence[int]:
