@@ -145,3 +145,12 @@ def test_chat_with_thoughts(repository: Path) -> None:
 )
 def test_help(repository: Path, name: str) -> None:
     assert f"python examples/{name}" in run(repository, name, "--help")
+
+
+def test_sound_features(repository: Path) -> None:
+    said = run(repository, "sound_features.py", "--seconds", "3")
+    lines = {line.split()[0]: line for line in said.splitlines()}
+    assert "3.00 s at 22050 Hz" in said
+    assert "117 bpm" in lines["tempo"]
+    assert "A3 C4 E4 A4" in lines["pitch"]
+    assert "the same bits" in lines["mel"]

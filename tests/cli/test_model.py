@@ -17,7 +17,7 @@ import pytest
 from pygpukit.cli import chat, main
 from pygpukit.llm import LLM, SamplingParams, fetch
 from pygpukit.llm.outputs import Piece
-from pygpukit.llm.testing import tiny_gguf
+from pygpukit.llm.testing import tiny_gguf, tiny_model
 
 
 @pytest.fixture(scope="module")
@@ -37,13 +37,34 @@ def test_info(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_verify(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["model", "verify", str(model)]) == 0
-    assert "21 tensors of llama, 0 with values" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "21 tensors of llama, 0 with values" in shown
+    assert "a tokenizer of 259 tokens, 2 of them end a reply" in shown
+    assert "a chat template, which makes 21 tokens" in shown
     data = bytearray(model.read_bytes())
     data[-4:] = b"\x00\x00\xc0\x7f"
     broken = tmp_path / "nan.gguf"
     broken.write_bytes(data)
     assert main(["model", "verify", str(broken)]) == 1
     assert "output.weight has values that are not finite" in capsys.readouterr().out
+    assert main(["model", "verify", str(broken), "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["problems"] == ["output.weight has values that are not finite"]
+
+
+def test_verify_looks_at_the_text_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("tokenizers")
+    pytest.importorskip("jinja2")
+    folder = tiny_model("llama", tmp_path)
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings | {"chat_template": "{{ nothing.at.all }}"}))
+    assert main(["model", "verify", str(folder)]) == 1
+    assert "chat template: the chat template cannot be used" in capsys.readouterr().out
+    (folder / "tokenizer.json").write_text("{}")
+    assert main(["model", "verify", str(folder)]) == 1
+    assert "tokenizer: " in capsys.readouterr().out
+    (folder / "tokenizer.json").unlink()
+    assert main(["model", "verify", str(folder)]) == 0
+    assert "no tokenizer" in capsys.readouterr().out
 
 
 def test_errors_are_one_line(model: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -55,6 +76,9 @@ def test_errors_are_one_line(model: Path, capsys: pytest.CaptureFixture[str], tm
         (["generate", str(cut), "-p", "x"], "cut.gguf, byte"),
         (["generate", str(model), "-p", "x", "--top-p", "7"], "top_p is 7.0"),
         (["generate", str(model), "-f", str(tmp_path / "no.txt")], "no.txt cannot be read"),
+        (["generate", str(model), "-p", ""], "the prompt is empty"),
+        (["generate", str(model), "-p", "x", "--schema", str(tmp_path / "no.json")], "no.json cannot be read"),
+        (["generate", str(model), "-p", "x", "--regex", ""], "regex is '', and must be a text"),
         (["chat", str(model), "--dtype", "int4"], "int4"),
     ]:
         assert main(command) == 1
@@ -72,6 +96,31 @@ def test_generate(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
     (tmp_path / "prompt.txt").write_text("Hi")
     assert main(["generate", str(model), "-f", str(tmp_path / "prompt.txt"), *options]) == 0
     assert capsys.readouterr().out == out["text"] + "\n"
+
+
+def test_generate_replies_to_a_message(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("tokenizers")
+    pytest.importorskip("jinja2")
+    command = ["generate", str(model), "-p", "Hi", "--chat", "--temperature", "0", "--max-tokens", "12"]
+    assert main([*command, "--json"]) == 0
+    out = json.loads(capsys.readouterr().out)
+    assert out["usage"]["prompt"] == 21
+    assert main(command) == 0
+    assert capsys.readouterr().out == out["text"] + "\n"
+    stop = out["text"][3]
+    assert main([*command, "--stop", "never", "--stop", stop, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["text"], found["stop_reason"]) == (out["text"][: out["text"].index(stop)], stop)
+
+
+def test_generate_has_a_form(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("tokenizers")
+    pytest.importorskip("llguidance")
+    (tmp_path / "schema.json").write_text('{"enum": ["yes", "no"]}')
+    assert main(["generate", str(model), "-p", "Hi", "--schema", str(tmp_path / "schema.json")]) == 0
+    assert json.loads(capsys.readouterr().out) in ("yes", "no")
+    assert main(["generate", str(model), "-p", "Hi", "--regex", "[0-9]{4}"]) == 0
+    assert int(capsys.readouterr().out) < 10_000
 
 
 class Slow:

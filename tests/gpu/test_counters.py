@@ -37,8 +37,14 @@ def on_device(device: gp.Device) -> gp.Device:
     return device
 
 
-def sum_by_blocks(kernel: gp.Kernel, x: gp.GPUArray) -> gp.GPUArray:
-    out, parts = gp.empty(1, "float64"), gp.empty(BLOCKS, "float64")
+def room() -> tuple[gp.GPUArray, gp.GPUArray]:
+    return gp.empty(1, "float64"), gp.empty(BLOCKS, "float64")
+
+
+def sum_by_blocks(
+    kernel: gp.Kernel, x: gp.GPUArray, into: tuple[gp.GPUArray, gp.GPUArray] | None = None
+) -> gp.GPUArray:
+    out, parts = into or room()
     kernel(out, parts, native._counters(4), x, x.size, grid=BLOCKS, block=1)
     return out
 
@@ -50,8 +56,10 @@ def test_launches_find_their_counters_zero() -> None:
     stream.wait(gp.current_stream())
     with stream:
         sum_by_blocks(kernel, x)
+        # Memory of another stream may have to be waited for, which has a number too.
+        rooms = [room() for _ in range(20)]
         before = stream.sequence
-        results = [sum_by_blocks(kernel, x) for _ in range(20)]
+        results = [sum_by_blocks(kernel, x, one) for one in rooms]
         # No fills between the kernels.
         assert stream.sequence == before + 20
         assert [result.item() for result in results] == [499500] * 20

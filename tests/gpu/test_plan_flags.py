@@ -10,7 +10,7 @@ import pytest
 
 import pygpukit as gp
 from pygpukit.ops import registry
-from pygpukit.ops.launch import KernelLaunch, Launch, Number, Unit, Workspace, constant, i64, read, write
+from pygpukit.ops.launch import KernelLaunch, Launch, Number, Unit, Workspace, constant, i64, read, update, write
 from pygpukit.ops.problem import Problem, Result
 from pygpukit.ops.registry import Operator, Parameter, Variant, register
 from pygpukit.ops.size import ceil_div
@@ -113,3 +113,48 @@ def test_a_cooperative_grid_that_does_not_fit_is_refused(kernels: gp.Device, shi
     n = 64 * 32 * 1024
     with pytest.raises(gp.KernelLaunchError, match="cooperative"):
         shift(gp.zeros(n, "int32"), gp.zeros((), "int32"))
+
+
+# Every block counts itself in one counter and twice in another; the last one writes both and makes them zero.
+TWO = """#include "pygpukit/elementwise.cuh"
+extern "C" __global__ void count_twice(int* out, unsigned* once, unsigned* twice, unsigned* other) {
+    pgk::await_predecessor();
+    atomicAdd(twice, 2u);
+    __threadfence();
+    if (atomicAdd(once, 1u) != gridDim.x - 1) return;
+    out[0] = atomicExch(once, 0u);
+    out[1] = atomicExch(twice, 0u);
+    out[2] = other[0];
+}
+"""
+
+
+def test_pieces_of_counters_of_one_call_are_buffers_of_their_own(kernels: gp.Device) -> None:
+    unit = Unit("count_twice", TWO, ("count_twice",))
+
+    def count(p: Problem) -> Launch:
+        work = Workspace()
+        # Two of one size, and one of another.
+        pieces = [work.counters(gp.uint32, n) for n in (1, 1, 4096)]
+        arguments = (write(p.out), *map(update, pieces))
+        return Launch((KernelLaunch(unit, "count_twice", (p["x"].size,), (1,), arguments),), tuple(work.pieces))
+
+    function = register(
+        Operator(
+            "count_twice", (Parameter("x"),), lambda p: [Result((3,), gp.int32)], lambda x: np.zeros(3, np.int32),
+            (Variant("two counters", "batch_invariant", lambda p: None, launch=count),), "For the tests.", public=False,
+        )
+    )  # fmt: skip
+    try:
+        out, graph = gp.empty(3, "int32"), gp.CudaGraph()
+        for n in (3, 5):
+            assert function(gp.zeros(n)).tolist() == [n, 2 * n, 0]
+        x = gp.zeros(7)
+        with graph.capture():
+            function(x, out=out)
+        for _ in range(2):
+            graph.replay()
+            assert out.tolist() == [7, 14, 0]
+            out.fill(0)
+    finally:
+        registry.OPERATORS.pop("count_twice")

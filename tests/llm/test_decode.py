@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import pygpukit as gp
 from pygpukit.errors import ContextLengthError
@@ -47,7 +49,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> CausalTransformerModel:
 def prefill(model: CausalTransformerModel, prompt: list[int], size: int = SIZE) -> int:
     """As published programs do it: the model's keys and values are copied to the caches."""
     for block in model.blocks:
-        block.attn.init_fixed_cache(size, dtype="float32")
+        block.attn.init_fixed_cache(size, dtype=model.dtype)
     hidden, past = model(prompt, use_cache=True)
     assert past is not None
     for block, (k, v) in zip(model.blocks, past, strict=True):
@@ -138,6 +140,22 @@ def test_guesses_that_are_right_are_taken_at_once(small: CausalTransformerModel,
     assert 0 < counted["accepted"] <= counted["drafted"]
     if guess == "greedy":
         assert counted["accepted"] == counted["drafted"]
+
+
+@settings(max_examples=25, derandomize=True, deadline=None)
+@given(
+    prompt=st.lists(st.integers(0, 8), min_size=1, max_size=12),
+    strategy=st.one_of(
+        st.builds(DecodeSpeculative, st.integers(1, 6), st.integers(1, 3)),
+        st.builds(DecodeJacobi, st.integers(1, 8), st.integers(1, 4), st.sampled_from(["repeat", "ngram", "greedy"])),
+    ),
+)
+def test_any_strategy_after_any_prompt(
+    small: CausalTransformerModel, prompt: list[int], strategy: DecodeSpeculative | DecodeJacobi
+) -> None:
+    strategy.bind(small)
+    step = strategy.step_speculative if isinstance(strategy, DecodeSpeculative) else strategy.step_jacobi
+    assert by_steps(small, prompt, step, 20) == greedy(small, prompt, 20)
 
 
 def test_all_layers_guess_right(small: CausalTransformerModel) -> None:
@@ -292,14 +310,21 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
         DecodeM1().init_graph()
 
 
-@pytest.mark.nvrtc
-def test_kernels_give_one_set_of_bits(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("device", "dtype"),
+    [
+        pytest.param("emulated", "float32", marks=pytest.mark.nvrtc),
+        pytest.param("cuda", "float32", marks=pytest.mark.cuda),
+        pytest.param("cuda", "bfloat16", marks=pytest.mark.cuda),
+    ],
+)
+def test_kernels_give_one_set_of_bits(device: str, dtype: str, tmp_path: Path) -> None:
     folder = tiny_model("llama", tmp_path, num_hidden_layers=1, head_dim=16)
-    with gp.device("emulated"):
-        model = load_model_from_safetensors(folder, "float32")
+    with gp.device(device):
+        model = load_model_from_safetensors(folder, dtype)
         expected = model.get_logits(model([5, 6, 7])[0]).to_numpy()
         prefill(model, [5], size=16)
-        buffers = DecodeBuffers.allocate(model.config, "float32")
+        buffers = DecodeBuffers.allocate(model.config, dtype)
         single = model.get_logits(model._decode_step_zero_alloc(6, 1, 2, buffers)).to_numpy()
         model.init_decode_graph(16)
         replayed = model._decode_step_graph_replay(7, 2, 3).to_numpy()

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import pygpukit as gp
+from pygpukit.llm import LLM, RequestOutput, SamplingParams
 from pygpukit.llm.loading import load_model, open_checkpoint
 from pygpukit.llm.testing import tiny_gguf, tiny_model
 
@@ -48,3 +49,28 @@ def test_matrices_stay_in_their_blocks(device: str, tmp_path: Path) -> None:
         model = load_model(open_checkpoint(path), "bfloat16")
     assert isinstance(model.blocks[0].attn.qkv.weight, gp.quant.QuantTensor)
     check(path, "bfloat16", device)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(("arch", "dtype"), [("llama", "bfloat16"), ("gpt2", "float32")])
+def test_the_engine_gives_the_bits_of_a_request_alone(arch: str, dtype: str, device: str, tmp_path: Path) -> None:
+    """Eager and in graphs, with tokens that the host learns a step late, beside others, from pages that are found."""
+    sizes = {"n_layer": 1, "n_head": 3} if arch == "gpt2" else {"num_hidden_layers": 1, "head_dim": 16}
+    path = tiny_model(arch, tmp_path, **sizes)
+    prompts = [[5, 60, 7, 200, 33], [9] * 20, [7, 8]]
+    params = SamplingParams(temperature=0, max_tokens=5, ignore_eos=True, logprobs=1)
+    drawn = SamplingParams(seed=3, top_k=30, max_tokens=4, ignore_eos=True, logprobs=0, frequency_penalty=0.5)
+
+    def bits(made: list[RequestOutput]) -> list[object]:
+        return [(one.token_ids, one.logprobs) for one in made]
+
+    with gp.device(device):
+        with LLM(path, dtype=dtype, max_model_len=64, max_num_seqs=4, graphs=False) as llm:
+            alone = [bits([llm.generate(prompt, one)])[0] for one in (params, drawn) for prompt in prompts]
+        with LLM(path, dtype=dtype, max_model_len=64, max_num_seqs=4, max_batched_tokens=7) as llm:
+            llm._loop.ahead = True
+            requests = [llm.submit(prompt, one) for one in (params, drawn) for prompt in prompts]
+            assert bits([request.result(300) for request in requests]) == alone
+            assert bits(llm.generate(prompts, params)) == alone[:3]
+            assert llm.stats()["graphs"] > 0
+            assert llm.stats()["cached_tokens"] > 0

@@ -238,7 +238,8 @@ def test_the_context_bounds_the_reply(llm: LLM) -> None:
             "quantization='nvf4' is not available: no product reads that format yet; use one of",
         ),
         ({"quantization": "int5"}, "quantization is 'int5', and must be None, .* or one of fp8, int8, int4"),
-        ({"kv_dtype": "fp8"}, "kv_dtype='fp8' is not available yet"),
+        ({"kv_dtype": "fp4"}, "kv_dtype is 'fp4', and must be one of auto, bf16, f16, fp8, int8"),
+        ({"kv_dtype": "bf16"}, "kv_dtype='bf16' beside weights of float32: .* give dtype='bfloat16' as well"),
         ({"max_num_seqs": 0}, "max_num_seqs is 0"),
         ({"max_batched_tokens": True}, "max_batched_tokens is True"),
         ({"deterministic": "yes"}, "must be one of batch_invariant"),
@@ -251,9 +252,7 @@ def test_options_that_cannot_be_are_refused(gguf_file: Path, options: dict[str, 
         LLM(gguf_file, **options)
 
 
-def test_what_comes_later_says_so(llm: LLM) -> None:
-    with pytest.raises(AttributeError, match=r"LLM\.save_cache is not available yet"):
-        llm.save_cache("x")
+def test_tenants_that_are_unknown(llm: LLM) -> None:
     with pytest.raises(ValueError, match="tenant 'a' is unknown"):
         llm.generate(PROMPT, tenant="a")
     assert not hasattr(llm, "nothing")

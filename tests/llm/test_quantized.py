@@ -94,15 +94,59 @@ def float8(name: str, shape: Callable[[int, int], tuple[int, int]], kind: Any) -
     return encode
 
 
-def compressed(strategy: str, **more: Any) -> dict[str, Any]:
+def packed(zeros: bool, groups: Callable[[int], Array] | None = None) -> Encoder:
+    """Words of eight codes along the inputs, and of eight zero points along the outputs; both with 8 added."""
+
+    def encode(w: Array, rng: np.random.Generator) -> tuple[Tensors, Array]:
+        g_idx = np.arange(w.shape[1]) // 32 if groups is None else groups(w.shape[1])
+        columns, plain = w.T, tuple(range(8))
+        scales = np.stack([np.abs(columns[g_idx == g]).max(axis=0) / 6 for g in range(int(g_idx.max()) + 1)])
+        scales = scales.astype(ml_dtypes.bfloat16).astype(np.float32)
+        points = rng.integers(-2, 3, scales.shape) if zeros else np.zeros(scales.shape, np.int64)
+        codes = np.clip(np.rint(columns / scales[g_idx]) + points[g_idx], -8, 7).astype(np.int64)
+        meant = (codes - points[g_idx]).astype(np.float32) * scales[g_idx]
+        made = {
+            "weight_packed": words(np.ascontiguousarray(codes.T) + 8, plain, 1),
+            "weight_scale": np.ascontiguousarray(scales.T).astype(ml_dtypes.bfloat16),
+            "weight_shape": np.array(w.shape, np.int32),
+        }
+        if zeros:
+            made["weight_zero_point"] = words(np.ascontiguousarray(points.T) + 8, plain, 0)
+        if groups is not None:
+            made["weight_g_idx"] = g_idx.astype(np.int32)
+        return made, meant.T
+
+    return encode
+
+
+def eight_bits(group: int, as_words: bool) -> Encoder:
+    def encode(w: Array, rng: np.random.Generator) -> tuple[Tensors, Array]:
+        n, k = w.shape
+        parts = w.reshape(n, -1, group or k)
+        scales = (np.abs(parts).max(axis=2) / 127 * 1.01).astype(ml_dtypes.bfloat16)
+        codes = np.rint(parts / scales.astype(np.float32)[..., None])
+        meant = (codes * scales.astype(np.float32)[..., None]).reshape(n, k)
+        codes = codes.reshape(n, k).astype(np.int8)
+        if not as_words:
+            return {"weight": codes, "weight_scale": scales}, meant
+        made = np.ascontiguousarray((codes.astype(np.int16) + 128).astype(np.uint8)).view(np.int32)
+        return {"weight_packed": made, "weight_scale": scales, "weight_shape": np.array([n, k], np.int32)}, meant
+
+    return encode
+
+
+def compressed(strategy: str, format: str = "float-quantized", **more: Any) -> dict[str, Any]:
     weights = {"num_bits": 8, "type": "float", "strategy": strategy, "symmetric": True, "dynamic": False, **more}
     group = {"targets": ["Linear"], "weights": weights, "input_activations": {"dynamic": True}}
     return {
-        "quant_method": "compressed-tensors", "format": "float-quantized", "config_groups": {"group_0": group},
+        "quant_method": "compressed-tensors", "format": format, "config_groups": {"group_0": group},
         "ignore": ["lm_head"], "kv_cache_scheme": None,
     }  # fmt: skip
 
 
+INT4 = {"num_bits": 4, "type": "int", "group_size": 32}
+INT8 = {"num_bits": 8, "type": "int"}
+PACKED = compressed("group", "pack-quantized", **INT4)
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemm", "zero_point": True}
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": False, "sym": False}
 FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic", "fmt": "e4m3"}
@@ -119,6 +163,12 @@ CASES: Mapping[str, tuple[dict[str, Any], Encoder]] = {
     "fp8 tensor": (FP8, float8("weight_scale", lambda n, k: (n, k), np.float32)),
     "compressed channel": (compressed("channel"), float8("weight_scale", lambda n, k: (1, k), ml_dtypes.bfloat16)),
     "compressed tensor": (compressed("tensor"), float8("weight_scale", lambda n, k: (n, k), np.float32)),
+    "packed": (compressed("group", "pack-quantized", **INT4 | {"symmetric": False}), packed(True)),
+    "packed symmetric": (PACKED, packed(False)),
+    "packed sorted": (compressed("group", "pack-quantized", **INT4, actorder="group"), packed(False, shuffled)),
+    "packed 8 bits": (compressed("group", "pack-quantized", **INT8, group_size=32), eight_bits(32, True)),
+    "packed 8 bits, rows": (compressed("channel", "pack-quantized", **INT8), eight_bits(0, True)),
+    "int8 channel": (compressed("channel", "int-quantized", **INT8), eight_bits(0, False)),
     "compressed block": (
         compressed("block", block_structure=[128, 128]),
         float8("weight_scale", lambda n, k: (128, 128), ml_dtypes.bfloat16),
@@ -313,10 +363,19 @@ def test_broken_numbers_name_the_module(case: str, end: str, broken: Any, reason
         (GPTQ | {"dynamic": {"-:(a": {}}}, "which is none"),
         (FP8 | {"fmt": "e5m2"}, "fmt is 'e5m2'"),
         (FP8 | {"weight_block_size": [64, 64]}, r"weight_block_size is \[64, 64\], and must be \[128, 128\]"),
-        (compressed("channel", num_bits=4, type="int"), "are 4 bits of 'int' .* must be 8 bits of 'float'"),
+        (
+            compressed("channel", num_bits=4, type="int"),
+            "are 4 bits of 'int' in format 'float-quantized'; what is read",
+        ),
         (compressed("group"), "strategy is 'group'"),
+        (compressed("group", "pack-quantized", **INT4 | {"num_bits": 3}), "are 3 bits of 'int' in format 'pack-quant"),
+        (compressed("group", "pack-quantized", **INT4 | {"group_size": 16}), "group_size is 16"),
+        (compressed("channel", "int-quantized", **INT8 | {"symmetric": False}), "symmetric is False, and must be True"),
+        (compressed("tensor") | {"config_groups": {}}, "config_groups has 0 ways to store weights, and must have one"),
+        (GPTQ | {"modules_in_block_to_quantize": 3}, "modules_in_block_to_quantize is 3, and must be a list of names"),
+        ({"quant_method": ["awq"]}, r"quant_method is \['awq'\], and must be one of"),
         (compressed("block", block_structure=[64, 128]), r"block_structure is \[64, 128\]"),
-        (compressed("tensor") | {"format": "pack-quantized"}, "format is 'pack-quantized'"),
+        (compressed("tensor") | {"format": "marlin-24"}, "format is 'marlin-24'"),
         (compressed("tensor") | {"ignore": ["re:" + "a*" * 30]}, "which may take too long"),
     ],
 )
@@ -326,7 +385,7 @@ def test_what_is_not_read_is_said(entry: Any, reason: str) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("case", ["awq", "gptq sorted", "fp8 tensor", "compressed channel", "fp8 blocks"])
+@pytest.mark.parametrize("case", ["awq", "gptq sorted", "fp8 tensor", "fp8 blocks", "packed", "int8 channel"])
 def test_weights_stay_in_their_codes_on_a_device_with_kernels(case: str, device: str, tmp_path: Path) -> None:
     coded, plain, _ = write(tmp_path, case, num_hidden_layers=1, num_key_value_heads=4)
     expected = logits(plain)

@@ -47,8 +47,9 @@ SCORES = gp.asarray([1.0, 3.0, 3.0, -2.0, 0.5], "float32")
         ({"presence_penalty": 3}, "from -2 to 2"),
         ({"allowed_token_ids": []}, "no token could come"),
         ({"logit_bias": {1: float("inf")}}, "not finite"),
-        ({"schema": {}}, "schema is not available yet"),
-        ({"regex": "a"}, "regex is not available yet"),
+        ({"schema": [1]}, "schema is .* and must be an object"),
+        ({"regex": "a", "grammar": "start: x"}, "regex and grammar are given"),
+        ({"max_thinking_tokens": -1}, "max_thinking_tokens is -1"),
     ],
 )
 def test_parameters_are_checked(values: dict[str, Any], reason: str) -> None:

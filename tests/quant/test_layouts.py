@@ -181,6 +181,72 @@ def test_weights_are_joined_along_outputs(name: str, device: gp.Device) -> None:
         np.testing.assert_array_equal(bits(joined.dequantize()), bits(wanted))
 
 
+@pytest.mark.parametrize("zeros", [False, True])
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_packed_weights_are_given_back(zeros: bool, shuffled: bool) -> None:
+    rng, (n, k) = np.random.default_rng(0), (12, 96)
+    tensors: dict[str, Any] = {
+        "weight_packed": rng.integers(-(2**31), 2**31, (n, k // 8)).astype(np.int32),
+        "weight_scale": rng.random((n, 3)).astype(np.float16),
+        "weight_shape": np.array([n, k]),
+    }
+    points = np.zeros((n, 3))
+    if zeros:
+        tensors["weight_zero_point"] = rng.integers(0, 2**31, (2, 3)).astype(np.int32) & 0x7FFF7FFF
+        tensors["weight_zero_point"][1] &= 0xFFFF
+        nibbles = tensors["weight_zero_point"][:, None] >> (4 * np.arange(8))[:, None] & 15
+        points = nibbles.reshape(16, 3)[:n] - 8
+    g_idx = np.arange(k) // 32
+    if shuffled:
+        g_idx = rng.permutation(g_idx)
+        tensors["weight_g_idx"] = g_idx.astype(np.int32)
+    q = QuantTensor.from_checkpoint("pack_quantized", tensors)
+    codes = (tensors["weight_packed"][..., None] >> 4 * np.arange(8) & 15).reshape(n, k) - 8
+    wanted = (codes - points[:, g_idx]) * tensors["weight_scale"].astype(np.float32)[:, g_idx]
+    np.testing.assert_array_equal(q.dequantize().to_numpy(), wanted.astype(np.float32))
+    again = q.to_checkpoint()
+    assert again.keys() == tensors.keys()
+    for key, x in tensors.items():
+        np.testing.assert_array_equal(again[key], x, key)
+
+
+def test_packed_and_plain_integers_of_8_bits() -> None:
+    rng, (n, k) = np.random.default_rng(0), (6, 66)
+    codes = rng.integers(-128, 128, (n, k)).astype(np.int8)
+    scale = rng.random((n, 1)).astype(np.float16)
+    wanted = codes.astype(np.float32) * scale.astype(np.float32)
+    plain = {"weight": codes, "weight_scale": scale}
+    words = np.zeros((n, 68), np.uint8)
+    words[:, :k] = codes.view(np.uint8) ^ 0x80
+    packed = {"weight_packed": words.view(np.int32), "weight_scale": scale, "weight_shape": np.array([n, k])}
+    for layout, tensors in (("int8", plain), ("pack_quantized", packed)):
+        q = QuantTensor.from_checkpoint(layout, tensors)
+        np.testing.assert_array_equal(q.dequantize().to_numpy(), wanted)
+        again = q.to_checkpoint()
+        assert again.keys() == tensors.keys()
+        for key, x in tensors.items():
+            np.testing.assert_array_equal(again[key], x, key)
+    for layout, tensors, change, error, text in (
+        ("int8", plain, {"weight": codes.astype(np.int16)}, ValueError, "matrix of int8"),
+        ("int8", plain, {"weight_scale": scale[:3]}, ShapeError, "neither one number nor one per row of 6"),
+        ("int8", plain, {"weight_scale": scale.astype(np.float64)}, DTypeError, "float of 16 or 32 bits"),
+        ("int8", plain, {"weight_scale": scale * np.float16("inf")}, ValueError, "not finite"),
+        (
+            "pack_quantized",
+            packed,
+            {"weight_shape": np.array([n, 90])},
+            ShapeError,
+            r"does not fit a weight of \(6, 90\)",
+        ),
+        ("pack_quantized", packed, {"weight_shape": np.array([n])}, ShapeError, "holds two integers"),
+        ("pack_quantized", packed, {"weight_scale": scale[:2]}, ShapeError, "weight_scale of shape"),
+        ("pack_quantized", packed, {"weight_scale": scale.repeat(4, 1)}, ValueError, "scales of shape"),
+        ("pack_quantized", packed, {"weight_zero_point": scale}, ValueError, "zero points"),
+    ):
+        with pytest.raises(error, match=text):
+            QuantTensor.from_checkpoint(layout, tensors | change)
+
+
 def test_weights_of_several_kinds_are_joined(device: gp.Device) -> None:
     w = np.random.default_rng(0).standard_normal((40, 64)).astype(np.float32)
     symmetric = [gp.quant.quantize(w, "int4", group=32, axis=1, symmetric=plain) for plain in (True, False)]

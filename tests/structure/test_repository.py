@@ -52,6 +52,23 @@ def test_versions_agree(project: dict[str, Any], cargo: dict[str, Any], reposito
     assert f"## [{version}]" in (repository / "CHANGELOG.md").read_text(encoding="utf-8")
 
 
+def test_what_the_architecture_names_exists(repository: Path) -> None:
+    page = (repository / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    tests = [*(repository / "tests").rglob("*.py"), *(repository / "rust").rglob("*.rs")]
+    functions = set(re.findall(r"\b(?:def|fn) (\w+)", "\n".join(path.read_text(encoding="utf-8") for path in tests)))
+    missing = []
+    for name in re.findall(r"`([^`\n]+)`", page):
+        path, _, function = name.partition("::")
+        if re.match(r"(tests|rust|src|benchmarks)/", path):
+            here = repository / path
+            found = here.exists() and (not function or f"def {function}(" in here.read_text(encoding="utf-8"))
+        else:
+            # The long names without a file are those of tests.
+            found = not re.fullmatch(r"[a-z0-9]+(_[a-z0-9]+){3,}", name) or name in functions
+        missing += [] if found else [name]
+    assert not missing
+
+
 def test_commands_in_the_documentation_exist(repository: Path) -> None:
     makefile = (repository / "Makefile").read_text(encoding="utf-8")
     targets = set(re.findall(r"^([a-z-]+):.*## ", makefile, re.MULTILINE))

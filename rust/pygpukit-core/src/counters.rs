@@ -20,8 +20,9 @@ const SMALLEST: usize = 256;
 
 struct Buffer {
     storage: Arc<Storage>,
-    /// The stream it is for.
+    /// The stream it is for, and which of a kernel's buffers of its size it is.
     stream: u32,
+    which: u8,
     /// Where it was set to zero, and the number there from which on it is.
     on: Arc<Stream>,
     zeroed: u64,
@@ -38,11 +39,12 @@ impl Counters {
         ctx: &ExecCtx,
         pool: &Arc<Pool>,
         bytes: usize,
+        which: u8,
         check: &mut dyn FnMut() -> Result<()>,
     ) -> Result<Arc<Storage>> {
         let size = bytes.max(SMALLEST).checked_next_power_of_two();
         let size = size.ok_or_else(|| Error::Value(format!("{bytes} bytes of counters do not fit any memory")))?;
-        if let Some(known) = self.find(ctx, size) {
+        if let Some(known) = self.find(ctx, size, which) {
             return Ok(known);
         }
         let storage = pool.allocate_with_check(size, &ctx.stream, check)?;
@@ -56,13 +58,14 @@ impl Counters {
             }
             Some(_) => zero_now(ctx, &storage, fill)?,
         };
-        self.0.lock().push(Buffer { storage: storage.clone(), stream: ctx.stream.id(), on, zeroed });
+        self.0.lock().push(Buffer { storage: storage.clone(), stream: ctx.stream.id(), which, on, zeroed });
         Ok(storage)
     }
 
-    fn find(&self, ctx: &ExecCtx, size: usize) -> Option<Arc<Storage>> {
+    fn find(&self, ctx: &ExecCtx, size: usize, which: u8) -> Option<Arc<Storage>> {
         let buffers = self.0.lock();
-        let fits = |buffer: &&Buffer| buffer.stream == ctx.stream.id() && buffer.storage.bytes() == size;
+        let key = (ctx.stream.id(), which, size);
+        let fits = |buffer: &&Buffer| (buffer.stream, buffer.which, buffer.storage.bytes()) == key;
         buffers.iter().find(fits).map(|buffer| buffer.storage.clone())
     }
 
@@ -101,20 +104,23 @@ mod tests {
         let state = DeviceState::new(CpuDevice::new(config), ArenaMode::Vmm, false).unwrap();
         let stream = state.stream(0).unwrap();
         let ctx = ExecCtx::default_for(state).on_stream(&stream);
-        let first = ctx.counters(1000, &mut || Ok(())).unwrap().ptr();
+        let first = ctx.counters(1000, 0, &mut || Ok(())).unwrap().ptr();
         // SAFETY: the CPU device's memory is host memory, and the fill has run.
         let words = unsafe { std::slice::from_raw_parts(first as *const u32, 256) };
         assert!(words.iter().all(|word| *word == 0));
+        let second = ctx.counters(1000, 1, &mut || Ok(())).unwrap().ptr();
+        assert_ne!(second, first, "a kernel's second buffer of a size is another");
+        assert_eq!(ctx.counters(1000, 1, &mut || Ok(())).unwrap().ptr(), second);
         let submitted = stream.seq();
         assert!(stream.try_bind(&state.lanes.get(false, &[0]).unwrap()).unwrap());
-        assert_eq!(ctx.counters(1024, &mut || Ok(())).unwrap().ptr(), first);
+        assert_eq!(ctx.counters(1024, 0, &mut || Ok(())).unwrap().ptr(), first);
         assert!(stream.try_bind(&state.lane).unwrap());
         drop(ctx);
         state.recycle(stream.clone());
         drop(stream);
         let again = ExecCtx::default_for(state).on_stream(&state.stream(0).unwrap());
-        assert_eq!(again.counters(513, &mut || Ok(())).unwrap().ptr(), first);
+        assert_eq!(again.counters(513, 0, &mut || Ok(())).unwrap().ptr(), first);
         assert_eq!(again.stream.seq(), submitted, "nothing is filled again");
-        assert_ne!(again.counters(2000, &mut || Ok(())).unwrap().ptr(), first);
+        assert_ne!(again.counters(2000, 0, &mut || Ok(())).unwrap().ptr(), first);
     }
 }

@@ -144,14 +144,14 @@ impl ExecCtx {
     }
 
     /// Counters of one launch: at least `bytes` bytes that are zero when its kernel starts, and that the kernel must leave
-    /// zero. There is one buffer per stream and size (a power of two), or per stream and size of a graph that is recorded,
-    /// so a kernel may use one at a time. It belongs to the launch's uses, as `Access::ReadWrite`.
+    /// zero. There is one buffer per stream, size (a power of two) and `which`, or per those of a graph that is recorded: a
+    /// kernel that uses several numbers them. It belongs to the launch's uses, as `Access::ReadWrite`.
     #[inline]
-    pub fn counters(&self, bytes: usize, check: &mut dyn FnMut() -> Result<()>) -> Result<Arc<Storage>> {
+    pub fn counters(&self, bytes: usize, which: u8, check: &mut dyn FnMut() -> Result<()>) -> Result<Arc<Storage>> {
         self.state.check()?;
         match &self.recorder {
-            Some(recorder) => recorder.memory().counters(self, bytes, check),
-            None => self.stream.counters.get(self, &self.state.root_pool, bytes, check),
+            Some(recorder) => recorder.memory().counters(self, bytes, which, check),
+            None => self.stream.counters.get(self, &self.state.root_pool, bytes, which, check),
         }
     }
 }

@@ -139,19 +139,19 @@ fn counters_are_zeroed_once_per_stream_and_once_per_graph() {
     let b = bench();
     let fills = || fake_cuda::counter("cuMemsetD32Async");
     let before = fills();
-    let counters = b.ctx.counters(100, &mut never).unwrap();
+    let counters = b.ctx.counters(100, 0, &mut never).unwrap();
     assert_eq!((counters.bytes(), fills() - before), (256, 1));
     for _ in 0..3 {
-        assert_eq!(b.ctx.counters(256, &mut never).unwrap().ptr(), counters.ptr());
+        assert_eq!(b.ctx.counters(256, 0, &mut never).unwrap().ptr(), counters.ptr());
     }
     assert_eq!(fills() - before, 1);
     let other = b.ctx.on_stream(&b.state.stream(0).unwrap());
-    assert_ne!(other.counters(1, &mut never).unwrap().ptr(), counters.ptr());
+    assert_ne!(other.counters(1, 0, &mut never).unwrap().ptr(), counters.ptr());
     assert_eq!(fills() - before, 2);
     let x = b.array();
     let graph = b.capture(Vec::new(), |ctx| {
         for _ in 0..2 {
-            let own = ctx.counters(4, &mut never).unwrap();
+            let own = ctx.counters(4, 0, &mut never).unwrap();
             assert_ne!(own.ptr(), counters.ptr());
             b.step(ctx, false, [(&x, Write), (&x, Read), (&own, Access::ReadWrite)]);
         }

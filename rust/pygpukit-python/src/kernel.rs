@@ -512,7 +512,7 @@ fn load(
 #[pyfunction]
 fn _counters(py: Python<'_>, nbytes: usize) -> PyResult<GPUArray> {
     let ctx = context(py)?;
-    let storage = ctx.counters(nbytes, &mut check_signals).py()?;
+    let storage = ctx.counters(nbytes, 0, &mut check_signals).py()?;
     let words = storage.bytes() as i64 / 4;
     Ok(GPUArray::of(ctx.state, storage, 0, Layout::contiguous(&[words]).py()?, DType::U32))
 }

@@ -303,7 +303,7 @@ impl PyKernel {
         }
         let dims: Vec<i64> = value
             .extract()
-            .map_err(|_| self.fail(format!("{what} must be an int or up to three of them, not {value}")))?;
+            .map_err(|_| self.fail(format!("{what} must be an int or up to three of them, not {}", shown(value))))?;
         if dims.is_empty() || dims.len() > 3 {
             return Err(self.fail(format!("{what} must have one to three dimensions, not {}", dims.len())));
         }
@@ -317,15 +317,15 @@ impl PyKernel {
         let fits = |n: i64| u32::try_from(n).ok().filter(|n| *n > 0);
         match dims.map(fits) {
             [Some(x), Some(y), Some(z)] => Ok([x, y, z]),
-            _ => Err(self.fail(format!("cluster must be a number of blocks in each dimension, not {value}"))),
+            _ => Err(self.fail(format!("cluster must be a number of blocks in each dimension, not {}", shown(value)))),
         }
     }
 
     /// What the caller says the kernel does with its arrays, by parameter.
     fn declared(&self, params: &[Param], value: &Bound<'_, PyAny>) -> PyResult<Vec<(usize, Access)>> {
-        let table = value
-            .cast::<PyDict>()
-            .map_err(|_| self.fail(format!("uses must be a dict such as {{\"w\": \"constant\"}}, not {value}")))?;
+        let table = value.cast::<PyDict>().map_err(|_| {
+            self.fail(format!("uses must be a dict such as {{\"w\": \"constant\"}}, not {}", shown(value)))
+        })?;
         let mut uses = Vec::with_capacity(table.len());
         for (name, access) in table.iter() {
             let name: String =
@@ -502,21 +502,21 @@ impl PyKernel {
                 "shared" => {
                     asked.shared = value
                         .extract()
-                        .map_err(|_| self.fail(format!("shared must be a number of bytes, not {value}")))?;
+                        .map_err(|_| self.fail(format!("shared must be a number of bytes, not {}", shown(value))))?;
                 }
                 "stream" if value.is_none() => {}
                 "stream" => asked.stream = Some(value.cast::<PyStream>()?),
                 "cooperative" => {
                     asked.cooperative = value
                         .extract()
-                        .map_err(|_| self.fail(format!("cooperative must be True or False, not {value}")))?;
+                        .map_err(|_| self.fail(format!("cooperative must be True or False, not {}", shown(value))))?;
                 }
                 "cluster" if value.is_none() => {}
                 "cluster" => asked.cluster = self.cluster(value)?,
                 "programmatic" => {
                     asked.programmatic = value
                         .extract()
-                        .map_err(|_| self.fail(format!("programmatic must be True or False, not {value}")))?;
+                        .map_err(|_| self.fail(format!("programmatic must be True or False, not {}", shown(value))))?;
                 }
                 "uses" if value.is_none() => {}
                 "uses" => uses = self.declared(params, value)?,
@@ -567,4 +567,10 @@ impl PyKernel {
         }
         run(&ctx, Shape { grid, block, shared, cooperative, cluster, programmatic }, filled)
     }
+}
+
+/// A value as Python writes it, so that a string is seen to be one.
+#[cold]
+fn shown(value: &Bound<'_, PyAny>) -> String {
+    value.repr().map_or_else(|_| "what cannot be shown".to_string(), |text| text.to_string())
 }

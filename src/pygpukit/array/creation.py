@@ -57,7 +57,8 @@ def dimensions(shape: Shape) -> list[int]:
             raise TypeError(f"shape must be an int or a sequence of ints, not {shape!r}") from None
     for dim in found:
         if not -_MOST <= dim <= _MOST:
-            raise ShapeError(f"maximum allowed dimension exceeded: {dim.bit_length()} bits, and sizes have 64 bits")
+            given = dim if dim.bit_length() < 256 else f"a number of {dim.bit_length()} bits"
+            raise ShapeError(f"maximum allowed dimension exceeded: {given}; a size is at most 2**63 - 1")
     return found
 
 

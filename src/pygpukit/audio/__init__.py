@@ -18,11 +18,14 @@ from pygpukit.audio.constantq import *  # noqa: F403
 from pygpukit.audio.constantq import __all__ as _constantq
 from pygpukit.audio.convert import *  # noqa: F403
 from pygpukit.audio.convert import __all__ as _convert
+from pygpukit.audio.dynamics import *  # noqa: F403
+from pygpukit.audio.dynamics import __all__ as _dynamics
 from pygpukit.audio.effects import *  # noqa: F403
 from pygpukit.audio.effects import __all__ as _effects
 from pygpukit.audio.energy import pcen
 from pygpukit.audio.files import load, save
 from pygpukit.audio.filtering import fftconvolve, lfilter, sosfilt
+from pygpukit.audio.loudness import loudness, loudness_range, true_peak
 from pygpukit.audio.mel import dct, delta, melspectrogram, mfcc, stack_memory
 from pygpukit.audio.onset import *  # noqa: F403
 from pygpukit.audio.onset import __all__ as _onset
@@ -42,17 +45,22 @@ from pygpukit.audio.spectrum import (
     power_to_db,
     stft,
 )
+from pygpukit.audio.streams import *  # noqa: F403
+from pygpukit.audio.streams import __all__ as _streams
 from pygpukit.audio.windows import get_window
+from pygpukit.fft import fft, irfft, rfft
 
 __all__ = [
     *_beat,
     *_chroma,
     *_constantq,
     *_convert,
+    *_dynamics,
     *_effects,
     *_onset,
     *_pitch,
     *_spectral,
+    *_streams,
     "amplitude_to_db",
     "beat",
     "db_to_amplitude",
@@ -62,13 +70,17 @@ __all__ = [
     "delta",
     "effects",
     "feature",
+    "fft",
     "fftconvolve",
     "filters",
     "get_window",
     "griffinlim",
+    "irfft",
     "istft",
     "lfilter",
     "load",
+    "loudness",
+    "loudness_range",
     "magphase",
     "melspectrogram",
     "mfcc",
@@ -77,9 +89,11 @@ __all__ = [
     "phase_vocoder",
     "power_to_db",
     "resample",
+    "rfft",
     "save",
     "sosfilt",
     "stack_memory",
     "stft",
     "to_mono",
+    "true_peak",
 ]

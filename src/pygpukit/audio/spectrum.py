@@ -31,7 +31,7 @@ __all__ = [
     "power_to_db", "spectrogram", "stft", "stft_frames",
 ]  # fmt: skip
 
-_NO_MODES = ("wrap", "maximum", "mean", "median", "minimum")
+NO_MODES = ("wrap", "maximum", "mean", "median", "minimum")
 
 
 def lengths(n_fft: Any, hop_length: Any, win_length: Any) -> tuple[int, int, int]:
@@ -44,7 +44,7 @@ def lengths(n_fft: Any, hop_length: Any, win_length: Any) -> tuple[int, int, int
 
 def centered(y: GPUArray, n_fft: int, pad_mode: Any) -> GPUArray:
     """Return samples with half a frame added on both sides."""
-    if pad_mode in _NO_MODES:
+    if pad_mode in NO_MODES:
         raise ParameterError(f"pad_mode '{pad_mode}' does not go with center=True; use constant, edge or reflect")
     if n_fft > y.shape[-1]:
         warnings.warn(f"n_fft={n_fft} is over the {y.shape[-1]} samples there are", UserWarning, stacklevel=4)

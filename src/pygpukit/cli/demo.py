@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import statistics
 import sys
+import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -76,6 +78,7 @@ def _steps(size: int) -> Iterator[tuple[str, str]]:
     yield from _graph()
     yield from _pool()
     yield from _eviction()
+    yield from _reply()
 
 
 def _arrays() -> Iterator[tuple[str, str]]:
@@ -207,6 +210,31 @@ def _eviction() -> Iterator[tuple[str, str]]:
         f"{format_size(parts * elements * 4)} of arrays in a quota of {format_size(tight.quota or 0)}: "
         f"{format_size(moved)} moved, same result: {_yes(equal)}",
     )
+
+
+def _reply() -> Iterator[tuple[str, str]]:
+    from pygpukit.llm import LLM, SamplingParams, fetch
+    from pygpukit.llm.testing import tiny_gguf
+
+    params = SamplingParams(temperature=0, max_tokens=24)
+    with tempfile.TemporaryDirectory() as folder:
+        # Text needs two packages; token ids need none.
+        packages = all(importlib.util.find_spec(name) for name in ("tokenizers", "jinja2"))
+        if packages and fetch.installed("smollm2") is not None:
+            question = "What is the capital of France?"
+            with LLM("smollm2") as llm:
+                out = llm.chat([{"role": "user", "content": question}], params)
+            said = f"SmolLM2-135M-Instruct, asked {question!r}: {out.text!r}"
+        else:
+            with LLM(tiny_gguf(f"{folder}/tiny.gguf")) as llm:
+                out = llm.generate([5, 60, 7], params)
+            begin = " ".join(map(str, out.token_ids[:6]))
+            said = (
+                f"a tiny random model goes on with {begin} ...; a real one is brought by pip install 'pygpukit[llm]' "
+                "and pygpukit model fetch smollm2"
+            )
+    speed = out.timing.rate(out.usage.completion)
+    yield "model", f"{said}; {out.usage.completion} tokens" + (f", {speed:,.0f} a second" if speed else "")
 
 
 def _yes(value: bool) -> str:

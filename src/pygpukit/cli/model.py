@@ -8,17 +8,19 @@ import json
 import math
 import sys
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pygpukit.config import format_size
-from pygpukit.errors import GPUKitError, LoadError
+from pygpukit.errors import GPUKitError, LoadError, MissingPackageError
 
 if TYPE_CHECKING:
     from pygpukit.llm import LLM, SamplingParams
     from pygpukit.llm.loading import Checkpoint
 
-__all__ = ["add_parser", "add_sampling", "load", "sampling"]
+__all__ = ["add_parser", "add_sampling", "arguments_checked", "load", "sampling"]
 
 
 class _ArgumentError(GPUKitError):
@@ -39,8 +41,12 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     info.add_argument("--quantization", metavar="FORMAT", help="what fp8, int8 or int4 would cost: errors by matrix")
     info.add_argument("--text", metavar="FILE", help="with --quantization: and the perplexity of this text")
     info.set_defaults(run=_info)
-    verify = commands.add_parser("verify", help="read every tensor: is it there, of the right shape, and finite?")
-    verify.add_argument("model", metavar="MODEL")
+    verify = commands.add_parser(
+        "verify",
+        help="read every tensor: is it there, of the right shape, and finite? Can tokenizer and template be used?",
+    )
+    verify.add_argument("model", metavar="MODEL", help="folder, .safetensors, .index.json, .gguf, or smollm2")
+    verify.add_argument("--json", action="store_true", help="print JSON")
     verify.set_defaults(run=_verify)
 
 
@@ -52,30 +58,37 @@ def add_sampling(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-tokens", type=int, default=512, help="length of a reply (%(default)s)")
     parser.add_argument("--seed", type=int, help="of the draws")
     parser.add_argument("--quantization", metavar="FORMAT", help="fp8, int8 or int4: what matrices become on load")
+    parser.add_argument("--kv-dtype", default="auto", help="of keys and values: auto, bf16, f16, fp8 or int8")
     parser.add_argument("--dtype", default="auto", help="type of the weights on the device (%(default)s)")
     parser.add_argument("--max-model-len", type=int, metavar="TOKENS", help="of a prompt and its reply")
 
 
-def sampling(args: argparse.Namespace, llm: LLM) -> SamplingParams:
+@contextmanager
+def arguments_checked() -> Iterator[None]:
+    """Turn what is wrong with arguments into one line and the end of the command."""
+    try:
+        yield
+    except GPUKitError:
+        raise
+    except (OSError, ValueError, TypeError) as error:
+        raise _ArgumentError(str(error)) from error
+
+
+def sampling(args: argparse.Namespace, llm: LLM, **more: Any) -> SamplingParams:
     """Return the parameters of a reply: the model's own, and what the command line says."""
     names = ("temperature", "top_k", "top_p", "max_tokens", "seed")
     given = {name: value for name in names if (value := getattr(args, name)) is not None}
-    try:
-        return dataclasses.replace(llm.default_params, **given)
-    except ValueError as error:
-        raise _ArgumentError(str(error)) from error
+    with arguments_checked():
+        return dataclasses.replace(llm.default_params, **given, **more)
 
 
 def load(args: argparse.Namespace) -> LLM:
     """Load the model that the command line names."""
     from pygpukit.llm import LLM
 
-    try:
-        return LLM(args.model, dtype=args.dtype, quantization=args.quantization, max_model_len=args.max_model_len)
-    except GPUKitError:
-        raise
-    except (OSError, ValueError, TypeError) as error:
-        raise _ArgumentError(str(error)) from error
+    with arguments_checked():
+        return LLM(args.model, dtype=args.dtype, quantization=args.quantization, kv_dtype=args.kv_dtype,
+                   max_model_len=args.max_model_len)  # fmt: skip
 
 
 def _open(name: str) -> Checkpoint:
@@ -123,13 +136,9 @@ def _info(args: argparse.Namespace) -> int:
 def _quantization(args: argparse.Namespace) -> int:
     from pygpukit.llm import quantization_report
 
-    try:
+    with arguments_checked():
         text = None if args.text is None else Path(args.text).read_text(encoding="utf-8")
         report = quantization_report(args.model, args.quantization, text)
-    except GPUKitError:
-        raise
-    except (OSError, ValueError) as error:
-        raise _ArgumentError(str(error)) from error
     if args.json:
         print(json.dumps(dataclasses.asdict(report) | {"error": report.error, "nbytes": report.nbytes}, indent=2))
     else:
@@ -172,11 +181,48 @@ def _verify(args: argparse.Namespace) -> int:
 
     checkpoint = _open(args.model)
     checkpoint.check()
-    wrong = [
-        name for name in checkpoint.files.tensor_names if not np.isfinite(checkpoint.files.tensor_as_f32(name)).all()
+    problems = [
+        f"{name} has values that are not finite"
+        for name in checkpoint.files.tensor_names
+        if not np.isfinite(checkpoint.files.tensor_as_f32(name)).all()
     ]
-    for name in wrong:
-        print(f"{name} has values that are not finite")
-    print(f"{len(checkpoint.files)} tensors of {checkpoint.spec.name}, {len(wrong)} with values that are not finite")
+    notes = [
+        f"{len(checkpoint.files)} tensors of {checkpoint.spec.name}, {len(problems)} with values that are not finite"
+    ]
+    _verify_text(checkpoint, problems, notes)
     checkpoint.close()
-    return 1 if wrong else 0
+    if args.json:
+        print(json.dumps({"problems": problems, "notes": notes}, indent=2))
+    else:
+        print("\n".join([*problems, *notes]))
+    return 1 if problems else 0
+
+
+def _verify_text(checkpoint: Checkpoint, problems: list[str], notes: list[str]) -> None:
+    """Note whether there are a tokenizer and a chat template, and what is wrong with them."""
+    from pygpukit.llm.templates import ChatMessage, apply_chat_template
+    from pygpukit.llm.tokenizer_files import find_tokenizer
+
+    try:
+        tokenizer, ends = find_tokenizer(checkpoint, None)
+    except GPUKitError as error:
+        problems.append(f"tokenizer: {error}")
+        return
+    if tokenizer is None:
+        notes.append("no tokenizer, or the package 'tokenizers' is missing: it was not looked at")
+        return
+    notes.append(f"a tokenizer of {tokenizer.vocab_size} tokens, {len(ends)} of them end a reply")
+    rows = checkpoint.config.vocab_size
+    if tokenizer.vocab_size > rows:
+        problems.append(f"tokenizer: it has {tokenizer.vocab_size} tokens, and the model scores for {rows}")
+    if tokenizer.chat_template is None:
+        notes.append("no chat template: conversations are written as ChatML")
+        return
+    try:
+        text = apply_chat_template([ChatMessage("user", "Hi")], tokenizer)
+    except MissingPackageError as error:
+        notes.append(f"chat template: not looked at: {error}")
+    except GPUKitError as error:
+        problems.append(f"chat template: {error}")
+    else:
+        notes.append(f"a chat template, which makes {len(tokenizer.encode(text, False))} tokens of a first 'Hi'")

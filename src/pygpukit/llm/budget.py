@@ -13,6 +13,7 @@ from pygpukit.core.device import current_device
 from pygpukit.errors import OutOfMemoryError
 from pygpukit.llm.architecture import ModelSpec, wanted
 from pygpukit.llm.config import TransformerConfig
+from pygpukit.llm.kv_types import KVType
 from pygpukit.llm.pages import PAGE_TOKENS
 
 __all__ = ["Budget", "plan_pages", "reserve"]
@@ -69,6 +70,7 @@ def reserve(memory: str | int | None, config: TransformerConfig, spec: ModelSpec
 def plan_pages(
     config: TransformerConfig,
     dtype: Any,
+    kv: KVType,
     weights: int,
     pool: MemoryPool | None,
     longest: int,
@@ -82,7 +84,7 @@ def plan_pages(
     OutOfMemoryError
         If there is no room for the keys and values of one reply of the longest kind.
     """
-    page = config.kv_bytes(dtype.itemsize) * PAGE_TOKENS
+    page = kv.bytes_of_token(config) * PAGE_TOKENS
     workspace = _workspace(config, dtype.itemsize, max_batched_tokens, max_num_seqs)
     device, one = current_device(), -(-longest // PAGE_TOKENS)
     total = 0 if pool is None else int(pool.quota or 0)

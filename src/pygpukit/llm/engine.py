@@ -8,7 +8,7 @@ import math
 import os
 import threading
 import weakref
-from collections.abc import AsyncGenerator, Generator, Mapping
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from collections.abc import Sequence as Ids
 from contextlib import aclosing, nullcontext
 from pathlib import Path
@@ -20,8 +20,9 @@ from pygpukit._pygpukit_rust import PageCache
 from pygpukit.core.device import current_device, synchronize
 from pygpukit.dtypes import dtype as _dtype
 from pygpukit.errors import AdmissionError, ContextLengthError, MissingPackageError, ModelLoadError
-from pygpukit.llm import budget, fetch
-from pygpukit.llm.loading import chosen_dtype, load_model, open_checkpoint
+from pygpukit.llm import budget, fetch, saved_cache, structured
+from pygpukit.llm.kv_types import check_kv_dtype, kv_type
+from pygpukit.llm.loading import load_model, open_checkpoint, weight_dtype
 from pygpukit.llm.loop import EngineLoop
 from pygpukit.llm.outputs import Piece, RequestOutput
 from pygpukit.llm.pages import PAGE_TOKENS, PageMemory
@@ -44,12 +45,10 @@ Message = Mapping[str, Any]
 
 # Options of the constructor that have one value so far.
 _ONLY = {
-    "kv_dtype": ("auto", "keys and values have the type of the weights"),
     "policy": (None, "an engine is no task of a scheduler yet"),
     "bandwidth": (None, "an engine is no task of a scheduler yet"),
     "scheduler": (None, "an engine is no task of a scheduler yet"),
 }
-_LATER = ("save_cache", "load_cache")
 _LEVELS = ("batch_invariant", "run_to_run", "not_guaranteed")
 # A longer step takes seconds there, and all replies wait for it.
 _MOST_TOKENS_ON_CPU = 512
@@ -93,13 +92,16 @@ class LLM:
     quantization : str, optional
         What matrices of layers become when they are loaded: ``"fp8"``, ``"int8"`` or ``"int4"``. Embedding, head, norms
         and biases stay as they are. By default all is as stored.
+    kv_dtype : str
+        How keys and values are stored: ``"auto"`` as the weights' type, or ``"fp8"`` or ``"int8"`` for codes of 8 bits,
+        which attention decodes as it reads them. ``"bf16"`` and ``"f16"`` go with weights of that type.
     speculative : str or mapping, optional
         How next tokens are guessed, to be verified several in one step: ``"ngram"``, ``"jacobi"``, ``"lookahead"``, or
         the name of a plugin. Replies are the same.
-    kv_dtype, policy, bandwidth, scheduler : optional
+    policy, bandwidth, scheduler : optional
         Not available yet: another value than the default is refused.
     graphs : bool
-        Without effect yet: steps are not captured.
+        Steps of one token per reply are captured in graphs, each when it is needed for the second time.
 
     Attributes
     ----------
@@ -143,7 +145,8 @@ class LLM:
         chat_template: str | None = None,
     ) -> None:
         check_quantization(quantization)
-        given = {"kv_dtype": kv_dtype, "policy": policy, "bandwidth": bandwidth, "scheduler": scheduler}
+        check_kv_dtype(kv_dtype)
+        given = {"policy": policy, "bandwidth": bandwidth, "scheduler": scheduler}
         method = read_method(speculative)
         for name, (only, why) in _ONLY.items():
             if given[name] != only:
@@ -171,20 +174,25 @@ class LLM:
             self.default_params, more = default_params(checkpoint)
             self._ends = {i for i in {*ends, *more, *self.config.eos_token_ids} if 0 <= i < self.config.vocab_size}
             self._device = current_device()
-            kind = chosen_dtype(dtype, self.config, checkpoint.gguf is not None)
-            blocks = checkpoint.gguf is not None and self._device.kind != "cpu"
+            kind = weight_dtype(checkpoint, dtype, quantization)
+            kv = kv_type(kv_dtype, kind)
+            coded = checkpoint.gguf is not None or checkpoint.scheme is not None
+            blocks = coded and self._device.kind != "cpu"
             pool = budget.reserve(memory, self.config, checkpoint.spec, 0 if blocks or quantization else kind.itemsize)
             with pool or nullcontext():
                 self.model = load_model(checkpoint, dtype, quantization=quantization)
                 self.model.max_positions, self._dtype_name = limit, self.model.dtype.name
+                # What keys and values depend on beside the model.
+                self._settings = repr((quantization, kv.stored.name, deterministic, self._device))
+                self._codes = f" as codes of {kv.stored.name}" if kv.is_coded else ""
                 self._weight_bytes = checkpoint.files.file_size
                 if self._device.kind == "cpu":
                     max_batched_tokens = min(max_batched_tokens, _MOST_TOKENS_ON_CPU)
                 self._budget = budget.plan_pages(
-                    self.config, _dtype(self.model.dtype), self._weight_bytes, pool, limit, max_num_seqs,
+                    self.config, _dtype(self.model.dtype), kv, self._weight_bytes, pool, limit, max_num_seqs,
                     max_batched_tokens,
                 )  # fmt: skip
-                pages = PageMemory(self.config, self.model.dtype, self._budget.pages, self._budget.host_pages)
+                pages = PageMemory(self.config, kv, self._budget.pages, self._budget.host_pages)
         finally:
             checkpoint.close()
         known = self.config.vocab_size if self.tokenizer is None else self.tokenizer.vocab_size
@@ -200,10 +208,12 @@ class LLM:
         if method is not None:
             speculation = Speculation(make_drafter(method), self._device.kind, self._allowed, ahead)
         self._loop = EngineLoop(
-            Runner(self.model, cache, pages, self._allowed),
+            Runner(self.model, cache, pages, self._allowed, graphs),
             Scheduler(cache, pages, max_num_seqs, max_batched_tokens, offload),
             self._device, pool, deterministic, ahead, speculation,
         )  # fmt: skip
+        if prefix_cache:
+            self._loop.prefixes = saved_cache.Prefixes(2 * PAGE_TOKENS * self._budget.pages)
         self._stop = weakref.finalize(self, self._loop.close)
         self._lock = threading.Lock()
         self._seed, self._orders = seed, itertools.count()
@@ -403,12 +413,45 @@ class LLM:
             known.max_running, known.kv_share = made.max_running, made.kv_share
         return known
 
+    def save_cache(self, path: str | os.PathLike[str]) -> int:
+        """Write the pages that new prompts could find to a file, and return how many there are."""
+        return self._with_cache(saved_cache.save, path)
+
+    def load_cache(self, path: str | os.PathLike[str]) -> int:
+        """Bring the pages of a file that `save_cache` has written, as far as there is room; return how many are new.
+
+        Raises
+        ------
+        CacheError
+            If the file is of another model or setting, or damaged.
+        """
+        return self._with_cache(saved_cache.load, path, self.config.vocab_size)
+
+    def _with_cache(self, function: Callable[..., int], path: str | os.PathLike[str], *more: int) -> int:
+        loop = self._loop
+        if loop.prefixes is None:
+            raise ValueError("the engine has no cache to find prompts in: it was made with prefix_cache=False")
+        arguments = loop.scheduler.cache, loop.prefixes
+
+        def call() -> int:
+            cache, prefixes = arguments
+            digest = saved_cache.model_digest(self.model, self._settings)
+            return function(path, cache, loop.scheduler.memory, prefixes, digest, *more)
+
+        return loop.call(call)
+
     def stats(self) -> dict[str, Any]:
         """Return counts of requests, tokens and steps since the start, and what runs, waits and is in use now."""
         loop = self._loop
         cache = loop.scheduler.cache.stats()
         made: dict[str, Any] = {**loop.counts, **loop.scheduler.counts, **loop.sizes}
-        made |= {"pages": self._budget.pages, "pages_used": cache["used"], "pages_kept": cache["kept"]}
+        graphs = loop.runner.graphs
+        made |= {
+            "graphs": 0 if graphs is None else len(graphs),
+            "pages": self._budget.pages,
+            "pages_used": cache["used"],
+            "pages_kept": cache["kept"],
+        }
         if loop.speculation is not None:
             made["speculation"] = loop.speculation.stats()
         tenants = {t.name: {"running": t.running, "tokens": t.tokens} for t in self._tenants.values() if t.name}
@@ -417,16 +460,17 @@ class LLM:
     def explain(self) -> str:
         """Return what the model is, and what it takes of memory."""
         config, plan, loop = self.config, self._budget, self._loop
+        graphs = loop.runner.graphs
         per_token = plan.page // PAGE_TOKENS
         return "\n".join(
             (
                 f"{self.name}: {config.architecture}, {config.num_layers} layers of {config.hidden_size}, "
                 f"{config.num_heads} heads over {config.num_kv_heads} of keys, vocabulary {config.vocab_size}",
                 f"weights {self._dtype_name} on {self._device.kind}, {self._weight_bytes} bytes in the files",
-                f"keys and values {per_token} bytes a token: {plan.pages} pages of {PAGE_TOKENS} tokens, for "
-                f"{plan.pages * PAGE_TOKENS} in all and {self.max_model_len} in one request",
-                f"steps of at most {loop.scheduler.max_num_seqs} replies and "
-                f"{loop.scheduler.max_batched_tokens} tokens",
+                f"keys and values {per_token} bytes a token{self._codes}: {plan.pages} pages of {PAGE_TOKENS} tokens, "
+                f"for {plan.pages * PAGE_TOKENS} in all and {self.max_model_len} in one request",
+                f"steps of at most {loop.scheduler.max_num_seqs} replies and {loop.scheduler.max_batched_tokens} tokens"
+                + (f"; they are not captured: {graphs.refused}" if graphs is not None and graphs.refused else ""),
             )
         )
 
@@ -450,8 +494,6 @@ class LLM:
     def __getattr__(self, name: str) -> Any:
         if name == "model":
             raise ValueError("the model is closed")
-        if name in _LATER:
-            raise AttributeError(f"LLM.{name} is not available yet")
         raise AttributeError(f"'LLM' object has no attribute {name!r}")
 
     def __repr__(self) -> str:
@@ -550,14 +592,17 @@ class LLM:
         if params.seed is None:
             params = dataclasses.replace(params, seed=self._seed * 1_000_003 % (1 << 62) + order)
         limit = min(params.max_tokens, self.max_model_len - len(ids))
-        sequence = Sequence(ids, params, limit, self._ends, self.tokenizer, self._allowed, thinking)
+        constraint = None
+        if structured.grammar_of(params) is not None:
+            constraint = structured.compile(self._need_tokenizer(), params, size=self._allowed, ends=self._ends)
+        sequence = Sequence(
+            ids, params, limit, self._ends, self.tokenizer, self._allowed, thinking, constraint=constraint
+        )
         request = Request(ids, params.n, owner, priority, self._loop.touch)
-        # What is in the cache already has no scores to report.
-        own = f"\0{order}" if params.prompt_logprobs is not None else ""
-        if self.config.rope is not None and self.config.rope.is_long(len(ids) + limit):
-            # Its keys turn by other frequencies than those of short requests.
-            own += "\0long"
-        branch = Branch(request, sequence, order, f"{owner.name}\0{cache_salt or ''}{own}")
+        # What is in the cache already has no scores to report; keys of long requests turn by other frequencies.
+        alone = None if params.prompt_logprobs is None else order
+        long = self.config.rope is not None and self.config.rope.is_long(len(ids) + limit)
+        branch = Branch(request, sequence, order, repr((owner.name, cache_salt, long, alone)))
         branch.forks = [sequence.fork(index) for index in range(1, params.n)]
         problem = self._loop.scheduler.never_fits(branch)
         if problem is not None:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pygpukit.llm.blocks import TYPES, BlockType, decode
-from pygpukit.llm.mapped import MappedFile
+from pygpukit.llm.mapped import MappedFile, can_be_shaped
 
 __all__ = ["GGUFFile", "GGUFTensor"]
 
@@ -332,6 +332,8 @@ class _Part:
             )
         # Stored with the fastest axis first.
         shape = tuple(self._number("<Q") for _ in range(dimensions))[::-1]
+        if not can_be_shaped(shape):
+            raise self.file.fail(f"tensor {name!r} is said to be {list(shape)}, which ends beyond the file", here)
         number = self._number("<I")
         kind = TYPES.get(number)
         if kind is None:
@@ -350,7 +352,7 @@ class _Part:
         nbytes = math.prod(shape) // kind.elements * kind.bytes
         if offset % self._alignment:
             raise self.file.fail(f"tensor {name!r} begins at {offset}, not at a multiple of {self._alignment}", here)
-        if nbytes > max(self.file.size - start - offset, 0):
+        if start + offset + nbytes > self.file.size:
             raise self.file.fail(
                 f"tensor {name!r} with {nbytes} bytes at {start + offset} ends beyond the file, which has "
                 f"{self.file.size}: it is cut off or damaged",

@@ -351,6 +351,13 @@ def chosen_dtype(requested: str, config: TransformerConfig, quantised: bool) -> 
     return _dtype(config.dtype) if plain and config.dtype is not None else bfloat16
 
 
+def weight_dtype(checkpoint: Checkpoint, requested: str, quantization: str | None = None) -> DataType:
+    """Return the element type that `load_model` gives to weights that are not codes."""
+    coded = checkpoint.scheme is not None or quantization is not None
+    wide = coded and checkpoint.config.dtype == "float32"
+    return chosen_dtype(requested, checkpoint.config, checkpoint.gguf is not None or wide)
+
+
 def load_model(
     checkpoint: Checkpoint,
     dtype: str = "auto",
@@ -382,8 +389,7 @@ def load_model(
     check_quantization(quantization)
     checkpoint.check()
     config, spec = checkpoint.config, checkpoint.spec
-    wide = config.dtype == "float32" and (checkpoint.scheme is not None or quantization is not None)
-    kind = chosen_dtype(dtype, config, checkpoint.gguf is not None or wide)
+    kind = weight_dtype(checkpoint, dtype, quantization)
     by_role = {(w.role, w.layer, w.suffix): w for w in wanted(config, spec)}
     total = checkpoint.files.file_size
     done, later = 0, False

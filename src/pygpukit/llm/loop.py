@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import ExitStack
+from typing import Any, TypeVar
 
 from pygpukit._pygpukit_rust import Device, MemoryPool, Stream
 from pygpukit.core.determinism import deterministic
@@ -14,10 +17,13 @@ from pygpukit.llm.drafters import accepted
 from pygpukit.llm.outputs import FinishReason
 from pygpukit.llm.request import Request
 from pygpukit.llm.runner import Drawn, Runner
+from pygpukit.llm.saved_cache import Prefixes
 from pygpukit.llm.scheduler import Branch, Row, Scheduler
 from pygpukit.llm.speculation import Speculation
 
 __all__ = ["EngineLoop"]
+
+_Result = TypeVar("_Result")
 
 
 class EngineLoop:
@@ -49,6 +55,8 @@ class EngineLoop:
         self._changed = threading.Condition()
         self._new: deque[Branch] = deque()
         self._touched: deque[Request] = deque()
+        self._calls: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
+        self.prefixes: Prefixes | None = None
         self._branches: dict[Request, list[Branch]] = {}
         self._drawn: Drawn | None = None
         self._thread: threading.Thread | None = None
@@ -63,10 +71,23 @@ class EngineLoop:
             if self._closing:
                 raise ValueError("the model is closed")
             self._new.append(branch)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="pygpukit-llm", daemon=True)
-                self._thread.start()
-            self._changed.notify()
+            self._start()
+
+    def call(self, function: Callable[[], _Result]) -> _Result:
+        """Call a function in the thread, between two steps, and return its result."""
+        done: Future[_Result] = Future()
+        with self._changed:
+            if self._closing:
+                raise ValueError("the model is closed")
+            self._calls.append((function, done))
+            self._start()
+        return done.result()
+
+    def _start(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="pygpukit-llm", daemon=True)
+            self._thread.start()
+        self._changed.notify()
 
     def touch(self, request: Request) -> None:
         """Let the thread see that a request was cancelled."""
@@ -109,18 +130,24 @@ class EngineLoop:
     def _wait(self) -> bool:
         """Wait for something to do, and take what has come; False when the engine is closed."""
         with self._changed:
-            while not (self._closing or self._new or self._touched or self._branches):
+            while not (self._closing or self._new or self._touched or self._calls or self._branches):
                 self._changed.wait()
             if self._closing:
                 return False
             new, self._new = list(self._new), deque()
             touched, self._touched = list(self._touched), deque()
+            calls, self._calls = list(self._calls), deque()
         for branch in new:
             self._branches[branch.request] = [branch]
             self.runner.expect(len(branch.sequence.prompt) + branch.sequence.limit)
             self.scheduler.add(branch)
         for request in touched:
             self._cancel(request)
+        for function, done in calls:
+            try:
+                done.set_result(function())
+            except BaseException as error:
+                done.set_exception(error)
         return True
 
     def _step(self) -> None:
@@ -211,7 +238,8 @@ class EngineLoop:
             if line in drawn.failed:
                 self._fail(branch, drawn.failed[line])
             elif token < 0:
-                self._fail(branch, ValueError("no token may come: every score is -inf, NaN or not allowed"))
+                none = ValueError("no token may come: every score is -inf, NaN or not allowed")
+                self._fail(branch, branch.sequence.problem or none)
             else:
                 self._pass_on(branch, token, reports.get(line))
         for branch in list(self.scheduler.running):
@@ -290,6 +318,9 @@ class EngineLoop:
         request.fail(error, outputs)
 
     def _forget(self, branch: Branch) -> None:
+        if self.prefixes is not None and branch.sequence.params.prompt_logprobs is None:
+            known = [*branch.sequence.prompt, *branch.sequence.reply]
+            self.prefixes.add(branch.salt, known[: branch.computed])
         self.scheduler.remove(branch)
         mine = self._branches.get(branch.request)
         if mine is not None and branch in mine:
@@ -312,6 +343,9 @@ class EngineLoop:
         self._new.clear()
         for request in list(self._branches):
             self._cancel(request)
+        for _, done in self._calls:
+            done.set_exception(ValueError("the model is closed"))
+        self._calls.clear()
 
     def _cancel(self, request: Request) -> None:
         for branch in self._branches.pop(request, ()):

@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from pygpukit.errors import ModelFileError
 
-__all__ = ["MappedFile", "file_error"]
+__all__ = ["MappedFile", "can_be_shaped", "file_error"]
+
+# What NumPy counts elements with, with room for their bytes.
+_MOST_ELEMENTS = 1 << 58
+
+
+def can_be_shaped(shape: Sequence[int]) -> bool:
+    """Whether an array can have these sizes: also one of no elements cannot have any others beside the 0.
+
+    Examples
+    --------
+    >>> can_be_shaped([0, 4]), can_be_shaped([0, 1 << 64])
+    (True, False)
+    """
+    return math.prod(max(n, 1) for n in shape) <= _MOST_ELEMENTS
 
 
 def file_error(path: str, reason: str, offset: int | None = None) -> ModelFileError:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from pygpukit._pygpukit_rust import GPUArray
+from pygpukit.array.bridge import from_numpy
 from pygpukit.array.creation import empty
 from pygpukit.core.memory import empty_pinned
 from pygpukit.core.transfer import copy_to_device, copy_to_host
+from pygpukit.dtypes import to_numpy_dtype
 from pygpukit.errors import OutOfMemoryError
 from pygpukit.llm import layers
 from pygpukit.llm.config import TransformerConfig
 from pygpukit.llm.decoder import Attention, Step
+from pygpukit.llm.kv_types import KVType
 
 __all__ = ["PAGE_TOKENS", "PageMemory", "PagedCache"]
 
@@ -24,46 +27,84 @@ Moves = Sequence[tuple[int, int]]
 PAGE_TOKENS = 16
 
 
+class Layer(NamedTuple):
+    """Pages of one layer: as attention reads them, as they are written, and the scales of codes."""
+
+    whole: GPUArray
+    written: GPUArray | tuple[GPUArray, GPUArray]
+    scales: GPUArray | None
+
+
 class PageMemory:
     """Pages [pages, layers, 2, tokens of a page, heads of keys, dim]: a page has all layers in one piece.
 
     Parameters
     ----------
     config : TransformerConfig
-    dtype : DataType
+    kv : KVType
+        With scales every page has those of its codes too, [pages, layers, 2, tokens of a page, heads of keys].
     pages, host_pages : int
         Memory on the host is taken when the first page moves there.
     """
 
-    def __init__(self, config: TransformerConfig, dtype: Any, pages: int, host_pages: int) -> None:
+    def __init__(self, config: TransformerConfig, kv: KVType, pages: int, host_pages: int) -> None:
         shape = (config.num_layers, 2, PAGE_TOKENS, config.num_kv_heads, config.head_dim)
-        self._host_shape, self._dtype = (host_pages, *shape), dtype
-        self._host: Any = None
-        self.device = empty((pages, *shape), dtype)
-        views = [self.device[:, layer] for layer in range(config.num_layers)]
-        self.layers = [(view, view[:, 0], view[:, 1]) for view in views]
+        self._host_pages = host_pages
+        self._host: list[Any] = []
+        self.device = empty((pages, *shape), kv.stored)
+        self.scales = empty((pages, *shape[:-1]), "float32") if kv.is_scaled else None
+        self._arrays = [x for x in (self.device, self.scales) if x is not None]
+        self.layers = [self._layer(layer, kv) for layer in range(config.num_layers)]
+
+    def _layer(self, layer: int, kv: KVType) -> Layer:
+        whole = self.device[:, layer]
+        # Codes are written to both at once, numbers where they lie.
+        written = whole if kv.is_coded else (whole[:, 0], whole[:, 1])
+        return Layer(whole, written, None if self.scales is None else self.scales[:, layer])
 
     def copy(self, pair: tuple[int, int]) -> None:
         """Copy a page to another."""
-        self.device[pair[1]] = self.device[pair[0]]
+        for array in self._arrays:
+            array[pair[1]] = array[pair[0]]
+
+    def read(self, page: int) -> list[Any]:
+        """Return what a page holds: NumPy arrays, of codes the scales too."""
+        return [array[page].to_numpy() for array in self._arrays]
+
+    def write(self, page: int, contents: Sequence[Any]) -> None:
+        """Write what `read` has returned."""
+        for array, content in zip(self._arrays, contents, strict=True):
+            array[page] = from_numpy(np.ascontiguousarray(content))
+
+    @property
+    def forms(self) -> list[tuple[tuple[int, ...], Any]]:
+        """Shape and NumPy type of what a page holds."""
+        return [(array.shape[1:], to_numpy_dtype(array.dtype)) for array in self._arrays]
 
     def to_host(self, moves: Moves) -> None:
         """Copy pages (page, page on the host), and wait for it."""
-        if self._host is None:
-            try:
-                self._host = empty_pinned(self._host_shape, self._dtype)
-            except OutOfMemoryError:
-                # Copies from ordinary memory are slower, but they are copies.
-                self._host = np.empty(self._host_shape, np.asarray(self.device[:0].to_numpy()).dtype)
-        transfers = [copy_to_host(self.device[page], self._host[place]) for page, place in moves]
+        if not self._host:
+            self._host = [_on_host(array, self._host_pages) for array in self._arrays]
+        pairs = list(zip(self._arrays, self._host, strict=True))
+        transfers = [copy_to_host(array[page], host[place]) for page, place in moves for array, host in pairs]
         for transfer in transfers:
             transfer.wait()
 
     def from_host(self, moves: Moves) -> None:
         """Copy pages (page on the host, page) back, and wait for it."""
-        transfers = [copy_to_device(self._host[place], self.device[page]) for place, page in moves]
+        pairs = list(zip(self._arrays, self._host, strict=True))
+        transfers = [copy_to_device(host[place], array[page]) for place, page in moves for array, host in pairs]
         for transfer in transfers:
             transfer.wait()
+
+
+def _on_host(array: GPUArray, pages: int) -> Any:
+    shape = (pages, *array.shape[1:])
+    try:
+        return empty_pinned(shape, array.dtype)
+    except OutOfMemoryError:
+        # Copies from ordinary memory are slower, but they are copies.
+        return np.empty(shape, array[:0].to_numpy().dtype)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -93,16 +134,17 @@ class PagedCache:
 
     def attend(self, attn: Attention, q: GPUArray, k: GPUArray, v: GPUArray, step: Step) -> GPUArray:
         """Write keys and values of one layer to their pages, and return what queries see, [heads, tokens, dim]."""
-        whole, *pair = self.memory.layers[attn.layer]
+        whole, written, scales = self.memory.layers[attn.layer]
         if attn.rope is None:
-            layers.paged_write(k, v, whole, self.slots)
+            layers.paged_write(k, v, whole, self.slots, kv_scales=scales)
         else:
             cos, sin = step.tables[attn.rope]
             q = layers.norm_rope_write(
-                q, k, v, cos, sin, tuple(pair), self.slots, self.turns, *attn.norms, attn.eps, cast="after"
-            )
+                q, k, v, cos, sin, written, self.slots, self.turns, *attn.norms, attn.eps, cast="after",
+                kv_scales=scales,
+            )  # fmt: skip
         seen: GPUArray = layers.paged_attention(
             q, whole, self.table, self.lengths, self.starts, scale=attn.scale, window=attn.window, softcap=attn.softcap,
-            max_queries=self.most,
+            max_queries=self.most, kv_scales=scales,
         )  # fmt: skip
         return seen.transpose(1, 0, 2)

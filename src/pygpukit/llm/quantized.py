@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,11 +23,20 @@ __all__ = ["Part", "Scheme", "joined", "read_scheme"]
 # Of NumPy.
 Array = Any
 
-_METHODS = "awq, gptq, fp8, fbgemm_fp8 and compressed-tensors with float8 weights"
+_METHODS = "awq and gptq of 4 bits, fp8, fbgemm_fp8, and compressed-tensors of float8, int8 or packed 4 and 8 bits"
 _SCALES = ("F32", "BF16", "F16")
 _HALVES = ("F16", "BF16")
-# Tensors beside float8 weights that products with 16-bit activations have no use for.
-_UNUSED = (".input_scale", ".activation_scale", ".output_scale", ".q_scale", ".k_scale", ".v_scale", ".prob_scale")
+# Tensors beside 8-bit weights that products with 16-bit activations have no use for.
+_UNUSED = (
+    ".input_scale",
+    ".input_zero_point",
+    ".activation_scale",
+    ".output_scale",
+    ".q_scale",
+    ".k_scale",
+    ".v_scale",
+    ".prob_scale",
+)
 _BLOCK = 128
 # A pattern is matched against every module: with few repetitions and none of groups that takes little time.
 _LONGEST_PATTERN = 500
@@ -59,6 +69,10 @@ class Scheme:
         Columns may be in an order of their own, so ``g_idx`` must be there.
     is_plain
         Whether the module of a name is not quantised.
+    bits
+        Of a code.
+    has_zeros
+        Groups of compressed-tensors have zero points.
     """
 
     method: str
@@ -66,17 +80,20 @@ class Scheme:
     group: int
     sorted: bool
     is_plain: Callable[[str], bool]
+    bits: int = 4
+    has_zeros: bool = False
 
     @property
     def sign(self) -> tuple[str, ...]:
         """Ends of names that only quantised modules have: one of them is there."""
-        return ("weight_scale", "weight_scale_inv") if self.layout == "fp8" else ("qweight",)
+        signs = {"fp8": ("weight_scale", "weight_scale_inv"), "int8": ("weight_scale",)}
+        return signs.get(self.layout, ("weight_packed",) if self.layout == "pack_quantized" else ("qweight",))
 
     def __str__(self) -> str:
-        if self.layout == "fp8":
-            return f"{self.method}, 8-bit floats"
+        if self.layout in ("fp8", "int8"):
+            return f"{self.method}, 8-bit {'floats' if self.layout == 'fp8' else 'integers'}"
         columns = ", columns sorted by group" if self.sorted else ""
-        return f"{self.method}, 4 bits in groups of {self.group or 'whole rows'}{columns}"
+        return f"{self.method}, {self.bits} bits in groups of {self.group or 'whole rows'}{columns}"
 
     def parts(self, n: int, k: int, names: Sequence[str]) -> tuple[Part, ...]:
         """Return the tensors of a module of n outputs and k inputs; ``names`` are the ends of those it has."""
@@ -84,7 +101,17 @@ class Scheme:
             scale = next((name for name in self.sign if name in names), self.sign[0])
             shapes = (1,), (), (1, 1), (n, 1), (n,), (-(-n // _BLOCK), -(-k // _BLOCK))
             return Part("weight", ((n, k),), ("F8_E4M3",)), Part(scale, shapes, _SCALES)
+        if self.layout == "int8":
+            return Part("weight", ((n, k),), ("I8",)), Part("weight_scale", ((1,), (), (1, 1), (n, 1), (n,)), _SCALES)
         groups, words = -(-k // (self.group or k)), -(-n // 8)
+        if self.layout == "pack_quantized":
+            return (
+                Part("weight_packed", ((n, -(-k * self.bits // 32)),), ("I32",)),
+                Part("weight_scale", ((n, groups),), _HALVES if self.bits == 4 else _SCALES),
+                *([Part("weight_zero_point", ((words, groups),), ("I32",))] if self.has_zeros else []),
+                Part("weight_shape", ((2,),), ("I64", "I32"), False),
+                Part("weight_g_idx", ((k,),), ("I32", "I64"), self.sorted),
+            )
         codes = (k, words) if self.layout == "awq" else (-(-k // 8), n)
         return (
             Part("qweight", (codes,), ("I32",)),
@@ -95,7 +122,7 @@ class Scheme:
 
     def is_unused(self, name: str, view: Callable[[], Array]) -> bool:
         """Whether a tensor beside those of the model says nothing that is needed."""
-        if self.layout == "fp8":
+        if self.layout in ("fp8", "int8", "pack_quantized"):
             return name.endswith(_UNUSED)
         # Quantisers write a bias for every module, zeros where the model has none.
         return self.layout.startswith("gptq") and name.endswith(".bias") and not np.any(view())
@@ -165,7 +192,7 @@ def read_scheme(values: Mapping[str, Any], source: str = "config.json") -> Schem
     reader = _Entry(found, f"{source}: quantization_config")
     method = reader.get("quant_method")
     readers = {"awq": _awq, "gptq": _gptq, "fp8": _fp8, "fbgemm_fp8": _fp8, "compressed-tensors": _compressed}
-    if method not in readers:
+    if not isinstance(method, str) or method not in readers:
         other = plugins.find("quantization", method) if isinstance(method, str) and method else None
         if other is None:
             raise reader.fail("quant_method", f"one of {', '.join([*readers, *plugins.names('quantization')])}")
@@ -173,7 +200,9 @@ def read_scheme(values: Mapping[str, Any], source: str = "config.json") -> Schem
         if not isinstance(scheme, Scheme):
             raise ModelLoadError(f"the plugin for {method!r} returned {scheme!r:.80}, and must return a Scheme")
         return scheme
-    return readers[method](reader, method)
+    made = readers[method](reader, method)
+    # Asked for every module several times, and patterns may be many.
+    return dataclasses.replace(made, is_plain=cache(made.is_plain))
 
 
 class _Entry:
@@ -241,7 +270,8 @@ def _gptq(entry: _Entry, method: str) -> Scheme:
             )
         skipped.append("re:" + key.removeprefix("-:"))
     inside = entry.get("modules_in_block_to_quantize", [])
-    flat = [name for names in inside for name in (names if isinstance(names, list) else [names])]
+    lists: list[Any] = inside if isinstance(inside, list) else [None]
+    flat: list[Any] = [name for names in lists for name in (names if isinstance(names, list) else [names])]
     if not all(isinstance(name, str) for name in flat):
         raise entry.fail("modules_in_block_to_quantize", "a list of names")
     plain = _either(_contains(entry.texts("modules_to_not_convert")), _matches(skipped, entry.place))
@@ -259,28 +289,52 @@ def _fp8(entry: _Entry, method: str) -> Scheme:
 
 
 def _compressed(entry: _Entry, method: str) -> Scheme:
-    kind = entry.only("format", "float-quantized", "naive-quantized")
     groups = entry.inner("config_groups").found
+    found: list[tuple[str, int, int, bool, bool]] = []
     targets: list[str] = []
     for name in groups:
         group = _Entry(groups[name], f"{entry.place}.config_groups.{name}")
-        weights = group.inner("weights")
-        if weights.get("type") != "float" or weights.get("num_bits") != 8:
-            raise ModelLoadError(
-                f"{weights.place} are {weights.get('num_bits')!r:.20} bits of {weights.get('type')!r:.20} in format "
-                f"{kind!r}, and must be 8 bits of 'float'; what is read: {_METHODS}"
-            )
-        weights.only("symmetric", True)
-        if weights.only("strategy", "tensor", "channel", "block") == "block":
-            sizes = weights.get("block_structure")
-            if sizes not in ([_BLOCK, _BLOCK], f"{_BLOCK}x{_BLOCK}", None):
-                raise weights.fail("block_structure", f"[{_BLOCK}, {_BLOCK}]")
+        found.append(_compressed_weights(entry, group))
         targets += group.texts("targets")
+    if len(set(found)) != 1:
+        raise ModelLoadError(
+            f"{entry.place}.config_groups has {len(set(found))} ways to store weights, and must have one; what is "
+            f"read: {_METHODS}"
+        )
     plain = _listed(entry.texts("ignore"), entry.place)
     if targets and "Linear" not in targets:
         chosen = _listed(targets, entry.place)
         plain = _either(plain, lambda name: not chosen(name))
-    return Scheme(method, "fp8", 0, False, plain)
+    layout, bits, size, has_zeros, is_sorted = found[0]
+    return Scheme(method, layout, size, is_sorted, plain, bits, has_zeros)
+
+
+def _compressed_weights(entry: _Entry, group: _Entry) -> tuple[str, int, int, bool, bool]:
+    """Layout, bits, group, whether there are zero points and sorted columns, of one entry of config_groups."""
+    holder = group if group.get("format") is not None else entry
+    kind = holder.only("format", "float-quantized", "naive-quantized", "int-quantized", "pack-quantized")
+    weights = group.inner("weights")
+    what = weights.get("type"), weights.get("num_bits")
+    known = {
+        "float-quantized": {("float", 8): "fp8"},
+        "naive-quantized": {("float", 8): "fp8", ("int", 8): "int8"},
+        "int-quantized": {("int", 8): "int8"},
+        "pack-quantized": {("int", 4): "pack_quantized", ("int", 8): "pack_quantized"},
+    }[kind]
+    layout = next((layout for key, layout in known.items() if key == what), None)
+    if layout is None:
+        raise ModelLoadError(
+            f"{weights.place} are {what[1]!r:.20} bits of {what[0]!r:.20} in format {kind!r}; what is read: {_METHODS}"
+        )
+    strategies = {"fp8": ("tensor", "channel", "block"), "int8": ("channel", "tensor")}
+    strategy = weights.only("strategy", *strategies.get(layout, ("group", "channel")))
+    if strategy == "block" and weights.get("block_structure") not in ([_BLOCK] * 2, f"{_BLOCK}x{_BLOCK}", None):
+        raise weights.fail("block_structure", f"[{_BLOCK}, {_BLOCK}]")
+    four = layout == "pack_quantized" and what[1] == 4
+    symmetric = weights.only("symmetric", True, False) if four else weights.only("symmetric", True)
+    # What earlier versions wrote; "weight" and "static" leave the columns where they are.
+    is_sorted = four and weights.get("actorder") in ("group", "dynamic", True)
+    return layout, 4 if four else 8, weights.group() if strategy == "group" else 0, not symmetric, is_sorted
 
 
 def _listed(texts: Sequence[str], place: str) -> Callable[[str], bool]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from pygpukit._pygpukit_rust import GPUArray, PageCache
 from pygpukit.array.bridge import from_numpy
+from pygpukit.core.device import current_device
 from pygpukit.core.transfer import Transfer, copy_to_host
 from pygpukit.llm import layers, sampling
 from pygpukit.llm.decoder import CausalTransformerModel, Step
@@ -17,6 +18,7 @@ from pygpukit.llm.pages import PAGE_TOKENS, PagedCache, PageMemory
 from pygpukit.llm.rope import Rope
 from pygpukit.llm.sampling import Line
 from pygpukit.llm.scheduler import Branch, Row, pages_for
+from pygpukit.llm.step_graphs import StepGraphs, bucket
 
 __all__ = ["Drawn", "Runner"]
 
@@ -95,10 +97,16 @@ class Runner:
     memory : PageMemory
     allowed : int
         Ids from here on are no tokens.
+    graphs : bool
+        Steps of one token per reply are captured, where kernels are launched.
     """
 
-    def __init__(self, model: CausalTransformerModel, cache: PageCache, memory: PageMemory, allowed: int) -> None:
+    def __init__(
+        self, model: CausalTransformerModel, cache: PageCache, memory: PageMemory, allowed: int, graphs: bool = False
+    ) -> None:
         self.model, self.cache, self.memory, self._allowed = model, cache, memory, allowed
+        self._launches = current_device().kind != "cpu"
+        self.graphs = StepGraphs(self._captured) if graphs else None
         config = model.config
         self._ropes = {rope for rope in (config.rope, config.local_rope) if rope is not None}
         self._longest = 1
@@ -110,6 +118,8 @@ class Runner:
         if not self._tables or length > self._longest:
             self._longest = max(length, self._longest)
             self._tables = {rope: self._table(rope) for rope in self._ropes}
+            if self.graphs is not None:
+                self.graphs.clear()
 
     def _table(self, rope: Rope) -> tuple[GPUArray, GPUArray]:
         if rope.kind != "longrope" or not rope.is_long(self.model.max_positions):
@@ -129,16 +139,12 @@ class Runner:
         before : Drawn, optional
             The step before, whose tokens may be pending.
         """
-        hidden, starts = self._hidden(rows, before)
-        self._score_prompts(rows, hidden, starts)
-        lines = sorted(self._lines(rows, starts), key=lambda made: made[1].adjusts)
+        lines = sorted(self._lines(rows), key=lambda made: made[1].adjusts)
         drawn = Drawn(None, [target for target, _, _ in lines], rows, [], {})
+        logits = self._logits(rows, [row for _, _, row in lines], before)
         if not lines:
             return drawn
-        picked = [row for _, _, row in lines]
-        if picked != list(range(hidden.shape[0])):
-            hidden = layers.embedding(from_numpy(np.array(picked, np.int32)), hidden)
-        logits = self.model.get_logits(hidden)[:, : self._allowed]
+        logits = logits[:, : self._allowed]
         chosen = [line for _, line, _ in lines]
         changed, drawn.failed = sampling.process(logits, chosen)
         drawn.tokens = sampling.draw(changed, chosen)
@@ -148,69 +154,95 @@ class Runner:
             drawn.scores = self._scores(logits, drawn)
         return drawn
 
-    def _hidden(self, rows: Sequence[Row], before: Drawn | None) -> tuple[GPUArray, list[int]]:
+    def _logits(self, rows: Sequence[Row], picked: list[int], before: Drawn | None) -> GPUArray:
+        """The scores behind tokens of a step."""
         tokens, count = sum(row.tokens + len(row.drafts) for row in rows), len(rows)
         width = max(pages_for(row.branch.computed + row.tokens + len(row.drafts)) for row in rows)
-        words = np.empty(4 * tokens + (count + 1) + count + count * width, np.int32)
-        ids, sources, positions, to, rest = np.split(words, [tokens, 2 * tokens, 3 * tokens, 4 * tokens])
-        starts, lengths, table = np.split(rest, [count + 1, 2 * count + 1])
-        slots = np.empty(tokens, np.int64)
-        parts = [(branch.pages or 0, more, list(drafts)) for branch, more, drafts in rows]
-        self.cache.step(parts, ids, sources, positions, slots, starts, lengths, table.reshape(count, width))
-        to[:] = slots
-        sent = from_numpy(words)
-
-        def part(start: int, size: int) -> GPUArray:
-            return sent[start : start + size]
-
-        at = 4 * tokens
-        known, turns = part(0, tokens), self._turns(rows, positions, starts)
+        single = tokens == count and not any(row.branch.sequence.params.prompt_logprobs is not None for row in rows)
+        room = bucket(count) if single and self.graphs is not None and not self.graphs.refused else None
+        if room != count and not self._launches:
+            # Rows that fill a graph up cost time where NumPy computes them.
+            room = None
+        if room is not None:
+            width = 1 << (width - 1).bit_length()
+        words, sources = self._words(rows, room or tokens, room or count, width)
+        ids = None
         if (sources >= 0).any():
             assert before is not None
             assert before.tokens is not None
             earlier = before.tokens[from_numpy(np.maximum(sources, 0))]
-            known = layers.where(from_numpy(sources >= 0), earlier, known)
-        places = part(2 * tokens, tokens)
+            ids = layers.where(from_numpy(sources >= 0), earlier, from_numpy(words[: len(sources)]))
+        if room is not None and self.graphs is not None:
+            logits = self.graphs.run(words, ids, room, width)
+            if picked != list(range(room)):
+                logits = layers.embedding(from_numpy(np.array(picked, np.int32)), logits)
+            return logits
+        hidden = self._hidden(from_numpy(words), ids, tokens, count, width)
+        self._score_prompts(rows, hidden)
+        if picked != list(range(tokens)):
+            hidden = layers.embedding(from_numpy(np.array(picked, np.int32)), hidden)
+        return self.model.get_logits(hidden)
+
+    def _words(self, rows: Sequence[Row], tokens: int, count: int, width: int) -> tuple[Array, Array]:
+        """All that a step reads beside the cache, and where tokens come from that the host does not know."""
+        words = np.empty(4 * tokens + (count + 1) + count + count * width, np.int32)
+        ids, positions, turns, to, rest = np.split(words, [tokens, 2 * tokens, 3 * tokens, 4 * tokens])
+        starts, lengths, table = np.split(rest, [count + 1, 2 * count + 1])
+        sources, slots = np.empty(tokens, np.int32), np.empty(tokens, np.int64)
+        parts = [(branch.pages or 0, more, list(drafts)) for branch, more, drafts in rows]
+        self.cache.step(parts, ids, sources, positions, slots, starts, lengths, table.reshape(count, width))
+        to[:] = slots
+        turns[:] = positions
+        if self._short_at is not None:
+            for i, row in enumerate(rows):
+                sequence = row.branch.sequence
+                if not any(rope.is_long(len(sequence.prompt) + sequence.limit) for rope in self._ropes):
+                    turns[starts[i] : starts[i + 1]] += self._short_at
+        return words, sources
+
+    def _hidden(self, words: GPUArray, ids: GPUArray | None, tokens: int, count: int, width: int) -> GPUArray:
+        """Hidden states of the tokens of a step, by its words on the device."""
+
+        def part(start: int, size: int) -> GPUArray:
+            return words[start : start + size]
+
+        at = 4 * tokens
         cache = PagedCache(
             self.memory,
-            places if turns is None else from_numpy(turns),
+            part(2 * tokens, tokens),
             part(3 * tokens, tokens),
             part(at + 2 * count + 1, count * width).reshape(count, width),
             part(at + count + 1, count),
             part(at, count + 1),
-            1 if tokens == count else 0,
+            1 if self._launches and tokens == count else 0,
         )
-        step = Step(cache, 0, tokens, places, self._tables)
-        return self.model._through(known, step), [int(start) for start in starts]
+        step = Step(cache, 0, tokens, part(tokens, tokens), self._tables)
+        return self.model._through(part(0, tokens) if ids is None else ids, step)
 
-    def _turns(self, rows: Sequence[Row], positions: Array, starts: Array) -> Array | None:
-        """Rows of the tables where they are not the positions."""
-        if self._short_at is None:
-            return None
-        turns = positions.copy()
-        for i, (branch, _, _) in enumerate(rows):
-            sequence = branch.sequence
-            if not any(rope.is_long(len(sequence.prompt) + sequence.limit) for rope in self._ropes):
-                turns[starts[i] : starts[i + 1]] += self._short_at
-        return turns
+    def _captured(self, words: GPUArray, count: int, width: int) -> GPUArray:
+        return self.model.get_logits(self._hidden(words, None, count, count, width))
 
     @staticmethod
-    def _lines(rows: Sequence[Row], starts: Sequence[int]) -> Iterator[tuple[tuple[Branch, int, int], Line, int]]:
+    def _lines(rows: Sequence[Row]) -> Iterator[tuple[tuple[Branch, int, int], Line, int]]:
         """The lines of a step: whose they are, what the draw depends on, the row of the scores."""
-        for i, (branch, count, drafts) in enumerate(rows):
+        end = 0
+        for branch, count, drafts in rows:
             sequence = branch.sequence
+            end += count + len(drafts)
             if branch.computed + count < branch.length or sequence.limit == 0:
                 continue
-            last = starts[i + 1] - 1 - len(drafts)
+            last = end - 1 - len(drafts)
             for guessed in range(len(drafts) + 1):
                 yield (branch, 0, guessed), sequence.line(branch.pending, drafts[:guessed]), last + guessed
             for fork, copy in enumerate(branch.forks, 1):
                 yield (branch, fork, 0), copy.line(), last
 
-    def _score_prompts(self, rows: Sequence[Row], hidden: GPUArray, starts: Sequence[int]) -> None:
+    def _score_prompts(self, rows: Sequence[Row], hidden: GPUArray) -> None:
         """Note the probabilities of tokens of prompts that want them."""
-        for i, (branch, count, _) in enumerate(rows):
+        end = 0
+        for branch, count, drafts in rows:
             sequence = branch.sequence
+            start, end = end, end + count + len(drafts)
             wanted = sequence.params.prompt_logprobs
             if wanted is None:
                 continue
@@ -218,10 +250,10 @@ class Runner:
             first = len(found) - 1
             last = min(branch.computed + count, len(sequence.prompt) - 1)
             for at in range(first, last, _SCORED):
-                end = min(at + _SCORED, last)
-                row = starts[i] + at - branch.computed
-                logits = self.model.get_logits(hidden[row : row + end - at])[:, : self._allowed]
-                found += sampling.best(logits, sequence.prompt[at + 1 : end + 1], wanted)
+                stop = min(at + _SCORED, last)
+                row = start + at - branch.computed
+                logits = self.model.get_logits(hidden[row : row + stop - at])[:, : self._allowed]
+                found += sampling.best(logits, sequence.prompt[at + 1 : stop + 1], wanted)
 
     @staticmethod
     def _scores(logits: GPUArray, drawn: Drawn) -> tuple[GPUArray, ...]:

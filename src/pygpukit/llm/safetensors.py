@@ -18,7 +18,7 @@ import ml_dtypes
 import numpy as np
 
 from pygpukit.errors import ModelFileError
-from pygpukit.llm.mapped import MappedFile
+from pygpukit.llm.mapped import MappedFile, can_be_shaped
 
 __all__ = ["Dtype", "SafeTensorsFile", "ShardedSafeTensorsFile", "TensorInfo", "load_safetensors"]
 
@@ -343,4 +343,6 @@ def _info(file: MappedFile, name: str, entry: Any, start: int) -> TensorInfo:
     bits = math.prod(shape) * _TYPES[kind][0]
     if bits != 8 * (last - first):
         raise file.fail(f"tensor {name!r} of {kind}{shape} has {bits / 8:g} bytes, and {last - first} are given", 8)
+    if not can_be_shaped(shape):
+        raise file.fail(f"tensor {name!r} of {kind}{shape!r:.100} has more bytes than are given", 8)
     return TensorInfo(name, kind, tuple(shape), start + first, last - first, file)

@@ -15,7 +15,7 @@ import numpy as np
 
 from pygpukit._pygpukit_rust import GPUArray
 from pygpukit.array.bridge import from_numpy
-from pygpukit.llm import plugins
+from pygpukit.llm import plugins, structured
 from pygpukit.ops.reduce.rows import FUNCTIONS
 from pygpukit.ops.registry import functions as _functions
 from pygpukit.ops.sampling import functions
@@ -62,6 +62,11 @@ class SamplingParams:
         Texts that a reply must not have.
     allowed_token_ids
         The only tokens that may come.
+    schema, regex, grammar
+        The form of the reply, one of them: a JSON schema as an object, its text, or a class with
+        ``model_json_schema``; a regular expression; a grammar in llguidance's dialect of Lark.
+    max_thinking_tokens
+        Length of the thought of a model that thinks, in a conversation; its end is then the only token that may come.
     processors
         Called first, with the ids so far and the scores as NumPy's; each returns scores. A text is the name of a
         plugin's.
@@ -126,6 +131,7 @@ class SamplingParams:
         for name in ("logprobs", "prompt_logprobs"):
             whole(name, 0, none=True)
         whole("seed", 0, none=True)
+        whole("max_thinking_tokens", 0, none=True)
         if self.seed is not None and self.seed >= _LARGEST_SEED:
             raise ValueError(f"seed is {self.seed}, and must be below 2**64")
         if self.min_tokens > self.max_tokens:
@@ -147,9 +153,7 @@ class SamplingParams:
         if not all(math.isfinite(value) for value in self.logit_bias.values()):
             raise ValueError("logit_bias has a value that is not finite; allowed_token_ids leaves tokens out")
         object.__setattr__(self, "processors", tuple(map(_processor, self.processors)))
-        for name in ("schema", "regex", "grammar", "max_thinking_tokens"):
-            if getattr(self, name) is not None:
-                raise ValueError(f"{name} is not available yet: replies of a given form are not there")
+        structured.grammar_of(self)
 
     @property
     def counts_tokens(self) -> bool:
@@ -186,6 +190,8 @@ class Line(NamedTuple):
         Tokens so far, for penalties.
     banned
         Tokens that must not come now.
+    mask
+        A bit per token that may come by the form of the reply, int32; None for any.
     """
 
     params: SamplingParams
@@ -194,11 +200,12 @@ class Line(NamedTuple):
     prompt: Sequence[int] = ()
     reply: Sequence[int] = ()
     banned: Sequence[int] = ()
+    mask: Array | None = None
 
     @property
     def adjusts(self) -> bool:
         """Whether scores are changed before a token is chosen: such lines are cheapest behind all others."""
-        return self.params.adjusts or bool(self.banned)
+        return self.params.adjusts or bool(self.banned) or self.mask is not None
 
 
 def draw(logits: GPUArray, lines: Sequence[Line]) -> GPUArray:
@@ -292,14 +299,17 @@ def _adjustments(lines: Sequence[Line], size: int) -> dict[str, GPUArray]:
             for token, value in params.logit_bias.items():
                 if token < size:
                     row[token] = value
-    if any(line.banned or line.params.allowed_token_ids is not None for line in lines):
+    if any(line.banned or line.params.allowed_token_ids is not None or line.mask is not None for line in lines):
         may = np.ones((len(lines), -(-size // 32) * 32), bool)
         for row, line in zip(may, lines, strict=True):
             if line.params.allowed_token_ids is not None:
                 row[:] = False
                 row[[token for token in line.params.allowed_token_ids if token < size]] = True
             row[list(line.banned)] = False
-        made["allowed"] = np.packbits(may, axis=1, bitorder="little").view(np.int32)
+        bits = made["allowed"] = np.packbits(may, axis=1, bitorder="little").view(np.int32)
+        for words, line in zip(bits, lines, strict=True):
+            if line.mask is not None:
+                words &= line.mask
     return {name: from_numpy(array) for name, array in made.items()}
 
 

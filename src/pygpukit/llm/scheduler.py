@@ -264,7 +264,9 @@ class Scheduler:
 
     def _drafts(self, branch: Branch, count: int, budget: int) -> Sequence[int]:
         """Guesses for a reply that needs its next token, as far as there is room for them."""
-        if self.drafter is None or branch.length != branch.computed + count or branch.forks or branch.pending:
+        if self.drafter is None or branch.forks or branch.pending or not branch.sequence.takes_drafts:
+            return ()
+        if branch.length != branch.computed + count:
             return ()
         # The last token of a reply needs no guess behind it.
         most = min(budget - count, branch.sequence.limit - len(branch.sequence.reply) - 1)

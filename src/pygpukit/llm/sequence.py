@@ -5,9 +5,13 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Sequence as Ids
+from typing import Any
+
+import numpy as np
 
 from pygpukit.llm.outputs import FinishReason, Piece, RequestOutput, Timing, Usage
 from pygpukit.llm.sampling import Line, SamplingParams
+from pygpukit.llm.structured import Constraint
 from pygpukit.llm.templates import ThinkingParser
 from pygpukit.llm.tokenizer import Detokenizer, Tokenizer
 
@@ -33,6 +37,13 @@ class Sequence:
     thinking : ThinkingParser, optional
     index : int
         Which reply to the prompt this is.
+    constraint : Constraint, optional
+        What keeps the answer in its form; thoughts before it are free.
+
+    Attributes
+    ----------
+    problem
+        Why no token may come, where that is known.
     """
 
     def __init__(
@@ -45,6 +56,7 @@ class Sequence:
         allowed: int,
         thinking: ThinkingParser | None = None,
         index: int = 0,
+        constraint: Constraint | None = None,
     ) -> None:
         self.prompt, self.params, self.limit, self.index = prompt, params, limit, index
         self.reply: list[int] = []
@@ -62,7 +74,10 @@ class Sequence:
         self.cached = self.drafted = self.accepted = 0
         self._detokenizer = None if tokenizer is None else Detokenizer(tokenizer, prompt)
         self._bad = [] if tokenizer is None else _spellings(params.bad_words, tokenizer)
-        self._thinking = thinking
+        self._thinking, self._constraint = thinking, constraint
+        self.problem: ValueError | None = None
+        # Tokens of the thought.
+        self._thought = 0
         self._held = ""
         self._texts: list[str] = []
         self._thoughts: list[str] = []
@@ -72,7 +87,14 @@ class Sequence:
     @property
     def is_simple(self) -> bool:
         """Whether the next token may be drawn before the host knows those before it."""
-        return not (self.params.adjusts or self._bad or self.params.min_tokens)
+        bound = self._constraint is not None or self.params.max_thinking_tokens is not None
+        return not (self.params.adjusts or self._bad or self.params.min_tokens or bound)
+
+    @property
+    def takes_drafts(self) -> bool:
+        """Whether what may come behind a guess is known before the guess is right."""
+        limited = self._is_thinking and self.params.max_thinking_tokens is not None
+        return self._constraint is None and not limited
 
     def line(self, pending: int = 0, drafts: Ids[int] = ()) -> Line:
         """Return what the choice of the next token depends on.
@@ -89,13 +111,48 @@ class Sequence:
         banned = [word[-1] for word in self._bad if reply[len(reply) - len(word) + 1 :] == word[:-1]]
         if place < self.params.min_tokens:
             banned += [token for token in self._stops | self._also if token < self._allowed]
-        return Line(self.params, self._seed, place, self.prompt, reply, banned)
+        return Line(self.params, self._seed, place, self.prompt, reply, banned, self._mask())
+
+    def _mask(self) -> np.ndarray[Any, Any] | None:
+        """Bits of the tokens that the form of the reply, or the end of a long thought, allows."""
+        if self._is_thinking:
+            return self._end_of_thought()
+        if self._constraint is None:
+            return None
+        try:
+            return self._constraint.mask()
+        except ValueError as error:
+            # The other replies of this step go on.
+            self.problem = error
+            return np.zeros(self._constraint.words, np.int32)
+
+    def _end_of_thought(self) -> np.ndarray[Any, Any] | None:
+        most = self.params.max_thinking_tokens
+        token = None if self.tokenizer is None or most is None else self.tokenizer.token_id("</think>")
+        if most is None or token is None or self._thought < most or token >= self._allowed:
+            return None
+        words = np.zeros(-(-self._allowed // 32), np.uint32)
+        words[token // 32] = 1 << token % 32
+        return words.view(np.int32)
+
+    @property
+    def _is_thinking(self) -> bool:
+        return self._thinking is not None and self._thinking.thinking
 
     def fork(self, index: int) -> Sequence:
         """Return another reply to the prompt, with draws of its own."""
         thinking = None if self._thinking is None else ThinkingParser(self._thinking.thinking)
+        constraint = None if self._constraint is None else self._constraint.copy()
         copy = Sequence(
-            self.prompt, self.params, self.limit, self._stops, self.tokenizer, self._allowed, thinking, index
+            self.prompt,
+            self.params,
+            self.limit,
+            self._stops,
+            self.tokenizer,
+            self._allowed,
+            thinking,
+            index,
+            constraint,
         )
         copy.prompt_logprobs, copy.cached, copy._begun = self.prompt_logprobs, self.cached, self._begun
         return copy
@@ -106,12 +163,18 @@ class Sequence:
             self._first = time.perf_counter() - self._begun
         self.reply.append(token)
         text = ""
+        if self._is_thinking:
+            self._thought += 1
+        elif self._constraint is not None:
+            self._constraint.accept(token)
         if token in self._stops:
             self.finish_reason = "stop"
         elif token in self._also:
             self.finish_reason, self.stop_reason = "stop", token
         elif self._detokenizer is not None:
             text = self._after_stops(self._detokenizer.add(token))
+        if self.finish_reason is None and self._constraint is not None and self._constraint.done:
+            self.finish_reason = "stop"
         if self.finish_reason is None and len(self.reply) >= self.limit:
             self.finish_reason = "length"
         if self.finish_reason is not None:

@@ -240,7 +240,7 @@ class Speculation:
         sequence = branch.sequence
         have = len(sequence.reply) + branch.pending
         record = self._record(sequence)
-        return 0 if record.until > have else min(record.width, sequence.limit - have - 1)
+        return 0 if record.until > have or not sequence.takes_drafts else min(record.width, sequence.limit - have - 1)
 
     @staticmethod
     def _is_next(branch: Branch) -> bool:

@@ -26,7 +26,7 @@ _TEMPLATE = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 _TYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "float8_e4m3fn": "F8_E4M3", "int32": "I32",
-          "int8": "I8", "uint8": "U8"}  # fmt: skip
+          "int64": "I64", "int8": "I8", "uint8": "U8"}  # fmt: skip
 # Sizes that nothing is a multiple of, with a head that is not the hidden size by the heads.
 _SIZES: Mapping[str, Any] = {
     "vocab_size": 259,

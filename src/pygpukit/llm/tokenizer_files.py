@@ -57,8 +57,8 @@ def _from_folder(path: Path) -> Tokenizer:
     made.bos_token_id, made.eos_token_id = token("bos_token"), token("eos_token")
     template = settings.get("chat_template")
     if isinstance(template, list):
-        named = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}
-        template = named.get("default")
+        named = [entry for entry in template if isinstance(entry, dict) and entry.get("name") == "default"]
+        template = named[0].get("template") if named else None
     file = folder / "chat_template.jinja"
     if file.exists():
         if file.stat().st_size > 1 << 20:

@@ -297,7 +297,7 @@ class Workspace:
         return self._add(dtype, shape, False)
 
     def counters(self, dtype: DataType, *shape: SizeLike) -> Tensor:
-        """Zeros that the kernel leaves as zeros, one per stream or graph."""
+        """Zeros that the kernel leaves as zeros, one per stream or graph; every piece of a call has its own."""
         return self._add(dtype, shape, True)
 
     def _add(self, dtype: DataType, shape: Sequence[SizeLike], counters: bool) -> Tensor:

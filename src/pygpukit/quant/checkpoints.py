@@ -1,4 +1,4 @@
-"""Weights as checkpoints store them: AWQ, GPTQ, float8 with scales, and the blocks of GGUF."""
+"""Weights as checkpoints store them: AWQ, GPTQ, compressed-tensors, float8 with scales, and the blocks of GGUF."""
 
 from __future__ import annotations
 
@@ -13,7 +13,15 @@ from pygpukit.quant import gguf
 from pygpukit.quant.formats import FORMATS, TILE, Format, Rule
 from pygpukit.quant.planes import Array, Parts
 
-LAYOUTS = ("awq", "gptq", "gptq_v2", "fp8", *(name for name, form in FORMATS.items() if form.block[0]))
+LAYOUTS = (
+    "awq",
+    "gptq",
+    "gptq_v2",
+    "pack_quantized",
+    "int8",
+    "fp8",
+    *(name for name, form in FORMATS.items() if form.block[0]),
+)
 
 # The nibble of a word that holds column 0 .. 7 of eight.
 _AWQ_PLACES = (0, 4, 1, 5, 2, 6, 3, 7)
@@ -40,6 +48,10 @@ def read(layout: str, tensors: Mapping[str, Any], shape: tuple[int, int] | None)
         made = _read_awq(given)
     elif name in ("gptq", "gptq_v2"):
         made = _read_gptq(given, 1 if name == "gptq" else 0)
+    elif name == "pack_quantized":
+        made = _read_packed(given, shape)
+    elif name == "int8":
+        made = _read_int8(given)
     elif name == "fp8":
         made = _read_fp8(given)
     else:
@@ -61,6 +73,10 @@ def write(layout: str, rule: Rule, parts: Parts, order: Array | None) -> dict[st
         return _write_awq(parts)
     if layout in ("gptq", "gptq_v2"):
         return _write_gptq(rule, parts, order, 1 if layout == "gptq" else 0)
+    if layout == "pack_quantized":
+        return _write_packed(rule, parts, order)
+    if layout == "int8":
+        return {"weight": (parts.codes ^ 0x80).view(np.int8), "weight_scale": parts.scales[..., 0]}
     if layout == "fp8":
         return _write_fp8(rule, parts)
     if layout in LAYOUTS:
@@ -196,6 +212,87 @@ def _write_gptq(rule: Rule, parts: Parts, order: Array | None, less: int) -> dic
         "qzeros": _from_nibbles(zeros - np.uint8(less), _IN_ORDER, 1),
         "scales": scales,
     }
+
+
+def _read_packed(given: Mapping[str, Array], shape: tuple[int, int] | None) -> Read:
+    packed, scales = _need(given, "pack_quantized", "weight_packed", "weight_scale")
+    words = _words(packed, "weight_packed")
+    n, count = words.shape
+    if "weight_shape" in given:
+        sizes = given["weight_shape"]
+        if sizes.shape != (2,) or sizes.dtype.kind not in "iu":
+            raise ShapeError(f"pack_quantized: weight_shape holds two integers, not {sizes.dtype.name} {sizes.shape}")
+        shape = int(sizes[0]), int(sizes[1])
+    bits = 4 if shape is None or -(-shape[1] // 8) == count else 8
+    n, k = (n, count * 32 // bits) if shape is None else shape
+    if n != len(words) or -(-k * bits // 32) != count:
+        raise ShapeError(f"pack_quantized: weight_packed of shape {packed.shape} does not fit a weight of {shape}")
+    if scales.ndim != 2 or len(scales) != n:
+        raise ShapeError(f"pack_quantized: weight_scale of shape {scales.shape} does not fit a weight of ({n}, {k})")
+    if bits == 8:
+        return _read_packed_bytes(words.view(np.uint8)[:, :k], scales, "weight_zero_point" in given)
+    codes = _nibbles(words, _IN_ORDER, 1)[:, :k]
+    zeros = np.full(scales.shape, 8, np.uint8)
+    if "weight_zero_point" in given:
+        zeros = _nibbles(_words(given["weight_zero_point"], "weight_zero_point"), _IN_ORDER, 0)[:n]
+    rule, s, z = _int4("pack_quantized", k, n, np.ascontiguousarray(zeros.T), scales.T)
+    order = None
+    # Of columns in their own order it holds -1.
+    if "weight_g_idx" in given and (given["weight_g_idx"] >= 0).all():
+        order = _order(given["weight_g_idx"], k, rule.group or k)
+        if order is not None:
+            codes = codes[:, order]
+    return FORMATS["int4"], rule, Parts(np.ascontiguousarray(codes), s, z), order
+
+
+def _read_packed_bytes(codes: Array, scales: Array, zeros: bool) -> Read:
+    n, k = codes.shape
+    groups = scales.shape[1]
+    group = 0 if groups == 1 else k // groups if groups and k % groups == 0 else -1
+    if zeros or group not in (0, *_GROUPS):
+        what = "zero points" if zeros else f"scales of shape {scales.shape}"
+        raise ValueError(
+            f"pack_quantized: a weight of 8 bits and shape ({n}, {k}) with {what}; groups of 32, 64 and 128 and whole "
+            "rows without zero points are supported"
+        )
+    if scales.dtype.name not in _SCALES:
+        raise DTypeError(f"pack_quantized: weight_scale is a float of 16 or 32 bits, not {scales.dtype.name}")
+    scales = scales if group else scales.astype(np.float32)
+    rule = Rule("i8", "scale", _SCALES[scales.dtype.name], group)
+    return FORMATS["int8"], rule, Parts(np.ascontiguousarray(codes), np.ascontiguousarray(scales)[..., None]), None
+
+
+def _write_packed(rule: Rule, parts: Parts, order: Array | None) -> dict[str, Array]:
+    n, k = parts.codes.shape
+    made: dict[str, Array] = {"weight_shape": np.array([n, k], np.int64), "weight_scale": parts.scales[..., 0]}
+    if rule.code == "i8":
+        padded = np.concatenate([parts.codes, np.zeros((n, -k % 4), np.uint8)], axis=1)
+        return made | {"weight_packed": np.ascontiguousarray(padded).view(np.int32)}
+    codes = parts.codes
+    if order is not None:
+        codes, g_idx = np.empty_like(parts.codes), np.empty(k, np.int32)
+        codes[:, order], g_idx[order] = parts.codes, np.arange(k) // rule.group
+        made["weight_g_idx"] = g_idx
+    codes = np.concatenate([codes, np.zeros((n, -k % 8), np.uint8)], axis=1)
+    made["weight_packed"] = _from_nibbles(codes, _IN_ORDER, 1)
+    if parts.extra is not None:
+        zeros = np.concatenate([parts.extra, np.zeros((-n % 8, parts.extra.shape[1]), np.uint8)])
+        made["weight_zero_point"] = _from_nibbles(zeros, _IN_ORDER, 0)
+    return made
+
+
+def _read_int8(given: Mapping[str, Array]) -> Read:
+    weight, scales = _need(given, "int8", "weight", "weight_scale")
+    if weight.ndim != 2 or weight.dtype != np.int8:
+        raise ValueError(f"int8: weight is a matrix of int8, not {weight.dtype.name} of shape {weight.shape}")
+    n, _ = weight.shape
+    if scales.dtype.name not in _SCALES:
+        raise DTypeError(f"int8: weight_scale is a float of 16 or 32 bits, not {scales.dtype.name}")
+    if scales.size not in (1, n) or scales.ndim > 2 or (scales.ndim == 2 and scales.shape[1] != 1):
+        raise ShapeError(f"int8: weight_scale of shape {scales.shape} is neither one number nor one per row of {n}")
+    every = np.broadcast_to(scales.astype(np.float32).reshape(-1), (n,)).copy()
+    codes = np.ascontiguousarray(weight).view(np.uint8) ^ np.uint8(0x80)
+    return FORMATS["int8"], Rule("i8", "scale", "f32", 0), Parts(codes, every.reshape(n, 1, 1)), None
 
 
 def _read_fp8(given: Mapping[str, Array]) -> Read:

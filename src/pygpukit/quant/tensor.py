@@ -77,12 +77,12 @@ class QuantTensor:
         Parameters
         ----------
         layout : str
-            ``"awq"``, ``"gptq"``, ``"gptq_v2"``, ``"fp8"``, or a GGUF type: ``"q4_0"``, ``"q4_1"``, ``"q5_0"``,
-            ``"q5_1"``, ``"q8_0"``, ``"q4_k"``, ``"q5_k"``, ``"q6_k"``.
+            ``"awq"``, ``"gptq"``, ``"gptq_v2"``, ``"pack_quantized"``, ``"int8"``, ``"fp8"``, or a GGUF type:
+            ``"q4_0"``, ``"q4_1"``, ``"q5_0"``, ``"q5_1"``, ``"q8_0"``, ``"q4_k"``, ``"q5_k"``, ``"q6_k"``.
         tensors : Mapping
             Arrays by the names of the checkpoint, without the layer's prefix: ``qweight``, ``qzeros``, ``scales`` and
-            ``g_idx``; ``weight`` and ``weight_scale_inv`` or ``weight_scale``; ``data`` for GGUF, an array
-            or any buffer.
+            ``g_idx``; ``weight_packed``, ``weight_scale``, ``weight_zero_point`` and ``weight_shape``; ``weight`` and
+            ``weight_scale_inv`` or ``weight_scale``; ``data`` for GGUF, an array or any buffer.
         shape : tuple of int, optional
             (outputs, inputs); needed where ``data`` is a plain buffer, checked where given.
         device : Device, optional

@@ -55,6 +55,9 @@ def gptq_numbers(folder: str, parts: t.Tensors, version: int) -> np.ndarray:
 @torch.no_grad()
 def main() -> None:
     for case, (entry, _) in t.CASES.items():
+        if case == "packed sorted":
+            # compressed-tensors reads columns sorted by group no longer.
+            continue
         with tempfile.TemporaryDirectory() as name:
             # transformers infers the size of a block from those of the arrays, so sizes are multiples of 128.
             coded, plain, stored = t.write(Path(name), case, hidden_size=128, intermediate_size=256, head_dim=64)
@@ -64,6 +67,7 @@ def main() -> None:
                 group = entry["config_groups"]["group_0"] | {"input_activations": None}
                 # It decodes to the type of the scales, which tests have in bfloat16.
                 stored = {key: x.astype(np.float32) if "scale" in key else x for key, x in stored.items()}
+                stored |= {key: x.astype(np.int64) for key, x in stored.items() if key.endswith("weight_shape")}
                 t.rewrite(
                     coded, stored, entry | {"config_groups": {"group_0": group}, "quantization_status": "compressed"}
                 )
@@ -96,7 +100,7 @@ def main() -> None:
                 print(f"{case}: transformers decodes no such weights")
                 continue
             found = model(torch.tensor([t.IDS])).logits[0].float().numpy()
-            print(f"{case}: logits, largest difference {np.abs(found - t.logits(coded)).max()}")
+            print(f"{case}: logits, largest difference {np.abs(found - t.logits(plain)).max()}")
 
 
 if __name__ == "__main__":

@@ -96,9 +96,10 @@ impl GraphMemory {
         &self,
         ctx: &ExecCtx,
         bytes: usize,
+        which: u8,
         check: &mut dyn FnMut() -> Result<()>,
     ) -> Result<Arc<Storage>> {
-        self.counters.get(ctx, &self.pool, bytes, check)
+        self.counters.get(ctx, &self.pool, bytes, which, check)
     }
 
     pub(super) fn await_counters(&self, stream: &Stream) -> Result<()> {

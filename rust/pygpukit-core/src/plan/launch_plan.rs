@@ -242,11 +242,15 @@ impl LaunchPlan {
         check: &mut dyn FnMut() -> Result<()>,
     ) -> Result<()> {
         let mut workspace: SmallVec<[Arc<Storage>; 4]> = SmallVec::new();
+        let mut counters = 0;
         for scratch in &self.scratch {
             let bytes = usize::try_from(values[usize::from(scratch.bytes)]).unwrap_or(0);
             workspace.push(match scratch.kind {
                 ScratchKind::Buffer => ctx.scratch(bytes, check)?,
-                ScratchKind::Counters => ctx.counters(bytes, check)?,
+                ScratchKind::Counters => {
+                    counters += 1;
+                    ctx.counters(bytes, counters - 1, check)?
+                }
             });
         }
         for step in &self.steps {

@@ -111,10 +111,7 @@ PGK_FN void rope(T* q_to, T* k_to, T* v_to, const T* q, const T* k, const T* v, 
                     const i64 j = PAIRS ? i / 2 : first ? i : i - half;
                     cosine = input<A>(element(cosines + table + j, there, F{}));
                     sine = input<A>(element(sines + table + j, there, F{}));
-                    int across = static_cast<int>(PAIRS ? i ^ 1 : first ? i + half : i - half);
-                    // Keeps e out of the offset: the rest may be negative, which 32-bit addresses do not wrap everywhere.
-                    asm("" : "+r"(across));
-                    partner = there ? input<A>(all[across]) : A(0);
+                    partner = there ? input<A>(all[PAIRS ? i ^ 1 : first ? i + half : i - half]) : A(0);
                     if (!there) continue;
                 }
                 const A along = mul_rn(y[e], cosine), turned = mul_rn(partner, sine);

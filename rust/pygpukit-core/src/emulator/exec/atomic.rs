@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use super::lanes::{Lane, Row};
-use super::memory::{Kind, translate};
+use super::memory::{Kind, addresses_of, translate};
 use super::warpwide::lanes_of;
 use crate::emulator::code::{Flow, Instr, LANES};
 use crate::emulator::float::{self, Round};
@@ -133,12 +133,9 @@ pub(crate) fn pack_atomic(offset: i32, kind: Kind, wide: bool) -> u64 {
 
 /// `atom` and `red` (d = 0) at address `a` with operands `b` and `c`, lane after lane.
 pub(crate) unsafe fn atomic<O: Operation>(cx: &mut Cx<'_>, i: &Instr, m: u32) -> Flow {
-    let offset = i.x as i32 as i64 as u64;
     // SAFETY: the operands are rows of the operation's width; one that is missing reads the start of the frame.
-    let (mut at, b, c) = unsafe {
-        let base = if i.x >> 40 != 0 { cx.get::<u64>(i.a) } else { cx.get::<u32>(i.a).map(u64::from) };
-        (base.map(|address| address.wrapping_add(offset)), cx.get::<O::T>(i.b), cx.get::<O::T>(i.c))
-    };
+    let (mut at, b, c) =
+        unsafe { (addresses_of(cx, i.a, i.x as i32, i.x >> 40 != 0), cx.get::<O::T>(i.b), cx.get::<O::T>(i.c)) };
     let (kind, private) = match i.x >> 32 & 0xff {
         0 => (Kind::Global, 0),
         1 => (Kind::Shared, m),

@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use super::mbarrier::{objects, update};
-use super::memory::{Kind, translate};
+use super::memory::{Kind, addresses_of, translate};
 use super::warpwide::lanes_of;
 use crate::emulator::code::{FULL, Flow, Instr, LANES};
 use crate::emulator::copies::{Pending, Tracked};
@@ -19,13 +19,11 @@ pub(crate) unsafe fn copy(cx: &mut Cx<'_>, i: &Instr, m: u32) -> Flow {
     let (wide, predicated, negated) = (list[3] != 0, list[4] != 0, list[5] != 0);
     // SAFETY: rows of addresses, a 32-bit row and a predicate.
     let (mut targets, mut sources, mut reads, skipped) = unsafe {
-        let targets = if wide { cx.get::<u64>(i.d) } else { cx.get::<u32>(i.d).map(u64::from) };
+        let targets = addresses_of(cx, i.d, target_offset, wide);
         let reads = if i.b == 0 { [bytes; LANES] } else { cx.get::<u32>(i.b) };
         let skipped = if predicated { cx.pred(i.c) ^ if negated { FULL } else { 0 } } else { 0 };
-        (targets, cx.get::<u64>(i.a), reads, skipped)
+        (targets, addresses_of(cx, i.a, source_offset, true), reads, skipped)
     };
-    targets = targets.map(|address| address.wrapping_add(target_offset as i64 as u64));
-    sources = sources.map(|address| address.wrapping_add(source_offset as i64 as u64));
     for lane in lanes_of(m) {
         match cx.place_in_cluster(targets[lane]) {
             Some((rank, offset)) if rank == cx.block.rank => targets[lane] = u64::from(offset),

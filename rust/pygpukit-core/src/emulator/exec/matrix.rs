@@ -8,7 +8,7 @@
 
 use super::fragments::{Element, Matrix, Product, floats, integers};
 use super::lanes::{Row, handlers};
-use super::memory::{Kind, translate};
+use super::memory::{Kind, addresses_of, translate};
 use super::tensor_core::{self, Adder, FRACTION};
 use crate::emulator::code::{FULL, Flow, Instr, LANES};
 use crate::emulator::fault::FaultKind;
@@ -352,8 +352,7 @@ pub(crate) const GENERIC_ADDRESS: u32 = 4;
 /// `a` must be a row of addresses of the width `b` says.
 unsafe fn matrix_rows(cx: &mut Cx<'_>, i: &Instr, matrices: usize, write: bool) -> Result<Row<u64>, Flow> {
     // SAFETY: the caller's contract.
-    let base = unsafe { if i.b & WIDE_ADDRESS != 0 { cx.get::<u64>(i.a) } else { cx.get::<u32>(i.a).map(u64::from) } };
-    let mut addresses = base.map(|address| address.wrapping_add(i.x as i32 as i64 as u64));
+    let mut addresses = unsafe { addresses_of(cx, i.a, i.x as i32, i.b & WIDE_ADDRESS != 0) };
     let used = if matrices >= 4 { FULL } else { (1 << (8 * matrices)) - 1 };
     if i.b & GENERIC_ADDRESS != 0 {
         for (lane, address) in addresses.iter_mut().enumerate() {

@@ -7,7 +7,7 @@
 use super::bulk::finish_bulk;
 use super::copies::finish_tracked;
 use super::lanes::Row;
-use super::memory::Kind;
+use super::memory::{Kind, addresses_of};
 use super::warpwide::lanes_of;
 use crate::emulator::code::{Flow, Instr, LANES};
 use crate::emulator::fault::FaultKind;
@@ -124,8 +124,7 @@ pub(crate) fn pack_object(offset: i32, wide: bool, generic: bool, flags: u64) ->
 /// `a` is a row of addresses of the width `x` says.
 pub(crate) unsafe fn objects(cx: &mut Cx<'_>, i: &Instr, m: u32) -> Result<Row<u64>, Flow> {
     // SAFETY: the caller's contract.
-    let base = unsafe { if i.x >> 40 & 1 != 0 { cx.get::<u64>(i.a) } else { cx.get::<u32>(i.a).map(u64::from) } };
-    let mut at = base.map(|address| address.wrapping_add(i.x as i32 as i64 as u64));
+    let mut at = unsafe { addresses_of(cx, i.a, i.x as i32, i.x >> 40 & 1 != 0) };
     if i.x >> 41 & 1 != 0 {
         for lane in lanes_of(m) {
             if at[lane] & WINDOW_MASK != SHARED_WINDOW {

@@ -41,20 +41,21 @@ impl SpaceKind for Generic {
 
 /// A register that holds an address.
 pub(crate) trait Address: Lane {
-    fn extend(self) -> u64;
+    /// The address at an offset. One of 32 bits wraps there, as the sum in hardware does.
+    fn plus(self, offset: i32) -> u64;
 }
 
 impl Address for u32 {
     #[inline(always)]
-    fn extend(self) -> u64 {
-        u64::from(self)
+    fn plus(self, offset: i32) -> u64 {
+        u64::from(self.wrapping_add_signed(offset))
     }
 }
 
 impl Address for u64 {
     #[inline(always)]
-    fn extend(self) -> u64 {
-        self
+    fn plus(self, offset: i32) -> u64 {
+        self.wrapping_add_signed(offset.into())
     }
 }
 
@@ -107,15 +108,28 @@ pub(crate) fn pack_access(offset: i32, list: u32) -> u64 {
     u64::from(offset as u32) | u64::from(list) << 32
 }
 
+/// The addresses in a row, at an offset.
+///
+/// # Safety
+/// The operand is a row of addresses of this width.
 #[inline(always)]
 unsafe fn addresses<A: Address>(cx: &Cx<'_>, row: u32, offset: i32) -> Row<u64> {
     // SAFETY: the operand is a row of addresses.
     let base = unsafe { cx.get::<A>(row) };
     let mut result = [0u64; LANES];
     for lane in 0..LANES {
-        result[lane] = base[lane].extend().wrapping_add(offset as i64 as u64);
+        result[lane] = base[lane].plus(offset);
     }
     result
+}
+
+/// The same where the instruction says how wide they are.
+///
+/// # Safety
+/// The operand is a row of addresses of 64 bits, if they are wide, or of 32.
+pub(crate) unsafe fn addresses_of(cx: &Cx<'_>, row: u32, offset: i32, wide: bool) -> Row<u64> {
+    // SAFETY: the caller's contract.
+    unsafe { if wide { addresses::<u64>(cx, row, offset) } else { addresses::<u32>(cx, row, offset) } }
 }
 
 /// Turn the addresses of an access into host addresses, or say what is wrong with one.

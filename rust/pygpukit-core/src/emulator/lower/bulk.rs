@@ -2,9 +2,9 @@
 
 use super::instruction::Op;
 use super::operands::{AddressOf, describe};
-use super::{Lower, Number, Result, Type};
+use super::{Lower, Number, Result, Type, Width};
 use crate::emulator::code::{Class, Effect, Handler};
-use crate::emulator::exec::{bulk, control};
+use crate::emulator::exec::{bulk, control, lanes};
 use crate::emulator::ptx::ast::Operand;
 
 impl<'a> Lower<'a> {
@@ -85,10 +85,19 @@ impl<'a> Lower<'a> {
         Ok((map, rows))
     }
 
-    /// Row and offset of an address, the row 64 bits wide.
+    /// Row and offset of an address, the row 64 bits wide. The sum with an address of 32 bits wraps there.
     fn wide_address(&mut self, address: AddressOf) -> [u32; 2] {
-        let row = if address.wide { address.row } else { self.widen(address.row) };
-        [row, address.offset as u32]
+        if address.wide {
+            return [address.row, address.offset as u32];
+        }
+        let mut row = address.row;
+        if address.offset != 0 {
+            let by = self.constant(Width::Word, u64::from(address.offset as u32));
+            row = self.row(Width::Word);
+            let add = lanes::binary::<crate::emulator::exec::integer::Add<u32>>();
+            self.emit(Class::Integer, add, [row, address.row, by, 0], 0);
+        }
+        [self.widen(row), 0]
     }
 
     /// `[target], [map, {..}], [object]{, mask}{, policy}` or `[target], [source], size, [object]{, mask}{, policy}`

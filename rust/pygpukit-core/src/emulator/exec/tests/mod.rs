@@ -1,5 +1,6 @@
 //! Instructions through PTX text, against scalar functions and oracles written down a second time.
 
+mod addresses;
 mod atomic;
 mod barrier;
 mod bulk;
