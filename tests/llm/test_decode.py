@@ -234,6 +234,20 @@ def test_a_step_takes_no_device_memory(model: CausalTransformerModel) -> None:
     np.testing.assert_array_equal(buffers.turned.to_numpy()[0, :, 0], model.blocks[-1].attn._k_cache.to_numpy()[::3, 8])
 
 
+def test_scores_in_buffers(model: CausalTransformerModel) -> None:
+    expected = greedy(model, PROMPT, 3)
+    first = prefill(model, PROMPT)
+    strategy = DecodeM1()
+    strategy.bind(model)
+    buffers = DecodeBuffers.allocate(model.config, "float32", vocab_size=259)
+    strategy.step(first, 7, 8, buffers)
+    with gp.memory.MemoryPool("64MiB") as pool:
+        logits = strategy.step(expected[1], 8, 9, buffers)
+        assert pool.stats()["allocations"] == 0
+    assert logits is buffers.logits
+    assert int(logits.to_numpy().argmax()) == expected[2]
+
+
 def test_prefill_with_buffers(model: CausalTransformerModel) -> None:
     buffers = PrefillBuffers.allocate(model.config, max_seq_len=16, dtype="float32")
     hidden, past = model._prefill_with_buffers(PROMPT, buffers)
@@ -303,6 +317,11 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
     prefill(model, PROMPT)
     with pytest.raises(ValueError, match="other ones than the graph was made for"):
         strategy.step_graph(1, 7, 8)
+    buffers = DecodeBuffers.allocate(model.config)
+    with pytest.raises(ValueError, match="the buffers are float16, and the model computes in float32"):
+        model._decode_step_zero_alloc(1, 7, 8, buffers)
+    with pytest.raises(ValueError, match="2 tokens, and the buffers have rows for 1"):
+        model._fixed_step([1, 2], 7, 9, DecodeBuffers.allocate(model.config, "float32"))
     for made in (lambda: DecodeBatch(0), lambda: DecodeSpeculative(0), lambda: DecodeJacobi(init_strategy="x")):
         with pytest.raises(ValueError, match="must be"):
             made()

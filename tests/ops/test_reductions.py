@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -178,6 +179,31 @@ def test_nan_infinities_ties_and_zeros(device: str) -> None:
             assert gp.argmax(gp.from_numpy(z)).item() == 0
 
 
+@pytest.mark.parametrize("name", ["sum", "prod", "cumsum", "cumprod"])
+def test_elements_are_cast_to_a_type_of_another_kind(device: str, name: str) -> None:
+    """As in NumPy: integers to an unsigned type, floats to integers, of which the fractions are dropped first."""
+    pairs = [("int8", "uint16"), ("float32", "int32")]
+    if device == "cpu":
+        pairs += itertools.product(("int8", "int64", "bool", "float16"), ("uint8", "uint64", "int8", "int64"))
+    for kind, to in pairs:
+        host = np.arange(24).reshape(4, 6) % 5 + (0.75 if kind.startswith("f") else -2 * kind.startswith("i"))
+        host = host.astype(kind)
+        x = gp.from_numpy(host)
+        for axis in (None, 0, 1):
+            expected = getattr(np, name)(host, axis=axis, dtype=to)
+            assert_same(getattr(gp, name)(x, axis=axis, dtype=to), expected, f"{name} {kind} {to} {axis}")
+            out = gp.empty(expected.shape, to)
+            assert getattr(gp, name)(x, axis=axis, dtype=to, out=out) is out
+            assert_same(out, expected, f"{name} {kind} {to} {axis} out")
+        if not name.startswith("cum") and kind != "bool":
+            mask = host > 0
+            expected = getattr(np, name)(host, axis=1, dtype=to, where=mask, initial=2)
+            got = getattr(gp, name)(x, axis=1, dtype=to, where=gp.from_numpy(mask), initial=2)
+            assert_same(got, expected, f"{name} {kind} {to} where")
+    with pytest.raises(gp.DTypeError, match="cannot be written"):
+        getattr(gp, name)(gp.ones(3, "complex64"), dtype="float32")
+
+
 def test_edges_and_errors() -> None:
     scalar, empty = np.float32(3), np.zeros((0, 3), np.float32)
     for name in NAMES:
@@ -203,7 +229,7 @@ def test_edges_and_errors() -> None:
     x = gp.ones((2, 3))
     for call in (
         lambda: gp.argmax(x, axis=(0, 1)), lambda: gp.sum(x, where=gp.ones((2, 3))), lambda: gp.sum(x, axis=1.5),
-        lambda: gp.sum(x, dtype="int32"), lambda: gp.argmax(x, out=gp.zeros((), "bool")), lambda: gp.nansum("a"),
+        lambda: gp.sum(x, dtype="bool"), lambda: gp.argmax(x, out=gp.zeros((), "bool")), lambda: gp.nansum("a"),
     ):  # fmt: skip
         with pytest.raises(TypeError):
             call()

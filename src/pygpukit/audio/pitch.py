@@ -151,11 +151,27 @@ def yin(
     hop = frame_length // 4 if hop_length is None else at_least(hop_length, 1, "hop_length")
     low, high = _periods(fmin, fmax, sr, frame_length)
     frames = _yin_frames(y, frame_length, hop, center, pad_mode, low, high)
-    good = _troughs(frames) & (frames < trough_threshold)
-    first = gp.argmax(good.astype("int8"), axis=-1)
-    found = gp.where(gp.any(good, axis=-1), first, gp.argmin(frames, axis=-1))[..., None]
+    return _frequencies(frames, low, sr, trough_threshold)[0]
+
+
+def _frequencies(frames: GPUArray, low: int, sr: float, threshold: float) -> tuple[GPUArray, GPUArray]:
+    """Return the frequency of each frame, and whether a trough is under the threshold."""
+    good = _troughs(frames) & (frames < threshold)
+    first, voiced = gp.argmax(good.astype("int8"), axis=-1), gp.any(good, axis=-1)
+    found = gp.where(voiced, first, gp.argmin(frames, axis=-1))[..., None]
     shift = gp.take_along_axis(parabolic_shifts(frames), found, axis=-1)
-    return (sr / (found.astype(y.dtype) + low + shift))[..., 0]
+    return (sr / (found.astype(frames.dtype) + low + shift))[..., 0], voiced
+
+
+def voiced_pitch(
+    y: GPUArray, *, fmin: float, fmax: float, sr: float, frame_length: int, hop_length: int, trough_threshold: float
+) -> GPUArray:
+    """`yin` of frames that are not centred, 0 where no trough is under the threshold."""
+    frame_length = at_least(frame_length, 4, "frame_length")
+    low, high = _periods(fmin, fmax, sr, frame_length)
+    frames = _yin_frames(y, frame_length, at_least(hop_length, 1, "hop_length"), False, "constant", low, high)
+    f0, voiced = _frequencies(frames, low, sr, trough_threshold)
+    return gp.where(voiced, f0, gp.zeros_like(f0))
 
 
 def pyin(

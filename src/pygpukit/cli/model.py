@@ -147,6 +147,8 @@ def _quantization(args: argparse.Namespace) -> int:
 
 
 def _report(checkpoint: Checkpoint) -> dict[str, Any]:
+    from pygpukit.llm.blocks import TYPES
+
     config, files = checkpoint.config, checkpoint.files
     infos = [files.tensor_info(name) for name in files.tensor_names]
     kinds = Counter(info.dtype for info in infos)
@@ -154,6 +156,7 @@ def _report(checkpoint: Checkpoint) -> dict[str, Any]:
     if checkpoint.gguf is not None and "tokenizer.ggml.model" in checkpoint.gguf.metadata:
         rule = checkpoint.gguf.metadata.get("tokenizer.ggml.pre", "")
         tokenizer = f"{checkpoint.gguf.metadata['tokenizer.ggml.model']} {rule}".strip()
+    blocks = {kind.name for kind in TYPES.values() if kind.elements > 1}
     rope = "none" if config.rope is None else f"{config.rope.kind}, base {config.rope.theta:g}"
     windows = sorted(set(config.windows) - {0})
     return {
@@ -162,7 +165,7 @@ def _report(checkpoint: Checkpoint) -> dict[str, Any]:
         "parameters": sum(math.prod(want.shape) for want in checkpoint.present()),
         "size": format_size(files.file_size),
         "element types": ", ".join(f"{count} {kind}" for kind, count in kinds.most_common()),
-        "quantised": "no" if checkpoint.scheme is None else str(checkpoint.scheme),
+        "quantised": str(checkpoint.scheme or ", ".join(sorted(blocks & set(kinds))) or "no"),
         "layers": config.num_layers,
         "hidden": config.hidden_size,
         "heads": f"{config.num_heads} of {config.head_dim}, {config.num_kv_heads} of keys and values",

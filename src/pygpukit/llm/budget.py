@@ -16,7 +16,7 @@ from pygpukit.llm.config import TransformerConfig
 from pygpukit.llm.kv_types import KVType
 from pygpukit.llm.pages import PAGE_TOKENS
 
-__all__ = ["Budget", "plan_pages", "reserve"]
+__all__ = ["Budget", "check_memory", "plan_pages", "reserve"]
 
 # Of what the device has free once the weights are there, without a limit of the caller.
 _SHARE = 0.85
@@ -47,16 +47,16 @@ class Budget:
     total: int = 0
 
 
-def reserve(memory: str | int | None, config: TransformerConfig, spec: ModelSpec, itemsize: int) -> MemoryPool | None:
-    """Return a pool with the memory that an engine may have, reserved; None without a limit.
+def check_memory(memory: str | int | None, config: TransformerConfig, spec: ModelSpec, itemsize: int) -> None:
+    """Refuse a limit that weights which are not quantised would not fit, before any is loaded.
 
     Raises
     ------
     OutOfMemoryError
-        If weights that are not quantised would not fit, before any is loaded.
+        With both numbers.
     """
     if memory is None:
-        return None
+        return
     total = parse_size(memory)
     least = 0 if itemsize < 4 else sum(math.prod(want.shape) for want in wanted(config, spec) if want.role != "head")
     if least * itemsize > total:
@@ -64,7 +64,11 @@ def reserve(memory: str | int | None, config: TransformerConfig, spec: ModelSpec
             f"memory={memory!r} is {total} bytes, and the weights alone take {least * itemsize}: give more memory, or "
             "load them in a smaller dtype"
         )
-    return MemoryPool(quota=total, guarantee=total, name="llm")
+
+
+def reserve(memory: str | int | None) -> MemoryPool | None:
+    """Return a pool with the memory that an engine may have, reserved; None without a limit."""
+    return None if memory is None else MemoryPool(quota=memory, guarantee=memory, name="llm")
 
 
 def plan_pages(
@@ -72,12 +76,23 @@ def plan_pages(
     dtype: Any,
     kv: KVType,
     weights: int,
-    pool: MemoryPool | None,
+    limited: bool,
     longest: int,
     max_num_seqs: int,
     max_batched_tokens: int,
 ) -> Budget:
-    """Return how an engine divides its memory.
+    """Return how an engine divides its memory, that of the current pool.
+
+    Parameters
+    ----------
+    config : TransformerConfig
+    dtype : DataType
+    kv : KVType
+    weights : int
+        Bytes of the files.
+    limited : bool
+        The current pool is the engine's, and has a quota.
+    longest, max_num_seqs, max_batched_tokens : int
 
     Raises
     ------
@@ -87,12 +102,14 @@ def plan_pages(
     page = kv.bytes_of_token(config) * PAGE_TOKENS
     workspace = _workspace(config, dtype.itemsize, max_batched_tokens, max_num_seqs)
     device, one = current_device(), -(-longest // PAGE_TOKENS)
-    total = 0 if pool is None else int(pool.quota or 0)
-    if pool is not None:
-        weights = pool.used
+    there = _memory.stats()
+    total = int(there["quota"]) if limited else 0
+    if limited:
+        # Weights may have moved to the host already.
+        weights = there["used"] + there["evicted"]
         free = total - weights - workspace
     else:
-        free = int(_SHARE * _memory.stats()["device_free"]) - workspace
+        free = int(_SHARE * min(there["device_free"], there["available"])) - workspace
         if device.kind == "cpu":
             free = min(free, max(_HOST_BYTES, one * page))
     pages = min(max(free, 0) // page, one * max_num_seqs)

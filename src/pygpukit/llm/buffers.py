@@ -40,7 +40,7 @@ class DecodeBuffers:
     rows, token_ids, positions
         Numbers of the rows, and the step's tokens and positions, on the device.
     logits
-        [1, vocabulary] where a size of the vocabulary was given.
+        [1, vocabulary] where a size of the vocabulary was given: the product that scores are made of.
     batch
         The same for several tokens at once, where `max_batch_size` was given.
 

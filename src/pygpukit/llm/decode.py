@@ -19,7 +19,6 @@ guessed wrong.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -38,7 +37,7 @@ Found = tuple[list[int], int, Stats]
 _GUESSES = ("repeat", "ngram", "greedy")
 
 
-class DecodeStrategy(ABC):
+class DecodeStrategy:
     """How a model finds the next tokens; `bind` gives it the model."""
 
     def __init__(self) -> None:
@@ -70,9 +69,13 @@ class DecodeStrategy(ABC):
             raise ValueError(f"there is no decode strategy {name!r}; known are {known}")
         return found(**options)
 
-    @abstractmethod
     def step(self, token_id: int, position: int, context_len: int, buffers: DecodeBuffers | None = None) -> GPUArray:
-        """Return the scores [1, vocabulary] of what follows a token."""
+        """Return the scores [1, vocabulary] of what follows a token, without guesses.
+
+        ``context_len`` is ``position + 1``; with buffers, the layers write to those.
+        """
+        hidden = self.model._fixed_step([token_id], position, context_len, buffers)
+        return self.model.get_logits(hidden, None if buffers is None else buffers.logits)
 
     def init_graph(self, max_seq_len: int = 512) -> None:
         """Record the step as a graph.
@@ -88,16 +91,9 @@ class DecodeStrategy(ABC):
         """Whether a graph was recorded."""
         return False
 
-    def _logits(self, hidden: GPUArray) -> GPUArray:
-        return self.model.get_logits(hidden)
-
 
 class DecodeM1(DecodeStrategy):
-    """A token at a time; with buffers, the layers write to those."""
-
-    def step(self, token_id: int, position: int, context_len: int, buffers: DecodeBuffers | None = None) -> GPUArray:
-        """Return the scores [1, vocabulary] of what follows a token."""
-        return self._logits(self.model._fixed_step([token_id], position, context_len, buffers))
+    """A token at a time."""
 
 
 class DecodeM1Graph(DecodeStrategy):
@@ -142,10 +138,6 @@ class DecodeBatch(DecodeStrategy):
         """Whether a graph was recorded."""
         return self._model is not None and self.batch_size in self._model._graphs
 
-    def step(self, token_id: int, position: int, context_len: int, buffers: DecodeBuffers | None = None) -> GPUArray:
-        """Return the scores [1, vocabulary] of what follows one token."""
-        return self._logits(self.model._fixed_step([token_id], position, context_len, buffers))
-
     def step_batch(
         self, token_ids: Sequence[int], start_position: int, context_len: int, buffers: DecodeBuffers | None = None
     ) -> GPUArray:
@@ -187,10 +179,6 @@ class DecodeSpeculative(DecodeStrategy):
         super().__init__()
         self.max_draft_tokens = _positive("max_draft_tokens", max_draft_tokens)
         self.draft_layers = _positive("draft_layers", draft_layers)
-
-    def step(self, token_id: int, position: int, context_len: int, buffers: DecodeBuffers | None = None) -> GPUArray:
-        """Return the scores [1, vocabulary] of what follows a token, without guesses."""
-        return self._logits(self.model._fixed_step([token_id], position, context_len, buffers))
 
     def step_speculative(self, token_id: int, position: int, context_len: int) -> Found:
         """Return tokens that follow, the position of the last of them, and counts.
@@ -240,10 +228,6 @@ class DecodeJacobi(DecodeStrategy):
         if init_strategy not in _GUESSES:
             raise ValueError(f"init_strategy is {init_strategy!r}, and must be one of {', '.join(_GUESSES)}")
         self.init_strategy = init_strategy
-
-    def step(self, token_id: int, position: int, context_len: int, buffers: DecodeBuffers | None = None) -> GPUArray:
-        """Return the scores [1, vocabulary] of what follows a token, without guesses."""
-        return self._logits(self.model._fixed_step([token_id], position, context_len, buffers))
 
     def step_jacobi(self, token_id: int, position: int, context_len: int) -> Found:
         """Return tokens that follow, the position of the last of them, and counts.

@@ -21,6 +21,7 @@ from pygpukit.core.device import current_device, synchronize
 from pygpukit.dtypes import dtype as _dtype
 from pygpukit.errors import AdmissionError, ContextLengthError, MissingPackageError, ModelLoadError
 from pygpukit.llm import budget, fetch, saved_cache, structured
+from pygpukit.llm.engine_task import EngineTask, admit
 from pygpukit.llm.kv_types import check_kv_dtype, kv_type
 from pygpukit.llm.loading import load_model, open_checkpoint, weight_dtype
 from pygpukit.llm.loop import EngineLoop
@@ -43,12 +44,6 @@ __all__ = ["LLM"]
 Prompt = str | Ids[int]
 Message = Mapping[str, Any]
 
-# Options of the constructor that have one value so far.
-_ONLY = {
-    "policy": (None, "an engine is no task of a scheduler yet"),
-    "bandwidth": (None, "an engine is no task of a scheduler yet"),
-    "scheduler": (None, "an engine is no task of a scheduler yet"),
-}
 _LEVELS = ("batch_invariant", "run_to_run", "not_guaranteed")
 # A longer step takes seconds there, and all replies wait for it.
 _MOST_TOKENS_ON_CPU = 512
@@ -95,11 +90,17 @@ class LLM:
     kv_dtype : str
         How keys and values are stored: ``"auto"`` as the weights' type, or ``"fp8"`` or ``"int8"`` for codes of 8 bits,
         which attention decodes as it reads them. ``"bf16"`` and ``"f16"`` go with weights of that type.
+    policy : {"guaranteed", "burstable", "besteffort"}, optional
+        With this, `bandwidth` or `scheduler` the engine is a task of a scheduler: its steps take the task's turns on
+        its lane, and `memory` is reserved for the task; for a besteffort one, which nothing is reserved for, it is the
+        most it gets. By default burstable where memory or bandwidth is given, else besteffort.
+    bandwidth : float, optional
+        Part of the device's compute that is kept for the engine.
+    scheduler : Scheduler or Partition, optional
+        Which one admits it; the process's own by default.
     speculative : str or mapping, optional
         How next tokens are guessed, to be verified several in one step: ``"ngram"``, ``"jacobi"``, ``"lookahead"``, or
         the name of a plugin. Replies are the same.
-    policy, bandwidth, scheduler : optional
-        Not available yet: another value than the default is refused.
     graphs : bool
         Steps of one token per reply are captured in graphs, each when it is needed for the second time.
 
@@ -138,19 +139,15 @@ class LLM:
         deterministic: str = "batch_invariant",
         graphs: bool = True,
         offload: bool = True,
-        policy: Any = None,
-        bandwidth: Any = None,
+        policy: str | None = None,
+        bandwidth: float | None = None,
         scheduler: Any = None,
         seed: int = 0,
         chat_template: str | None = None,
     ) -> None:
         check_quantization(quantization)
         check_kv_dtype(kv_dtype)
-        given = {"policy": policy, "bandwidth": bandwidth, "scheduler": scheduler}
         method = read_method(speculative)
-        for name, (only, why) in _ONLY.items():
-            if given[name] != only:
-                raise ValueError(f"{name}={given[name]!r} is not available yet, only {only!r}: {why}")
         if deterministic not in _LEVELS:
             raise ValueError(f"deterministic is {deterministic!r}, and must be one of {', '.join(_LEVELS)}")
         for name, value in (("max_num_seqs", max_num_seqs), ("max_batched_tokens", max_batched_tokens)):
@@ -158,6 +155,7 @@ class LLM:
                 raise ValueError(f"{name} is {value!r}, and must be a whole number of at least 1")
         path = fetch.find(str(model)) if str(model) in fetch.MODELS else model
         checkpoint = open_checkpoint(path)
+        self._task: EngineTask | None = None
         try:
             self.config = checkpoint.config
             limit = self.config.max_position_embeddings
@@ -178,8 +176,12 @@ class LLM:
             kv = kv_type(kv_dtype, kind)
             coded = checkpoint.gguf is not None or checkpoint.scheme is not None
             blocks = coded and self._device.kind != "cpu"
-            pool = budget.reserve(memory, self.config, checkpoint.spec, 0 if blocks or quantization else kind.itemsize)
-            with pool or nullcontext():
+            budget.check_memory(memory, self.config, checkpoint.spec, 0 if blocks or quantization else kind.itemsize)
+            self._task = admit(self.name, self._device, policy, bandwidth, memory, scheduler, offload)
+            pool = budget.reserve(memory) if self._task is None else None
+
+            def load() -> PageMemory:
+                nonlocal max_batched_tokens
                 self.model = load_model(checkpoint, dtype, quantization=quantization)
                 self.model.max_positions, self._dtype_name = limit, self.model.dtype.name
                 # What keys and values depend on beside the model.
@@ -189,10 +191,19 @@ class LLM:
                 if self._device.kind == "cpu":
                     max_batched_tokens = min(max_batched_tokens, _MOST_TOKENS_ON_CPU)
                 self._budget = budget.plan_pages(
-                    self.config, _dtype(self.model.dtype), kv, self._weight_bytes, pool, limit, max_num_seqs,
-                    max_batched_tokens,
+                    self.config, _dtype(self.model.dtype), kv, self._weight_bytes, memory is not None, limit,
+                    max_num_seqs, max_batched_tokens,
                 )  # fmt: skip
-                pages = PageMemory(self.config, kv, self._budget.pages, self._budget.host_pages)
+                made = PageMemory(self.config, kv, self._budget.pages, self._budget.host_pages)
+                synchronize()
+                return made
+
+            with pool or nullcontext():
+                pages = load() if self._task is None else self._task.run(load)
+        except BaseException:
+            if self._task is not None:
+                self._task.end()
+            raise
         finally:
             checkpoint.close()
         known = self.config.vocab_size if self.tokenizer is None else self.tokenizer.vocab_size
@@ -202,19 +213,17 @@ class LLM:
             self._budget.pages, PAGE_TOKENS, self._budget.host_pages, prefix=prefix_cache,
             seed=int.from_bytes(os.urandom(8), "little"),
         )  # fmt: skip
-        synchronize()
-        ahead = self._device.kind == "cuda"
-        speculation = None
-        if method is not None:
-            speculation = Speculation(make_drafter(method), self._device.kind, self._allowed, ahead)
         self._loop = EngineLoop(
             Runner(self.model, cache, pages, self._allowed, graphs),
             Scheduler(cache, pages, max_num_seqs, max_batched_tokens, offload),
-            self._device, pool, deterministic, ahead, speculation,
+            self._device, pool, deterministic, self._device.kind == "cuda", self._task,
         )  # fmt: skip
+        if method is not None:
+            drafter, where = make_drafter(method), self._device.kind
+            self._loop.speculate(Speculation(drafter, where, self._allowed, self._loop.ahead))
         if prefix_cache:
             self._loop.prefixes = saved_cache.Prefixes(2 * PAGE_TOKENS * self._budget.pages)
-        self._stop = weakref.finalize(self, self._loop.close)
+        self._stop = weakref.finalize(self, _end, self._loop, self._task)
         self._lock = threading.Lock()
         self._seed, self._orders = seed, itertools.count()
         self._tenants = {"": Tenant("")}
@@ -455,6 +464,8 @@ class LLM:
         if loop.speculation is not None:
             made["speculation"] = loop.speculation.stats()
         tenants = {t.name: {"running": t.running, "tokens": t.tokens} for t in self._tenants.values() if t.name}
+        if self._task is not None:
+            made["task"] = self._task.stats()
         return made | ({"tenants": tenants} if tenants else {})
 
     def explain(self) -> str:
@@ -471,19 +482,21 @@ class LLM:
                 f"for {plan.pages * PAGE_TOKENS} in all and {self.max_model_len} in one request",
                 f"steps of at most {loop.scheduler.max_num_seqs} replies and {loop.scheduler.max_batched_tokens} tokens"
                 + (f"; they are not captured: {graphs.refused}" if graphs is not None and graphs.refused else ""),
+                *(() if self._task is None else (self._task.explain(),)),
             )
         )
 
     def close(self) -> None:
         """End the requests in flight, and give up weights and tokenizer."""
         self._closed = True
-        self._stop()
         loop = self._loop
+        loop.close()
         if loop.speculation is not None:
             loop.speculation.close()
         for owner in (self, loop.runner, loop.scheduler):
             for name in ("model", "memory"):
                 owner.__dict__.pop(name, None)
+        self._stop()
 
     def __enter__(self) -> LLM:
         return self
@@ -652,6 +665,12 @@ class LLM:
             yield from request.pieces()
         finally:
             request.cancel()
+
+
+def _end(loop: EngineLoop, task: EngineTask | None) -> None:
+    loop.close()
+    if task is not None:
+        task.end()
 
 
 def _is_one(prompts: Any) -> bool:

@@ -180,11 +180,20 @@ class FixedCacheModel:
         if buffers is None:
             ids, places = (from_numpy(np.asarray(x, np.int64)) for x in (token_ids, range(position, position + n)))
         else:
-            buffers = buffers.first(n)
+            buffers = self._fitting(buffers, n)
             buffers.place(token_ids, position)
             ids, places = buffers.token_ids, buffers.positions
         step = Step(FixedCache(size), position, n, places, model._all_tables(self._positions_needed(size)), buffers)
         return model._through(ids, step, depth)
+
+    def _fitting(self, buffers: DecodeBuffers, n: int) -> DecodeBuffers:
+        """Rows of buffers for so many tokens, after a look at their type."""
+        found, needed = buffers.hidden.dtype.name, self._self.dtype.name
+        if found != needed:
+            raise ValueError(
+                f"the buffers are {found}, and the model computes in {needed}: allocate them with dtype={needed!r}"
+            )
+        return buffers.first(n)
 
     def _positions_needed(self, size: int) -> int:
         """For how many positions tables are made: those of the prefill, where frequencies depend on it."""
@@ -222,10 +231,10 @@ class FixedCacheModel:
         model, n = self._self, len(input_ids)
         cache = model.new_cache()
         cache.reserve(n)
-        buffers = cast(PrefillBuffers, buffers.first(n))
-        buffers.place(input_ids, 0)
-        step = Step(cache, 0, n, buffers.positions, model._all_tables(cache.limit), buffers)
-        hidden = model._through(buffers.token_ids, step)
+        fitting = self._fitting(buffers, n)
+        fitting.place(input_ids, 0)
+        step = Step(cache, 0, n, fitting.positions, model._all_tables(cache.limit), fitting)
+        hidden = model._through(fitting.token_ids, step)
         cache.length = n
         return hidden, model._past(cache) if use_cache else None
 

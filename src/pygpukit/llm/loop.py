@@ -8,11 +8,12 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import ExitStack
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pygpukit._pygpukit_rust import Device, MemoryPool, Stream
 from pygpukit.core.determinism import deterministic
 from pygpukit.core.device import device
+from pygpukit.errors import TaskCancelledError
 from pygpukit.llm.drafters import accepted
 from pygpukit.llm.outputs import FinishReason
 from pygpukit.llm.request import Request
@@ -20,6 +21,9 @@ from pygpukit.llm.runner import Drawn, Runner
 from pygpukit.llm.saved_cache import Prefixes
 from pygpukit.llm.scheduler import Branch, Row, Scheduler
 from pygpukit.llm.speculation import Speculation
+
+if TYPE_CHECKING:
+    from pygpukit.llm.engine_task import EngineTask
 
 __all__ = ["EngineLoop"]
 
@@ -40,16 +44,22 @@ class EngineLoop:
         What operators must promise about bits.
     ahead : bool
         Queue a step before the tokens of the one before are known to the host.
-    speculation : Speculation, optional
-        Guesses next tokens.
+    task : EngineTask, optional
+        Whose thread it is, with the task's lane and memory.
     """
 
     def __init__(
-        self, runner: Runner, scheduler: Scheduler, on: Device, pool: MemoryPool | None, level: str, ahead: bool,
-        speculation: Speculation | None = None,
-    ) -> None:  # fmt: skip
-        self.runner, self.scheduler, self.ahead, self.speculation = runner, scheduler, ahead, speculation
-        scheduler.drafter = speculation
+        self,
+        runner: Runner,
+        scheduler: Scheduler,
+        on: Device,
+        pool: MemoryPool | None,
+        level: str,
+        ahead: bool,
+        task: EngineTask | None = None,
+    ) -> None:
+        self.runner, self.scheduler, self.ahead = runner, scheduler, ahead
+        self.speculation: Speculation | None = None
         self.counts = {"requests": 0, "prompt_tokens": 0, "completion_tokens": 0, "cached_tokens": 0, "steps": 0}
         self._device, self._pool, self._level = on, pool, level
         self._changed = threading.Condition()
@@ -59,15 +69,24 @@ class EngineLoop:
         self.prefixes: Prefixes | None = None
         self._branches: dict[Request, list[Branch]] = {}
         self._drawn: Drawn | None = None
-        self._thread: threading.Thread | None = None
+        self._thread: Any = None
+        self._task, self._cancelled = task, False
         self._owner = os.getpid()
         self._closing = False
+        if task is not None:
+            task.task.on_cancel(self._cancel_all)
+
+    def speculate(self, speculation: Speculation) -> None:
+        """Guess next tokens from now on."""
+        self.speculation = self.scheduler.drafter = speculation
 
     def submit(self, branch: Branch) -> None:
         """Hand a reply over to the thread."""
         if os.getpid() != self._owner:
             raise RuntimeError("the engine's thread is in the process that made it: make an engine in this one")
         with self._changed:
+            if self._cancelled:
+                raise self._end_of_task()
             if self._closing:
                 raise ValueError("the model is closed")
             self._new.append(branch)
@@ -77,6 +96,8 @@ class EngineLoop:
         """Call a function in the thread, between two steps, and return its result."""
         done: Future[_Result] = Future()
         with self._changed:
+            if self._cancelled:
+                raise self._end_of_task()
             if self._closing:
                 raise ValueError("the model is closed")
             self._calls.append((function, done))
@@ -84,7 +105,9 @@ class EngineLoop:
         return done.result()
 
     def _start(self) -> None:
-        if self._thread is None:
+        if self._thread is None and self._task is not None:
+            self._thread = self._task.start(self._run)
+        elif self._thread is None:
             self._thread = threading.Thread(target=self._run, name="pygpukit-llm", daemon=True)
             self._thread.start()
         self._changed.notify()
@@ -103,6 +126,15 @@ class EngineLoop:
         if self._thread is not None and self._thread is not threading.current_thread() and os.getpid() == self._owner:
             self._thread.join()
 
+    def _cancel_all(self) -> None:
+        with self._changed:
+            self._cancelled = self._closing = True
+            self._changed.notify()
+
+    def _end_of_task(self) -> TaskCancelledError:
+        assert self._task is not None
+        return TaskCancelledError(f"task '{self._task.task.name}' was cancelled, and the engine has ended with it")
+
     @property
     def sizes(self) -> dict[str, int]:
         """How many replies run and wait."""
@@ -115,13 +147,16 @@ class EngineLoop:
 
     def _run(self) -> None:
         with ExitStack() as context:
-            context.enter_context(device(self._device))
-            if self._pool is not None:
-                context.enter_context(self._pool)
-            context.enter_context(Stream())
+            if self._task is None:
+                context.enter_context(device(self._device))
+                if self._pool is not None:
+                    context.enter_context(self._pool)
+                context.enter_context(Stream())
             context.enter_context(deterministic(self._level))
             while self._wait():
                 try:
+                    if self._task is not None:
+                        self._task.give_way()
                     self._step()
                 except BaseException as error:
                     self._fail_all(error)
@@ -341,6 +376,8 @@ class EngineLoop:
         for branch in self._new:
             self._branches[branch.request] = [branch]
         self._new.clear()
+        if self._cancelled:
+            self._fail_all(self._end_of_task())
         for request in list(self._branches):
             self._cancel(request)
         for _, done in self._calls:

@@ -42,6 +42,8 @@ class Branch:
         Tokens that are drawn and not known to the host yet.
     on_host
         Its pages are on the host.
+    is_running
+        It is computed, rather than waiting.
     reason
         Why it waits.
     forks
@@ -56,6 +58,7 @@ class Branch:
     computed: int = 0
     pending: int = 0
     on_host: bool = False
+    is_running: bool = False
     reason: str = ""
     forks: list[Reply] = dataclasses.field(default_factory=list)
 
@@ -127,6 +130,7 @@ class Scheduler:
         self.waiting: list[Branch] = []
         self.running: list[Branch] = []
         self._preempted: set[Branch] = set()
+        self._guaranteed: set[Branch] = set()
         self.counts = {"preemptions": 0, "swapped_out": 0, "swapped_in": 0, "recomputed": 0}
 
     def add(self, branch: Branch) -> None:
@@ -141,14 +145,17 @@ class Scheduler:
     def run(self, branch: Branch) -> None:
         """Let a reply run that has its pages already."""
         self.running.append(branch)
+        branch.is_running = True
         branch.tenant.running += 1
+        if branch.tenant.rank == 0:
+            self._guaranteed.add(branch)
 
     def remove(self, branch: Branch) -> None:
         """Forget a reply and free its pages."""
-        if branch in self.waiting:
-            self.waiting.remove(branch)
-        if branch in self.running:
+        if branch.is_running:
             self._stop(branch)
+        elif branch in self.waiting:
+            self.waiting.remove(branch)
         if branch.pages is not None:
             self.cache.release(branch.pages)
             branch.pages = None
@@ -169,7 +176,7 @@ class Scheduler:
         for branch in todo:
             if budget == 0:
                 break
-            if branch not in self.running:
+            if not branch.is_running:
                 continue
             count = min(branch.length - branch.computed, budget)
             while not self._reserve(branch, count):
@@ -241,14 +248,14 @@ class Scheduler:
 
     def _stop(self, branch: Branch) -> None:
         self.running.remove(branch)
+        branch.is_running = False
         branch.tenant.running -= 1
+        self._guaranteed.discard(branch)
 
     def _promised(self, to: Branch) -> int:
         """Pages that guaranteed replies were promised and do not have yet; not those of the asking one."""
         return sum(
-            pages_for(branch.longest) - pages_for(branch.computed)
-            for branch in self.running
-            if branch.tenant.rank == 0 and branch is not to
+            pages_for(branch.longest) - pages_for(branch.computed) for branch in self._guaranteed if branch is not to
         )
 
     def _reserve(self, branch: Branch, count: int) -> bool:

@@ -108,7 +108,9 @@ class Sequence:
         """
         reply = [*self.reply, *drafts] if drafts else self.reply
         place = len(reply) + pending
-        banned = [word[-1] for word in self._bad if reply[len(reply) - len(word) + 1 :] == word[:-1]]
+        banned = []
+        if self._bad:
+            banned = [word[-1] for word in self._bad if reply[len(reply) - len(word) + 1 :] == word[:-1]]
         if place < self.params.min_tokens:
             banned += [token for token in self._stops | self._also if token < self._allowed]
         return Line(self.params, self._seed, place, self.prompt, reply, banned, self._mask())

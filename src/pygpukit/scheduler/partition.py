@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
+    from pygpukit.core.device import Device
     from pygpukit.scheduler.scheduler import Scheduler
     from pygpukit.scheduler.task import Task
 
@@ -31,6 +32,11 @@ class Partition:
 
     def __repr__(self) -> str:
         return f"<Partition '{self.name}'>"
+
+    @property
+    def device(self) -> Device:
+        """The device it is a part of."""
+        return self._scheduler.device
 
     def submit(self, fn: Callable[..., _T], /, **options: Any) -> Task[_T]:
         """`Scheduler.submit` for a task in this partition."""

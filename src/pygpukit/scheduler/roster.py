@@ -207,6 +207,8 @@ class Roster:
         lease = task._lease
         if lease is not None:
             lease.end()
+        for call in task._on_cancel:
+            call()
         interrupt = task._interrupt
         if interrupt is not None:
             try:

@@ -98,6 +98,7 @@ class Task(Generic[_T]):
         self._starting = threading.Lock()
         self._cancel = threading.Event()
         self._interrupt: Callable[[], object] | None = None
+        self._on_cancel: list[Callable[[], object]] = []
         self._jobs: dict[str, Any] = {}
         self._sandbox = False
         # Its thread must not wait for the interpreter.
@@ -258,6 +259,15 @@ class Task(Generic[_T]):
             False if it had ended already.
         """
         return self._scheduler._roster.cancel(self)
+
+    def on_cancel(self, call: Callable[[], object]) -> None:
+        """Have a function called when the task is cancelled, in the thread that does it; now, if it has been already.
+
+        A task that waits for something that no operator is part of wakes by it. The function must not wait.
+        """
+        self._on_cancel.append(call)
+        if self._cancel.is_set():
+            call()
 
     def stats(self) -> dict[str, Any]:
         """What the task has used and waited for; see `Scheduler.stats`."""

@@ -82,7 +82,7 @@ PGK_FN void attention_decode(T* out, f32* partial, f32* stats, i32* counters, co
     __shared__ int is_last;
     const u32 k_at = shared_address(shared), v_at = k_at + CHUNK * DP * 2, q_at = v_at + CHUNK * DP * 2;
     const u32 p_at = q_at + ROWS * DP * 2;
-    u8* const weights = shared + (p_at - k_at);
+    u8 *const weights = shared + (p_at - k_at), *const values = shared + (v_at - k_at);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, seqs = static_cast<int>(a.seqs);
     const int kv_heads = static_cast<int>(a.kv_heads);
 
@@ -136,19 +136,13 @@ PGK_FN void attention_decode(T* out, f32* partial, f32* stats, i32* counters, co
         const i64 out_base = PAGED ? s.first_row * a.o_token : s.index * a.o_seq;
         const K* k = x.k + kv_head * a.k_head;
         const K* v = x.v + a.v_offset + kv_head * a.v_head;
-        const auto bring_k = [&](int chunk) {
-            bring_keys<PAGED, CHUNK, PIECES, THREADS>(shared, k_at, x, k, scales_of(x, a, kv_head, 0), a, s, a.k_seq,
-                                                      a.k_token, chunk * CHUNK, 0);
-        };
-        const auto bring_v = [&](int chunk) {
-            bring_keys<PAGED, CHUNK, PIECES, THREADS>(shared + (v_at - k_at), v_at, x, v, scales_of(x, a, kv_head, 1), a, s,
-                                                      a.v_seq, a.v_token, chunk * CHUNK, 0);
-        };
 
         copy_queries<PAGED, ROWS, PIECES, THREADS>(q_at, x.q, a, s, row0, kv_head);
-        bring_k(first);
+        bring_keys<PAGED, CHUNK, PIECES, THREADS>(shared, k_at, x, k, scales_of(x, a, kv_head, 0), a, s, a.k_seq,
+                                                  a.k_token, first * CHUNK, 0);
         commit_copies();
-        bring_v(first);
+        bring_keys<PAGED, CHUNK, PIECES, THREADS>(values, v_at, x, v, scales_of(x, a, kv_head, 1), a, s, a.v_seq,
+                                                  a.v_token, first * CHUNK, 0);
         commit_copies();
 
         f32 o[MT][2 * OWN_N16][4] = {};
@@ -198,7 +192,10 @@ PGK_FN void attention_decode(T* out, f32* partial, f32* stats, i32* counters, co
             }
             __syncthreads();
             // All warps have read the keys: those of the next chunk may come.
-            if (chunk + 1 < end) bring_k(chunk + 1);
+            if (chunk + 1 < end) {
+                bring_keys<PAGED, CHUNK, PIECES, THREADS>(shared, k_at, x, k, scales_of(x, a, kv_head, 0), a, s, a.k_seq,
+                                                          a.k_token, (chunk + 1) * CHUNK, 0);
+            }
             commit_copies();
 
             const f32 scale2 = FORM == PLAIN ? a.scale2 : 1.0f;
@@ -254,7 +251,10 @@ PGK_FN void attention_decode(T* out, f32* partial, f32* stats, i32* counters, co
                 }
             }
             __syncthreads();
-            if (chunk + 1 < end) bring_v(chunk + 1);
+            if (chunk + 1 < end) {
+                bring_keys<PAGED, CHUNK, PIECES, THREADS>(values, v_at, x, v, scales_of(x, a, kv_head, 1), a, s, a.v_seq,
+                                                          a.v_token, (chunk + 1) * CHUNK, 0);
+            }
             commit_copies();
 
             const bool stored = split && all > 1;

@@ -83,15 +83,22 @@ def resample(x: Any, filters: Any, *, up: int, down: int, center: int, length: i
         for k in range(taps):
             out += np.take(padded, inputs + (taps - 1 - k), axis=-1) * filters[phases, k]
         return out
+    # Inputs that lie `down` apart meet outputs of one phase: each residue is an array of its own.
+    residues = [np.ascontiguousarray(padded[..., r::down]) for r in range(min(down, padded.shape[-1]))]
+    step = max(1, _CHUNK // 8 // max(1, x.size // max(1, n)))
     for first in range(up):
         at, phase = divmod(first * down + center, up)
         # Outputs first, first + up, ... have one phase, and inputs `at`, at + down, ...
         count = len(range(first, length, up))
-        end = at + (count - 1) * down
-        sums = np.zeros((*x.shape[:-1], count), x.dtype)
-        for k in range(taps):
-            sums += padded[..., taps - 1 + at - k : taps + end - k : down] * filters[phase, k]
-        out[..., first::up] = sums
+        for j in range(0, count, step):
+            width = min(step, count - j)
+            sums = np.zeros((*x.shape[:-1], width), x.dtype)
+            part = np.empty_like(sums)
+            for k in range(taps):
+                q, r = divmod(taps - 1 + at - k, down)
+                np.multiply(residues[r][..., q + j : q + j + width], filters[phase, k], out=part)
+                np.add(sums, part, out=sums)
+            out[..., first + j * up : first + (j + width - 1) * up + 1 : up] = sums
     return out
 
 

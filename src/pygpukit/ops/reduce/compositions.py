@@ -41,6 +41,13 @@ def by_a_cast(row: Row, function: Callable[..., Any], axes: Axes, keep: bool, wi
         _native.apply("copy", (function(array, axis, keepdims=keep, **spread),), out)
 
 
+def of_cast_elements(row: Row, function: Callable[..., Any], kind: DataType, axes: Axes, keep: bool, initial: Any,
+                     results: tuple[Any, ...], given: tuple[Any, ...]) -> None:  # fmt: skip
+    """Cast the elements to the type of the result, and reduce them."""
+    where = dict(zip((p.name for p in row.parameters), given, strict=True))["where"]
+    function(given[0].astype(kind), axes, kind, keep, initial=initial, where=where, out=results[0])
+
+
 def masked(row: Row, function: Callable[..., Any], axes: Axes, keep: bool, dtype: Any, initial: Any,
            results: tuple[Any, ...], given: tuple[Any, ...]) -> None:  # fmt: skip
     """Put what changes nothing in place of elements that ``where`` leaves out, and join ``initial`` to the result."""

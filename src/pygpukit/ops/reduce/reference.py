@@ -15,6 +15,21 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 
+_CASTS = frozenset({"sum", "prod", "cumsum", "cumprod"})
+
+
+def cast_first(row: Row, x: DataType, wanted: Any) -> DataType | None:
+    """Return the ``dtype`` that elements are cast to before they are reduced; None where only results are.
+
+    Real numbers are, if their own sum or product does not become that type: integers for an unsigned type, and floats
+    for an integer one.
+    """
+    if wanted is None or row.name not in _CASTS or x.kind == "c":
+        return None
+    kind = dtype(wanted)
+    return None if kind.kind == "b" or can_cast(row.result(x), kind) else kind
+
+
 def result_type(row: Row, x: DataType, wanted: Any, requested: DataType | None) -> DataType:
     """Return the type of the result of a row for elements ``x``, the ``dtype`` asked for, and that of ``out``.
 
@@ -25,7 +40,7 @@ def result_type(row: Row, x: DataType, wanted: Any, requested: DataType | None) 
     """
     if x.kind not in row.kinds:
         raise DTypeError(f"{row.name} is not defined for {x.name}: convert with astype")
-    own = row.result(x)
+    own = row.result(cast_first(row, x, wanted) or x)
     kind = dtype(wanted) if wanted is not None else requested or own
     if not can_cast(own, kind):
         raise DTypeError(f"the {row.name} of {x.name} is {own.name}, which cannot be written to {kind.name}")
@@ -39,7 +54,7 @@ def result_type(row: Row, x: DataType, wanted: Any, requested: DataType | None) 
 
 def wide_type(row: Row, x: DataType, wanted: Any, to: DataType) -> DataType:
     """Return the type a row computes in: that of its elements and of what was asked for."""
-    return row.accumulator(x, to if wanted is None else dtype(wanted))
+    return row.accumulator(cast_first(row, x, wanted) or x, to if wanted is None else dtype(wanted))
 
 
 def compute(
@@ -82,6 +97,8 @@ def call(name: str, x: Any, axis: Any = None, dtype: Any = None, keepdims: bool 
     row, array = TABLE[name], np.asarray(x)
     kind = as_dtype(array.dtype)
     to = result_type(row, kind, dtype, None)
+    if (first := cast_first(row, kind, dtype)) is not None:
+        kind, array = first, array.astype(to_numpy_dtype(first))
     if (correction := options.pop("correction", None)) is not None:
         options["ddof"] = correction
     with np.errstate(all="ignore"):

@@ -15,7 +15,7 @@ from pygpukit.ops.problem import Problem, Result, broadcast
 from pygpukit.ops.reduce import derived, scan
 from pygpukit.ops.reduce.kernels import launches, unit, units
 from pygpukit.ops.reduce.layout import axes_of, axis_of, collapse, form
-from pygpukit.ops.reduce.reference import call, compute, result_type, wide_type
+from pygpukit.ops.reduce.reference import call, cast_first, compute, result_type, wide_type
 from pygpukit.ops.reduce.table import TABLE, Row, accumulator, sum_type
 from pygpukit.ops.registry import Case, Operator, Variant, export, register
 from pygpukit.ops.size import hint, product
@@ -74,6 +74,8 @@ class _Reduction:
         row, x = self.row, p["x"]
         if x.dtype.kind not in row.kernel_kinds:
             return f"there is no kernel for {x.dtype.name}"
+        if cast_first(row, x.dtype, p.options.get("dtype")) is not None:
+            return "the elements are cast to dtype first"
         if p.arrays.get("where") is not None or p.options.get("initial") is not None:
             return "where or initial is given"
         if not p.out.is_contiguous():
@@ -99,6 +101,8 @@ class _Reduction:
         ddof, given_where = self.ddof(p), p.arrays.get("where") is not None
         spread = {"ddof": ddof} if row.takes("ddof") else {}
         function = FUNCTIONS[row.name]
+        if (first := cast_first(row, x.dtype, dtype)) is not None:
+            return partial(c.of_cast_elements, row, function, first, axes, keep, options.get("initial"))
         if x.dtype.kind not in row.kernel_kinds or (given_where and row.skipped is None and row.empty is not None):
             return partial(c.by_parts, row, axes, keep, dtype, ddof)
         if given_where or options.get("initial") is not None:
@@ -112,7 +116,18 @@ class _Reduction:
         return partial(c.by_a_copy, function, axes if split else None, options["axis"], keep, dtype, spread)
 
     def host(self, p: Problem) -> Callable[..., None]:
-        row, kind, out = self.row, p["x"].dtype, p.out.dtype
+        first = cast_first(self.row, p["x"].dtype, p.options.get("dtype"))
+        if first is None:
+            return self._host_of(p, p["x"].dtype)
+        reduced, to = self._host_of(p, first), to_numpy_dtype(first)
+
+        def run(x: Any, *rest: Any) -> None:
+            reduced(x.astype(to), *rest)
+
+        return run
+
+    def _host_of(self, p: Problem, kind: DataType) -> Callable[..., None]:
+        row, out = self.row, p.out.dtype
         axes, keep, wide = self.axes(p), bool(p.options["keepdims"]), self.wide(p)
         initial = p.options.get("initial")
         whole: Any = None if p.options["axis"] is None else axes

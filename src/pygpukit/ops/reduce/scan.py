@@ -18,7 +18,7 @@ from pygpukit.ops.launch import Argument, KernelLaunch, Launch, Unit, Workspace,
 from pygpukit.ops.problem import Problem, Result, Tensor
 from pygpukit.ops.reduce.derived import streamed
 from pygpukit.ops.reduce.layout import axis_of, joined
-from pygpukit.ops.reduce.reference import result_type, wide_type
+from pygpukit.ops.reduce.reference import cast_first, result_type, wide_type
 from pygpukit.ops.reduce.table import SCANS, Row
 from pygpukit.ops.registry import Case, Operator, Variant, register
 from pygpukit.ops.size import ceil_div, hint, product
@@ -135,6 +135,8 @@ class _Scan:
 
     def accepts(self, p: Problem) -> str | None:
         x, axis, row = p["x"], self.axis(p), self.row
+        if cast_first(row, x.dtype, p.options.get("dtype")) is not None:
+            return "the elements are cast to dtype first"
         if not p.out.is_contiguous():
             return "out is not contiguous"
         if axis is None:
@@ -158,6 +160,8 @@ class _Scan:
 
     def compose(self, p: Problem) -> Callable[..., None]:
         row, x, wide = self.row, p["x"], self.wide(p)
+        if (first := cast_first(row, x.dtype, p.options.get("dtype"))) is not None:
+            return partial(_of_cast_elements, _FUNCTIONS[row.name], first, p.options["axis"])
         made = unit(row.name, x.dtype, wide, p.out.dtype, by_columns=False)
         own = p.out.dtype is row.result(x.dtype) and wide is row.accumulator(x.dtype, p.out.dtype)
         cast = None if own or p.missing(made) is None else wide
@@ -165,10 +169,14 @@ class _Scan:
 
     def host(self, p: Problem) -> Callable[..., None]:
         axis, wide = self.axis(p), to_numpy_dtype(self.wide(p))
-        accumulate, direct = self.row.numpy.accumulate, p.out.dtype is self.wide(p) and p["x"].dtype.kind != "b"
+        first = cast_first(self.row, p["x"].dtype, p.options.get("dtype"))
+        kind = first or p["x"].dtype
+        accumulate, direct = self.row.numpy.accumulate, p.out.dtype is self.wide(p) and kind.kind != "b"
+        cast = None if first is None else to_numpy_dtype(first)
 
         def run(x: Any, out: Any) -> None:
             x = x.reshape(-1) if axis is None else x
+            x = x if cast is None else x.astype(cast)
             if direct:
                 accumulate(x, axis or 0, wide, out)
             else:
@@ -185,6 +193,12 @@ class _Scan:
         wide = to_numpy_dtype(wide_type(self.row, kind, dtype, to))
         x, axis = (x.reshape(-1), 0) if axis is None else (x, axis)
         return self.row.numpy.accumulate(x.astype(wide), axis).astype(to_numpy_dtype(to), copy=False)
+
+
+def _of_cast_elements(function: Callable[..., Any], kind: DataType, axis: Any, results: tuple[Any, ...],
+                      given: tuple[Any, ...]) -> None:  # fmt: skip
+    """Cast the elements to the type of the result, and scan them."""
+    function(given[0].astype(kind), axis, kind, out=results[0])
 
 
 def _by_a_copy(function: Callable[..., Any], axis: Any, cast: DataType | None, kind: Any,
