@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import warnings
 from collections.abc import Iterator, Sequence
@@ -11,7 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pygpukit.errors import ModelLoadError
 from pygpukit.llm import LLM, RequestOutput, SamplingParams, plugins
+from pygpukit.llm.draft_models import DraftModelDrafter, EarlyExitDrafter
 from pygpukit.llm.drafters import Drafter, NgramDrafter, NgramIndex, accepted
 from pygpukit.llm.scheduler import Branch
 from pygpukit.llm.speculation import Speculation, read_method
@@ -21,7 +24,11 @@ from .engines import Stepped, few_pages, stepped
 from .test_engine_batches import alone, bits, request
 
 PROMPT = [5, 6, 7, 3, 8, 5, 6, 7]
-METHODS: list[Any] = ["ngram", "jacobi", "lookahead"]
+METHODS: list[Any] = ["ngram", "jacobi", "lookahead", {"early_exit": 1}, {"draft": "itself", "k": 3}]
+
+
+def name(method: Any) -> str:
+    return method if isinstance(method, str) else next(iter(method))
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +49,11 @@ def plugin() -> Iterator[None]:
     plugins._forget()
 
 
+def of_model(method: Any, path: Path) -> Any:
+    """A draft model needs a path."""
+    return {**method, "draft": path} if "draft" in method else method
+
+
 def never_pauses(engine: Stepped) -> Speculation:
     """Let an engine guess whatever becomes of it."""
     speculation = engine.loop.speculation
@@ -60,12 +72,14 @@ def given(path: Path, speculative: Any, wanted: list[tuple[list[int], SamplingPa
         return [one.result(0) for one in made], engine.llm.stats()
 
 
-@pytest.mark.parametrize("method", METHODS, ids=str)
+@pytest.mark.parametrize(
+    "method", METHODS, ids=lambda method: method if isinstance(method, str) else next(iter(method))
+)
 @pytest.mark.parametrize("temperature", [0, 0.5])
 def test_a_reply_is_the_same_in_fewer_steps(method: Any, temperature: float, small: Path) -> None:
     params = SamplingParams(temperature=temperature, max_tokens=40, ignore_eos=True, logprobs=2, seed=3)
     expected = alone(small, [(PROMPT, params)])
-    (out,), stats = given(small, method, [(PROMPT, params)])
+    (out,), stats = given(small, of_model(method, small), [(PROMPT, params)])
     assert bits(out) == expected[0]
     usage = out.usage
     assert 0 < usage.accepted <= usage.drafted
@@ -73,7 +87,9 @@ def test_a_reply_is_the_same_in_fewer_steps(method: Any, temperature: float, sma
     assert (stats["speculation"]["drafted"], stats["speculation"]["accepted"]) == (usage.drafted, usage.accepted)
 
 
-@pytest.mark.parametrize("method", METHODS, ids=str)
+@pytest.mark.parametrize(
+    "method", METHODS, ids=lambda method: method if isinstance(method, str) else next(iter(method))
+)
 @pytest.mark.parametrize("ahead", [False, True])
 def test_any_batch_with_guesses_gives_the_bits_of_a_request_alone(
     method: Any, ahead: bool, wide: Path, monkeypatch: pytest.MonkeyPatch
@@ -85,7 +101,7 @@ def test_any_batch_with_guesses_gives_the_bits_of_a_request_alone(
     wanted += [([9, 8, 7, 6 + i] * 6, SamplingParams(temperature=i, seed=i, **kinds)) for i in range(2)]
     expected = alone(wide, wanted)
     few_pages(monkeypatch, 7, 6)
-    with stepped(wide, ahead, speculative=method, max_batched_tokens=40) as engine:
+    with stepped(wide, ahead, speculative=of_model(method, wide), max_batched_tokens=40) as engine:
         never_pauses(engine)
         requests = []
         for prompt, params in wanted:
@@ -99,6 +115,72 @@ def test_any_batch_with_guesses_gives_the_bits_of_a_request_alone(
         assert sum(usage.drafted for usage in usages) > 0
         assert all(usage.accepted <= usage.drafted for usage in usages)
         assert engine.llm.stats()["preemptions"] > 0
+
+
+@pytest.mark.parametrize("batched", [512, 7])
+def test_a_draft_model_that_is_the_model_is_always_right(batched: int, small: Path) -> None:
+    """Its pages follow the reply: after prompts in parts, replies that end, and drawn tokens."""
+    wanted = [
+        (PROMPT * (i + 1), SamplingParams(temperature=0.8 * (i % 2), max_tokens=9 + 5 * i, ignore_eos=True, seed=i))
+        for i in range(4)
+    ]
+    with stepped(small, speculative={"draft": small, "k": 3}, max_batched_tokens=batched) as engine:
+        drafter = never_pauses(engine).drafter
+        assert isinstance(drafter, DraftModelDrafter)
+        made = [engine.llm.submit(*one) for one in wanted]
+        engine.run()
+        usages = [one.result(0).usage for one in made]
+        assert [bits(one.result(0)) for one in made] == alone(small, wanted)
+        assert all(0 < usage.accepted == usage.drafted for usage in usages)
+        engine.llm.submit(*wanted[0])
+        engine.run()
+        # Only the last reply has pages there still.
+        assert len(drafter._shadows) == 1
+        assert drafter._runner.cache.stats()["used"] <= 2
+
+
+def test_a_draft_model_without_room_guesses_for_some(small: Path) -> None:
+    with stepped(small, speculative={"draft": small, "k": 2}) as engine:
+        drafter = never_pauses(engine).drafter
+        assert isinstance(drafter, DraftModelDrafter)
+        cache, held = drafter._runner.cache, []
+        while cache.available > 2:
+            held.append(cache.begin([1] * 16))
+            assert cache.reserve(held[-1], 16)
+        params = SamplingParams(temperature=0, max_tokens=20, ignore_eos=True)
+        wanted = [(PROMPT, params), (PROMPT[::-1], params), (PROMPT[1:], params)]
+        made = [engine.llm.submit(*one) for one in wanted]
+        engine.run()
+        assert [bits(one.result(0)) for one in made] == alone(small, wanted)
+        assert sum(one.result(0).usage.drafted for one in made) > 10
+
+
+def test_all_layers_are_always_right(small: Path) -> None:
+    with stepped(small, speculative={"early_exit": 1}) as engine:
+        drafter = never_pauses(engine).drafter
+        assert isinstance(drafter, EarlyExitDrafter)
+        drafter.layers = 2
+        params = [SamplingParams(temperature=0.9 * i, max_tokens=20, ignore_eos=True, seed=i) for i in range(2)]
+        made = [engine.llm.submit(PROMPT, one) for one in params]
+        engine.run()
+        for one in made:
+            assert one.result(0).usage.drafted == one.result(0).usage.accepted > 10
+
+
+def test_models_that_cannot_guess_are_refused(small: Path, wide: Path, tmp_path: Path) -> None:
+    with pytest.raises(ModelLoadError, match=r"the draft model .* has 259 tokens, and the model 9: .* vocabulary"):
+        LLM(small, speculative={"draft": wide})
+    with pytest.raises(FileNotFoundError, match="nowhere does not exist"):
+        LLM(small, speculative={"draft": "nowhere"})
+    with pytest.raises(ValueError, match="early_exit of speculative= is 2, and the model has 2 layers: give fewer"):
+        LLM(small, speculative={"early_exit": 2})
+    other = tiny_model("llama", tmp_path / "other")
+    values = json.loads((other / "tokenizer.json").read_text(encoding="utf-8"))
+    known = values["model"]["vocab"]
+    known["a"], known["b"] = known["b"], known["a"]
+    (other / "tokenizer.json").write_text(json.dumps(values), encoding="utf-8")
+    with pytest.raises(ModelLoadError, match=r"token \d+ is 'b' for the draft model .*, and 'a' for the model"):
+        LLM(wide, speculative={"draft": other})
 
 
 class Known(Drafter):

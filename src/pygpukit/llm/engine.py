@@ -21,6 +21,7 @@ from pygpukit.core.device import current_device, synchronize
 from pygpukit.dtypes import dtype as _dtype
 from pygpukit.errors import AdmissionError, ContextLengthError, MissingPackageError, ModelLoadError
 from pygpukit.llm import budget, fetch, saved_cache, structured
+from pygpukit.llm.draft_models import DraftModel
 from pygpukit.llm.engine_task import EngineTask, admit
 from pygpukit.llm.kv_types import check_kv_dtype, kv_type
 from pygpukit.llm.loading import load_model, open_checkpoint, weight_dtype
@@ -99,8 +100,9 @@ class LLM:
     scheduler : Scheduler or Partition, optional
         Which one admits it; the process's own by default.
     speculative : str or mapping, optional
-        How next tokens are guessed, to be verified several in one step: ``"ngram"``, ``"jacobi"``, ``"lookahead"``, or
-        the name of a plugin. Replies are the same.
+        How next tokens are guessed, to be verified several in one step: ``"ngram"``, ``"jacobi"``, ``"lookahead"``,
+        ``{"draft": path, "k": 4}`` with a smaller model, ``{"early_exit": layers}`` with the first layers, or the name
+        of a plugin. Replies are the same.
     graphs : bool
         Steps of one token per reply are captured in graphs, each when it is needed for the second time.
 
@@ -171,7 +173,13 @@ class LLM:
             self.chat_template = chat_template or (self.tokenizer.chat_template if self.tokenizer else None)
             self.default_params, more = default_params(checkpoint)
             self._ends = {i for i in {*ends, *more, *self.config.eos_token_ids} if 0 <= i < self.config.vocab_size}
+            known = self.config.vocab_size if self.tokenizer is None else self.tokenizer.vocab_size
+            # Rows of the embedding beyond the tokenizer's tokens are padding, and must never be drawn.
+            self._allowed = min(known, self.config.vocab_size)
             self._device = current_device()
+            draft: DraftModel | None = None
+            if method is not None:
+                method.check(self.config.num_layers)
             kind = weight_dtype(checkpoint, dtype, quantization)
             kv = kv_type(kv_dtype, kind)
             coded = checkpoint.gguf is not None or checkpoint.scheme is not None
@@ -181,7 +189,7 @@ class LLM:
             pool = budget.reserve(memory) if self._task is None else None
 
             def load() -> PageMemory:
-                nonlocal max_batched_tokens
+                nonlocal max_batched_tokens, draft
                 self.model = load_model(checkpoint, dtype, quantization=quantization)
                 self.model.max_positions, self._dtype_name = limit, self.model.dtype.name
                 # What keys and values depend on beside the model.
@@ -190,11 +198,15 @@ class LLM:
                 self._weight_bytes = checkpoint.files.file_size
                 if self._device.kind == "cpu":
                     max_batched_tokens = min(max_batched_tokens, _MOST_TOKENS_ON_CPU)
+                if method is not None and method.name == "draft":
+                    draft = DraftModel(method.value, dtype, self._allowed, self.tokenizer, limit)
                 self._budget = budget.plan_pages(
                     self.config, _dtype(self.model.dtype), kv, self._weight_bytes, memory is not None, limit,
-                    max_num_seqs, max_batched_tokens,
+                    max_num_seqs, max_batched_tokens, 0 if draft is None else draft.page_bytes,
                 )  # fmt: skip
                 made = PageMemory(self.config, kv, self._budget.pages, self._budget.host_pages)
+                if draft is not None:
+                    draft.allocate(self._budget.pages)
                 synchronize()
                 return made
 
@@ -206,9 +218,6 @@ class LLM:
             raise
         finally:
             checkpoint.close()
-        known = self.config.vocab_size if self.tokenizer is None else self.tokenizer.vocab_size
-        # Rows of the embedding beyond the tokenizer's tokens are padding, and must never be drawn.
-        self._allowed = min(known, self.config.vocab_size)
         cache = PageCache(
             self._budget.pages, PAGE_TOKENS, self._budget.host_pages, prefix=prefix_cache,
             seed=int.from_bytes(os.urandom(8), "little"),
@@ -219,8 +228,8 @@ class LLM:
             self._device, pool, deterministic, self._device.kind == "cuda", self._task,
         )  # fmt: skip
         if method is not None:
-            drafter, where = make_drafter(method), self._device.kind
-            self._loop.speculate(Speculation(drafter, where, self._allowed, self._loop.ahead))
+            drafter = make_drafter(method, self._loop.runner, self._loop.scheduler, draft)
+            self._loop.speculate(Speculation(drafter, self._device.kind, self._allowed, self._loop.ahead))
         if prefix_cache:
             self._loop.prefixes = saved_cache.Prefixes(2 * PAGE_TOKENS * self._budget.pages)
         self._stop = weakref.finalize(self, _end, self._loop, self._task)

@@ -179,7 +179,7 @@ class Scheduler:
             if not branch.is_running:
                 continue
             count = min(branch.length - branch.computed, budget)
-            while not self._reserve(branch, count):
+            while not self.reserve(branch, count):
                 if draining:
                     return None
                 victim = self._victim()
@@ -258,7 +258,8 @@ class Scheduler:
             pages_for(branch.longest) - pages_for(branch.computed) for branch in self._guaranteed if branch is not to
         )
 
-    def _reserve(self, branch: Branch, count: int) -> bool:
+    def reserve(self, branch: Branch, count: int) -> bool:
+        """Give a running reply pages for tokens that are not computed yet; False if there are none for it."""
         assert branch.pages is not None
         needed = pages_for(branch.computed + count) - pages_for(branch.computed)
         there = self.cache.available - self._promised(branch) if branch.tenant.rank > 0 else needed
@@ -278,7 +279,7 @@ class Scheduler:
         # The last token of a reply needs no guess behind it.
         most = min(budget - count, branch.sequence.limit - len(branch.sequence.reply) - 1)
         drafts = self.drafter(branch, most)[:most] if most > 0 else ()
-        return drafts if drafts and self._reserve(branch, count + len(drafts)) else ()
+        return drafts if drafts and self.reserve(branch, count + len(drafts)) else ()
 
     @staticmethod
     def _drop(rows: dict[Branch, Row], branch: Branch) -> int:

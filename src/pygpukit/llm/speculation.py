@@ -15,8 +15,10 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from pygpukit.llm import plugins
+from pygpukit.llm.draft_models import DraftModel, DraftModelDrafter, EarlyExitDrafter
 from pygpukit.llm.drafters import Drafter, JacobiDrafter, LookaheadDrafter, NgramDrafter, accepted
-from pygpukit.llm.scheduler import Branch
+from pygpukit.llm.runner import Runner
+from pygpukit.llm.scheduler import Branch, Scheduler
 from pygpukit.llm.sequence import Sequence as Reply
 
 __all__ = ["Method", "Speculation", "make_drafter", "read_method"]
@@ -47,12 +49,19 @@ class Method:
     most
         Guesses at most; None for what is usual.
     value
-        The path of the draft model, the number of layers, or the plugin's class.
+        The path of the draft model, the number of layers, or what guesses.
     """
 
     name: str
     most: int | None = None
     value: Any = None
+
+    def check(self, layers: int) -> None:
+        """Refuse what a model of so many layers does not have."""
+        if self.name == "early_exit" and self.value >= layers:
+            raise ValueError(
+                f"early_exit of speculative= is {self.value}, and the model has {layers} layers: give fewer"
+            )
 
 
 def read_method(given: Any) -> Method | None:
@@ -75,7 +84,7 @@ def read_method(given: Any) -> Method | None:
         if not (isinstance(found, type) and issubclass(found, Drafter)):
             why = "" if found is None else f"; {given!r} decodes over caches of a fixed size, and is no Drafter"
             raise ValueError(f"there is no speculative={given!r}: {_known()}{why}")
-        return Method(given, value=found)
+        return Method(given, value=found())
     if not isinstance(given, Mapping):
         raise ValueError(f"speculative is {given!r:.80}, and must be one of: {_known()}")
     values = dict(given)
@@ -98,9 +107,13 @@ def _known() -> str:
     return f'{names}, {{"draft": path, "k": 4}} or {{"early_exit": layers, "k": 4}}'
 
 
-def make_drafter(method: Method) -> Drafter:
-    """Return what guesses."""
-    made: Drafter = method.value()
+def make_drafter(method: Method, runner: Runner, scheduler: Scheduler, draft: DraftModel | None) -> Drafter:
+    """Return what guesses for an engine."""
+    if draft is not None:
+        return DraftModelDrafter(draft, method.most, scheduler.max_batched_tokens)
+    if method.name == "early_exit":
+        return EarlyExitDrafter(method.value, method.most, runner, scheduler.reserve)
+    made: Drafter = method.value
     made.name = made.name or method.name
     return made
 
