@@ -161,7 +161,8 @@ class Checkpoint:
             parts = [(name, part) for name, part in self._parts(want) if name in self.files]
             views = {part.name: self.files.tensor_view(name) for name, part in parts}
             assert self.scheme is not None
-            weight = Weight(self.scheme, f"{self.path}: {self._module(want)}", views)
+            n, k = want.shape
+            weight = Weight(self.scheme, f"{self.path}: {self._module(want)}", views, (n, k))
             return _Stored(want.shape, weight.rows, weight=weight)
         name, files = self.name(want), self.files
         shape = tuple(files.tensor_info(name).shape)
