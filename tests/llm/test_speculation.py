@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import pygpukit as gp
 from pygpukit.errors import ModelLoadError
 from pygpukit.llm import LLM, RequestOutput, SamplingParams, plugins
 from pygpukit.llm.draft_models import DraftModelDrafter, EarlyExitDrafter
@@ -462,3 +463,51 @@ def test_branches_are_asked_together(small: Path, plugin: None) -> None:
     params = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
     given(small, "together", [(PROMPT, params)] * 3)
     assert max(asked) == 3
+
+
+@pytest.mark.parametrize("method", ["ngram", {"early_exit": 1}], ids=name)
+def test_replies_of_a_form_get_guesses_that_fit(method: Any, wide: Path) -> None:
+    pytest.importorskip("llguidance")
+    form = {"type": "object", "properties": {"name": {"enum": ["aa", "bb"]}, "same": {"enum": ["aa", "bb"]}},
+            "required": ["name", "same"], "additionalProperties": False,
+            "x-guidance": {"whitespace_flexible": False}}  # fmt: skip
+    wanted = [
+        ([*PROMPT, i], SamplingParams(temperature=i, max_tokens=60, schema=form, seed=i, logprobs=1)) for i in range(2)
+    ]
+    expected = alone(wide, wanted)
+    outs, _ = given(wide, method, wanted)
+    assert [bits(out) for out in outs] == expected
+    for out in outs:
+        assert set(json.loads(out.text)) == {"name", "same"}
+        # What must come is guessed.
+        assert out.usage.accepted > 10
+
+
+def test_thoughts_of_a_bounded_length_get_no_guesses(small: Path) -> None:
+    from pygpukit.llm.sequence import Sequence as Reply
+    from pygpukit.llm.templates import ThinkingParser
+
+    def takes(**more: Any) -> bool:
+        return Reply(PROMPT, SamplingParams(**more), 9, set(), None, 9, ThinkingParser()).takes_drafts
+
+    assert takes()
+    assert not takes(max_thinking_tokens=3)
+
+
+@pytest.mark.parametrize(
+    "device", [pytest.param("emulated", marks=pytest.mark.nvrtc), pytest.param("cuda", marks=pytest.mark.cuda)]
+)
+def test_kernels_give_guesses_and_single_tokens_the_same_bits(device: str, tmp_path: Path) -> None:
+    """Steps with guesses are launched, those of one token replayed from a graph."""
+    path = tiny_model("llama", tmp_path, seed=3, vocab_size=9)
+    kinds: dict[str, Any] = {"max_tokens": 14, "ignore_eos": True, "logprobs": 1}
+    every = [SamplingParams(temperature=0.8 * i, seed=2, **kinds) for i in range(2)]
+    found = []
+    with gp.device(device):
+        for method in (None, "ngram", {"early_exit": 1}, {"draft": path, "k": 2}):
+            options: dict[str, Any] = {"max_model_len": 64, "max_num_seqs": 4, "speculative": method}
+            with LLM(path, **options) as llm:
+                llm._loop.ahead = True
+                found.append([llm.generate(PROMPT, one) for one in every])
+    assert all([bits(out) for out in outs] == [bits(out) for out in found[0]] for outs in found)
+    assert all(sum(out.usage.accepted for out in outs) > 0 for outs in found[1:])

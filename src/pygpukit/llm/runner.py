@@ -191,7 +191,9 @@ class Runner:
                 sent = np.concatenate([*parts, np.arange(count + 1, dtype=np.int32), rest])
                 hidden = self._hidden(from_numpy(sent), drawn[-1][:count], count, count, width, depth)
             logits = self.model.get_logits(hidden)[:, : self._allowed]
-            tokens_now = sampling.draw(logits, [row.branch.sequence.line(place) for row in now])
+            lines = [row.branch.sequence.line(place) for row in now]
+            # What the form of a reply allows behind a guess is not asked.
+            tokens_now = sampling.draw(logits, [line._replace(mask=None) if place else line for line in lines])
             # Where no token may come there is none to go on with.
             drawn.append(_maximum(tokens_now, 0))
         for tokens_of_place in drawn:
@@ -285,8 +287,8 @@ class Runner:
             if branch.computed + count < branch.length or sequence.limit == 0:
                 continue
             last = end - 1 - len(drafts)
-            for guessed in range(len(drafts) + 1):
-                yield (branch, 0, guessed), sequence.line(branch.pending, drafts[:guessed]), last + guessed
+            for guessed, line in enumerate(sequence.lines(branch.pending, drafts)):
+                yield (branch, 0, guessed), line, last + guessed
             for fork, copy in enumerate(branch.forks, 1):
                 yield (branch, fork, 0), copy.line(), last
 

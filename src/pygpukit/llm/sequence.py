@@ -93,27 +93,39 @@ class Sequence:
     @property
     def takes_drafts(self) -> bool:
         """Whether what may come behind a guess is known before the guess is right."""
-        limited = self._is_thinking and self.params.max_thinking_tokens is not None
-        return self._constraint is None and not limited
+        # A guess may begin or end a thought.
+        bound = self._constraint is not None or self.params.max_thinking_tokens is not None
+        return self._thinking is None or not bound
 
-    def line(self, pending: int = 0, drafts: Ids[int] = ()) -> Line:
-        """Return what the choice of the next token depends on.
+    def fitting(self, drafts: Ids[int]) -> Ids[int]:
+        """Return the guesses that the form of the reply allows; those that it forces where it does."""
+        if self._constraint is None:
+            return drafts
+        return self._constraint.forced() or drafts[: self._constraint.valid(drafts)]
 
-        Parameters
-        ----------
-        pending : int
-            Tokens that are drawn and not known yet.
-        drafts : sequence of int
-            Tokens that are taken for the next ones.
-        """
-        reply = [*self.reply, *drafts] if drafts else self.reply
+    def line(self, pending: int = 0) -> Line:
+        """Return what the choice of the next token depends on; `pending` tokens are drawn and not known yet."""
+        return self._line(self.reply, pending, self._mask())
+
+    def lines(self, pending: int, drafts: Ids[int]) -> list[Line]:
+        """Return what the choice of the next token depends on, and that of the token behind each guess."""
+        if not drafts:
+            return [self.line(pending)]
+        masks: Any = [None] * (len(drafts) + 1)
+        if self._constraint is not None:
+            try:
+                masks = self._constraint.masks(drafts)
+            except ValueError as error:
+                self.problem = error
+                masks = [np.zeros(self._constraint.words, np.int32)] * (len(drafts) + 1)
+        return [self._line([*self.reply, *drafts[:n]], pending, mask) for n, mask in enumerate(masks)]
+
+    def _line(self, reply: list[int], pending: int, mask: np.ndarray[Any, Any] | None) -> Line:
         place = len(reply) + pending
-        banned = []
-        if self._bad:
-            banned = [word[-1] for word in self._bad if reply[len(reply) - len(word) + 1 :] == word[:-1]]
+        banned = [word[-1] for word in self._bad if reply[len(reply) - len(word) + 1 :] == word[:-1]]
         if place < self.params.min_tokens:
             banned += [token for token in self._stops | self._also if token < self._allowed]
-        return Line(self.params, self._seed, place, self.prompt, reply, banned, self._mask())
+        return Line(self.params, self._seed, place, self.prompt, reply, banned, mask)
 
     def _mask(self) -> np.ndarray[Any, Any] | None:
         """Bits of the tokens that the form of the reply, or the end of a long thought, allows."""

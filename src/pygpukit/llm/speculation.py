@@ -180,9 +180,10 @@ class Speculation:
         asked = [(branch, self._width(branch)) for branch in replies if self._is_next(branch)]
         asked = [(branch, most) for branch, most in asked if most > 0]
         try:
+            proposed = self.drafter.propose_all(asked) if asked else []
             guesses = [
-                self._checked(made[:most])
-                for (_, most), made in zip(asked, self.drafter.propose_all(asked) if asked else (), strict=True)
+                branch.sequence.fitting(self._checked(made[:most]))[:most]
+                for (branch, most), made in zip(asked, proposed, strict=True)
             ]
         except Exception as error:
             self._give_up(error)
