@@ -204,7 +204,7 @@ class LLM:
                     self.config, _dtype(self.model.dtype), kv, self._weight_bytes, memory is not None, limit,
                     max_num_seqs, max_batched_tokens, 0 if draft is None else draft.page_bytes,
                 )  # fmt: skip
-                made = PageMemory(self.config, kv, self._budget.pages, self._budget.host_pages)
+                made = PageMemory(self.config, kv, self._budget.pages, self._budget.host_pages, self.model.kv_scales)
                 if draft is not None:
                     draft.allocate(self._budget.pages)
                 synchronize()
@@ -232,6 +232,7 @@ class LLM:
             self._loop.speculate(Speculation(drafter, self._device.kind, self._allowed, self._loop.ahead))
         if prefix_cache:
             self._loop.prefixes = saved_cache.Prefixes(2 * PAGE_TOKENS * self._budget.pages)
+        self._loop.telemetry.publish(self.name)
         self._stop = weakref.finalize(self, _end, self._loop, self._task)
         self._lock = threading.Lock()
         self._seed, self._orders = seed, itertools.count()
@@ -678,6 +679,7 @@ class LLM:
 
 def _end(loop: EngineLoop, task: EngineTask | None) -> None:
     loop.close()
+    loop.telemetry.withdraw()
     if task is not None:
         task.end()
 
