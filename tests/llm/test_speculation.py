@@ -133,6 +133,7 @@ def test_a_draft_model_that_is_the_model_is_always_right(batched: int, small: Pa
         usages = [one.result(0).usage for one in made]
         assert [bits(one.result(0)) for one in made] == alone(small, wanted)
         assert all(0 < usage.accepted == usage.drafted for usage in usages)
+        assert "at most 3 guesses for a reply in a step, by a draft model: llama, 2 layers" in engine.llm.explain()
         engine.llm.submit(*wanted[0])
         engine.run()
         # Only the last reply has pages there still.

@@ -47,6 +47,10 @@ class EarlyExitDrafter(Drafter):
     def __init__(self, layers: int, most: int | None, runner: Runner, reserve: Callable[[Branch, int], bool]) -> None:
         self.layers, self.most, self._runner, self._reserve = layers, most or _USUAL, runner, reserve
 
+    def explain(self) -> str:
+        """Return how many layers guess."""
+        return f"by the first {self.layers} of {len(self._runner.model.blocks)} layers"
+
     def propose(self, sequence: Sequence, most: int) -> Ids[int]:
         """Return nothing: guesses are made for a batch."""
         return ()
@@ -143,8 +147,7 @@ class DraftModelDrafter(Drafter):
 
     def __init__(self, model: DraftModel, most: int | None, max_batched_tokens: int) -> None:
         self.most, self._limit, self._most_tokens = most or _USUAL, model.limit, max_batched_tokens
-        self._vocabulary = model.config.vocab_size
-        self._runner = model.runner
+        self._model, self._runner = model, model.runner
         self._shadows: dict[Sequence, _Shadow] = {}
 
     def propose(self, sequence: Sequence, most: int) -> Ids[int]:
@@ -168,11 +171,20 @@ class DraftModelDrafter(Drafter):
             shadow.guesses = found[shadow.branch.sequence] = guesses
         return [found.get(branch.sequence, ()) for branch, _ in asked]
 
+    def explain(self) -> str:
+        """Return what the model is, and what its pages take."""
+        config = self._model.config
+        return (
+            f"by a draft model: {config.architecture}, {config.num_layers} layers of {config.hidden_size}, keys and values "
+            f"{self._model.page_bytes // PAGE_TOKENS} bytes a token"
+        )
+
     def close(self) -> None:
         """Give up weights and pages."""
         self._shadows.clear()
-        for name in ("model", "memory"):
-            self._runner.__dict__.pop(name, None)
+        for owner in (self._model, self._runner):
+            for name in ("model", "memory"):
+                owner.__dict__.pop(name, None)
 
     def _ready(self, branch: Branch, most: int, wanted: set[Sequence]) -> _Shadow | None:
         """A reply whose tokens have pages; None where there is no room."""
@@ -183,7 +195,7 @@ class DraftModelDrafter(Drafter):
         shadow = self._shadows.get(sequence)
         if shadow is None:
             # Ids of padding rows, which the smaller model may not have.
-            if max(sequence.prompt) >= self._vocabulary:
+            if max(sequence.prompt) >= self._model.config.vocab_size:
                 return None
             self._runner.expect(len(sequence.prompt) + sequence.limit)
             own = Branch(branch.request, sequence, branch.order)

@@ -148,6 +148,10 @@ class Drafter(ABC):
         It is called before the tokens are appended to the reply; `accepted` tells how many guesses were right.
         """
 
+    def explain(self) -> str:
+        """Return how it guesses, and what that takes."""
+        return f"by {self.name!r}"
+
     def close(self) -> None:  # noqa: B027
         """Give up memory."""
 

@@ -492,6 +492,7 @@ class LLM:
                 f"for {plan.pages * PAGE_TOKENS} in all and {self.max_model_len} in one request",
                 f"steps of at most {loop.scheduler.max_num_seqs} replies and {loop.scheduler.max_batched_tokens} tokens"
                 + (f"; they are not captured: {graphs.refused}" if graphs is not None and graphs.refused else ""),
+                *(() if loop.speculation is None else (loop.speculation.explain(),)),
                 *(() if self._task is None else (self._task.explain(),)),
             )
         )

@@ -230,6 +230,10 @@ class Speculation:
         return {"method": self.drafter.name, "drafted": self.drafted, "accepted": self.accepted,
                 "paused_replies": self._paused, "paused": self._reason}  # fmt: skip
 
+    def explain(self) -> str:
+        """Return how tokens are guessed, and what that takes."""
+        return f"at most {self.drafter.most} guesses for a reply in a step, {self.drafter.explain()}"
+
     def close(self) -> None:
         """Give up the memory of guesses."""
         self._made.clear()
