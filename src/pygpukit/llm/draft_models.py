@@ -175,8 +175,8 @@ class DraftModelDrafter(Drafter):
         """Return what the model is, and what its pages take."""
         config = self._model.config
         return (
-            f"by a draft model: {config.architecture}, {config.num_layers} layers of {config.hidden_size}, keys and values "
-            f"{self._model.page_bytes // PAGE_TOKENS} bytes a token"
+            f"by a draft model: {config.architecture}, {config.num_layers} layers of {config.hidden_size}, keys and "
+            f"values {self._model.page_bytes // PAGE_TOKENS} bytes a token"
         )
 
     def close(self) -> None:
