@@ -287,8 +287,8 @@ class Runner:
             if branch.computed + count < branch.length or sequence.limit == 0:
                 continue
             last = end - 1 - len(drafts)
-            for guessed, line in enumerate(sequence.lines(branch.pending, drafts)):
-                yield (branch, 0, guessed), line, last + guessed
+            for guessed in range(len(drafts) + 1):
+                yield (branch, 0, guessed), sequence.line(branch.pending, drafts[:guessed]), last + guessed
             for fork, copy in enumerate(branch.forks, 1):
                 yield (branch, fork, 0), copy.line(), last
 

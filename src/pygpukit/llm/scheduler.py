@@ -279,13 +279,17 @@ class Scheduler:
 
     def _drafts(self, branch: Branch, count: int, budget: int) -> Sequence[int]:
         """Guesses for a reply that needs its next token, as far as there is room for them."""
-        if self.drafter is None or branch.forks or branch.pending or not branch.sequence.takes_drafts:
+        if branch.forks or branch.pending or not branch.sequence.takes_drafts:
             return ()
         if branch.length != branch.computed + count:
             return ()
         # The last token of a reply needs no guess behind it.
         most = min(budget - count, branch.sequence.limit - len(branch.sequence.reply) - 1)
-        drafts = self.drafter(branch, most)[:most] if most > 0 else ()
+        if most <= 0:
+            return ()
+        drafts: Sequence[int] = branch.sequence.forced()[:most]
+        if not drafts and self.drafter is not None:
+            drafts = self.drafter(branch, most)[:most]
         return drafts if drafts and self.reserve(branch, count + len(drafts)) else ()
 
     @staticmethod

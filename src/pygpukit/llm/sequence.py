@@ -74,7 +74,9 @@ class Sequence:
         self.cached = self.drafted = self.accepted = 0
         self._detokenizer = None if tokenizer is None else Detokenizer(tokenizer, prompt)
         self._bad = [] if tokenizer is None else _spellings(params.bad_words, tokenizer)
-        self._thinking, self._constraint = thinking, constraint
+        # A reply of a form that does not begin with a thought has none: its answer may hold the tags.
+        answers = constraint is not None and thinking is not None and not thinking.thinking
+        self._thinking, self._constraint = None if answers else thinking, constraint
         self.problem: ValueError | None = None
         # Tokens of the thought.
         self._thought = 0
@@ -94,47 +96,45 @@ class Sequence:
     def takes_drafts(self) -> bool:
         """Whether what may come behind a guess is known before the guess is right."""
         # A guess may begin or end a thought.
-        bound = self._constraint is not None or self.params.max_thinking_tokens is not None
-        return self._thinking is None or not bound
+        return self.params.max_thinking_tokens is None and not (self._constraint is not None and self._is_thinking)
 
     def fitting(self, drafts: Ids[int]) -> Ids[int]:
-        """Return the guesses that the form of the reply allows; those that it forces where it does."""
-        if self._constraint is None:
+        """Return the guesses that the form of the reply allows."""
+        if self._constraint is None or self._is_thinking:
             return drafts
-        return self._constraint.forced() or drafts[: self._constraint.valid(drafts)]
+        return drafts[: self._constraint.valid(drafts)]
 
-    def line(self, pending: int = 0) -> Line:
-        """Return what the choice of the next token depends on; `pending` tokens are drawn and not known yet."""
-        return self._line(self.reply, pending, self._mask())
+    def forced(self) -> list[int]:
+        """Return the tokens that come next by the form of the reply alone, as guesses: there may be other spellings."""
+        return [] if self._constraint is None or self._is_thinking else self._constraint.forced()
 
-    def lines(self, pending: int, drafts: Ids[int]) -> list[Line]:
-        """Return what the choice of the next token depends on, and that of the token behind each guess."""
-        if not drafts:
-            return [self.line(pending)]
-        masks: Any = [None] * (len(drafts) + 1)
-        if self._constraint is not None:
-            try:
-                masks = self._constraint.masks(drafts)
-            except ValueError as error:
-                self.problem = error
-                masks = [np.zeros(self._constraint.words, np.int32)] * (len(drafts) + 1)
-        return [self._line([*self.reply, *drafts[:n]], pending, mask) for n, mask in enumerate(masks)]
+    def line(self, pending: int = 0, drafts: Ids[int] = ()) -> Line:
+        """Return what the choice of the next token depends on.
 
-    def _line(self, reply: list[int], pending: int, mask: np.ndarray[Any, Any] | None) -> Line:
+        Parameters
+        ----------
+        pending : int
+            Tokens that are drawn and not known yet.
+        drafts : sequence of int
+            Tokens that are taken for the next ones.
+        """
+        reply = [*self.reply, *drafts] if drafts else self.reply
         place = len(reply) + pending
-        banned = [word[-1] for word in self._bad if reply[len(reply) - len(word) + 1 :] == word[:-1]]
+        banned = []
+        if self._bad:
+            banned = [word[-1] for word in self._bad if reply[len(reply) - len(word) + 1 :] == word[:-1]]
         if place < self.params.min_tokens:
             banned += [token for token in self._stops | self._also if token < self._allowed]
-        return Line(self.params, self._seed, place, self.prompt, reply, banned, mask)
+        return Line(self.params, self._seed, place, self.prompt, reply, banned, self._mask(drafts))
 
-    def _mask(self) -> np.ndarray[Any, Any] | None:
-        """Bits of the tokens that the form of the reply, or the end of a long thought, allows."""
+    def _mask(self, drafts: Ids[int]) -> np.ndarray[Any, Any] | None:
+        """Bits of the tokens that the form of the reply, or the end of a long thought, allows behind guesses."""
         if self._is_thinking:
             return self._end_of_thought()
         if self._constraint is None:
             return None
         try:
-            return self._constraint.mask()
+            return self._constraint.masks(drafts)[-1] if drafts else self._constraint.mask()
         except ValueError as error:
             # The other replies of this step go on.
             self.problem = error
@@ -247,9 +247,12 @@ class Sequence:
         thought = ""
         if self._thinking is not None:
             thought, text = self._thinking.add_text(text)
-            if self.finish_reason is not None:
+            answers = self._constraint is not None and not self._thinking.thinking
+            if self.finish_reason is not None or answers:
                 more = self._thinking.flush()
                 thought, text = thought + more[0], text + more[1]
+            if answers:
+                self._thinking = None
         self._texts.append(text)
         self._thoughts.append(thought)
         return Piece(text, thought, tokens, self.output() if self.finish_reason is not None else None)

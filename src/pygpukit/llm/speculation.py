@@ -182,7 +182,7 @@ class Speculation:
         try:
             proposed = self.drafter.propose_all(asked) if asked else []
             guesses = [
-                branch.sequence.fitting(self._checked(made[:most]))[:most]
+                branch.sequence.fitting(self._checked(made[:most]))
                 for (branch, most), made in zip(asked, proposed, strict=True)
             ]
         except Exception as error:
