@@ -285,7 +285,7 @@ def _step_times(engine: LLM, prompts: Sequence[Sequence[int]], new: int, rounds:
 
     requests = [engine.submit(prompt, _params(new)) for prompt in prompts]
     for request, at in zip(requests, times, strict=True):
-        request._notify(noted(at))
+        request.on_change(noted(at))
     for request in requests:
         request.result()
     begun, ended = max(at[0] for at in times), min(at[-1] for at in times)
