@@ -246,9 +246,10 @@ class _Bench:
 
         def sample(rounds: int) -> Pair:
             if self._beside is None:
+                lengths, replies = (shape.prompt, shape.new), min(64, shape.batches[-1])
                 self._beside = beside(
-                    lambda **more: self._made(LEVELS[0], "", **more), self._prompt, shape.memory, min(64, shape.batches[-1]),
-                    (shape.prompt, shape.new), shape.prompts[0], rounds,
+                    lambda **more: self._made(LEVELS[0], "", **more),
+                    self._prompt, shape.memory, replies, lengths, shape.prompts[0], rounds,
                 )  # fmt: skip
             return self._beside[name]
 
