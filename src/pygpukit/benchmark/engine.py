@@ -17,7 +17,7 @@ import numpy as np
 
 import pygpukit as gp
 from pygpukit.benchmark.products import product_error
-from pygpukit.benchmark.serving import PART, Pair, loads, params, prefixes, serving
+from pygpukit.benchmark.serving import PART, Pair, beside, loads, params, prefixes, serving
 from pygpukit.benchmark.work import Call, Options, Row, Work, distance
 
 if TYPE_CHECKING:
@@ -52,11 +52,14 @@ class Shape(NamedTuple):
     known: int
     requests: int
     lengths: tuple[int, int]
+    memory: str
     path: Path | None = None
 
 
-_LARGE = Shape("qwen2.5-7b", _QWEN_7B, (1, 8, 64, 256), (1, 64), 512, 256, (2048, 8192), 4096, 1000, (220, 200))
-_SMALL = Shape("tiny", _TINY, (1, 8), (1, 8), 24, 24, (64, 256), 160, 24, (22, 20))
+_LARGE = Shape(
+    "qwen2.5-7b", _QWEN_7B, (1, 8, 64, 256), (1, 64), 512, 256, (2048, 8192), 4096, 1000, (220, 200), "32GiB"
+)
+_SMALL = Shape("tiny", _TINY, (1, 8), (1, 8), 24, 24, (64, 256), 160, 24, (22, 20), "32MiB")
 
 
 def llm(options: Options) -> Iterator[Row]:
@@ -80,6 +83,10 @@ def llm(options: Options) -> Iterator[Row]:
         f"serving {shape.requests}": bench.serve,
         "load": bench.load,
     }
+    if options.model is None:
+        # Each row has one quantile of one run.
+        for name in (f"{what} p{quantile}" for what in ("decoding", "prefilling") for quantile in (50, 99)):
+            held[f"beside one {name}"] = lambda name=name: bench.beside(name)  # type: ignore[misc]
     for name, work in held.items():
         yield Row(f"llm {name}", "llm", "", work)
     for batch, which, quantization in decodes:
@@ -124,6 +131,7 @@ class _Bench:
         self._random = np.random.default_rng(options.seed)
         self._engine: tuple[tuple[str, str], LLM] | None = None
         self._folder: tuple[str, tempfile.TemporaryDirectory[str]] | None = None
+        self._beside: dict[str, Pair] | None = None
         self.dtype = str(shape.config["dtype"])
 
     def products(self, tokens: int) -> Work:
@@ -231,6 +239,23 @@ class _Bench:
             sample=lambda rounds: loads(lambda: self._made(LEVELS[0], ""), nbytes, rounds),
         )
 
+    def beside(self, name: str) -> Work:
+        """Time between tokens of an engine with half of the SMs, beside one that does what the name says, and alone."""
+        self._close()
+        shape = self._shape
+
+        def sample(rounds: int) -> Pair:
+            if self._beside is None:
+                lengths, replies = (shape.prompt, shape.new), min(64, shape.batches[-1])
+                self._beside = beside(
+                    lambda **more: self._made(LEVELS[0], "", **more),
+                    self._prompt, shape.memory, replies, lengths, shape.prompts[0], rounds,
+                )  # fmt: skip
+            return self._beside[name]
+
+        said = "guaranteed half of the SMs, beside a besteffort engine; and alone"
+        return Work((), (), 0.0, 0.0, 0, variant=said, tokens=1, sample=sample)
+
     def _held(self, tokens: int, said: str, run: Callable[[LLM, int], Pair]) -> Work:
         engine = self._of(LEVELS[0])
         return Work(
@@ -255,14 +280,14 @@ class _Bench:
                 made.generate([self._prompt(shape.prompt) for _ in range(batch)], params(4))
         return self._engine[1]
 
-    def _made(self, level: str, quantization: str) -> LLM:
+    def _made(self, level: str, quantization: str, **more: Any) -> LLM:
         from pygpukit.llm import LLM
 
         shape = self._shape
         longest = max(*shape.prompts, shape.prompt + shape.new, shape.known, 4 * sum(shape.lengths)) + _CHECKED + 2
         return LLM(
             self._path(quantization), dtype=self.dtype, deterministic=level, max_model_len=longest,
-            seed=self._options.seed,
+            seed=self._options.seed, **more,
         )  # fmt: skip
 
     def _close(self) -> None:

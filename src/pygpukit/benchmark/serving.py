@@ -1,9 +1,11 @@
-"""Rows of section ``llm`` that are about requests: arrivals, prompts with a known beginning, and loading."""
+"""Rows of section ``llm`` about requests: arrivals, prompts with a known beginning, loading, two engines."""
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +15,7 @@ import pygpukit as gp
 if TYPE_CHECKING:
     from pygpukit.llm import LLM
 
-__all__ = ["PART", "Pair", "loads", "params", "prefixes", "serving"]
+__all__ = ["PART", "Pair", "beside", "loads", "params", "prefixes", "serving"]
 
 # Seconds of ours, and of what they are held against.
 Pair = tuple[tuple[float, ...], tuple[float, ...]]
@@ -26,6 +28,8 @@ _LONGEST = 4
 _MOST_REPLIES = 256
 _MOST_LOADS = 3
 _COPIED = 1 << 30
+# Tokens of prompts of an engine that is to decode most of the time.
+_SHORT = 16
 
 
 def params(new: int) -> Any:
@@ -109,3 +113,98 @@ def _static(engine: LLM, prompt: Callable[[int], list[int]], size: int, lengths:
 def _lognormal(rng: np.random.Generator, mean: int, count: int) -> list[int]:
     drawn = rng.lognormal(np.log(mean) - _SIGMA**2 / 2, _SIGMA, count)
     return [int(n) for n in np.clip(drawn, 1, _LONGEST * mean)]
+
+
+def beside(
+    make: Callable[..., LLM],
+    prompt: Callable[[int], list[int]],
+    memory: str,
+    size: int,
+    lengths: tuple[int, int],
+    long: int,
+    rounds: int,
+) -> dict[str, Pair]:
+    """Return seconds between tokens of an engine that is promised half of the SMs, beside another one and alone.
+
+    Parameters
+    ----------
+    make : callable
+        Loads the model, with options of `LLM`.
+    prompt : callable
+        Makes a prompt of so many tokens.
+    memory : str
+        Of each engine.
+    size : int
+        Replies of the other engine at once.
+    lengths : (int, int)
+        Tokens of prompts, and of replies of both.
+    long : int
+        Tokens of the other engine's prompts, where prompts are all it does.
+    rounds : int
+        Replies, of which each gives a median and a 99th percentile.
+
+    Returns
+    -------
+    dict
+        By what the other engine does, and quantile.
+    """
+    from pygpukit.scheduler import Scheduler
+
+    with (
+        Scheduler() as scheduler,
+        make(policy="guaranteed", bandwidth=0.5, memory=memory, scheduler=scheduler) as chat,
+        make(policy="besteffort", memory=memory, scheduler=scheduler) as batch,
+    ):
+
+        def decode() -> None:
+            batch.generate([prompt(_SHORT) for _ in range(size)], params(lengths[1]))
+
+        def prefill() -> None:
+            batch.generate(prompt(long), params(1))
+
+        def replies() -> list[list[float]]:
+            return [_gaps(chat, prompt(lengths[0]), lengths[1]) for _ in range(rounds + 1)][1:]
+
+        decode()
+        prefill()
+        alone, found = replies(), {}
+        for name, work in (("decoding", decode), ("prefilling", prefill)):
+            with _busy(work):
+                both = replies()
+            for quantile in (50, 99):
+                seconds = [tuple(float(np.percentile(part, quantile)) for part in parts) for parts in (both, alone)]
+                found[f"{name} p{quantile}"] = seconds[0], seconds[1]
+        return found
+
+
+def _gaps(engine: LLM, prompt: list[int], new: int) -> list[float]:
+    """Seconds between the tokens of a reply, in the engine's thread."""
+    times: list[float] = []
+    request = engine.submit(prompt, params(new))
+    request.on_change(lambda: times.append(time.perf_counter()))
+    request.result()
+    # The first time is that of the call.
+    return [float(gap) for gap in np.diff(times[1:])]
+
+
+@contextmanager
+def _busy(work: Callable[[], None]) -> Iterator[None]:
+    """Do something again and again in another thread while the block runs."""
+    stop, failures = threading.Event(), []
+
+    def run() -> None:
+        try:
+            while not stop.is_set():
+                work()
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+    if failures:
+        raise failures[0]
