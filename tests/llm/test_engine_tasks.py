@@ -201,6 +201,11 @@ def test_an_idle_engine_moves_to_the_host_and_comes_back(scheduler: Scheduler, l
                 for llm in (first, second):
                     assert bits(llm.generate(PROMPT, GREEDY)) == want
                 note()
+
+            async def both() -> list[Any]:
+                return await asyncio.gather(*(llm.agenerate(PROMPT, GREEDY) for llm in (first, second)))
+
+            assert [bits(out) for out in asyncio.run(both())] == [want, want]
             for llm in (first, second):
                 row = llm.stats()["task"]
                 assert row["evictions"] > 0
