@@ -229,6 +229,7 @@ def test_the_example_prints_both_latencies(run_python: Callable[..., str], repos
         "batch, beside the chat",
     ]  # fmt: skip
     assert all(float(line.split("p50")[1].split()[0]) > 0 for line in rows.values())
-    assert " 14 gaps" in rows["chat, alone"]
+    # A token may come before its time is asked for.
+    assert 2 <= int(rows["chat, alone"].split("ms")[2].split()[0]) <= 14
     assert "promise no latency" in said
     assert "chat   guaranteed  own lane" in said
