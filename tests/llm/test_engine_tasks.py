@@ -201,6 +201,11 @@ def test_an_idle_engine_moves_to_the_host_and_comes_back(scheduler: Scheduler, l
                 for llm in (first, second):
                     assert bits(llm.generate(PROMPT, GREEDY)) == want
                 note()
+
+            async def both() -> list[Any]:
+                return await asyncio.gather(*(llm.agenerate(PROMPT, GREEDY) for llm in (first, second)))
+
+            assert [bits(out) for out in asyncio.run(both())] == [want, want]
             for llm in (first, second):
                 row = llm.stats()["task"]
                 assert row["evictions"] > 0
@@ -224,6 +229,7 @@ def test_the_example_prints_both_latencies(run_python: Callable[..., str], repos
         "batch, beside the chat",
     ]  # fmt: skip
     assert all(float(line.split("p50")[1].split()[0]) > 0 for line in rows.values())
-    assert " 14 gaps" in rows["chat, alone"]
+    # A token may come before its time is asked for.
+    assert 2 <= int(rows["chat, alone"].split("ms")[2].split()[0]) <= 14
     assert "promise no latency" in said
     assert "chat   guaranteed  own lane" in said
