@@ -199,7 +199,7 @@ class LLM:
                     self.config, _dtype(self.model.dtype), kv, self._weight_bytes, memory is not None, limit,
                     max_num_seqs, max_batched_tokens,
                 )  # fmt: skip
-                made = PageMemory(self.config, kv, self._budget.pages, self._budget.host_pages)
+                made = PageMemory(self.config, kv, self._budget.pages, self._budget.host_pages, self.model.kv_scales)
                 synchronize()
                 return made
 
