@@ -321,7 +321,7 @@ class EngineLoop:
         if index == 0:
             return branch
         made = Branch(branch.request, branch.forks[index - 1], branch.order, branch.salt)
-        made.arrived, made.begun = branch.arrived, True
+        made.arrived, made.begun = branch.arrived, branch.begun
         known = self._branches.get(branch.request)
         if known is None or branch.pages is None:
             return made
@@ -370,14 +370,14 @@ class EngineLoop:
         request, outputs = branch.request, {}
         for other in self._branches.pop(request, ()):
             self.scheduler.remove(other)
-            self.telemetry.ends(other, "error", time.perf_counter())
+            self._note_end(other, "error")
             for sequence in (other.sequence, *other.forks):
                 sequence.stop_reason = f"{type(error).__name__}: {error}"
                 outputs[sequence.index] = sequence.end("error").output
         request.fail(error, outputs)
 
     def _forget(self, branch: Branch, reason: FinishReason) -> None:
-        self.telemetry.ends(branch, reason, time.perf_counter())
+        self._note_end(branch, reason)
         if self.prefixes is not None and branch.sequence.params.prompt_logprobs is None:
             known = [*branch.sequence.prompt, *branch.sequence.reply]
             self.prefixes.add(branch.salt, known[: branch.computed])
@@ -389,6 +389,14 @@ class EngineLoop:
                 self.counts["cached_tokens"] += branch.sequence.cached
             if not mine:
                 del self._branches[branch.request]
+
+    def _note_end(self, branch: Branch, reason: FinishReason) -> None:
+        now = time.perf_counter()
+        self.telemetry.ends(branch, reason, now)
+        if self._task is not None and self._task.task.is_traced:
+            known = {"tenant": branch.tenant.name, "tokens": len(branch.sequence.reply), "reason": reason}
+            for name, begun, ended in self.telemetry.spans(branch, now):
+                self._task.task.span(name, begun, ended, key=f"{branch.order}.{branch.sequence.index}", **known)
 
     def _fail_all(self, error: BaseException) -> None:
         """A fault of the engine itself: nothing that runs can be trusted."""
@@ -412,6 +420,6 @@ class EngineLoop:
     def _cancel(self, request: Request) -> None:
         for branch in self._branches.pop(request, ()):
             self.scheduler.remove(branch)
-            self.telemetry.ends(branch, "cancelled", time.perf_counter())
+            self._note_end(branch, "cancelled")
             for sequence in (branch.sequence, *branch.forks):
                 request.put(sequence.index, sequence.end("cancelled"))

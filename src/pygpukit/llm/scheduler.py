@@ -49,8 +49,8 @@ class Branch:
         Why it waits.
     forks
         Other replies to the same prompt, which begin when that is computed.
-    arrived, begun, last
-        When it came, whether a step has computed tokens of it, and when its last token came.
+    arrived, begun, first, last
+        When it came, had its first step, its first token and its last one; 0 for what has not been yet.
     """
 
     request: Request
@@ -65,7 +65,8 @@ class Branch:
     reason: str = ""
     forks: list[Reply] = dataclasses.field(default_factory=list)
     arrived: float = dataclasses.field(default_factory=time.perf_counter)
-    begun: bool = False
+    begun: float = 0.0
+    first: float = 0.0
     last: float = 0.0
 
     @property
