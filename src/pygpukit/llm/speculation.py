@@ -26,7 +26,7 @@ __all__ = ["Method", "Speculation", "make_drafter", "read_method"]
 _NAMED: dict[str, type[Drafter]] = {made.name: made for made in (NgramDrafter, JacobiDrafter, LookaheadDrafter)}
 _LONGEST = 64
 # Replies at once beyond which rows of guesses cost what rows of other replies do, by the kind of device.
-_REPLIES = {"cpu": 4}
+_REPLIES = {"cpu": 8}
 _REPLIES_ON_GPU = 32
 # Guesses of a reply's first step; the share of right ones below which it pauses, and what a new share counts.
 _FIRST = 4
