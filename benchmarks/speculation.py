@@ -20,23 +20,6 @@ from pygpukit.llm import LLM, RequestOutput, SamplingParams
 
 TEXT = Path(__file__).resolve().parents[1] / "tests" / "llm" / "perplexity.txt"
 ANIMALS = ("fox", "bear", "wolf", "crow", "hare", "frog", "goat", "seal")
-    "fox",
-    "bear",
-    "wolf",
-    "crow",
-    "hare",
-    "frog",
-    "goat",
-    "seal",
-    "swan",
-    "lynx",
-    "mole",
-    "newt",
-    "toad",
-    "wren",
-    "mule",
-    "duck",
-]
 
 
 def words(task: str, number: int) -> str:
