@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 BUNDLE ?=
 BUNDLES := src/pygpukit/kernels/bundles
-WHEEL_LIMIT := 5000000
+WHEEL_LIMIT := 6000000
 PYTEST_ARGS ?= -n auto
 # Tests of what runs on streams; they run a second time with the CPU device's work put off as long as is legal. What
 # elementwise kernels compute is the same then, and so is what these others look at; some choose their streams themselves.

@@ -216,3 +216,51 @@ def test_attention_of_given_lengths(tmp_path: Path) -> None:
     rows = results.Run.load(path).rows
     assert [row.name for row in rows] == [f"attention {what} float32 40" for what in ("prompt", "token", "token paged")]
     assert all(row.error <= row.tolerance and row.flops > 0 for row in rows)
+
+
+@pytest.fixture(scope="module")
+def engine_rows(tmp_path_factory: pytest.TempPathFactory) -> dict[str, results.Measurement]:
+    path = tmp_path_factory.mktemp("llm") / "run.json"
+    assert main(["--llm", "--sizes", "1,3", "--seq-lens", "48", "--rounds", "2", "--save", str(path)]) == 0
+    return {row.name.removeprefix("llm "): row for row in results.Run.load(path).rows}
+
+
+def test_an_engine_is_timed_by_itself(engine_rows: dict[str, results.Measurement]) -> None:
+    levels = [f"decode {batch} {level}" for level in ("batch_invariant", "run_to_run") for batch in (1, 3)]
+    assert list(engine_rows) == ["layer products 48", "prefill 48", *levels, "decode 1 fp8", "decode 1 int4"]
+    decode, prefill = engine_rows["decode 3 batch_invariant"], engine_rows["prefill 48"]
+    assert (decode.tokens, prefill.tokens, len(decode.ours), len(prefill.ours)) == (3, 48, 2, 2)
+    # One layer has 64 x 128, 64 x 64, 64 x 192 and 96 x 64 weights, the head 512 x 64.
+    weights = 2 * (64 * 128 + 64 * 64 + 64 * 192 + 96 * 64)
+    keys = 3 * 2 * 2 * (24 + 24 // 2) * 2 * 16
+    least = 4 * (weights + 512 * 64 + keys)
+    assert least < decode.nbytes < 1.02 * least
+    attended = 4 * 2 * 4 * 16 * (48 * 49 // 2)
+    assert 1.0 <= prefill.flops / (2 * 48 * weights + 2 * 512 * 64 + attended) < 1.02
+    assert engine_rows["layer products 48"].flops == 48 * weights
+
+
+def test_probabilities_of_an_engine_are_checked(engine_rows: dict[str, results.Measurement]) -> None:
+    assert all(row.error <= row.tolerance for row in engine_rows.values())
+    assert engine_rows["decode 3 batch_invariant"].error == 0.0
+
+
+def test_what_batch_invariance_costs(engine_rows: dict[str, results.Measurement]) -> None:
+    lines = results.invariance(list(engine_rows.values()))
+    assert [line.split(":")[0] for line in lines] == ["llm decode 1", "llm decode 3"]
+    rows = [row_of(2.0, name="llm decode 8 batch_invariant"), row_of(1.5, name="llm decode 8 run_to_run")]
+    rows = [results.Measurement(row.name, "llm", "float32", row.ours, (), 1, 1, tokens=8) for row in rows]
+    assert results.invariance(rows) == ["llm decode 8: batch_invariant has 0.750 of run_to_run's rate"]
+    assert results.cells(rows[0], {"copy": 1.0, "read": 1.0})[3] == "4 tokens/s"
+
+
+def test_a_given_model_is_measured(tmp_path: Path) -> None:
+    from pygpukit.llm.testing import tiny_gguf
+
+    model, path = tiny_gguf(tmp_path / "mine.gguf"), tmp_path / "run.json"
+    arguments = ["--llm", "--model", str(model), "--sizes", "2", "--seq-lens", "32", "--rounds", "1"]
+    assert main([*arguments, "--only", "decode", "--save", str(path)]) == 0
+    rows = results.Run.load(path).rows
+    assert [row.name for row in rows] == ["llm decode 2 batch_invariant", "llm decode 2 run_to_run"]
+    assert rows[0].variant.startswith("mine float32")
+    assert main([*arguments[:2], str(tmp_path / "none.gguf")]) == 2

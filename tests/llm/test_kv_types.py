@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 
 import pygpukit as gp
+from pygpukit.errors import ModelLoadError
 from pygpukit.llm import LLM, SamplingParams
 from pygpukit.llm.testing import tiny_model
 
 from .engines import few_pages, stepped
 from .test_engine_batches import bits
+from .test_quantized import CASES, rewrite, write
 
 CODES = ("fp8", "int8")
 DEVICES = [pytest.param("emulated", marks=pytest.mark.nvrtc), pytest.param("cuda", marks=pytest.mark.cuda)]
@@ -69,6 +71,29 @@ def test_several_replies_to_a_prompt_copy_pages_with_their_scales(llama: Path) -
         again = bits(llm.generate(PROMPT[:19], params))
     assert forked == again
     assert len({tuple(one[0]) for one in forked}) > 1
+
+
+def test_scales_of_a_checkpoint(tmp_path: Path) -> None:
+    coded, _, stored = write(tmp_path, "compressed tensor")
+    attn = "model.layers.{}.self_attn".format
+    scales = {f"{attn(0)}.k_scale": [0.02], f"{attn(0)}.v_scale": [0.5], f"{attn(1)}.v_proj.v_scale": [0.01, 4.0]}
+    found = {}
+    for name, more in (("without", {}), ("with", scales)):
+        arrays = {key: np.array(value, np.float32) for key, value in more.items()}
+        rewrite(coded, stored | arrays, CASES["compressed tensor"][0])
+        with LLM(coded, kv_dtype="fp8") as llm:
+            layers = llm._loop.runner.memory.layers
+            found[name] = [None if one.scales is None else one.scales.tolist() for one in layers]
+            found[f"{name} scores"] = llm.score(PROMPT)
+    assert found["without"] == [None, None]
+    wanted = [[[[[0.02, 0.02]], [[0.5, 0.5]]]], [[[[1.0, 1.0]], [[0.01, 4.0]]]]]
+    np.testing.assert_array_equal(found["with"], np.array(wanted, np.float32))
+    assert found["with scores"] != found["without scores"]
+    assert np.abs(np.subtract(found["with scores"], found["without scores"])).mean() < 0.2
+    for value, text in (([0.0], "must be one positive number"), ([1.0, 1.0, 1.0], "holds 3 numbers")):
+        rewrite(coded, stored | {f"{attn(0)}.k_scale": np.array(value, np.float32)}, CASES["compressed tensor"][0])
+        with pytest.raises(ModelLoadError, match=rf"self_attn\.k_scale .*{text}"):
+            LLM(coded)
 
 
 def test_memory_of_codes(llama: Path) -> None:

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+import pygpukit as gp
 from pygpukit import llm
 from pygpukit.cli import main
 from pygpukit.errors import ModelLoadError
 from pygpukit.llm import LLM, DecodeM1, DecodeStrategy, SamplingParams, plugins
 from pygpukit.llm.loading import load_model, open_checkpoint
-from pygpukit.llm.quantized import Scheme, read_scheme
 from pygpukit.llm.testing import tiny_model
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "llm_plugin"
@@ -163,21 +163,28 @@ def test_what_a_program_registers(folder: Path, tmp_path: Path) -> None:
         llm.apply_chat_template(messages, template="other")
 
 
-def test_a_way_to_quantise(folder: Path) -> None:
-    entry = {"quantization_config": {"quant_method": "mine", "group": 32}}
-    with pytest.raises(ModelLoadError, match="quant_method is 'mine'"):
-        read_scheme(entry)
+def test_a_way_to_quantise(folder: Path, tmp_path: Path) -> None:
+    model = tiny_model("llama", tmp_path / "model", hidden_size=64, intermediate_size=64, head_dim=16)
+    with pytest.raises(ValueError, match="quantization is 'rough', and must be"):
+        LLM(model, quantization="rough")
+    seen = []
 
-    def scheme(settings: dict[str, Any]) -> Scheme:
-        return Scheme("mine", "awq", settings["group"], False, lambda name: False)
+    def rough(matrix: np.ndarray) -> gp.quant.QuantTensor:
+        """Multiples of a quarter, in 8 bits."""
+        seen.append(matrix.shape)
+        return gp.quant.quantize(np.round(matrix * 4) / 4, "int8", axis=1)
 
-    llm.register("quantization", "mine", scheme)
-    found = read_scheme(entry)
-    assert found is not None
-    assert (found.method, found.layout, found.group) == ("mine", "awq", 32)
-    llm.register("quantization", "none", lambda settings: None)
-    with pytest.raises(ModelLoadError, match="returned None, and must return a Scheme"):
-        read_scheme({"quantization_config": {"quant_method": "none"}})
+    llm.register("quantization", "rough", rough)
+    llm.register("quantization", "wrong", lambda matrix: matrix)
+    with LLM(model, quantization="rough") as quantised, LLM(model, quantization="int8") as usual:
+        assert len(quantised.generate([3, 4, 5], GREEDY).token_ids) == 30
+        assert quantised.score([3, 4, 5, 6]) != usual.score([3, 4, 5, 6])
+    assert (96, 64) in seen
+    assert (64, 64) in seen
+    with pytest.raises(
+        ModelLoadError, match=r"q_proj\.weight: the plugin 'wrong' returned ndarray, and must return a QuantTensor"
+    ):
+        LLM(model, quantization="wrong")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -333,6 +335,14 @@ def test_all_that_does_not_fit_is_listed_by_the_names_of_the_format(tmp_path: Pa
     [
         ("gptq sorted", "g_idx", lambda x: np.zeros_like(x), "g_idx does not give each of 2 groups 32 inputs"),
         ("awq", "scales", lambda x: x * np.float16("nan"), "a scale of the int4 weight is not finite"),
+        ("packed", "weight_shape", lambda x: x - np.array([0, 1], np.int32), "do not fit a weight of 63 inputs"),
+        (
+            "packed 8 bits, rows",
+            "weight_shape",
+            lambda x: x - np.array([0, 1], np.int32),
+            "has shape .32, 63., not .32, 64",
+        ),
+        ("packed", "weight_shape", lambda x: -x, r"does not fit a weight of \(-32, -64\)"),
     ],
 )
 def test_broken_numbers_name_the_module(case: str, end: str, broken: Any, reason: str, tmp_path: Path) -> None:
@@ -382,6 +392,30 @@ def test_broken_numbers_name_the_module(case: str, end: str, broken: Any, reason
 def test_what_is_not_read_is_said(entry: Any, reason: str) -> None:
     with pytest.raises(ModelLoadError, match=reason):
         read_scheme({"quantization_config": entry})
+
+
+JUNK = (None, True, -1, 1 << 70, float("nan"), "x", "re:(", [], [[1]], [None], ["re:" + "(a|b)" * 50], {}, {"a": 1})
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [path, *(p for key, inner in items for p in places(inner, (*path, key)))]
+
+
+@pytest.mark.parametrize("case", ["awq", "gptq sorted", "fp8 blocks", "packed sorted"])
+def test_settings_of_any_kind_are_read_or_refused(case: str) -> None:
+    for path in places(CASES[case][0]):
+        for junk in JUNK:
+            entry: Any = {"quantization_config": copy.deepcopy(CASES[case][0])}
+            inner = entry
+            for key in ("quantization_config", *path)[:-1]:
+                inner = inner[key]
+            inner[("quantization_config", *path)[-1]] = junk
+            with contextlib.suppress(ModelLoadError):
+                scheme = read_scheme(entry)
+                if scheme is not None:
+                    scheme.is_plain("model.layers.0.self_attn.q_proj")
+                    assert scheme.parts(64, 64, [])
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -66,7 +66,7 @@ def test_the_core_draws_the_integers_of_numpys_steps(kind: str) -> None:
         for low, span in spans:
             wide = span > 2**32
             for place in PLACES:
-                args = (1300, *place, low, span - 1, (2**64 if wide else 2**32) % span, wide, gp.dtype(kind))
+                args = (1301, *place, low, span - 1, (2**64 if wide else 2**32) % span, wide, gp.dtype(kind))
                 got = rows.integers(counter, *args).to_numpy()
                 assert got.tobytes() == reference(counter.to_numpy(), *args).tobytes(), (low, span, place)
 

@@ -10,9 +10,10 @@ from typing import Any
 
 from pygpukit.benchmark import results
 from pygpukit.benchmark.attention import attention
+from pygpukit.benchmark.engine import llm
 from pygpukit.benchmark.operators import ops
 from pygpukit.benchmark.products import gemm, gemv
-from pygpukit.benchmark.timing import Timer, ceilings
+from pygpukit.benchmark.timing import Samples, Timer, ceilings
 from pygpukit.benchmark.work import Options, Row
 from pygpukit.errors import GPUKitError
 
@@ -21,21 +22,25 @@ SECTIONS: dict[str, Callable[[Options], Iterator[Row]]] = {
     "gemv": gemv,
     "attention": attention,
     "ops": ops,
+    "llm": llm,
 }
 """In the order they run; products come first, since they measure the compute ceilings."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the benchmark's arguments to a parser."""
-    sections = parser.add_argument_group("what to measure (default: all but --ops, with --quick that too)")
+    sections = parser.add_argument_group("what to measure (default: all but --ops and --llm, with --quick --ops too)")
     sections.add_argument("--all", action="store_true", help="every section")
     for name in SECTIONS:
         sections.add_argument(f"--{name}", action="store_true", help=(SECTIONS[name].__doc__ or "").split("\n")[0])
     parser.add_argument("--quick", action="store_true", help="a few rows of each section, in under a minute on a GPU")
-    parser.add_argument("--sizes", type=_numbers, default=(), metavar="N,N", help="sizes of square products; elements")
+    parser.add_argument(
+        "--sizes", type=_numbers, default=(), metavar="N,N", help="sizes of square products; elements; batches"
+    )
     parser.add_argument("--seq-lens", type=_numbers, default=(), metavar="N,N", help="lengths of sequences")
     parser.add_argument("--dtypes", type=_words, default=(), metavar="T,T", help="element types, such as bfloat16")
     parser.add_argument("--fp8", action="store_true", help="products of float8_e4m3fn too")
+    parser.add_argument("--model", type=Path, metavar="F", help="what --llm measures, in place of random weights")
     parser.add_argument("--only", metavar="TEXT", help="only rows whose name contains this")
     parser.add_argument("--rounds", type=int, default=15, help="samples of a row (default 15)")
     parser.add_argument("--seed", type=int, default=1, help="of the random operands")
@@ -103,9 +108,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _measure(args: argparse.Namespace) -> results.Run:
     options = Options(quick=args.quick, sizes=args.sizes, dtypes=args.dtypes, seq_lens=args.seq_lens, fp8=args.fp8,
-                      peer=not args.no_peer, seed=args.seed)  # fmt: skip
+                      peer=not args.no_peer, model=args.model, seed=args.seed)  # fmt: skip
     chosen = [name for name in SECTIONS if args.all or getattr(args, name)]
-    chosen = chosen or [name for name in SECTIONS if name != "ops" or args.quick]
+    chosen = chosen or [name for name in SECTIONS if name != "llm" and (name != "ops" or args.quick)]
     timer = Timer(options, args.rounds)
     rows = [row for name in chosen for row in SECTIONS[name](options) if args.only is None or args.only in row.name]
     if not rows:
@@ -121,6 +126,8 @@ def _measure(args: argparse.Namespace) -> results.Run:
             shown = results.cells(kept[-1], known)
             say(f"{shown[0]:42} " + "  ".join(f"{cell:>12}" for cell in shown[1:7]) + f"  {shown[7]}")
             advance()
+    for line in results.invariance(kept):
+        say(line)
     return results.Run(results.machine(options), {**limits, **results.compute_ceilings(kept)}, tuple(kept))
 
 
@@ -131,6 +138,8 @@ def _one(row: Row, timer: Timer) -> results.Measurement:
         failure = f"wrong result: distance {work.error:.1e} from the reference, {work.tolerance:.1e} allowed"
         return results.Measurement(row.name, row.section, row.precision, error=work.error, tolerance=work.tolerance,
                                    variant=work.variant, failure=failure)  # fmt: skip
+    if work.sample is not None:
+        return results.measured(row, work, Samples(work.sample(timer.rounds)), None)
     return results.measured(row, work, *timer.measure(work.calls, work.peer))
 
 

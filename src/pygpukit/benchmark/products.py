@@ -94,7 +94,7 @@ def _work(options: Options, name: str, operands: list[tuple[GPUArray, GPUArray]]
     return Work(
         calls=tuple(_ours(x, y, out, precision) for x, y in operands),
         peer=_peer(options, name, operands),
-        error=_error(a, b, out),
+        error=product_error(a, b, out),
         tolerance=tolerance,
         nbytes=nbytes,
         flops=2 * m * n * k,
@@ -141,7 +141,7 @@ def _torch(options: Options, name: str, a: GPUArray, b: GPUArray) -> Call:
     return run
 
 
-def _error(a: GPUArray, b: GPUArray, out: GPUArray) -> float:
+def product_error(a: GPUArray, b: GPUArray, out: GPUArray) -> float:
     """Compare rows and columns spread over the result with float64."""
     m, n = out.shape
     rows, columns = (np.unique(np.linspace(0, size - 1, min(size, _CHECKED)).astype(np.int64)) for size in (m, n))

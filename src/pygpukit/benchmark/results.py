@@ -39,6 +39,8 @@ class Measurement:
         What ran.
     failure
         Why there are no samples; empty if there are.
+    tokens
+        Of one call, of an engine's rows.
     """
 
     name: str
@@ -52,6 +54,7 @@ class Measurement:
     tolerance: float = 0.0
     variant: str = ""
     failure: str = ""
+    tokens: int = 0
 
     @property
     def seconds(self) -> float:
@@ -60,7 +63,7 @@ class Measurement:
 
     def of_roofline(self, ceilings: Mapping[str, float]) -> float:
         """Return the time the measured ceilings allow over the time taken."""
-        rate = ceilings["read" if self.section == "gemv" else "copy"]
+        rate = ceilings["read" if self.section in ("gemv", "llm") else "copy"]
         least = self.nbytes / rate
         compute = ceilings.get(self.precision)
         if self.flops and compute:
@@ -112,7 +115,7 @@ def measured(row: Any, work: Work, ours: Samples, peer: Samples | None) -> Measu
     """Return the measurement of a row."""
     return Measurement(
         row.name, row.section, row.precision, ours.seconds, peer.seconds if peer is not None else (),
-        work.nbytes, work.flops, work.error, work.tolerance, work.variant,
+        work.nbytes, work.flops, work.error, work.tolerance, work.variant, tokens=work.tokens,
     )  # fmt: skip
 
 
@@ -156,6 +159,7 @@ def cells(row: Measurement, ceilings: Mapping[str, float]) -> tuple[str, ...]:
     seconds = row.seconds
     products = row.section in ("gemm", "attention")
     rate = f"{row.flops / seconds / 1e12:.1f} TFLOPS" if products else f"{row.nbytes / seconds / 1e9:,.0f} GB/s"
+    rate = f"{row.tokens / seconds:,.0f} tokens/s" if row.tokens else rate
     peer = f"{statistics.median(row.peer) / seconds:.2f}" if row.peer else ""
     share = f"{100 * row.of_roofline(ceilings):.0f} %"
     return (row.name, shown_time(seconds), f"{100 * Samples(row.ours).spread:.1f} %", rate, share, peer,
@@ -172,7 +176,22 @@ def markdown(run: Run) -> str:
     lines = [f"Machine: {shown}.", "", f"Ceilings measured: {limits}.", "", "| " + " | ".join(HEADINGS) + " |"]
     lines.append("|" + "---|" * len(HEADINGS))
     lines += ["| " + " | ".join(cells(row, run.ceilings)) + " |" for row in run.rows]
-    return "\n".join(lines) + "\n"
+    lines += ["", *(f"{line}." for line in invariance(run.rows))]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def invariance(rows: Sequence[Measurement]) -> list[str]:
+    """Return what bits that do not depend on the batch cost: the rate of ``run_to_run`` that is kept, by batch."""
+    found = {row.name: row for row in rows if row.section == "llm" and row.ours}
+    lines = []
+    for name, row in found.items():
+        other = found.get(name.removesuffix("batch_invariant") + "run_to_run")
+        if name.endswith(" batch_invariant") and other is not None:
+            ratio = other.seconds / row.seconds
+            lines.append(
+                f"{name.removesuffix(' batch_invariant')}: batch_invariant has {ratio:.3f} of run_to_run's rate"
+            )
+    return lines
 
 
 def shown_time(seconds: float) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -32,6 +33,10 @@ class Work:
         What one call has to move and compute.
     variant
         What `pygpukit.explain` says of it.
+    tokens
+        Of one call, where that is what its rate is told in.
+    sample
+        Times so many calls itself, in place of `calls`.
     """
 
     calls: tuple[Call, ...]
@@ -41,6 +46,8 @@ class Work:
     nbytes: int
     flops: int = 0
     variant: str = ""
+    tokens: int = 0
+    sample: Callable[[int], tuple[float, ...]] | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -78,6 +85,8 @@ class Options:
         Fewer and smaller rows.
     sizes, dtypes, seq_lens
         As given; empty for a section's own.
+    model
+        A model to measure an engine with, in place of a random one.
     seed
         Of the random operands.
     """
@@ -91,13 +100,14 @@ class Options:
         seq_lens: Sequence[int] = (),
         fp8: bool = False,
         peer: bool = True,
+        model: Path | None = None,
         seed: int = 1,
     ) -> None:
         self.device = gp.current_device()
         self.on_gpu = self.device.kind == "cuda"
         self.quick, self.fp8, self.seed = quick, fp8, seed
         self.sizes, self.dtypes, self.seq_lens = tuple(sizes), tuple(dtypes), tuple(seq_lens)
-        self.has_peer = peer
+        self.has_peer, self.model = peer, model
         self.torch = _torch() if peer and self.on_gpu else None
         self.l2_bytes = int(self.device.properties()["l2_bytes"])
         self._random = gp.random.default_rng(seed)

@@ -252,6 +252,8 @@ class CausalTransformerModel(FixedCacheModel):
         self.final_norm, self.position_embed, self.spec = final_norm, position_embed, spec
         self.lm_head = Linear(embed_tokens if lm_head is None else lm_head)
         self.dtype = embed_tokens.dtype
+        # Of float8 keys and values in pages, where the checkpoint has some: [layers, 1, 2, 1, heads], NumPy.
+        self.kv_scales: Any = None
         # Positions that any sequence may get, which the frequencies of some models depend on.
         self.max_positions = config.max_position_embeddings
         self._tables: dict[tuple[Any, bool], Tables] = {}

@@ -199,7 +199,7 @@ class LLM:
                     self.config, _dtype(self.model.dtype), kv, self._weight_bytes, memory is not None, limit,
                     max_num_seqs, max_batched_tokens,
                 )  # fmt: skip
-                made = PageMemory(self.config, kv, self._budget.pages, self._budget.host_pages)
+                made = PageMemory(self.config, kv, self._budget.pages, self._budget.host_pages, self.model.kv_scales)
                 synchronize()
                 return made
 
@@ -225,6 +225,7 @@ class LLM:
         )  # fmt: skip
         if prefix_cache:
             self._loop.prefixes = saved_cache.Prefixes(2 * PAGE_TOKENS * self._budget.pages)
+        self._loop.telemetry.publish(self.name)
         self._stop = weakref.finalize(self, _end, self._loop, self._task)
         self._lock = threading.Lock()
         self._seed, self._orders = seed, itertools.count()
@@ -667,6 +668,7 @@ class LLM:
 
 def _end(loop: EngineLoop, task: EngineTask | None) -> None:
     loop.close()
+    loop.telemetry.withdraw()
     if task is not None:
         task.end()
 

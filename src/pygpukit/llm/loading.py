@@ -161,7 +161,8 @@ class Checkpoint:
             parts = [(name, part) for name, part in self._parts(want) if name in self.files]
             views = {part.name: self.files.tensor_view(name) for name, part in parts}
             assert self.scheme is not None
-            weight = Weight(self.scheme, f"{self.path}: {self._module(want)}", views)
+            n, k = want.shape
+            weight = Weight(self.scheme, f"{self.path}: {self._module(want)}", views, (n, k))
             return _Stored(want.shape, weight.rows, weight=weight)
         name, files = self.name(want), self.files
         shape = tuple(files.tensor_info(name).shape)
@@ -191,6 +192,35 @@ class Checkpoint:
         if heads is None or rows % (2 * heads):
             return None
         return np.arange(rows).reshape(heads, rows // heads // 2, 2).swapaxes(1, 2).reshape(-1)
+
+    def kv_scales(self) -> Array | None:
+        """Return what float8 keys and values are to be divided by, [layers, 1, 2, 1, heads]; None for nothing.
+
+        Raises
+        ------
+        ModelLoadError
+            If a scale is no positive number.
+        """
+        if self.scheme is None:
+            return None
+        heads, found = self.config.num_kv_heads, False
+        scales = np.ones((self.config.num_layers, 1, 2, 1, heads), np.float32)
+        role = "qkv" if self.spec.fused_qkv else "k"
+        for layer in range(self.config.num_layers):
+            attention = self._module(Wanted(role, layer, "weight", ())).rpartition(".")[0]
+            for part, letter in enumerate("kv"):
+                ends = (f"{letter}_scale", f"{letter}_proj.{letter}_scale", f"{letter}_proj.output_scale")
+                name = next((n for end in ends if (n := f"{attention}.{end}") in self.files), None)
+                if name is None:
+                    continue
+                values = self.files.tensor_as_f32(name).reshape(-1)
+                if values.size not in (1, heads) or not (np.isfinite(values) & (values > 0)).all():
+                    raise ModelLoadError(
+                        f"{self.path}: {name} holds {values.size} numbers, {values[:4].tolist()}, and must be one "
+                        f"positive number or one per head, {heads}"
+                    )
+                scales[layer, 0, part, 0], found = values, True
+        return scales if found else None
 
     def present(self) -> list[Wanted]:
         """Return the tensors of the architecture that the files have."""
@@ -445,7 +475,9 @@ def load_model(
             head = _kept(checkpoint, [by_role["head", -1, "weight"]], kind) or take(("head",))
         last = norm("final_norm")
         later = True
-        return CausalTransformerModel(config, embed, blocks, last, head, positions, spec)
+        model = CausalTransformerModel(config, embed, blocks, last, head, positions, spec)
+        model.kv_scales = checkpoint.kv_scales()
+        return model
 
 
 def load_model_from_safetensors(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -19,6 +20,7 @@ from pygpukit.llm.request import Request
 from pygpukit.llm.runner import Drawn, Runner
 from pygpukit.llm.saved_cache import Prefixes
 from pygpukit.llm.scheduler import Branch, Row, Scheduler
+from pygpukit.llm.telemetry import Telemetry
 
 if TYPE_CHECKING:
     from pygpukit.llm.engine_task import EngineTask
@@ -58,6 +60,7 @@ class EngineLoop:
     ) -> None:
         self.runner, self.scheduler, self.ahead = runner, scheduler, ahead
         self.counts = {"requests": 0, "prompt_tokens": 0, "completion_tokens": 0, "cached_tokens": 0, "steps": 0}
+        self.telemetry = Telemetry(scheduler)
         self._device, self._pool, self._level = on, pool, level
         self._changed = threading.Condition()
         self._new: deque[Branch] = deque()
@@ -148,9 +151,10 @@ class EngineLoop:
             context.enter_context(deterministic(self._level))
             while self._wait():
                 try:
-                    if self._task is not None:
-                        self._task.give_way()
-                    self._step()
+                    if self._task is None:
+                        self._step()
+                    else:
+                        self._step_of(self._task)
                 except BaseException as error:
                     self._fail_all(error)
             self._end_all()
@@ -177,6 +181,17 @@ class EngineLoop:
             except BaseException as error:
                 done.set_exception(error)
         return True
+
+    def _step_of(self, task: EngineTask) -> None:
+        """A step, and a span in the trace of the task's scheduler."""
+        task.give_way()
+        steps, tokens, begun = self.counts["steps"], self.counts["completion_tokens"], time.perf_counter()
+        self._step()
+        if self.counts["steps"] > steps:
+            task.task.span(
+                "step", begun, time.perf_counter(), running=len(self.scheduler.running),
+                waiting=len(self.scheduler.waiting), tokens=self.counts["completion_tokens"] - tokens,
+            )  # fmt: skip
 
     def _step(self) -> None:
         if self._drawn is not None and not self._may_go_ahead():
@@ -218,8 +233,11 @@ class EngineLoop:
         """Note what a step computes, as soon as it is queued."""
         cache = self.scheduler.cache
         self.counts["steps"] += 1
+        now = time.perf_counter()
         for branch, count, _ in rows:
             assert branch.pages is not None
+            if not branch.begun:
+                self.telemetry.begins(branch, now)
             cache.advance(branch.pages, count)
             branch.computed += count
             branch.request.runs()
@@ -235,6 +253,7 @@ class EngineLoop:
         drawn, self._drawn = self._drawn, None
         assert drawn is not None
         tokens, reports = drawn.read(), drawn.logprobs()
+        now = time.perf_counter()
         # Replies that were made for one prompt get their pages before any of them goes on.
         targets = [self._target(branch, index) for branch, index, _ in drawn.lines]
         for branch in {branch for branch, index, _ in drawn.lines if index}:
@@ -263,9 +282,11 @@ class EngineLoop:
                 none = ValueError("no token may come: every score is -inf, NaN or not allowed")
                 self._fail(branch, branch.sequence.problem or none)
             else:
+                self.telemetry.token(branch, now)
                 self._pass_on(branch, token, reports.get(line))
         for branch, drafts in guesses.items():
             branch.sequence.drafted += len(drafts)
+            self.telemetry.drafts(branch, len(drafts), max(kept.get(branch, 0) - 1, 0))
         for branch in list(self.scheduler.running):
             if branch.sequence.limit == 0 and branch.computed == branch.length:
                 self._end(branch, "length")
@@ -275,6 +296,7 @@ class EngineLoop:
         if index == 0:
             return branch
         made = Branch(branch.request, branch.forks[index - 1], branch.order, branch.salt)
+        made.arrived, made.begun = branch.arrived, True
         known = self._branches.get(branch.request)
         if known is None or branch.pages is None:
             return made
@@ -310,12 +332,12 @@ class EngineLoop:
             self._fail(branch, error)
             return
         if sequence.finish_reason is not None:
-            self._forget(branch)
+            self._forget(branch, sequence.finish_reason)
         request.put(sequence.index, piece)
 
     def _end(self, branch: Branch, reason: FinishReason) -> None:
         """End a reply before its time."""
-        self._forget(branch)
+        self._forget(branch, reason)
         branch.request.put(branch.sequence.index, branch.sequence.end(reason))
 
     def _fail(self, branch: Branch, error: BaseException) -> None:
@@ -323,12 +345,14 @@ class EngineLoop:
         request, outputs = branch.request, {}
         for other in self._branches.pop(request, ()):
             self.scheduler.remove(other)
+            self.telemetry.ends(other, "error", time.perf_counter())
             for sequence in (other.sequence, *other.forks):
                 sequence.stop_reason = f"{type(error).__name__}: {error}"
                 outputs[sequence.index] = sequence.end("error").output
         request.fail(error, outputs)
 
-    def _forget(self, branch: Branch) -> None:
+    def _forget(self, branch: Branch, reason: FinishReason) -> None:
+        self.telemetry.ends(branch, reason, time.perf_counter())
         if self.prefixes is not None and branch.sequence.params.prompt_logprobs is None:
             known = [*branch.sequence.prompt, *branch.sequence.reply]
             self.prefixes.add(branch.salt, known[: branch.computed])
@@ -363,5 +387,6 @@ class EngineLoop:
     def _cancel(self, request: Request) -> None:
         for branch in self._branches.pop(request, ()):
             self.scheduler.remove(branch)
+            self.telemetry.ends(branch, "cancelled", time.perf_counter())
             for sequence in (branch.sequence, *branch.forks):
                 request.put(sequence.index, sequence.end("cancelled"))

@@ -45,22 +45,30 @@ class PageMemory:
         With scales every page has those of its codes too, [pages, layers, 2, tokens of a page, heads of keys].
     pages, host_pages : int
         Memory on the host is taken when the first page moves there.
+    fixed_scales : ndarray, optional
+        What codes without scales of their own stand for multiples of, [layers, 1, 2, 1, heads of keys]; 1 by default.
     """
 
-    def __init__(self, config: TransformerConfig, kv: KVType, pages: int, host_pages: int) -> None:
+    def __init__(
+        self, config: TransformerConfig, kv: KVType, pages: int, host_pages: int, fixed_scales: Any = None
+    ) -> None:
         shape = (config.num_layers, 2, PAGE_TOKENS, config.num_kv_heads, config.head_dim)
         self._host_pages = host_pages
         self._host: list[Any] = []
         self.device = empty((pages, *shape), kv.stored)
         self.scales = empty((pages, *shape[:-1]), "float32") if kv.is_scaled else None
         self._arrays = [x for x in (self.device, self.scales) if x is not None]
+        is_fixed = kv.is_coded and not kv.is_scaled and fixed_scales is not None
+        self._fixed = from_numpy(fixed_scales) if is_fixed else None
         self.layers = [self._layer(layer, kv) for layer in range(config.num_layers)]
 
     def _layer(self, layer: int, kv: KVType) -> Layer:
         whole = self.device[:, layer]
         # Codes are written to both at once, numbers where they lie.
         written = whole if kv.is_coded else (whole[:, 0], whole[:, 1])
-        return Layer(whole, written, None if self.scales is None else self.scales[:, layer])
+        if self.scales is not None:
+            return Layer(whole, written, self.scales[:, layer])
+        return Layer(whole, written, None if self._fixed is None else self._fixed[layer])
 
     def copy(self, pair: tuple[int, int]) -> None:
         """Copy a page to another."""

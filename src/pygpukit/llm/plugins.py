@@ -40,7 +40,7 @@ def _is_strategy(made: Any) -> bool:
 KINDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "architecture": (_is_architecture, "a ModelSpec"),
     "processor": (callable, "a function of token ids and scores that returns scores"),
-    "quantization": (callable, "a function of quantization_config that returns a Scheme"),
+    "quantization": (callable, "a function of a matrix that returns a QuantTensor"),
     "decode": (_is_strategy, "a subclass of DecodeStrategy"),
     "template": (lambda made: isinstance(made, str), "the text of a chat template"),
 }
@@ -66,8 +66,8 @@ def register(kind: str, name: str, obj: Any) -> None:
     ----------
     kind : str
         ``"architecture"``, a `ModelSpec` for the ``model_type`` of that name; ``"processor"``, for
-        ``SamplingParams(processors=[name])``; ``"quantization"``, a function that makes a `Scheme` of a
-        ``quantization_config`` with that ``quant_method``; ``"decode"``, a subclass of `DecodeStrategy`, for
+        ``SamplingParams(processors=[name])``; ``"quantization"``, for ``LLM(quantization=name)``, a function that makes
+        a `QuantTensor` of a float32 matrix of outputs by inputs; ``"decode"``, a subclass of `DecodeStrategy`, for
         `DecodeStrategy.named`; ``"template"``, the text of a chat template.
     name : str
     obj

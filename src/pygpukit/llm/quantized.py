@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pygpukit.errors import ModelLoadError
-from pygpukit.llm import plugins
 from pygpukit.quant import checkpoints
 from pygpukit.quant.decode import decode_rows
 from pygpukit.quant.functions import concatenate
@@ -129,16 +128,16 @@ class Scheme:
 
 
 class Weight:
-    """A quantised matrix of a checkpoint: its tensors by the ends of their names."""
+    """A quantised matrix of a checkpoint, (outputs, inputs): its tensors by the ends of their names."""
 
-    def __init__(self, scheme: Scheme, name: str, tensors: Mapping[str, Array]) -> None:
-        self._scheme, self._name, self._tensors = scheme, name, tensors
+    def __init__(self, scheme: Scheme, name: str, tensors: Mapping[str, Array], shape: tuple[int, int]) -> None:
+        self._scheme, self._name, self._tensors, self._shape = scheme, name, tensors, shape
         self._read: checkpoints.Read | None = None
 
     def rows(self, start: int, stop: int) -> Array:
         """Return some rows in float32."""
         if self._read is None:
-            self._read = self._checked(lambda: checkpoints.read(self._scheme.layout, self._tensors, None))
+            self._read = self._checked(lambda: checkpoints.read(self._scheme.layout, self._tensors, self._shape))
             self._checked(lambda: check(*self._parts()))
             if self._read[3] is not None:
                 self._read = (*self._read[:3], np.argsort(self._read[3]))
@@ -148,7 +147,8 @@ class Weight:
 
     def tensor(self) -> QuantTensor:
         """Return it on the current device in its codes."""
-        return self._checked(lambda: QuantTensor.from_checkpoint(self._scheme.layout, self._tensors))  # type: ignore[no-any-return]
+        layout, tensors = self._scheme.layout, self._tensors
+        return self._checked(lambda: QuantTensor.from_checkpoint(layout, tensors, shape=self._shape))  # type: ignore[no-any-return]
 
     def _parts(self) -> tuple[Any, Any, Any]:
         assert self._read is not None
@@ -193,13 +193,7 @@ def read_scheme(values: Mapping[str, Any], source: str = "config.json") -> Schem
     method = reader.get("quant_method")
     readers = {"awq": _awq, "gptq": _gptq, "fp8": _fp8, "fbgemm_fp8": _fp8, "compressed-tensors": _compressed}
     if not isinstance(method, str) or method not in readers:
-        other = plugins.find("quantization", method) if isinstance(method, str) and method else None
-        if other is None:
-            raise reader.fail("quant_method", f"one of {', '.join([*readers, *plugins.names('quantization')])}")
-        scheme = other(dict(reader.found))
-        if not isinstance(scheme, Scheme):
-            raise ModelLoadError(f"the plugin for {method!r} returned {scheme!r:.80}, and must return a Scheme")
-        return scheme
+        raise reader.fail("quant_method", f"one of {', '.join(readers)}")
     made = readers[method](reader, method)
     # Asked for every module several times, and patterns may be many.
     return dataclasses.replace(made, is_plain=cache(made.is_plain))

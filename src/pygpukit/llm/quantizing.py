@@ -11,6 +11,7 @@ import numpy as np
 
 from pygpukit.core.device import device
 from pygpukit.errors import ModelLoadError
+from pygpukit.llm import plugins
 from pygpukit.quant.functions import quantize
 from pygpukit.quant.tensor import QuantTensor
 
@@ -43,7 +44,9 @@ def check_quantization(name: str | None) -> None:
     """
     if name is None or name in QUANTIZATIONS:
         return
-    known = ", ".join(QUANTIZATIONS)
+    if name and plugins.find("quantization", name) is not None:
+        return
+    known = ", ".join([*QUANTIZATIONS, *plugins.names("quantization")])
     if name == "nvf4":
         raise ValueError(f"quantization='nvf4' is not available: no product reads that format yet; use one of {known}")
     raise ValueError(f"quantization is {name!r}, and must be None, for weights as they are stored, or one of {known}")
@@ -57,6 +60,14 @@ def quantized(name: str, matrix: Array, quantization: str) -> QuantTensor:
     ModelLoadError
         If it holds NaN or infinity.
     """
+    if quantization not in QUANTIZATIONS:
+        made = plugins.find("quantization", quantization)(matrix)
+        if not isinstance(made, QuantTensor) or made.shape != matrix.shape:
+            raise ModelLoadError(
+                f"{name}: the plugin {quantization!r} returned {type(made).__name__}, and must return a QuantTensor of "
+                f"shape {matrix.shape}"
+            )
+        return made
     options: dict[str, Any] = {}
     if quantization == "int4":
         options["group"] = next((group for group in _GROUPS if matrix.shape[1] % group == 0), "row")

@@ -7,6 +7,7 @@ catch up with the first, for replies that need one token first, then for prompts
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -48,6 +49,8 @@ class Branch:
         Why it waits.
     forks
         Other replies to the same prompt, which begin when that is computed.
+    arrived, begun, last
+        When it came, whether a step has computed tokens of it, and when its last token came.
     """
 
     request: Request
@@ -61,6 +64,9 @@ class Branch:
     is_running: bool = False
     reason: str = ""
     forks: list[Reply] = dataclasses.field(default_factory=list)
+    arrived: float = dataclasses.field(default_factory=time.perf_counter)
+    begun: bool = False
+    last: float = 0.0
 
     @property
     def tenant(self) -> Tenant:
@@ -207,6 +213,7 @@ class Scheduler:
         self._preempted.add(branch)
         branch.reason = "preempted: others needed its pages"
         self.counts["preemptions"] += 1
+        branch.tenant.preemptions += 1
         assert branch.pages is not None
         moves = self.cache.swap_out(branch.pages) if self.offload else None
         if moves is not None:

@@ -36,6 +36,7 @@ class Tenant:
     served: float = dataclasses.field(default=0.0, repr=False)
     running: int = dataclasses.field(default=0, repr=False)
     tokens: int = dataclasses.field(default=0, repr=False)
+    preemptions: int = dataclasses.field(default=0, repr=False)
 
     def __post_init__(self) -> None:
         if self.policy not in POLICIES:

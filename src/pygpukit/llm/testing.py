@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import struct
 from collections.abc import Mapping
@@ -15,7 +16,7 @@ import numpy as np
 from pygpukit.llm.architecture import GGUF_NAMES, Wanted, find_spec, wanted
 from pygpukit.llm.config import Settings, TransformerConfig
 
-__all__ = ["tiny_gguf", "tiny_model", "write_gguf", "write_safetensors"]
+__all__ = ["random_model", "tiny_gguf", "tiny_model", "write_gguf", "write_safetensors"]
 
 # Of NumPy.
 Array = Any
@@ -38,6 +39,8 @@ _SIZES: Mapping[str, Any] = {
     "intermediate_size": 70,
     "max_position_embeddings": 512,
 }
+# Elements that matrices of a large model are apart at most, in the block that they are cut out of.
+_APART = 1 << 20
 _GPT2: Mapping[str, Any] = {"vocab_size": 259, "n_embd": 48, "n_layer": 2, "n_head": 6, "n_positions": 512}
 
 
@@ -77,7 +80,7 @@ def tiny_model(arch: str, path: str | os.PathLike[str], seed: int = 0, **config:
     values = {"model_type": arch, "eos_token_id": 2, "bos_token_id": 0, "dtype": "float32", **base, **config}
     made = spec.read_config(Settings(values))
     rng = np.random.default_rng(seed)
-    element = np.dtype(values["dtype"] if values["dtype"] != "bfloat16" else ml_dtypes.bfloat16)
+    element = np.dtype(_element(values["dtype"]))
     tensors = {}
     for want in wanted(made, spec):
         if want.role == "head" and made.tied:
@@ -87,7 +90,100 @@ def tiny_model(arch: str, path: str | os.PathLike[str], seed: int = 0, **config:
             array = array.T
         tensors[want.name(spec.names)] = np.ascontiguousarray(array, element)
     write_safetensors(folder / "model.safetensors", tensors)
+    _write_settings(folder, values, byte_vocabulary())
+    return folder
+
+
+def random_model(
+    arch: str, path: str | os.PathLike[str], seed: int = 0, quantization: str | None = None, **config: Any
+) -> Path:
+    """Write a model of any size, for measurements; return the folder.
+
+    All matrices are cut out of one block of random numbers, so that a large model is written as fast as the disk takes
+    it, and its tokenizer has a token for every row of the embedding.
+
+    Parameters
+    ----------
+    arch : str
+        ``model_type``, such as ``"qwen2"``.
+    path : str or path-like
+        The folder; made where it is not there.
+    seed : int
+        Of the numbers.
+    quantization : str, optional
+        ``"fp8"`` or ``"int4"``: matrices of layers are 8-bit floats with a scale per row, or AWQ's codes.
+    **config
+        Entries of config.json; ``dtype`` is the type of the weights, float32 by default.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     (random_model("qwen2", folder, vocab_size=500) / "model.safetensors").stat().st_size > 100_000
+    True
+    """
+    folder = Path(path)
+    folder.mkdir(parents=True, exist_ok=True)
+    spec = find_spec(arch)
+    values = {"model_type": arch, "eos_token_id": 2, "bos_token_id": 0, "dtype": "float32", **_SIZES, **config}
+    made = spec.read_config(Settings(values))
+    every = [want for want in wanted(made, spec) if want.role != "head" or not made.tied]
+    if quantization is not None:
+        if quantization not in ("fp8", "int4"):
+            raise ValueError(f"quantization is {quantization!r}, and must be 'fp8' or 'int4'")
+        awq = {"quant_method": "awq", "bits": 4, "version": "gemm", "group_size": _group(made.hidden_size)}
+        values["quantization_config"] = awq if quantization == "int4" else {"quant_method": "fp8"}
+    rng = np.random.default_rng(seed)
+    size = max(math.prod(want.shape) for want in every) + _APART
+    # The size that weights begin a training with.
+    numbers = (0.02 * rng.standard_normal(min(size, 1 << 24), np.float32)).astype(_element(values["dtype"]))
+    eights = (50 * numbers.astype(np.float32)).astype(ml_dtypes.float8_e4m3fn)
+    words = rng.integers(-(1 << 31), 1 << 31, len(numbers) // 8, np.int64).astype(np.int32)
+    plain, codes = np.resize(numbers, size), np.resize(words if quantization == "int4" else eights, size)
+    tensors: dict[str, Array] = {}
+    for at, want in enumerate(every):
+        name, start = want.name(spec.names), at * 4099 % _APART
+        is_norm = want.role.endswith("norm") and want.suffix == "weight"
+        if quantization is not None and want.layer >= 0 and len(want.shape) == 2:
+            tensors |= _coded(name.removesuffix("weight"), want.shape, codes[start:])
+            continue
+        array = plain[start : start + math.prod(want.shape)].reshape(want.shape)
+        if is_norm:
+            array = np.full(want.shape, 1 - made.norm_offset, plain.dtype)
+        elif spec.transposed and len(want.shape) == 2 and want.layer >= 0:
+            array = np.ascontiguousarray(array.T)
+        tensors[name] = array
+    write_safetensors(folder / "model.safetensors", tensors)
     vocabulary = byte_vocabulary()
+    vocabulary |= {f"x{n}": n for n in range(len(vocabulary), made.vocab_size)}
+    _write_settings(folder, values, vocabulary)
+    return folder
+
+
+def _group(inputs: int) -> int:
+    return 128 if inputs % 128 == 0 else 32
+
+
+def _coded(name: str, shape: tuple[int, ...], codes: Array) -> dict[str, Array]:
+    """The tensors of a quantised matrix, by its name's beginning: 8-bit floats, or words of eight codes."""
+    n, k = shape
+    if codes.dtype.itemsize == 1:
+        scale = np.full((n, 1), 0.02, np.float32)
+        return {f"{name}weight": codes[: n * k].reshape(n, k), f"{name}weight_scale": scale}
+    groups = k // _group(k)
+    return {
+        f"{name}qweight": codes[: n * k // 8].reshape(k, n // 8),
+        f"{name}qzeros": np.full((groups, n // 8), -0x77777778, np.int32),
+        f"{name}scales": np.full((groups, n), 0.0043, np.float16),
+    }
+
+
+def _element(name: str) -> Any:
+    return ml_dtypes.bfloat16 if name == "bfloat16" else name
+
+
+def _write_settings(folder: Path, values: Mapping[str, Any], vocabulary: Mapping[str, int]) -> None:
+    """The files beside the weights."""
     special = [
         {"id": n, "content": token, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False,
          "special": True} for n, token in enumerate(_SPECIAL)
@@ -98,7 +194,7 @@ def tiny_model(arch: str, path: str | os.PathLike[str], seed: int = 0, **config:
                  "pre_tokenizer": level, "post_processor": None, "decoder": level,
                  "model": {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
                            "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False,
-                           "ignore_merges": False, "vocab": vocabulary, "merges": []}}  # fmt: skip
+                           "ignore_merges": False, "vocab": dict(vocabulary), "merges": []}}  # fmt: skip
     files = {
         "config.json": values,
         "generation_config.json": {"eos_token_id": [0, 2], "temperature": 0.8, "top_p": 0.95},
@@ -107,7 +203,6 @@ def tiny_model(arch: str, path: str | os.PathLike[str], seed: int = 0, **config:
     }
     for name, content in files.items():
         (folder / name).write_text(json.dumps(content, indent=1), encoding="utf-8")
-    return folder
 
 
 def tiny_gguf(

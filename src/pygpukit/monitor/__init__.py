@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pygpukit.core.nvml import read_nvml
+from pygpukit.monitor.engine_metrics import EngineCollector
 from pygpukit.monitor.exporter import Exporter, SchedulerCollector, start_exporter
 
-__all__ = ["Exporter", "SchedulerCollector", "read_nvml", "start_exporter"]
+__all__ = ["EngineCollector", "Exporter", "SchedulerCollector", "read_nvml", "start_exporter"]

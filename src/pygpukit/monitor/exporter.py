@@ -7,7 +7,8 @@ import weakref
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pygpukit.errors import MissingPackageError
+from pygpukit.monitor.engine_metrics import EngineCollector
+from pygpukit.monitor.package import prometheus
 from pygpukit.scheduler.publish import live_schedulers
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ class SchedulerCollector:
         MissingPackageError
             If prometheus-client is not installed.
         """
-        core = _package().core
+        core = prometheus().core
         schedulers = live_schedulers() if self._schedulers is None else self._schedulers
         # Two scrapes at once must not count anything twice.
         with self._lock:
@@ -184,17 +185,6 @@ def _filled(family: Any, key: str, rows: _Rows) -> Any:
     return family
 
 
-def _package() -> Any:
-    try:
-        import prometheus_client
-        import prometheus_client.core
-    except ImportError as error:
-        raise MissingPackageError(
-            f'prometheus-client makes the metrics ({error}): run pip install "pygpukit[metrics]"'
-        ) from None
-    return prometheus_client
-
-
 class Exporter:
     """A server of metrics; made by `start_exporter`, closed by `close` or at the end of a ``with`` block.
 
@@ -233,7 +223,7 @@ class Exporter:
 def start_exporter(
     port: int = 9464, addr: str = "127.0.0.1", schedulers: Sequence[Scheduler] | None = None
 ) -> Exporter:
-    """Serve the metrics of this process's schedulers to Prometheus.
+    """Serve the metrics of this process's schedulers and language models to Prometheus.
 
     Parameters
     ----------
@@ -262,9 +252,10 @@ def start_exporter(
     ...     print(exporter.url)
     http://127.0.0.1:40321/metrics
     """
-    client = _package()
+    client = prometheus()
     registry = client.CollectorRegistry()
     registry.register(SchedulerCollector(schedulers))
+    registry.register(EngineCollector())
     try:
         server, thread = client.start_http_server(port, addr, registry)
     except OSError as error:

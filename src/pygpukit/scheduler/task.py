@@ -269,6 +269,21 @@ class Task(Generic[_T]):
         if self._cancel.is_set():
             call()
 
+    def span(self, name: str, begun: float, ended: float, **args: Any) -> None:
+        """Show what the task did in the trace of its scheduler, if one is written.
+
+        Parameters
+        ----------
+        name : str
+        begun, ended : float
+            Seconds of `time.perf_counter`.
+        **args
+            Shown beside it.
+        """
+        trace = self._scheduler._trace
+        if trace is not None:
+            trace.add_span(self.name, self.id, name, begun, ended, args)
+
     def stats(self) -> dict[str, Any]:
         """What the task has used and waited for; see `Scheduler.stats`."""
         return row_of(self)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections import defaultdict
-from collections.abc import Iterable, Iterator
+import time
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -19,11 +20,17 @@ __all__ = ["Trace"]
 # A lane keeps 100,000 turns until they are fetched: hundreds of times what happens in this time.
 _FETCH_SECONDS = 0.05
 
+# What tasks have said of themselves and is not fetched yet; older spans are dropped.
+_MOST_SPANS = 100_000
+
 # Width of the intervals that shares are told for.
 _SHARE_SECONDS = 0.01
 
 # Turns that overlap on one lane are drawn below each other; so far apart are the numbers of these rows.
 _ROW_STEP = 1000
+
+# Rows of tasks, for what they say of themselves, come after all lanes.
+_FIRST_TASK_ROW = 1_000_000
 
 _Row = tuple[str, int, int, float, float, int, float, float]
 _Event = dict[str, Any]
@@ -56,6 +63,7 @@ class Trace:
         self._thread: threading.Thread | None = None
         self._file: TextIO | None = None
         self._problem: OSError | None = None
+        self._spans: deque[_Event] = deque(maxlen=_MOST_SPANS)
 
     def __repr__(self) -> str:
         return f"<Trace '{self.path}' {'open' if self._thread is not None else 'closed'}>"
@@ -104,6 +112,7 @@ class Trace:
         thread.join()
         core = self._scheduler._core
         self._write(self._events.of(core.take_trace()))
+        self._write(self._take_spans())
         core.set_trace(False)
         self._write(self._events.shares())
         try:
@@ -123,9 +132,21 @@ class Trace:
     def __exit__(self, *exc: object) -> None:
         self.stop()
 
+    def add_span(self, task: str, number: int, name: str, begun: float, ended: float, args: Mapping[str, Any]) -> None:
+        """Note what a task says that it did; times are those of `time.perf_counter`."""
+        apart = self._scheduler._core.now() - time.perf_counter()
+        self._spans.append(self._events.span(number, name, begun + apart, ended - begun, {"task": task, **args}))
+
+    def _take_spans(self) -> Iterator[_Event]:
+        while self._spans:
+            span = self._spans.popleft()
+            yield from self._events.row_of(span)
+            yield span
+
     def _fetch_all(self) -> None:
         while not self._stopped.wait(_FETCH_SECONDS):
             self._write(self._events.of(self._scheduler._core.take_trace()))
+            self._write(self._take_spans())
 
     def _write(self, events: Iterable[_Event]) -> None:
         # After an error the rest is dropped: the recorded program must not stumble over its observer.
@@ -158,6 +179,7 @@ class TraceEvents:
         # When the last turn of each row of a lane ended.
         self._ends: dict[int, list[float]] = {}
         self._shares: dict[str, dict[int, float]] = {}
+        self._rows: set[int] = set()
 
     def head(self, device: str) -> _Event:
         """What comes before all turns."""
@@ -190,6 +212,26 @@ class TraceEvents:
                     "queued_us": _microseconds(max(0.0, start + self._began - begun)),
                 },
             }
+
+    def span(self, number: int, name: str, start: float, seconds: float, args: dict[str, Any]) -> _Event:
+        """What a task did, in a row of its own."""
+        return {
+            "ph": "X",
+            "cat": "task",
+            "name": name,
+            "pid": self._pid,
+            "tid": _FIRST_TASK_ROW + number,
+            "ts": _microseconds(max(0.0, start - self._began)),
+            "dur": _microseconds(seconds),
+            "args": args,
+        }
+
+    def row_of(self, span: _Event) -> Iterator[_Event]:
+        """The name of a span's row, before the first one in it."""
+        if span["tid"] not in self._rows:
+            self._rows.add(span["tid"])
+            yield self._meta("thread_name", span["tid"], {"name": f"task {span['args']['task']}"})
+            yield self._meta("thread_sort_index", span["tid"], {"sort_index": span["tid"]})
 
     def _place(self, lane: int, start: float, end: float) -> tuple[int, bool]:
         """The first row of a lane where nothing else is drawn, and whether it is a new one."""

@@ -1,7 +1,7 @@
 //! Numbers of a continuous distribution: `a + b * x`, rounded after each step, as `kernels/random/fill.cu`.
 
 use super::real::{Real, minus_log, minus_log_rest, sine_cosine};
-use super::{PIECE, Place, vectorised, words_from};
+use super::{PIECE, Place, piece, vectorised};
 use crate::dtype::DType;
 use crate::emulator::float::{Round, f32_to_bf16, f32_to_f16};
 
@@ -129,36 +129,27 @@ impl<T: Words> Each<T> for Cauchy {
 }
 
 #[inline(always)]
-fn each_body<T: Words, D: Each<T>>(place: Place, out: &mut [T]) {
-    let mut blocks = [[0; 2]; PIECE];
-    let blocks = &mut blocks[..out.len().div_ceil(T::COUNT)];
-    words_from(place, blocks);
+fn each_body<T: Words, D: Each<T>>(blocks: &[[u64; 2]], out: &mut [T]) {
     for (x, &word) in out.iter_mut().zip(T::of_blocks(blocks)) {
         *x = D::of(word);
     }
 }
 
-vectorised! { fn each<T: Words, D: Each<T>> = each_body(place: Place, out: &mut [T]) }
+vectorised! { fn each<T: Words, D: Each<T>> = each_body(blocks: &[[u64; 2]], out: &mut [T]) }
 
 #[inline(always)]
-fn uniform_body<T: Words>(place: Place, bits: u32, out: &mut [T]) {
-    let mut blocks = [[0; 2]; PIECE];
-    let blocks = &mut blocks[..out.len().div_ceil(T::COUNT)];
-    words_from(place, blocks);
+fn uniform_body<T: Words>(blocks: &[[u64; 2]], bits: u32, out: &mut [T]) {
     let unit = T::of(1.0 / (1u64 << bits) as f64);
     for (x, &word) in out.iter_mut().zip(T::of_blocks(blocks)) {
         *x = T::fraction(word, bits, unit);
     }
 }
 
-vectorised! { fn uniform<T: Words> = uniform_body(place: Place, bits: u32, out: &mut [T]) }
+vectorised! { fn uniform<T: Words> = uniform_body(blocks: &[[u64; 2]], bits: u32, out: &mut [T]) }
 
 /// Box and Muller: pairs of a radius and an angle, which two bits turn.
 #[inline(always)]
-fn normal_body<T: Words>(place: Place, out: &mut [T]) {
-    let mut blocks = [[0; 2]; PIECE];
-    let blocks = &mut blocks[..out.len().div_ceil(T::COUNT)];
-    words_from(place, blocks);
+fn normal_body<T: Words>(blocks: &[[u64; 2]], out: &mut [T]) {
     for (pair, words) in out.chunks_exact_mut(2).zip(T::of_blocks(blocks).chunks_exact(2)) {
         let (radius, turn) = (words[0], words[1]);
         let r = (T::of(2.0) * minus_log(T::positive(radius))).sqrt();
@@ -170,7 +161,7 @@ fn normal_body<T: Words>(place: Place, out: &mut [T]) {
     }
 }
 
-vectorised! { fn normal<T: Words> = normal_body(place: Place, out: &mut [T]) }
+vectorised! { fn normal<T: Words> = normal_body(blocks: &[[u64; 2]], out: &mut [T]) }
 
 /// What an array's element is made of a number.
 trait Element<T>: Copy {
@@ -257,20 +248,22 @@ impl Fill {
 
     fn fill<T: Words, E: Element<T>>(&self, place: Place, bits: u32, out: &mut [E]) {
         let (a, b) = (T::of(self.a), T::of(self.b));
-        let mut numbers = [T::default(); PIECE * 4];
+        let (mut numbers, mut blocks) = ([T::default(); PIECE * 4], [[0; 2]; PIECE]);
         for (i, part) in out.chunks_mut(PIECE * T::COUNT).enumerate() {
             let place = Place { block: place.block.wrapping_add((i * PIECE) as u64), ..place };
             // Whole blocks, because a block may be a pair.
-            let numbers = &mut numbers[..part.len().next_multiple_of(T::COUNT)];
+            let count = part.len().div_ceil(T::COUNT);
+            let (blocks, numbers) = (&mut blocks[..count], &mut numbers[..count * T::COUNT]);
+            piece(place, blocks);
             match self.distribution {
-                Distribution::Uniform => uniform(place, bits, numbers),
-                Distribution::Normal => normal(place, numbers),
-                Distribution::Exponential => each::<T, Exponential>(place, numbers),
-                Distribution::Rayleigh => each::<T, Rayleigh>(place, numbers),
-                Distribution::Gumbel => each::<T, Gumbel>(place, numbers),
-                Distribution::Laplace => each::<T, Laplace>(place, numbers),
-                Distribution::Logistic => each::<T, Logistic>(place, numbers),
-                Distribution::Cauchy => each::<T, Cauchy>(place, numbers),
+                Distribution::Uniform => uniform(blocks, bits, numbers),
+                Distribution::Normal => normal(blocks, numbers),
+                Distribution::Exponential => each::<T, Exponential>(blocks, numbers),
+                Distribution::Rayleigh => each::<T, Rayleigh>(blocks, numbers),
+                Distribution::Gumbel => each::<T, Gumbel>(blocks, numbers),
+                Distribution::Laplace => each::<T, Laplace>(blocks, numbers),
+                Distribution::Logistic => each::<T, Logistic>(blocks, numbers),
+                Distribution::Cauchy => each::<T, Cauchy>(blocks, numbers),
             }
             store(a, b, numbers, part);
         }

@@ -1,6 +1,6 @@
 //! Integers of equal probability in a range, as `kernels/random/integers.cu`.
 
-use super::{PIECE, Place, block_of, piece, vectorised, words_from};
+use super::{PIECE, Place, block_of, piece, vectorised};
 
 /// A vector of integers in `low ..= low + last`.
 #[derive(Clone, Copy, Debug)]
@@ -31,12 +31,9 @@ macro_rules! integer {
 integer!(u8 u16 u32 u64);
 
 #[inline(always)]
-fn narrow_body<T: Integer>(place: Place, of: &Integers, out: &mut [T]) -> bool {
-    let mut blocks = [[0; 2]; PIECE];
-    let blocks = &mut blocks[..out.len().div_ceil(4)];
-    words_from(place, blocks);
+fn narrow_body<T: Integer>(blocks: &[[u64; 2]], of: &Integers, out: &mut [T]) -> bool {
     let mut again = false;
-    for (part, words) in out.chunks_mut(4).zip(&*blocks) {
+    for (part, words) in out.chunks_mut(4).zip(blocks) {
         for (i, to) in part.iter_mut().enumerate() {
             let word = words[i / 2] >> (i % 2 * 32) & 0xFFFF_FFFF;
             let product = word * of.last + word;
@@ -48,10 +45,7 @@ fn narrow_body<T: Integer>(place: Place, of: &Integers, out: &mut [T]) -> bool {
 }
 
 #[inline(always)]
-fn wide_body(place: Place, of: &Integers, out: &mut [u64]) -> bool {
-    let mut blocks = [[0; 2]; PIECE];
-    let blocks = &mut blocks[..out.len().div_ceil(2)];
-    words_from(place, blocks);
+fn wide_body(blocks: &[[u64; 2]], of: &Integers, out: &mut [u64]) -> bool {
     let mut again = false;
     for (to, &word) in out.iter_mut().zip(blocks.as_flattened()) {
         let product = u128::from(word) * (u128::from(of.last) + 1);
@@ -61,8 +55,8 @@ fn wide_body(place: Place, of: &Integers, out: &mut [u64]) -> bool {
     again
 }
 
-vectorised! { fn narrow<T: Integer> = narrow_body(place: Place, of: &Integers, out: &mut [T]) -> bool }
-vectorised! { fn wide_words = wide_body(place: Place, of: &Integers, out: &mut [u64]) -> bool }
+vectorised! { fn narrow<T: Integer> = narrow_body(blocks: &[[u64; 2]], of: &Integers, out: &mut [T]) -> bool }
+vectorised! { fn wide_words = wide_body(blocks: &[[u64; 2]], of: &Integers, out: &mut [u64]) -> bool }
 
 impl Integers {
     /// Write `n` elements of `itemsize` bytes.
@@ -83,24 +77,37 @@ impl Integers {
     }
 
     fn fill<T: Integer>(&self, place: Place, out: &mut [T]) {
+        let mut blocks = [[0; 2]; PIECE];
         for (i, part) in out.chunks_mut(PIECE * 4).enumerate() {
             let place = Place { block: place.block.wrapping_add((i * PIECE) as u64), ..place };
-            if narrow(place, self, part) {
+            let blocks = &mut blocks[..part.len().div_ceil(4)];
+            piece(place, blocks);
+            if narrow(blocks, self, part) {
                 let at = |words: [u64; 2], i: usize| words[i / 2] >> (i % 2 * 32) & 0xFFFF_FFFF;
                 let lower = |word: u64| (word * self.last + word) & 0xFFFF_FFFF;
                 let made = |word: u64| (word * self.last + word) >> 32;
-                self.draw_again(place, part, 4, at, |word| lower(word) < self.reject, made);
+                self.draw_again((place, 4), blocks, part, at, |word| lower(word) < self.reject, made);
             }
         }
     }
 
     fn fill_wide(&self, place: Place, out: &mut [u64]) {
+        let mut blocks = [[0; 2]; PIECE];
         for (i, part) in out.chunks_mut(PIECE * 2).enumerate() {
             let place = Place { block: place.block.wrapping_add((i * PIECE) as u64), ..place };
-            if wide_words(place, self, part) {
+            let blocks = &mut blocks[..part.len().div_ceil(2)];
+            piece(place, blocks);
+            if wide_words(blocks, self, part) {
                 let product = |word: u64| u128::from(word) * (u128::from(self.last) + 1);
                 let made = |word| (product(word) >> 64) as u64;
-                self.draw_again(place, part, 2, |words, i| words[i], |word| (product(word) as u64) < self.reject, made);
+                self.draw_again(
+                    (place, 2),
+                    blocks,
+                    part,
+                    |words, i| words[i],
+                    |word| (product(word) as u64) < self.reject,
+                    made,
+                );
             }
         }
     }
@@ -108,16 +115,13 @@ impl Integers {
     /// Replace what came of words that are refused, by the words of further attempts.
     fn draw_again<T: Integer>(
         &self,
-        place: Place,
+        (place, count): (Place, usize),
+        blocks: &[[u64; 2]],
         out: &mut [T],
-        count: usize,
         at: impl Fn([u64; 2], usize) -> u64,
         refused: impl Fn(u64) -> bool,
         made: impl Fn(u64) -> u64,
     ) {
-        let mut blocks = [[0; 2]; PIECE];
-        let blocks = &mut blocks[..out.len().div_ceil(count)];
-        piece(place, blocks);
         for (block, part) in out.chunks_mut(count).enumerate() {
             for (i, to) in part.iter_mut().enumerate() {
                 let mut word = at(blocks[block], i);

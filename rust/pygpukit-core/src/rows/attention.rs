@@ -78,18 +78,27 @@ impl<'a> PagedAttention<'a> {
         }
         Ok(found)
     }
+}
 
-    /// The keys (0) or values (1) of a position.
-    ///
-    /// # Safety
-    /// `queries` has accepted the sizes, and the page of the position is in the table.
-    #[inline(always)]
-    unsafe fn at(&self, table: &[i32], position: usize, which: usize, head: usize) -> *const f32 {
-        let [page, kind, token, of_head] = self.cache_strides;
-        let (number, place) = (table[position / self.page_tokens] as usize, position % self.page_tokens);
-        // SAFETY: the caller's contract.
-        unsafe { self.cache.as_ptr().add(number * page + which * kind + place * token + head * of_head) }
-    }
+/// For the keys (0) or values (1) of the positions from `low` to `end`: their index and a pointer. A macro, because a
+/// closure would not be compiled for the instructions of the function around it.
+macro_rules! walk {
+    ($call:expr, $table:expr, ($low:expr, $end:expr), $which:expr, $head:expr, |$i:ident, $pointer:ident| $body:block) => {
+        let [page, kind, token, of_head] = $call.cache_strides;
+        let mut position = $low;
+        while position < $end {
+            let place = position % $call.page_tokens;
+            let stop = $end.min(position - place + $call.page_tokens);
+            let number = $table[position / $call.page_tokens] as usize;
+            let mut $pointer =
+                $call.cache.as_ptr().add(number * page + $which * kind + place * token + $head * of_head);
+            for $i in position - $low..stop - $low {
+                $body
+                $pointer = $pointer.wrapping_add(token);
+            }
+            position = stop;
+        }
+    };
 }
 
 struct Target(*mut f32);
@@ -160,14 +169,12 @@ unsafe fn attend<'a, V: Lanes>(call: &PagedAttention<'_>, queries: impl Iterator
             scores.resize(line * group, f32::NEG_INFINITY);
             // SAFETY: the caller's contract; positions from `low` to `end` lie in pages of the table.
             unsafe {
-                for position in low..end {
-                    let key = call.at(query.table, position, 0, head);
+                let q = call.q.as_ptr().add(query.row * call.q_strides[0] + head * group * call.q_strides[1]);
+                walk!(call, query.table, (low, end), 0, head, |i, key| {
                     for g in 0..group {
-                        let q =
-                            call.q.as_ptr().add(query.row * call.q_strides[0] + (head * group + g) * call.q_strides[1]);
-                        scores[g * line + position - low] = dot::<V>(q, key, call.dim) * call.scale;
+                        scores[g * line + i] = dot::<V>(q.add(g * call.q_strides[1]), key, call.dim) * call.scale;
                     }
-                }
+                });
                 for g in 0..group {
                     let weights = &mut scores[g * line..(g + 1) * line];
                     let total = softmax::<V>(weights, seen, call.softcap);
@@ -175,18 +182,55 @@ unsafe fn attend<'a, V: Lanes>(call: &PagedAttention<'_>, queries: impl Iterator
                     let share = if total == 0.0 { 0.0 } else { 1.0 / total };
                     let mut at = 0;
                     while at < call.dim {
-                        let count = LANES.min(call.dim - at);
-                        let mut sum = V::zero();
-                        for (i, &weight) in weights[..seen].iter().enumerate() {
-                            let value = call.at(query.table, low + i, 1, head).add(at);
-                            let value = if count == LANES { V::load(value) } else { V::load_part(value, count) };
-                            sum = sum.fma(V::all(weight), value);
-                        }
-                        V::zero().fma(sum, V::all(share)).store_part(to.add(at), count);
-                        at += LANES;
+                        let left = call.dim - at;
+                        at += if left >= 4 * LANES {
+                            weighted::<V, 4>(call, query, (low, end), head, weights, at, share, to);
+                            4 * LANES
+                        } else if left >= LANES {
+                            weighted::<V, 1>(call, query, (low, end), head, weights, at, share, to);
+                            LANES
+                        } else {
+                            let mut sum = V::zero();
+                            walk!(call, query.table, (low, end), 1, head, |i, value| {
+                                sum = sum.fma(V::all(weights[i]), V::load_part(value.add(at), left));
+                            });
+                            V::zero().fma(sum, V::all(share)).store_part(to.add(at), left);
+                            left
+                        };
                     }
                 }
             }
+        }
+    }
+}
+
+/// Write `N` vectors of a result, from element `at` on.
+///
+/// # Safety
+/// As `attend`.
+#[inline(always)]
+#[allow(clippy::too_many_arguments, reason = "the state of one result")]
+unsafe fn weighted<V: Lanes, const N: usize>(
+    call: &PagedAttention<'_>,
+    query: &Query<'_>,
+    range: (usize, usize),
+    head: usize,
+    weights: &[f32],
+    at: usize,
+    share: f32,
+    to: *mut f32,
+) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let mut sums = [V::zero(); N];
+        walk!(call, query.table, (range.0, range.1), 1, head, |i, value| {
+            let weight = V::all(weights[i]);
+            for (n, sum) in sums.iter_mut().enumerate() {
+                *sum = sum.fma(weight, V::load(value.add(at + n * LANES)));
+            }
+        });
+        for (n, sum) in sums.into_iter().enumerate() {
+            V::zero().fma(sum, V::all(share)).store(to.add(at + n * LANES));
         }
     }
 }
