@@ -7,9 +7,10 @@ BUNDLES := src/pygpukit/kernels/bundles
 WHEEL_LIMIT := 6000000
 PYTEST_ARGS ?= -n auto
 # Tests of what runs on streams; they run a second time with the CPU device's work put off as long as is legal. What
-# elementwise kernels compute is the same then, and so is what these others look at; some choose their streams themselves.
+# kernels of operators compute is the same then, and so is what these others look at; some choose their streams themselves.
 DEFERRED := $(wildcard tests/runtime tests/array tests/gpu tests/scheduler) \
-	$(addprefix --deselect tests/,gpu/test_elementwise.py runtime/test_kernel_cache.py runtime/test_missing.py \
+	$(addprefix --deselect tests/,gpu/test_elementwise.py gpu/test_wgmma.py gpu/test_matmul_routes.py \
+	runtime/test_kernel_cache.py runtime/test_missing.py \
 	runtime/test_interrupts.py runtime/test_memory_faults.py runtime/test_memory_interrupts.py \
 	scheduler/test_process.py scheduler/test_requests.py)
 

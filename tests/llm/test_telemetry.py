@@ -153,3 +153,12 @@ def test_steps_are_spans_in_the_trace(gguf_file: Path, tmp_path: Path) -> None:
     turns = [event for event in events if event.get("cat") == "turn"]
     assert steps[0]["ts"] <= turns[-1]["ts"] + turns[-1]["dur"]
     assert steps[-1]["ts"] + steps[-1]["dur"] >= turns[0]["ts"]
+    # A request that began and ended while it was traced, and its parts inside of it.
+    begun, ended = ({e["name"]: e for e in events if e["ph"] == ph} for ph in ("b", "e"))
+    assert list(begun) == list(ended) == ["request", "queued", "prompt", "reply"]
+    assert len({e["id"] for e in (*begun.values(), *ended.values())}) == 1
+    assert begun["request"]["args"]["tokens"] == 8
+    order = [begun["request"]["ts"], *(begun[n]["ts"] for n in ("queued", "prompt", "reply")), ended["reply"]["ts"]]
+    assert order == sorted(order)
+    assert ended["queued"]["ts"] == begun["prompt"]["ts"]
+    assert ended["prompt"]["ts"] == begun["reply"]["ts"]

@@ -89,6 +89,15 @@ class Request:
         """Wait for the end; False if it takes longer than `timeout` seconds."""
         return self._done.wait(timeout)
 
+    def on_change(self, callback: Callable[[], None]) -> None:
+        """Have a function called now, and in the engine's thread whenever there is a piece or the end.
+
+        All replies of the engine wait for it, so it should do little: note the time, or wake another thread.
+        """
+        with self._lock:
+            self._callbacks.append(callback)
+        callback()
+
     async def ended(self) -> None:
         """Wait for the end in a coroutine."""
         loop = asyncio.get_running_loop()
@@ -98,7 +107,7 @@ class Request:
             if self.done:
                 _soon(loop, lambda: None if ended.done() else ended.set_result(None))
 
-        self._notify(end)
+        self.on_change(end)
         await ended
 
     def output(self) -> RequestOutput:
@@ -118,7 +127,7 @@ class Request:
     async def apieces(self) -> AsyncGenerator[Piece, None]:
         """Return an asynchronous iterator of the pieces of the first reply as they appear; it can be used once."""
         more, loop = asyncio.Event(), asyncio.get_running_loop()
-        self._notify(lambda: _soon(loop, more.set))
+        self.on_change(lambda: _soon(loop, more.set))
         while True:
             more.clear()
             while not self._pieces.empty():
@@ -136,12 +145,6 @@ class Request:
 
     def __repr__(self) -> str:
         return f"<Request of {len(self.prompt_token_ids)} tokens, {self._state}: {self._reason}>"
-
-    def _notify(self, callback: Callable[[], None]) -> None:
-        """Call a function now and whenever there is something new, from the engine's thread."""
-        with self._lock:
-            self._callbacks.append(callback)
-        callback()
 
     # What follows is called by the engine.
 
