@@ -140,6 +140,26 @@ def test_an_engine_that_is_dropped_ends_its_task(scheduler: Scheduler, gguf_file
     assert scheduler.status()["tasks"] == []
 
 
+def test_a_fork_gives_up_the_engine_at_once(run_python: Callable[..., str], gguf_file: Path) -> None:
+    program = f"""
+import os
+from pygpukit.llm import LLM, SamplingParams
+
+llm = LLM({str(gguf_file)!r}, policy="besteffort", memory="16MiB")
+params = SamplingParams(max_tokens=4, ignore_eos=True)
+llm.generate([5, 6], params)
+child = os.fork()
+if child == 0:
+    try:
+        llm.generate([5, 6], params)
+    except RuntimeError as error:
+        llm.close()
+        os._exit(3 if "in the process that made it" in str(error) else 1)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), llm.generate([5, 6], params).finish_reason)
+"""
+    assert run_python(program) == "3 length\n"
+
+
 def test_steps_are_work_of_the_task(scheduler: Scheduler, gguf_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
     with LLM(gguf_file, policy="guaranteed", memory="16MiB", scheduler=scheduler) as llm:

@@ -109,6 +109,16 @@ def test_replies_to_one_prompt_count_its_tokens_once(tmp_path: Path, metrics: Me
     assert found["request_success_total length forks"] == 3
 
 
+def test_guesses_of_speculation_are_counted(gguf_file: Path, metrics: Metrics) -> None:
+    with LLM(gguf_file, speculative="ngram") as llm:
+        usage = llm.generate([5, 6, 7] * 20, greedy(40)).usage
+        found = metrics()
+    assert usage.drafted > 0
+    assert found["spec_decode_num_draft_tokens_total tiny"] == usage.drafted
+    assert found["spec_decode_num_accepted_tokens_total tiny"] == usage.accepted
+    assert 0 < found["spec_decode_num_drafts_total tiny"] <= usage.drafted
+
+
 def test_the_exporter_serves_them(gguf_file: Path) -> None:
     pytest.importorskip("prometheus_client")
     with LLM(gguf_file) as llm, start_exporter(port=0) as exporter:
