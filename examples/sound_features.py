@@ -41,7 +41,7 @@ def main() -> None:
 
     path = options.file
     if path is None:
-        path = str(Path(tempfile.gettempdir()) / "pygpukit-melody.wav")
+        path = str(Path(tempfile.mkdtemp()) / "melody.wav")
         A.save(path, melody(options.seconds), RATE)
     y, sr = A.load(path, sr=RATE)
     print(f"{path}: {y.shape[-1] / sr:.2f} s at {sr} Hz on {y.device}")

@@ -28,6 +28,7 @@ TITLES = {
     "sort": "Sorting, searching, counting",
 }
 MODULES = {
+    "audio": "Audio: pygpukit.audio",
     "fft": "Fourier transforms: gp.fft",
     "lib": "Windows: gp.lib.stride_tricks",
     "linalg": "Linear algebra: gp.linalg",

@@ -56,6 +56,16 @@ def test_bands(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_bands_of_spectra_that_shared_memory_does_not_hold(kind: str) -> None:
+    places = np.array([[24000, 3], [0, 40], [40, 2]], np.int64)
+    x, weights = values((2, 24700), "complex64"), values((42,))
+    check(kind, rows.bands, reference.bands, (x, weights, places), 2e-6, power=2)
+    with gp.device(kind):
+        walk = gp.explain(rows.bands, *map(gp.from_numpy, (x, weights, places)), power=2)
+        assert walk.variant == "a warp per band, spectra in global memory"
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_median(kind: str) -> None:
     for shape, options in (
         ((3, 20), {"size": 7}),

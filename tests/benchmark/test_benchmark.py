@@ -227,7 +227,15 @@ def engine_rows(tmp_path_factory: pytest.TempPathFactory) -> dict[str, results.M
 
 def test_an_engine_is_timed_by_itself(engine_rows: dict[str, results.Measurement]) -> None:
     levels = [f"decode {batch} {level}" for level in ("batch_invariant", "run_to_run") for batch in (1, 3)]
-    assert list(engine_rows) == ["layer products 48", "prefill 48", *levels, "decode 1 fp8", "decode 1 int4"]
+    others = [f"beside one {what} {part}" for what in ("decoding", "prefilling") for part in ("p50", "p99")]
+    requests = ["prefix hit 160", "serving 24", "load", *others]
+    assert list(engine_rows) == [
+        "layer products 48", "prefill 48", *requests, *levels, "decode 1 fp8", "decode 1 int4",
+    ]  # fmt: skip
+    # Beside a prompt that is not in the cache, a static batch, a copy.
+    assert all(min(*row.ours, *row.peer) > 0 for row in map(engine_rows.get, requests) if row is not None)
+    assert all(engine_rows[a].seconds <= engine_rows[b].seconds for a, b in (others[:2], others[2:]))
+    assert results.cells(engine_rows["serving 24"], {"copy": 1.0, "read": 1.0})[4] == ""
     decode, prefill = engine_rows["decode 3 batch_invariant"], engine_rows["prefill 48"]
     assert (decode.tokens, prefill.tokens, len(decode.ours), len(prefill.ours)) == (3, 48, 2, 2)
     # One layer has 64 x 128, 64 x 64, 64 x 192 and 96 x 64 weights, the head 512 x 64.

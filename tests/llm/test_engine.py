@@ -252,7 +252,7 @@ def test_the_context_bounds_the_reply(llm: LLM) -> None:
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"speculative": "ngram"}, "speculative='ngram' is not available yet"),
+        ({"speculative": "trees"}, "there is no speculative='trees': 'ngram', 'jacobi', 'lookahead'"),
         (
             {"quantization": "nvf4"},
             "quantization='nvf4' is not available: no product reads that format yet; use one of",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -140,6 +140,26 @@ def test_an_engine_that_is_dropped_ends_its_task(scheduler: Scheduler, gguf_file
     assert scheduler.status()["tasks"] == []
 
 
+def test_a_fork_gives_up_the_engine_at_once(run_python: Callable[..., str], gguf_file: Path) -> None:
+    program = f"""
+import os
+from pygpukit.llm import LLM, SamplingParams
+
+llm = LLM({str(gguf_file)!r}, policy="besteffort", memory="16MiB")
+params = SamplingParams(max_tokens=4, ignore_eos=True)
+llm.generate([5, 6], params)
+child = os.fork()
+if child == 0:
+    try:
+        llm.generate([5, 6], params)
+    except RuntimeError as error:
+        llm.close()
+        os._exit(3 if "in the process that made it" in str(error) else 1)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), llm.generate([5, 6], params).finish_reason)
+"""
+    assert run_python(program) == "3 length\n"
+
+
 def test_steps_are_work_of_the_task(scheduler: Scheduler, gguf_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
     with LLM(gguf_file, policy="guaranteed", memory="16MiB", scheduler=scheduler) as llm:
@@ -201,6 +221,11 @@ def test_an_idle_engine_moves_to_the_host_and_comes_back(scheduler: Scheduler, l
                 for llm in (first, second):
                     assert bits(llm.generate(PROMPT, GREEDY)) == want
                 note()
+
+            async def both() -> list[Any]:
+                return await asyncio.gather(*(llm.agenerate(PROMPT, GREEDY) for llm in (first, second)))
+
+            assert [bits(out) for out in asyncio.run(both())] == [want, want]
             for llm in (first, second):
                 row = llm.stats()["task"]
                 assert row["evictions"] > 0
@@ -210,3 +235,21 @@ def test_an_idle_engine_moves_to_the_host_and_comes_back(scheduler: Scheduler, l
     assert min(restored) > 0
     # Weights were copied to the host once: from then on what moves there without having been written is only dropped.
     assert copied[2] < evicted[2] // 2
+
+
+def test_the_example_prints_both_latencies(run_python: Callable[..., str], repository: Path) -> None:
+    script = repository / "examples" / "llm" / "two_engines.py"
+    arguments = ["two_engines.py", "--tokens", "8", "--replies", "2", "--size", "2", "--prompt", "40"]
+    said = run_python(
+        f"import runpy, sys; sys.argv = {arguments}; runpy.run_path({str(script)!r}, run_name='__main__')"
+    )
+    rows = {line[:33].strip(): line for line in said.splitlines() if " p50 " in line}
+    assert list(rows) == [
+        "chat, alone", "chat, beside a batch that decodes", "chat, beside a batch of prompts", "batch, alone",
+        "batch, beside the chat",
+    ]  # fmt: skip
+    assert all(float(line.split("p50")[1].split()[0]) > 0 for line in rows.values())
+    # A token may come before its time is asked for.
+    assert 2 <= int(rows["chat, alone"].split("ms")[2].split()[0]) <= 14
+    assert "promise no latency" in said
+    assert "chat   guaranteed  own lane" in said

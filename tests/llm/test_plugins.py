@@ -194,7 +194,7 @@ def test_a_way_to_quantise(folder: Path, tmp_path: Path) -> None:
         ("processor", "", print, "the name is empty"),
         ("processor", "x", 3, "is 3, and must be a function"),
         ("architecture", "x", print, "must be a ModelSpec"),
-        ("decode", "x", DecodeM1(), "must be a subclass of DecodeStrategy"),
+        ("decode", "x", DecodeM1(), "must be a subclass of DecodeStrategy or Drafter"),
         ("template", "x", b"", "must be the text of a chat template"),
     ],
 )

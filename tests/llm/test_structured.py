@@ -142,6 +142,14 @@ def test_what_must_come_are_drafts(tokenizer: Tokenizer) -> None:
     assert tokenizer.decode(state.forced()) == "rue}"
 
 
+def test_drafts_up_to_the_end(tokenizer: Tokenizer) -> None:
+    state = made(tokenizer, regex="abc")
+    forced = state.forced()
+    rows = state.masks(forced)
+    assert [allowed(row) for row in rows] == [[token] for token in forced] + [[]]
+    assert (state.forced(), state.done) == (forced, False)
+
+
 def test_the_end(tokenizer: Tokenizer) -> None:
     state = made(tokenizer, regex="ab+")
     assert (state.done, state.complete) == (False, False)
@@ -230,6 +238,45 @@ def test_replies_of_an_engine_have_their_forms(engine: LLM) -> None:
     fits(json.loads(engine.chat([{"role": "user", "content": "Hi"}], every[0]).text))
 
 
+def test_what_must_come_is_computed_at_once(engine: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    form = {"type": "object", "properties": {"a long name": {"enum": ["first", "fifth"]}, "b": {"type": "boolean"}},
+            "required": ["a long name", "b"], "additionalProperties": False,
+            "x-guidance": {"whitespace_flexible": False}}  # fmt: skip
+    every = [SamplingParams(seed=seed, max_tokens=100, schema=form, logprobs=1) for seed in range(4)]
+    before = engine.stats()["steps"]
+    with_drafts = [engine.generate("Hello", params) for params in every]
+    steps = engine.stats()["steps"] - before
+    # Behind the last token nothing is drawn that would tell.
+    assert all(out.usage.drafted - 1 <= out.usage.accepted > 15 for out in with_drafts)
+    monkeypatch.setattr(Sequence, "forced", lambda self: [])
+    without = [engine.generate("Hello", params) for params in every]
+    assert engine.stats()["steps"] - before - steps > 3 * steps
+    for found, expected in zip(with_drafts, without, strict=True):
+        assert (found.token_ids, found.text, found.logprobs) == (expected.token_ids, expected.text, expected.logprobs)
+        assert expected.usage.drafted == 0
+    assert len({out.text for out in without}) > 1
+
+
+def test_guesses_of_others_within_a_form(engine: LLM) -> None:
+    params = SamplingParams(seed=3, max_tokens=300, schema=EXACT)
+    expected = engine.generate("Hello", params).token_ids
+    scheduler = engine._loop.scheduler
+    rng = np.random.default_rng(0)
+
+    def drafter(branch: Any, most: int) -> list[int]:
+        """Right at first, then anything."""
+        at = len(branch.sequence.reply)
+        return [*expected[at : at + 2], *rng.integers(3, SIZE, 2).tolist()][:most]
+
+    scheduler.drafter = drafter
+    try:
+        out = engine.generate("Hello", params)
+    finally:
+        scheduler.drafter = None
+    assert out.token_ids == expected
+    assert 0 < out.usage.accepted < out.usage.drafted
+
+
 def test_what_bounds_a_form(engine: LLM) -> None:
     out = engine.generate("Hello", SamplingParams(seed=1, max_tokens=5, schema=EXACT))
     assert (len(out.token_ids), out.finish_reason) == (5, "length")
@@ -304,6 +351,23 @@ def test_thoughts_of_a_bounded_length(thinker: LLM, most: int) -> None:
     assert bool(out.thinking) == bool(most)
     # Prompts that are no conversation have no thoughts.
     assert end not in thinker.generate("Hi", params).token_ids
+
+
+@pytest.mark.parametrize("thought", ["", "hm</think>"])
+def test_tags_of_thoughts_in_an_answer_are_text(tokenizer: Tokenizer, thought: str) -> None:
+    form = SamplingParams(regex="<think>[0-9]{3}")
+    sequence = Sequence([5], form, 50, {0, 2}, tokenizer, SIZE, ThinkingParser(start=bool(thought)),
+                        constraint=made(tokenizer, regex=form.regex))  # fmt: skip
+    for token in tokenizer.encode(thought):
+        assert sequence.forced() == []
+        assert not sequence.takes_drafts
+        sequence.add(token)
+    for token in tokenizer.encode("<think>123"):
+        assert token in allowed(sequence.line().mask)
+        assert sequence.takes_drafts
+        piece = sequence.add(token)
+    assert piece.output is not None
+    assert (piece.output.text, piece.output.thinking) == ("<think>123", thought[:2])
 
 
 def test_a_bounded_thought_and_a_form(thinker: LLM) -> None:

@@ -109,6 +109,16 @@ def test_replies_to_one_prompt_count_its_tokens_once(tmp_path: Path, metrics: Me
     assert found["request_success_total length forks"] == 3
 
 
+def test_guesses_of_speculation_are_counted(gguf_file: Path, metrics: Metrics) -> None:
+    with LLM(gguf_file, speculative="ngram") as llm:
+        usage = llm.generate([5, 6, 7] * 20, greedy(40)).usage
+        found = metrics()
+    assert usage.drafted > 0
+    assert found["spec_decode_num_draft_tokens_total tiny"] == usage.drafted
+    assert found["spec_decode_num_accepted_tokens_total tiny"] == usage.accepted
+    assert 0 < found["spec_decode_num_drafts_total tiny"] <= usage.drafted
+
+
 def test_the_exporter_serves_them(gguf_file: Path) -> None:
     pytest.importorskip("prometheus_client")
     with LLM(gguf_file) as llm, start_exporter(port=0) as exporter:
@@ -153,3 +163,12 @@ def test_steps_are_spans_in_the_trace(gguf_file: Path, tmp_path: Path) -> None:
     turns = [event for event in events if event.get("cat") == "turn"]
     assert steps[0]["ts"] <= turns[-1]["ts"] + turns[-1]["dur"]
     assert steps[-1]["ts"] + steps[-1]["dur"] >= turns[0]["ts"]
+    # A request that began and ended while it was traced, and its parts inside of it.
+    begun, ended = ({e["name"]: e for e in events if e["ph"] == ph} for ph in ("b", "e"))
+    assert list(begun) == list(ended) == ["request", "queued", "prompt", "reply"]
+    assert len({e["id"] for e in (*begun.values(), *ended.values())}) == 1
+    assert begun["request"]["args"]["tokens"] == 8
+    order = [begun["request"]["ts"], *(begun[n]["ts"] for n in ("queued", "prompt", "reply")), ended["reply"]["ts"]]
+    assert order == sorted(order)
+    assert ended["queued"]["ts"] == begun["prompt"]["ts"]
+    assert ended["prompt"]["ts"] == begun["reply"]["ts"]

@@ -35,6 +35,8 @@ def test_other_products_are_left_to_numpy() -> None:
     x, w = gp.ones((4, 8)), gp.ones((6, 8))
     assert variant(x, w.T) == "row by row"
     assert variant(x, w.T.contiguous()) == variant(x.astype("float64"), w.astype("float64").T) == "NumPy"
+    assert variant(gp.broadcast_to(x[:1], (4, 8)), w.T) == variant(x[::-1], w.T) == variant(x, w[::-1].T) == "NumPy"
+    assert gp.matmul(x[::-1], w[::-1].T).tolist() == [[8.0] * 6] * 4
     assert variant(x[0], w.T) == variant(x.T.contiguous().T, w.T) == "NumPy"
     with gp.deterministic("run_to_run"):
         assert variant(x, w.T) == "NumPy"

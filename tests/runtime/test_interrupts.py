@@ -230,7 +230,7 @@ started.wait()
 print("end")
 """
     for streams in ("inline", "deferred:1"):
-        for _ in range(3):
+        for _ in range(2):
             assert run_python(program, PYGPUKIT_STREAMS=streams, PYGPUKIT_CPU_MEMORY="256MB") == "end\n"
 
 

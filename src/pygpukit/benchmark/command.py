@@ -139,7 +139,8 @@ def _one(row: Row, timer: Timer) -> results.Measurement:
         return results.Measurement(row.name, row.section, row.precision, error=work.error, tolerance=work.tolerance,
                                    variant=work.variant, failure=failure)  # fmt: skip
     if work.sample is not None:
-        return results.measured(row, work, Samples(work.sample(timer.rounds)), None)
+        ours, beside = (Samples(seconds) for seconds in work.sample(timer.rounds))
+        return results.measured(row, work, ours, beside if beside.seconds else None)
     return results.measured(row, work, *timer.measure(work.calls, work.peer))
 
 

@@ -17,6 +17,7 @@ import numpy as np
 
 import pygpukit as gp
 from pygpukit.benchmark.products import product_error
+from pygpukit.benchmark.serving import PART, Pair, beside, loads, params, prefixes, serving
 from pygpukit.benchmark.work import Call, Options, Row, Work, distance
 
 if TYPE_CHECKING:
@@ -48,11 +49,17 @@ class Shape(NamedTuple):
     prompt: int
     new: int
     prompts: tuple[int, ...]
+    known: int
+    requests: int
+    lengths: tuple[int, int]
+    memory: str
     path: Path | None = None
 
 
-_LARGE = Shape("qwen2.5-7b", _QWEN_7B, (1, 8, 64, 256), (1, 64), 512, 256, (2048, 8192))
-_SMALL = Shape("tiny", _TINY, (1, 8), (1, 8), 24, 24, (64, 256))
+_LARGE = Shape(
+    "qwen2.5-7b", _QWEN_7B, (1, 8, 64, 256), (1, 64), 512, 256, (2048, 8192), 4096, 1000, (220, 200), "32GiB"
+)
+_SMALL = Shape("tiny", _TINY, (1, 8), (1, 8), 24, 24, (64, 256), 160, 24, (22, 20), "32MiB")
 
 
 def llm(options: Options) -> Iterator[Row]:
@@ -71,6 +78,17 @@ def llm(options: Options) -> Iterator[Row]:
     decodes = [(batch, level, "") for batch in shape.batches] + [(batch, weaker, "") for batch in shape.compared]
     if options.model is None:
         decodes += [(shape.batches[0], level, quantization) for quantization in ("fp8", "int4")]
+    held = {
+        f"prefix hit {shape.known}": bench.prefix_hit,
+        f"serving {shape.requests}": bench.serve,
+        "load": bench.load,
+    }
+    if options.model is None:
+        # Each row has one quantile of one run.
+        for name in (f"{what} p{quantile}" for what in ("decoding", "prefilling") for quantile in (50, 99)):
+            held[f"beside one {name}"] = lambda name=name: bench.beside(name)  # type: ignore[misc]
+    for name, work in held.items():
+        yield Row(f"llm {name}", "llm", "", work)
     for batch, which, quantization in decodes:
         yield Row(
             f"llm decode {batch} {quantization or which}", "llm", bench.dtype,
@@ -113,6 +131,7 @@ class _Bench:
         self._random = np.random.default_rng(options.seed)
         self._engine: tuple[tuple[str, str], LLM] | None = None
         self._folder: tuple[str, tempfile.TemporaryDirectory[str]] | None = None
+        self._beside: dict[str, Pair] | None = None
         self.dtype = str(shape.config["dtype"])
 
     def products(self, tokens: int) -> Work:
@@ -154,16 +173,15 @@ class _Bench:
         products = _weights(engine) - config.vocab_size * config.hidden_size
         pairs = tokens * (tokens + 1) // 2
         flops = 2 * products * tokens + 4 * config.num_layers * config.num_heads * config.head_dim * pairs
-        params = _params(1)
 
-        def sample(rounds: int) -> tuple[float, ...]:
+        def sample(rounds: int) -> Pair:
             found = []
             for _ in range(rounds + 1):
                 prompt = self._prompt(tokens)
                 begun = time.perf_counter()
-                engine.generate(prompt, params)
+                engine.generate(prompt, params(1))
                 found.append(time.perf_counter() - begun)
-            return tuple(found[1:])
+            return tuple(found[1:]), ()
 
         return Work(
             calls=(),
@@ -193,28 +211,89 @@ class _Bench:
             flops=2 * batch * _weights(engine) + 2 * attended * config.num_heads * config.head_dim,
             variant=f"{shape.name} {quantization or self.dtype}, prompt {shape.prompt}, {shape.new} new",
             tokens=batch,
-            sample=lambda rounds: _step_times(engine, prompts, shape.new, rounds),
+            sample=lambda rounds: (_step_times(engine, prompts, shape.new, rounds), ()),
+        )
+
+    def prefix_hit(self) -> Work:
+        """Prompts of which nine tenths are in the cache, to the first token, beside such ones that are not."""
+        tokens, said = self._shape.known, f"{100 * PART:.0f} % of the prompt in the cache; beside none"
+        return self._held(tokens, said, lambda engine, rounds: prefixes(engine, self._prompt, tokens, rounds))
+
+    def serve(self) -> Work:
+        """Requests of all lengths that arrive faster than they are served, beside a static batch."""
+        shape, seed = self._shape, self._options.seed
+        said = "requests at twice the capacity; beside a static batch of their mean size"
+        return self._held(1, said, lambda engine, _: serving(engine, self._prompt, shape.requests, shape.lengths, seed))
+
+    def load(self) -> Work:
+        """Loading of the model from files that the system has in its cache, beside a copy of as many bytes."""
+        nbytes = self._of(LEVELS[0])._weight_bytes
+        self._close()
+        return Work(
+            calls=(),
+            peer=(),
+            error=0.0,
+            tolerance=0.0,
+            nbytes=nbytes,
+            variant="beside a copy from page-locked memory",
+            sample=lambda rounds: loads(lambda: self._made(LEVELS[0], ""), nbytes, rounds),
+        )
+
+    def beside(self, name: str) -> Work:
+        """Time between tokens of an engine with half of the SMs, beside one that does what the name says, and alone."""
+        self._close()
+        shape = self._shape
+
+        def sample(rounds: int) -> Pair:
+            if self._beside is None:
+                lengths, replies = (shape.prompt, shape.new), min(64, shape.batches[-1])
+                self._beside = beside(
+                    lambda **more: self._made(LEVELS[0], "", **more),
+                    self._prompt, shape.memory, replies, lengths, shape.prompts[0], rounds,
+                )  # fmt: skip
+            return self._beside[name]
+
+        said = "guaranteed half of the SMs, beside a besteffort engine; and alone"
+        return Work((), (), 0.0, 0.0, 0, variant=said, tokens=1, sample=sample)
+
+    def _held(self, tokens: int, said: str, run: Callable[[LLM, int], Pair]) -> Work:
+        engine = self._of(LEVELS[0])
+        return Work(
+            calls=(),
+            peer=(),
+            error=self._error(engine),
+            tolerance=_TOLERANCE,
+            nbytes=0,
+            variant=said,
+            tokens=tokens,
+            sample=lambda rounds: run(engine, rounds),
         )
 
     def _of(self, level: str, quantization: str = "") -> LLM:
         key = level, quantization
         if self._engine is None or self._engine[0] != key:
-            from pygpukit.llm import LLM
-
-            if self._engine is not None:
-                self._engine[1].close()
-                self._engine = None
-            shape = self._shape
-            longest = max(*shape.prompts, shape.prompt + shape.new + 1) + _CHECKED + 1
-            made = LLM(
-                self._path(quantization), dtype=self.dtype, deterministic=level, max_model_len=longest,
-                seed=self._options.seed,
-            )  # fmt: skip
+            self._close()
+            shape, made = self._shape, self._made(level, quantization)
             self._engine = key, made
             # Kernels are compiled, and graphs captured, before anything is timed.
             for batch in shape.batches:
-                made.generate([self._prompt(shape.prompt) for _ in range(batch)], _params(4))
+                made.generate([self._prompt(shape.prompt) for _ in range(batch)], params(4))
         return self._engine[1]
+
+    def _made(self, level: str, quantization: str, **more: Any) -> LLM:
+        from pygpukit.llm import LLM
+
+        shape = self._shape
+        longest = max(*shape.prompts, shape.prompt + shape.new, shape.known, 4 * sum(shape.lengths)) + _CHECKED + 2
+        return LLM(
+            self._path(quantization), dtype=self.dtype, deterministic=level, max_model_len=longest,
+            seed=self._options.seed, **more,
+        )  # fmt: skip
+
+    def _close(self) -> None:
+        if self._engine is not None:
+            self._engine[1].close()
+            self._engine = None
 
     def _path(self, quantization: str) -> Path:
         if self._shape.path is not None:
@@ -257,12 +336,6 @@ class _Bench:
         return distance(given, engine.score([*prompt, *out.token_ids])[-_CHECKED:])
 
 
-def _params(new: int) -> Any:
-    from pygpukit.llm import SamplingParams
-
-    return SamplingParams(temperature=1.0, max_tokens=new, ignore_eos=True)
-
-
 def _weights(engine: LLM) -> int:
     """Numbers that every step multiplies by; of the embedding only where it is the head."""
     from pygpukit.llm.architecture import wanted
@@ -283,9 +356,9 @@ def _step_times(engine: LLM, prompts: Sequence[Sequence[int]], new: int, rounds:
         # The first call is made here, when nothing has come yet.
         return lambda: at.append(time.perf_counter()) if threading.get_ident() != main else None
 
-    requests = [engine.submit(prompt, _params(new)) for prompt in prompts]
+    requests = [engine.submit(prompt, params(new)) for prompt in prompts]
     for request, at in zip(requests, times, strict=True):
-        request._notify(noted(at))
+        request.on_change(noted(at))
     for request in requests:
         request.result()
     begun, ended = max(at[0] for at in times), min(at[-1] for at in times)

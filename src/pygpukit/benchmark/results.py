@@ -161,7 +161,8 @@ def cells(row: Measurement, ceilings: Mapping[str, float]) -> tuple[str, ...]:
     rate = f"{row.flops / seconds / 1e12:.1f} TFLOPS" if products else f"{row.nbytes / seconds / 1e9:,.0f} GB/s"
     rate = f"{row.tokens / seconds:,.0f} tokens/s" if row.tokens else rate
     peer = f"{statistics.median(row.peer) / seconds:.2f}" if row.peer else ""
-    share = f"{100 * row.of_roofline(ceilings):.0f} %"
+    # Rows of requests are held against others, not against the machine.
+    share = f"{100 * row.of_roofline(ceilings):.0f} %" if row.precision or row.section != "llm" else ""
     return (row.name, shown_time(seconds), f"{100 * Samples(row.ours).spread:.1f} %", rate, share, peer,
             f"{row.error:.1e}", row.variant)  # fmt: skip
 

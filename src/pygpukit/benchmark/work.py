@@ -36,7 +36,7 @@ class Work:
     tokens
         Of one call, where that is what its rate is told in.
     sample
-        Times so many calls itself, in place of `calls`.
+        Times so many calls itself, and what they are held against, in place of `calls`.
     """
 
     calls: tuple[Call, ...]
@@ -47,7 +47,7 @@ class Work:
     flops: int = 0
     variant: str = ""
     tokens: int = 0
-    sample: Callable[[int], tuple[float, ...]] | None = None
+    sample: Callable[[int], tuple[tuple[float, ...], tuple[float, ...]]] | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -85,6 +85,7 @@ def plan_pages(
     longest: int,
     max_num_seqs: int,
     max_batched_tokens: int,
+    beside: int = 0,
 ) -> Budget:
     """Return how an engine divides its memory, that of the current pool.
 
@@ -98,6 +99,8 @@ def plan_pages(
     limited : bool
         The current pool is the engine's, and has a quota.
     longest, max_num_seqs, max_batched_tokens : int
+    beside : int
+        Bytes that another model has for each page.
 
     Raises
     ------
@@ -105,6 +108,7 @@ def plan_pages(
         If there is no room for the keys and values of one reply of the longest kind.
     """
     page = kv.bytes_of_token(config) * PAGE_TOKENS
+    both = page + beside
     workspace = _workspace(config, dtype.itemsize, max_batched_tokens, max_num_seqs)
     device, one = current_device(), -(-longest // PAGE_TOKENS)
     there = _memory.stats()
@@ -116,11 +120,11 @@ def plan_pages(
     else:
         free = int(_SHARE * min(there["device_free"], there["available"])) - workspace
         if device.kind == "cpu":
-            free = min(free, max(_HOST_BYTES, one * page))
-    pages = min(max(free, 0) // page, one * max_num_seqs)
+            free = min(free, max(_HOST_BYTES, one * both))
+    pages = min(max(free, 0) // both, one * max_num_seqs)
     if pages < one:
         raise OutOfMemoryError(
-            f"a reply of {longest} tokens needs {one * page} bytes of keys and values ({page // PAGE_TOKENS} a token), "
+            f"a reply of {longest} tokens needs {one * both} bytes of keys and values ({both // PAGE_TOKENS} a token), "
             f"and {max(free, 0)} bytes are left beside {weights} of weights and {workspace} of a step: "
             f"{pages * PAGE_TOKENS} tokens fit. Lower max_model_len or max_batched_tokens, or give more memory="
         )

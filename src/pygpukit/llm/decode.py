@@ -27,6 +27,7 @@ from pygpukit.errors import ContextLengthError
 from pygpukit.llm import plugins
 from pygpukit.llm.buffers import DecodeBuffers
 from pygpukit.llm.decoder import CausalTransformerModel
+from pygpukit.llm.drafters import NgramIndex, accepted, improved
 
 __all__ = ["DecodeBatch", "DecodeJacobi", "DecodeM1", "DecodeM1Graph", "DecodeSpeculative", "DecodeStrategy"]
 
@@ -63,7 +64,7 @@ class DecodeStrategy:
         4
         """
         found: type[DecodeStrategy] | None = _NAMED.get(name) or (plugins.find("decode", name) if name else None)
-        if found is None:
+        if found is None or not issubclass(found, DecodeStrategy):
             known = ", ".join([*_NAMED, *plugins.names("decode")])
             raise ValueError(f"there is no decode strategy {name!r}; known are {known}")
         return found(**options)
@@ -245,16 +246,13 @@ class DecodeJacobi(DecodeStrategy):
             # Keys and values of what was found are in the caches: only the rest is computed again.
             at = position + len(found)
             best = model._best_of([found[-1] if found else token_id, *guesses], at)
-            right = 1
-            while right < len(best) and guesses[right - 1] == best[right - 1]:
-                right += 1
-            model._count(len(guesses), right - 1, at + right)
-            found += best[:right]
-            # What the model says behind a wrong guess is the next guess.
-            guesses = best[right:-1]
-        drafted, accepted = (model.draft_counts[key] - before[key] for key in ("drafted", "accepted"))
+            right = accepted(guesses, best)
+            model._count(len(guesses), right, at + right + 1)
+            found += best[: right + 1]
+            guesses = improved(best[:-1], right)
+        drafted, kept = (model.draft_counts[key] - before[key] for key in ("drafted", "accepted"))
         stats = {"iterations": iterations, "converged": len(found) == n, "draft_count": drafted,
-                 "accepted_count": accepted}  # fmt: skip
+                 "accepted_count": kept}  # fmt: skip
         return found, position + len(found), stats
 
     def step_lookahead(self, token_id: int) -> tuple[list[int], Stats]:
@@ -275,16 +273,14 @@ class DecodeJacobi(DecodeStrategy):
                 last = guesses[-1] if guesses else token_id
                 guesses.append(_best(model, model._fixed_step([last], at, at + 1)))
             return guesses
-        guesses = [token_id] * n
+        guesses = []
         if self.init_strategy == "ngram":
-            # What followed the last time that the token was there, as far as its positions are known.
-            earlier = next((p for p in range(position - 1, -1, -1) if model._seen.get(p) == token_id), None)
-            for i in range(n if earlier is not None else 0):
-                assert earlier is not None
-                at = earlier + 1 + i
-                if at != position:
-                    guesses[i] = model._seen.get(at, token_id) if at < position else guesses[at - position - 1]
-        return guesses
+            # What followed the last time that the token was there, as far back as positions are known.
+            first = next((p for p in range(position - 1, -1, -1) if p not in model._seen), -1) + 1
+            index = NgramIndex(1, 1)
+            index.extend([*(model._seen[p] for p in range(first, position)), token_id])
+            guesses = index.following(n)
+        return guesses or [token_id] * n
 
 
 _NAMED: dict[str, type[DecodeStrategy]] = {

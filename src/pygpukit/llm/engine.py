@@ -19,6 +19,7 @@ from pygpukit.core.device import current_device, synchronize
 from pygpukit.dtypes import dtype as _dtype
 from pygpukit.errors import AdmissionError, ContextLengthError, MissingPackageError, ModelLoadError
 from pygpukit.llm import budget, fetch, saved_cache, structured
+from pygpukit.llm.draft_models import DraftModel
 from pygpukit.llm.engine_task import EngineTask, admit
 from pygpukit.llm.kv_types import check_kv_dtype, kv_type
 from pygpukit.llm.loading import load_model, open_checkpoint, weight_dtype
@@ -31,7 +32,8 @@ from pygpukit.llm.runner import Runner
 from pygpukit.llm.sampling import SamplingParams
 from pygpukit.llm.scheduler import Branch, Scheduler
 from pygpukit.llm.sequence import Sequence
-from pygpukit.llm.templates import ThinkingParser, apply_chat_template
+from pygpukit.llm.speculation import Speculation, make_drafter, read_method
+from pygpukit.llm.templates import ThinkingParser, apply_chat_template, begun_conversation
 from pygpukit.llm.tenants import Tenant
 from pygpukit.llm.tokenizer import Tokenizer
 from pygpukit.llm.tokenizer_files import default_params, find_tokenizer
@@ -42,12 +44,6 @@ __all__ = ["LLM"]
 Prompt = str | Ids[int]
 Message = Mapping[str, Any]
 
-# Options of the constructor that have one value so far.
-_ONLY = {
-    "speculative": (None, "tokens are decoded one by one"),
-}
-# Behind a message that a reply goes on with; no text of a conversation has it.
-_MARK = "\ue000pygpukit-end-of-message\ue000"
 _LEVELS = ("batch_invariant", "run_to_run", "not_guaranteed")
 # A longer step takes seconds there, and all replies wait for it.
 _MOST_TOKENS_ON_CPU = 512
@@ -102,8 +98,10 @@ class LLM:
         Part of the device's compute that is kept for the engine.
     scheduler : Scheduler or Partition, optional
         Which one admits it; the process's own by default.
-    speculative : optional
-        Not available yet: another value than the default is refused.
+    speculative : str or mapping, optional
+        How next tokens are guessed, to be verified several in one step: ``"ngram"``, ``"jacobi"``, ``"lookahead"``,
+        ``{"draft": path, "k": 4}`` with a smaller model, ``{"early_exit": layers}`` with the first layers, or the name
+        of a plugin. Replies are the same.
     graphs : bool
         Steps of one token per reply are captured in graphs, each when it is needed for the second time.
 
@@ -150,10 +148,7 @@ class LLM:
     ) -> None:
         check_quantization(quantization)
         check_kv_dtype(kv_dtype)
-        given = {"speculative": speculative}
-        for name, (only, why) in _ONLY.items():
-            if given[name] != only:
-                raise ValueError(f"{name}={given[name]!r} is not available yet, only {only!r}: {why}")
+        method = read_method(speculative)
         if deterministic not in _LEVELS:
             raise ValueError(f"deterministic is {deterministic!r}, and must be one of {', '.join(_LEVELS)}")
         for name, value in (("max_num_seqs", max_num_seqs), ("max_batched_tokens", max_batched_tokens)):
@@ -182,7 +177,13 @@ class LLM:
             self.chat_template = chat_template or (self.tokenizer.chat_template if self.tokenizer else None)
             self.default_params, more = default_params(checkpoint)
             self._ends = {i for i in {*ends, *more, *self.config.eos_token_ids} if 0 <= i < self.config.vocab_size}
+            known = self.config.vocab_size if self.tokenizer is None else self.tokenizer.vocab_size
+            # Rows of the embedding beyond the tokenizer's tokens are padding, and must never be drawn.
+            self._allowed = min(known, self.config.vocab_size)
             self._device = current_device()
+            draft: DraftModel | None = None
+            if method is not None:
+                method.check(self.config.num_layers)
             kind = weight_dtype(checkpoint, dtype, quantization)
             kv = kv_type(kv_dtype, kind)
             coded = checkpoint.gguf is not None or checkpoint.scheme is not None
@@ -192,7 +193,7 @@ class LLM:
             pool = budget.reserve(memory) if self._task is None else None
 
             def load() -> PageMemory:
-                nonlocal max_batched_tokens
+                nonlocal max_batched_tokens, draft
                 self.model = load_model(checkpoint, dtype, quantization=quantization)
                 self.model.max_positions, self._dtype_name = limit, self.model.dtype.name
                 # What keys and values depend on beside the model.
@@ -201,11 +202,15 @@ class LLM:
                 self._weight_bytes = checkpoint.files.file_size
                 if self._device.kind == "cpu":
                     max_batched_tokens = min(max_batched_tokens, _MOST_TOKENS_ON_CPU)
+                if method is not None and method.name == "draft":
+                    draft = DraftModel(method.value, dtype, self._allowed, self.tokenizer, limit)
                 self._budget = budget.plan_pages(
                     self.config, _dtype(self.model.dtype), kv, self._weight_bytes, memory is not None, limit,
-                    max_num_seqs, max_batched_tokens,
+                    max_num_seqs, max_batched_tokens, 0 if draft is None else draft.page_bytes,
                 )  # fmt: skip
                 made = PageMemory(self.config, kv, self._budget.pages, self._budget.host_pages, self.model.kv_scales)
+                if draft is not None:
+                    draft.allocate(self._budget.pages)
                 synchronize()
                 return made
 
@@ -217,9 +222,6 @@ class LLM:
             raise
         finally:
             checkpoint.close()
-        known = self.config.vocab_size if self.tokenizer is None else self.tokenizer.vocab_size
-        # Rows of the embedding beyond the tokenizer's tokens are padding, and must never be drawn.
-        self._allowed = min(known, self.config.vocab_size)
         cache = PageCache(
             self._budget.pages, PAGE_TOKENS, self._budget.host_pages, prefix=prefix_cache,
             seed=int.from_bytes(os.urandom(8), "little"),
@@ -229,6 +231,9 @@ class LLM:
             Scheduler(cache, pages, max_num_seqs, max_batched_tokens, offload),
             self._device, pool, deterministic, self._device.kind == "cuda", self._task,
         )  # fmt: skip
+        if method is not None:
+            drafter = make_drafter(method, self._loop.runner, self._loop.scheduler, draft)
+            self._loop.speculate(Speculation(drafter, self._device.kind, self._allowed, self._loop.ahead))
         if prefix_cache:
             self._loop.prefixes = saved_cache.Prefixes(2 * PAGE_TOKENS * self._budget.pages)
         self._loop.telemetry.publish(self.name)
@@ -470,6 +475,8 @@ class LLM:
             "pages_used": cache["used"],
             "pages_kept": cache["kept"],
         }
+        if loop.speculation is not None:
+            made["speculation"] = loop.speculation.stats()
         tenants = {t.name: {"running": t.running, "tokens": t.tokens} for t in self._tenants.values() if t.name}
         if self._task is not None:
             made["task"] = self._task.stats()
@@ -489,6 +496,7 @@ class LLM:
                 f"for {plan.pages * PAGE_TOKENS} in all and {self.max_model_len} in one request",
                 f"steps of at most {loop.scheduler.max_num_seqs} replies and {loop.scheduler.max_batched_tokens} tokens"
                 + (f"; they are not captured: {graphs.refused}" if graphs is not None and graphs.refused else ""),
+                *(() if loop.speculation is None else (loop.speculation.explain(),)),
                 *(() if self._task is None else (self._task.explain(),)),
             )
         )
@@ -498,6 +506,8 @@ class LLM:
         self._closed = True
         loop = self._loop
         loop.close()
+        if loop.speculation is not None:
+            loop.speculation.close()
         for owner in (self, loop.runner, loop.scheduler):
             for name in ("model", "memory"):
                 owner.__dict__.pop(name, None)
@@ -552,12 +562,7 @@ class LLM:
         template = self.chat_template
         more = dict(values or {})
         if continue_final:
-            # Templates strip contents: what is behind the mark is the template's end of a message.
-            marked = [*messages[:-1], {**messages[-1], "content": f"{messages[-1]['content']}{_MARK}"}]
-            text = apply_chat_template(marked, tokenizer, False, template=template, tools=tools, **more)
-            if _MARK not in text:
-                raise ValueError("the chat template leaves out the last message, which the reply is to go on with")
-            text = text[: text.rindex(_MARK)]
+            text = begun_conversation(messages, tokenizer, template=template, tools=tools, **more)
         else:
             text = apply_chat_template(messages, tokenizer, True, template=template, tools=tools, **more)
         thinks = tokenizer.token_id("</think>") is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 from collections.abc import Callable
@@ -104,7 +105,7 @@ class EngineTask:
 
     def __init__(self, name: str, scheduler: Scheduler | Partition, request: dict[str, Any]) -> None:
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._request = request
+        self._request, self._owner = request, os.getpid()
         self.task: Task[None] = scheduler.submit(_serve, args=(self._calls,), name=name, on_full="reject", **request)
         if self.task.decision == "rejected":
             raise AdmissionError(f"engine '{name}' was not admitted: {self.task.decision.reason}")
@@ -143,6 +144,9 @@ class EngineTask:
 
     def end(self) -> None:
         """Give everything back, when what runs has ended."""
+        if os.getpid() != self._owner:
+            # The task's thread did not follow into this fork.
+            return
         self._calls.put(None)
         if current_task() is not self.task:
             self.task.wait()

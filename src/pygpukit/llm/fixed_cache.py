@@ -19,6 +19,7 @@ from pygpukit.dtypes import dtype as _dtype
 from pygpukit.errors import ContextLengthError
 from pygpukit.llm import layers
 from pygpukit.llm.buffers import DecodeBuffers, PrefillBuffers
+from pygpukit.llm.drafters import accepted
 from pygpukit.ops.reduce.rows import FUNCTIONS
 
 if TYPE_CHECKING:
@@ -337,11 +338,9 @@ class FixedCacheModel:
         caches then; those of wrong guesses lie behind them and are overwritten by the next step.
         """
         best = self._best_of(token_ids, position)
-        right = 1
-        while right < len(best) and token_ids[right] == best[right - 1]:
-            right += 1
-        self._count(len(token_ids) - 1, right - 1, position + right)
-        return best[:right]
+        right = accepted(token_ids[1:], best)
+        self._count(len(token_ids) - 1, right, position + right + 1)
+        return best[: right + 1]
 
     def _best_of(self, token_ids: Sequence[int], position: int) -> list[int]:
         """The best token behind each of these."""

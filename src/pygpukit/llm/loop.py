@@ -15,11 +15,13 @@ from pygpukit._pygpukit_rust import Device, MemoryPool, Stream
 from pygpukit.core.determinism import deterministic
 from pygpukit.core.device import device
 from pygpukit.errors import TaskCancelledError
+from pygpukit.llm.drafters import accepted
 from pygpukit.llm.outputs import FinishReason
 from pygpukit.llm.request import Request
 from pygpukit.llm.runner import Drawn, Runner
 from pygpukit.llm.saved_cache import Prefixes
 from pygpukit.llm.scheduler import Branch, Row, Scheduler
+from pygpukit.llm.speculation import Speculation
 from pygpukit.llm.telemetry import Telemetry
 
 if TYPE_CHECKING:
@@ -59,6 +61,7 @@ class EngineLoop:
         task: EngineTask | None = None,
     ) -> None:
         self.runner, self.scheduler, self.ahead = runner, scheduler, ahead
+        self.speculation: Speculation | None = None
         self.counts = {"requests": 0, "prompt_tokens": 0, "completion_tokens": 0, "cached_tokens": 0, "steps": 0}
         self.telemetry = Telemetry(scheduler)
         self._device, self._pool, self._level = on, pool, level
@@ -75,6 +78,10 @@ class EngineLoop:
         self._closing = False
         if task is not None:
             task.task.on_cancel(self._cancel_all)
+
+    def speculate(self, speculation: Speculation) -> None:
+        """Guess next tokens from now on."""
+        self.speculation = self.scheduler.drafter = speculation
 
     def submit(self, branch: Branch) -> None:
         """Hand a reply over to the thread."""
@@ -196,6 +203,8 @@ class EngineLoop:
     def _step(self) -> None:
         if self._drawn is not None and not self._may_go_ahead():
             self._finish()
+        if self.speculation is not None:
+            self.speculation.prepare(self.scheduler.running)
         rows = self.scheduler.plan(self._drawn is not None)
         if rows is None:
             self._finish()
@@ -227,7 +236,12 @@ class EngineLoop:
             self._finish()
 
     def _may_go_ahead(self) -> bool:
-        return all(branch.sequence.is_simple and not branch.forks for branch in self.scheduler.running)
+        assert self._drawn is not None
+        if any(row.drafts for row in self._drawn.rows):
+            # How many of its tokens are right is not known.
+            return False
+        wants = self.speculation.wants if self.speculation is not None else lambda branch: False
+        return all(b.sequence.is_simple and not b.forks and not wants(b) for b in self.scheduler.running)
 
     def _note(self, rows: list[Row], drawn: Drawn) -> None:
         """Note what a step computes, as soon as it is queued."""
@@ -243,8 +257,9 @@ class EngineLoop:
             branch.request.runs()
         if not self.ahead:
             return
+        guessed = {row.branch for row in rows if row.drafts}
         for line, (branch, index, _) in enumerate(drawn.lines):
-            if index == 0 and not branch.forks and branch.pages is not None:
+            if index == 0 and not branch.forks and branch.pages is not None and branch not in guessed:
                 cache.push_pending(branch.pages, line)
                 branch.pending += 1
 
@@ -258,24 +273,22 @@ class EngineLoop:
         targets = [self._target(branch, index) for branch, index, _ in drawn.lines]
         for branch in {branch for branch, index, _ in drawn.lines if index}:
             branch.forks.clear()
-        guesses = {row.branch: row.drafts for row in drawn.rows if row.drafts}
-        kept: dict[Branch, int] = {}
+        right = self._right(drawn, tokens)
         # Lines of one reply in the order of their tokens.
         for line in sorted(range(len(targets)), key=lambda line: drawn.lines[line][2]):
             branch, token, guessed = targets[line], tokens[line], drawn.lines[line][2]
             if branch.request not in self._branches or branch not in self._branches[branch.request]:
                 # It has ended since: the token is one too many.
                 continue
+            if guessed > right.get(branch, 0):
+                # It was drawn behind a guess that was wrong.
+                continue
             if guessed:
-                if kept.get(branch) != guessed or branch.sequence.reply[-1] != guesses[branch][guessed - 1]:
-                    # It was drawn behind a guess that was wrong.
-                    continue
                 # The guess's keys and values are in the pages already.
                 assert branch.pages is not None
                 self.scheduler.cache.advance(branch.pages, 1)
                 branch.computed += 1
                 branch.sequence.accepted += 1
-            kept[branch] = guessed + 1
             if line in drawn.failed:
                 self._fail(branch, drawn.failed[line])
             elif token < 0:
@@ -284,19 +297,31 @@ class EngineLoop:
             else:
                 self.telemetry.token(branch, now)
                 self._pass_on(branch, token, reports.get(line))
-        for branch, drafts in guesses.items():
-            branch.sequence.drafted += len(drafts)
-            self.telemetry.drafts(branch, len(drafts), max(kept.get(branch, 0) - 1, 0))
         for branch in list(self.scheduler.running):
             if branch.sequence.limit == 0 and branch.computed == branch.length:
                 self._end(branch, "length")
+
+    def _right(self, drawn: Drawn, tokens: list[int]) -> dict[Branch, int]:
+        """How many guesses about a reply are right."""
+        guesses = {row.branch: row.drafts for row in drawn.rows if row.drafts}
+        said = {branch: [0] * (len(drafts) + 1) for branch, drafts in guesses.items()}
+        for (branch, _, place), token in zip(drawn.lines, tokens, strict=True):
+            if branch in said:
+                said[branch][place] = token
+        right = {branch: accepted(drafts, said[branch]) for branch, drafts in guesses.items()}
+        for branch, drafts in guesses.items():
+            branch.sequence.drafted += len(drafts)
+            self.telemetry.drafts(branch, len(drafts), right[branch])
+            if self.speculation is not None:
+                self.speculation.learn(branch, drafts, said[branch])
+        return right
 
     def _target(self, branch: Branch, index: int) -> Branch:
         """The reply a line is of: forks become replies of their own, with the pages of the first."""
         if index == 0:
             return branch
         made = Branch(branch.request, branch.forks[index - 1], branch.order, branch.salt)
-        made.arrived, made.begun = branch.arrived, True
+        made.arrived, made.begun = branch.arrived, branch.begun
         known = self._branches.get(branch.request)
         if known is None or branch.pages is None:
             return made
@@ -345,14 +370,14 @@ class EngineLoop:
         request, outputs = branch.request, {}
         for other in self._branches.pop(request, ()):
             self.scheduler.remove(other)
-            self.telemetry.ends(other, "error", time.perf_counter())
+            self._note_end(other, "error")
             for sequence in (other.sequence, *other.forks):
                 sequence.stop_reason = f"{type(error).__name__}: {error}"
                 outputs[sequence.index] = sequence.end("error").output
         request.fail(error, outputs)
 
     def _forget(self, branch: Branch, reason: FinishReason) -> None:
-        self.telemetry.ends(branch, reason, time.perf_counter())
+        self._note_end(branch, reason)
         if self.prefixes is not None and branch.sequence.params.prompt_logprobs is None:
             known = [*branch.sequence.prompt, *branch.sequence.reply]
             self.prefixes.add(branch.salt, known[: branch.computed])
@@ -364,6 +389,14 @@ class EngineLoop:
                 self.counts["cached_tokens"] += branch.sequence.cached
             if not mine:
                 del self._branches[branch.request]
+
+    def _note_end(self, branch: Branch, reason: FinishReason) -> None:
+        now = time.perf_counter()
+        self.telemetry.ends(branch, reason, now)
+        if self._task is not None and self._task.task.is_traced:
+            known = {"tenant": branch.tenant.name, "tokens": len(branch.sequence.reply), "reason": reason}
+            for name, begun, ended in self.telemetry.spans(branch, now):
+                self._task.task.span(name, begun, ended, key=f"{branch.order}.{branch.sequence.index}", **known)
 
     def _fail_all(self, error: BaseException) -> None:
         """A fault of the engine itself: nothing that runs can be trusted."""
@@ -387,6 +420,6 @@ class EngineLoop:
     def _cancel(self, request: Request) -> None:
         for branch in self._branches.pop(request, ()):
             self.scheduler.remove(branch)
-            self.telemetry.ends(branch, "cancelled", time.perf_counter())
+            self._note_end(branch, "cancelled")
             for sequence in (branch.sequence, *branch.forks):
                 request.put(sequence.index, sequence.end("cancelled"))

@@ -32,8 +32,9 @@ def _is_architecture(made: Any) -> bool:
 
 def _is_strategy(made: Any) -> bool:
     from pygpukit.llm.decode import DecodeStrategy
+    from pygpukit.llm.drafters import Drafter
 
-    return isinstance(made, type) and issubclass(made, DecodeStrategy)
+    return isinstance(made, type) and issubclass(made, DecodeStrategy | Drafter)
 
 
 # What a plugin of each kind must be, and how to say it.
@@ -41,7 +42,7 @@ KINDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "architecture": (_is_architecture, "a ModelSpec"),
     "processor": (callable, "a function of token ids and scores that returns scores"),
     "quantization": (callable, "a function of a matrix that returns a QuantTensor"),
-    "decode": (_is_strategy, "a subclass of DecodeStrategy"),
+    "decode": (_is_strategy, "a subclass of DecodeStrategy or Drafter"),
     "template": (lambda made: isinstance(made, str), "the text of a chat template"),
 }
 
@@ -68,7 +69,8 @@ def register(kind: str, name: str, obj: Any) -> None:
         ``"architecture"``, a `ModelSpec` for the ``model_type`` of that name; ``"processor"``, for
         ``SamplingParams(processors=[name])``; ``"quantization"``, for ``LLM(quantization=name)``, a function that makes
         a `QuantTensor` of a float32 matrix of outputs by inputs; ``"decode"``, a subclass of `DecodeStrategy`, for
-        `DecodeStrategy.named`; ``"template"``, the text of a chat template.
+        `DecodeStrategy.named`, or of `Drafter`, for ``LLM(speculative=name)``; ``"template"``, the text of a chat
+        template.
     name : str
     obj
         What is meant.

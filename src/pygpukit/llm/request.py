@@ -104,6 +104,15 @@ class Request:
                 return self.done
         return True
 
+    def on_change(self, callback: Callable[[], None]) -> None:
+        """Have a function called now, and in the engine's thread whenever there is a piece or the end.
+
+        All replies of the engine wait for it, so it should do little: note the time, or wake another thread.
+        """
+        with self._lock:
+            self._callbacks.append(callback)
+        callback()
+
     async def ended(self) -> None:
         """Wait for the end in a coroutine."""
         loop = asyncio.get_running_loop()
@@ -113,7 +122,7 @@ class Request:
             if self.done:
                 _soon(loop, lambda: None if ended.done() else ended.set_result(None))
 
-        self._notify(end)
+        self.on_change(end)
         await ended
 
     def output(self) -> RequestOutput:
@@ -135,7 +144,7 @@ class Request:
         """Return an asynchronous iterator of the pieces of the first reply as they appear; it can be used once."""
         self._take()
         more, loop = asyncio.Event(), asyncio.get_running_loop()
-        self._notify(lambda: _soon(loop, more.set))
+        self.on_change(lambda: _soon(loop, more.set))
         while True:
             more.clear()
             while not self._pieces.empty():
@@ -165,12 +174,6 @@ class Request:
             if self._taken:
                 raise ValueError("the pieces of a request can be read once; output() has all of its reply")
             self._taken = True
-
-    def _notify(self, callback: Callable[[], None]) -> None:
-        """Call a function now and whenever there is something new, from the engine's thread."""
-        with self._lock:
-            self._callbacks.append(callback)
-        callback()
 
     # What follows is called by the engine.
 

@@ -19,8 +19,11 @@ from pygpukit.llm.rope import Rope
 from pygpukit.llm.sampling import Line
 from pygpukit.llm.scheduler import Branch, Row, pages_for
 from pygpukit.llm.step_graphs import StepGraphs, bucket
+from pygpukit.ops.registry import functions as _functions
 
 __all__ = ["Drawn", "Runner"]
+
+_maximum = _functions()["maximum"]
 
 Array = Any
 
@@ -154,6 +157,56 @@ class Runner:
             drawn.scores = self._scores(logits, drawn)
         return drawn
 
+    def guess(self, rows: Sequence[Row], most: Sequence[int], depth: int | None = None) -> list[list[int]]:
+        """Guess tokens behind those of rows, one by one, each drawn as the token of the reply would be.
+
+        Penalties and the like see no guesses, and no processors are called: that only makes guesses worse.
+
+        Parameters
+        ----------
+        rows : sequence of Row
+            Their last tokens are the replies' last ones; pages for the guesses but the last are there.
+        most : sequence of int
+            How many guesses for each row, at least one.
+        depth : int, optional
+            How many layers guess; all by default.
+        """
+        order = sorted(range(len(rows)), key=lambda i: -most[i])
+        made: list[list[int]] = [[] for _ in rows]
+        drawn: list[GPUArray] = []
+        for place in range(max(most, default=0)):
+            now = [rows[i] for i in order if most[i] > place]
+            tokens, count = sum(row.tokens + place for row in now), len(now)
+            width = max(pages_for(row.branch.computed + row.tokens + place) for row in now)
+            # The device has the guesses.
+            words, _ = self._words([row._replace(drafts=[0] * place) for row in now], tokens, count, width)
+            last = words[4 * tokens + 1 : 4 * tokens + 1 + count] - 1
+            if place == 0:
+                hidden = self._hidden(from_numpy(words), None, tokens, count, width, depth)
+                hidden = layers.embedding(from_numpy(last), hidden) if tokens > count else hidden
+            else:
+                # What lies before the last guess is computed.
+                rest = words[4 * tokens + count + 1 :]
+                parts = [words[i * tokens : (i + 1) * tokens][last] for i in range(4)]
+                sent = np.concatenate([*parts, np.arange(count + 1, dtype=np.int32), rest])
+                hidden = self._hidden(from_numpy(sent), drawn[-1][:count], count, count, width, depth)
+            logits = self.model.get_logits(hidden)[:, : self._allowed]
+            lines = [row.branch.sequence.line(place) for row in now]
+            # What the form of a reply allows behind a guess is not asked.
+            tokens_now = sampling.draw(logits, [line._replace(mask=None) if place else line for line in lines])
+            # Where no token may come there is none to go on with.
+            drawn.append(_maximum(tokens_now, 0))
+        for tokens_of_place in drawn:
+            for i, token in zip(order, tokens_of_place.tolist(), strict=False):
+                made[i].append(int(token))
+        return made
+
+    def fill(self, row: Row) -> None:
+        """Compute tokens of a reply for their keys and values only."""
+        width = pages_for(row.branch.computed + row.tokens)
+        words, _ = self._words([row], row.tokens, 1, width)
+        self._hidden(from_numpy(words), None, row.tokens, 1, width)
+
     def _logits(self, rows: Sequence[Row], picked: list[int], before: Drawn | None) -> GPUArray:
         """The scores behind tokens of a step."""
         tokens, count = sum(row.tokens + len(row.drafts) for row in rows), len(rows)
@@ -200,7 +253,9 @@ class Runner:
                     turns[starts[i] : starts[i + 1]] += self._short_at
         return words, sources
 
-    def _hidden(self, words: GPUArray, ids: GPUArray | None, tokens: int, count: int, width: int) -> GPUArray:
+    def _hidden(
+        self, words: GPUArray, ids: GPUArray | None, tokens: int, count: int, width: int, depth: int | None = None
+    ) -> GPUArray:
         """Hidden states of the tokens of a step, by its words on the device."""
 
         def part(start: int, size: int) -> GPUArray:
@@ -217,7 +272,7 @@ class Runner:
             1 if self._launches and tokens == count else 0,
         )
         step = Step(cache, 0, tokens, part(tokens, tokens), self._tables)
-        return self.model._through(part(0, tokens) if ids is None else ids, step)
+        return self.model._through(part(0, tokens) if ids is None else ids, step, depth)
 
     def _captured(self, words: GPUArray, count: int, width: int) -> GPUArray:
         return self.model.get_logits(self._hidden(words, None, count, count, width))

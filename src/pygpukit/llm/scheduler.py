@@ -19,7 +19,7 @@ from pygpukit.llm.tenants import Tenant
 if TYPE_CHECKING:
     from pygpukit.llm.request import Request
 
-__all__ = ["Branch", "Drafter", "Row", "Scheduler"]
+__all__ = ["Branch", "Guess", "Row", "Scheduler"]
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -49,8 +49,8 @@ class Branch:
         Why it waits.
     forks
         Other replies to the same prompt, which begin when that is computed.
-    arrived, begun, last
-        When it came, whether a step has computed tokens of it, and when its last token came.
+    arrived, begun, first, last
+        When it came, had its first step, its first token and its last one; 0 for what has not been yet.
     """
 
     request: Request
@@ -65,7 +65,8 @@ class Branch:
     reason: str = ""
     forks: list[Reply] = dataclasses.field(default_factory=list)
     arrived: float = dataclasses.field(default_factory=time.perf_counter)
-    begun: bool = False
+    begun: float = 0.0
+    first: float = 0.0
     last: float = 0.0
 
     @property
@@ -98,7 +99,7 @@ class Row(NamedTuple):
 
 
 # Guesses about the next tokens of a reply: the reply, and how many at most.
-Drafter = Callable[[Branch, int], Sequence[int]]
+Guess = Callable[[Branch, int], Sequence[int]]
 
 
 def pages_for(tokens: int) -> int:
@@ -122,11 +123,11 @@ class Scheduler:
 
     Attributes
     ----------
-    drafter : Drafter, optional
+    drafter : Guess, optional
         Guesses tokens of replies that need one: the step computes the guesses too, and those that are drawn are kept.
     """
 
-    drafter: Drafter | None = None
+    drafter: Guess | None = None
 
     def __init__(
         self, cache: PageCache, memory: PageMemory, max_num_seqs: int, max_batched_tokens: int, offload: bool
@@ -185,7 +186,7 @@ class Scheduler:
             if not branch.is_running:
                 continue
             count = min(branch.length - branch.computed, budget)
-            while not self._reserve(branch, count):
+            while not self.reserve(branch, count):
                 if draining:
                     return None
                 victim = self._victim()
@@ -265,23 +266,32 @@ class Scheduler:
             pages_for(branch.longest) - pages_for(branch.computed) for branch in self._guaranteed if branch is not to
         )
 
-    def _reserve(self, branch: Branch, count: int) -> bool:
+    def reserve(self, branch: Branch, count: int) -> bool:
+        """Give a running reply pages for tokens that are not computed yet; False if there are none for it."""
         assert branch.pages is not None
         needed = pages_for(branch.computed + count) - pages_for(branch.computed)
-        if branch.tenant.rank > 0 and needed and needed > self.cache.available - self._promised(branch):
-            return False
+        there = self.cache.available - self._promised(branch) if branch.tenant.rank > 0 else needed
+        if needed and needed > there:
+            # Pages of guesses that were wrong may be there already.
+            needed = pages_for(branch.computed + count) - len(self.cache.sequence(branch.pages)["pages"])
+            if needed > max(there, 0):
+                return False
         return self.cache.reserve(branch.pages, count)
 
     def _drafts(self, branch: Branch, count: int, budget: int) -> Sequence[int]:
         """Guesses for a reply that needs its next token, as far as there is room for them."""
-        if self.drafter is None or branch.forks or branch.pending or not branch.sequence.takes_drafts:
+        if branch.forks or branch.pending or not branch.sequence.takes_drafts:
             return ()
         if branch.length != branch.computed + count:
             return ()
         # The last token of a reply needs no guess behind it.
         most = min(budget - count, branch.sequence.limit - len(branch.sequence.reply) - 1)
-        drafts = self.drafter(branch, most)[:most] if most > 0 else ()
-        return drafts if drafts and self._reserve(branch, count + len(drafts)) else ()
+        if most <= 0:
+            return ()
+        drafts: Sequence[int] = branch.sequence.forced()[:most]
+        if not drafts and self.drafter is not None:
+            drafts = self.drafter(branch, most)[:most]
+        return drafts if drafts and self.reserve(branch, count + len(drafts)) else ()
 
     @staticmethod
     def _drop(rows: dict[Branch, Row], branch: Branch) -> int:

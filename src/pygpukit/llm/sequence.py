@@ -74,7 +74,9 @@ class Sequence:
         self.cached = self.drafted = self.accepted = 0
         self._detokenizer = None if tokenizer is None else Detokenizer(tokenizer, prompt)
         self._bad = [] if tokenizer is None else _spellings(params.bad_words, tokenizer)
-        self._thinking, self._constraint = thinking, constraint
+        # A reply of a form that does not begin with a thought has none: its answer may hold the tags.
+        answers = constraint is not None and thinking is not None and not thinking.thinking
+        self._thinking, self._constraint = None if answers else thinking, constraint
         self.problem: ValueError | None = None
         # Tokens of the thought.
         self._thought = 0
@@ -93,7 +95,18 @@ class Sequence:
     @property
     def takes_drafts(self) -> bool:
         """Whether what may come behind a guess is known before the guess is right."""
-        return self._constraint is None
+        # A guess may begin or end a thought.
+        return self.params.max_thinking_tokens is None and not (self._constraint is not None and self._is_thinking)
+
+    def fitting(self, drafts: Ids[int]) -> Ids[int]:
+        """Return the guesses that the form of the reply allows."""
+        if self._constraint is None or self._is_thinking:
+            return drafts
+        return drafts[: self._constraint.valid(drafts)]
+
+    def forced(self) -> list[int]:
+        """Return the tokens that come next by the form of the reply alone, as guesses: there may be other spellings."""
+        return [] if self._constraint is None or self._is_thinking else self._constraint.forced()
 
     def line(self, pending: int = 0, drafts: Ids[int] = ()) -> Line:
         """Return what the choice of the next token depends on.
@@ -112,16 +125,16 @@ class Sequence:
             banned = [word[-1] for word in self._bad if reply[len(reply) - len(word) + 1 :] == word[:-1]]
         if place < self.params.min_tokens:
             banned += [token for token in self._stops | self._also if token < self._allowed]
-        return Line(self.params, self._seed, place, self.prompt, reply, banned, self._mask())
+        return Line(self.params, self._seed, place, self.prompt, reply, banned, self._mask(drafts))
 
-    def _mask(self) -> np.ndarray[Any, Any] | None:
-        """Bits of the tokens that the form of the reply, or the end of a long thought, allows."""
+    def _mask(self, drafts: Ids[int]) -> np.ndarray[Any, Any] | None:
+        """Bits of the tokens that the form of the reply, or the end of a long thought, allows behind guesses."""
         if self._is_thinking:
             return self._end_of_thought()
         if self._constraint is None:
             return None
         try:
-            return self._constraint.mask()
+            return self._constraint.masks(drafts)[-1] if drafts else self._constraint.mask()
         except ValueError as error:
             # The other replies of this step go on.
             self.problem = error
@@ -234,9 +247,12 @@ class Sequence:
         thought = ""
         if self._thinking is not None:
             thought, text = self._thinking.add_text(text)
-            if self.finish_reason is not None:
+            answers = self._constraint is not None and not self._thinking.thinking
+            if self.finish_reason is not None or answers:
                 more = self._thinking.flush()
                 thought, text = thought + more[0], text + more[1]
+            if answers:
+                self._thinking = None
         self._texts.append(text)
         self._thoughts.append(thought)
         return Piece(text, thought, tokens, self.output() if self.finish_reason is not None else None)

@@ -130,7 +130,7 @@ class Telemetry:
     def begins(self, branch: Branch, now: float) -> None:
         """Count a reply's first step."""
         figures, sequence = self._of(branch), branch.sequence
-        branch.begun = True
+        branch.begun = now
         figures.queue.observe(now - branch.arrived)
         figures.prompt_tokens += len(sequence.prompt)
         figures.prefix_queries += len(sequence.prompt)
@@ -143,6 +143,7 @@ class Telemetry:
         if branch.last:
             figures.inter_token.observe(now - branch.last)
         else:
+            branch.first = now
             figures.first_token.observe(now - branch.arrived)
         branch.last = now
 
@@ -158,6 +159,17 @@ class Telemetry:
         figures = self._of(branch)
         figures.finished[reason] = figures.finished.get(reason, 0) + 1
         figures.total.observe(now - branch.arrived)
+
+    @staticmethod
+    def spans(branch: Branch, now: float) -> Iterator[tuple[str, float, float]]:
+        """Return what a reply that has ended did: name, begin and end."""
+        yield "request", branch.arrived, now
+        times = (branch.arrived, branch.begun, branch.first, now)
+        for name, begun, ended in zip(("queued", "prompt", "reply"), times, times[1:], strict=False):
+            if begun:
+                yield name, begun, ended or now
+            if not ended:
+                break
 
     def now(self) -> Iterator[tuple[str, int, int, float]]:
         """Return by tenant how many replies run and wait, and the part of the pages that running ones have.

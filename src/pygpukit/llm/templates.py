@@ -18,11 +18,14 @@ __all__ = [
     "ChatMessage",
     "ThinkingParser",
     "apply_chat_template",
+    "begun_conversation",
     "create_chat_prompt",
     "format_chat_messages",
     "render",
 ]
 
+# Behind a message that a reply goes on with; no text of a conversation has it.
+_MARK = "\ue000pygpukit-end-of-message\ue000"
 _LONGEST = 16 << 20
 _LONGEST_TEMPLATE = 1 << 20
 _SECONDS = 10.0
@@ -219,6 +222,22 @@ def apply_chat_template(
     if tokenizer is not None:
         tokens = {name: tokenizer.token(getattr(tokenizer, f"{name}_id")) for name in ("bos_token", "eos_token")}
     return render(template, messages, add_generation_prompt=add_generation_prompt, **tokens, **values)
+
+
+def begun_conversation(messages: Sequence[Mapping[str, Any]], tokenizer: Any, **values: Any) -> str:
+    """Return a conversation up to the end of its last message's content, which a reply goes on with.
+
+    Raises
+    ------
+    ValueError
+        If the template leaves out the last message.
+    """
+    # Templates strip contents: what is behind the mark is the template's end of a message.
+    marked = [*messages[:-1], {**messages[-1], "content": f"{messages[-1]['content']}{_MARK}"}]
+    text = str(apply_chat_template(marked, tokenizer, False, **values))
+    if _MARK not in text:
+        raise ValueError("the chat template leaves out the last message, which the reply is to go on with")
+    return text[: text.rindex(_MARK)]
 
 
 def create_chat_prompt(

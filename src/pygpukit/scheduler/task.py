@@ -269,7 +269,12 @@ class Task(Generic[_T]):
         if self._cancel.is_set():
             call()
 
-    def span(self, name: str, begun: float, ended: float, **args: Any) -> None:
+    @property
+    def is_traced(self) -> bool:
+        """Whether a trace of its scheduler is being written."""
+        return self._scheduler._trace is not None
+
+    def span(self, name: str, begun: float, ended: float, *, key: str | None = None, **args: Any) -> None:
         """Show what the task did in the trace of its scheduler, if one is written.
 
         Parameters
@@ -277,12 +282,14 @@ class Task(Generic[_T]):
         name : str
         begun, ended : float
             Seconds of `time.perf_counter`.
+        key : str, optional
+            Spans of one key are drawn in a row of their own, inside of each other; those without one in the task's row.
         **args
             Shown beside it.
         """
         trace = self._scheduler._trace
         if trace is not None:
-            trace.add_span(self.name, self.id, name, begun, ended, args)
+            trace.add_span(self, name, (begun, ended), key, args)
 
     def stats(self) -> dict[str, Any]:
         """What the task has used and waited for; see `Scheduler.stats`."""

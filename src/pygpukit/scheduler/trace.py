@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
     from pygpukit.scheduler.scheduler import Scheduler
+    from pygpukit.scheduler.task import Task
 
 __all__ = ["Trace"]
 
@@ -84,6 +85,8 @@ class Trace:
                 raise RuntimeError(f"a trace is being written to {scheduler._trace.path} already: stop it first")
             core = scheduler._core
             self._events = TraceEvents(int(core.capacity()["sms"]), core.now())
+            # Of the two clocks.
+            self._apart = core.now() - time.perf_counter()
             with ExitStack() as undo:
                 file = undo.enter_context(self.path.open("w", encoding="utf-8"))
                 file.write("[\n" + json.dumps(self._events.head(scheduler.device.name)))
@@ -132,10 +135,14 @@ class Trace:
     def __exit__(self, *exc: object) -> None:
         self.stop()
 
-    def add_span(self, task: str, number: int, name: str, begun: float, ended: float, args: Mapping[str, Any]) -> None:
-        """Note what a task says that it did; times are those of `time.perf_counter`."""
-        apart = self._scheduler._core.now() - time.perf_counter()
-        self._spans.append(self._events.span(number, name, begun + apart, ended - begun, {"task": task, **args}))
+    def add_span(
+        self, task: Task[Any], name: str, times: tuple[float, float], key: str | None, args: Mapping[str, Any]
+    ) -> None:
+        """Note what a task says that it did; see `Task.span`."""
+        begun, ended = times
+        self._spans += self._events.spans(
+            task.id, name, (begun + self._apart, ended + self._apart), key, {"task": task.name, **args}
+        )
 
     def _take_spans(self) -> Iterator[_Event]:
         while self._spans:
@@ -213,18 +220,16 @@ class TraceEvents:
                 },
             }
 
-    def span(self, number: int, name: str, start: float, seconds: float, args: dict[str, Any]) -> _Event:
-        """What a task did, in a row of its own."""
-        return {
-            "ph": "X",
-            "cat": "task",
-            "name": name,
-            "pid": self._pid,
-            "tid": _FIRST_TASK_ROW + number,
-            "ts": _microseconds(max(0.0, start - self._began)),
-            "dur": _microseconds(seconds),
-            "args": args,
-        }
+    def spans(
+        self, number: int, name: str, times: tuple[float, float], key: str | None, args: dict[str, Any]
+    ) -> list[_Event]:
+        """What a task did, in a row of its own, or in one of its key."""
+        begun, ended = (_microseconds(max(0.0, at - self._began)) for at in times)
+        event = {"cat": "task", "name": name, "pid": self._pid, "tid": _FIRST_TASK_ROW + number, "args": args}
+        if key is None:
+            return [{"ph": "X", "ts": begun, "dur": round(ended - begun, 3), **event}]
+        own = {**event, "cat": args["task"], "id": f"{number}.{key}"}
+        return [{"ph": "b", "ts": begun, **own}, {"ph": "e", "ts": ended, **own}]
 
     def row_of(self, span: _Event) -> Iterator[_Event]:
         """The name of a span's row, before the first one in it."""

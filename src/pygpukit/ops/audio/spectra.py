@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
+from typing import Any
 
 import numpy as np
 
@@ -102,40 +103,43 @@ def _infer_bands(p: Problem) -> list[Result]:
 
 
 @cache
-def bands_unit(kind: DataType, power: int) -> Unit:
-    """Return the source of sums over bands for a type of spectra and a power."""
-    entry = f"pgk_audio_bands_{kind.tag}_{power}"
+def bands_unit(kind: DataType, power: int, held: bool = True) -> Unit:
+    """Return the source of sums over bands for a type of spectra and a power; ``held``: in shared memory."""
+    entry = f"pgk_audio_bands_{kind.tag}_{power}{'' if held else '_direct'}"
     real = "f64" if kind.name in ("float64", "complex128") else "f32"
-    line = f"PGK_BANDS({entry}, {real}, {'true' if kind.kind == 'c' else 'false'}, {power})"
-    return instance("audio/bands.cu", [line], (entry,))
+    flags = [str(flag).lower() for flag in (kind.kind == "c", held)]
+    return instance("audio/bands.cu", [f"PGK_BANDS({entry}, {real}, {flags[0]}, {power}, {flags[1]})"], (entry,))
 
 
-def _accepts_bands(p: Problem) -> str | None:
-    if p["x"].shape[-1] * p.out.dtype.itemsize > _SHARED:
-        return "a spectrum is larger than shared memory"
-    return dense(p)
+def _shared_bytes(p: Problem) -> Any:
+    return p["x"].shape[-1] * p.out.dtype.itemsize
 
 
-def _launch_bands(p: Problem) -> Launch:
-    x, bins = p["x"], p["x"].shape[-1]
-    unit, rows = bands_unit(x.dtype, int(p.options["power"])), product(x.shape[:-1])
-    arguments: tuple[Argument, ...] = (
-        write(p.out),
-        read(x),
-        constant(p["weights"]),
-        constant(p["places"]),
-        i64(bins),
-        i64(p.out.shape[-1]),
-    )
-    blocks = blocks_for(rows, 1, p.name)
-    return Launch((KernelLaunch(unit, unit.entries[0], (blocks,), (128,), arguments, bins * p.out.dtype.itemsize),))
+def _accepts_held(p: Problem) -> str | None:
+    return f"a spectrum is over {_SHARED} bytes" if _shared_bytes(p) > _SHARED else dense(p)
 
 
-def _units_bands(types: Sequence[str]) -> Iterator[Unit]:
-    for name in types:
-        if name in ("float32", "float64", "complex64", "complex128"):
-            for power in (0, 1, 2) if name.startswith("f") else (1, 2):
-                yield bands_unit(dtype(name), power)
+def _launch_bands(held: bool) -> Callable[[Problem], Launch]:
+    def launch(p: Problem) -> Launch:
+        x, bins = p["x"], p["x"].shape[-1]
+        unit, rows = bands_unit(x.dtype, int(p.options["power"]), held), product(x.shape[:-1])
+        arguments: tuple[Argument, ...] = (
+            write(p.out), read(x), constant(p["weights"]), constant(p["places"]), i64(bins), i64(p.out.shape[-1])
+        )  # fmt: skip
+        blocks, shared = blocks_for(rows, 1, p.name), _shared_bytes(p) if held else 0
+        return Launch((KernelLaunch(unit, unit.entries[0], (blocks,), (128,), arguments, shared),))
+
+    return launch
+
+
+def _units_bands(held: bool) -> Callable[[Sequence[str]], Iterator[Unit]]:
+    def units(types: Sequence[str]) -> Iterator[Unit]:
+        for name in types:
+            if name in ("float32", "float64", "complex64", "complex128"):
+                for power in (0, 1, 2) if name.startswith("f") else (1, 2):
+                    yield bands_unit(dtype(name), power, held)
+
+    return units
 
 
 bands = register(
@@ -150,7 +154,10 @@ bands = register(
         infer=_infer_bands,
         reference=reference.bands,
         variants=(
-            Variant("a warp per band", "batch_invariant", _accepts_bands, launch=_launch_bands, units=_units_bands),
+            Variant("a warp per band", "batch_invariant", _accepts_held, launch=_launch_bands(True),
+                    units=_units_bands(True)),
+            Variant("a warp per band, spectra in global memory", "batch_invariant", dense, launch=_launch_bands(False),
+                    units=_units_bands(False)),
             on_numpy(reference.bands, lambda p: {"power": int(p.options["power"])}),
             copies_first(),
         ),
@@ -159,7 +166,7 @@ bands = register(
         flops=lambda p: 4 * hint(p["x"].size),
         public=False,
     )
-)
+)  # fmt: skip
 
 
 def _infer_median(p: Problem) -> list[Result]:

@@ -119,7 +119,7 @@ def _general(name: str, inputs: tuple[Input, ...], target: DataType) -> Callable
     """The operator as its kernel computes it: in the common type, rounded to its own result type and then to out's."""
     common = plan(name, inputs, target).common
     row = TABLE[name]
-    if row.rule == "cast" and common.name == target.name:
+    if row.rule == "cast" and (common.name == target.name or _is_plain_cast(inputs[0], common, target)):
         return _copy
     result = to_numpy_dtype(target if row.rule == "cast" else resolve(row, inputs)[1])
     double = _is_double(row, common)
@@ -148,6 +148,13 @@ def _general(name: str, inputs: tuple[Input, ...], target: DataType) -> Callable
         np.copyto(out, value, casting="unsafe")
 
     return run
+
+
+def _is_plain_cast(source: Input, common: DataType, target: DataType) -> bool:
+    """Is a cast one of NumPy's own, from the type it is computed in?"""
+    if source is not common or common.name in _SMALL:
+        return False
+    return common.kind != "c" or target.kind == "c"
 
 
 def in_panels(function: Callable[..., Any], *operands: Any) -> None:

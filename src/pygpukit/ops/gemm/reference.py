@@ -72,6 +72,8 @@ def rows_refuse(p: Problem) -> str | None:
         return "has a bias, an activation or a residual"
     if a.shape[1] != 1 and (a.strides[1] != 1 or b.strides[0] != 1):
         return "the elements along k do not lie side by side, as in x @ w.T"
+    if (a.shape[0] != 1 and a.strides[0] < a.shape[1]) or (b.shape[1] != 1 and b.strides[1] < b.shape[0]):
+        return "lines along k are turned around or share elements"
     return None if p.out.is_contiguous() else "out is not contiguous"
 
 
