@@ -248,7 +248,7 @@ class MissingPackageError(GPUKitError, ImportError):
 
 
 class CacheError(GPUKitError, OSError):
-    """The kernel cache folder or a bundle cannot be read or written."""
+    """The kernel cache folder, a bundle or a file of saved keys and values cannot be read or written."""
 
 
 class FallbackWarning(RuntimeWarning):

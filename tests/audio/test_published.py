@@ -229,6 +229,8 @@ def test_buffers() -> None:
     assert not quiet.to_numpy().any()
     with pytest.raises(ParameterError, match="mode is 'loud'"):
         loud.normalize("loud")
+    with pytest.raises(ParameterError, match="9 samples are not whole frames of 2 channels"):
+        audio.from_pcm(np.zeros(9, np.float32), 16000, channels=2)
     with pytest.raises(ParameterError, match="use int16 or float32"):
         audio.from_pcm(np.zeros(3), 16000)
 

@@ -109,6 +109,9 @@ def changed(source: Path, target: Path, change: Callable[[dict[str, Any]], None]
         (lambda h: None, {"places": 8}, "names pages that are not among its 8"),
         (lambda h: None, {"counts": 0}, "do not fit"),
         (lambda h: None, {"counts": 2}, "do not fit"),
+        (lambda h: None, {"pages.0": 1}, "it is damaged"),
+        (lambda h: None, {"tokens": 258}, "it is damaged"),
+        (lambda h: h["__metadata__"].pop("sha256"), {}, "it is damaged"),
     ],
 )
 def test_hostile_files_are_refused(

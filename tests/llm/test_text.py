@@ -89,6 +89,11 @@ def test_words_are_cut_by_the_rule_of_the_file(metadata: dict[str, Any], pre: st
     assert [text[start:end] for _, (start, end) in cut] == words
 
 
+def test_half_characters_have_no_tokens(tokenizer: Tokenizer) -> None:
+    with pytest.raises(ValueError, match=r"the text has '\\udcff', half of a character"):
+        tokenizer.encode("a\udcff")
+
+
 def test_sentence_pieces_merge_by_score() -> None:
     tokens = ["<unk>", "<s>", "</s>", "<0x41>", "\u2581", "a", "b", "ab", "\u2581a", "abb"]
     scores = [0, 0, 0, 0, -9, -9, -9, -2, -1, -4]

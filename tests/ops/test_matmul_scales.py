@@ -124,6 +124,14 @@ def test_by_parts(device: gp.Device) -> None:
         del OPERATORS["test_parts"]
 
 
+def test_a_number_is_a_scale(device: gp.Device) -> None:
+    x, w = gp.ones((2, 32)).astype("float8_e4m3fn"), gp.ones((16, 32)).astype("float8_e4m3fn")
+    made = gp.matmul(x, w.T, precision="fp8", scale_a=0.5, scale_b=3)
+    np.testing.assert_array_equal(made.to_numpy(), np.full((2, 16), 48, BF16))
+    with pytest.raises(DTypeError, match="scale_a is bool, and must be float32"):
+        gp.matmul(x, w.T, precision="fp8", scale_a=True)
+
+
 def test_what_does_not_fit_is_said(device: gp.Device) -> None:
     x, w = gp.zeros((5, 32), "float8_e4m3fn"), gp.zeros((16, 32), "float8_e4m3fn")
     with pytest.raises(

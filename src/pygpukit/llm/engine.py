@@ -446,7 +446,7 @@ class LLM:
         Raises
         ------
         CacheError
-            If the file is of another model or setting, or damaged.
+            If the file is of another model or setting, or damaged; `ModelFileError` if it is cut off.
         """
         return self._with_cache(saved_cache.load, path, self.config.vocab_size)
 

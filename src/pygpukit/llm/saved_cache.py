@@ -1,7 +1,8 @@
 """Pages with the tokens of beginnings in a file, so that another engine with the same model finds them.
 
 The file is a SafeTensors file: what the pages hold (of codes the scales too), per entry the tokens and the pages they
-are in, and in its metadata the salts and a digest of the model. What it says is checked before it is used.
+are in, and in its metadata the salts, a digest of the model and one of the arrays. What it says is checked before it is
+used: a bit that flipped on the disk would give other replies, and nobody would see why.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import os
 import struct
 import tempfile
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -109,8 +110,17 @@ def save(path: str | os.PathLike[str], cache: PageCache, memory: PageMemory, pre
     for i, (shape, dtype) in enumerate(memory.forms):
         every = [content[i] for content in contents]
         tensors[f"pages.{i}"] = np.stack(every) if every else np.zeros((0, *shape), dtype)
-    _write(Path(path), tensors, {"format": _FORMAT, "model": digest, "salts": json.dumps(salts)})
+    listed = json.dumps(salts)
+    metadata = {"format": _FORMAT, "model": digest, "salts": listed, "sha256": _checksum(tensors, listed)}
+    _write(Path(path), tensors, metadata)
     return len(contents)
+
+
+def _checksum(tensors: Mapping[str, Array], salts: str) -> str:
+    digest = hashlib.sha256(salts.encode())
+    for name in sorted(tensors):
+        digest.update(np.ascontiguousarray(tensors[name]).reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()
 
 
 def _write(path: Path, tensors: dict[str, Array], metadata: dict[str, str]) -> None:
@@ -150,7 +160,9 @@ def load(
     Raises
     ------
     CacheError
-        If the file is of another model, or does not say what such files say.
+        If the file is of another model, does not say what such files say, or is damaged.
+    ModelFileError
+        If it is cut off or no SafeTensors file.
     """
     with SafeTensorsFile(path) as file:
         contents, entries = _entries(path, file, memory, digest, vocab_size)
@@ -191,6 +203,7 @@ def _entries(
     if set(file.tensor_names) != names:
         raise wrong(f"it must have {', '.join(sorted(names))}, and has {', '.join(sorted(file.tensor_names)):.200}")
     views = {name: file.tensor_view(name) for name in file.tensor_names}
+    every = dict(views)
     contents = [views.pop(f"pages.{i}") for i in range(len(memory.forms))]
     for found, (shape, dtype) in zip(contents, memory.forms, strict=True):
         if found.shape[1:] != shape or found.dtype != dtype or len(found) != len(contents[0]):
@@ -212,6 +225,8 @@ def _entries(
         raise wrong(f"it has tokens outside of the vocabulary of {vocab_size}")
     if any(not 0 <= place < len(contents[0]) for place in places):
         raise wrong(f"it names pages that are not among its {len(contents[0])}")
+    if file.metadata.get("sha256") != _checksum(every, file.metadata.get("salts", "[]")):
+        raise wrong("it is damaged: its arrays are not those that were saved")
     entries, at = [], 0
     for salt, count in zip(salts, counts, strict=True):
         entries.append((salt, tokens[at * PAGE_TOKENS : (at + count) * PAGE_TOKENS], places[at : at + count]))

@@ -91,6 +91,8 @@ class Tokenizer:
         has them already.
         """
         special = add_special_tokens and self._adds_special
+        if not text.isascii() and (lone := next((c for c in text if "\ud800" <= c <= "\udfff"), None)):
+            raise ValueError(f"the text has {lone!a}, half of a character: it was decoded from bytes that are no UTF-8")
         return list(self._tokenizer.encode(text, add_special_tokens=special).ids)
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:

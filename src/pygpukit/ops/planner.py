@@ -268,6 +268,10 @@ def _loadable(unit: Unit, device: Device) -> str | None:
     return f"'{unit.name}' is in no bundle here, and there is no NVRTC to compile it"
 
 
+# Operands that must be float32: a number in their place is one.
+_FLOAT32 = ("scale_a", "scale_b")
+
+
 def _normalise(name: str, parameter: str, value: Any) -> Any:
     """An argument of a type the native side does not know, as one it does."""
     if isinstance(value, np.bool_):
@@ -285,6 +289,8 @@ def _normalise(name: str, parameter: str, value: Any) -> Any:
 
 def _operand(name: str, parameter: str, value: Any, device: Device | None) -> GPUArray:
     """What stands in place of an array, as one."""
+    if parameter in _FLOAT32 and isinstance(value, int | float) and not isinstance(value, bool):
+        return as_array(np.float32(value), f"{name}() for '{parameter}'", device)
     return as_array(value, f"{name}() for '{parameter}'", device)
 
 

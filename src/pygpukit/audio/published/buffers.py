@@ -117,7 +117,7 @@ def from_pcm(samples: Any, sample_rate: int, channels: int = 1) -> AudioBuffer:
     Raises
     ------
     ParameterError
-        If they are of another type.
+        If they are of another type, or not as many for each channel.
 
     Examples
     --------
@@ -129,7 +129,10 @@ def from_pcm(samples: Any, sample_rate: int, channels: int = 1) -> AudioBuffer:
         data = data.astype("float32") * (1.0 / 32768.0)
     elif data.dtype.name != "float32":
         raise ParameterError(f"samples are {data.dtype.name}; use int16 or float32")
-    return AudioBuffer(data, at_least(sample_rate, 1, "sample_rate"), at_least(channels, 1, "channels"))
+    channels = at_least(channels, 1, "channels")
+    if data.size % channels:
+        raise ParameterError(f"{data.size} samples are not whole frames of {channels} channels")
+    return AudioBuffer(data, at_least(sample_rate, 1, "sample_rate"), channels)
 
 
 class AudioRingBuffer:
