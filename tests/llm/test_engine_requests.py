@@ -128,11 +128,17 @@ def test_a_processor_may_not_wait_for_its_own_engine(llm: LLM) -> None:
     def streams(tokens: list[int], scores: Any) -> Any:
         next(llm.stream([7], GREEDY))
 
+    def waits(tokens: list[int], scores: Any) -> Any:
+        llm.submit([7], GREEDY).result()
+
+    def saves(tokens: list[int], scores: Any) -> Any:
+        llm.save_cache("/nowhere")
+
     def leaves(tokens: list[int], scores: Any) -> Any:
         raise SystemExit(3)
 
     beside = llm.submit(PROMPT, GREEDY)
-    for processor in (asks, streams):
+    for processor in (asks, streams, waits, saves):
         request = llm.submit(PROMPT, SamplingParams(max_tokens=2, processors=[processor]))
         with pytest.raises(RuntimeError, match="cannot wait for a reply of its own engine"):
             request.result(60)
