@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import pygpukit as gp
 from pygpukit.errors import AdmissionError, OutOfMemoryError
 from pygpukit.llm import LLM, SamplingParams
 
@@ -162,6 +163,21 @@ def test_pieces_are_read_once(llm: LLM) -> None:
     assert sum(len(piece.token_ids) for piece in request.pieces()) == 8
     with pytest.raises(ValueError, match="can be read once"):
         next(iter(request.pieces()))
+
+
+@pytest.mark.parametrize("graphs", [True, False])
+def test_closing_gives_the_memory_back(gguf_file: Path, graphs: bool) -> None:
+    gc.collect()
+    before = gp.memory.stats()["used"]
+    llm = LLM(gguf_file, graphs=graphs)
+    request = llm.submit(PROMPT, GREEDY)
+    assert len(request.result(60).token_ids) == 8
+    assert gp.memory.stats()["used"] > before
+    llm.close()
+    gc.collect()
+    assert gp.memory.stats()["used"] == before
+    assert llm.stats()["completion_tokens"] == 8
+    assert "keys and values" in llm.explain()
 
 
 def test_an_engine_lives_as_long_as_its_requests(gguf_file: Path) -> None:

@@ -509,8 +509,10 @@ class LLM:
         loop.close()
         if loop.speculation is not None:
             loop.speculation.close()
+        # They keep the arrays that they read.
+        loop.runner.graphs = None
         for owner in (self, loop.runner, loop.scheduler):
-            for name in ("model", "memory"):
+            for name in ("model", "memory", "_tables", "_ropes"):
                 owner.__dict__.pop(name, None)
         self._stop()
 
