@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import pygpukit as gp
 from pygpukit.errors import AdmissionError, OutOfMemoryError
 from pygpukit.llm import LLM, SamplingParams
 
@@ -128,11 +129,17 @@ def test_a_processor_may_not_wait_for_its_own_engine(llm: LLM) -> None:
     def streams(tokens: list[int], scores: Any) -> Any:
         next(llm.stream([7], GREEDY))
 
+    def waits(tokens: list[int], scores: Any) -> Any:
+        llm.submit([7], GREEDY).result()
+
+    def saves(tokens: list[int], scores: Any) -> Any:
+        llm.save_cache("/nowhere")
+
     def leaves(tokens: list[int], scores: Any) -> Any:
         raise SystemExit(3)
 
     beside = llm.submit(PROMPT, GREEDY)
-    for processor in (asks, streams):
+    for processor in (asks, streams, waits, saves):
         request = llm.submit(PROMPT, SamplingParams(max_tokens=2, processors=[processor]))
         with pytest.raises(RuntimeError, match="cannot wait for a reply of its own engine"):
             request.result(60)
@@ -156,6 +163,21 @@ def test_pieces_are_read_once(llm: LLM) -> None:
     assert sum(len(piece.token_ids) for piece in request.pieces()) == 8
     with pytest.raises(ValueError, match="can be read once"):
         next(iter(request.pieces()))
+
+
+@pytest.mark.parametrize("graphs", [True, False])
+def test_closing_gives_the_memory_back(gguf_file: Path, graphs: bool) -> None:
+    gc.collect()
+    before = gp.memory.stats()["used"]
+    llm = LLM(gguf_file, graphs=graphs)
+    request = llm.submit(PROMPT, GREEDY)
+    assert len(request.result(60).token_ids) == 8
+    assert gp.memory.stats()["used"] > before
+    llm.close()
+    gc.collect()
+    assert gp.memory.stats()["used"] == before
+    assert llm.stats()["completion_tokens"] == 8
+    assert "keys and values" in llm.explain()
 
 
 def test_an_engine_lives_as_long_as_its_requests(gguf_file: Path) -> None:

@@ -454,6 +454,7 @@ class LLM:
         loop = self._loop
         if loop.prefixes is None:
             raise ValueError("the engine has no cache to find prompts in: it was made with prefix_cache=False")
+        self._check_thread()
         arguments = loop.scheduler.cache, loop.prefixes
 
         def call() -> int:
@@ -508,8 +509,10 @@ class LLM:
         loop.close()
         if loop.speculation is not None:
             loop.speculation.close()
+        # They keep the arrays that they read.
+        loop.runner.graphs = None
         for owner in (self, loop.runner, loop.scheduler):
-            for name in ("model", "memory"):
+            for name in ("model", "memory", "_tables", "_ropes"):
                 owner.__dict__.pop(name, None)
         self._stop()
 
@@ -660,7 +663,6 @@ class LLM:
     def _wait(self, requests: list[Request]) -> list[Request]:
         """Wait for the end of requests; what interrupts the wait ends them."""
         try:
-            self._check_thread()
             for request in requests:
                 request.wait()
         except BaseException:

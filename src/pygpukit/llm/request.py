@@ -11,12 +11,15 @@ import queue
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pygpukit.llm.outputs import Piece, RequestOutput
 from pygpukit.llm.tenants import Tenant
+
+if TYPE_CHECKING:
+    from pygpukit.llm.engine import LLM
 
 __all__ = ["Request", "is_one_prompt", "token_ids"]
 
@@ -48,7 +51,7 @@ class Request:
         self._outputs: dict[int, RequestOutput] = {}
         self._count = count
         # Whose thread computes it: kept while it runs, so that an engine without another name is not ended.
-        self.engine: object = None
+        self.engine: LLM | None = None
         self._error: BaseException | None = None
         self._cancelled = self._taken = False
         self._state, self._reason = "waiting", "it has just come"
@@ -98,6 +101,8 @@ class Request:
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait for the end; False if it takes longer than `timeout` seconds."""
+        if timeout is None and (engine := self.engine) is not None:
+            engine._check_thread()
         end = math.inf if timeout is None else time.monotonic() + timeout
         while not self._done.wait(max(0.0, min(_POLL_SECONDS, end - time.monotonic()))):
             if time.monotonic() >= end:
