@@ -192,6 +192,8 @@ def test_a_conversation(llm: LLM) -> None:
     out = llm.chat(messages, GREEDY)
     assert out.prompt_token_ids == llm.tokenizer.encode("<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n")
     assert "".join(piece.text for piece in llm.chat_stream(messages, GREEDY)) == out.text
+    with pytest.raises(TypeError, match="template_kwargs is 5"):
+        llm.chat(messages, GREEDY, template_kwargs=5)
     begun = [*messages, {"role": "assistant", "content": "Well,"}]
     shown = llm.chat(begun, GREEDY, continue_final=True).prompt_token_ids
     assert llm.tokenizer.decode(shown, skip_special_tokens=False).endswith("<|im_start|>assistant\nWell,")
@@ -201,12 +203,12 @@ def test_a_reply_goes_on_with_any_message(llm: LLM, monkeypatch: pytest.MonkeyPa
     pytest.importorskip("jinja2")
     strips = (llm.chat_template or "").replace("m.content", "m.content | trim")
     for template in (llm.chat_template, strips):
-        monkeypatch.setattr(llm, "chat_template", template)
+        monkeypatch.setattr(llm._prompts, "chat_template", template)
         for text in ("", "Sure: ", "Hi"):
             messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": text}]
             shown = llm.chat(messages, GREEDY, continue_final=True).prompt_token_ids
             assert llm.tokenizer.decode(shown, skip_special_tokens=False).endswith(f"<|im_start|>assistant\n{text}")
-    monkeypatch.setattr(llm, "chat_template", "{{ messages[0].content }}")
+    monkeypatch.setattr(llm._prompts, "chat_template", "{{ messages[0].content }}")
     with pytest.raises(ValueError, match="leaves out the last message"):
         llm.chat(messages, GREEDY, continue_final=True)
 

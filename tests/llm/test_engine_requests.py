@@ -165,11 +165,13 @@ def test_pieces_are_read_once(llm: LLM) -> None:
         next(iter(request.pieces()))
 
 
-@pytest.mark.parametrize("graphs", [True, False])
-def test_closing_gives_the_memory_back(gguf_file: Path, graphs: bool) -> None:
+@pytest.mark.parametrize("more", [{}, {"graphs": False}, {"speculative": "draft"}, {"speculative": {"early_exit": 1}}])
+def test_closing_gives_the_memory_back(gguf_file: Path, more: dict[str, Any]) -> None:
+    if more.get("speculative") == "draft":
+        more = {"speculative": {"draft": gguf_file, "k": 3}}
     gc.collect()
     before = gp.memory.stats()["used"]
-    llm = LLM(gguf_file, graphs=graphs)
+    llm = LLM(gguf_file, **more)
     request = llm.submit(PROMPT, GREEDY)
     assert len(request.result(60).token_ids) == 8
     assert gp.memory.stats()["used"] > before

@@ -34,7 +34,7 @@ def _array(x: Any, what: str) -> GPUArray:
     if isinstance(x, GPUArray):
         return x
     if isinstance(x, np.ndarray):
-        raise ParameterError(f"{what} is a NumPy array, whose copy to the device is asked for: gp.asarray({what})")
+        raise ParameterError(f"{what} is a NumPy array; copy it to the device with gp.asarray({what})")
     return gp.asarray(x)
 
 

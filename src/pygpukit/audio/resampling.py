@@ -25,6 +25,7 @@ QUALITIES = {
 
 _WIDTHS = {"kaiser_best": (64, 14.769656459379492), "kaiser_fast": (16, 8.555504641634386)}
 _MOST_DENOMINATOR = 4096
+_MOST_TAPS = 1 << 25
 
 
 class Filter(NamedTuple):
@@ -72,6 +73,15 @@ def _kaiser_sinc(half: int, cutoff: float, beta: float) -> Any:
     return cutoff * np.sinc(cutoff * t) * np.kaiser(2 * half + 1, beta)
 
 
+def _checked(half: int, up: int, down: int) -> int:
+    if 2 * half + 1 > _MOST_TAPS:
+        raise ParameterError(
+            f"rates in the ratio {up}:{down} need a filter of {2 * half + 1} taps, and at most {_MOST_TAPS} "
+            "are computed: resample in several steps, or to a rate with a simpler ratio"
+        )
+    return half
+
+
 @lru_cache(maxsize=32)
 def resampling_filter(up: int, down: int, res_type: str) -> Filter:
     """Return the filter of a ratio and a quality.
@@ -84,20 +94,20 @@ def resampling_filter(up: int, down: int, res_type: str) -> Filter:
     most = max(up, down)
     if res_type == "polyphase":
         # That of scipy.signal.resample_poly.
-        half = 10 * most
+        half = _checked(10 * most, up, down)
         h = _kaiser_sinc(half, 1.0 / most, 5.0)
         h /= h.sum()
     elif res_type in _WIDTHS:
         zeros, beta = _WIDTHS[res_type]
         rolloff = QUALITIES[res_type][0]
-        half = int(zeros * most / rolloff)
+        half = _checked(int(zeros * most / rolloff), up, down)
         h = _kaiser_sinc(half, rolloff / most, beta)
         h /= h.sum()
     elif res_type in QUALITIES:
         passed, attenuation = QUALITIES[res_type]
         assert attenuation is not None
         # Kaiser's formulas: the transition ends at the lower Nyquist frequency.
-        half = ceil((attenuation - 7.95) / (2 * 2.285 * pi * (1 - passed)) * most)
+        half = _checked(ceil((attenuation - 7.95) / (2 * 2.285 * pi * (1 - passed)) * most), up, down)
         h = _kaiser_sinc(half, (1 + passed) / 2 / most, 0.1102 * (attenuation - 8.7))
         h /= h.sum()
     else:

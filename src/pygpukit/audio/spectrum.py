@@ -236,6 +236,10 @@ def phase_vocoder(D: Any, *, rate: float, hop_length: int | None = None, n_fft: 
     rate = positive(rate, "rate")
     if not isinstance(D, GPUArray) or D.dtype.kind != "c" or D.ndim < 2:
         raise ParameterError("D is a complex GPUArray of (..., bins, frames)")
+    if D.size / rate >= 1 << 31:
+        raise ParameterError(
+            f"rate is {rate:g}: {D.shape[-1]} frames would be {D.shape[-1] / rate:.3g}, too many to compute"
+        )
     steps = np.arange(0, D.shape[-1], rate, dtype=np.float64)
     D = gp.pad(D, [(0, 0)] * (D.ndim - 1) + [(0, 2)])
     magnitude, turns = gp.abs(D), gp.rint(gp.angle(D).astype("float64") * (2.0**48 / (2 * np.pi))).astype("int64")

@@ -61,6 +61,7 @@ def add_sampling(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kv-dtype", default="auto", help="of keys and values: auto, bf16, f16, fp8 or int8")
     parser.add_argument("--dtype", default="auto", help="type of the weights on the device (%(default)s)")
     parser.add_argument("--max-model-len", type=int, metavar="TOKENS", help="of a prompt and its reply")
+    parser.add_argument("--memory", metavar="SIZE", help="of weights, keys and values and steps, such as 8GiB")
 
 
 @contextmanager
@@ -88,7 +89,7 @@ def load(args: argparse.Namespace) -> LLM:
 
     with arguments_checked():
         return LLM(args.model, dtype=args.dtype, quantization=args.quantization, kv_dtype=args.kv_dtype,
-                   max_model_len=args.max_model_len)  # fmt: skip
+                   max_model_len=args.max_model_len, memory=args.memory)  # fmt: skip
 
 
 def _open(name: str) -> Checkpoint:

@@ -46,10 +46,11 @@ class EarlyExitDrafter(Drafter):
 
     def __init__(self, layers: int, most: int | None, runner: Runner, reserve: Callable[[Branch, int], bool]) -> None:
         self.layers, self.most, self._runner, self._reserve = layers, most or _USUAL, runner, reserve
+        self._of = len(runner.model.blocks)
 
     def explain(self) -> str:
         """Return how many layers guess."""
-        return f"by the first {self.layers} of {len(self._runner.model.blocks)} layers"
+        return f"by the first {self.layers} of {self._of} layers"
 
     def propose(self, sequence: Sequence, most: int) -> Ids[int]:
         """Return nothing: guesses are made for a batch."""
@@ -182,9 +183,8 @@ class DraftModelDrafter(Drafter):
     def close(self) -> None:
         """Give up weights and pages."""
         self._shadows.clear()
-        for owner in (self._model, self._runner):
-            for name in ("model", "memory"):
-                owner.__dict__.pop(name, None)
+        self._runner.close()
+        self._model.__dict__.pop("model", None)
 
     def _ready(self, branch: Branch, most: int, wanted: set[Sequence]) -> _Shadow | None:
         """A reply whose tokens have pages; None where there is no room."""

@@ -17,7 +17,7 @@ from typing import Any, cast
 from pygpukit._pygpukit_rust import PageCache
 from pygpukit.core.device import current_device, synchronize
 from pygpukit.dtypes import dtype as _dtype
-from pygpukit.errors import AdmissionError, ContextLengthError, MissingPackageError, ModelLoadError
+from pygpukit.errors import AdmissionError, ContextLengthError
 from pygpukit.llm import budget, fetch, saved_cache, structured
 from pygpukit.llm.draft_models import DraftModel
 from pygpukit.llm.engine_task import EngineTask, admit
@@ -26,23 +26,20 @@ from pygpukit.llm.loading import load_model, open_checkpoint, weight_dtype
 from pygpukit.llm.loop import EngineLoop
 from pygpukit.llm.outputs import Piece, RequestOutput
 from pygpukit.llm.pages import PAGE_TOKENS, PageMemory
+from pygpukit.llm.prompts import Message, Prompt, Prompts, is_one_prompt
 from pygpukit.llm.quantizing import check_quantization
-from pygpukit.llm.request import Request, is_one_prompt, token_ids
+from pygpukit.llm.request import Request
 from pygpukit.llm.runner import Runner
 from pygpukit.llm.sampling import SamplingParams
 from pygpukit.llm.scheduler import Branch, Scheduler
 from pygpukit.llm.sequence import Sequence
 from pygpukit.llm.speculation import Speculation, make_drafter, read_method
-from pygpukit.llm.templates import ThinkingParser, apply_chat_template, begun_conversation
+from pygpukit.llm.templates import ThinkingParser
 from pygpukit.llm.tenants import Tenant
-from pygpukit.llm.tokenizer import Tokenizer
 from pygpukit.llm.tokenizer_files import default_params, find_tokenizer
 from pygpukit.scheduler import current_task
 
 __all__ = ["LLM"]
-
-Prompt = str | Ids[int]
-Message = Mapping[str, Any]
 
 _LEVELS = ("batch_invariant", "run_to_run", "not_guaranteed")
 # A longer step takes seconds there, and all replies wait for it.
@@ -174,7 +171,8 @@ class LLM:
             self.max_model_len = limit
             self.name = Path(path).stem if Path(path).is_file() else Path(path).name
             self.tokenizer, ends = find_tokenizer(checkpoint, tokenizer)
-            self.chat_template = chat_template or (self.tokenizer.chat_template if self.tokenizer else None)
+            template = chat_template or (self.tokenizer.chat_template if self.tokenizer else None)
+            self._prompts = Prompts(self.name, self.tokenizer, template, self.config.vocab_size)
             self.default_params, more = default_params(checkpoint)
             self._ends = {i for i in {*ends, *more, *self.config.eos_token_ids} if 0 <= i < self.config.vocab_size}
             known = self.config.vocab_size if self.tokenizer is None else self.tokenizer.vocab_size
@@ -270,7 +268,7 @@ class LLM:
         more: dict[str, Any] = {"tenant": tenant, "priority": priority, "cache_salt": cache_salt}
         if is_one_prompt(prompts):
             return self._wait([self.submit(cast(Prompt, prompts), params, **more)])[0].result()
-        made = [self._request(self._ids(cast(Prompt, prompt)), params, **more) for prompt in prompts]
+        made = [self._request(self._prompts.ids(cast(Prompt, prompt)), params, **more) for prompt in prompts]
         return [request.output() for request in self._wait([self._start(*pair) for pair in made])]
 
     def submit(
@@ -300,7 +298,7 @@ class LLM:
         Request
             With ``result``, ``cancel``, ``state`` and ``reason``; ``await request`` gives the reply in a coroutine.
         """
-        return self._start(*self._request(self._ids(prompt), params, None, tenant, priority, cache_salt))
+        return self._start(*self._request(self._prompts.ids(prompt), params, None, tenant, priority, cache_salt))
 
     def stream(
         self,
@@ -312,13 +310,13 @@ class LLM:
         cache_salt: str | None = None,
     ) -> Generator[Piece, None, None]:
         """Return an iterator of the pieces of a reply as they appear; closing it ends the reply."""
-        return self._pieces(*self._one(self._ids(prompt), params, None, tenant, priority, cache_salt))
+        return self._pieces(*self._one(self._prompts.ids(prompt), params, None, tenant, priority, cache_salt))
 
     async def agenerate(self, prompts: Prompt | Ids[Prompt], params: SamplingParams | None = None, **more: Any) -> Any:
         """Return what `generate` does, in a coroutine; cancelling it ends the replies."""
         if is_one_prompt(prompts):
             return await self._awaited(self.submit(cast(Prompt, prompts), params, **more))
-        pairs = [self._request(self._ids(cast(Prompt, prompt)), params, **more) for prompt in prompts]
+        pairs = [self._request(self._prompts.ids(cast(Prompt, prompt)), params, **more) for prompt in prompts]
         made = [self._start(*pair) for pair in pairs]
         try:
             for request in made:
@@ -334,7 +332,7 @@ class LLM:
 
     async def astream(self, prompt: Prompt, params: SamplingParams | None = None, **more: Any) -> AsyncGenerator[Piece]:
         """Return an asynchronous iterator of the pieces of a reply; closing it ends the reply."""
-        request = self._start(*self._one(self._ids(prompt), params, **more))
+        request = self._start(*self._one(self._prompts.ids(prompt), params, **more))
         try:
             async with aclosing(request.apieces()) as pieces:
                 async for piece in pieces:
@@ -387,12 +385,12 @@ class LLM:
         cache_salt: str | None = None,
     ) -> Generator[Piece, None, None]:
         """Return an iterator of the pieces of a reply to a conversation; closing it ends the reply."""
-        ids, thinking = self._conversation(messages, tools, template_kwargs, continue_final)
+        ids, thinking = self._prompts.conversation(messages, tools, template_kwargs, continue_final)
         return self._pieces(*self._one(ids, params, thinking, tenant, priority, cache_salt))
 
     def score(self, prompt: Prompt) -> list[float]:
         """Return the logarithmic probability of every token of a prompt but the first."""
-        ids = self._ids(prompt)
+        ids = self._prompts.ids(prompt)
         params = SamplingParams(max_tokens=0, prompt_logprobs=0)
         rows = self._wait([self._start(*self._request(ids, params))])[0].result().prompt_logprobs or []
         return [row[token] for row, token in zip(rows[1:], ids[1:], strict=True) if row is not None]
@@ -502,6 +500,11 @@ class LLM:
             )
         )
 
+    @property
+    def chat_template(self) -> str | None:
+        """The template that makes texts of conversations."""
+        return self._prompts.chat_template
+
     def close(self) -> None:
         """End the requests in flight, and give up the weights, pages and thread."""
         self._closed = True
@@ -509,11 +512,9 @@ class LLM:
         loop.close()
         if loop.speculation is not None:
             loop.speculation.close()
-        # They keep the arrays that they read.
-        loop.runner.graphs = None
-        for owner in (self, loop.runner, loop.scheduler):
-            for name in ("model", "memory", "_tables", "_ropes"):
-                owner.__dict__.pop(name, None)
+        loop.runner.close()
+        self.__dict__.pop("model", None)
+        loop.scheduler.__dict__.pop("memory", None)
         self._stop()
 
     def __enter__(self) -> LLM:
@@ -530,49 +531,6 @@ class LLM:
     def __repr__(self) -> str:
         return f"<LLM {self.name}{', closed' if self._closed else ''}>"
 
-    def _ids(self, prompt: Prompt, special: bool = True) -> list[int]:
-        if isinstance(prompt, str):
-            ids = self._need_tokenizer().encode(prompt, add_special_tokens=special)
-        else:
-            ids = token_ids(prompt)
-        if not ids:
-            raise ValueError("the prompt is empty: a reply needs at least one token before it")
-        wrong = next((token for token in ids if not 0 <= token < self.config.vocab_size), None)
-        if wrong is not None:
-            raise ValueError(f"token {wrong} is not in the vocabulary of {self.config.vocab_size}")
-        return ids
-
-    def _need_tokenizer(self) -> Tokenizer:
-        if self.tokenizer is None:
-            try:
-                import tokenizers  # noqa: F401
-            except ImportError as error:
-                raise MissingPackageError(
-                    "text needs the package 'tokenizers': pip install 'pygpukit[llm]'; token ids work without it"
-                ) from error
-            raise ModelLoadError(f"{self.name} has no tokenizer: give one with tokenizer=path, or token ids")
-        return self.tokenizer
-
-    def _conversation(
-        self, messages: Ids[Message], tools: Any, values: Mapping[str, Any] | None, continue_final: bool
-    ) -> tuple[list[int], ThinkingParser | None]:
-        if not messages:
-            raise ValueError("the conversation is empty: it needs at least one message")
-        wrong: Any = next((m for m in messages if not {"role", "content"} <= set(m)), None)
-        if wrong is not None:
-            raise ValueError(f"a message has a role and a content, and this is {wrong!r:.80}")
-        tokenizer = self._need_tokenizer()
-        template = self.chat_template
-        more = dict(values or {})
-        if continue_final:
-            text = begun_conversation(messages, tokenizer, template=template, tools=tools, **more)
-        else:
-            text = apply_chat_template(messages, tokenizer, True, template=template, tools=tools, **more)
-        thinks = tokenizer.token_id("</think>") is not None
-        # Templates of some models end with the opening tag, so that the reply has the closing one only.
-        begun = text.rstrip().endswith("<think>")
-        return self._ids(text, special=False), ThinkingParser(start=begun) if thinks else None
-
     def _chat_request(
         self,
         messages: Ids[Message],
@@ -584,7 +542,7 @@ class LLM:
         priority: int = 0,
         cache_salt: str | None = None,
     ) -> tuple[Request, Branch]:
-        ids, thinking = self._conversation(messages, tools, template_kwargs, continue_final)
+        ids, thinking = self._prompts.conversation(messages, tools, template_kwargs, continue_final)
         return self._request(ids, params, thinking, tenant, priority, cache_salt)
 
     def _request(
@@ -606,7 +564,7 @@ class LLM:
             if not 0 <= token < self.config.vocab_size:
                 raise ValueError(f"token {token} is not in the vocabulary of {self.config.vocab_size}")
         if params.stop or params.bad_words:
-            self._need_tokenizer()
+            self._prompts.need_tokenizer()
         if type(priority) is not int:
             raise ValueError(f"priority is {priority!r}, and must be a whole number")
         owner = self._tenants.get(tenant or "")
@@ -624,7 +582,7 @@ class LLM:
         limit = min(params.max_tokens, self.max_model_len - len(ids))
         constraint = None
         if structured.grammar_of(params) is not None:
-            constraint = structured.compile(self._need_tokenizer(), params, size=self._allowed, ends=self._ends)
+            constraint = structured.compile(self._prompts.need_tokenizer(), params, size=self._allowed, ends=self._ends)
         sequence = Sequence(
             ids, params, limit, self._ends, self.tokenizer, self._allowed, thinking, constraint=constraint
         )

@@ -6,14 +6,11 @@ import asyncio
 import contextlib
 import dataclasses
 import math
-import operator
 import queue
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from pygpukit.llm.outputs import Piece, RequestOutput
 from pygpukit.llm.tenants import Tenant
@@ -21,7 +18,7 @@ from pygpukit.llm.tenants import Tenant
 if TYPE_CHECKING:
     from pygpukit.llm.engine import LLM
 
-__all__ = ["Request", "is_one_prompt", "token_ids"]
+__all__ = ["Request"]
 
 # How often a thread that waits sees whether Ctrl-C was pressed: the signal may have come to another thread, or just
 # before the wait began, and does not end it then.
@@ -236,38 +233,3 @@ def _soon(loop: asyncio.AbstractEventLoop, call: Callable[[], Any]) -> None:
     """Call in the thread of an event loop, unless that is closed."""
     with contextlib.suppress(RuntimeError):
         loop.call_soon_threadsafe(call)
-
-
-def is_one_prompt(prompts: Any) -> bool:
-    """Return whether what `LLM.generate` got is one prompt, rather than several.
-
-    Raises
-    ------
-    TypeError
-        If it is neither.
-    """
-    if isinstance(prompts, str):
-        return True
-    try:
-        if len(prompts) == 0:
-            raise ValueError("the prompt is empty: a reply needs at least one token before it")
-        first = prompts[0]
-    except (TypeError, KeyError):
-        raise TypeError(f"{prompts!r:.80} is no prompt: give a text, a list of token ids, or a list of those") from None
-    return not isinstance(first, str) and np.ndim(first) == 0
-
-
-def token_ids(prompt: Any) -> list[int]:
-    """Return the ids of a prompt that is no text.
-
-    Raises
-    ------
-    TypeError
-        If they are no whole numbers.
-    """
-    try:
-        if isinstance(prompt, bytes | bytearray):
-            raise TypeError
-        return [operator.index(token) for token in prompt]
-    except TypeError:
-        raise TypeError(f"{prompt!r:.80} is no prompt: it must be a text or whole numbers, the ids of tokens") from None

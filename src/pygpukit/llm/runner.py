@@ -124,6 +124,12 @@ class Runner:
             if self.graphs is not None:
                 self.graphs.clear()
 
+    def close(self) -> None:
+        """Give up weights, pages, tables and captured steps, which keep the arrays that they read."""
+        self.graphs = None
+        for name in ("model", "memory", "_tables"):
+            self.__dict__.pop(name, None)
+
     def _table(self, rope: Rope) -> tuple[GPUArray, GPUArray]:
         if rope.kind != "longrope" or not rope.is_long(self.model.max_positions):
             return self.model._positions(rope, self._longest)
