@@ -22,7 +22,7 @@ pytestmark = [
     pytest.mark.nvrtc,
     pytest.mark.skipif(nvrtc_library.installed() is None, reason="needs NVRTC: pip install nvidia-cuda-nvrtc"),
 ]
-# Without and with instructions that convert float8; tests/jit/test_architectures.py compiles every family for all others.
+# Without and with instructions for float8; tests/jit/test_architectures.py compiles every family for the others.
 ARCHITECTURES = ["sm_80", "sm_89"]
 
 
