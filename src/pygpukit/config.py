@@ -342,7 +342,7 @@ def _path(text: str) -> Path | None:
 
     try:
         return Path(text).expanduser()
-    except RuntimeError as error:  # a user that has no home, as in ~nobody-here
+    except RuntimeError as error:  # "~name" where no user has that name
         raise ValueError(text) from error
 
 

@@ -6,8 +6,8 @@ pub(super) const LANES: usize = 16;
 /// A vector of `LANES` elements. Every implementation rounds alike, so all give the same bits.
 ///
 /// # Safety
-/// Functions of an implementation are called only where the machine has its instructions; pointers are readable for the
-/// elements that are loaded and writable for those that are stored.
+/// Functions of an implementation are called only where the machine has its instructions; `load` may
+/// read `LANES` elements behind its pointer, and `store` may write as many; of a part it is `count`.
 pub(super) trait Lanes: Copy {
     unsafe fn zero() -> Self;
     unsafe fn all(value: f32) -> Self;

@@ -34,7 +34,7 @@ fn by_threads(multiplications: usize, work: impl Fn(usize, usize) + Sync) {
     });
 }
 
-/// Threads of one call: those that NumPy's products are allowed.
+/// Number of threads of one call: OPENBLAS_NUM_THREADS or OMP_NUM_THREADS, as NumPy's products take it, else the cores.
 fn threads() -> usize {
     use std::sync::LazyLock;
     static THREADS: LazyLock<usize> = LazyLock::new(|| {

@@ -219,7 +219,7 @@ def pitch_shift(audio: Any, sample_rate: int, n_steps: float, n_fft: int = 2048,
 
 @dataclasses.dataclass(frozen=True)
 class SpeechSegment:
-    """A part of a sound in which somebody speaks.
+    """A part of a recording that contains speech.
 
     Attributes
     ----------
