@@ -7,6 +7,7 @@ import itertools
 import math
 import os
 import threading
+import warnings
 import weakref
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from collections.abc import Sequence as Ids
@@ -505,11 +506,24 @@ class LLM:
         """The template that makes texts of conversations."""
         return self._prompts.chat_template
 
-    def close(self) -> None:
-        """End the requests in flight, and give up the weights, pages and thread."""
+    def close(self, timeout: float | None = None) -> None:
+        """End the requests in flight, and give up the weights, pages and thread.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds that the step in progress may take. Without it there is no limit but for a processor, or another
+            function that the engine was given: one that does not return within 5 seconds is not waited for.
+
+        Raises
+        ------
+        TimeoutError
+            If the thread does not end in time; the text names the function that it is in. Requests end with the same
+            error. Memory and thread are given up by another ``close()``, when the function has returned.
+        """
         self._closed = True
         loop = self._loop
-        loop.close()
+        loop.close(timeout)
         if loop.speculation is not None:
             loop.speculation.close()
         loop.runner.close()
@@ -650,7 +664,13 @@ class LLM:
 
 
 def _end(loop: EngineLoop, task: EngineTask | None) -> None:
-    loop.close()
+    """What is left to end when an engine is closed, collected or alive at the interpreter's exit."""
+    ended = True
+    try:
+        loop.close()
+    except TimeoutError as error:
+        ended = False
+        warnings.warn(str(error), RuntimeWarning, stacklevel=2)
     loop.telemetry.withdraw()
     if task is not None:
-        task.end()
+        task.end(wait=ended)
