@@ -152,7 +152,7 @@ def test_closing_does_not_wait_for_a_function_that_never_returns(
     assert stuck.entered.wait(60)
     with pytest.raises(TimeoutError, match=rf"its thread is in the .*{kind}.* for 0\.\d s\. Memory"):
         llm.close()
-    with pytest.raises(TimeoutError, match="a step|test_faults.py"):
+    with pytest.raises(TimeoutError, match=r"a step|test_faults\.py"):
         llm.close(timeout=0.01)
     for one in (request, other):
         with pytest.raises(TimeoutError, match=kind):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -59,6 +58,8 @@ def join(thread: Thread, timeout: float | None = None) -> None:
     TimeoutError
         If it takes longer; the text names what the thread is in.
     """
+    if timeout is not None and not (isinstance(timeout, int | float) and timeout >= 0):
+        raise ValueError(f"timeout is {timeout!r:.80}, and must be a number of seconds, at least 0, or None")
     begun = since = time.monotonic()
     before: FrameType | None = None
     while thread.is_alive():
@@ -73,8 +74,8 @@ def join(thread: Thread, timeout: float | None = None) -> None:
             # The error would keep the thread's arrays.
             frame = before = None
             raise TimeoutError(
-                f"the engine has not ended: its thread is in {name} for {now - since:.1f} s. Memory and thread are free "
-                "when that returns; close() can be called again then"
+                f"the engine has not ended: its thread is in {name} for {now - since:.1f} s. Memory and thread are "
+                "free when that returns; close() can be called again then"
             )
 
 

@@ -35,7 +35,7 @@ from pygpukit.llm.sampling import SamplingParams
 from pygpukit.llm.scheduler import Branch, Scheduler
 from pygpukit.llm.sequence import Sequence
 from pygpukit.llm.speculation import Speculation, make_drafter, read_method
-from pygpukit.llm.templates import ThinkingParser
+from pygpukit.llm.templates import ThinkingParser, check_template
 from pygpukit.llm.tenants import Tenant
 from pygpukit.llm.tokenizer_files import default_params, find_tokenizer
 from pygpukit.scheduler import current_task
@@ -157,6 +157,11 @@ class LLM:
                 raise ValueError(f"{name} is {value!r}, and must be True or False")
         if type(seed) is not int:
             raise ValueError(f"seed is {seed!r}, and must be a whole number")
+        if not isinstance(cast(Any, chat_template), str | None):
+            raise TypeError(f"chat_template is {chat_template!r:.80}, and must be a text")
+        if chat_template:
+            # The model's own is read with the first conversation: without one it need not be right.
+            check_template(chat_template)
         path = fetch.find(str(model)) if str(model) in fetch.MODELS else model
         checkpoint = open_checkpoint(path)
         self._task: EngineTask | None = None
@@ -581,6 +586,9 @@ class LLM:
             self._prompts.need_tokenizer()
         if type(priority) is not int:
             raise ValueError(f"priority is {priority!r}, and must be a whole number")
+        for name, value in (("tenant", tenant), ("cache_salt", cache_salt)):
+            if not isinstance(cast(Any, value), str | None):
+                raise ValueError(f"{name} is {value!r:.80}, and must be a text")
         owner = self._tenants.get(tenant or "")
         if owner is None:
             known = ", ".join(sorted(name for name in self._tenants if name)) or "there are none"

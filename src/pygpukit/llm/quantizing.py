@@ -42,9 +42,9 @@ def check_quantization(name: str | None) -> None:
     ValueError
         With those they can.
     """
-    if name is None or name in QUANTIZATIONS:
+    if name is None or (isinstance(name, str) and name in QUANTIZATIONS):
         return
-    if name and plugins.find("quantization", name) is not None:
+    if isinstance(name, str) and name and plugins.find("quantization", name) is not None:
         return
     known = ", ".join([*QUANTIZATIONS, *plugins.names("quantization")])
     if name == "nvf4":

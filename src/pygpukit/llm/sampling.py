@@ -396,6 +396,6 @@ def no_token(params: SamplingParams, limited: bool = False) -> ValueError:
     if limited or params.adjusts:
         return ValueError("no token may come: every score is -inf, NaN or not allowed")
     return ValueError(
-        "no token may come: the model's scores are NaN or -inf for every token. Its weights are damaged, or its numbers "
-        "leave the range of the type that it computes in: try dtype='bfloat16' or 'float32'"
+        "no token may come: the model's scores are NaN or -inf for every token. Its weights are damaged, or its "
+        "numbers leave the range of the type that it computes in: try dtype='bfloat16' or 'float32'"
     )
