@@ -58,7 +58,8 @@ def join(thread: Thread, timeout: float | None = None) -> None:
     TimeoutError
         If it takes longer; the text names what the thread is in.
     """
-    if timeout is not None and not (isinstance(timeout, int | float) and timeout >= 0):
+    given: Any = timeout
+    if given is not None and not (isinstance(given, int | float) and given >= 0):
         raise ValueError(f"timeout is {timeout!r:.80}, and must be a number of seconds, at least 0, or None")
     begun = since = time.monotonic()
     before: FrameType | None = None

@@ -68,16 +68,18 @@ class Prompts:
         self, messages: Sequence[Message], tools: Any, values: Mapping[str, Any] | None, continue_final: bool
     ) -> tuple[list[int], ThinkingParser | None]:
         """Return the ids of a conversation's text by the template, and a parser of thoughts for models that think."""
-        if isinstance(messages, str | Mapping) or not isinstance(messages, Sequence):
-            raise TypeError(f"messages are {messages!r:.80}, and must be a list of mappings with role and content")
-        if not messages:
+        given: Any = messages
+        if isinstance(given, str | Mapping) or not isinstance(given, Sequence):
+            raise TypeError(f"messages are {given!r:.80}, and must be a list of mappings with role and content")
+        if not given:
             raise ValueError("the conversation is empty: it needs at least one message")
-        for message in messages:
+        for message in given:
             if not isinstance(message, Mapping) or not {"role", "content"} <= set(message):
                 raise ValueError(f"a message has a role and a content, and this is {message!r:.80}")
         if values is not None and not isinstance(values, Mapping):
             raise TypeError(f"template_kwargs is {values!r:.80}, and must be a mapping of names to values")
-        for name in values or ():
+        names: list[Any] = list(values or ())
+        for name in names:
             if not isinstance(name, str) or name in _GIVEN:
                 raise ValueError(f"template_kwargs has {name!r:.80}: a name is a text, and none of {', '.join(_GIVEN)}")
         tokenizer = self.need_tokenizer()
