@@ -137,6 +137,8 @@ def test_an_item_of_a_batch_has_the_bits_of_the_item_alone(name: str) -> None:
         (lambda y: A.compressor(y, sr=8000, attack=-1), "attack is -1"),
         (lambda y: A.limiter(y, sr=8000, lookahead=-1), "lookahead is -1"),
         (lambda y: A.gate(y, sr=8000, range=3), "range is 3"),
+        (lambda y: A.gate(y, sr=8000, threshold=float("nan")), "threshold is nan"),
+        (lambda y: A.limiter(y, sr=8000, ceiling=float("nan")), "ceiling is nan"),
         (lambda y: A.reverb(y, sr=8000, wet=2), "wet is 2"),
         (lambda y: A.loudness(y, sr=8000, mode="long"), "mode is 'long'"),
         (lambda y: A.loudness(y[:100], sr=8000), "too few for a block"),

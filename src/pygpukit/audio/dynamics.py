@@ -9,6 +9,7 @@ import numpy as np
 
 from pygpukit._pygpukit_rust import GPUArray
 from pygpukit.audio.arrays import at_least, constant, positive, samples
+from pygpukit.audio.chain.effects import Compressor, Gate, between
 from pygpukit.audio.filtering import fftconvolve
 from pygpukit.audio.operators import gp
 from pygpukit.errors import ParameterError
@@ -64,7 +65,7 @@ def compressor(
     Raises
     ------
     ParameterError
-        If ratio is under 1, or another number is negative.
+        If a parameter is none of `Compressor`.
 
     Examples
     --------
@@ -73,8 +74,7 @@ def compressor(
     -15.0
     """
     y, sr = samples(y), positive(sr, "sr")
-    if not ratio >= 1 or not knee >= 0:
-        raise ParameterError(f"ratio is {ratio} and knee {knee}; they are at least 1, and at least 0")
+    Compressor(threshold, ratio, attack, release, knee, makeup)
     over, slope = _decibels(y) - threshold, 1.0 - 1.0 / ratio
     down = gp.maximum(over, 0.0)
     if knee > 0:
@@ -123,6 +123,7 @@ def limiter(y: Any, *, sr: float, ceiling: float = -1.0, lookahead: float = 0.00
     y, sr = samples(y), positive(sr, "sr")
     if not 0 <= lookahead < 10:
         raise ParameterError(f"lookahead is {lookahead}; it is a number of seconds, from 0 to 10")
+    between(ceiling, -200, 200, "ceiling")
     top, size = 10.0 ** (ceiling / 20), ceil(lookahead * sr) + 1
     need = gp.maximum(_decibels(y) - ceiling, 0.0)
     # The look-ahead of the first samples begins before them.
@@ -154,7 +155,7 @@ def gate(
     Raises
     ------
     ParameterError
-        If range is not negative.
+        If a parameter is none of `Gate`.
 
     Examples
     --------
@@ -163,8 +164,7 @@ def gate(
     0.01
     """
     y, sr = samples(y), positive(sr, "sr")
-    if not range < 0:
-        raise ParameterError(f"range is {range}; it is negative")
+    Gate(threshold, attack, release, range)
     # A peak meter with 10 ms of release: it does not fall between the waves of a tone.
     level = _followed(gp.abs(y), sr, 0.0, 0.01)
     opened = _followed((_decibels(level) >= threshold).astype(y.dtype), sr, attack, release)
