@@ -15,10 +15,12 @@ from pygpukit._pygpukit_rust import Device, MemoryPool, Stream
 from pygpukit.core.determinism import deterministic
 from pygpukit.core.device import device
 from pygpukit.errors import TaskCancelledError
+from pygpukit.llm import callbacks
 from pygpukit.llm.drafters import accepted
 from pygpukit.llm.outputs import FinishReason
 from pygpukit.llm.request import Request
 from pygpukit.llm.runner import Drawn, Runner
+from pygpukit.llm.sampling import no_token
 from pygpukit.llm.saved_cache import Prefixes
 from pygpukit.llm.scheduler import Branch, Row, Scheduler
 from pygpukit.llm.speculation import Speculation
@@ -121,13 +123,38 @@ class EngineLoop:
             self._touched.append(request)
             self._changed.notify()
 
-    def close(self) -> None:
-        """End the requests in flight and the thread."""
+    def close(self, timeout: float | None = None) -> None:
+        """End the requests in flight and the thread.
+
+        Raises
+        ------
+        TimeoutError
+            If the thread does not end, as `callbacks.join` says; what waits for it has ended with that error.
+        """
         with self._changed:
             self._closing = True
             self._changed.notify()
-        if self._thread is not None and self._thread is not threading.current_thread() and os.getpid() == self._owner:
-            self._thread.join()
+        if self._thread is None or self._thread is threading.current_thread() or os.getpid() != self._owner:
+            return
+        try:
+            callbacks.join(self._thread, timeout)
+        except TimeoutError as error:
+            self._abandon(error)
+            raise
+
+    def _abandon(self, error: TimeoutError) -> None:
+        """Let nothing wait for a thread that does not come back."""
+        with self._changed:
+            calls, self._calls = list(self._calls), deque()
+            waiting = {branch.request: [branch] for branch in self._new}
+        for _, done in calls:
+            done.set_exception(error)
+        for request, branches in (dict(self._branches) | waiting).items():
+            outputs = {}
+            for sequence in (each for branch in branches for each in (branch.sequence, *branch.forks)):
+                sequence.finish_reason, sequence.stop_reason = "error", f"{type(error).__name__}: {error}"
+                outputs[sequence.index] = sequence.output()
+            request.abandon(error, outputs)
 
     def _cancel_all(self) -> None:
         with self._changed:
@@ -292,8 +319,8 @@ class EngineLoop:
             if line in drawn.failed:
                 self._fail(branch, drawn.failed[line])
             elif token < 0:
-                none = ValueError("no token may come: every score is -inf, NaN or not allowed")
-                self._fail(branch, branch.sequence.problem or none)
+                sequence = branch.sequence
+                self._fail(branch, sequence.problem or no_token(sequence.params, not sequence.is_simple))
             else:
                 self.telemetry.token(branch, now)
                 self._pass_on(branch, token, reports.get(line))

@@ -1,7 +1,7 @@
 """The effects of a chain: parameters, checks, and what host and device need to compute them.
 
-Each effect works on blocks of float32 samples in place. What `Effect.values` returns moves linearly over a block when it
-changes; everything else of an effect is fixed while a chain runs.
+Each effect works on blocks of float32 samples in place. What `Effect.values` returns moves linearly over a block when
+it changes; everything else of an effect is fixed while a chain runs.
 """
 
 from __future__ import annotations

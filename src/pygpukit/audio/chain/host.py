@@ -1,7 +1,7 @@
 """The effects of a chain over NumPy blocks: what the CPU device runs, and kernels are compared with.
 
-A block is (channels, samples): float64 inside of an effect and float32 between effects, as on the device. Each class keeps
-what its effect needs from block to block.
+A block is (channels, samples): float64 inside of an effect and float32 between effects, as on the device. Each class
+keeps what its effect needs from block to block.
 """
 
 from __future__ import annotations
