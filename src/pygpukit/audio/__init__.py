@@ -29,6 +29,7 @@ from pygpukit.audio.loudness import loudness, loudness_range, true_peak
 from pygpukit.audio.mel import dct, delta, melspectrogram, mfcc, stack_memory
 from pygpukit.audio.onset import *  # noqa: F403
 from pygpukit.audio.onset import __all__ as _onset
+from pygpukit.audio.pictures import save_plot
 from pygpukit.audio.pitch import *  # noqa: F403
 from pygpukit.audio.pitch import __all__ as _pitch
 from pygpukit.audio.resampling import resample, to_mono
@@ -91,6 +92,7 @@ __all__ = [
     "resample",
     "rfft",
     "save",
+    "save_plot",
     "sosfilt",
     "stack_memory",
     "stft",

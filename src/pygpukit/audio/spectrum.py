@@ -255,6 +255,17 @@ def phase_vocoder(D: Any, *, rate: float, hop_length: int | None = None, n_fft: 
     return ((gp.cos(angle) + 1j * gp.sin(angle)) * mag).astype(D.dtype)
 
 
+def _random_phases(S: GPUArray, random_state: int | None, kind: str) -> GPUArray:
+    """Return numbers of magnitude 1, (bins, frames), for all items of a batch."""
+    if random_state is not None:
+        generator = np.random.RandomState(at_least(random_state, 0, "random_state"))
+        phase = 2 * np.pi * generator.random_sample(S.shape[-2:])
+        return constant(np.cos(phase) + 1j * np.sin(phase), S, kind)
+    with gp.device(S.device):
+        turns = gp.random.default_rng(0).random(S.shape[-2:], S.dtype.name) * (2 * np.pi)
+    return gp.cos(turns) + 1j * gp.sin(turns)
+
+
 def griffinlim(
     S: Any, *, n_iter: int = 32, hop_length: int | None = None, win_length: int | None = None,
     n_fft: int | None = None, window: Any = "hann", center: bool = True, length: int | None = None,
@@ -275,7 +286,8 @@ def griffinlim(
     init : str, optional
         ``"random"`` phases, or None for phases of 0.
     random_state : int, optional
-        Seed of the phases, 0 by default. Each item of a batch begins with the same phases, those of the item alone.
+        Seed of NumPy's generator: librosa's phases, drawn on the host. By default phases are drawn on the device, the
+        same ones in every call. Each item of a batch begins with the same phases, those of the item alone.
 
     Returns
     -------
@@ -300,9 +312,7 @@ def griffinlim(
     n, hop, win = lengths(2 * (S.shape[-2] - 1) if n_fft is None else n_fft, hop_length, win_length)
     kind = "complex64" if S.dtype.name == "float32" else "complex128"
     if init == "random":
-        generator = np.random.RandomState(0 if random_state is None else at_least(random_state, 0, "random_state"))
-        phase = 2 * np.pi * generator.random_sample(S.shape[-2:])
-        angles = constant(np.cos(phase) + 1j * np.sin(phase), S, kind) * S
+        angles = _random_phases(S, random_state, kind) * S
     elif init is None:
         angles = S.astype(kind)
     else:

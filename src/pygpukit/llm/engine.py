@@ -7,6 +7,7 @@ import itertools
 import math
 import os
 import threading
+import warnings
 import weakref
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from collections.abc import Sequence as Ids
@@ -34,7 +35,7 @@ from pygpukit.llm.sampling import SamplingParams
 from pygpukit.llm.scheduler import Branch, Scheduler
 from pygpukit.llm.sequence import Sequence
 from pygpukit.llm.speculation import Speculation, make_drafter, read_method
-from pygpukit.llm.templates import ThinkingParser
+from pygpukit.llm.templates import ThinkingParser, check_template
 from pygpukit.llm.tenants import Tenant
 from pygpukit.llm.tokenizer_files import default_params, find_tokenizer
 from pygpukit.scheduler import current_task
@@ -156,6 +157,11 @@ class LLM:
                 raise ValueError(f"{name} is {value!r}, and must be True or False")
         if type(seed) is not int:
             raise ValueError(f"seed is {seed!r}, and must be a whole number")
+        if not isinstance(cast(Any, chat_template), str | None):
+            raise TypeError(f"chat_template is {chat_template!r:.80}, and must be a text")
+        if chat_template:
+            # The model's own is read with the first conversation: without one it need not be right.
+            check_template(chat_template)
         path = fetch.find(str(model)) if str(model) in fetch.MODELS else model
         checkpoint = open_checkpoint(path)
         self._task: EngineTask | None = None
@@ -505,11 +511,24 @@ class LLM:
         """The template that makes texts of conversations."""
         return self._prompts.chat_template
 
-    def close(self) -> None:
-        """End the requests in flight, and give up the weights, pages and thread."""
+    def close(self, timeout: float | None = None) -> None:
+        """End the requests in flight, and give up the weights, pages and thread.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds that the step in progress may take. Without it there is no limit but for a processor, or another
+            function that the engine was given: one that does not return within 5 seconds is not waited for.
+
+        Raises
+        ------
+        TimeoutError
+            If the thread does not end in time; the text names the function that it is in. Requests end with the same
+            error. Memory and thread are given up by another ``close()``, when the function has returned.
+        """
         self._closed = True
         loop = self._loop
-        loop.close()
+        loop.close(timeout)
         if loop.speculation is not None:
             loop.speculation.close()
         loop.runner.close()
@@ -567,6 +586,9 @@ class LLM:
             self._prompts.need_tokenizer()
         if type(priority) is not int:
             raise ValueError(f"priority is {priority!r}, and must be a whole number")
+        for name, value in (("tenant", tenant), ("cache_salt", cache_salt)):
+            if not isinstance(cast(Any, value), str | None):
+                raise ValueError(f"{name} is {value!r:.80}, and must be a text")
         owner = self._tenants.get(tenant or "")
         if owner is None:
             known = ", ".join(sorted(name for name in self._tenants if name)) or "there are none"
@@ -650,7 +672,13 @@ class LLM:
 
 
 def _end(loop: EngineLoop, task: EngineTask | None) -> None:
-    loop.close()
+    """What is left to end when an engine is closed, collected or alive at the interpreter's exit."""
+    ended = True
+    try:
+        loop.close()
+    except TimeoutError as error:
+        ended = False
+        warnings.warn(str(error), RuntimeWarning, stacklevel=2)
     loop.telemetry.withdraw()
     if task is not None:
-        task.end()
+        task.end(wait=ended)

@@ -20,14 +20,13 @@ from pygpukit.errors import ContextLengthError
 from pygpukit.llm import layers
 from pygpukit.llm.buffers import DecodeBuffers, PrefillBuffers
 from pygpukit.llm.drafters import accepted
-from pygpukit.ops.reduce.rows import FUNCTIONS
+from pygpukit.llm.sampling import SamplingParams, best_tokens, no_token
 
 if TYPE_CHECKING:
     from pygpukit.llm.decoder import Attention, CausalTransformerModel, Step
 
 __all__ = ["FixedCache", "FixedCacheLayer", "FixedCacheModel"]
 
-_argmax = FUNCTIONS["argmax"]
 # What a graph cannot know when it is made.
 _UNKNOWN = -1
 
@@ -347,7 +346,10 @@ class FixedCacheModel:
         return self._argmax(self._fixed_step(token_ids, position, position + len(token_ids)))
 
     def _argmax(self, hidden: GPUArray) -> list[int]:
-        return [int(token) for token in _argmax(self._self.get_logits(hidden), 1).tolist()]
+        tokens = [int(token) for token in best_tokens(self._self.get_logits(hidden)).tolist()]
+        if min(tokens) < 0:
+            raise no_token(SamplingParams())
+        return tokens
 
     def _count(self, drafted: int, accepted: int, written: int) -> None:
         """Count guesses; positions from `written` on hold what was guessed wrong."""
