@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,20 @@ import numpy as np
 import pytest
 
 import pygpukit as gp
-from pygpukit.llm import LLM, SamplingParams, callbacks, load_model_from_safetensors, load_safetensors, sample_token
+from pygpukit.errors import OutOfMemoryError
+from pygpukit.llm import (
+    LLM,
+    SamplingParams,
+    budget,
+    callbacks,
+    load_model_from_safetensors,
+    load_safetensors,
+    sample_token,
+)
 from pygpukit.llm.sampling import Line, draw
 from pygpukit.llm.testing import tiny_model, write_safetensors
 
-from .engines import few_pages, stepped
+from .engines import Stepped, few_pages, stepped
 
 GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
 LONG = SamplingParams(temperature=0, max_tokens=400, ignore_eos=True)
@@ -225,3 +235,147 @@ def test_the_interpreter_ends_beside_a_function_that_never_returns(gguf_file: Pa
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stdout) == (0, "the end\n"), done.stderr
     assert "its thread is in the processor forever (<string>:6) for" in done.stderr
+
+
+def test_a_function_that_raises_is_not_called_again(gguf_file: Path) -> None:
+    calls = []
+
+    def breaks() -> None:
+        calls.append(threading.current_thread().name)
+        if len(calls) > 1:
+            raise SystemExit(3)
+
+    with stepped(gguf_file) as engine:
+        request, other = engine.llm.submit(PROMPT, GREEDY), engine.llm.submit(PROMPT, GREEDY)
+        request.on_change(breaks)
+        with pytest.warns(RuntimeWarning, match=r"on_change raised SystemExit\(3\), and is not called again"):
+            engine.run()
+        assert len(calls) == 2
+        assert len(request.result(0).token_ids) == len(other.result(0).token_ids) == 8
+
+
+class Short:
+    """Lets steps fail for want of memory: those with more tokens than there is room for, and all with one reply."""
+
+    def __init__(self, engine: Stepped, monkeypatch: pytest.MonkeyPatch, room: int) -> None:
+        self.room, self.tried, self.never = room, list[int](), set[Any]()
+        self._run = engine.loop.runner.run
+        monkeypatch.setattr(engine.loop.runner, "run", self.run)
+
+    def run(self, rows: Any, before: Any) -> Any:
+        tokens = sum(row.tokens + len(row.drafts) for row in rows)
+        self.tried.append(tokens)
+        if tokens > self.room or self.never & {row.branch.request for row in rows}:
+            raise OutOfMemoryError("no room")
+        return self._run(rows, before)
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.parametrize("speculative", [None, "ngram"])
+def test_a_step_without_memory_is_tried_with_fewer_tokens(
+    gguf_file: Path, ahead: bool, speculative: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    params = SamplingParams(temperature=0, max_tokens=30, ignore_eos=True, logprobs=1)
+    prompts = [[5 + i, 60, 5 + i, 60] * 10 for i in range(8)]
+
+    def bits(made: Any) -> Any:
+        return made.result(0).token_ids, made.result(0).logprobs
+
+    with LLM(gguf_file, prefix_cache=False) as llm:
+        want = [(out.token_ids, out.logprobs) for out in llm.generate(prompts, params)]
+    few_pages(monkeypatch, 40, 10)
+    with stepped(gguf_file, ahead, speculative=speculative) as engine:
+        short = Short(engine, monkeypatch, room=5)
+        requests = [engine.llm.submit(prompt, params) for prompt in prompts]
+        engine.run()
+        assert [bits(request) for request in requests] == want
+        assert 0 < engine.llm.stats()["out_of_memory"] <= sum(tokens > 5 for tokens in short.tried)
+        # Now and then larger steps are tried, and they grow when there is memory.
+        assert sum(tokens > 5 for tokens in short.tried) < len(short.tried) / 8
+        short.room, before = 1000, len(short.tried)
+        again = [engine.llm.submit(prompt, params) for prompt in prompts * 4]
+        engine.run()
+        assert [bits(request) for request in again] == want * 4
+        assert max(short.tried[before:]) > 15
+        assert (engine.pages(), engine.loop.scheduler.running, engine.loop.scheduler.waiting) == (0, [], [])
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_reply_that_has_no_memory_alone_fails_alone(
+    gguf_file: Path, ahead: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with stepped(gguf_file, ahead) as engine:
+        short = Short(engine, monkeypatch, room=1000)
+        requests = [engine.llm.submit([5 + i] * 20, GREEDY) for i in range(9)]
+        for _ in range(3):
+            engine.step()
+        short.never = {requests[2], requests[8]}
+        engine.run()
+        for request in requests:
+            if request in short.never:
+                with pytest.raises(OutOfMemoryError, match="no room"):
+                    request.result(0)
+                assert request.output().finish_reason == "error"
+            else:
+                assert len(request.result(0).token_ids) == 8
+        assert engine.pages() == 0
+
+
+def test_memory_that_really_runs_out(gguf_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A prompt whose step does not fit the engine's quota is read in pieces that do."""
+    prompt = [(7 * i) % 250 + 5 for i in range(400)]
+    params = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True, logprobs=1)
+    with LLM(gguf_file) as llm:
+        want = llm.generate(prompt, params)
+        plan = dataclasses.replace(llm._budget, pages=32, host_pages=0)
+    monkeypatch.setattr(budget, "plan_pages", lambda *args: plan)
+    with LLM(gguf_file, memory="6MiB") as llm:
+        kept = gp.zeros(1)
+        with llm._loop._pool or nullcontext():
+            # All but a part of what the step needs.
+            while (there := gp.memory.stats())["quota"] - there["used"] > 600_000:
+                kept = (kept, gp.zeros(200_000, "uint8"))
+        found, other = llm.generate([prompt, PROMPT], params)
+        assert (found.token_ids, found.logprobs) == (want.token_ids, want.logprobs)
+        assert len(other.token_ids) == 4
+        assert llm.stats()["out_of_memory"] > 0
+        assert llm.stats()["pages_used"] == 0
+
+
+def test_a_host_without_memory_computes_again(gguf_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    params = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
+    prompts = [[5 + i] * 20 for i in range(4)]
+    with LLM(gguf_file) as llm:
+        want = [out.token_ids for out in llm.generate(prompts, params)]
+    for name in ("to_host", "from_host"):
+        few_pages(monkeypatch, 8, 20)
+        with stepped(gguf_file) as engine:
+
+            def fails(moves: Any) -> None:
+                raise OutOfMemoryError("no memory on the host")
+
+            monkeypatch.setattr(engine.loop.scheduler.memory, name, fails)
+            requests = [engine.llm.submit(prompt, params) for prompt in prompts]
+            engine.run()
+            assert [request.result(0).token_ids for request in requests] == want
+            assert engine.llm.stats()["recomputed"] > 0
+            assert engine.pages() == 0
+
+
+def test_no_memory_for_longer_positions_fails_one_request(gguf_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with stepped(gguf_file) as engine:
+        runner = engine.loop.runner
+        good = engine.llm.submit(PROMPT, GREEDY)
+        engine.step()
+        table = runner._table
+        monkeypatch.setattr(runner, "_table", lambda rope: (_ for _ in ()).throw(OutOfMemoryError("no room")))
+        bad = engine.llm.submit(PROMPT, LONG)
+        engine.run()
+        assert len(good.result(0).token_ids) == 8
+        with pytest.raises(OutOfMemoryError, match="no room"):
+            bad.result(0)
+        monkeypatch.setattr(runner, "_table", table)
+        again = engine.llm.submit(PROMPT, LONG)
+        engine.run()
+        assert len(again.result(0).token_ids) == 400
+        assert engine.pages() == 0

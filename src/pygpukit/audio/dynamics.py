@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from math import ceil, prod
-from numbers import Real
 from typing import Any
 
 import numpy as np
 
 from pygpukit._pygpukit_rust import GPUArray
-from pygpukit.audio.arrays import at_least, constant, not_negative, number, positive, samples
+from pygpukit.audio.arrays import at_least, constant, not_negative, positive, samples
+from pygpukit.audio.chain.effects import Compressor, Gate, between
 from pygpukit.audio.filtering import fftconvolve
 from pygpukit.audio.operators import gp
 from pygpukit.errors import ParameterError
@@ -64,7 +64,7 @@ def compressor(
     Raises
     ------
     ParameterError
-        If ratio is under 1, another number is not finite, or a time or the knee is negative.
+        If a parameter is none of `Compressor`.
 
     Examples
     --------
@@ -73,9 +73,7 @@ def compressor(
     -15.0
     """
     y, sr = samples(y), positive(sr, "sr")
-    threshold, makeup, knee = number(threshold, "threshold"), number(makeup, "makeup"), not_negative(knee, "knee")
-    if not isinstance(ratio, Real) or not ratio >= 1:
-        raise ParameterError(f"ratio is {ratio!r}; it is a number of at least 1, infinite for a limiter")
+    Compressor(threshold, ratio, attack, release, knee, makeup)
     over, slope = _decibels(y) - threshold, 1.0 - 1.0 / ratio
     down = gp.maximum(over, 0.0)
     if knee > 0:
@@ -122,9 +120,10 @@ def limiter(y: Any, *, sr: float, ceiling: float = -1.0, lookahead: float = 0.00
     True
     """
     y, sr = samples(y), positive(sr, "sr")
-    ceiling, rule = number(ceiling, "ceiling"), "it is a number of seconds, from 0 to 10"
+    rule = "it is a number of seconds, from 0 to 10"
     if not_negative(lookahead, "lookahead", rule) >= 10:
         raise ParameterError(f"lookahead is {lookahead}; {rule}")
+    between(ceiling, -200, 200, "ceiling")
     top, size = 10.0 ** (ceiling / 20), ceil(lookahead * sr) + 1
     need = gp.maximum(_decibels(y) - ceiling, 0.0)
     # The look-ahead of the first samples begins before them.
@@ -156,7 +155,7 @@ def gate(
     Raises
     ------
     ParameterError
-        If range is not negative, or another number is not finite.
+        If a parameter is none of `Gate`.
 
     Examples
     --------
@@ -165,9 +164,7 @@ def gate(
     0.01
     """
     y, sr = samples(y), positive(sr, "sr")
-    threshold, range = number(threshold, "threshold"), number(range, "range", "it is negative")
-    if not range < 0:
-        raise ParameterError(f"range is {range}; it is negative")
+    Gate(threshold, attack, release, range)
     # A peak meter with 10 ms of release: it does not fall between the waves of a tone.
     level = _followed(gp.abs(y), sr, 0.0, 0.01)
     opened = _followed((_decibels(level) >= threshold).astype(y.dtype), sr, attack, release)

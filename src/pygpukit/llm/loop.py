@@ -205,8 +205,12 @@ class EngineLoop:
             calls, self._calls = list(self._calls), deque()
         for branch in new:
             self._branches[branch.request] = [branch]
-            self.runner.expect(len(branch.sequence.prompt) + branch.sequence.limit)
-            self.scheduler.add(branch)
+            try:
+                self.runner.expect(len(branch.sequence.prompt) + branch.sequence.limit)
+            except Exception as error:
+                self._fail(branch, error)
+            else:
+                self.scheduler.add(branch)
         for request in touched:
             self._cancel(request)
         for function, done in calls:
@@ -249,6 +253,9 @@ class EngineLoop:
         before = self._drawn
         try:
             drawn = self.runner.run(rows, before)
+        except MemoryError as error:
+            self._free_memory(rows, error)
+            return
         except BaseException as error:
             for row in rows:
                 self._fail(row.branch, error)
@@ -262,6 +269,18 @@ class EngineLoop:
         if not self.ahead or drawn.tokens is None:
             self._finish()
 
+    def _free_memory(self, rows: list[Row], error: MemoryError) -> None:
+        """Make room for the next try of a step, or fail the reply that has none alone."""
+        if self._drawn is not None:
+            # The arrays of the step before are free then.
+            self._finish()
+        elif not self.scheduler.shrink(rows):
+            graphs = self.runner.graphs
+            if graphs is not None and len(graphs) > 0:
+                graphs.clear()
+            else:
+                self._fail(rows[0].branch, error)
+
     def _may_go_ahead(self) -> bool:
         assert self._drawn is not None
         if any(row.drafts for row in self._drawn.rows):
@@ -273,6 +292,7 @@ class EngineLoop:
     def _note(self, rows: list[Row], drawn: Drawn) -> None:
         """Note what a step computes, as soon as it is queued."""
         cache = self.scheduler.cache
+        self.scheduler.account(rows)
         self.counts["steps"] += 1
         now = time.perf_counter()
         for branch, count, _ in rows:

@@ -9,6 +9,7 @@ import math
 import queue
 import threading
 import time
+import warnings
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -110,7 +111,8 @@ class Request:
     def on_change(self, callback: Callable[[], None]) -> None:
         """Have a function called now, and in the engine's thread whenever there is a piece or the end.
 
-        All replies of the engine wait for it, so it should do little: note the time, or wake another thread.
+        All replies of the engine wait for it, so it should do little: note the time, or wake another thread. One that
+        raises there is not called again.
         """
         with self._lock:
             self._callbacks.append(callback)
@@ -239,7 +241,16 @@ class Request:
         with self._lock:
             given = list(self._callbacks)
         for callback in given:
-            callbacks.call("function of on_change", callback)
+            try:
+                callbacks.call("function of on_change", callback)
+            except BaseException as error:
+                # The thread is that of all replies.
+                with self._lock:
+                    self._callbacks = [other for other in self._callbacks if other is not callback]
+                warnings.warn(
+                    f"a function of on_change raised {error!r:.200}, and is not called again",
+                    RuntimeWarning, stacklevel=2,
+                )  # fmt: skip
 
 
 def _soon(loop: asyncio.AbstractEventLoop, call: Callable[[], Any]) -> None:
