@@ -76,12 +76,12 @@ class Bench:
 
     def check(self, function: Callable[..., None], *args: Any) -> None:
         """Compare results before they are timed; a difference is noted, and the rows are measured all the same."""
-        self.guarded("check of values", lambda: function(*args))
+        self.guarded("check of values", function, *args)
 
-    def guarded(self, what: str, measure: Callable[[], None]) -> None:
+    def guarded(self, what: str, measure: Callable[..., None], *args: Any) -> None:
         """Measure a row; note it as failed if that raises."""
         try:
-            measure()
+            measure(*args)
         except Exception as error:
             traceback.print_exc()
             self.report.fail(what, error)

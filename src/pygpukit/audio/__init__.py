@@ -12,6 +12,8 @@ from __future__ import annotations
 from pygpukit.audio import beat, decompose, effects, feature, filters, onset
 from pygpukit.audio.beat import *  # noqa: F403
 from pygpukit.audio.beat import __all__ as _beat
+from pygpukit.audio.chain import *  # noqa: F403
+from pygpukit.audio.chain import __all__ as _chain
 from pygpukit.audio.chroma import *  # noqa: F403
 from pygpukit.audio.chroma import __all__ as _chroma
 from pygpukit.audio.constantq import *  # noqa: F403
@@ -53,6 +55,7 @@ from pygpukit.fft import fft, irfft, rfft
 
 __all__ = [
     *_beat,
+    *_chain,
     *_chroma,
     *_constantq,
     *_convert,
