@@ -81,6 +81,8 @@ def bundles(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "pygpukit",
             "cache",
             "export",
+            "--jobs",
+            "1",
             str(folder / f"{number}.zip"),
             "--match",
             pattern,

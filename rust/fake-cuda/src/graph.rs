@@ -81,6 +81,7 @@ pub struct MemsetNodeParams {
 
 /// The attribute of a launch that may start before its predecessor has ended.
 const EARLY: (u32, [u32; 3]) = (6, [1, 0, 0]);
+const COOPERATIVE: u32 = 2;
 
 /// A context that is alive: a device's own, or a green one.
 fn check_context(state: &State, context: usize) -> Result<(), i32> {
@@ -143,6 +144,8 @@ exports! {
         let value = get(value)?;
         let (graph, position) = *state.nodes.get(&node).ok_or(INVALID_HANDLE)?;
         match state.graphs.get_mut(&graph).and_then(|nodes| nodes.get_mut(position)).map(|node| &mut node.op) {
+            // As drivers do: a cooperative kernel comes into a graph by a capture.
+            Some(Op::Launch(_)) if attribute == COOPERATIVE => return Err(INVALID_VALUE),
             Some(Op::Launch(launch)) => launch.attributes.push((attribute, [value[0], value[1], value[2]])),
             _ => return Err(INVALID_VALUE),
         }

@@ -82,7 +82,9 @@ impl Recording {
             let writes = any(Access::is_written);
             let constant = any(|access| access == Access::Constant);
             let uses = || uses.iter().map(|(storage, access)| (&**storage, *access));
+            // A cooperative kernel becomes a graph in the graph, whose edges are whole ones.
             early = !constant
+                && !launch.attributes.cooperative
                 && early::asks(&launch.kernel, &launch.attributes)
                 && !after.is_empty()
                 && after.iter().all(|&node| self.in_flight[node].admits(uses()));

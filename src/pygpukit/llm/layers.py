@@ -59,9 +59,7 @@ class Linear:
         self._turned = weight.T
 
     def __call__(self, x: GPUArray, out: GPUArray | None = None) -> GPUArray:
-        product: GPUArray = matmul(x, self._turned, out=out)
-        if self.bias is not None:
-            product += self.bias
+        product: GPUArray = matmul(x, self._turned, bias=self.bias, out=out)
         return product
 
     @property

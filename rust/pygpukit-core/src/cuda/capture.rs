@@ -1,7 +1,8 @@
-//! Recording what a library puts on a stream, as a graph of the driver.
+//! Recording what is put on a stream, as a graph of the driver: calls of libraries, and cooperative kernels.
 
 use std::cell::Cell;
 
+use crate::command::KernelLaunch;
 use crate::cuda::device::CudaDevice;
 use crate::cuda::driver::{Driver, call};
 use crate::cuda::types::*;
@@ -51,16 +52,27 @@ impl<'a> Capture<'a> {
 
     /// Record one call. Nothing runs.
     pub fn of(&self, call: &dyn LibraryCall) -> Result<Captured<'a>> {
+        self.record(call.name(), |stream| call.enqueue(stream))
+    }
+
+    /// Record a kernel, which follows nothing.
+    pub fn of_kernel(&self, launch: &KernelLaunch) -> Result<Captured<'a>> {
+        let mut alone = launch.borrow();
+        alone.attributes.programmatic = false;
+        self.record(launch.kernel.name(), |stream| self.device.put_kernel(stream.0 as Handle, &alone))
+    }
+
+    fn record(&self, what: &str, put: impl FnOnce(RawStream) -> Result<()>) -> Result<Captured<'a>> {
         let driver: &'a Driver = &self.device.driver;
         let stream = self.stream()?;
         call!(driver, driver.api, cuStreamBeginCapture(stream.0 as Handle, CAPTURE_RELAXED))?;
-        let recorded = call.enqueue(stream);
+        let recorded = put(stream);
         let mut graph: Handle = std::ptr::null_mut();
         let ended = call!(driver, driver.api, cuStreamEndCapture(stream.0 as Handle, &mut graph));
         let captured = (!graph.is_null()).then_some(Captured { driver, graph });
         // An error of the library says more than that of the capture it spoiled.
         recorded.and(ended)?;
-        captured.ok_or_else(|| crate::Error::Graph(format!("{} recorded no graph", call.name())))
+        captured.ok_or_else(|| crate::Error::Graph(format!("{what} recorded no graph")))
     }
 
     fn stream(&self) -> Result<RawStream> {

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use crate::command::{Copy, CopyKind, Fill, KernelLaunch, Work};
-use crate::cuda::capture::Capture;
+use crate::cuda::capture::{Capture, Captured};
 use crate::cuda::device::CudaDevice;
 use crate::cuda::driver::{Driver, call};
 use crate::cuda::enqueue::{attributes_of, check_width, extra_of};
@@ -16,7 +16,6 @@ use crate::cuda::types::*;
 use crate::device::{GraphNode, RawGraph, RawLane};
 use crate::early::EARLY_CAPABILITY;
 use crate::error::{Error, Result};
-use crate::library_call::LibraryCall;
 
 /// The graph under construction. Only the executable made of it is kept, unless nodes of that may change.
 struct Draft<'a> {
@@ -150,6 +149,10 @@ impl CudaDevice {
 impl Draft<'_> {
     fn add(&self, index: usize, work: &Work, after: &[Handle]) -> Result<Handle> {
         match work {
+            // The driver refuses the attribute on a node, but records a launch with it.
+            Work::Kernel(launch) if launch.attributes.cooperative => {
+                self.add_captured(self.capture.of_kernel(launch)?, after)
+            }
             Work::Kernel(launch) => self.add_kernel(launch, after),
             Work::Copy(copy) if copy.bytes == 0 => self.add_empty(after),
             Work::Copy(copy) => self.add_copy(copy, after),
@@ -161,7 +164,7 @@ impl Draft<'_> {
                 "graph node {index} is a host function: host work cannot be part of a CUDA graph. Keep operators that \
                  run on the CPU, and transfers to pageable host memory, out of the capture."
             ))),
-            Work::Library(call) => self.add_library(&**call, after),
+            Work::Library(call) => self.add_captured(self.capture.of(&**call)?, after),
             Work::Graph(_) => Err(Error::Graph(format!(
                 "graph node {index} is the replay of another graph: record its commands instead, graphs do not nest"
             ))),
@@ -200,9 +203,8 @@ impl Draft<'_> {
         Ok(node)
     }
 
-    /// What the library puts on a stream of the lane, as one node.
-    fn add_library(&self, call: &dyn LibraryCall, after: &[Handle]) -> Result<Handle> {
-        let captured = self.capture.of(call)?;
+    /// What was put on a stream of the lane, as one node.
+    fn add_captured(&self, captured: Captured<'_>, after: &[Handle]) -> Result<Handle> {
         let mut node: Handle = std::ptr::null_mut();
         let (count, first, child) = (after.len(), after.as_ptr(), captured.raw());
         let api = &self.driver.api;

@@ -190,9 +190,10 @@ matmul = register(
         infer=_infer,
         reference=reference,
         variants=(
+            *wgmma.FEW_ROWS,
             *library.RELAXED,
             *library.DIRECT,
-            *wgmma.VARIANTS,
+            *wgmma.LARGE,
             *library.OTHERS,
             *mma.VARIANTS,
             *simt.VARIANTS,

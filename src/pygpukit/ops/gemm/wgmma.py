@@ -230,16 +230,29 @@ def _copy_first(p: Problem) -> Compose:
     return run
 
 
-VARIANTS = (
+FEW_ROWS = (
     Variant(
-        "wgmma, few rows, k in parts", "run_to_run", skinny.accepts_split, launch=skinny.launch_split,
+        "wgmma, few rows, k in parts",
+        "run_to_run",
+        skinny.accepts_split,
+        launch=skinny.launch_split,
         architectures=ARCHITECTURE,
     ),
     Variant(
-        "wgmma, few rows", "batch_invariant", skinny.accepts, launch=skinny.launch, architectures=ARCHITECTURE,
+        "wgmma, few rows",
+        "batch_invariant",
+        skinny.accepts,
+        launch=skinny.launch,
+        architectures=ARCHITECTURE,
         units=skinny.units,
     ),
+)
+"""Faster than cuBLASLt, with the same bits, in order of preference."""
+
+LARGE = (
     Variant("wgmma", "batch_invariant", accepts, launch=launch, architectures=ARCHITECTURE, units=_units),
     Variant("wgmma after copies with lines along k", "batch_invariant", _refuses_copy, compose=_copy_first),
 )  # fmt: skip
+
+VARIANTS = (*FEW_ROWS, *LARGE)
 """In order of preference."""
