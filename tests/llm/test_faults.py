@@ -399,3 +399,32 @@ def test_a_graph_without_memory_is_captured_later() -> None:
         assert graphs.run(words, None, 4, 1).tolist() == [1, 2, 3, 4]
         assert len(graphs) == made
     assert (len(calls), graphs.refused) == (5, "")
+
+
+@pytest.mark.parametrize("kind", ["draft", "early_exit"])
+def test_guesses_without_memory_pause(gguf_file: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    params = SamplingParams(temperature=0, max_tokens=60, ignore_eos=True, logprobs=1)
+    with LLM(gguf_file) as llm:
+        want = llm.generate(PROMPT, params)
+    method: dict[str, Any] = {"draft": gguf_file, "k": 3} if kind == "draft" else {"early_exit": 1, "k": 3}
+    with stepped(gguf_file, speculative=method) as engine:
+        assert engine.loop.speculation is not None
+        runner: Any = engine.loop.speculation.drafter._runner  # type: ignore[attr-defined]
+        guess, calls, reasons = runner.guess, [], set()
+
+        def short(*arguments: Any) -> Any:
+            calls.append(len(calls))
+            if len(calls) in (1, 4):
+                raise OutOfMemoryError("no room")
+            return guess(*arguments)
+
+        monkeypatch.setattr(runner, "guess", short)
+        request = engine.llm.submit(PROMPT, params)
+        while not request.done:
+            engine.step()
+            reasons.add(engine.llm.stats()["speculation"]["paused"])
+        found = request.result(0)
+        assert (found.token_ids, found.logprobs) == (want.token_ids, want.logprobs)
+        assert reasons == {"", "there was no memory for guesses"}
+        assert found.usage.drafted > 0
+        assert engine.pages() == 0
