@@ -283,6 +283,25 @@ template <int K, int U, int E = 1> PGK_FN void locate(i64 (&offset)[K][U], u64 f
     }
 }
 
+// The same of single elements on two axes at most, whose indices have 32 bits: one division for all U of them.
+template <int K, int U> PGK_FN void locate_in_plane(i64 (&offset)[K][U], u32 first, const Nd<K>& nd, int last) {
+    const u32 width = static_cast<u32>(nd.shape[last]);
+    u32 row = first / width, column = first - row * width;
+#pragma unroll
+    for (int j = 0; j < U; ++j) {
+#pragma unroll
+        for (int k = 0; k < K; ++k) {
+            offset[k][j] = static_cast<i64>(row) * nd.stride[k][0] + static_cast<i64>(column) * nd.stride[k][last];
+        }
+        column += THREADS;
+        if (column >= width) {
+            const u32 more = width >= THREADS ? 1 : column / width;
+            row += more;
+            column -= more * width;
+        }
+    }
+}
+
 // May elements be read E at a time along the last axis: all at neighbouring addresses, or all the same element?
 template <class T, int E, int K> PGK_FN bool has_rows(const T* p, int k, const Nd<K>& nd) {
     const int last = nd.ndim - 1;
@@ -410,11 +429,17 @@ PGK_FN void strided_elements(To* out, i64 n, const Nd<K>& nd, const A& a, const 
             return;
         }
     }
+    const int last = nd.ndim - 1;
+    const bool plane = static_cast<u32>(last) < 2 && n < 1ll << 31;
 #pragma unroll 1
     for (int ahead = threadIdx.x; ahead < span; ahead += U * THREADS) {
         const i64 first = base + ahead;
         i64 offset[K][U];
-        locate<K, U>(offset, base, ahead, nd);
+        if (plane) {
+            locate_in_plane<K, U>(offset, static_cast<u32>(first), nd, last);
+        } else {
+            locate<K, U>(offset, base, ahead, nd);
+        }
         typename A::element ea[U];
         typename B::element eb[U];
         typename C::element ec[U];
@@ -443,6 +468,48 @@ PGK_FN void strided(To* out, i64 n, const Nd<K>& nd, const A& a, const B& b = {}
     strided_elements<Op, U, E>(out, n, nd, a, b, c);
 }
 
+// A tile of SIDE by SIDE: PACK elements at a time are read along the operand's rows and written along out's.
+template <class Op, int PACK, int SIDE, int PITCH, class To, class T>
+PGK_FN void turn_tile(To* target, const T* source, T* tile, i64 step_in, i64 step_out, int wide, int high) {
+    constexpr int ALONG = SIDE / PACK, STEP = THREADS / ALONG, EACH = SIDE / STEP;
+    const int across = static_cast<int>(threadIdx.x) % ALONG * PACK, first = static_cast<int>(threadIdx.x) / ALONG;
+    Vec<T, PACK> found[EACH];
+    const T* from = source + first * step_in + across;
+#pragma unroll
+    for (int j = 0; j < EACH; ++j) {
+        const bool on = across < high && first + j * STEP < wide;
+        if constexpr (PACK == 1) {
+            found[j].e[0] = element(from, on, T{});
+        } else {
+            load(found[j], from, on);
+        }
+        from += STEP * step_in;
+    }
+#pragma unroll
+    for (int j = 0; j < EACH; ++j) {
+        T* const place = tile + (first + j * STEP) * PITCH + across;
+        if constexpr (PACK * sizeof(T) == 4) {
+            *reinterpret_cast<u32*>(place) = found[j].w[0];
+        } else {
+#pragma unroll
+            for (int i = 0; i < PACK; ++i) place[i] = found[j].e[i];
+        }
+    }
+    __syncthreads();
+    To* to = target + first * step_out + across;
+#pragma unroll
+    for (int j = 0; j < EACH; ++j) {
+        if (across < wide && first + j * STEP < high) {
+            typename Op::value r[PACK];
+#pragma unroll
+            for (int i = 0; i < PACK; ++i) r[i] = Op::apply(tile[(across + i) * PITCH + first + j * STEP], {}, {});
+            store(to, outputs<To>(r));
+        }
+        to += STEP * step_out;
+    }
+    __syncthreads();
+}
+
 // out has rows along the last axis, and the operand along another one, both long enough for tiles: read along its own
 // rows, turned in shared memory, written along out's.
 template <class Op, int U, int E, class To, class A>
@@ -450,26 +517,35 @@ PGK_FN void turned(To* out, i64 n, const Nd<2>& nd, const A& a) {
     await_predecessor();
 #if PGK_ON_DEVICE
     using T = typename A::element;
-    // Rows of 64 to 256 bytes both ways.
-    constexpr int width = E > 2 ? 64 : 32, height = E > 4 ? 64 : 32, each = width * height / THREADS;
+    constexpr int SIDE = sizeof(T) > 8 ? 32 : 64;
+    constexpr int WIDEST = static_cast<int>(sizeof(T) > sizeof(To) ? sizeof(T) : sizeof(To));
+    constexpr int PACK = WIDEST < 4 ? 4 / WIDEST : 1;
+    // Odd numbers of words from row to row: a column meets every bank.
+    constexpr int PITCH = SIDE + (sizeof(T) < 4 ? 4 / static_cast<int>(sizeof(T)) : 1);
     const int last = nd.ndim - 1;
     int across = -1;
-    if (a.p && last > 0 && nd.stride[0][last] == 1 && nd.shape[last] >= 8) {
+    if (a.p && last > 0 && nd.stride[0][last] == 1 && nd.shape[last] >= 8 && n < 1ll << 40) {
         const i64 step = nd.stride[1][last];
         for (int d = 0; d < last; ++d) {
             if (step != 0 && step != 1 && nd.stride[1][d] == 1 && nd.shape[d] >= 8) across = d;
         }
     }
     if (across >= 0) {
-        __shared__ T tile[width][height + 1];
-        const i64 columns = (nd.shape[last] + width - 1) / width, rows = (nd.shape[across] + height - 1) / height;
-        const i64 tiles = columns * rows * (n / (nd.shape[last] * nd.shape[across]));
+        __shared__ alignas(16) T tile[SIDE * PITCH];
+        const i64 step_in = nd.stride[1][last], step_out = nd.stride[0][across];
+        const u32 columns = static_cast<u32>((nd.shape[last] + SIDE - 1) / SIDE);
+        const u32 rows = static_cast<u32>((nd.shape[across] + SIDE - 1) / SIDE);
+        const u32 area = columns * rows, tiles = area * static_cast<u32>(n / (nd.shape[last] * nd.shape[across]));
+        // May PACK neighbours be one access, everywhere?
+        i64 odd = step_in | step_out;
+        for (int d = 0; d < last; ++d) odd |= d == across ? 0 : nd.stride[0][d] | nd.stride[1][d];
+        const u64 address = reinterpret_cast<u64>(a.p) | reinterpret_cast<u64>(out);
+        const bool packs = PACK > 1 && (odd & (PACK - 1)) == 0 && address % (PACK * WIDEST) == 0;
 #pragma unroll 1
-        for (i64 at = blockIdx.x; at < tiles; at += gridDim.x) {
-            i64 rest = at / columns, to = 0, from = 0;
-            const i64 left = (at - rest * columns) * width;
-            const i64 top = rest % rows * height;
-            rest /= rows;
+        for (u32 at = blockIdx.x; at < tiles; at += gridDim.x) {
+            const u32 layer = at / area, place = at - layer * area, band = place / columns;
+            const i64 left = static_cast<i64>(place - band * columns) * SIDE, top = static_cast<i64>(band) * SIDE;
+            i64 rest = layer, to = 0, from = 0;
 #pragma unroll 1
             for (int d = last - 1; d >= 0; --d) {
                 if (d == across) continue;
@@ -478,30 +554,15 @@ PGK_FN void turned(To* out, i64 n, const Nd<2>& nd, const A& a) {
                 to += i * nd.stride[0][d];
                 from += i * nd.stride[1][d];
             }
-            const int wide = nd.shape[last] - left < width ? static_cast<int>(nd.shape[last] - left) : width;
-            const int high = nd.shape[across] - top < height ? static_cast<int>(nd.shape[across] - top) : height;
-            const T* source = a.p + from + left * nd.stride[1][last] + top;
-            T found[each];
-#pragma unroll
-            for (int j = 0; j < each; ++j) {
-                const int i = j * THREADS + threadIdx.x, row = i % height, column = i / height;
-                found[j] = element(source + column * nd.stride[1][last] + row, row < high && column < wide, T{});
+            const int wide = nd.shape[last] - left < SIDE ? static_cast<int>(nd.shape[last] - left) : SIDE;
+            const int high = nd.shape[across] - top < SIDE ? static_cast<int>(nd.shape[across] - top) : SIDE;
+            const T* source = a.p + from + left * step_in + top;
+            To* target = out + to + left + top * step_out;
+            if (packs && wide == SIDE && high == SIDE) {
+                turn_tile<Op, PACK, SIDE, PITCH>(target, source, tile, step_in, step_out, SIDE, SIDE);
+            } else {
+                turn_tile<Op, 1, SIDE, PITCH>(target, source, tile, step_in, step_out, wide, high);
             }
-#pragma unroll
-            for (int j = 0; j < each; ++j) {
-                const int i = j * THREADS + threadIdx.x;
-                tile[i / height][i % height] = found[j];
-            }
-            __syncthreads();
-            To* target = out + to + left + top * nd.stride[0][across];
-#pragma unroll
-            for (int j = 0; j < each; ++j) {
-                const int i = j * THREADS + threadIdx.x, column = i % width, row = i / width;
-                if (row < high && column < wide) {
-                    target[row * nd.stride[0][across] + column] = output<To>(Op::apply(tile[column][row], {}, {}));
-                }
-            }
-            __syncthreads();
         }
         return;
     }
