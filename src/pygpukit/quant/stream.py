@@ -1,4 +1,4 @@
-"""Products of a few rows on SM 90a at the memory's speed: every warp streams tiles of the weight through shared memory."""
+"""Products of a few rows on SM 90a at the memory's speed: warps stream the weight through shared memory."""
 
 from __future__ import annotations
 
