@@ -282,6 +282,23 @@ def test_float8_and_int8(name: str, sm90: gp.Device, variants: dict[str, Callabl
             np.testing.assert_array_equal(got, c.astype(np.int32) @ d.astype(np.int32))
 
 
+def test_tf32_operands_rounded_first_have_the_same_bits(
+    sm90: gp.Device, product: Callable[..., gp.GPUArray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(5)
+    for batch, m, n, k in (((), 70, 65, 98), ((2,), 67, 129, 36)):
+        width = -(-k // 4) * 4
+        x, y = (gp.from_numpy(rng.standard_normal((*batch, rows, width), np.float32))[..., :k] for rows in (m, n))
+        ways = []
+        for least in (1 << 20, 32):
+            monkeypatch.setattr(wgmma, "_ROUNDED_FROM", least)
+            native.clear_plans()
+            assert ("first" in gp.explain(gp.matmul, x, y.mT, precision="tf32").variant) == (least == 32)
+            ways.append(product(x, y.mT, precision="tf32").to_numpy().tobytes())
+        assert ways[0] == ways[1]
+    native.clear_plans()
+
+
 def test_tf32_is_rounded_as_everywhere(sm90: gp.Device, product: Callable[..., gp.GPUArray]) -> None:
     op = register(
         dataclasses.replace(load()["matmul"], name="test_mma", variants=mma.VARIANTS[:1], cases=(), public=False)

@@ -13,10 +13,12 @@
 // CLUSTER tiles along m, and each of its blocks loads a part of their b for all of them.
 // Numerics: one accumulator from zero, k in groups of 32 bytes ascending, rounded once: the canonical order, whatever the
 // tile, cluster, stages and layout. Of e4m3 each 128 of k have an accumulator from zero, and these are added in float32,
-// ascending. i8 is summed exactly in 32 bits. f32 is rounded to tf32 on its way. Parts of tiles outside of the arrays are zeros, which change no sum.
+// ascending. i8 is summed exactly in 32 bits. f32 is rounded to
+// tf32 on its way, or ROUNDED before. Parts of tiles outside of the arrays are zeros, which change no sum.
 // Determinism: batch_invariant.
 #include "pygpukit/epilogue.cuh"
 #include "pygpukit/sm90.cuh"
+#include "pygpukit/tf32.cuh"
 #include "pygpukit/wgmma.cuh"
 
 namespace pgk {
@@ -28,7 +30,9 @@ struct GemmSizes {
     i32 m, n, k, z, raster, a_step, b_step, by_box;
 };
 
-template <class T, class To, int ACTIVATION, int BM, int BN, int STAGES, int CLUSTER, bool A_MN, bool B_MN> struct Gemm {
+template <class T, class To, int ACTIVATION, int BM, int BN, int STAGES, int CLUSTER, bool A_MN, bool B_MN,
+          bool ROUNDED>
+struct Gemm {
     static constexpr int BK = 128 / sizeof(T);
     static constexpr int GROUPS = BM >= 128 ? 2 : 1;
     static constexpr int PARTS = BM / GROUPS / 64;
@@ -41,7 +45,7 @@ template <class T, class To, int ACTIVATION, int BM, int BN, int STAGES, int CLU
     // Sums of e4m3 products keep 13 bits: they are added up in float32 every 128 of k.
     static constexpr bool PROMOTE = same<T, e4m3>::value;
     // Tensor cores cut float32 to tf32: idle warps of the copying group round it in shared memory first.
-    static constexpr bool ROUND = same<T, f32>::value;
+    static constexpr bool ROUND = same<T, f32>::value && !ROUNDED;
     static constexpr int ROUNDERS = 96;
     using Acc = typename Sum<T>::type;
 
@@ -146,9 +150,6 @@ template <class T, class To, int ACTIVATION, int BM, int BN, int STAGES, int CLU
             }
         }
     }
-    // Half a unit of the last kept bit; what is below is cut off. A carry of the largest numbers gives infinity.
-    PGK_FN static u32 to_tf32(u32 x) { return (x & 0x7fffffffu) > 0x7f800000u ? 0x7fffe000u : x + 0x1000u; }
-
     // Every warp tells every block of the cluster, as each may write there.
     PGK_FN static void release(u32 barrier, u32 lane) {
         __syncwarp();
@@ -355,14 +356,14 @@ template <class T, class To, int ACTIVATION, int BM, int BN, int STAGES, int CLU
 
 }  // namespace pgk
 
-#define PGK_WGMMA_MATMUL(entry, T, To, activation, bm, bn, stages, cluster, a_mn, b_mn) \
+#define PGK_WGMMA_MATMUL(entry, T, To, activation, bm, bn, stages, cluster, a_mn, b_mn, rounded) \
     extern "C" __global__ void __launch_bounds__(128 * (bm >= 128 ? 3 : 2), 1) entry( \
         const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap b, \
         const __grid_constant__ CUtensorMap to, pgk::To* out, const __grid_constant__ pgk::GemmSizes size, \
         const __grid_constant__ pgk::Nd<2> batch, long long out_row, long long out_column, const pgk::To* bias, \
         const pgk::To* residual, long long residual_row, long long residual_column, const float* scale_a, \
         const float* scale_b, long long step_a, long long step_b) { \
-        pgk::Gemm<pgk::T, pgk::To, pgk::activation, bm, bn, stages, cluster, a_mn, b_mn>{ \
+        pgk::Gemm<pgk::T, pgk::To, pgk::activation, bm, bn, stages, cluster, a_mn, b_mn, rounded>{ \
             &a, &b, &to, out, size, batch, out_row, out_column, \
             {bias, residual, residual_row, residual_column, scale_a, scale_b, step_a, step_b}}.run(); \
     }

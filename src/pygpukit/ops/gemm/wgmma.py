@@ -13,7 +13,22 @@ from pygpukit.ops.gemm import skinny
 from pygpukit.ops.gemm.boxes import ARCHITECTURE, Operands, operands, refuses_types
 from pygpukit.ops.gemm.epilogue import PLAIN, device_name, scale_arguments, suffix
 from pygpukit.ops.gemm.epilogue import refuses as epilogue_refuses
-from pygpukit.ops.launch import Compose, KernelLaunch, Launch, Struct, Unit, i32, i64, nd, tensor_map, write
+from pygpukit.ops.launch import (
+    Argument,
+    Compose,
+    KernelLaunch,
+    Launch,
+    Struct,
+    Unit,
+    Workspace,
+    blocks_for,
+    i32,
+    i64,
+    nd,
+    read,
+    tensor_map,
+    write,
+)
 from pygpukit.ops.problem import Problem
 from pygpukit.ops.registry import Variant
 from pygpukit.ops.size import ceil_div, minimum
@@ -26,6 +41,9 @@ _RASTER = 8
 _WHOLE = 100
 """SMs from which on blocks form clusters: smaller lanes may be cut where clusters do not fit."""
 
+
+_ROUNDED_FROM = 256
+"""Rows and columns from which on operands of tf32 are rounded in memory, not in every tile."""
 
 KINDS = ("bfloat16", "float16", "float32", "float8_e4m3fn", "int8")
 """Element types of the operands: float32 as tf32, float8 with ``precision="fp8"``, int8 with ``precision="int32"``."""
@@ -111,11 +129,49 @@ def launch(p: Problem) -> Launch:
     """Return the launch of a problem that `accepts` took."""
     found = operands(p)
     assert isinstance(found, Operands)
+    return Launch((_step(p, found),))
+
+
+def accepts_rounded(p: Problem) -> str | None:
+    """Return why operands are not rounded to tf32 before they are multiplied; None if they are."""
+    reason = refuses_types(p, ("float32",))
+    if reason is not None:
+        return reason
+    found = operands(p)
+    if isinstance(found, str):
+        return found
+    if found.m < _ROUNDED_FROM or found.n < _ROUNDED_FROM:
+        return f"has under {_ROUNDED_FROM} rows or columns: a pass over the operands would take longer"
+    return p.missing(_unit_of(p, found, _tile(found, p.sm_count), True)) or p.missing(_round_unit())
+
+
+def launch_rounded(p: Problem) -> Launch:
+    """Return the launch of a problem that `accepts_rounded` took: a pass over each operand, and the product."""
+    found = operands(p)
+    assert isinstance(found, Operands)
+    work, steps, sides = Workspace(), [], []
+    for side in (found.a, found.b):
+        width = ceil_div(side.k, 4)
+        rounded = work.buffer(side.tensor.dtype, side.count, side.lines, width * 4)
+        blocks = blocks_for(side.count * side.lines * width, 4 * 256, "matmul()")
+        arguments: tuple[Argument, ...] = (
+            write(rounded), read(side.tensor), i64(side.count), i64(side.lines), i64(side.k), i64(side.ld),
+            i64(side.step),
+        )  # fmt: skip
+        steps.append(KernelLaunch(_round_unit(), _round_unit().entries[0], (blocks,), (256,), arguments))
+        step = 0 if side.count == 1 else side.lines * width * 4
+        sides.append(side._replace(tensor=rounded, ld=width * 4, step=step))
+    return Launch((*steps, _step(p, found._replace(a=sides[0], b=sides[1]), rounded=True)), tuple(work.pieces))
+
+
+def _step(p: Problem, found: Operands, rounded: bool = False) -> KernelLaunch:
     tile = _tile(found, p.sm_count)
-    unit = _unit_of(p, found, tile)
+    unit = _unit_of(p, found, tile, rounded)
     m, n, k, z = found.m, found.n, found.k, found.z
     box = found.out_box(p)
     a = found.a.map(tile.m, "read")
+    # What the step before writes is not read ahead of its end.
+    b = found.b.map(tile.n // tile.cluster, "read" if rounded else "constant")
     if box is None:
         # Not looked at.
         to = a
@@ -129,23 +185,13 @@ def launch(p: Problem) -> Launch:
     tiles = ceil_div(m, tile.m * tile.cluster) * ceil_div(n, tile.n) * z
     blocks = minimum(tiles, p.sm_count // tile.cluster) * tile.cluster
     arguments = (
-        a, found.b.map(tile.n // tile.cluster, "constant"), to, write(p.out), sizes, nd(found.batch, strides),
+        a, b, to, write(p.out), sizes, nd(found.batch, strides),
         i64(found.out.row), i64(found.out.column), *found.end(p), *scale_arguments(p),
     )  # fmt: skip
-    return Launch(
-        (
-            KernelLaunch(
-                unit,
-                unit.entries[0],
-                (blocks,),
-                (128 * (1 + tile.groups),),
-                arguments,
-                shared=tile.shared,
-                cluster=(tile.cluster, 1, 1) if tile.cluster > 1 else (0, 0, 0),
-                programmatic=True,
-            ),
-        )
-    )
+    return KernelLaunch(
+        unit, unit.entries[0], (blocks,), (128 * (1 + tile.groups),), arguments, shared=tile.shared,
+        cluster=(tile.cluster, 1, 1) if tile.cluster > 1 else (0, 0, 0), programmatic=not rounded,
+    )  # fmt: skip
 
 
 def _tile(x: Operands, sms: Any) -> Tile:
@@ -170,17 +216,38 @@ def _cycles(x: Operands, tile: Tile, sms: Any) -> Any:
     return ceil_div(tiles, sms // tile.cluster) * tile.cycles
 
 
-def _unit_of(p: Problem, x: Operands, tile: Tile) -> Unit:
-    return unit(p["a"].dtype, p.out.dtype, tile, x.a.mn, x.b.mn, device_name(p))
+def _unit_of(p: Problem, x: Operands, tile: Tile, rounded: bool = False) -> Unit:
+    return unit(p["a"].dtype, p.out.dtype, tile, x.a.mn, x.b.mn, device_name(p), rounded)
 
 
 @cache
-def unit(kind: DataType, to: DataType, tile: Tile, a_mn: bool, b_mn: bool, end: str = PLAIN) -> Unit:
-    """Return the source of a tile's kernel; ``a_mn``, ``b_mn``: rows of a, columns of b are contiguous."""
+def _round_unit() -> Unit:
+    return instance("gemm/round_tf32.cu", [], ("pgk_matmul_round_tf32",))
+
+
+@cache
+def unit(
+    kind: DataType, to: DataType, tile: Tile, a_mn: bool, b_mn: bool, end: str = PLAIN, rounded: bool = False
+) -> Unit:
+    """Return the source of a tile's kernel.
+
+    Parameters
+    ----------
+    kind, to : DataType
+        Of the operands and the result.
+    tile : Tile
+    a_mn, b_mn : bool
+        Rows of a, columns of b are contiguous.
+    end : str
+        What is done with the sums.
+    rounded : bool
+        float32 is rounded to tf32 already.
+    """
     tags = kind.tag if to is kind else f"{kind.tag}_to_{to.tag}"
+    tags += "_rounded" if rounded else ""
     sides = f"{'tn'[not a_mn]}{'tn'[b_mn]}"
     entry = f"pgk_matmul_wgmma_{tags}_{tile.m}x{tile.n}x{tile.stages}_c{tile.cluster}_{sides}{suffix(end)}"
-    flags = ", ".join("true" if mn else "false" for mn in (a_mn, b_mn))
+    flags = ", ".join("true" if flag else "false" for flag in (a_mn, b_mn, rounded))
     what = f"{kind.tag}, {to.tag}, {end}, {tile.m}, {tile.n}, {tile.stages}, {tile.cluster}, {flags}"
     return instance(_FILE, [f"PGK_WGMMA_MATMUL({entry}, {what})"], (entry,), ARCHITECTURE)
 
@@ -195,6 +262,13 @@ def _units(types: Sequence[str]) -> Iterator[Unit]:
             for tile in TILES:
                 if tile.n <= 128:
                     yield unit(kind, to, tile, False, False)
+
+
+def _rounded_units(types: Sequence[str]) -> Iterator[Unit]:
+    if "float32" in types:
+        kind = dtype("float32")
+        yield _round_unit()
+        yield from (unit(kind, kind, tile, False, False, rounded=True) for tile in TILES[:6:2])
 
 
 def _refuses_copy(p: Problem) -> str | None:
@@ -250,6 +324,10 @@ FEW_ROWS = (
 """Faster than cuBLASLt, with the same bits, in order of preference."""
 
 LARGE = (
+    Variant(
+        "wgmma of operands rounded first", "batch_invariant", accepts_rounded, launch=launch_rounded,
+        architectures=ARCHITECTURE, units=_rounded_units,
+    ),
     Variant("wgmma", "batch_invariant", accepts, launch=launch, architectures=ARCHITECTURE, units=_units),
     Variant("wgmma after copies with lines along k", "batch_invariant", _refuses_copy, compose=_copy_first),
 )  # fmt: skip
