@@ -9,7 +9,7 @@ import pytest
 from weights import bits, random_parts, small, weight
 
 import pygpukit as gp
-from pygpukit.quant import stream
+from pygpukit.quant import stream, wgmma
 from pygpukit.quant.formats import rule_of
 
 
@@ -67,6 +67,14 @@ def test_what_does_not_fit_is_left_to_other_kernels(sm90: gp.Device) -> None:
     refused = dict(gp.explain(gp.matmul, activations(8, 16384), wide).refused)
     assert refused[stream.VARIANT.name] == "x does not fit shared memory"
     assert gp.explain(gp.matmul, activations(1, 16384), wide).variant == stream.VARIANT.name
-    parts = random_parts(rule_of("e4m3_scale_f32_g128"), 32, 256, tiles=True)
-    refused = dict(gp.explain(gp.matmul, activations(1, 256), weight("e4m3_scale_f32_g128", parts)).refused)
-    assert refused[stream.VARIANT.name] == "tiles of the weight share their scales"
+
+
+@pytest.mark.parametrize("name", ["e4m3_scale_f32_g128", "e4m3_scale_f32_g0"])
+def test_tiles_that_share_a_scale(name: str, sm90: gp.Device) -> None:
+    k = 320
+    q = weight(name, random_parts(rule_of(name), 85, k, spread=1, tiles=True))
+    x = activations(66, k)
+    w = q.dequantize("bfloat16")
+    for rows, variant in ((x[:3], stream.VARIANT), (x, wgmma.VARIANT)):
+        assert gp.explain(gp.matmul, rows, q).variant == variant.name
+        np.testing.assert_array_equal(bits(rows @ q), bits(gp.matmul(rows, w)))

@@ -16,7 +16,8 @@ from pygpukit.ops.registry import Variant
 from pygpukit.ops.size import ceil_div, minimum
 from pygpukit.ops.source import instance
 from pygpukit.quant import launches
-from pygpukit.quant.formats import CHUNK, CODES, SUPER, Rule, rule_of
+from pygpukit.quant.formats import CHUNK, CODES, Rule, rule_of
+from pygpukit.quant.launches import piece_bytes
 
 MOST = 8
 """Rows of x: the columns of one mma."""
@@ -49,17 +50,6 @@ def force(ring: Ring | None) -> None:
 def rings(rule: Rule) -> tuple[Ring, ...]:
     """Return the rings for a rule, the one with the longest pieces first: 4 KB of codes, or 2."""
     return tuple(Ring(_WARPS, _STAGES, kilobytes * 8 // CODES[rule.code].low) for kilobytes in (4, 2))
-
-
-def piece_bytes(rule: Rule, span: int) -> int:
-    """Return the bytes of a piece in shared memory, as ``pgk::Pieces`` lays it out."""
-    code, is_super = CODES[rule.code], rule.kind in ("super", "superscale")
-    scale = 16 * rule.subs * rule.fields * rule.scale_type.itemsize
-    extra = 32 * rule.fields if is_super else 16 * rule.subs if rule.kind == "zero" else 0
-    chunks = max(rule.group // CHUNK, 1) if rule.group else span
-    extras = span * CHUNK // SUPER if is_super else span // chunks
-    total = span * 128 * (code.low + code.high) + scale * (span // chunks) + extra * extras
-    return -(-total // 128) * 128
 
 
 @cache
@@ -109,9 +99,7 @@ def _accepts(p: Problem) -> str | None:
         return "bias or residual does not lie in rows"
     if found[0] == 0:
         return "there is nothing to multiply"
-    if p["scales"].ndim == 2:
-        return "tiles of the weight share their scales"
-    if any(x is not None and not x.is_aligned(16) for x in (p.arrays[name] for name in launches.PLANES)):
+    if not launches.planes_aligned(p):
         return "a plane of the weight does not lie at a multiple of 16 bytes"
     rule = rule_of(p.options["rule"])
     ring = _ring(rule, found[0] * _line(p))
