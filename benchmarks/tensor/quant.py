@@ -204,10 +204,9 @@ def sweep_rings(bench: Bench, what: str, rule: Rule, m: int, calls: Calls, bar: 
     stream.MOST = most
     native.clear_plans()
     if m > stream.MOST:
-        for shape in wgmma.SHAPES:
-            if shape.tokens < 2 * m or shape.tokens == 64:
-                wgmma.force(shape)
-                row(f"wgmma {shape.groups * 64} by {shape.tokens}", by_wgmma)
+        for groups in (1, 2, 3):
+            wgmma.force(wgmma.Shape(groups, 64, 8 if groups < 3 else 6, 0))
+            row(f"wgmma {groups * 64} by 64", by_wgmma)
         wgmma.force(None)
 
 
