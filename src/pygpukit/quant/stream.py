@@ -28,7 +28,7 @@ _WARPS = 18
 _STAGES = 16
 _LEAST_STAGES = 2
 _ENOUGH = 96 << 10
-"""Bytes under way that cover the memory's latency: with no more, a block of the next product has room beside this one."""
+"""Bytes under way that cover the memory's latency: with no more, the next product's blocks have room beside these."""
 
 
 class Ring(NamedTuple):
