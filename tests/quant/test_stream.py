@@ -39,9 +39,9 @@ def activations(m: int, k: int) -> gp.GPUArray:
 def test_streamed_products_have_the_bits_of_the_decoded_weight(name: str, k: int, sm90: gp.Device) -> None:
     n = 85
     q = weight(name, random_parts(rule_of(name), n, k, spread=1))
-    x = activations(8, k)
+    x = activations(16, k)
     wanted = bits(gp.matmul(x, q.dequantize("bfloat16")))
-    for m in (1, 8):
+    for m in (1, 8, 9, 16):
         assert gp.explain(gp.matmul, x[:m], q).variant == stream.VARIANT.name
         np.testing.assert_array_equal(bits(x[:m] @ q), wanted[:m], f"{m} rows")
 
@@ -58,7 +58,7 @@ def test_rings_that_turn_over_many_tiles(ring: stream.Ring, sm90: gp.Device) -> 
     stream.force(ring)
     # The second rows lie at no multiple of 16 bytes.
     for rows in (x, room[:, 1 : k + 1]):
-        assert f"_{ring.span}_" in gp.explain(gp.matmul, rows, q, **end).launches[0]
+        assert f"_8x{ring.span}_" in gp.explain(gp.matmul, rows, q, **end).launches[0]
         np.testing.assert_array_equal(bits(gp.matmul(rows, q, **end)), wanted)
 
 

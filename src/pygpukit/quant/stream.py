@@ -13,20 +13,22 @@ from pygpukit.ops.gemm.boxes import ARCHITECTURE, SHARED_LIMIT
 from pygpukit.ops.launch import KernelLaunch, Launch, Unit, i32, i64, read, write
 from pygpukit.ops.problem import Problem
 from pygpukit.ops.registry import Variant
-from pygpukit.ops.size import ceil_div, minimum
+from pygpukit.ops.size import ceil_div, maximum, minimum
 from pygpukit.ops.source import instance
 from pygpukit.quant import launches
 from pygpukit.quant.formats import CHUNK, CODES, Rule, rule_of
 from pygpukit.quant.launches import piece_bytes
 
-MOST = 8
-"""Rows of x: the columns of one mma."""
+MOST = 16
+"""Rows of x: the columns of two mma."""
 
 _WARPS = 18
 """Most warps of a block."""
 
 _STAGES = 16
 _LEAST_STAGES = 2
+_ENOUGH = 96 << 10
+"""Bytes under way that cover the memory's latency: with no more, the next product's blocks have room beside these."""
 
 
 class Ring(NamedTuple):
@@ -53,13 +55,13 @@ def rings(rule: Rule) -> tuple[Ring, ...]:
 
 
 @cache
-def unit(rule: Rule, x: DataType, span: int, end: str = epilogue.PLAIN) -> Unit:
-    """Return the source of the product with pieces of ``span`` chunks and an epilogue."""
-    entry = f"pgk_quant_stream_{rule.name}_{x.tag}_{span}{epilogue.suffix(end)}"
+def unit(rule: Rule, x: DataType, columns: int, span: int, end: str = epilogue.PLAIN) -> Unit:
+    """Return the source of the product of up to 8 ``columns`` rows with pieces of ``span`` chunks and an epilogue."""
+    entry = f"pgk_quant_stream_{rule.name}_{x.tag}_{8 * columns}x{span}{epilogue.suffix(end)}"
     text, scale = launches.rule_text(rule)
     lines = [
         f"using rule_{rule.name} = {text};",
-        f"PGK_QUANT_STREAM({entry}, rule_{rule.name}, {scale}, {x.tag}, {end}, 1, {span}, {32 * _WARPS})",
+        f"PGK_QUANT_STREAM({entry}, rule_{rule.name}, {scale}, {x.tag}, {end}, {columns}, {span}, {32 * _WARPS})",
     ]
     return instance("quant/stream_sm90.cu", lines, (entry,), ARCHITECTURE)
 
@@ -67,7 +69,7 @@ def unit(rule: Rule, x: DataType, span: int, end: str = epilogue.PLAIN) -> Unit:
 def _units(types: Sequence[str]) -> Iterator[Unit]:
     for x in launches.small(types):
         for rule in launches.default_rules():
-            yield from (unit(rule, x, ring.span) for ring in rings(rule))
+            yield from (unit(rule, x, columns, ring.span) for ring in rings(rule) for columns in (1, 2))
 
 
 def _ring(rule: Rule, rows: Any) -> Ring | None:
@@ -81,6 +83,10 @@ def _ring(rule: Rule, rows: Any) -> Ring | None:
 def _piece(rule: Rule, ring: Ring) -> int:
     """Bytes of a piece and its barrier."""
     return piece_bytes(rule, ring.span) + 8
+
+
+def _columns(m: Any) -> int:
+    return 1 if m <= 8 else 2
 
 
 def _line(p: Problem) -> Any:
@@ -105,7 +111,7 @@ def _accepts(p: Problem) -> str | None:
     ring = _ring(rule, found[0] * _line(p))
     if ring is None:
         return "x does not fit shared memory"
-    return p.missing(unit(rule, p["x"].dtype, ring.span, epilogue.device_name(p)))
+    return p.missing(unit(rule, p["x"].dtype, _columns(found[0]), ring.span, epilogue.device_name(p)))
 
 
 def _launch(p: Problem) -> Launch:
@@ -118,13 +124,14 @@ def _launch(p: Problem) -> Launch:
     rows = m * _line(p)
     ring = _ring(rule, rows)
     assert ring is not None
-    made = unit(rule, x.dtype, ring.span, epilogue.device_name(p))
+    made = unit(rule, x.dtype, _columns(m), ring.span, epilogue.device_name(p))
     blocks = minimum(tiles, p.sm_count)
     # Every warp takes the same number of tiles, or one less.
     each = ceil_div(tiles, blocks)
     warps = ceil_div(each, ceil_div(each, ring.warps))
     piece = _piece(rule, ring)
-    stages = minimum((SHARED_LIMIT - rows) // warps // piece, ring.stages)
+    most = ring.stages if _forced else maximum(minimum(_ENOUGH // piece // warps, ring.stages), _LEAST_STAGES)
+    stages = minimum((SHARED_LIMIT - rows) // warps // piece, most)
     aligned = x.is_aligned(16) and ld % 8 == 0
     arguments = (
         write(p.out), read(x), *launches.planes(p), *map(i64, (m, n, k, out[1])), launches.pairs(p), i64(ld),

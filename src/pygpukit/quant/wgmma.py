@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
+from pygpukit import _pygpukit_rust as _native
 from pygpukit.dtypes import DataType
 from pygpukit.ops.gemm import epilogue
 from pygpukit.ops.gemm.boxes import SHARED_LIMIT
@@ -54,6 +55,15 @@ SHAPES = (
     Shape(1, 64, 8, 290),
 )
 
+_forced: Shape | None = None
+
+
+def force(shape: Shape | None) -> None:
+    """Take this shape for every product from now on; None chooses by size again. For tests and tuning."""
+    global _forced
+    _forced = shape
+    _native.clear_plans()
+
 
 def span_of(rule: Rule) -> int:
     """Return the chunks of a piece: 2 KB of codes."""
@@ -100,7 +110,7 @@ def _launch(p: Problem) -> Launch:
     assert out is not None
     m, ld = found
     tiles = p["codes"].shape[0]
-    shape = choose(tiles, m, p.sm_count)
+    shape = _forced or choose(tiles, m, p.sm_count)
     rule = rule_of(p.options["rule"])
     made = unit(rule, x.dtype, shape, epilogue.device_name(p))
     rows = tensor_map(x.view((1, m, k), (m * ld, ld, 1)), (1, shape.tokens, CHUNK), swizzle="128B")
