@@ -103,7 +103,7 @@ _forced: int | None = None
 
 
 def force(steps: int | None) -> None:
-    """Let every block take so many times 2,048 tokens, at most 2 with a top_p; None for as many as usual. For tuning."""
+    """Let a block take so many times 2,048 tokens, at most 2 with a top_p; None for as many as usual. For tuning."""
     global _forced
     _forced = steps
     _native.clear_plans()
