@@ -210,7 +210,7 @@ class LLM:
                     draft = DraftModel(method.value, dtype, self._allowed, self.tokenizer, limit)
                 self._budget = budget.plan_pages(
                     self.config, _dtype(self.model.dtype), kv, self._weight_bytes, memory is not None, limit,
-                    max_num_seqs, max_batched_tokens, 0 if draft is None else draft.page_bytes,
+                    max_num_seqs, max_batched_tokens, () if draft is None else (draft.page_bytes,),
                 )  # fmt: skip
                 made = PageMemory(self.config, kv, self._budget.pages, self._budget.host_pages, self.model.kv_scales)
                 if draft is not None:

@@ -40,8 +40,8 @@ class FixedCacheLayer:
     _k_cache: GPUArray | None = None
     _v_cache: GPUArray | None = None
 
-    def init_fixed_cache(self, max_seq_len: int, dtype: Any = "float16") -> None:
-        """Make empty caches ``_k_cache`` and ``_v_cache``, [heads, max_seq_len, dim] each.
+    def init_fixed_cache(self, max_seq_len: int, dtype: Any = None) -> None:
+        """Make empty caches ``_k_cache`` and ``_v_cache``, [heads, max_seq_len, dim] each, of the model's type.
 
         Raises
         ------
@@ -50,7 +50,7 @@ class FixedCacheLayer:
         """
         if type(max_seq_len) is not int or max_seq_len < 1:
             raise ValueError(f"max_seq_len is {max_seq_len!r}, and must be a positive number")
-        kind = _dtype(dtype)
+        kind = (self.dtype or _dtype("float16")) if dtype is None else _dtype(dtype)
         if self.dtype is not None and kind is not self.dtype:
             raise ValueError(f"dtype is {kind.name}, and the model computes in {self.dtype.name}: give that")
         shape = (self.num_heads, max_seq_len, self.head_dim)

@@ -32,10 +32,10 @@ class KVType:
     is_coded: bool = False
     is_scaled: bool = False
 
-    def bytes_of_token(self, config: TransformerConfig) -> int:
-        """Return the bytes of keys and values of one token."""
-        scales = 4 * 2 * config.num_layers * config.num_kv_heads if self.is_scaled else 0
-        return config.kv_bytes(self.stored.itemsize) + scales
+    def bytes_of_token(self, config: TransformerConfig) -> tuple[int, ...]:
+        """Return the bytes of keys and values of one token, in each of the arrays that they are in."""
+        numbers = config.kv_bytes(self.stored.itemsize)
+        return (numbers, 4 * 2 * config.num_layers * config.num_kv_heads) if self.is_scaled else (numbers,)
 
 
 def check_kv_dtype(name: str) -> None:
