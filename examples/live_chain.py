@@ -1,4 +1,4 @@
-"""A chain of audio effects in real time: blocks of 128 samples at 48 kHz, with a deadline, and a histogram of what they took.
+"""A chain of audio effects in real time: blocks of 128 samples at 48 kHz under a deadline, and how long they took.
 
 By default a sound is made and fed at the pace of a sound card; none is needed. With --microphone the default input is
 played through the chain: pip install 'pygpukit[live]'.
@@ -71,7 +71,9 @@ def play_microphone(rt: Any, seconds: float) -> None:
     except ImportError:
         raise MissingPackageError("--microphone needs sounddevice: pip install 'pygpukit[live]'") from None
     except OSError as error:
-        raise MissingPackageError(f"--microphone: sounddevice finds no PortAudio ({error}); install libportaudio2") from None
+        raise MissingPackageError(
+            f"--microphone: sounddevice finds no PortAudio ({error}); install libportaudio2"
+        ) from None
     heard, failure = threading.Event(), []
 
     def callback(given: Any, wanted: Any, *_: Any) -> None:
@@ -98,42 +100,14 @@ def play_microphone(rt: Any, seconds: float) -> None:
 def show(stats: dict[str, Any]) -> None:
     """Print what happened, with the histogram of the blocks' times as text."""
     print(f"{stats['blocks']} blocks, {stats['late']} late, {stats['skipped']} of them not processed")
-    times = ", ".join(f"{name} {1e6 * stats[name]:.0f} us" for name in ("p50", "p99", "p999", "max"))
-    print(f"deadline {1e3 * stats['deadline']:.3f} ms; time of a block: {times}; on the device {1e6 * stats['device_p50']:.0f} us")
+    for name in ("deadline", "p50", "p99", "p999", "max", "device_p50"):
+        print(f"{name:12} {1e6 * stats[name]:9.1f} us")
     edges, counts = stats["histogram"]
     for low, high, count in zip(edges, edges[1:], counts, strict=False):
         if count:
             late = " late" if low >= stats["deadline"] else ""
             bar = "#" * max(1, round(50 * count / counts.max()))
             print(f"{1e6 * low:9.0f} - {1e6 * high:9.0f} us {count:8} {bar}{late}")
-
-
-def draw(stats: dict[str, Any], path: Path, title: str) -> None:
-    """Write the histogram of the blocks' times as a picture."""
-    try:
-        import matplotlib
-    except ImportError:
-        raise MissingPackageError("--picture needs matplotlib: pip install 'pygpukit[plot]'") from None
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    edges, counts = stats["histogram"]
-    colours = ["#c44e52" if low >= stats["deadline"] else "#2f6fb0" for low in edges[:-1]]
-    figure, axes = pyplot.subplots(figsize=(7, 3), dpi=100)
-    axes.bar(1e6 * edges[:-1], counts, width=1e6 * np.diff(edges), align="edge", color=colours)
-    axes.axvline(1e6 * stats["deadline"], color="#c44e52", linestyle="--", label="deadline")
-    used = np.flatnonzero(counts)
-    axes.set_xlim(1e6 * edges[used[0]] / 2, 2e6 * max(edges[used[-1] + 1], stats["deadline"]))
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.set_ylim(bottom=0.5)
-    axes.set_xlabel("time of a block in microseconds")
-    axes.set_ylabel("blocks")
-    axes.set_title(f"{title}: {stats['blocks']} blocks, {stats['late']} late", fontsize=10)
-    axes.legend(loc="upper right")
-    figure.tight_layout()
-    figure.savefig(path, metadata={"Software": None})
-    pyplot.close(figure)
 
 
 def run(given: argparse.Namespace) -> bool:
@@ -159,11 +133,10 @@ def run(given: argparse.Namespace) -> bool:
             is_right = bool(rt.stats()["late"] and on_late != "wait") or played.tobytes() == want.tobytes()
             print(f"the bits of the whole sound at once: {is_right}")
         print(f"{rt.flush().shape[-1]} samples were still in the chain")
-        stats = rt.stats()
-    show(stats)
-    if given.picture:
-        draw(stats, given.picture, f"{device.name}, blocks of {BLOCK} at {RATE / 1000:g} kHz")
-        print(f"wrote {given.picture}")
+        show(rt.stats())
+        if given.picture:
+            rt.save_plot(given.picture, f"{device.name}, blocks of {BLOCK} at {RATE / 1000:g} kHz")
+            print(f"wrote {given.picture}")
     return is_right
 
 
@@ -173,7 +146,9 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=2.0, help="of sound (2)")
     parser.add_argument("--channels", type=int, default=2, choices=[1, 2], help="1 or 2 (2)")
     parser.add_argument("--deadline", type=float, help="milliseconds (those between two blocks)")
-    parser.add_argument("--on-late", choices=["bypass", "silence", "repeat", "raise", "wait"], help="what a late block is")
+    parser.add_argument(
+        "--on-late", choices=["bypass", "silence", "repeat", "raise", "wait"], help="what a late block is"
+    )
     parser.add_argument("--microphone", action="store_true", help="play the default input; needs sounddevice")
     parser.add_argument("--picture", type=Path, help="write the histogram of the blocks' times here (PNG)")
     given = parser.parse_args()

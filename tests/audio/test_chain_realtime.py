@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,13 @@ import pygpukit as gp
 import pygpukit.audio as A
 from pygpukit.audio.chain.timing import EDGES, Timing
 from pygpukit.errors import DeadlineRefusedError, ParameterError, RingError
+from pygpukit.ring import RingKernelRuntime
 from pygpukit.scheduler import Scheduler
 
+DEVICES = ["cpu", pytest.param("emulated", marks=pytest.mark.nvrtc), pytest.param("cuda", marks=pytest.mark.cuda)]
 
-@pytest.fixture(params=["cpu", pytest.param("emulated", marks=pytest.mark.nvrtc)])
+
+@pytest.fixture(params=DEVICES)
 def device(request: pytest.FixtureRequest) -> Iterator[str]:
     with gp.device(request.param):
         yield request.param
@@ -229,6 +233,16 @@ def test_a_block_that_no_message_holds_is_refused() -> None:
         assert rt.process(np.zeros((2, 505), np.float32)).shape == (2, 505)
 
 
+def test_a_picture_needs_no_block(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    with gp.device("cpu"), (A.Chain(8000, block=16) | A.Gate()).realtime(on_late="wait") as rt:
+        rt.save_plot(tmp_path / "none.png")
+        rt.process(np.zeros(16, np.float32))
+        rt.save_plot(tmp_path / "one.svg", "a title")
+    assert (tmp_path / "none.png").stat().st_size > 1000
+    assert "</svg>" in (tmp_path / "one.svg").read_text()
+
+
 def test_times_are_counted_in_decades() -> None:
     timing = Timing(0.001, 0.002)
     for i, took in enumerate([1e-7, 5e-4, 5e-4, 2e-3, 100.0]):
@@ -243,3 +257,19 @@ def test_times_are_counted_in_decades() -> None:
     assert (figures["blocks"], figures["late"], figures["max"], figures["p50"]) == (5, 2, 100.0, 5e-4)
     assert figures["gaps"] == 4
     assert figures["device_max"] == 3e-6
+
+
+@pytest.mark.nvrtc
+def test_a_device_actor_lives_on_the_sms_of_its_task() -> None:
+    with gp.device("emulated"):
+        scheduler = Scheduler()
+        chain, y = A.Chain(RATE, block=160) | A.Gate(-30), sound(320)
+        with chain.realtime(cost=0.001, on_late="wait", scheduler=scheduler) as rt:
+            parts = [rt.process(block) for block in blocks_of(y, 160)]
+            (row,) = [row for row in scheduler.status()["tasks"] if row["name"] == "audio chain"]
+            assert row["mode"] == "own lane"
+        assert np.concatenate(parts, axis=1).tobytes() == run(chain, y).tobytes()
+        for options in ({"task": object()}, {"sms": 1}, {"isolation": "process"}):
+            with scheduler.task() as task, pytest.raises(RingError, match="task is a running task of a scheduler"):
+                RingKernelRuntime(**{"task": task, **options})
+        assert scheduler.shutdown(timeout=5)

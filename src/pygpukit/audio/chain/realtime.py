@@ -11,6 +11,7 @@ import numpy as np
 
 from pygpukit.audio.chain.actor import ChainActor
 from pygpukit.audio.chain.effects import between
+from pygpukit.audio.chain.picture import save_histogram
 from pygpukit.audio.chain.reservation import Reservation
 from pygpukit.audio.chain.timing import Timing
 from pygpukit.audio.operators import gp
@@ -203,6 +204,16 @@ class Realtime:
             **self._timing.figures(), "deadline": self.deadline, "period": self.period, "cost": self.cost,
             "not_finite": self._not_finite,
         }  # fmt: skip
+
+    def save_plot(self, path: Any, title: str = "") -> None:
+        """Draw how long the blocks took to a file, whose ending is its format (png, svg, pdf).
+
+        Raises
+        ------
+        MissingPackageError
+            If matplotlib is missing: ``pip install 'pygpukit[plot]'``.
+        """
+        save_histogram(path, self.stats(), title)
 
     def close(self) -> None:
         """End the actor, and give its SMs back; once is enough."""

@@ -58,7 +58,8 @@ class Timing:
         times, device = self._times[: self.blocks], self._device[: self._answers]
         p50, p99, p999 = np.percentile(times, [50, 99, 99.9]).tolist() if times.size else (0.0, 0.0, 0.0)
         return {
-            "blocks": self.blocks, "late": self.late, "skipped": self.skipped, "gaps": self.gaps, "p50": p50,
-            "p99": p99, "p999": p999, "max": self._longest, "device_p50": float(np.median(device)) if device.size else 0.0,
-            "device_max": self._longest_device, "histogram": (EDGES.copy(), self._counts.copy()),
+            "blocks": self.blocks, "late": self.late, "skipped": self.skipped, "gaps": self.gaps,
+            "p50": p50, "p99": p99, "p999": p999, "max": self._longest,
+            "device_p50": float(np.median(device)) if device.size else 0.0, "device_max": self._longest_device,
+            "histogram": (EDGES.copy(), self._counts.copy()),
         }  # fmt: skip
