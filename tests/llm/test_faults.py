@@ -28,6 +28,7 @@ from pygpukit.llm import (
     sample_token,
 )
 from pygpukit.llm.sampling import Line, draw
+from pygpukit.llm.step_graphs import StepGraphs
 from pygpukit.llm.testing import tiny_model, write_safetensors
 
 from .engines import Stepped, few_pages, stepped
@@ -379,3 +380,22 @@ def test_no_memory_for_longer_positions_fails_one_request(gguf_file: Path, monke
         engine.run()
         assert len(again.result(0).token_ids) == 400
         assert engine.pages() == 0
+
+
+def test_a_graph_without_memory_is_captured_later() -> None:
+    short = [False, True, False, False, False]
+    # Eager, a capture that fails, eager twice, a capture, and its replay.
+    calls = []
+
+    def forward(words: gp.GPUArray, replies: int, pages: int) -> gp.GPUArray:
+        calls.append(replies)
+        if short.pop(0):
+            raise OutOfMemoryError("no room for a graph")
+        return words + 1
+
+    graphs = StepGraphs(forward)
+    words = np.arange(4, dtype=np.int32)
+    for made in (0, 0, 0, 1, 1):
+        assert graphs.run(words, None, 4, 1).tolist() == [1, 2, 3, 4]
+        assert len(graphs) == made
+    assert (len(calls), graphs.refused) == (5, "")
