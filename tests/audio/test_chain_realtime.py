@@ -170,6 +170,8 @@ def test_a_closed_chain_says_so(device: str) -> None:
     with pytest.raises(RingError, match="was closed"):
         rt.process(np.zeros(16, np.float32))
     assert rt.stats()["blocks"] == 1
+    rt.reset_stats()
+    assert rt.stats()["blocks"] == rt.stats()["histogram"][1].sum() == 0
     # The deadline was given back.
     with chain.realtime(on_late="wait", cost=0.0005):
         pass
@@ -204,6 +206,11 @@ def test_the_scheduler_refuses_what_others_have_taken() -> None:
             rows = [row for row in scheduler.status()["tasks"] if row["name"] == "audio chain"]
             assert len(rows) == 1
             assert rows[0]["policy"] == "guaranteed"
+        # It asks nothing, and is given nothing.
+        full = scheduler.task(policy="guaranteed", deadline=0.02, period=0.02, cost=0.017)
+        with full, chain.realtime(cost=0.005, scheduler=scheduler, reserve=False) as rt:
+            assert [row["name"] for row in scheduler.status()["tasks"]] == ["block"]
+            assert rt.process(np.zeros(160, np.float32)).shape == (160,)
         assert scheduler.shutdown(timeout=5)
 
 

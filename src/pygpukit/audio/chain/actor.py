@@ -29,9 +29,9 @@ _QUEUE = 64
 
 _HANDLER = """
 struct Group {
-    const Context& ctx;
+    Context ctx;
     int lane, width;
-    __device__ void sync() const { ctx.sync(); }
+    __device__ __forceinline__ void sync() const { ctx.sync(); }
 };
 
 __device__ void handle(const ChainBlock& in, ChainResult& out, State& state, Context& ctx) {

@@ -55,6 +55,9 @@ class Realtime:
         Seconds of device time that a block takes at most; measured by default.
     scheduler : Scheduler, optional
         Which one reserves; the process's own by default.
+    reserve : bool, optional
+        Ask the scheduler, the default. Else the actor runs beside everything else, no deadline is refused for being
+        too short, and late blocks are only counted.
     wait : str, optional
         How `process` waits: ``"hybrid"``, ``"spin"`` or ``"sleep"``, as of `RingKernelRuntime.client`.
 
@@ -76,7 +79,7 @@ class Realtime:
 
     def __init__(
         self, chain: Chain, *, deadline: float | None = None, on_late: str = "bypass", cost: float | None = None,
-        scheduler: Any = None, wait: str = "hybrid",
+        scheduler: Any = None, reserve: bool = True, wait: str = "hybrid",
     ) -> None:  # fmt: skip
         self.chain = chain
         self.period = chain.block / chain.rate
@@ -99,14 +102,17 @@ class Realtime:
         self._last = np.zeros((chain.channels, chain.block), np.float32)
         self._dry = np.zeros((chain.channels, chain.latency), np.float32)
         self._timing = Timing(self.deadline, self.period)
-        self._promises = gp.current_device().kind == "cuda"
+        self._promises = reserve and gp.current_device().kind == "cuda"
         with contextlib.ExitStack() as stack:
             self._actor = ChainActor(chain)
-            reservation = stack.enter_context(
-                Reservation(chain, self.deadline, self.period, self.cost, scheduler, self._promises)
-            )
-            self.cost = reservation.cost
-            runtime = stack.enter_context(RingKernelRuntime(task=reservation.task if reservation.has_lane else None))
+            task = None
+            if reserve:
+                reservation = stack.enter_context(
+                    Reservation(chain, self.deadline, self.period, self.cost, scheduler, self._promises)
+                )
+                self.cost = reservation.cost
+                task = reservation.task if reservation.has_lane else None
+            runtime = stack.enter_context(RingKernelRuntime(task=task))
             runtime.run(runtime.launch(self._actor.kernel))
             runtime.run(runtime.activate(self._actor.kernel.kernel_id))
             self._client = runtime.client(self._actor.kernel.kernel_id, wait=wait)
@@ -204,6 +210,11 @@ class Realtime:
             **self._timing.figures(), "deadline": self.deadline, "period": self.period, "cost": self.cost,
             "not_finite": self._not_finite,
         }  # fmt: skip
+
+    def reset_stats(self) -> None:
+        """Count from here on."""
+        with self._lock:
+            self._timing = Timing(self.deadline, self.period)
 
     def save_plot(self, path: Any, title: str = "") -> None:
         """Draw how long the blocks took to a file, whose ending is its format (png, svg, pdf).
