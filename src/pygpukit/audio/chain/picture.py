@@ -36,9 +36,10 @@ def save_histogram(path: Any, stats: dict[str, Any], title: str) -> None:
     axes.bar(1e6 * edges[:-1], counts, width=1e6 * np.diff(edges), align="edge", color=colours)
     axes.axvline(1e6 * deadline, color=_LATE, linestyle="--", label=f"deadline, {1e3 * deadline:.3f} ms")
     low, high = (edges[used[0]], edges[used[-1] + 1]) if used.size else (edges[0], edges[-1])
-    axes.set(xscale="log", yscale="log", xlabel="time of a block in microseconds", ylabel="blocks")
+    axes.set(xscale="log", yscale="log" if used.size else "linear", ylabel="blocks")
+    axes.set_xlabel("time of a block in microseconds")
     axes.set_xlim(0.5e6 * min(low, deadline), 2e6 * max(high, deadline))
-    axes.set_ylim(bottom=0.5)
+    axes.set_ylim(bottom=0.5, top=None if used.size else 1.0)
     what = f"{stats['blocks']} blocks, {stats['late']} late"
     axes.set_title(f"{title}: {what}" if title else what, fontsize=10)
     axes.legend(loc="upper left")
