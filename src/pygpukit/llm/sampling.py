@@ -7,7 +7,6 @@ beside others.
 from __future__ import annotations
 
 import dataclasses
-import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -16,18 +15,18 @@ import numpy as np
 
 from pygpukit._pygpukit_rust import GPUArray
 from pygpukit.array.bridge import from_numpy
-from pygpukit.llm import plugins, structured
-from pygpukit.ops.reduce.rows import FUNCTIONS
+from pygpukit.llm import callbacks, plugins, structured
 from pygpukit.ops.registry import functions as _functions
 from pygpukit.ops.sampling import functions
 
-__all__ = ["Line", "SamplingParams", "best", "draw", "process", "sample_token"]
+__all__ = ["Line", "SamplingParams", "best", "best_tokens", "draw", "no_token", "process", "sample_token"]
 
-_argmax = FUNCTIONS["argmax"]
 _concatenate, _sample_rows = _functions()["concatenate"], _functions()["sample_rows"]
 Array = np.ndarray[Any, Any]
 
-_LARGEST_SEED = 1 << 64
+_LARGEST_SEED, _MOST_REPLIES = 1 << 64, 4096
+# Of float32 and int32, which parameters of rows have.
+_LARGEST, _LARGEST_K = float(np.finfo(np.float32).max), (1 << 31) - 1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -119,10 +118,10 @@ class SamplingParams:
             if type(value) is not int or value < least:
                 raise ValueError(f"{name} is {value!r}, and must be a whole number of at least {least}")
 
-        real("temperature", lambda v: 0 <= v < math.inf, "0 or a positive number")
+        real("temperature", lambda v: 0 <= v <= _LARGEST, "0 or a positive number")
         real("top_p", lambda v: 0 < v <= 1, "above 0 and at most 1")
         real("min_p", lambda v: 0 <= v <= 1, "from 0 to 1")
-        real("repetition_penalty", lambda v: 0 < v < math.inf, "a positive number")
+        real("repetition_penalty", lambda v: 0 < v <= _LARGEST, "a positive number")
         real("frequency_penalty", lambda v: -2 <= v <= 2, "from -2 to 2")
         real("presence_penalty", lambda v: -2 <= v <= 2, "from -2 to 2")
         whole("top_k", 0)
@@ -137,6 +136,8 @@ class SamplingParams:
             raise ValueError(f"seed is {self.seed}, and must be below 2**64")
         if self.min_tokens > self.max_tokens:
             raise ValueError(f"min_tokens is {self.min_tokens}, more than max_tokens, which is {self.max_tokens}")
+        if self.n > _MOST_REPLIES:
+            raise ValueError(f"n is {self.n}, and must be at most {_MOST_REPLIES}")
         if self.n > 1 and self.temperature == 0:
             raise ValueError(f"n is {self.n} with temperature 0: all replies would be the same")
         for name in ("stop", "bad_words"):
@@ -147,7 +148,7 @@ class SamplingParams:
             object.__setattr__(self, name, texts)
         for name in ("stop_token_ids", "allowed_token_ids"):
             value = getattr(self, name)
-            if value is not None:
+            if value is not None or name == "stop_token_ids":
                 ids = _tuple(name, value, "ids of tokens")
                 if not all(hasattr(token, "__index__") for token in ids):
                     raise ValueError(f"{name} is {value!r:.80}, and must be ids of tokens, whole numbers")
@@ -161,7 +162,7 @@ class SamplingParams:
             raise ValueError(f"logit_bias is {self.logit_bias!r:.80}, and must be a number for each id of a token")
         if type(self.ignore_eos) is not bool:
             raise ValueError(f"ignore_eos is {self.ignore_eos!r}, and must be True or False")
-        if not all(math.isfinite(value) for value in self.logit_bias.values()):
+        if not all(-_LARGEST <= value <= _LARGEST for value in self.logit_bias.values()):
             raise ValueError("logit_bias has a value that is not finite; allowed_token_ids leaves tokens out")
         object.__setattr__(
             self, "processors", tuple(map(_processor, _tuple("processors", self.processors, "functions")))
@@ -235,7 +236,7 @@ def draw(logits: GPUArray, lines: Sequence[Line]) -> GPUArray:
     Parameters
     ----------
     logits : GPUArray
-        [lines, vocabulary], float32.
+        [lines, vocabulary].
     lines : sequence of Line
     """
     plain = next((i for i, line in enumerate(lines) if line.adjusts), len(lines))
@@ -252,12 +253,13 @@ def process(logits: GPUArray, lines: Sequence[Line]) -> tuple[GPUArray, dict[int
     failed: dict[int, Exception] = {}
     changed = [i for i, line in enumerate(lines) if line.params.processors]
     if changed:
-        logits = logits.copy()
+        logits = logits.astype("float32")
     for i in changed:
         scores = logits[i].to_numpy()
         try:
             for processor in lines[i].params.processors:
-                scores = np.asarray(processor([*lines[i].prompt, *lines[i].reply], scores), np.float32)
+                ids = [*lines[i].prompt, *lines[i].reply]
+                scores = np.asarray(callbacks.call("processor", processor, ids, scores), np.float32)
             if scores.shape != (logits.shape[1],):
                 raise ValueError(f"a processor returned scores of shape {scores.shape}, not ({logits.shape[1]},)")
             if not (scores > -np.inf).any():
@@ -272,14 +274,25 @@ def process(logits: GPUArray, lines: Sequence[Line]) -> tuple[GPUArray, dict[int
     return logits, failed
 
 
+def best_tokens(logits: GPUArray) -> GPUArray:
+    """Return the best token of each row of scores, int32; -1 where all are -inf or NaN, which `argmax` would hide.
+
+    Examples
+    --------
+    >>> best_tokens(gp.asarray([[0.0, float("nan"), 2.0, 2.0], [float("nan")] * 4], "float32")).tolist()
+    [2, -1]
+    """
+    tokens: GPUArray = _sample_rows(logits, from_numpy(np.zeros(logits.shape[0], np.float32)))
+    return tokens
+
+
 def _draw(logits: GPUArray, lines: Sequence[Line], adjustments: Mapping[str, GPUArray]) -> GPUArray:
     every = [line.params for line in lines]
     if not adjustments and all(params.temperature == 0 for params in every):
-        best_ones: GPUArray = _argmax(logits, axis=1).astype("int32")
-        return best_ones
+        return best_tokens(logits)
 
     def column(name: str, kind: str, off: float) -> GPUArray | None:
-        values = [getattr(params, name) for params in every]
+        values = [min(getattr(params, name), _LARGEST_K) for params in every]
         return None if all(value == off for value in values) else from_numpy(np.array(values, kind))
 
     tokens: GPUArray = _sample_rows(
@@ -363,6 +376,11 @@ def best(logits: GPUArray, tokens: Sequence[int], count: int) -> list[dict[int, 
 def sample_token(logits: Any, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> int:
     """Return a token for scores of the vocabulary, a NumPy or device array; NumPy's global state seeds the draw.
 
+    Raises
+    ------
+    ValueError
+        If every score is -inf or NaN.
+
     Examples
     --------
     >>> sample_token(np.array([0.0, 3.0, 1.0], np.float32), temperature=0)
@@ -370,4 +388,17 @@ def sample_token(logits: Any, temperature: float = 1.0, top_k: int = 0, top_p: f
     """
     scores = logits if isinstance(logits, GPUArray) else from_numpy(np.asarray(logits, np.float32))
     params = SamplingParams(temperature=temperature, top_k=top_k, top_p=top_p)
-    return int(draw(scores.reshape(1, -1), [Line(params, seed=int(np.random.randint(1 << 31)))]).item())
+    token = int(draw(scores.reshape(1, -1), [Line(params, seed=int(np.random.randint(1 << 31)))]).item())
+    if token < 0:
+        raise no_token(params)
+    return token
+
+
+def no_token(params: SamplingParams, limited: bool = False) -> ValueError:
+    """Return the error of a row of scores that no token may come by; `limited` where more than `params` limits it."""
+    if limited or params.adjusts:
+        return ValueError("no token may come: every score is -inf, NaN or not allowed")
+    return ValueError(
+        "no token may come: the model's scores are NaN or -inf for every token. Its weights are damaged, or its "
+        "numbers leave the range of the type that it computes in: try dtype='bfloat16' or 'float32'"
+    )

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from pygpukit.llm import plugins
+from pygpukit.llm import callbacks, plugins
 from pygpukit.llm.draft_models import DraftModel, DraftModelDrafter, EarlyExitDrafter
 from pygpukit.llm.drafters import Drafter, JacobiDrafter, LookaheadDrafter, NgramDrafter, accepted
 from pygpukit.llm.runner import Runner
@@ -164,6 +164,8 @@ class Speculation:
         self._first = min(_FIRST, drafter.most) if drafter.adapts else drafter.most
         self.drafted = self.accepted = self._paused = 0
         self._reason = self._broken = ""
+        # Steps that it pauses, after one without memory.
+        self._rest = 0
         self._records: WeakKeyDictionary[Reply, _Record] = WeakKeyDictionary()
         self._made: dict[Branch, Sequence[int]] = {}
 
@@ -175,16 +177,22 @@ class Speculation:
         self._reason = self._broken
         if len(replies) > self.replies:
             self._reason = self._reason or f"{len(replies)} replies are running, more than {self.replies}"
+        if self._rest:
+            self._rest -= 1
+            self._reason = self._reason or "there was no memory for guesses"
         if self._reason:
             return
         asked = [(branch, self._width(branch)) for branch in replies if self._is_next(branch)]
         asked = [(branch, most) for branch, most in asked if most > 0]
         try:
-            proposed = self.drafter.propose_all(asked) if asked else []
+            proposed = callbacks.call("drafter", self.drafter.propose_all, asked) if asked else []
             guesses = [
                 branch.sequence.fitting(self._checked(made[:most]))
                 for (branch, most), made in zip(asked, proposed, strict=True)
             ]
+        except MemoryError:
+            self._rest = _PAUSE
+            return
         except Exception as error:
             self._give_up(error)
             return
@@ -217,7 +225,7 @@ class Speculation:
         if record.share < self.least_share:
             self._pause(sequence, record, right + 1)
         try:
-            self.drafter.learn(sequence, drafts, said)
+            callbacks.call("drafter", self.drafter.learn, sequence, drafts, said)
         except Exception as error:
             self._give_up(error)
 
