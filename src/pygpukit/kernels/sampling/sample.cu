@@ -509,9 +509,12 @@ PGK_FN void draw(i32* out, u64* best, const u64* states, const u64* bins, const 
         const bool may = kept != 0 && m > bound - 23.0f;
         rng::Words a{}, b{};
         if (may) {
+            // The keys of the rounds are made anew: twenty of them would not fit beside the tokens.
+            u64 own_seed = seed;
+            asm volatile("" : "+l"(own_seed));
             const u64 group = static_cast<u64>(first) / 4;
-            a = rng::philox(seed, group, static_cast<u32>(position), stream);
-            b = rng::philox(seed, group + 1, static_cast<u32>(position), stream);
+            a = rng::philox(own_seed, group, static_cast<u32>(position), stream);
+            b = rng::philox(own_seed, group + 1, static_cast<u32>(position), stream);
 #pragma unroll
             for (int e = 0; e < EACH; ++e) {
                 const f32 u = ::fmaf(__uint2float_rn(e < 4 ? a.w[e] : b.w[e - 4]), 0x1p-32f, 0x1p-33f);
@@ -584,7 +587,7 @@ PGK_FN void draw(i32* out, u64* best, const u64* states, const u64* bins, const 
         const float* min_p, pgk::sampling::Sizes z) { \
         pgk::sampling::narrow(bins, states, ties, tokens, winners, temperature, top_k, top_p, min_p, z); \
     } \
-    extern "C" __global__ void __launch_bounds__(256, 3) draw_entry( \
+    extern "C" __global__ void __launch_bounds__(256, 4) draw_entry( \
         int* out, unsigned long long* best, const unsigned long long* states, const unsigned long long* bins, \
         const unsigned short* ties, const pgk::S* tokens, const unsigned long long* winners, const float* temperature, \
         const float* top_p, const float* min_p, const unsigned long long* seeds, const long long* positions, \
