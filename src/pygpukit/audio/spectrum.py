@@ -33,6 +33,10 @@ __all__ = [
     "power_to_db", "spectrogram", "stft", "stft_frames",
 ]  # fmt: skip
 
+_LONG = 1 << 20
+"""Samples of a sound that is not copied to be padded."""
+_LOCAL = ("constant", "edge", "reflect", "symmetric")
+"""Modes whose padding depends on the samples at the ends alone."""
 PAD_MODES = ("constant", "edge", "reflect", "symmetric", "linear_ramp", "empty")
 
 
@@ -66,6 +70,29 @@ def stft_frames(y: GPUArray, n_fft: int, hop_length: int, window: Any) -> GPUArr
     if y.shape[-1] < n_fft:
         raise ParameterError(f"n_fft={n_fft} is over the {y.shape[-1]} samples there are; use center=True or pad them")
     return gp.fft.transform(y, n_fft, real=True, window=constant(window, y), hop=hop_length)
+
+
+def _long_centered(y: GPUArray, n: int, hop: int, window: Any, pad_mode: str) -> GPUArray:
+    """`stft_frames` of `centered` samples of one long sound: only the frames at the ends are made of padded samples."""
+    size, edge = y.shape[-1], n // 2
+    count, first = 1 + (size + 2 * edge - n) // hop, -(-edge // hop)
+    last = (size + edge - n) // hop
+    spectra = gp.empty((count, n // 2 + 1), "complex64" if y.dtype.name == "float32" else "complex128", device=y.device)
+    values = constant(window, y)
+
+    def frames(x: GPUArray, start: int, end: int) -> None:
+        gp.fft.transform(x[: (end - start - 1) * hop + n], n, real=True, window=values, hop=hop, out=spectra[start:end])
+
+    frames(y[first * hop - edge :], first, last + 1)
+    # Mirrored ends need one sample more than they add.
+    head = y[: max((first - 1) * hop + n - edge, edge + 1)]
+    if first:
+        frames(gp.pad(head, [(edge, 0)], mode=pad_mode), 0, first)
+    if last + 1 < count:
+        start = (last + 1) * hop - edge
+        begin = min(start, size - edge - 1)
+        frames(gp.pad(y[begin:], [(0, edge)], mode=pad_mode)[start - begin :], last + 1, count)
+    return spectra
 
 
 def stft(
@@ -118,6 +145,8 @@ def stft(
     n, hop, win = lengths(n_fft, hop_length, win_length)
     values = padded_window(window, win, n)
     if center:
+        if y.ndim == 1 and y.shape[-1] >= max(_LONG, 4 * n + 2 * hop) and pad_mode in _LOCAL:
+            return frames_first(_long_centered(y, n, hop, values, pad_mode))
         y = centered(y, n, pad_mode)
     return frames_first(stft_frames(y, n, hop, values))
 
@@ -315,20 +344,23 @@ def griffinlim(
     momentum = not_negative(momentum, "momentum")
     n, hop, win = lengths(2 * (S.shape[-2] - 1) if n_fft is None else n_fft, hop_length, win_length)
     kind = "complex64" if S.dtype.name == "float32" else "complex128"
+    # Frames lie one after the other from here on, as the transforms read and write them.
+    turned = frames_first(S).contiguous()
     if init == "random":
-        angles = _random_phases(S, random_state, kind) * S
+        angles = frames_first(_random_phases(S, random_state, kind)) * turned
     elif init is None:
-        angles = S.astype(kind)
+        angles = turned.astype(kind)
     else:
         raise ParameterError(f"init is {init!r}; it is 'random' or None")
     least, before = tiny(S), None
     options: dict[str, Any] = {"hop_length": hop, "win_length": win, "n_fft": n, "window": window, "center": center}
     for _ in range(at_least(n_iter, 0, "n_iter")):
-        rebuilt = stft(istft(angles, length=length, **options), pad_mode=pad_mode, **options)
+        sound = istft(frames_first(angles), length=length, **options)
+        rebuilt = frames_first(stft(sound, pad_mode=pad_mode, **options))
         angles = rebuilt if before is None else rebuilt - before * (momentum / (1 + momentum))
-        angles = angles / (gp.abs(angles) + least) * S
+        angles = angles / (gp.abs(angles) + least) * turned
         before = rebuilt
-    return istft(angles, length=length, **options)
+    return istft(frames_first(angles), length=length, **options)
 
 
 def _reference(ref: Any, S: GPUArray) -> Any:
