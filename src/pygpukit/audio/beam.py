@@ -47,7 +47,7 @@ def _delays(microphones: int, delays: Any, positions: Any, direction: Any, speed
 
 
 def _weights(spectra: GPUArray, steering: Any, loading: float) -> Any:
-    """Weights of least power that keep the direction, (bins, microphones) on the host, of (microphones, frames, bins)."""
+    """Weights of least power that keep the direction: (bins, microphones) on the host."""
     by_bin = gp.moveaxis(spectra, -1, 0).contiguous()
     products = gp.matmul(by_bin, gp.conj(gp.swapaxes(by_bin, -1, -2))).to_numpy().astype(np.complex128)
     microphones = products.shape[-1]

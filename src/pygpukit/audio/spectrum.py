@@ -212,8 +212,9 @@ def spectrogram(y: Any, S: Any, n_fft: int | None, hop_length: int | None, power
         raise ParameterError("give samples y or a spectrogram S")
     n = 2048 if n_fft is None else n_fft
     D = stft(y, n_fft=n, hop_length=hop_length, win_length=win_length, window=window, center=center, pad_mode=pad_mode)
-    magnitude = gp.abs(D)
-    return (magnitude if power == 1 else magnitude * magnitude if power == 2 else magnitude**power), n
+    # Frames lie one after the other, and stay so.
+    magnitude = gp.abs(frames_first(D))
+    return frames_first(magnitude if power == 1 else magnitude * magnitude if power == 2 else magnitude**power), n
 
 
 def magphase(D: Any, *, power: float = 1) -> tuple[GPUArray, GPUArray]:
@@ -272,18 +273,19 @@ def phase_vocoder(D: Any, *, rate: float, hop_length: int | None = None, n_fft: 
             f"rate is {rate:g}: {D.shape[-1]} frames would be {D.shape[-1] / rate:.3g}, too many to compute"
         )
     steps = np.arange(0, D.shape[-1], rate, dtype=np.float64)
-    D = gp.pad(D, [(0, 0)] * (D.ndim - 1) + [(0, 2)])
-    magnitude, turns = gp.abs(D), gp.rint(gp.angle(D).astype("float64") * (2.0**48 / (2 * np.pi))).astype("int64")
-    here = constant(np.floor(steps), D, "int64")
-    alpha = constant(steps % 1.0, D)
-    m0, m1 = gp.take(magnitude, here, axis=-1), gp.take(magnitude, here + 1, axis=-1)
-    advance = gp.take(turns, here + 1, axis=-1) - gp.take(turns, here, axis=-1)
+    # Whole frames are taken, which lie one after the other.
+    X = gp.pad(frames_first(D).contiguous(), [(0, 0)] * (D.ndim - 2) + [(0, 2), (0, 0)])
+    magnitude, turns = gp.abs(X), gp.rint(gp.angle(X).astype("float64") * (2.0**48 / (2 * np.pi))).astype("int64")
+    here = constant(np.floor(steps), X, "int64")
+    alpha = constant((steps % 1.0)[:, None], X)
+    m0, m1 = gp.take(magnitude, here, axis=-2), gp.take(magnitude, here + 1, axis=-2)
+    advance = gp.take(turns[..., 1:, :] - turns[..., :-1, :], here, axis=-2)
     # The phase of a frame is that of the first plus all advances before it.
-    before = gp.concatenate([turns[..., :1], advance[..., :-1]], axis=-1)
-    total = gp.bitwise_and(gp.cumsum(before, axis=-1), (1 << 48) - 1)
-    angle = total.astype("float64") * (2 * np.pi / 2.0**48)
+    before = gp.concatenate([turns[..., :1, :], advance[..., :-1, :]], axis=-2)
+    total = gp.bitwise_and(gp.cumsum(before, axis=-2), (1 << 48) - 1)
+    angle = (total.astype("float64") * (2 * np.pi / 2.0**48)).astype(magnitude.dtype)
     mag = (1 - alpha) * m0 + alpha * m1
-    return ((gp.cos(angle) + 1j * gp.sin(angle)) * mag).astype(D.dtype)
+    return frames_first(gp.cos(angle) * mag + 1j * (gp.sin(angle) * mag))
 
 
 def _random_phases(S: GPUArray, random_state: int | None, kind: str) -> GPUArray:
