@@ -142,9 +142,9 @@ def test_long_handlers_are_not_stuck(dedicated: bool, caplog: pytest.LogCaptureF
     slow = make(SLOW, dedicated=dedicated)
     with RingKernelRuntime(time_slice=0.3, watchdog=2.0) as runtime:
         [client] = start(runtime, slow)
-        for n in range(8):
+        for n in range(6):
             client.send(Item(n, 0, 400))
-        for n in range(8):
+        for n in range(6):
             assert not runtime.status()["stuck"]
             assert client.receive(timeout=20).id == n
         assert warnings(caplog, slow) == []
