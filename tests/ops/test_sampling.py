@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import pygpukit as gp
 from pygpukit.ops.sampling import reference
+from pygpukit.ops.sampling import rows as sampling
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 
@@ -60,9 +61,9 @@ def options_of(rng: np.random.Generator, n: int, v: int) -> dict[str, Any]:
 
 
 @pytest.mark.nvrtc
-@settings(max_examples=30, derandomize=True)
-@given(st.integers(0, 2**32), st.sampled_from([1, 3, 33, 700, 4096, 5003]))
-def test_kernels_draw_the_tokens_of_numpy(seed: int, v: int) -> None:
+@settings(max_examples=40, derandomize=True)
+@given(st.integers(0, 2**32), st.sampled_from([1, 8, 33, 700, 4096, 5003, 6160]), st.booleans(), st.integers(1, 2))
+def test_kernels_draw_the_tokens_of_numpy(seed: int, v: int, plain: bool, steps: int) -> None:
     rng = np.random.default_rng(seed)
     n = 3
     kind = rng.choice([np.float32, BF16, np.float16])
@@ -72,8 +73,15 @@ def test_kernels_draw_the_tokens_of_numpy(seed: int, v: int) -> None:
         logits = np.round(logits.astype(np.float32)).astype(kind)
     logits.reshape(-1)[rng.integers(0, n * v, 2)] = rng.choice([np.nan, np.inf, -np.inf], 2)
     options = options_of(rng, n, v)
-    with gp.device("emulated"):
-        got = rows(logits, **options)
+    if plain:
+        # Kernels read the logits themselves where nothing changes them.
+        options = {name: x for name, x in options.items() if name not in sampling._ADJUSTMENTS}
+    try:
+        sampling.force(steps)
+        with gp.device("emulated"):
+            got = rows(logits, **options)
+    finally:
+        sampling.force(None)
     with gp.device("cpu"):
         assert rows(logits, **options) == got
 
@@ -165,6 +173,24 @@ def test_special_values_and_extremes(device: gp.Device) -> None:
     assert rows(logits[:0]) == []
     assert gp.sample_rows(gp.empty((2, 0))).tolist() == [-1, -1]
     assert rows(logits, allowed=np.full((6, 1), 2, np.int32)) == [1, -1, 1, -1, 1, 1]
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float16, BF16])
+def test_greedy_rows_are_the_best_token_or_none(device: gp.Device, kind: Any) -> None:
+    """Alone, beside rows with scores that are no numbers, and by the steps that rows with a bias take."""
+    logits = normal((6, 70), kind, scale=1.0)
+    logits[1, [3, 60]] = 9.0
+    logits[2] = -np.inf
+    logits[3] = np.nan
+    logits[4, :5] = np.nan
+    logits[5, ::2], logits[5, 1::2] = -0.0, 0.0
+    wide = np.where(np.isnan(logits.astype(np.float32)), -np.inf, logits.astype(np.float32))
+    best = np.where(wide.max(axis=1) > -np.inf, wide.argmax(axis=1), -1).tolist()
+    assert best[1:4] + best[5:] == [3, -1, -1, 0]
+    for some in (slice(0, 2), slice(0, 6)):
+        cold = np.zeros(len(best[some]), np.float32)
+        assert rows(logits[some], temperature=cold) == best[some]
+        assert rows(logits[some], temperature=cold, bias=np.zeros((cold.size, 70), np.float32)) == best[some]
 
 
 def test_penalties(device: gp.Device) -> None:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from pygpukit._pygpukit_rust import Device
 from pygpukit.config import format_size, parse_size
 from pygpukit.errors import AdmissionError, TaskCancelledError
+from pygpukit.llm import arguments
 from pygpukit.llm.tenants import POLICIES
 from pygpukit.scheduler import Partition, Scheduler, Task, current_task, default_scheduler, yield_
 
@@ -54,8 +55,8 @@ def admit(
     """
     if policy is None and bandwidth is None and scheduler is None:
         return None
-    if policy is not None and policy not in POLICIES:
-        raise ValueError(f"policy is {policy!r}, and must be one of {', '.join(POLICIES)}")
+    if policy is not None:
+        arguments.one_of("policy", policy, POLICIES)
     if scheduler is None:
         scheduler = default_scheduler()
     elif not isinstance(scheduler, Scheduler | Partition):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from pygpukit.dtypes import DataType, dtype
+from pygpukit.llm.arguments import one_of
 from pygpukit.llm.config import TransformerConfig
 
 __all__ = ["KVType", "check_kv_dtype", "kv_type"]
@@ -46,8 +47,7 @@ def check_kv_dtype(name: str) -> None:
     ValueError
         With the known ones.
     """
-    if name not in NAMES:
-        raise ValueError(f"kv_dtype is {name!r}, and must be one of {', '.join(NAMES)}")
+    one_of("kv_dtype", name, NAMES)
 
 
 def kv_type(name: str, model: DataType) -> KVType:

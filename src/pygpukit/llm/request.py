@@ -11,7 +11,7 @@ import threading
 import time
 import warnings
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from pygpukit.llm import callbacks
 from pygpukit.llm.outputs import Piece, RequestOutput
@@ -20,11 +20,27 @@ from pygpukit.llm.tenants import Tenant
 if TYPE_CHECKING:
     from pygpukit.llm.engine import LLM
 
-__all__ = ["Request"]
+__all__ = ["ChatOptions", "Request", "RequestOptions"]
 
 # How often a thread that waits sees whether Ctrl-C was pressed: the signal may have come to another thread, or just
 # before the wait began, and does not end it then.
 _POLL_SECONDS = 0.1
+
+
+class RequestOptions(TypedDict, total=False):
+    """What all requests take beside a prompt and parameters; `LLM.submit` says what it means."""
+
+    tenant: str | None
+    priority: int
+    cache_salt: str | None
+
+
+class ChatOptions(RequestOptions, total=False):
+    """What requests for the reply to a conversation take; `LLM.chat` says what it means."""
+
+    tools: Any
+    template_kwargs: Mapping[str, Any] | None
+    continue_final: bool
 
 
 class Request:
