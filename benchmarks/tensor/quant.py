@@ -7,6 +7,7 @@ than 256 MB in bfloat16, in graphs of ten calls over several copies; and many ro
     python benchmarks/tensor/quant.py --json benchmarks/results/h200-tensor-quant.json
     python benchmarks/tensor/quant.py --only check
     python benchmarks/tensor/quant.py --sweep --only "gemm 512"        # every shape of blocks, and decoding first
+    python benchmarks/tensor/quant.py --sweep --only "gemv 1"          # rings of several sizes, and without one
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import numpy as np
 
 import pygpukit as gp
 from pygpukit import _pygpukit_rust as native
-from pygpukit.quant import wgmma
+from pygpukit.quant import stream, wgmma
 from pygpukit.quant.formats import FORMATS, TILE, Rule, rule_of
 from pygpukit.quant.kept import Kept
 from pygpukit.quant.planes import shapes
@@ -58,7 +59,7 @@ RULES = (
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Options of this benchmark."""
-    parser.add_argument("--sweep", action="store_true", help="many rows by every shape of blocks, and decoded first")
+    parser.add_argument("--sweep", action="store_true", help="every shape of blocks, every ring, and decoding first")
     parser.add_argument("--m", type=int, nargs="*", default=[128, 256, 512, 1024, 2048, 4096], help="many rows")
     parser.add_argument("--few", type=int, nargs="*", default=[1, 8], help="few rows")
 
@@ -126,6 +127,10 @@ def check() -> None:
     native.clear_plans()
     for _ in range(50):
         assert bits(x @ q) == wanted
+    for ring in (stream.Ring(18, 16, 8), stream.Ring(5, 2, 4), stream.Ring(1, 3, 8)):
+        stream.force(ring)
+        assert bits(x[:8] @ q) == bits(gp.from_numpy(x.to_numpy()[:8]) @ q) == wanted[: 8 * 2000], ring
+    stream.force(None)
     one, out = x[:1], gp.empty((1, 1000), "bfloat16")
     graph = gp.CudaGraph()
     gp.matmul(one, q, out=out)
@@ -163,10 +168,27 @@ def few(bench: Bench, k: int, n: int) -> None:
             plain = cycle([lambda x=x, w=w: gp.matmul(x, w) for w in dense])
             mine = cycle([lambda x=x, q=q: x @ q for q in weights])
             bar = 1 / least if least and m == 1 else 1.0
+            if bench.options.sweep:
+                sweep_rings(bench, what(m, name), rule_of(name), mine, plain, bar)
+                continue
             ours, other = bench.against_ours(what(m, name), mine, plain, bar, repeat=NODES, other_repeat=NODES)
             bench.report.rows[-1]["read_rate"] = first.nbytes / ours / 1e9
             if stretch and m == 1:
                 bench.report.add(f"{what(m, name)} (stretch)", ours, other, "ms", 1 / stretch)
+
+
+def sweep_rings(
+    bench: Bench, what: str, rule: Rule, mine: Callable[[], Any], plain: Callable[[], Any], bar: float
+) -> None:
+    """Rings with long and short pieces, most and few warps, and the kernel without rings, as rows."""
+    most, tried = stream.MOST, [r._replace(warps=w) for r in stream.rings(rule) for w in (18, 12, 9)]
+    for ring in [*tried, None]:
+        stream.MOST = most if ring else 0
+        stream.force(ring)
+        text = f"{what}, {ring.warps} warps, pieces of {ring.span}" if ring else f"{what}, without a ring"
+        bench.against_ours(text, mine, plain, bar, repeat=NODES, other_repeat=NODES)
+    stream.MOST = most
+    stream.force(None)
 
 
 def many(bench: Bench, k: int, n: int, m: int) -> None:

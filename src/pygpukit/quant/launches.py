@@ -31,13 +31,16 @@ SKINNY = 64
 FUSED = 512
 """Rows of x up to which the kernels for SM 80 decode inside of the product; more pay for decoding the weight first."""
 
+PLANES = ("codes", "high", "scales", "extra")
+"""Planes of a weight in the order of kernels."""
+
 _KINDS = {"super": "super_block", "superscale": "super_scale"}
 
 
 def planes(p: Problem) -> tuple[Argument, ...]:
     """The planes as kernels take them; one that a rule does not have is never read."""
     codes = p["codes"]
-    return tuple(constant(p.arrays[name] or codes) for name in ("codes", "high", "scales", "extra"))
+    return tuple(constant(p.arrays[name] or codes) for name in PLANES)
 
 
 def counts(p: Problem) -> tuple[Argument, ...]:
