@@ -496,7 +496,7 @@ def test_errors_keep_no_arrays_and_say_where_they_are_from(gguf_file: Path, monk
     for _ in range(2):
         bad = llm.submit(PROMPT, dataclasses.replace(GREEDY, processors=[divides]))
         assert bad.wait(60)
-    monkeypatch.setattr(CausalTransformerModel, "get_logits", lambda model, hidden: hidden.nothing)
+    monkeypatch.setattr(CausalTransformerModel, "get_logits", lambda model, hidden, **more: hidden.nothing)
     broken = llm.submit(PROMPT, GREEDY)
     assert broken.wait(60)
     llm.close()
