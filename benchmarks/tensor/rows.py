@@ -4,7 +4,7 @@ First results of odd sizes are compared with float64 and with the CPU device. La
 copy rate; small calls and sampling are repeated inside graphs on both sides.
 
     python benchmarks/tensor/rows.py --json benchmarks/results/h200-tensor-rows.json
-    python benchmarks/tensor/rows.py --sweep --only sweep        # threads of a row of a norm, and the most blocks
+    python benchmarks/tensor/rows.py --sweep --only sweep        # threads of a row of a norm, tokens of a block
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from harness import Bench
 
 import pygpukit as gp
 from pygpukit.ops.nn import layout
+from pygpukit.ops.sampling import rows as sample
 
 ROWS, N = 16384, 8192
 SEQUENCES, VOCABULARY = 8, 152_064
@@ -230,10 +231,42 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sweep", action="store_true", help="measure what is chosen among, too")
 
 
+def batches(bench: Bench) -> None:
+    """A token per row of an engine's batch, bfloat16; with --sweep by the tokens of a block too."""
+    torch: Any = bench.torch
+    for rows_ in (1, 8, 64, 256):
+        x = torch.randn(rows_, VOCABULARY, device="cuda", dtype=torch.bfloat16) * 3
+        logits, out = gp.from_dlpack(x), gp.empty(rows_, "int32")
+        heat, top_p = gp.full((rows_,), 0.8, "float32"), gp.full((rows_,), 0.9, "float32")
+        top_k, cold = gp.full((rows_,), 50, "int32"), gp.zeros(rows_, "float32")
+        seeds, positions = gp.zeros(rows_, "uint64"), gp.zeros(rows_, "int64")
+        forms: list[tuple[str, dict[str, Any], int]] = [
+            ("greedy", {"temperature": cold}, 1), ("temperature", {"temperature": heat}, 2),
+            ("top-k 50", {"temperature": heat, "top_k": top_k}, 4),
+            ("top-k 50 and top-p", {"temperature": heat, "top_k": top_k, "top_p": top_p}, 6),
+        ]  # fmt: skip
+        for name, options, passes in forms:
+            for steps in (None, 1, 2, 4, 8, 16) if bench.options.sweep else (None,):
+                what = f"{name} of {rows_} rows of 152,064 bfloat16 logits, against {passes} reads"
+                what = what if steps is None else f"sweep: {what}, {steps} steps"
+                if not bench.wanted(what) or (steps is not None and "top_p" in options and steps > 2):
+                    continue
+                sample.force(steps)
+                try:
+                    mine = bench.ours_ms(
+                        lambda: gp.sample_rows(logits, seeds=seeds, positions=positions, out=out, **options),  # noqa: B023
+                        INSIDE,
+                    )  # fmt: skip
+                finally:
+                    sample.force(None)
+                floor = passes * logits.nbytes / bench.copy_rate()
+                bench.report.add(what, mine * 1000, floor * 1000, "us", 1000)
+
+
 def main() -> int:
     bench = Bench(__doc__, arguments)
     bench.check(check)
-    for measure in (large, small, engine, sampling, *((sweep,) if bench.options.sweep else ())):
+    for measure in (large, small, engine, sampling, batches, *((sweep,) if bench.options.sweep else ())):
         bench.guarded(measure.__name__, measure, bench)
     return bench.finish("python benchmarks/tensor/rows.py")
 

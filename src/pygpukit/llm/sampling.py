@@ -236,7 +236,7 @@ def draw(logits: GPUArray, lines: Sequence[Line]) -> GPUArray:
     Parameters
     ----------
     logits : GPUArray
-        [lines, vocabulary], float32.
+        [lines, vocabulary].
     lines : sequence of Line
     """
     plain = next((i for i, line in enumerate(lines) if line.adjusts), len(lines))
@@ -253,7 +253,7 @@ def process(logits: GPUArray, lines: Sequence[Line]) -> tuple[GPUArray, dict[int
     failed: dict[int, Exception] = {}
     changed = [i for i, line in enumerate(lines) if line.params.processors]
     if changed:
-        logits = logits.copy()
+        logits = logits.astype("float32")
     for i in changed:
         scores = logits[i].to_numpy()
         try:
