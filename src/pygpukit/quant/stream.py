@@ -13,19 +13,22 @@ from pygpukit.ops.gemm.boxes import ARCHITECTURE, SHARED_LIMIT
 from pygpukit.ops.launch import KernelLaunch, Launch, Unit, i32, i64, read, write
 from pygpukit.ops.problem import Problem
 from pygpukit.ops.registry import Variant
-from pygpukit.ops.size import ceil_div, minimum
+from pygpukit.ops.size import ceil_div, maximum, minimum
 from pygpukit.ops.source import instance
 from pygpukit.quant import launches
-from pygpukit.quant.formats import CHUNK, CODES, SUPER, Rule, rule_of
+from pygpukit.quant.formats import CHUNK, CODES, Rule, rule_of
+from pygpukit.quant.launches import piece_bytes
 
-MOST = 8
-"""Rows of x: the columns of one mma."""
+MOST = 16
+"""Rows of x: the columns of two mma."""
 
 _WARPS = 18
 """Most warps of a block."""
 
 _STAGES = 16
 _LEAST_STAGES = 2
+_ENOUGH = 96 << 10
+"""Bytes under way that cover the memory's latency: with no more, the next product's blocks have room beside these."""
 
 
 class Ring(NamedTuple):
@@ -51,25 +54,14 @@ def rings(rule: Rule) -> tuple[Ring, ...]:
     return tuple(Ring(_WARPS, _STAGES, kilobytes * 8 // CODES[rule.code].low) for kilobytes in (4, 2))
 
 
-def piece_bytes(rule: Rule, span: int) -> int:
-    """Return the bytes of a piece in shared memory, as ``pgk::Pieces`` lays it out."""
-    code, is_super = CODES[rule.code], rule.kind in ("super", "superscale")
-    scale = 16 * rule.subs * rule.fields * rule.scale_type.itemsize
-    extra = 32 * rule.fields if is_super else 16 * rule.subs if rule.kind == "zero" else 0
-    chunks = max(rule.group // CHUNK, 1) if rule.group else span
-    extras = span * CHUNK // SUPER if is_super else span // chunks
-    total = span * 128 * (code.low + code.high) + scale * (span // chunks) + extra * extras
-    return -(-total // 128) * 128
-
-
 @cache
-def unit(rule: Rule, x: DataType, span: int, end: str = epilogue.PLAIN) -> Unit:
-    """Return the source of the product with pieces of ``span`` chunks and an epilogue."""
-    entry = f"pgk_quant_stream_{rule.name}_{x.tag}_{span}{epilogue.suffix(end)}"
+def unit(rule: Rule, x: DataType, columns: int, span: int, end: str = epilogue.PLAIN) -> Unit:
+    """Return the source of the product of up to 8 ``columns`` rows with pieces of ``span`` chunks and an epilogue."""
+    entry = f"pgk_quant_stream_{rule.name}_{x.tag}_{8 * columns}x{span}{epilogue.suffix(end)}"
     text, scale = launches.rule_text(rule)
     lines = [
         f"using rule_{rule.name} = {text};",
-        f"PGK_QUANT_STREAM({entry}, rule_{rule.name}, {scale}, {x.tag}, {end}, 1, {span}, {32 * _WARPS})",
+        f"PGK_QUANT_STREAM({entry}, rule_{rule.name}, {scale}, {x.tag}, {end}, {columns}, {span}, {32 * _WARPS})",
     ]
     return instance("quant/stream_sm90.cu", lines, (entry,), ARCHITECTURE)
 
@@ -77,7 +69,7 @@ def unit(rule: Rule, x: DataType, span: int, end: str = epilogue.PLAIN) -> Unit:
 def _units(types: Sequence[str]) -> Iterator[Unit]:
     for x in launches.small(types):
         for rule in launches.default_rules():
-            yield from (unit(rule, x, ring.span) for ring in rings(rule))
+            yield from (unit(rule, x, columns, ring.span) for ring in rings(rule) for columns in (1, 2))
 
 
 def _ring(rule: Rule, rows: Any) -> Ring | None:
@@ -91,6 +83,10 @@ def _ring(rule: Rule, rows: Any) -> Ring | None:
 def _piece(rule: Rule, ring: Ring) -> int:
     """Bytes of a piece and its barrier."""
     return piece_bytes(rule, ring.span) + 8
+
+
+def _columns(m: Any) -> int:
+    return 1 if m <= 8 else 2
 
 
 def _line(p: Problem) -> Any:
@@ -109,15 +105,13 @@ def _accepts(p: Problem) -> str | None:
         return "bias or residual does not lie in rows"
     if found[0] == 0:
         return "there is nothing to multiply"
-    if p["scales"].ndim == 2:
-        return "tiles of the weight share their scales"
-    if any(x is not None and not x.is_aligned(16) for x in (p.arrays[name] for name in launches.PLANES)):
+    if not launches.planes_aligned(p):
         return "a plane of the weight does not lie at a multiple of 16 bytes"
     rule = rule_of(p.options["rule"])
     ring = _ring(rule, found[0] * _line(p))
     if ring is None:
         return "x does not fit shared memory"
-    return p.missing(unit(rule, p["x"].dtype, ring.span, epilogue.device_name(p)))
+    return p.missing(unit(rule, p["x"].dtype, _columns(found[0]), ring.span, epilogue.device_name(p)))
 
 
 def _launch(p: Problem) -> Launch:
@@ -130,13 +124,14 @@ def _launch(p: Problem) -> Launch:
     rows = m * _line(p)
     ring = _ring(rule, rows)
     assert ring is not None
-    made = unit(rule, x.dtype, ring.span, epilogue.device_name(p))
+    made = unit(rule, x.dtype, _columns(m), ring.span, epilogue.device_name(p))
     blocks = minimum(tiles, p.sm_count)
     # Every warp takes the same number of tiles, or one less.
     each = ceil_div(tiles, blocks)
     warps = ceil_div(each, ceil_div(each, ring.warps))
     piece = _piece(rule, ring)
-    stages = minimum((SHARED_LIMIT - rows) // warps // piece, ring.stages)
+    most = ring.stages if _forced else maximum(minimum(_ENOUGH // piece // warps, ring.stages), _LEAST_STAGES)
+    stages = minimum((SHARED_LIMIT - rows) // warps // piece, most)
     aligned = x.is_aligned(16) and ld % 8 == 0
     arguments = (
         write(p.out), read(x), *launches.planes(p), *map(i64, (m, n, k, out[1])), launches.pairs(p), i64(ld),

@@ -3,7 +3,7 @@
 //
 // out: [m, n], rows ld_out apart; `pairs`: n, ld_out and the address are multiples of two elements. x: [m, k], rows ld_x
 // apart, elements side by side; `aligned`: rows begin at multiples of 16 bytes. planes: codes, high, scales, extra, constant,
-// at multiples of 16 bytes; every row has scales of its own.
+// at multiples of 16 bytes.
 // Launch: W warps, W = blockDim.x / 32; any grid: warp v of block b takes tiles b + v * grid, and then every W * grid-th.
 // Dynamic shared memory: the m rows of x, chunks * 128 + 16 bytes each; then `stages` pieces of SPAN chunks for every warp;
 // then 8 bytes for each of those.
@@ -58,9 +58,6 @@ template <class R, class S, class T, int ACTIVATION, int COLUMNS, int SPAN> stru
         wait_copies<0>();
     }
 
-    // Does a chunk of a piece begin a group?
-    PGK_FN static constexpr bool begins(int c) { return P::PER_SCALE > 0 && c % max(P::PER_SCALE, 1) == 0; }
-
     PGK_FN void run() const {
         const int lane = threadIdx.x % 32, warp = uniform(threadIdx.x / 32), warps = blockDim.x / 32;
         const int chunks = static_cast<int>(w.chunks), pieces = (chunks + SPAN - 1) / SPAN;
@@ -111,14 +108,14 @@ template <class R, class S, class T, int ACTIVATION, int COLUMNS, int SPAN> stru
                 typename R::Raw raw[SPAN];
                 barrier_wait(full + slot * 8, parity);
                 if (P::PER_SCALE == 0 && piece == 0) {
-                    P::load_scale(raw[0], from, 0, lane);
+                    P::load_scale(raw[0], from, w, tile, 0, 0, lane);
                     decoder.begin(raw[0], 0);
                 }
 #pragma unroll
                 for (int c = 0; c < SPAN; ++c) {
                     if (c >= count) break;
                     P::load_codes(raw[c], from, c, lane);
-                    if (begins(c)) P::load_scale(raw[c], from, c, lane);
+                    if (P::begins(c)) P::load_scale(raw[c], from, w, tile, piece, c, lane);
                 }
                 // All lanes have read the piece: its place is free.
                 __syncwarp();
@@ -137,7 +134,7 @@ template <class R, class S, class T, int ACTIVATION, int COLUMNS, int SPAN> stru
                         for (int j = 0; j < COLUMNS; ++j) load_matrices<false>(b[j], b_at[j] + along + (c * CHUNK + s * 16) * 2);
 #pragma unroll
                         for (int u = s; u < s + 2; ++u) {
-                            if (begins(c) && u % (STEPS / R::SUBS) == 0) decoder.begin(raw[c], u / (STEPS / R::SUBS));
+                            if (P::begins(c) && u % (STEPS / R::SUBS) == 0) decoder.begin(raw[c], u / (STEPS / R::SUBS));
                             u32 a[4];
 #pragma unroll
                             for (int p = 0; p < 4; ++p) a[p] = decoder.pair(raw[c], u, p);
