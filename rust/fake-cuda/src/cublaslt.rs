@@ -428,7 +428,10 @@ exports! {
         handle_of(state, handle)?;
         checked(state, desc, [a, b, c, d])?;
         let (number, alignment) = known(&get(algo)?)?;
-        put(result, chosen(number, alignment))
+        let mut found = chosen(number, alignment);
+        // As version 13.1: a little more than the proposal said.
+        found.workspace = found.workspace.max(4);
+        put(result, found)
     }
 
     needs Nothing fn cublasLtMatmulAlgoConfigGetAttribute(

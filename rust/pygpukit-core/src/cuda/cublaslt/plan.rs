@@ -108,7 +108,7 @@ impl GemmPlan {
             let handle = lt.handle(props.ordinal)?;
             let problem = [handle as Handle, desc.raw(), b.raw(), a.raw(), out.raw(), out.raw()];
             let found = match saved {
-                Some(saved) => confirm(lt, problem, &saved.algo, workspace)?,
+                Some(saved) => confirm(lt, problem, shape, &saved.algo, workspace)?,
                 None => choose(lt, problem, shape, workspace)?,
             };
             Ok((handle, found))
@@ -360,11 +360,15 @@ fn choose(lt: &CublasLt, problem: Problem, shape: &GemmShape, workspace: usize) 
 }
 
 /// An algorithm from elsewhere, when the library takes it for this product.
-fn confirm(lt: &CublasLt, problem: Problem, algo: &Algo, workspace: usize) -> Result<Heuristic> {
+fn confirm(lt: &CublasLt, problem: Problem, shape: &GemmShape, algo: &Algo, workspace: usize) -> Result<Heuristic> {
     let mut result = Heuristic::NONE;
     let [handle, desc, a, b, c, d] = problem;
     call!(lt, cublasLtMatmulAlgoCheck(handle, desc, a, b, c, d, algo, &mut result))?;
     if result.workspace > workspace {
+        // Version 13.1 states 4 bytes here for algorithms that it proposes for none: the proposal counts.
+        if let Some(proposed) = choose(lt, problem, shape, workspace).ok().filter(|found| found.algo == *algo) {
+            return Ok(proposed);
+        }
         return Err(Error::Value(format!(
             "this cuBLASLt algorithm needs {} bytes of workspace, and {workspace} are allowed: choose again",
             result.workspace
