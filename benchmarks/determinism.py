@@ -93,7 +93,8 @@ def split_sums(cuda: bool) -> Iterator[str]:
                 for m in BATCHES:
                     out = gp.empty((m, n), "bfloat16")
                     plan = plan_product(m, n, k, gp.bfloat16, transpose_b=True, workspace=workspace)
-                    plan.run(out, a[:m], w)
+                    room = gp.empty(plan.workspace, "uint8") if plan.workspace else None
+                    plan.run(out, a[:m], w, workspace=room)
                     digests[m] = gp.fingerprint(out[0])
                 yield f"cuBLASLt {n} x {k} bfloat16, workspace of {workspace >> 20} MiB: {grouped(digests)}"
         return

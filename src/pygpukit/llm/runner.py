@@ -115,6 +115,7 @@ class Runner:
         self._longest = 1
         self._tables: dict[Rope, tuple[GPUArray, GPUArray]] = {}
         self._short_at: int | None = None
+        self._columns = sampling.Columns()
 
     def expect(self, length: int) -> None:
         """Make tables of positions for replies of this length."""
@@ -131,7 +132,7 @@ class Runner:
     def close(self) -> None:
         """Give up weights, pages, tables and captured steps, which keep the arrays that they read."""
         self.graphs = None
-        for name in ("model", "memory", "_tables"):
+        for name in ("model", "memory", "_tables", "_columns"):
             self.__dict__.pop(name, None)
 
     def _table(self, rope: Rope) -> tuple[GPUArray, GPUArray]:
@@ -160,7 +161,7 @@ class Runner:
         logits = logits[:, : self._allowed]
         chosen = [line for _, line, _ in lines]
         changed, drawn.failed = sampling.process(logits, chosen)
-        drawn.tokens = sampling.draw(changed, chosen)
+        drawn.tokens = sampling.draw(changed, chosen, self._columns)
         drawn.wanted = [line.params.logprobs for line in chosen]
         drawn.scored = [i for i, count in enumerate(drawn.wanted) if count is not None]
         if drawn.scored:
@@ -233,8 +234,10 @@ class Runner:
         if (sources >= 0).any():
             assert before is not None
             assert before.tokens is not None
-            earlier = before.tokens[from_numpy(np.maximum(sources, 0))]
-            ids = layers.where(from_numpy(sources >= 0), earlier, from_numpy(words[: len(sources)]))
+            ids = before.tokens
+            if ids.shape[0] != len(sources) or (sources != np.arange(len(sources))).any():
+                ids = ids[from_numpy(np.maximum(sources, 0))]
+                ids = layers.where(from_numpy(sources >= 0), ids, from_numpy(words[: len(sources)]))
         if room is not None and self.graphs is not None:
             logits = self.graphs.run(words, ids, room, width)
             if picked != list(range(room)):

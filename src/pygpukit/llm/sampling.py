@@ -228,7 +228,21 @@ class Line(NamedTuple):
         return self.params.adjusts or bool(self.banned) or self.mask is not None
 
 
-def draw(logits: GPUArray, lines: Sequence[Line]) -> GPUArray:
+class Columns:
+    """Numbers of lines on the device, which are sent again only where they differ from those of the step before."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, tuple[list[float], GPUArray]] = {}
+
+    def of(self, name: str, values: list[Any], kind: str) -> GPUArray:
+        """Return the values of a column as an array."""
+        kept = self._kept.get(name)
+        if kept is None or kept[0] != values:
+            kept = self._kept[name] = values, from_numpy(np.array(values, kind))
+        return kept[1]
+
+
+def draw(logits: GPUArray, lines: Sequence[Line], columns: Columns | None = None) -> GPUArray:
     """Return a token for each row of scores, int32; -1 where none may come.
 
     A token depends on its row and its line alone.
@@ -238,13 +252,16 @@ def draw(logits: GPUArray, lines: Sequence[Line]) -> GPUArray:
     logits : GPUArray
         [lines, vocabulary].
     lines : sequence of Line
+    columns : Columns, optional
+        Of lines that nothing changes the scores of.
     """
     plain = next((i for i, line in enumerate(lines) if line.adjusts), len(lines))
     parts = []
     if plain:
-        parts.append(_draw(logits[:plain], lines[:plain], {}))
+        parts.append(_draw(logits[:plain], lines[:plain], {}, columns or Columns()))
     if plain < len(lines):
-        parts.append(_draw(logits[plain:], lines[plain:], _adjustments(lines[plain:], logits.shape[1])))
+        adjustments = _adjustments(lines[plain:], logits.shape[1])
+        parts.append(_draw(logits[plain:], lines[plain:], adjustments, Columns()))
     return parts[0] if len(parts) == 1 else _concatenate(parts)
 
 
@@ -286,22 +303,22 @@ def best_tokens(logits: GPUArray) -> GPUArray:
     return tokens
 
 
-def _draw(logits: GPUArray, lines: Sequence[Line], adjustments: Mapping[str, GPUArray]) -> GPUArray:
+def _draw(logits: GPUArray, lines: Sequence[Line], adjustments: Mapping[str, GPUArray], columns: Columns) -> GPUArray:
     every = [line.params for line in lines]
     if not adjustments and all(params.temperature == 0 for params in every):
         return best_tokens(logits)
 
     def column(name: str, kind: str, off: float) -> GPUArray | None:
         values = [min(getattr(params, name), _LARGEST_K) for params in every]
-        return None if all(value == off for value in values) else from_numpy(np.array(values, kind))
+        return None if all(value == off for value in values) else columns.of(name, values, kind)
 
     tokens: GPUArray = _sample_rows(
         logits,
-        from_numpy(np.array([params.temperature for params in every], np.float32)),
+        columns.of("temperature", [params.temperature for params in every], "float32"),
         column("top_k", "int32", 0),
         column("top_p", "float32", 1.0),
         column("min_p", "float32", 0.0),
-        from_numpy(np.array([line.seed & 0xFFFFFFFFFFFFFFFF for line in lines], np.uint64)),
+        columns.of("seed", [line.seed & 0xFFFFFFFFFFFFFFFF for line in lines], "uint64"),
         from_numpy(np.array([line.position for line in lines], np.int64)),
         **adjustments,
     )

@@ -454,7 +454,6 @@ PGK_FN void strided(To* out, i64 n, const Nd<K>& nd, const A& a, const B& b = {}
     strided_elements<Op, U, E>(out, n, nd, a, b, c);
 }
 
-#if PGK_ON_DEVICE
 // A tile of SIDE by SIDE: PACK elements at a time are read along the operand's rows and written along out's.
 template <class Op, int PACK, int SIDE, int PITCH, class To, class T>
 PGK_FN void turn_tile(To* target, const T* source, T* tile, i64 step_in, i64 step_out, int wide, int high) {
@@ -496,7 +495,6 @@ PGK_FN void turn_tile(To* target, const T* source, T* tile, i64 step_in, i64 ste
     }
     __syncthreads();
 }
-#endif
 
 // out has rows along the last axis, and the operand along another one, both long enough for tiles: read along its own
 // rows, turned in shared memory, written along out's.
