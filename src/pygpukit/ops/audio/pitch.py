@@ -49,7 +49,7 @@ def _on_host(function: Callable[..., Any], names: tuple[str, ...], count: int) -
 
         return run
 
-    return Variant("on the host", "run_to_run", dense, compose=compose)
+    return Variant("on the host", "batch_invariant", dense, compose=compose)
 
 
 def _infer_candidates(p: Problem) -> list[Result]:
