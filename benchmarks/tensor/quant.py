@@ -13,17 +13,19 @@ than 256 MB in bfloat16, in graphs of ten calls over several copies; and many ro
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import itertools
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 import pygpukit as gp
 from pygpukit import _pygpukit_rust as native
-from pygpukit.quant import stream, wgmma
+from pygpukit.ops.registry import load, register
+from pygpukit.quant import products, stream, wgmma
 from pygpukit.quant.formats import FORMATS, TILE, Rule, rule_of
 from pygpukit.quant.kept import Kept
 from pygpukit.quant.planes import shapes
@@ -54,6 +56,15 @@ RULES = (
     ("i4_super_f16_g32", 0.0, 0.0),
     ("i6_superscale_f16_g16", 0.0, 0.0),
     ("i8_scale_f16_g32", 0.0, 0.0),
+)
+
+
+Calls: TypeAlias = tuple[Callable[[], Any], Callable[[], Any], Callable[[], Any]]
+
+wgmma_product = register(
+    dataclasses.replace(
+        load()["quant_matmul"], name="bench_quant_wgmma", variants=(wgmma.VARIANT,), cases=(), public=False
+    )
 )
 
 
@@ -118,13 +129,10 @@ def check() -> None:
             )
     q, x = weight("i4_zero_f16_g128", 1000, 2048), rows(300, 2048)
     wanted = bits(x @ q)
-    original = wgmma.choose
     for shape in wgmma.SHAPES:
-        wgmma.choose = lambda *sizes, shape=shape: shape
-        native.clear_plans()
+        wgmma.force(shape)
         assert bits(x @ q) == wanted, shape
-    wgmma.choose = original
-    native.clear_plans()
+    wgmma.force(None)
     for _ in range(50):
         assert bits(x @ q) == wanted
     for ring in (stream.Ring(18, 16, 8), stream.Ring(5, 2, 4), stream.Ring(1, 3, 8)):
@@ -169,7 +177,8 @@ def few(bench: Bench, k: int, n: int) -> None:
             mine = cycle([lambda x=x, q=q: x @ q for q in weights])
             bar = 1 / least if least and m == 1 else 1.0
             if bench.options.sweep:
-                sweep_rings(bench, what(m, name), rule_of(name), mine, plain, bar)
+                other = cycle([lambda x=x, q=q: wgmma_product(*products._arguments(x, q)) for q in weights])
+                sweep_rings(bench, what(m, name), rule_of(name), m, (mine, other, plain), bar)
                 continue
             ours, other = bench.against_ours(what(m, name), mine, plain, bar, repeat=NODES, other_repeat=NODES)
             bench.report.rows[-1]["read_rate"] = first.nbytes / ours / 1e9
@@ -177,18 +186,28 @@ def few(bench: Bench, k: int, n: int) -> None:
                 bench.report.add(f"{what(m, name)} (stretch)", ours, other, "ms", 1 / stretch)
 
 
-def sweep_rings(
-    bench: Bench, what: str, rule: Rule, mine: Callable[[], Any], plain: Callable[[], Any], bar: float
-) -> None:
-    """Rings with long and short pieces, most and few warps, and the kernel without rings, as rows."""
-    most, tried = stream.MOST, [r._replace(warps=w) for r in stream.rings(rule) for w in (18, 12, 9)]
-    for ring in [*tried, None]:
-        stream.MOST = most if ring else 0
-        stream.force(ring)
-        text = f"{what}, {ring.warps} warps, pieces of {ring.span}" if ring else f"{what}, without a ring"
-        bench.against_ours(text, mine, plain, bar, repeat=NODES, other_repeat=NODES)
+def sweep_rings(bench: Bench, what: str, rule: Rule, m: int, calls: Calls, bar: float) -> None:
+    """Rings with long and short pieces, most and few warps, the kernel without rings, and wgmma, as rows."""
+    mine, by_wgmma, plain = calls
+
+    def row(text: str, call: Callable[[], Any]) -> None:
+        bench.against_ours(f"{what}, {text}", call, plain, bar, repeat=NODES, other_repeat=NODES)
+
+    if m <= stream.MOST:
+        for ring, (warps, stages) in itertools.product(stream.rings(rule), ((18, 16), (18, 2), (9, 16), (9, 2))):
+            stream.force(stream.Ring(warps, stages, ring.span))
+            row(f"{warps} warps, {stages} pieces of {ring.span}", mine)
+        stream.force(None)
+    most, stream.MOST = stream.MOST, 0
+    native.clear_plans()
+    row("without a ring", mine)
     stream.MOST = most
-    stream.force(None)
+    native.clear_plans()
+    if m > stream.MOST:
+        for groups in (1, 2, 3):
+            wgmma.force(wgmma.Shape(groups, 64, 8 if groups < 3 else 6, 0))
+            row(f"wgmma {groups * 64} by 64", by_wgmma)
+        wgmma.force(None)
 
 
 def many(bench: Bench, k: int, n: int, m: int) -> None:
@@ -215,15 +234,13 @@ def many(bench: Bench, k: int, n: int, m: int) -> None:
 
 def sweep(bench: Bench, what: str, x: gp.GPUArray, q: gp.quant.QuantTensor, w: gp.GPUArray, out: gp.GPUArray) -> None:
     """Every shape of blocks, and decoding first, as rows."""
-    chosen, most = wgmma.choose, wgmma.MOST
-    wgmma.MOST = 1 << 30
+    most, wgmma.MOST = wgmma.MOST, 1 << 30
     for shape in wgmma.SHAPES:
-        wgmma.choose = lambda *sizes, shape=shape: shape
-        native.clear_plans()
+        wgmma.force(shape)
         text = f"{what}, {shape.groups * 64} by {shape.tokens}"
         bench.against_ours(text, lambda: gp.matmul(x, q, out=out), lambda: gp.matmul(x, w, out=out), 1 / 0.75)
-    wgmma.choose, wgmma.MOST = chosen, most
-    native.clear_plans()
+    wgmma.MOST = most
+    wgmma.force(None)
     bench.against_ours(
         f"{what}, decoded first",
         lambda: gp.matmul(x, q.dequantize("bfloat16"), out=out),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -165,15 +166,14 @@ def test_endless_kernels_are_ended_by_the_limit(run_python: Callable[..., str]) 
 
 
 @pytest.fixture
-def ended(interrupted: Callable[..., tuple[int, str, str]]) -> Callable[..., str]:
-    """Run a program, send it SIGINT when it waits for a kernel, and return what it prints afterwards."""
+def ended(run_python: Callable[..., str], repository: Path) -> Callable[..., str]:
+    """Run a program that presses Ctrl-C when it waits for a kernel, and return what it prints."""
 
     def run(program: str, **environ: str) -> str:
-        # The limit is far off: a kernel that goes on makes the test fail. After a second the program really waits.
-        limits = {"PYGPUKIT_DEVICE": "cpu", "PYGPUKIT_KERNEL_TIMEOUT": "600", "PYGPUKIT_QUIET": "1"}
-        status, out, err = interrupted(program, delay=1.0, PYTHONWARNINGS="ignore", **limits, **environ)
-        assert status == 0, out + err
-        return out
+        # The limit is far off: a kernel that goes on makes the test fail.
+        limits = {"PYGPUKIT_KERNEL_TIMEOUT": "600", "PYGPUKIT_QUIET": "1", "PYTHONWARNINGS": "ignore"}
+        path = {"PYTHONPATH": str(repository / "tests")}
+        return run_python("from ctrl_c import press_ctrl_c\n" + program, **path, **limits, **environ)
 
     return run
 
@@ -197,9 +197,8 @@ WAITS = {
     "event": "event.synchronize()",
     "copy": "x.to_numpy()",
     "item": "x[0].item()",
-    "graph": "graph.replay(); graph.synchronize()",
+    "graph": "graph.synchronize()",
     "profile": "kernel.profile(x, grid=2, block=32)",
-    "launch": "kernel(x, grid=1); gp.synchronize()",
 }
 
 
@@ -216,8 +215,9 @@ kernel(x, grid=1, block=1)
 event.record()
 kernel(x, grid=3, block=64)
 y = gp.from_numpy(__import__("numpy").arange(3))
+{"graph.replay()" if wait == "graph" else ""}
 try:
-    print("waiting")
+    press_ctrl_c()
     {WAITS[wait]}
 {AFTERWARDS}
 found = errors()
@@ -238,7 +238,7 @@ def test_ctrl_c_ends_a_counted_kernel(ended: Callable[..., str]) -> None:
     program = f"""
 {ENDLESS.replace("kernel(x, grid=2, block=32)", "")}
 try:
-    print("waiting")
+    press_ctrl_c()
     kernel.profile(x, grid=2, block=32)
 {AFTERWARDS}
 print(errors(), kernel.profile(gp.ones(1, "int32"), grid=1, block=32).threads)
@@ -256,7 +256,7 @@ with late:
 kernel(y, grid=1, block=1, stream=other)
 kernel(z, grid=1, block=1, stream=mine)
 try:
-    print("waiting")
+    press_ctrl_c()
     mine.synchronize()
 {AFTERWARDS}
 found = errors(mine.synchronize)
@@ -280,7 +280,7 @@ for stream in streams:
     kernel(x, grid=1, block=1, stream=stream)
     kernel(x, grid=1, block=1, stream=stream)
 try:
-    print("waiting")
+    press_ctrl_c()
     gp.synchronize()
 {AFTERWARDS}
 print(len(errors()))
@@ -296,7 +296,7 @@ kernel = gp.jit('extern "C" __global__ void many(int* x) {{ if (blockIdx.x == 1 
 x = gp.zeros(1, "int32")
 kernel(x, grid=2**31 - 1, block=32)
 try:
-    print("waiting")
+    press_ctrl_c()
     x.item()
 {AFTERWARDS}
 print(*errors())

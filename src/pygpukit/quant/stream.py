@@ -13,19 +13,25 @@ from pygpukit.ops.gemm.boxes import ARCHITECTURE, SHARED_LIMIT
 from pygpukit.ops.launch import KernelLaunch, Launch, Unit, i32, i64, read, write
 from pygpukit.ops.problem import Problem
 from pygpukit.ops.registry import Variant
-from pygpukit.ops.size import ceil_div, minimum
+from pygpukit.ops.size import ceil_div, maximum, minimum
 from pygpukit.ops.source import instance
 from pygpukit.quant import launches
-from pygpukit.quant.formats import CHUNK, CODES, SUPER, Rule, rule_of
+from pygpukit.quant.formats import CHUNK, CODES, Rule, rule_of
+from pygpukit.quant.launches import piece_bytes
 
-MOST = 8
-"""Rows of x: the columns of one mma."""
+MOST = 16
+"""Rows of x: the columns of two mma."""
 
 _WARPS = 18
 """Most warps of a block."""
 
 _STAGES = 16
 _LEAST_STAGES = 2
+_MOST_OF_X = 64 << 10
+"""Bytes of x that a block keeps; of more the pieces that a warp needs come with those of the weight."""
+
+_ENOUGH = 96 << 10
+"""Bytes under way that cover the memory's latency: with no more, the next product's blocks have room beside these."""
 
 
 class Ring(NamedTuple):
@@ -34,6 +40,17 @@ class Ring(NamedTuple):
     warps: int
     stages: int
     span: int
+
+
+class _Plan(NamedTuple):
+    """Sizes of a launch: chunks of a piece, warps, pieces under way, bytes of x and of a piece, and where x lies."""
+
+    span: int
+    warps: Any
+    stages: Any
+    x: Any
+    piece: Any
+    beside: bool
 
 
 _forced: Ring | None = None
@@ -51,25 +68,16 @@ def rings(rule: Rule) -> tuple[Ring, ...]:
     return tuple(Ring(_WARPS, _STAGES, kilobytes * 8 // CODES[rule.code].low) for kilobytes in (4, 2))
 
 
-def piece_bytes(rule: Rule, span: int) -> int:
-    """Return the bytes of a piece in shared memory, as ``pgk::Pieces`` lays it out."""
-    code, is_super = CODES[rule.code], rule.kind in ("super", "superscale")
-    scale = 16 * rule.subs * rule.fields * rule.scale_type.itemsize
-    extra = 32 * rule.fields if is_super else 16 * rule.subs if rule.kind == "zero" else 0
-    chunks = max(rule.group // CHUNK, 1) if rule.group else span
-    extras = span * CHUNK // SUPER if is_super else span // chunks
-    total = span * 128 * (code.low + code.high) + scale * (span // chunks) + extra * extras
-    return -(-total // 128) * 128
-
-
 @cache
-def unit(rule: Rule, x: DataType, span: int, end: str = epilogue.PLAIN) -> Unit:
-    """Return the source of the product with pieces of ``span`` chunks and an epilogue."""
-    entry = f"pgk_quant_stream_{rule.name}_{x.tag}_{span}{epilogue.suffix(end)}"
+def unit(rule: Rule, x: DataType, columns: int, span: int, beside: bool, end: str = epilogue.PLAIN) -> Unit:
+    """Return the source of the product of up to 8 ``columns`` rows, which lie `beside` the pieces or not."""
+    place = "_beside" if beside else ""
+    entry = f"pgk_quant_stream_{rule.name}_{x.tag}_{8 * columns}x{span}{place}{epilogue.suffix(end)}"
     text, scale = launches.rule_text(rule)
+    numbers = f"{columns}, {span}, {str(beside).lower()}, {32 * _WARPS}"
     lines = [
         f"using rule_{rule.name} = {text};",
-        f"PGK_QUANT_STREAM({entry}, rule_{rule.name}, {scale}, {x.tag}, {end}, 1, {span}, {32 * _WARPS})",
+        f"PGK_QUANT_STREAM({entry}, rule_{rule.name}, {scale}, {x.tag}, {end}, {numbers})",
     ]
     return instance("quant/stream_sm90.cu", lines, (entry,), ARCHITECTURE)
 
@@ -77,25 +85,54 @@ def unit(rule: Rule, x: DataType, span: int, end: str = epilogue.PLAIN) -> Unit:
 def _units(types: Sequence[str]) -> Iterator[Unit]:
     for x in launches.small(types):
         for rule in launches.default_rules():
-            yield from (unit(rule, x, ring.span) for ring in rings(rule))
+            long, short = (ring.span for ring in rings(rule))
+            yield from (unit(rule, x, 1, span, False) for span in (long, short))
+            yield unit(rule, x, 1, short, True)
+            yield unit(rule, x, 2, short, False)
 
 
-def _ring(rule: Rule, rows: Any) -> Ring | None:
-    """The ring beside so many bytes of x; None where x leaves no room."""
-    for ring in (_forced,) if _forced else rings(rule):
-        if (SHARED_LIMIT - rows) // ring.warps // _piece(rule, ring) >= _LEAST_STAGES:
-            return ring
+def _plan(p: Problem) -> _Plan | None:
+    """The sizes of a launch; None where shared memory is too small."""
+    found = launches.rows_of(p["x"])
+    assert found is not None
+    m, rule = found[0], rule_of(p.options["rule"])
+    tiles, chunks = p["codes"].shape[:2]
+    all_of_x = m * (chunks * (CHUNK * 2) + 16)
+    blocks = minimum(tiles, p.sm_count)
+    # Every warp takes the same number of tiles, or one less.
+    each = ceil_div(tiles, blocks)
+    whole, apart = (False,) if all_of_x <= _MOST_OF_X else (), (True,) if _can_be_cut(p) else ()
+    for beside in (*whole, *apart, False):
+        for ring in (_forced,) if _forced else rings(rule):
+            warps = ceil_div(each, ceil_div(each, ring.warps))
+            x = 0 if beside else all_of_x
+            piece = piece_bytes(rule, ring.span) + 8 + (m * (ring.span * (CHUNK * 2) + 16) if beside else 0)
+            room = (SHARED_LIMIT - x) // warps // piece
+            if room < _LEAST_STAGES:
+                continue
+            most = ring.stages
+            if not (_forced or beside):
+                most = maximum(minimum(_ENOUGH // piece // warps, most), _LEAST_STAGES)
+            return _Plan(ring.span, warps, minimum(room, most), x, piece, beside)
     return None
 
 
-def _piece(rule: Rule, ring: Ring) -> int:
-    """Bytes of a piece and its barrier."""
-    return piece_bytes(rule, ring.span) + 8
+def _can_be_cut(p: Problem) -> bool:
+    """Can bulk copies bring pieces of the rows of x?"""
+    return _aligned(p) and p.integers["k"] % CHUNK == 0
 
 
-def _line(p: Problem) -> Any:
-    """Bytes of a row of x in shared memory."""
-    return p["codes"].shape[1] * (CHUNK * 2) + 16
+def _aligned(p: Problem) -> bool:
+    found = launches.rows_of(p["x"])
+    assert found is not None
+    return p["x"].is_aligned(16) and found[1] % 8 == 0
+
+
+def _unit_of(p: Problem, plan: _Plan) -> Unit:
+    found = launches.rows_of(p["x"])
+    assert found is not None
+    columns = 1 if found[0] <= 8 else 2
+    return unit(rule_of(p.options["rule"]), p["x"].dtype, columns, plan.span, plan.beside, epilogue.device_name(p))
 
 
 def _accepts(p: Problem) -> str | None:
@@ -109,15 +146,10 @@ def _accepts(p: Problem) -> str | None:
         return "bias or residual does not lie in rows"
     if found[0] == 0:
         return "there is nothing to multiply"
-    if p["scales"].ndim == 2:
-        return "tiles of the weight share their scales"
-    if any(x is not None and not x.is_aligned(16) for x in (p.arrays[name] for name in launches.PLANES)):
+    if not launches.planes_aligned(p):
         return "a plane of the weight does not lie at a multiple of 16 bytes"
-    rule = rule_of(p.options["rule"])
-    ring = _ring(rule, found[0] * _line(p))
-    if ring is None:
-        return "x does not fit shared memory"
-    return p.missing(unit(rule, p["x"].dtype, ring.span, epilogue.device_name(p)))
+    plan = _plan(p)
+    return "x does not fit shared memory" if plan is None else p.missing(_unit_of(p, plan))
 
 
 def _launch(p: Problem) -> Launch:
@@ -126,24 +158,15 @@ def _launch(p: Problem) -> Launch:
     assert found is not None
     assert out is not None
     m, ld = found
-    rule, tiles = rule_of(p.options["rule"]), p["codes"].shape[0]
-    rows = m * _line(p)
-    ring = _ring(rule, rows)
-    assert ring is not None
-    made = unit(rule, x.dtype, ring.span, epilogue.device_name(p))
-    blocks = minimum(tiles, p.sm_count)
-    # Every warp takes the same number of tiles, or one less.
-    each = ceil_div(tiles, blocks)
-    warps = ceil_div(each, ceil_div(each, ring.warps))
-    piece = _piece(rule, ring)
-    stages = minimum((SHARED_LIMIT - rows) // warps // piece, ring.stages)
-    aligned = x.is_aligned(16) and ld % 8 == 0
+    plan, blocks = _plan(p), minimum(p["codes"].shape[0], p.sm_count)
+    assert plan is not None
     arguments = (
         write(p.out), read(x), *launches.planes(p), *map(i64, (m, n, k, out[1])), launches.pairs(p), i64(ld),
-        i32(int(aligned)), *launches.counts(p), *launches.end_of(p), i32(stages),
+        i32(int(_aligned(p))), *launches.counts(p), *launches.end_of(p), i32(plan.stages),
     )  # fmt: skip
-    shared = rows + warps * stages * piece
-    step = KernelLaunch(made, made.entries[0], (blocks,), (32 * warps,), arguments, shared=shared, programmatic=True)
+    made, shared = _unit_of(p, plan), plan.x + plan.warps * plan.stages * plan.piece
+    block = (32 * plan.warps,)
+    step = KernelLaunch(made, made.entries[0], (blocks,), block, arguments, shared=shared, programmatic=True)
     return Launch((step,))
 
 

@@ -7,7 +7,6 @@
 namespace pgk {
 
 // Products and sums that must round separately: the compiler may not fuse them.
-#if PGK_ON_DEVICE
 PGK_FN f32 mul_rn(f32 a, f32 b) { return __fmul_rn(a, b); }
 PGK_FN f64 mul_rn(f64 a, f64 b) { return __dmul_rn(a, b); }
 PGK_FN f32 add_rn(f32 a, f32 b) { return __fadd_rn(a, b); }
@@ -19,18 +18,6 @@ PGK_FN f32 log2_approx(f32 a) { f32 r; asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(r
 PGK_FN f32 rcp_approx(f32 a) { f32 r; asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(a)); return r; }
 PGK_FN f32 rsqrt(f32 a) { return ::rsqrtf(a); }
 PGK_FN f64 rsqrt(f64 a) { return ::rsqrt(a); }
-#else
-PGK_FN f32 mul_rn(f32 a, f32 b) { return a * b; }
-PGK_FN f64 mul_rn(f64 a, f64 b) { return a * b; }
-PGK_FN f32 add_rn(f32 a, f32 b) { return a + b; }
-PGK_FN f64 add_rn(f64 a, f64 b) { return a + b; }
-PGK_FN f32 exp2_approx(f32 a) { return ::exp2f(a); }
-PGK_FN f32 exp2_full(f32 a) { return ::exp2f(a); }
-PGK_FN f32 log2_approx(f32 a) { return ::log2f(a); }
-PGK_FN f32 rcp_approx(f32 a) { return 1.0f / a; }
-PGK_FN f32 rsqrt(f32 a) { return 1.0f / ::sqrtf(a); }
-PGK_FN f64 rsqrt(f64 a) { return 1.0 / ::sqrt(a); }
-#endif
 PGK_FN f32 fused(f32 a, f32 b, f32 c) { return ::fmaf(a, b, c); }
 PGK_FN f64 fused(f64 a, f64 b, f64 c) { return ::fma(a, b, c); }
 
@@ -240,12 +227,8 @@ template <class T> PGK_FN T lcm(T a, T b) {
     return p ? T(x / p * y) : T(0);
 }
 template <class T> PGK_FN u8 bitwise_count(T a) {
-#if PGK_ON_DEVICE
     if constexpr (sizeof(T) == 8) return static_cast<u8>(__popcll(magnitude(a)));
     else return static_cast<u8>(__popc(magnitude(a)));
-#else
-    return static_cast<u8>(__builtin_popcountll(magnitude(a)));
-#endif
 }
 
 // An integer to a negative power is the truncated reciprocal (NumPy raises, which a kernel cannot).

@@ -79,7 +79,6 @@ template <class T, class A, int E> PGK_FN void adapt(A (&row)[E], A (&weights)[E
     if (form & 2) widen_all(row, outputs<T>(row));
 }
 
-#if PGK_ON_DEVICE
 template <class A> PGK_FN A swap_lanes(A v, int d) { return __shfl_xor_sync(~0u, v, d); }
 
 struct Adding {
@@ -206,6 +205,5 @@ template <bool SQUARES, class A, int G, class P> PGK_FN A sum(P& part, A* shared
     });
     return over_group<Adding, G>(total, shared);
 }
-#endif
 
 }  // namespace pgk::rows

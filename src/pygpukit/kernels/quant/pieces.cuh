@@ -1,7 +1,7 @@
 // Pieces of a tile of a quantised weight in shared memory: SPAN chunks of every plane, as bulk copies bring them (SM 90).
 //
 // A piece: codes, high bits, records of scales, records of extra, each as in its plane (decode.cuh). Scales of whole rows come
-// with a tile's first piece. Copies have multiples of 16 bytes; rows of a tile have scales of their own.
+// with a tile's first piece. Copies have multiples of 16 bytes. A scale that the rows of a tile share has 4, and is loaded.
 #pragma once
 #include "pygpukit/decode.cuh"
 #include "pygpukit/sm90.cuh"
@@ -60,15 +60,13 @@ template <class R, int SPAN> struct Pieces {
 
     static constexpr u32 CODES = SPAN * 128 * R::LOW_BITS, HIGH = SPAN * 128 * R::HIGH_BITS;
     static constexpr u32 SCALES = SCALE * (PER_SCALE ? SPAN / PER_SCALE : 1), EXTRAS = EXTRA * (PER_EXTRA ? SPAN / PER_EXTRA : 1);
-    // What comes with the first piece of a tile alone.
-    static constexpr u32 ONCE = PER_SCALE ? 0 : SCALES + EXTRAS;
-    static constexpr u32 TOTAL = CODES + HIGH + (PER_SCALE ? SCALES + EXTRAS : 0);
 
-    // What a lane of a warp copies: lane 0 codes, lane 1 scales, lane 2 extra, lane 3 high bits.
+    // What a lane of a warp copies: lane 0 codes, lane 1 scales, lane 2 extra, lane 3 high bits. `once`: what comes with the
+    // first piece of a tile alone.
     struct Source {
         const u8 *base, *at;
         i64 per_tile;
-        u32 place, full, last, last_total;
+        u32 place, full, last, total, last_total, once;
     };
 
     static PGK_FN Source source(const Planes& w, i64 tile, int pieces, int lane) {
@@ -76,25 +74,31 @@ template <class R, int SPAN> struct Pieces {
         const u32 codes = left * (128 * R::LOW_BITS), high = left * (128 * R::HIGH_BITS);
         const u32 scales = PER_SCALE ? (left + PER_SCALE - 1) / max(PER_SCALE, 1) * SCALE : SCALE;
         const u32 extras = PER_EXTRA ? (left + PER_EXTRA - 1) / max(PER_EXTRA, 1) * EXTRA : EXTRA;
-        Source from{w.codes, nullptr, w.chunks * (128 * R::LOW_BITS), 0, CODES, codes, 0};
-        if (lane == 1) from = {w.scales, nullptr, w.records * SCALE, SCALE_AT, SCALES, scales, 0};
-        if (lane == 2) from = {w.extra, nullptr, (R::SUPER ? w.chunks / 4 : w.records) * EXTRA, EXTRA_AT, EXTRAS, extras, 0};
-        if (lane == 3) from = {w.high, nullptr, w.chunks * (128 * R::HIGH_BITS), HIGH_AT, HIGH, high, 0};
-        if (lane > 3) from.full = from.last = 0;
+        Source from{w.codes, nullptr, w.chunks * (128 * R::LOW_BITS), 0, CODES, codes, 0, 0, 0};
+        if (lane == 1) from = {w.scales, nullptr, w.records * SCALE, SCALE_AT, SCALES, scales, 0, 0, 0};
+        if (lane == 2) from = {w.extra, nullptr, (R::SUPER ? w.chunks / 4 : w.records) * EXTRA, EXTRA_AT, EXTRAS, extras, 0, 0, 0};
+        if (lane == 3) from = {w.high, nullptr, w.chunks * (128 * R::HIGH_BITS), HIGH_AT, HIGH, high, 0, 0, 0};
+        if (lane > 3 || (lane == 1 && shared_scale(w))) from.full = from.last = 0;
         from.at = from.base + tile * from.per_tile;
-        from.last_total = codes + high + (PER_SCALE ? scales + extras : 0);
+        const u32 some = shared_scale(w) ? 0 : SCALES + EXTRAS, rest = shared_scale(w) ? 0 : scales + extras;
+        from.total = CODES + HIGH + (PER_SCALE ? some : 0);
+        from.last_total = codes + high + (PER_SCALE ? rest : 0);
+        from.once = PER_SCALE ? 0 : some;
         return from;
     }
+    // Does a chunk of a piece begin a group?
+    static PGK_FN constexpr bool begins(int c) { return PER_SCALE > 0 && c % max(PER_SCALE, 1) == 0; }
+    static PGK_FN bool shared_scale(const Planes& w) { return R::SHARES && w.owners == 1; }
 
-    // Begins to copy the next piece of a tile: all lanes of a warp. Lanes of one go on together.
-    static PGK_FN void copy(u32 to, u32 barrier, Source& from, int piece, int pieces, int lane) {
+    // Begins to copy the next piece of a tile: all lanes of a warp. `more` bytes come to its barrier from elsewhere.
+    static PGK_FN void copy(u32 to, u32 barrier, Source& from, int piece, int pieces, int lane, u32 more = 0) {
         const bool end = piece == pieces - 1;
-        u32 bytes = end ? from.last : from.full, total = end ? from.last_total : TOTAL;
+        u32 bytes = end ? from.last : from.full, total = end ? from.last_total : from.total;
         if constexpr (PER_SCALE == 0) {
-            if (piece == 0) total += ONCE;
+            if (piece == 0) total += from.once;
             else if (lane != 0 && lane != 3) bytes = 0;
         }
-        if (lane == 0) barrier_expect(barrier, total);
+        if (lane == 0) barrier_expect(barrier, total + more);
         // Bytes may come before they are announced: the barrier waits for the arrival.
         if (bytes != 0) load_bytes(to + from.place, from.at, bytes, barrier, EVICT_FIRST);
         from.at += bytes;
@@ -106,10 +110,16 @@ template <class R, int SPAN> struct Pieces {
         load_shared(raw.code, from + c * (128 * R::LOW_BITS) + lane * 16);
         if constexpr (R::HIGH_BITS > 0) load_shared(raw.high, from + HIGH_AT + c * (128 * R::HIGH_BITS) + lane * (4 * R::HIGH_BITS));
     }
-    // The record of scales, and of extra, of a chunk.
-    static PGK_FN void load_scale(typename R::Raw& raw, u32 from, int c, int lane) {
-        const int scale = PER_SCALE ? c / (PER_SCALE ? PER_SCALE : 1) : 0, extra = PER_EXTRA ? c / (PER_EXTRA ? PER_EXTRA : 1) : 0;
-        load_shared_record<R::SCALE_BYTES>(raw.scale, from + SCALE_AT + scale * SCALE + lane / 4 * R::SCALE_BYTES);
+    // The record of scales, and of extra, of a chunk of a tile's piece.
+    static PGK_FN void load_scale(typename R::Raw& raw, u32 from, const Planes& w, i64 tile, int piece, int c, int lane) {
+        const int scale = PER_SCALE ? c / max(PER_SCALE, 1) : 0, extra = PER_EXTRA ? c / max(PER_EXTRA, 1) : 0;
+        if (shared_scale(w)) {
+            const i64 record = tile * w.records + (PER_SCALE ? piece * (SPAN / max(PER_SCALE, 1)) + scale : 0);
+            load_record<4>(raw.scale, w.scales + record * 4);
+            raw.scale[R::SHARES] = raw.scale[0];
+        } else {
+            load_shared_record<R::SCALE_BYTES>(raw.scale, from + SCALE_AT + scale * SCALE + lane / 4 * R::SCALE_BYTES);
+        }
         if constexpr (EXTRA > 0) load_shared_record<R::EXTRA_BYTES>(raw.extra, from + EXTRA_AT + extra * EXTRA + lane / 4 * R::EXTRA_BYTES);
     }
 };

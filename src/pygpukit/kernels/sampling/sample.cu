@@ -65,7 +65,6 @@ PGK_FN u64 mass_of(f32 d) {
     return static_cast<u64>(static_cast<u32>(mul_rn(p, 8388608.0f))) << 16 >> static_cast<int>(-whole);
 }
 
-#if PGK_ON_DEVICE
 // Eight neighbours of a row of logits, or of keys (S is u32).
 template <class S> struct Tokens {
     static constexpr int W = 2 * sizeof(S), EACH_WORD = 4 / sizeof(S);
@@ -246,7 +245,6 @@ PGK_FN void store_winner(u64* winners, u64 winner, const Sizes& z) {
     }
 }
 PGK_FN u64 winner_of(u32 key, i64 id) { return static_cast<u64>(key) << 32 | static_cast<u32>(~id); }
-#endif
 
 template <class T> PGK_FN void look(u64* winners, u64* bins, const T* logits, const Sizes& z) {
     await_predecessor();
