@@ -178,8 +178,8 @@ template <class R, class S, class T, int ACTIVATION, int COLUMNS, int SPAN, bool
 
 }  // namespace pgk
 
-#define PGK_QUANT_STREAM(entry, rule, S, T, activation, columns, span, beside, threads) \
-    extern "C" __global__ void __launch_bounds__(threads, 1) entry( \
+#define PGK_QUANT_STREAM(entry, rule, S, T, activation, columns, span, beside, threads, blocks) \
+    extern "C" __global__ void __launch_bounds__(threads, blocks) entry( \
         pgk::T* out, const pgk::T* x, const pgk::u8* codes, const pgk::u8* high, const pgk::u8* scales, \
         const pgk::u8* extra, long long m, long long n, long long k, long long ld_out, int pairs, long long ld_x, \
         int aligned, long long chunks, long long records, long long owners, const pgk::T* bias, \
