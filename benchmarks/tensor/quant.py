@@ -241,7 +241,8 @@ def sweep(bench: Bench, what: str, x: gp.GPUArray, q: gp.quant.QuantTensor, w: g
 def main() -> int:
     """Check, then measure."""
     bench = Bench(__doc__, arguments)
-    bench.check(check)
+    if not bench.options.sweep:
+        bench.check(check)
     for k, n in WIDE:
         bench.guarded(f"few rows by {k}x{n}", few, bench, k, n)
     for (k, n), m in itertools.product(SQUARE, bench.options.m):
