@@ -76,12 +76,12 @@ class Bench:
 
     def check(self, function: Callable[..., None], *args: Any) -> None:
         """Compare results before they are timed; a difference is noted, and the rows are measured all the same."""
-        self.guarded("check of values", lambda: function(*args))
+        self.guarded("check of values", function, *args)
 
-    def guarded(self, what: str, measure: Callable[[], None]) -> None:
+    def guarded(self, what: str, measure: Callable[..., None], *args: Any) -> None:
         """Measure a row; note it as failed if that raises."""
         try:
-            measure()
+            measure(*args)
         except Exception as error:
             traceback.print_exc()
             self.report.fail(what, error)
@@ -110,9 +110,13 @@ class Bench:
         *,
         repeat: int = 1,
         nbytes: int | None = None,
+        stretch: float | None = None,
         **extra: Any,
     ) -> None:
-        """Add a row: our time over torch's, at most ``must``. With ``nbytes`` the share of the copy rate is noted."""
+        """Add a row: our time over torch's, at most ``must``. With ``nbytes`` the share of the copy rate is noted.
+
+        ``stretch`` is a bar that is noted in a row of its own.
+        """
         if not self.wanted(what):
             return
 
@@ -122,6 +126,8 @@ class Bench:
             if nbytes is not None:
                 extra["of_copy_rate"] = nbytes / mine / self.copy_rate()
             self.report.add(what, mine, other, "ms", must, **extra)
+            if stretch is not None:
+                self.report.add(f"{what} (stretch)", mine, other, "ms", stretch, **extra)
 
         self.guarded(what, measure)
 
@@ -143,14 +149,19 @@ class Bench:
         self.report.add(what, mine, theirs, "ms", must, **extra)
         return mine, theirs
 
-    def of_copy_rate(self, what: str, call: Callable[[], Any], nbytes: int, must: float, *, repeat: int = 1) -> None:
-        """Add a row: bytes per second of a call over those of a copy, at least ``must``."""
+    def of_copy_rate(
+        self, what: str, call: Callable[[], Any], nbytes: int, must: float, *, repeat: int = 1,
+        stretch: float | None = None,
+    ) -> None:  # fmt: skip
+        """Add a row: bytes per second of a call over those of a copy, at least ``must``; ``stretch`` is another bar."""
         if not self.wanted(what):
             return
 
         def measure() -> None:
             mine = nbytes / self.ours_ms(call, repeat) / 1e6
             self.report.add(what, mine, self.copy_rate() / 1e6, "GB/s", must, at_least=True)
+            if stretch is not None:
+                self.report.add(f"{what} (stretch)", mine, self.copy_rate() / 1e6, "GB/s", stretch, at_least=True)
 
         self.guarded(what, measure)
 

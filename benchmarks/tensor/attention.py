@@ -48,14 +48,14 @@ def check() -> None:
                 want = reference.sdpa(q, k, v, dtype=np.float64, **options)
                 apart = float(np.abs(got - want).max())
                 if not apart <= 2**-7 * max(1.0, float(np.abs(want).max())):
-                    raise SystemExit(f"sdpa {dim=} {tokens=} {keys=} {options}: {apart} from the exact result")
+                    raise AssertionError(f"sdpa {dim=} {tokens=} {keys=} {options}: {apart} from the exact result")
     q, k, v = (normal(rng, h, 700, 128) for h in (8, 2, 2))
     arrays = [gp.from_numpy(x) for x in (q, k, v)]
     whole = gp.sdpa_causal(*arrays).to_numpy().view(np.uint16)
     for t in (0, 1, 127, 128, 300, 511, 699):
         one = gp.sdpa_causal(arrays[0][:, t : t + 1], arrays[1][:, : t + 1], arrays[2][:, : t + 1]).to_numpy()
         if (one.view(np.uint16) != whole[:, t : t + 1]).any():
-            raise SystemExit(f"token {t} has other bits decoded than in a prompt")
+            raise AssertionError(f"token {t} has other bits decoded than in a prompt")
     # Keys that a query does not see, with values so large that a product of zero with them could cut the others' bits.
     for dtype in ("bfloat16", "float16"):
         q, k, v = (normal(rng, h, 200, 128, dtype=dtype) for h in (8, 2, 2))
@@ -68,7 +68,7 @@ def check() -> None:
                 part = (arrays[0][:, t : t + 1], arrays[1][:, : t + 1], arrays[2][:, : t + 1])
                 one = gp.sdpa(*part, causal=True, **options).to_numpy().view(np.uint16)
                 if (one != whole[:, t : t + 1]).any():
-                    raise SystemExit(f"{dtype}, {options}: hidden values change the bits of token {t}")
+                    raise AssertionError(f"{dtype}, {options}: hidden values change the bits of token {t}")
     print("correct on odd sizes; decoded tokens have the bits of prompts")
 
 
@@ -108,7 +108,7 @@ def prompts(bench: Bench) -> None:
             gp.synchronize()
             apart = float((torch.from_dlpack(out).float() - want.float()).abs().max())
             if apart > 0.05:
-                raise SystemExit(f"{what}: {apart} apart")
+                raise AssertionError(f"{what}: {apart} apart")
             bench.against_torch(what, lambda ours=ours, out=out: gp.sdpa(*ours, causal=True, out=out), peer, must)
             row = bench.report.rows[-1]
             print(f"     {flops / row['ours'] / 1e9:.0f} against {flops / row['other'] / 1e9:.0f} TFLOPS")
@@ -162,9 +162,9 @@ def decoding(bench: Bench) -> None:
 
 def main() -> int:
     bench = Bench(__doc__)
-    check()
-    prompts(bench)
-    decoding(bench)
+    bench.check(check)
+    bench.guarded("prompts", prompts, bench)
+    bench.guarded("single tokens", decoding, bench)
     return bench.finish("python benchmarks/tensor/attention.py")
 
 

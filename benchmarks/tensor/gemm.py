@@ -282,18 +282,18 @@ def chain(bench: Bench, m: int) -> None:
 def main() -> int:
     """Check, then measure."""
     bench = Bench(__doc__, arguments)
-    check()
+    bench.check(check)
     options = bench.options
     for m in CHAIN_US:
-        chain(bench, m)
+        bench.guarded(f"chain {m}", chain, bench, m)
     for (k, n), m in itertools.product(WEIGHTS, options.m):
         if any(bench.wanted(f"rows {m} by {k}x{n}{text}") for text, _ in strips(bench)):
-            few_rows(bench, k, n, m)
+            bench.guarded(f"rows {m} by {k}x{n}", few_rows, bench, k, n, m)
             bench.torch.cuda.empty_cache()
     for n, dtype, transposed in itertools.product(options.sizes, ("bfloat16", "float16"), (True, False)):
-        large(bench, n, dtype, transposed)
+        bench.guarded(f"gemm {dtype} {n}", large, bench, n, dtype, transposed)
     for n in options.sizes:
-        other_kinds(bench, n)
+        bench.guarded(f"other types {n}", other_kinds, bench, n)
     return bench.finish("python benchmarks/tensor/gemm.py")
 
 

@@ -213,11 +213,11 @@ def sweep(bench: Bench, what: str, x: gp.GPUArray, q: gp.quant.QuantTensor, w: g
 def main() -> int:
     """Check, then measure."""
     bench = Bench(__doc__, arguments)
-    check()
+    bench.check(check)
     for k, n in WIDE:
-        few(bench, k, n)
+        bench.guarded(f"few rows by {k}x{n}", few, bench, k, n)
     for (k, n), m in itertools.product(SQUARE, bench.options.m):
-        many(bench, k, n, m)
+        bench.guarded(f"{m} rows by {k}x{n}", many, bench, k, n, m)
     return bench.finish("python benchmarks/tensor/quant.py")
 
 

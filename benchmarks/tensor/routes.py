@@ -88,7 +88,7 @@ def main() -> int:
             )
         )
         for n in bench.options.sizes:
-            square(bench, route, multiply, n)
+            bench.guarded(f"{route.variant} {n}", square, bench, route, multiply, n)
             bench.torch.cuda.empty_cache()
     return bench.finish("python benchmarks/tensor/routes.py")
 

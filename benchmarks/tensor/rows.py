@@ -174,10 +174,9 @@ def sampling(bench: Bench) -> None:
 
 def main() -> int:
     bench = Bench(__doc__)
-    check()
-    large(bench)
-    small(bench)
-    sampling(bench)
+    bench.check(check)
+    for measure in (large, small, sampling):
+        bench.guarded(measure.__name__, measure, bench)
     return bench.finish("python benchmarks/tensor/rows.py")
 
 

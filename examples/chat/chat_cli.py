@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
+import terminal
 
 from pygpukit import llm
 from pygpukit.llm.tokenizer import Detokenizer
@@ -87,17 +88,10 @@ class Decoder:
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", required=True, help="folder, .safetensors or .index.json; tiny for a random one")
-    parser.add_argument("--tokenizer", help="tokenizer.json; the one beside the model by default")
-    parser.add_argument("--max-seq-len", type=int, default=2048, help="places of the caches (%(default)s)")
-    parser.add_argument("--max-new-tokens", type=int, default=512, help="length of a reply (%(default)s)")
-    parser.add_argument("--temperature", type=float, default=0.7, help="0 takes the best token (%(default)s)")
-    parser.add_argument("--top-k", type=int, default=50, help="only the best K tokens (%(default)s)")
-    parser.add_argument("--top-p", type=float, default=0.9, help="only the best that together have this (%(default)s)")
-    parser.add_argument("--system", default="You are a helpful assistant.", help="what the model is told first")
-    parser.add_argument("--repetition-penalty", type=float, default=1.1, help="1 for none (%(default)s)")
-    parser.add_argument("--dtype", default="bfloat16", choices=("float16", "bfloat16", "float32"))
+    parser = terminal.parser(
+        __doc__, models="folder, .safetensors or .index.json", max_seq_len=2048, max_new_tokens=512, temperature=0.7,
+        top_k=50, top_p=0.9, system="You are a helpful assistant.", repetition_penalty=1.1,
+    )  # fmt: skip
     parser.add_argument("--batch-size", type=int, default=1, help="positions that are guessed together (Jacobi)")
     parser.add_argument("--cuda-graph", action="store_true", help="record the step once and replay it")
     parser.add_argument("--speculative", action="store_true", help="the first layers guess; the best tokens only")
@@ -111,10 +105,8 @@ def load(args: argparse.Namespace) -> tuple[llm.CausalTransformerModel, llm.Toke
         path = Path(args.model)
         folder = path if path.is_dir() else path.parent
         return llm.load_model_from_safetensors(path, dtype=args.dtype), llm.Tokenizer(args.tokenizer or folder)
-    from pygpukit.llm.testing import tiny_model
-
     with tempfile.TemporaryDirectory() as folder:
-        path = tiny_model("qwen3", folder)
+        path = terminal.tiny(folder)
         return llm.load_model_from_safetensors(path, dtype=args.dtype), llm.Tokenizer(path)
 
 
@@ -127,19 +119,7 @@ def main() -> None:
     print(f"{name}: {model.config.num_layers} layers, vocabulary {model.embed_tokens.shape[0]}. /clear /quit")
     system = llm.ChatMessage(role="system", content=args.system)
     conversation: list[llm.ChatMessage] = []
-    while True:
-        try:
-            line = input("\nYou: ").strip()
-        except (EOFError, KeyboardInterrupt):
-            break
-        if line == "/quit":
-            break
-        if line == "/clear":
-            conversation.clear()
-            print("cleared")
-            continue
-        if not line:
-            continue
+    for line in terminal.typed(conversation, {}):
         conversation.append(llm.ChatMessage(role="user", content=line))
         text = llm.format_chat_messages([system, *conversation], model_type=name)
         prompt = tokenizer.encode(text, add_special_tokens=False)

@@ -178,3 +178,15 @@ def test_kernels_have_the_same_bits_for_any_cut(device: str) -> None:
                   A.resample(y, orig_sr=3, target_sr=2, res_type="polyphase"))  # fmt: skip
         D = A.stft(y, n_fft=32)
         same_bits(A.ISTFTStream(n_fft=32), D, [20], A.istft(D, n_fft=32))
+
+
+@pytest.mark.parametrize(
+    "stream", [A.ResampleStream(2, 1), A.ResampleStream(1, 1), A.FilterStream([[1.0, 0, 0, 1, -0.5, 0]])]
+)
+def test_of_empty_blocks_the_rest_is_empty(stream: Any) -> None:
+    for _ in range(2):
+        assert stream.push(gp.zeros((2, 0), "float32")).shape == (2, 0)
+    rest = stream.flush()
+    assert (rest.shape, rest.dtype.name) == ((2, 0), "float32")
+    with pytest.raises(ParameterError, match="the stream has ended"):
+        stream.flush()

@@ -139,12 +139,24 @@ def test_chat_with_thoughts(repository: Path) -> None:
         "pagerank_actor.py",
         "streaming_pipeline.py",
         "audio_chain.py",
+        "audio_gallery.py",
         "anomaly_detection.py",
         "device_requests.py",
     ],
 )
 def test_help(repository: Path, name: str) -> None:
     assert f"python examples/{name}" in run(repository, name, "--help")
+
+
+def test_audio_gallery(repository: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    said = run(repository, "audio_gallery.py", "--seconds", "2", "--folder", str(tmp_path))
+    written = {path.name: path.read_bytes()[:4] for path in tmp_path.iterdir()}
+    assert len([name for name, head in written.items() if name.endswith(".wav") and head == b"RIFF"]) == 7
+    pictures = {name for name, head in written.items() if head == b"\x89PNG"}
+    # They are those of the documentation.
+    assert pictures == {path.name for path in (repository / "docs" / "images").glob("audio-*.png")}
+    assert "slower.wav             2.67 s" in said
 
 
 def test_sound_features(repository: Path) -> None:

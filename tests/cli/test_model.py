@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -194,14 +195,25 @@ def test_chat_in_a_terminal(model: Path, tmp_path: Path) -> None:
         until(b"> ")
         shown = b""
         os.write(parent, b"Hi\n")
-        # More than the echo of the line: the reply, which would go on for minutes.
-        while len(shown) < 40:
+        # More than the echo of the line: the reply, which would go on for minutes, comes in pieces.
+        reads = 0
+        while len(shown) < 40 or reads < 5:
             shown += os.read(parent, 64)
+            reads += 1
         os.write(parent, b"\x03")
         until(b"(stopped)\r\n> ")
-        shown = b""
-        os.write(parent, b"/stats\n")
-        until(b"completion tokens")
+        # Nothing is computed any more.
+        counts = []
+        for _ in range(2):
+            shown = b""
+            os.write(parent, b"/stats\n")
+            until(b"\r\n> ")
+            counts.append(re.search(rb"(\d+) completion tokens", shown))
+            time.sleep(0.1)
+        first, second = (0 if count is None else int(count[1]) for count in counts)
+        assert 0 < first < 5000
+        assert second - first <= 1, shown
+        assert b" 0 running" in shown
         os.write(parent, b"/quit\n")
         assert process.wait(timeout=60) == 0
     finally:

@@ -301,7 +301,9 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"call block\.attn\.init_fixed_cache"):
         model._decode_step_fixed_cache(1, 0, 1)
     with pytest.raises(ValueError, match="float16, and the model computes in float32"):
-        model.blocks[0].attn.init_fixed_cache(32)
+        model.blocks[0].attn.init_fixed_cache(32, "float16")
+    model.blocks[0].attn.init_fixed_cache(32)
+    assert model.blocks[0].attn._k_cache.dtype is model.dtype
     prefill(model, PROMPT)
     with pytest.raises(ValueError, match="there is no graph"):
         strategy.step_graph(1, 7, 8)

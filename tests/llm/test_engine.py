@@ -194,6 +194,15 @@ def test_a_conversation(llm: LLM) -> None:
     assert "".join(piece.text for piece in llm.chat_stream(messages, GREEDY)) == out.text
     with pytest.raises(TypeError, match="template_kwargs is 5"):
         llm.chat(messages, GREEDY, template_kwargs=5)
+    for name in (5, "messages"):
+        with pytest.raises(ValueError, match=rf"template_kwargs has {name!r}: a name is a text, and none of messages"):
+            llm.chat(messages, GREEDY, template_kwargs={name: 1})
+    for wrong in ("Hi", 5, messages[0], None):
+        with pytest.raises(TypeError, match="must be a list of mappings with role and content"):
+            llm.chat(wrong, GREEDY)
+    for wrong in ([5], [{"role": "user"}], ["Hi"]):
+        with pytest.raises(ValueError, match="a message has a role and a content, and this is"):
+            llm.chat(wrong, GREEDY)
     begun = [*messages, {"role": "assistant", "content": "Well,"}]
     shown = llm.chat(begun, GREEDY, continue_final=True).prompt_token_ids
     assert llm.tokenizer.decode(shown, skip_special_tokens=False).endswith("<|im_start|>assistant\nWell,")
@@ -267,6 +276,11 @@ def test_the_context_bounds_the_reply(llm: LLM) -> None:
         ({"deterministic": "yes"}, "must be one of batch_invariant"),
         ({"max_model_len": 0}, "max_model_len is 0"),
         ({"dtype": "int8"}, "must be auto, float32, bfloat16 or float16"),
+        ({"quantization": ["int8"]}, r"quantization is \['int8'\], and must be None"),
+        ({"chat_template": "{{"}, "this is no chat template, line 1: unexpected 'end of template'"),
+        ({"chat_template": "a\n{% for %}"}, "this is no chat template, line 2: Expected an expression"),
+        ({"chat_template": "{{ " + "(" * 5000}, "this is no chat template"),
+        ({"chat_template": "nothing"}, "there is no chat template 'nothing'; plugins have"),
     ],
 )
 def test_options_that_cannot_be_are_refused(gguf_file: Path, options: dict[str, Any], reason: str) -> None:
@@ -277,6 +291,10 @@ def test_options_that_cannot_be_are_refused(gguf_file: Path, options: dict[str, 
 def test_tenants_that_are_unknown(llm: LLM) -> None:
     with pytest.raises(ValueError, match="tenant 'a' is unknown"):
         llm.generate(PROMPT, tenant="a")
+    with pytest.raises(ValueError, match=r"tenant is \['x'\], and must be a text"):
+        llm.generate(PROMPT, tenant=["x"])
+    with pytest.raises(ValueError, match=r"cache_salt is 5, and must be a text"):
+        llm.generate(PROMPT, cache_salt=5)
     assert not hasattr(llm, "nothing")
 
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from pygpukit.llm import LLM, RequestOutput, SamplingParams
+from pygpukit.errors import OutOfMemoryError
+from pygpukit.llm import LLM, RequestOutput, SamplingParams, scheduler
 from pygpukit.llm.scheduler import Branch
 from pygpukit.llm.testing import tiny_model
 
-from .engines import few_pages, stepped
+from .engines import Stepped, few_pages, stepped
 
 Found = list[tuple[list[int], Any, Any]]
 
@@ -51,7 +53,15 @@ def bits(output: RequestOutput) -> Found:
     return [(one.token_ids, one.logprobs, one.prompt_logprobs) for one in output.outputs]
 
 
-def request(rng: random.Random) -> tuple[list[int], SamplingParams]:
+# Replies of a given form, where the packages for it are installed.
+FORMS: list[dict[str, Any]] = [
+    {"temperature": 1.0, "logprobs": 1, "regex": "(ab|c)[0-9]{2,30} and so on"},
+    {"temperature": 0, "logprobs": 1, "schema": {"type": "array", "items": {"enum": ["yes", "no"]}}},
+    {"temperature": 0.8, "n": 2, "logprobs": 0, "regex": "[a-z]+"},
+]
+
+
+def request(rng: random.Random, forms: Sequence[dict[str, Any]] = ()) -> tuple[list[int], SamplingParams]:
     """A prompt, often with the beginning of others, and parameters of any kind."""
     common = [(7 * i) % 250 + 5 for i in range(64)]
     prompt = common[: rng.choice([0, 16, 20, 35, 64])] + [rng.randrange(5, 255) for _ in range(rng.randrange(1, 14))]
@@ -65,29 +75,74 @@ def request(rng: random.Random) -> tuple[list[int], SamplingParams]:
         {"temperature": 0, "logit_bias": {9: 3.0}, "min_tokens": 4, "logprobs": 1},
         {"temperature": 0.7, "allowed_token_ids": range(20, 90), "stop_token_ids": [33], "logprobs": 1},
     ]
-    params = SamplingParams(**rng.choice(kinds), max_tokens=rng.randrange(4, 14), seed=rng.randrange(99))
+    params = SamplingParams(**rng.choice([*kinds, *forms]), max_tokens=rng.randrange(4, 14), seed=rng.randrange(99))
     return prompt, params
 
 
-def alone(path: Path, wanted: list[tuple[list[int], SamplingParams]], level: str = "batch_invariant") -> list[Found]:
+def alone(
+    path: Path, wanted: list[tuple[list[int], SamplingParams]], level: str = "batch_invariant", kv_dtype: str = "auto"
+) -> list[Found]:
     """Each by itself, in one piece, with nothing in the cache."""
-    with LLM(path, prefix_cache=False, deterministic=level) as llm:
+    with LLM(path, prefix_cache=False, deterministic=level, kv_dtype=kv_dtype) as llm:
         return [bits(llm.generate(prompt, params)) for prompt, params in wanted]
 
 
-@pytest.mark.parametrize("seed", range(10))
+def short_of_memory(engine: Stepped, rng: random.Random, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let some steps fail for want of memory, and some moves to the host and back."""
+
+    def sometimes(function: Callable[..., Any], share: float) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            if rng.random() < share:
+                raise OutOfMemoryError("a test has taken it")
+            return function(*arguments)
+
+        return call
+
+    loop = engine.loop
+    monkeypatch.setattr(scheduler, "_PATIENCE", 2)
+
+    def run(rows: Any, before: Any) -> Any:
+        # A step of one token would end its request.
+        tokens = sum(row.tokens + len(row.drafts) for row in rows)
+        return sometimes(step, 0.05 if tokens > 1 else 0.0)(rows, before)
+
+    step, memory = loop.runner.run, loop.scheduler.memory
+    monkeypatch.setattr(loop.runner, "run", run)
+    monkeypatch.setattr(memory, "to_host", sometimes(memory.to_host, 0.2))
+    monkeypatch.setattr(memory, "from_host", sometimes(memory.from_host, 0.2))
+
+
+METHODS: list[Any] = [None, "ngram", "jacobi", "lookahead", {"early_exit": 1, "k": 3}, {"draft": None, "k": 3}]
+
+
+@pytest.mark.parametrize("seed", range(20))
 def test_any_interleaving_gives_the_bits_of_a_request_alone(
     seed: int, models: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Odd seeds have replies of given forms, keys and values as codes, guesses, and steps without memory as well."""
     rng = random.Random(seed)
-    path = models(list(ARCHITECTURES)[seed % len(ARCHITECTURES)])
-    wanted = [request(rng) for _ in range(12)]
-    expected = alone(path, wanted)
+    path = models(list(ARCHITECTURES)[(seed + seed // 8) % len(ARCHITECTURES)])
+    more = bool(seed % 2) and all(find_spec(name) for name in ("tokenizers", "llguidance"))
+    wanted = [request(rng, FORMS * 2 if more else ()) for _ in range(12)]
+    if more:
+        # Long enough for guesses and preemptions.
+        repeats = {"max_tokens": 50, "ignore_eos": True, "logprobs": 1}
+        wanted[3:3] = [([9, 8, 7, 6 + i] * 6, SamplingParams(temperature=i, seed=i, **repeats)) for i in range(2)]
+    kv_dtype = rng.choice(["auto", "fp8", "int8"]) if more else "auto"
+    method = METHODS[seed // 2 % len(METHODS)] if more else None
+    if isinstance(method, dict) and "draft" in method:
+        method = {**method, "draft": str(path)}
+    expected = alone(path, wanted, kv_dtype=kv_dtype)
     few_pages(monkeypatch, rng.choice([7, 12, 30]), rng.choice([0, 5, 30]))
     options = {"max_batched_tokens": rng.choice([3, 17, 50]), "max_num_seqs": rng.choice([3, 16]),
                "prefix_cache": rng.random() < 0.7, "offload": rng.random() < 0.8}  # fmt: skip
+    options |= {"kv_dtype": kv_dtype, "speculative": method}
     with stepped(path, ahead=rng.random() < 0.5, **options) as engine:
         llm, requests, cancelled = engine.llm, [], set()
+        if more:
+            short_of_memory(engine, rng, monkeypatch)
+        if llm._loop.speculation is not None:
+            llm._loop.speculation.least_share, llm._loop.speculation.replies = -1.0, 1000
         llm.tenant("high", "guaranteed")
         llm.tenant("low", "besteffort")
         for index, (prompt, params) in enumerate(wanted):
@@ -108,7 +163,9 @@ def test_any_interleaving_gives_the_bits_of_a_request_alone(
             else:
                 for one, whole in zip(found, expected[index], strict=True):
                     assert one[0] == whole[0][: len(one[0])]
-        print(f"seed {seed}: {path.parent.name}", engine.llm.stats())
+        if method is not None:
+            assert sum(made.result(0).usage.drafted for made in requests) > 0
+        print(f"seed {seed}: {path.parent.name} {kv_dtype} {method}", engine.llm.stats())
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -342,6 +342,7 @@ def test_memory_is_a_budget(gguf_file: Path) -> None:
     with LLM(gguf_file, memory="24MiB", max_batched_tokens=64, max_num_seqs=8) as llm:
         plan = llm._budget
         assert plan.weights + plan.workspace + plan.pages * plan.page <= plan.total == 24 << 20
+        assert plan.pages == 256
         assert llm.generate(PROMPT, GREEDY).finish_reason == "length"
         assert llm._loop._pool is not None
         assert llm._loop._pool.used <= 24 << 20
@@ -351,6 +352,25 @@ def test_memory_is_a_budget(gguf_file: Path) -> None:
         LLM(gguf_file, memory="400KiB")
     with pytest.raises(OutOfMemoryError, match="a reply of 512 tokens needs 262144 bytes of keys and values"):
         LLM(gguf_file, memory="2MiB", max_batched_tokens=512)
+
+
+@pytest.mark.parametrize("kv_dtype", ["auto", "int8"])
+@pytest.mark.parametrize("draft", [False, True])
+def test_little_memory_is_divided_by_what_arrays_take(gguf_file: Path, draft: bool, kv_dtype: str) -> None:
+    """Large arrays take whole pieces of 2 MiB, those of a draft model too."""
+    more: dict[str, Any] = {"speculative": {"draft": gguf_file, "k": 2} if draft else None, "kv_dtype": kv_dtype}
+    before = 0
+    for memory in ("2MiB", "3MiB", "5MiB", "8MiB"):
+        with LLM(gguf_file, memory=memory, max_batched_tokens=64, max_num_seqs=64, **more) as llm:
+            outs = llm.generate([[5 + i] * 60 for i in range(4)], GREEDY)
+            assert [out.finish_reason for out in outs] == ["length"] * 4
+            assert llm._loop._pool is not None
+            assert llm._loop._pool.used <= llm._budget.total
+            assert llm.stats()["out_of_memory"] == 0
+            assert llm._budget.pages >= before
+            before = llm._budget.pages
+    # Most of it is pages.
+    assert before * (llm._budget.page + 8192 * draft) > 3 << 20
 
 
 def running(engine: Any) -> list[str]:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import pygpukit as gp
 from pygpukit.errors import MissingPackageError
-from pygpukit.llm import LLM, SamplingParams, ThinkingParser, Tokenizer, structured
+from pygpukit.llm import LLM, SamplingParams, ThinkingParser, Tokenizer, schemas, structured
 from pygpukit.llm.sequence import Sequence
 from pygpukit.llm.testing import tiny_model
 
@@ -182,6 +182,9 @@ def test_a_wrong_token_changes_nothing(tokenizer: Tokenizer) -> None:
     [
         ({"schema": {"type": "nope"}}, "schema cannot be used: .*nope"),
         ({"schema": {"$ref": "#/nothing"}}, "schema cannot be used"),
+        ({"schema": {"$ref": "#"}}, "schema cannot be used: it refers to itself without end, so no value fits it: .*#"),
+        ({"schema": {"not": {}}}, "schema cannot be used: Unimplemented keys: .*not"),
+        ({"grammar": "start: start"}, r"grammar cannot be used: no text of that form can begin \(NoExtension\w*\)$"),
         ({"schema": "{"}, "schema is no JSON"),
         ({"schema": {"enum": {1, 2}}}, "schema is no JSON"),
         ({"regex": "a(b"}, "regex cannot be used: .*unclosed group"),
@@ -194,6 +197,30 @@ def test_a_wrong_token_changes_nothing(tokenizer: Tokenizer) -> None:
 def test_forms_that_cannot_be(tokenizer: Tokenizer, form: dict[str, Any], reason: str) -> None:
     with pytest.raises(ValueError, match=f"(?s){reason}"):
         structured.compile(tokenizer, params(**form), size=SIZE, ends=ENDS)
+
+
+A = {"$ref": "#/$defs/a"}
+
+
+@pytest.mark.parametrize(
+    ("schema", "finite"),
+    [
+        ({"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}, False),
+        ({"type": "object", "properties": {"a": {"$ref": "#"}}}, True),
+        ({"type": "array", "prefixItems": [{"type": "null"}], "items": {"$ref": "#"}, "minItems": 1}, True),
+        ({"type": "array", "prefixItems": [{"type": "null"}], "items": {"$ref": "#"}, "minItems": 2}, False),
+        ({"$defs": {"a": {"anyOf": [A, {"type": "null"}]}}, **A}, True),
+        ({"$defs": {"a": {"oneOf": [A, {"allOf": [A]}]}}, **A}, False),
+        ({"$defs": {"a": {"$ref": "#/$defs/b~1c%25"}, "b/c%": A}, **A}, False),
+        ({"$defs": {"a": {"enum": [1], "type": "array", "minItems": 1, "items": A}}, **A}, True),
+        ({"type": ["object", "null"], "properties": {"a": {"$ref": "#"}}, "required": ["a"]}, True),
+        ({"$ref": "https://example.org/other"}, True),
+        ({"$ref": "#anchor"}, True),
+        ({"allOf": 5, "anyOf": {}, "required": [[]], "properties": [], "type": "object", "minItems": "x"}, True),
+    ],
+)
+def test_schemas_without_a_finite_value(schema: dict[str, Any], finite: bool) -> None:
+    assert schemas.has_finite_value(schema) is finite
 
 
 def test_without_the_package(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -167,6 +167,24 @@ def test_special_values_and_extremes(device: gp.Device) -> None:
     assert rows(logits, allowed=np.full((6, 1), 2, np.int32)) == [1, -1, 1, -1, 1, 1]
 
 
+@pytest.mark.parametrize("kind", [np.float32, np.float16, BF16])
+def test_greedy_rows_are_the_best_token_or_none(device: gp.Device, kind: Any) -> None:
+    """Alone, beside rows with scores that are no numbers, and by the steps that rows with a bias take."""
+    logits = normal((6, 70), kind, scale=1.0)
+    logits[1, [3, 60]] = 9.0
+    logits[2] = -np.inf
+    logits[3] = np.nan
+    logits[4, :5] = np.nan
+    logits[5, ::2], logits[5, 1::2] = -0.0, 0.0
+    wide = np.where(np.isnan(logits.astype(np.float32)), -np.inf, logits.astype(np.float32))
+    best = np.where(wide.max(axis=1) > -np.inf, wide.argmax(axis=1), -1).tolist()
+    assert best[1:4] + best[5:] == [3, -1, -1, 0]
+    for some in (slice(0, 2), slice(0, 6)):
+        cold = np.zeros(len(best[some]), np.float32)
+        assert rows(logits[some], temperature=cold) == best[some]
+        assert rows(logits[some], temperature=cold, bias=np.zeros((cold.size, 70), np.float32)) == best[some]
+
+
 def test_penalties(device: gp.Device) -> None:
     logits = np.float32([[2.0, 1.9, -1.0, -1.1]])
     zero = np.zeros(1, np.float32)

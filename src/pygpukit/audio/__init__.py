@@ -12,6 +12,8 @@ from __future__ import annotations
 from pygpukit.audio import beat, decompose, effects, feature, filters, onset
 from pygpukit.audio.beat import *  # noqa: F403
 from pygpukit.audio.beat import __all__ as _beat
+from pygpukit.audio.chain import *  # noqa: F403
+from pygpukit.audio.chain import __all__ as _chain
 from pygpukit.audio.chroma import *  # noqa: F403
 from pygpukit.audio.chroma import __all__ as _chroma
 from pygpukit.audio.constantq import *  # noqa: F403
@@ -29,6 +31,7 @@ from pygpukit.audio.loudness import loudness, loudness_range, true_peak
 from pygpukit.audio.mel import dct, delta, melspectrogram, mfcc, stack_memory
 from pygpukit.audio.onset import *  # noqa: F403
 from pygpukit.audio.onset import __all__ as _onset
+from pygpukit.audio.pictures import save_plot
 from pygpukit.audio.pitch import *  # noqa: F403
 from pygpukit.audio.pitch import __all__ as _pitch
 from pygpukit.audio.resampling import resample, to_mono
@@ -52,6 +55,7 @@ from pygpukit.fft import fft, irfft, rfft
 
 __all__ = [
     *_beat,
+    *_chain,
     *_chroma,
     *_constantq,
     *_convert,
@@ -91,6 +95,7 @@ __all__ = [
     "resample",
     "rfft",
     "save",
+    "save_plot",
     "sosfilt",
     "stack_memory",
     "stft",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import prod
+from math import isfinite, prod
 from operator import index
 from typing import Any
 
@@ -21,6 +21,8 @@ __all__ = [
     "frames_first",
     "magnitudes",
     "normalize",
+    "not_negative",
+    "number",
     "per_item",
     "positive",
     "real_array",
@@ -109,10 +111,27 @@ def at_least(value: Any, least: int, what: str) -> int:
     ParameterError
         If it is.
     """
-    number = whole_number(value, what)
-    if number < least:
-        raise ParameterError(f"{what} is {number}; it is at least {least}")
-    return number
+    found = whole_number(value, what)
+    if found < least:
+        raise ParameterError(f"{what} is {found}; it is at least {least}")
+    return found
+
+
+def number(value: Any, what: str, rule: str = "it is a finite number") -> float:
+    """Return a finite number.
+
+    Raises
+    ------
+    ParameterError
+        If it is none.
+    """
+    try:
+        found = float("nan") if isinstance(value, str | bytes) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        found = float("nan")
+    if not isfinite(found):
+        raise ParameterError(f"{what} is {value!r}; {rule}")
+    return found
 
 
 def positive(value: Any, what: str) -> float:
@@ -123,10 +142,25 @@ def positive(value: Any, what: str) -> float:
     ParameterError
         If it is not.
     """
-    number = float(value)
-    if not 0 < number < float("inf"):
-        raise ParameterError(f"{what} is {value!r}; it is a number above 0")
-    return number
+    rule = "it is a number above 0"
+    found = number(value, what, rule)
+    if not found > 0:
+        raise ParameterError(f"{what} is {value!r}; {rule}")
+    return found
+
+
+def not_negative(value: Any, what: str, rule: str = "it is at least 0") -> float:
+    """Return a finite number of at least 0.
+
+    Raises
+    ------
+    ParameterError
+        If it is not.
+    """
+    found = number(value, what, rule)
+    if not found >= 0:
+        raise ParameterError(f"{what} is {value!r}; {rule}")
+    return found
 
 
 def tiny(x: GPUArray) -> float:

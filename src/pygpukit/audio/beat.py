@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from pygpukit._pygpukit_rust import GPUArray
-from pygpukit.audio.arrays import at_least, constant, framed, frames_first, normalize, real_array, tiny
+from pygpukit.audio.arrays import at_least, constant, framed, frames_first, normalize, positive, real_array, tiny
 from pygpukit.audio.convert import tempo_frequencies, time_to_frames
 from pygpukit.audio.onset import in_units, onset_strength
 from pygpukit.audio.operators import gp
@@ -246,7 +246,9 @@ def beat_track(
     host = envelope.to_numpy()
     if not host.any():
         return 0.0, in_units(np.array([], np.int64), units, sr, hop_length)
-    if bpm is None:
+    if bpm is not None:
+        bpm = positive(np.ravel(bpm)[0].item(), "bpm")
+    else:
         bpm = tempo(onset_envelope=envelope, sr=sr, hop_length=hop_length, start_bpm=start_bpm, prior=prior)
     found = _beats(host, float(np.asarray(bpm).reshape(-1)[0]), float(sr) / hop_length, float(tightness), trim)
     return bpm, in_units(found, units, sr, hop_length)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from pygpukit._pygpukit_rust import GPUArray
+from pygpukit.audio.arrays import number as finite
 from pygpukit.errors import ParameterError
 
 __all__ = [
@@ -27,7 +28,10 @@ _NOTE = re.compile(
 
 
 def _host(x: Any) -> Any:
-    return x.to_numpy() if isinstance(x, GPUArray) else np.asanyarray(x)
+    values = x.to_numpy() if isinstance(x, GPUArray) else np.asanyarray(x)
+    if values.dtype.kind not in "biuf":
+        raise ParameterError(f"{x!r} is no number, nor an array of numbers")
+    return values
 
 
 def fft_frequencies(*, sr: float = 22050, n_fft: int = 2048) -> Any:
@@ -144,6 +148,8 @@ def note_to_midi(note: Any, *, round_midi: bool = True) -> Any:
     69
     """
     if not isinstance(note, str):
+        if not np.iterable(note):
+            raise ParameterError(f"{note!r} is no note; it is a text like 'C4', 'F#3' or 'Bb2+20', or a list of them")
         return np.array([note_to_midi(n, round_midi=round_midi) for n in note])
     match = _NOTE.match(note)
     if not match:
@@ -157,6 +163,11 @@ def note_to_midi(note: Any, *, round_midi: bool = True) -> Any:
 def midi_to_note(midi: Any, *, octave: bool = True, cents: bool = False) -> Any:
     """Name of a MIDI number with sharps, in ASCII; of an array, a list.
 
+    Raises
+    ------
+    ParameterError
+        If it is no number.
+
     Examples
     --------
     >>> midi_to_note(61)
@@ -166,7 +177,7 @@ def midi_to_note(midi: Any, *, octave: bool = True, cents: bool = False) -> Any:
         return [midi_to_note(m, octave=octave, cents=cents) for m in midi]
     if cents and not octave:
         raise ParameterError("cents=True needs octave=True")
-    number = round(float(midi))
+    number = round(finite(midi, "midi"))
     name = ("C", "C#", "D", "D#", "E", "F", "F#", "G", "G#", "A", "A#", "B")[number % 12]
     if octave:
         name += str(number // 12 - 1)
@@ -187,12 +198,21 @@ def note_to_hz(note: Any, **kwargs: Any) -> Any:
 def hz_to_note(frequencies: Any, **kwargs: Any) -> Any:
     """Note of a frequency; parameters as of `midi_to_note`.
 
+    Raises
+    ------
+    ParameterError
+        If it is not above 0.
+
     Examples
     --------
     >>> hz_to_note(440.0)
     'A4'
     """
-    return midi_to_note(hz_to_midi(frequencies), **kwargs)
+    values = _host(frequencies)
+    if not np.all((values > 0) & np.isfinite(values)):
+        wrong = values[~((values > 0) & np.isfinite(values))].ravel()[0]
+        raise ParameterError(f"a frequency is {wrong}; those of notes are above 0 and finite: leave the others out")
+    return midi_to_note(hz_to_midi(values), **kwargs)
 
 
 def hz_to_octs(frequencies: Any, *, tuning: float = 0.0, bins_per_octave: int = 12) -> Any:

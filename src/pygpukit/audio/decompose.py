@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from numbers import Real
 from typing import Any
 
 from pygpukit._pygpukit_rust import GPUArray
-from pygpukit.audio.arrays import at_least, magnitudes, tiny
+from pygpukit.audio.arrays import at_least, magnitudes, number, tiny
 from pygpukit.audio.operators import gp
 from pygpukit.audio.spectrum import magphase
 from pygpukit.errors import ParameterError
@@ -31,8 +32,8 @@ def softmask(X: Any, X_ref: Any, *, power: float = 1, split_zeros: bool = False)
     """
     if X.shape != X_ref.shape:
         raise ParameterError(f"X has shape {X.shape} and X_ref {X_ref.shape}; they are equal")
-    if not power > 0:
-        raise ParameterError(f"power is {power}; it is above 0")
+    if not isinstance(power, Real) or not power > 0:
+        raise ParameterError(f"power is {power!r}; it is above 0")
     if power == float("inf"):
         return X_ref < X
     Z = gp.maximum(X, X_ref)
@@ -88,7 +89,7 @@ def hpss(
         S, phase = magphase(S)
     S = magnitudes(S)
     across, along = (at_least(k, 1, "kernel_size") for k in _pair(kernel_size))
-    first, second = (float(m) for m in _pair(margin))
+    first, second = (number(m, "margin", "it is at least 1") for m in _pair(margin))
     if not (first >= 1 and second >= 1):
         raise ParameterError(f"margin is {margin}; it is at least 1")
     harmonic, percussive = median(S, size=across, axis=-1), median(S, size=along, axis=-2)

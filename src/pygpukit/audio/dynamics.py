@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from pygpukit._pygpukit_rust import GPUArray
-from pygpukit.audio.arrays import at_least, constant, positive, samples
+from pygpukit.audio.arrays import at_least, constant, not_negative, positive, samples
+from pygpukit.audio.chain.effects import Compressor, Gate, between
 from pygpukit.audio.filtering import fftconvolve
 from pygpukit.audio.operators import gp
 from pygpukit.errors import ParameterError
@@ -26,8 +27,7 @@ def _decibels(x: GPUArray) -> GPUArray:
 def _followed(x: GPUArray, sr: float, rise: float, fall: float) -> GPUArray:
     """Level that follows with time constants in seconds; 0 for at once."""
     for name, value in (("attack", rise), ("release", fall)):
-        if not 0 <= value < float("inf"):
-            raise ParameterError(f"{name} is {value}; it is a number of seconds, at least 0")
+        not_negative(value, name, "it is a number of seconds, at least 0")
     rows = x.reshape((prod(x.shape[:-1]), x.shape[-1]))
     factors = [float(np.exp(-1.0 / (sr * t))) if t > 0 else 0.0 for t in (rise, fall)]
     start = gp.zeros(rows.shape[:1], "float64", device=x.device)
@@ -64,7 +64,7 @@ def compressor(
     Raises
     ------
     ParameterError
-        If ratio is under 1, or another number is negative.
+        If a parameter is none of `Compressor`.
 
     Examples
     --------
@@ -73,8 +73,7 @@ def compressor(
     -15.0
     """
     y, sr = samples(y), positive(sr, "sr")
-    if not ratio >= 1 or not knee >= 0:
-        raise ParameterError(f"ratio is {ratio} and knee {knee}; they are at least 1, and at least 0")
+    Compressor(threshold, ratio, attack, release, knee, makeup)
     over, slope = _decibels(y) - threshold, 1.0 - 1.0 / ratio
     down = gp.maximum(over, 0.0)
     if knee > 0:
@@ -112,7 +111,7 @@ def limiter(y: Any, *, sr: float, ceiling: float = -1.0, lookahead: float = 0.00
     Raises
     ------
     ParameterError
-        If lookahead is negative.
+        If lookahead is not from 0 to 10, or another number is not finite.
 
     Examples
     --------
@@ -121,8 +120,10 @@ def limiter(y: Any, *, sr: float, ceiling: float = -1.0, lookahead: float = 0.00
     True
     """
     y, sr = samples(y), positive(sr, "sr")
-    if not 0 <= lookahead < 10:
-        raise ParameterError(f"lookahead is {lookahead}; it is a number of seconds, from 0 to 10")
+    rule = "it is a number of seconds, from 0 to 10"
+    if not_negative(lookahead, "lookahead", rule) >= 10:
+        raise ParameterError(f"lookahead is {lookahead}; {rule}")
+    between(ceiling, -200, 200, "ceiling")
     top, size = 10.0 ** (ceiling / 20), ceil(lookahead * sr) + 1
     need = gp.maximum(_decibels(y) - ceiling, 0.0)
     # The look-ahead of the first samples begins before them.
@@ -154,7 +155,7 @@ def gate(
     Raises
     ------
     ParameterError
-        If range is not negative.
+        If a parameter is none of `Gate`.
 
     Examples
     --------
@@ -163,8 +164,7 @@ def gate(
     0.01
     """
     y, sr = samples(y), positive(sr, "sr")
-    if not range < 0:
-        raise ParameterError(f"range is {range}; it is negative")
+    Gate(threshold, attack, release, range)
     # A peak meter with 10 ms of release: it does not fall between the waves of a tone.
     level = _followed(gp.abs(y), sr, 0.0, 0.01)
     opened = _followed((_decibels(level) >= threshold).astype(y.dtype), sr, attack, release)
@@ -205,8 +205,9 @@ def reverb(
     (100,)
     """
     y, sr, decay = samples(y), positive(sr, "sr"), positive(decay, "decay")
-    if not 0 <= wet <= 1 or not predelay >= 0:
-        raise ParameterError(f"wet is {wet} and predelay {predelay}; they are from 0 to 1, and at least 0")
+    wet, predelay = not_negative(wet, "wet", "it is from 0 to 1"), not_negative(predelay, "predelay")
+    if wet > 1:
+        raise ParameterError(f"wet is {wet}; it is from 0 to 1")
     n, before = at_least(ceil(decay * sr), 1, "decay"), round(predelay * sr)
     noise = np.random.Generator(np.random.PCG64(at_least(seed, 0, "seed"))).standard_normal(n)
     noise *= 10.0 ** (-3.0 * np.arange(n) / (decay * sr))

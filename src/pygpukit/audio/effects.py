@@ -8,7 +8,7 @@ import numpy as np
 
 from pygpukit._pygpukit_rust import GPUArray
 from pygpukit.audio import decompose
-from pygpukit.audio.arrays import at_least, constant, fix_length, positive, samples
+from pygpukit.audio.arrays import at_least, constant, fix_length, number, positive, samples
 from pygpukit.audio.filtering import cascade_of, run_cascade
 from pygpukit.audio.operators import gp
 from pygpukit.audio.resampling import resample
@@ -80,10 +80,9 @@ def pitch_shift(
     (4096,)
     """
     y = samples(y)
-    rate = 2.0 ** (-float(n_steps) / at_least(bins_per_octave, 1, "bins_per_octave"))
-    stretched = time_stretch(y, rate=rate, **kwargs)
-    return fix_length(resample(stretched, orig_sr=float(sr) / rate, target_sr=sr, res_type=res_type, scale=scale),
-                      y.shape[-1])  # fmt: skip
+    rate = 2.0 ** (-number(n_steps, "n_steps") / at_least(bins_per_octave, 1, "bins_per_octave"))
+    stretched, slower = time_stretch(y, rate=rate, **kwargs), positive(sr, "sr") / rate
+    return fix_length(resample(stretched, orig_sr=slower, target_sr=sr, res_type=res_type, scale=scale), y.shape[-1])
 
 
 def hpss(
@@ -140,7 +139,7 @@ def _loud_frames(y: GPUArray, frame_length: int, hop_length: int, top_db: float,
     # One limit for all channels: they are cut together.
     flat = level.reshape((-1,))
     db = amplitude_to_db(flat, ref=ref, top_db=None).reshape(level.shape).to_numpy()
-    return aggregate(db, axis=0) > -top_db
+    return aggregate(db, axis=0) > -number(top_db, "top_db")
 
 
 def trim(
@@ -197,10 +196,30 @@ def split(
     return np.minimum(edges * hop_length, y.shape[-1]).reshape(-1, 2)
 
 
+def _spans(intervals: Any) -> Any:
+    """Return intervals as int64 (n, 2) on the host."""
+    rule = "intervals are pairs (start, end) of samples, 0 <= start <= end, and at least one"
+    try:
+        spans = np.asarray(intervals.to_numpy() if isinstance(intervals, GPUArray) else [tuple(x) for x in intervals])
+    except (TypeError, ValueError):
+        raise ParameterError(f"intervals is {intervals!r}; {rule}") from None
+    if spans.ndim != 2 or spans.shape[1] != 2 or spans.dtype.kind not in "iu":
+        raise ParameterError(f"intervals is {intervals!r}; {rule}")
+    wrong = (spans[:, 0] < 0) | (spans[:, 1] < spans[:, 0])
+    if wrong.any():
+        raise ParameterError(f"an interval is {tuple(spans[wrong][0].tolist())}; {rule}")
+    return spans
+
+
 def remix(y: Any, intervals: Any, *, align_zeros: bool = True) -> GPUArray:
     """Join intervals of samples, (start, end) each, in their order.
 
     With ``align_zeros`` ends are moved to the nearest zero crossing of the mean of all channels, on the host.
+
+    Raises
+    ------
+    ParameterError
+        If there is no interval, or one is not a pair of samples in order.
 
     Examples
     --------
@@ -208,7 +227,7 @@ def remix(y: Any, intervals: Any, *, align_zeros: bool = True) -> GPUArray:
     [3.0, 4.0, 1.0]
     """
     y = samples(y)
-    spans = np.atleast_2d(np.asarray([tuple(x) for x in intervals], int))
+    spans = _spans(intervals)
     if align_zeros:
         mono = y.to_numpy().reshape(-1, y.shape[-1]).mean(0)
         mono = np.where(np.abs(mono) <= 1e-10, 0, mono)
@@ -237,7 +256,7 @@ def preemphasis(y: Any, *, coef: float = 0.97, zi: Any = None, return_zf: bool =
     >>> preemphasis(gp.asarray([1.0, 2.0, 3.0]), coef=0.5).tolist()
     [1.0, 1.5, 2.0]
     """
-    y = samples(y)
+    y, coef = samples(y), number(coef, "coef")
     if zi is None:
         if y.shape[-1] < 2:
             raise ParameterError("one sample has no slope to begin with: give zi")
@@ -257,8 +276,7 @@ def deemphasis(y: Any, *, coef: float = 0.97, zi: Any = None, return_zf: bool = 
     >>> deemphasis(preemphasis(gp.asarray([1.0, 2.0, 3.0]))).round(9).tolist()
     [1.0, 2.0, 3.0]
     """
-    y = samples(y)
-    initial = None
+    y, coef, initial = samples(y), number(coef, "coef"), None
     if zi is None and y.shape[-1] < 2:
         raise ParameterError("one sample has no slope to begin with: give zi")
     if zi is not None:

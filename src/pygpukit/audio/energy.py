@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from pygpukit._pygpukit_rust import GPUArray
-from pygpukit.audio.arrays import at_least, constant, positive, real_array
+from pygpukit.audio.arrays import at_least, constant, not_negative, positive, real_array
 from pygpukit.audio.filtering import one_pole
 from pygpukit.audio.onset import sliding_maximum
 from pygpukit.audio.operators import gp
@@ -57,8 +57,7 @@ def pcen(
     [0.318, 0.318, 0.318]
     """
     S = gp.abs(S) if isinstance(S, GPUArray) and S.dtype.kind == "c" else real_array(S, "S")
-    if not (power >= 0 and gain >= 0 and bias >= 0):
-        raise ParameterError(f"power {power}, gain {gain} and bias {bias} are at least 0")
+    power, gain, bias = not_negative(power, "power"), not_negative(gain, "gain"), not_negative(bias, "bias")
     eps, time_constant = positive(eps, "eps"), positive(time_constant, "time_constant")
     if b is None:
         frames = time_constant * sr / float(hop_length)

@@ -18,7 +18,7 @@ from pygpukit.audio.arrays import at_least, samples
 from pygpukit.audio.resampling import resample, to_mono
 from pygpukit.errors import AudioFormatError, MissingPackageError, ParameterError
 
-__all__ = ["load", "save"]
+__all__ = ["Recording", "load", "read", "save"]
 
 _PCM, _FLOAT, _EXTENSIBLE = 1, 3, 0xFFFE
 _MOST_CHANNELS = 1024
@@ -26,6 +26,24 @@ _MOST_CHANNELS = 1024
 _HIGHEST_RATE = ((1 << 32) - 1) // (8 * _MOST_CHANNELS)
 _SUBTYPES = {"PCM_U8": (_PCM, 8), "PCM_16": (_PCM, 16), "PCM_24": (_PCM, 24), "PCM_32": (_PCM, 32),
              "FLOAT": (_FLOAT, 32), "DOUBLE": (_FLOAT, 64)}  # fmt: skip
+
+
+class Recording(NamedTuple):
+    """What a file holds.
+
+    Attributes
+    ----------
+    values
+        float32 (frames, channels) on the host.
+    rate
+        Samples per second.
+    format
+        That of the file, in words.
+    """
+
+    values: Any
+    rate: int
+    format: str
 
 
 class _Format(NamedTuple):
@@ -62,8 +80,8 @@ def _numbers(data: bytes, f: _Format) -> Any:
     return np.frombuffer(data, f"<i{f.bits // 8}").astype(np.float32) / np.float32(2.0 ** (f.bits - 1))
 
 
-def _read_wav(file: BinaryIO, path: str, offset: float, duration: float | None) -> tuple[Any, int]:
-    """Return float32 (frames, channels) and the rate of a RIFF file whose head has been checked."""
+def _read_wav(file: BinaryIO, path: str, offset: float, duration: float | None) -> Recording:
+    """Read a RIFF file whose head has been checked."""
     found: _Format | None = None
     file.seek(0, os.SEEK_END)
     end = file.tell()
@@ -84,7 +102,9 @@ def _read_wav(file: BinaryIO, path: str, offset: float, duration: float | None) 
             if duration is not None:
                 count = min(count, int(duration * found.rate))
             file.seek(first * frame, os.SEEK_CUR)
-            return _numbers(file.read(count * frame), found).reshape(-1, found.channels), found.rate
+            values = _numbers(file.read(count * frame), found).reshape(-1, found.channels)
+            words = f"WAV, {'float' if found.kind == _FLOAT else 'PCM'} of {found.bits} bits"
+            return Recording(values, found.rate, words)
         else:
             file.seek(size + size % 2, os.SEEK_CUR)
     raise AudioFormatError(f"{path}: there are no samples in it; the file is cut off")
@@ -97,15 +117,16 @@ def _package(name: str) -> Any:
         return None
 
 
-def _read_soundfile(module: Any, path: str, offset: float, duration: float | None) -> tuple[Any, int]:
+def _read_soundfile(module: Any, path: str, offset: float, duration: float | None) -> Recording:
     with module.SoundFile(path) as file:
         rate = int(file.samplerate)
         file.seek(min(int(offset * rate), file.frames))
         count = -1 if duration is None else int(duration * rate)
-        return file.read(frames=count, dtype="float32", always_2d=True), rate
+        words = ", ".join(map(str, dict.fromkeys((file.format, file.subtype))))
+        return Recording(file.read(frames=count, dtype="float32", always_2d=True), rate, words)
 
 
-def _read_av(module: Any, path: str, offset: float, duration: float | None) -> tuple[Any, int]:
+def _read_av(module: Any, path: str, offset: float, duration: float | None) -> Recording:
     with module.open(path) as container:
         if not container.streams.audio:
             raise AudioFormatError(f"{path}: there is no audio in it")
@@ -114,12 +135,22 @@ def _read_av(module: Any, path: str, offset: float, duration: float | None) -> t
         convert = module.AudioResampler(format="fltp", rate=rate)
         parts = [part.to_ndarray() for frame in container.decode(stream) for part in convert.resample(frame)]
         parts += [part.to_ndarray() for part in convert.resample(None)]
+        words = f"{container.format.name}, {stream.codec_context.name}"
     whole = np.concatenate(parts, axis=1).T if parts else np.zeros((0, 1), np.float32)
     first = int(offset * rate)
-    return whole[first : None if duration is None else first + int(duration * rate)], rate
+    return Recording(whole[first : None if duration is None else first + int(duration * rate)], rate, words)
 
 
-def _read(path: str, offset: float, duration: float | None) -> tuple[Any, int]:
+def read(path: str, offset: float = 0.0, duration: float | None = None) -> Recording:
+    """Read a file, or a part of it in seconds, to the host.
+
+    Raises
+    ------
+    AudioFormatError
+        If it is damaged, or nothing reads its format.
+    MissingPackageError
+        If it is no WAV and soundfile is not installed.
+    """
     with open(path, "rb") as file:
         head = file.read(12)
         if head[:4] == b"RIFF" and head[8:12] == b"WAVE":
@@ -197,7 +228,7 @@ def load(
             raise ParameterError(f"offset {offset!r} and duration {duration!r} are seconds, at least 0 and finite")
     if str(dtype) not in ("float32", "float64"):
         raise ParameterError(f"dtype is {dtype}; it is float32 or float64")
-    values, rate = _read(os.fspath(path), float(offset), None if duration is None else float(duration))
+    values, rate, _ = read(os.fspath(path), float(offset), None if duration is None else float(duration))
     host = np.ascontiguousarray(values.T, dtype=str(dtype))
     y = from_numpy(host if host.shape[0] > 1 else host[0])
     if y.size == 0:

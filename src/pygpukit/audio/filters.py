@@ -7,14 +7,15 @@ from typing import Any
 
 import numpy as np
 
+from pygpukit.audio.arrays import at_least, number, positive
 from pygpukit.audio.convert import fft_frequencies, hz_to_octs, mel_frequencies
 from pygpukit.audio.operators import gp
 from pygpukit.audio.windows import get_window, window_values
 from pygpukit.errors import ParameterError
 
 __all__ = [
-    "chroma", "chroma_values", "cq_to_chroma", "get_window", "mel", "mel_values", "packed_bands", "relative_bandwidth",
-    "wavelet", "wavelet_lengths", "window_bandwidth",
+    "chroma", "chroma_values", "cq_to_chroma", "get_window", "mel", "mel_values", "mel_weights", "packed_bands",
+    "relative_bandwidth", "wavelet", "wavelet_lengths", "window_bandwidth",
 ]  # fmt: skip
 
 
@@ -55,6 +56,19 @@ def mel_values(sr: float, n_fft: int, n_mels: int, fmin: float, fmax: float, htk
     return weights
 
 
+def mel_weights(sr: Any, n_fft: int, n_mels: Any, fmin: Any, fmax: Any, htk: bool, norm: Any) -> Any:
+    """Check the parameters of mel filters, and return `mel_values`; half the rate is the highest frequency.
+
+    Raises
+    ------
+    ParameterError
+        If one is none.
+    """
+    rate = positive(sr, "sr")
+    top = rate / 2 if fmax is None else number(fmax, "fmax")
+    return mel_values(rate, n_fft, at_least(n_mels, 1, "n_mels"), number(fmin, "fmin"), top, htk, norm)
+
+
 def mel(
     *, sr: float, n_fft: int, n_mels: int = 128, fmin: float = 0.0, fmax: float | None = None, htk: bool = False,
     norm: Any = "slaney",
@@ -91,10 +105,7 @@ def mel(
     >>> mel(sr=16000, n_fft=400, n_mels=80).shape
     (80, 201)
     """
-    return gp.from_numpy(
-        mel_values(float(sr), int(n_fft), int(n_mels), float(fmin), sr / 2 if fmax is None else float(fmax), htk, norm)
-        + np.float32(0)
-    )
+    return gp.from_numpy(mel_weights(sr, at_least(n_fft, 2, "n_fft"), n_mels, fmin, fmax, htk, norm) + np.float32(0))
 
 
 def packed_bands(weights: Any) -> tuple[Any, Any]:

@@ -8,8 +8,17 @@ from typing import Any
 import numpy as np
 
 from pygpukit._pygpukit_rust import GPUArray
-from pygpukit.audio.arrays import at_least, constant, fix_length, frames_first, magnitudes, real_array
-from pygpukit.audio.filters import mel_values, packed_bands
+from pygpukit.audio.arrays import (
+    at_least,
+    constant,
+    fix_length,
+    frames_first,
+    magnitudes,
+    not_negative,
+    number,
+    real_array,
+)
+from pygpukit.audio.filters import mel_weights, packed_bands
 from pygpukit.audio.operators import gp
 from pygpukit.audio.spectrum import power_to_db, stft
 from pygpukit.errors import ParameterError
@@ -68,6 +77,7 @@ def melspectrogram(
     if S is None:
         if y is None:
             raise ParameterError("give samples y or a spectrogram S")
+        power = number(power, "power")
         D = stft(y, n_fft=n_fft, hop_length=hop_length, win_length=win_length, window=window, center=center,
                  pad_mode=pad_mode)  # fmt: skip
         spectra = D if power in (1, 2) else gp.abs(D) ** power
@@ -75,8 +85,7 @@ def melspectrogram(
     else:
         spectra, fused = magnitudes(S), 0
         n_fft = 2 * (spectra.shape[-2] - 1) if n_fft // 2 + 1 != spectra.shape[-2] else n_fft
-    top = sr / 2 if fmax is None else float(fmax)
-    weights = mel_values(float(sr), int(n_fft), at_least(n_mels, 1, "n_mels"), float(fmin), top, htk, norm)
+    weights = mel_weights(sr, int(n_fft), n_mels, fmin, fmax, htk, norm)
     return frames_first(mel_bands(frames_first(spectra), weights, fused))
 
 
@@ -201,10 +210,8 @@ def mfcc(
         raise ParameterError(f"{', '.join(kwargs)} belong to a spectrogram of y, and S is given")
     S = magnitudes(S)
     M = dct(S, axis=-2, type=dct_type, norm=norm)[..., : at_least(n_mfcc, 1, "n_mfcc"), :]
-    if lifter == 0:
+    if not_negative(lifter, "lifter") == 0:
         return M
-    if not lifter > 0:
-        raise ParameterError(f"lifter is {lifter}; it is at least 0")
     lift = 1 + (lifter / 2) * np.sin(np.pi * np.arange(1, 1 + M.shape[-2]) / lifter)
     return M * constant(lift[:, None], M)
 

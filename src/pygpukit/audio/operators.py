@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from pygpukit import fft
+from pygpukit import fft, random
 from pygpukit.array.bridge import from_numpy
 from pygpukit.array.creation import empty, full, ones, ones_like, zeros, zeros_like
 from pygpukit.core.device import current_device, device
@@ -23,6 +23,7 @@ gp: Any = SimpleNamespace(
     full=full,
     ones=ones,
     ones_like=ones_like,
+    random=random,
     zeros=zeros,
     zeros_like=zeros_like,
 )

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from pygpukit._pygpukit_rust import GPUArray
-from pygpukit.audio.arrays import at_least, constant, framed, frames_first, samples, tiny
+from pygpukit.audio.arrays import at_least, constant, framed, frames_first, positive, samples, tiny
 from pygpukit.audio.convert import fft_frequencies, hz_to_octs
 from pygpukit.audio.operators import gp
 from pygpukit.audio.pitch_states import most_likely_pitches
@@ -99,9 +99,9 @@ def _yin_frames(y: GPUArray, frame_length: int, hop_length: int, center: bool, p
 def _periods(fmin: Any, fmax: Any, sr: float, frame_length: int) -> tuple[int, int]:
     if fmin is None or fmax is None:
         raise ParameterError("fmin and fmax are needed")
-    if not 0 < fmin < fmax:
+    if not positive(fmin, "fmin") < positive(fmax, "fmax"):
         raise ParameterError(f"fmin {fmin} is above 0 and under fmax {fmax}")
-    if fmax > sr / 2:
+    if fmax > positive(sr, "sr") / 2:
         raise ParameterError(f"fmax {fmax} is over half the rate, {sr / 2}")
     if sr / fmin >= frame_length - 1:
         raise ParameterError(

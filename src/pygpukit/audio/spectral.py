@@ -15,6 +15,7 @@ from pygpukit.audio.arrays import (
     framed,
     magnitudes,
     normalize,
+    number,
     samples,
 )
 from pygpukit.audio.convert import fft_frequencies
@@ -186,8 +187,9 @@ def spectral_rolloff(
     >>> spectral_rolloff(S=gp.ones((5, 1)), sr=8, roll_percent=0.5).tolist()
     [[2.0]]
     """
-    if not 0 < roll_percent < 1:
-        raise ParameterError(f"roll_percent is {roll_percent}; it is between 0 and 1")
+    rule = "it is between 0 and 1"
+    if not 0 < number(roll_percent, "roll_percent", rule) < 1:
+        raise ParameterError(f"roll_percent is {roll_percent}; {rule}")
     S, n = spectrogram(y, S, n_fft, hop_length, 1, win_length, window, center, pad_mode)
     total = gp.cumsum(S, axis=-2)
     over = total >= roll_percent * total[..., -1:, :]

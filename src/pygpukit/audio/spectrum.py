@@ -15,6 +15,8 @@ from pygpukit.audio.arrays import (
     fix_length,
     frames_first,
     magnitudes,
+    not_negative,
+    number,
     per_item,
     positive,
     real_array,
@@ -31,7 +33,7 @@ __all__ = [
     "power_to_db", "spectrogram", "stft", "stft_frames",
 ]  # fmt: skip
 
-NO_MODES = ("wrap", "maximum", "mean", "median", "minimum")
+PAD_MODES = ("constant", "edge", "reflect", "symmetric", "linear_ramp", "empty")
 
 
 def lengths(n_fft: Any, hop_length: Any, win_length: Any) -> tuple[int, int, int]:
@@ -44,8 +46,8 @@ def lengths(n_fft: Any, hop_length: Any, win_length: Any) -> tuple[int, int, int
 
 def centered(y: GPUArray, n_fft: int, pad_mode: Any) -> GPUArray:
     """Return samples with half a frame added on both sides."""
-    if pad_mode in NO_MODES:
-        raise ParameterError(f"pad_mode '{pad_mode}' does not go with center=True; use constant, edge or reflect")
+    if pad_mode not in PAD_MODES:
+        raise ParameterError(f"pad_mode is {pad_mode!r}; with center=True it is one of {', '.join(PAD_MODES)}")
     if n_fft > y.shape[-1]:
         warnings.warn(f"n_fft={n_fft} is over the {y.shape[-1]} samples there are", UserWarning, stacklevel=4)
     if n_fft < 2:
@@ -255,6 +257,20 @@ def phase_vocoder(D: Any, *, rate: float, hop_length: int | None = None, n_fft: 
     return ((gp.cos(angle) + 1j * gp.sin(angle)) * mag).astype(D.dtype)
 
 
+def _random_phases(S: GPUArray, random_state: int | None, kind: str) -> GPUArray:
+    """Return numbers of magnitude 1, (bins, frames), for all items of a batch."""
+    if random_state is not None:
+        seed = at_least(random_state, 0, "random_state")
+        if seed >= 1 << 32:
+            raise ParameterError(f"random_state is {seed}; seeds of NumPy's generator are under 2**32")
+        generator = np.random.RandomState(seed)
+        phase = 2 * np.pi * generator.random_sample(S.shape[-2:])
+        return constant(np.cos(phase) + 1j * np.sin(phase), S, kind)
+    with gp.device(S.device):
+        turns = gp.random.default_rng(0).random(S.shape[-2:], S.dtype.name) * (2 * np.pi)
+    return gp.cos(turns) + 1j * gp.sin(turns)
+
+
 def griffinlim(
     S: Any, *, n_iter: int = 32, hop_length: int | None = None, win_length: int | None = None,
     n_fft: int | None = None, window: Any = "hann", center: bool = True, length: int | None = None,
@@ -275,7 +291,8 @@ def griffinlim(
     init : str, optional
         ``"random"`` phases, or None for phases of 0.
     random_state : int, optional
-        Seed of the phases, 0 by default. Each item of a batch begins with the same phases, those of the item alone.
+        Seed of NumPy's generator: librosa's phases, drawn on the host. By default phases are drawn on the device, the
+        same ones in every call. Each item of a batch begins with the same phases, those of the item alone.
 
     Returns
     -------
@@ -295,14 +312,11 @@ def griffinlim(
     (512,)
     """
     S = magnitudes(S)
-    if not momentum >= 0:
-        raise ParameterError(f"momentum is {momentum}; it is at least 0")
+    momentum = not_negative(momentum, "momentum")
     n, hop, win = lengths(2 * (S.shape[-2] - 1) if n_fft is None else n_fft, hop_length, win_length)
     kind = "complex64" if S.dtype.name == "float32" else "complex128"
     if init == "random":
-        generator = np.random.RandomState(0 if random_state is None else at_least(random_state, 0, "random_state"))
-        phase = 2 * np.pi * generator.random_sample(S.shape[-2:])
-        angles = constant(np.cos(phase) + 1j * np.sin(phase), S, kind) * S
+        angles = _random_phases(S, random_state, kind) * S
     elif init is None:
         angles = S.astype(kind)
     else:
@@ -328,17 +342,15 @@ def _reference(ref: Any, S: GPUArray) -> Any:
 
 
 def _logarithm(S: GPUArray, factor: float, ref: Any, amin: float, top_db: float | None) -> GPUArray:
-    if not amin > 0:
-        raise ParameterError(f"amin is {amin}; it is above 0")
+    amin = positive(amin, "amin")
     if callable(ref) or isinstance(ref, GPUArray):
         against = factor * gp.log10(gp.maximum(ref if isinstance(ref, GPUArray) else _reference(ref, S), amin))
     else:
-        against = factor * float(np.log10(max(amin, abs(float(ref)))))
+        against = factor * float(np.log10(max(amin, abs(number(ref, "ref")))))
     made = factor * gp.log10(gp.maximum(S, amin)) - against
     if top_db is None:
         return made
-    if top_db < 0:
-        raise ParameterError(f"top_db is {top_db}; it is at least 0")
+    top_db = not_negative(top_db, "top_db")
     highest = gp.max(made, axis=tuple(range(-min(2, S.ndim), 0)), keepdims=True)
     return gp.maximum(made, highest - top_db)
 
@@ -383,8 +395,8 @@ def amplitude_to_db(S: Any, *, ref: Any = 1.0, amin: float = 1e-5, top_db: float
     """
     S = gp.abs(S) if isinstance(S, GPUArray) else gp.abs(real_array(S, "S"))
     ref = _reference(ref, S) if callable(ref) else ref
-    squared = ref * ref if isinstance(ref, GPUArray) else abs(float(ref)) ** 2
-    return _logarithm(S * S, 10.0, squared, amin**2, top_db)
+    squared = ref * ref if isinstance(ref, GPUArray) else number(ref, "ref") ** 2
+    return _logarithm(S * S, 10.0, squared, positive(amin, "amin") ** 2, top_db)
 
 
 def db_to_power(S_db: Any, *, ref: float = 1.0) -> GPUArray:

@@ -13,7 +13,7 @@ from typing import Any
 from pygpukit._pygpukit_rust import GPUArray
 from pygpukit.audio.arrays import constant, fix_length, frames_first, positive, real_array, samples
 from pygpukit.audio.filtering import block_of, cascade_of, convolve_blocks, run_cascade, second_order_sections
-from pygpukit.audio.filters import mel_values
+from pygpukit.audio.filters import mel_weights
 from pygpukit.audio.mel import mel_bands
 from pygpukit.audio.operators import gp
 from pygpukit.audio.resampling import ratio_of, resampling_filter
@@ -242,8 +242,7 @@ class MelStream(Stream):
         if power not in (1, 2):
             raise ParameterError(f"power is {power}; of a stream it is 1 or 2")
         self._power = int(power)
-        top = sr / 2 if fmax is None else float(fmax)
-        self._weights = mel_values(float(sr), self._stft.n_fft, int(n_mels), float(fmin), top, htk, norm)
+        self._weights = mel_weights(sr, self._stft.n_fft, n_mels, fmin, fmax, htk, norm)
 
     @property
     def latency(self) -> int:
@@ -523,7 +522,7 @@ class ResampleStream(Stream):
         if self._same:
             return gp.zeros((*(self._shape or ()), 0), self._dtype.name)
         if self._total == 0:
-            raise ParameterError("no sample has come: there is no rest")
+            return gp.zeros((*(self._shape or ()), 0), self._dtype.name)
         length = ceil(self._total * self._ratio)
         end = -(-self._total * self._filter.up // self._filter.down)
         before = self._done

@@ -122,8 +122,15 @@ def window_values(window: Any, n: int, fftbins: bool = True) -> Any:
             raise ParameterError(f"there is no window '{name}'; use {', '.join(NAMES)}, or give its values")
         if len(arguments) < _ARGUMENTS.get(known, 0):
             raise ParameterError(f"the window '{name}' needs a number: ('{name}', 14.0) for example")
-        return _named(known, tuple(map(float, arguments)), n, bool(fftbins))
-    values = np.asarray(window, np.float64)
+        try:
+            numbers = tuple(map(float, arguments))
+        except (TypeError, ValueError):
+            raise ParameterError(f"the window {window!r} has other arguments than numbers") from None
+        return _named(known, numbers, n, bool(fftbins))
+    try:
+        values = np.asarray(window, np.float64)
+    except (TypeError, ValueError):
+        raise ParameterError(f"window is {window!r}; it is a name, a tuple, a number, a function or values") from None
     if values.shape != (n,):
         raise ParameterError(f"the window has shape {values.shape}; {n} values are needed")
     return values

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from pygpukit import _pygpukit_rust as _native
-from pygpukit.cli import bench, cache, chat, demo, generate, info, model, status, top
+from pygpukit.cli import audio, bench, cache, chat, demo, generate, info, model, status, top
 from pygpukit.config import read_settings
 from pygpukit.errors import GPUKitError
 
@@ -39,6 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     chat.add_parser(commands)
     generate.add_parser(commands)
     model.add_parser(commands)
+    audio.add_parser(commands)
     args = parser.parse_args(argv)
     try:
         read_settings()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from bisect import bisect_right
+from collections.abc import Sequence
 from typing import Any
 
 from pygpukit._pygpukit_rust import MemoryPool
@@ -23,6 +25,8 @@ _SHARE = 0.85
 # On the CPU device pages are taken from the same memory as everything else.
 _HOST_BYTES = 1 << 30
 _MOST_HOST_BYTES = 8 << 30
+# Arrays of more than _SMALL bytes are mapped alone, in pieces of this size; smaller ones share some.
+_PIECE, _SMALL = 2 << 20, 1 << 20
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -70,8 +74,10 @@ def reserve(memory: str | int | None) -> MemoryPool | None:
     """Return a pool with the memory that an engine may have, reserved; None without a limit."""
     if memory is None:
         return None
+    total = parse_size(memory)
     try:
-        return MemoryPool(quota=memory, guarantee=memory, name="llm")
+        # Only whole pieces can be kept free for the engine.
+        return MemoryPool(quota=total, guarantee=total // _PIECE * _PIECE or total, name="llm")
     except ValueError as error:
         raise OutOfMemoryError(f"memory={memory!r} cannot be reserved, give more: {error}") from error
 
@@ -85,7 +91,7 @@ def plan_pages(
     longest: int,
     max_num_seqs: int,
     max_batched_tokens: int,
-    beside: int = 0,
+    beside: Sequence[int] = (),
 ) -> Budget:
     """Return how an engine divides its memory, that of the current pool.
 
@@ -99,17 +105,18 @@ def plan_pages(
     limited : bool
         The current pool is the engine's, and has a quota.
     longest, max_num_seqs, max_batched_tokens : int
-    beside : int
-        Bytes that another model has for each page.
+    beside : sequence of int
+        Bytes that other arrays have for each page, such as those of a draft model.
 
     Raises
     ------
     OutOfMemoryError
         If there is no room for the keys and values of one reply of the longest kind.
     """
-    page = kv.bytes_of_token(config) * PAGE_TOKENS
-    both = page + beside
-    workspace = _workspace(config, dtype.itemsize, max_batched_tokens, max_num_seqs)
+    own = [PAGE_TOKENS * nbytes for nbytes in kv.bytes_of_token(config)]
+    page, parts = sum(own), [*own, *beside]
+    both = sum(parts)
+    workspace = _workspace(config, dtype.itemsize, max_batched_tokens, max_num_seqs, longest)
     device, one = current_device(), -(-longest // PAGE_TOKENS)
     there = _memory.stats()
     total = int(there["quota"]) if limited else 0
@@ -121,7 +128,9 @@ def plan_pages(
         free = int(_SHARE * min(there["device_free"], there["available"])) - workspace
         if device.kind == "cpu":
             free = min(free, max(_HOST_BYTES, one * both))
-    pages = min(max(free, 0) // both, one * max_num_seqs)
+    most = min(max(free, 0) // both, one * max_num_seqs)
+    # The largest number of pages whose arrays fit.
+    pages = bisect_right(range(1, most + 1), free, key=lambda n: sum(_taken(n * part) for part in parts))
     if pages < one:
         raise OutOfMemoryError(
             f"a reply of {longest} tokens needs {one * both} bytes of keys and values ({both // PAGE_TOKENS} a token), "
@@ -131,8 +140,20 @@ def plan_pages(
     return Budget(weights, workspace, page, pages, min(pages, max(1, _MOST_HOST_BYTES // page)), total)
 
 
-def _workspace(config: TransformerConfig, itemsize: int, tokens: int, rows: int) -> int:
-    """Bytes of the arrays that live at once in a step, rounded up."""
+def _workspace(config: TransformerConfig, itemsize: int, tokens: int, rows: int, longest: int) -> int:
+    """Bytes of the arrays that live at once in a step, and of the tables of positions, rounded up."""
     heads = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim
     widest = max(3 * config.intermediate_size, 2 * heads)
-    return tokens * itemsize * (4 * config.hidden_size + widest) + 4 * min(rows, tokens) * 4 * config.vocab_size
+    logits = _taken(4 * min(rows, tokens) * config.vocab_size)
+    ropes = sum(rope is not None for rope in (config.rope, config.local_rope))
+    return (
+        4 * _taken(tokens * itemsize * config.hidden_size)
+        + _taken(tokens * itemsize * widest)
+        + 4 * logits
+        + 2 * ropes * _taken(4 * longest * config.head_dim // 2)
+    )
+
+
+def _taken(nbytes: int) -> int:
+    """Bytes that an array takes of a pool: large ones whole pieces, small ones up to a quarter more."""
+    return -(-nbytes // _PIECE) * _PIECE if nbytes > _SMALL else nbytes + nbytes // 4

@@ -25,6 +25,7 @@ from typing import Any
 from pygpukit._pygpukit_rust import GPUArray
 from pygpukit.errors import ContextLengthError
 from pygpukit.llm import plugins
+from pygpukit.llm.arguments import one_of, positive
 from pygpukit.llm.buffers import DecodeBuffers
 from pygpukit.llm.decoder import CausalTransformerModel
 from pygpukit.llm.drafters import NgramIndex, accepted, improved
@@ -127,7 +128,7 @@ class DecodeBatch(DecodeStrategy):
 
     def __init__(self, batch_size: int = 8) -> None:
         super().__init__()
-        self.batch_size = _positive("batch_size", batch_size)
+        self.batch_size = positive("batch_size", batch_size)
 
     def init_graph(self, max_seq_len: int = 512) -> None:
         """Record the step of `batch_size` tokens for contexts of at most `max_seq_len`."""
@@ -177,8 +178,8 @@ class DecodeSpeculative(DecodeStrategy):
 
     def __init__(self, max_draft_tokens: int = 4, draft_layers: int = 8) -> None:
         super().__init__()
-        self.max_draft_tokens = _positive("max_draft_tokens", max_draft_tokens)
-        self.draft_layers = _positive("draft_layers", draft_layers)
+        self.max_draft_tokens = positive("max_draft_tokens", max_draft_tokens)
+        self.draft_layers = positive("draft_layers", draft_layers)
 
     def step_speculative(self, token_id: int, position: int, context_len: int) -> Found:
         """Return tokens that follow, the position of the last of them, and counts.
@@ -224,9 +225,8 @@ class DecodeJacobi(DecodeStrategy):
 
     def __init__(self, n_tokens: int = 8, max_iter: int = 3, init_strategy: str = "repeat") -> None:
         super().__init__()
-        self.n_tokens, self.max_iter = _positive("n_tokens", n_tokens), _positive("max_iter", max_iter)
-        if init_strategy not in _GUESSES:
-            raise ValueError(f"init_strategy is {init_strategy!r}, and must be one of {', '.join(_GUESSES)}")
+        self.n_tokens, self.max_iter = positive("n_tokens", n_tokens), positive("max_iter", max_iter)
+        one_of("init_strategy", init_strategy, _GUESSES)
         self.init_strategy = init_strategy
 
     def step_jacobi(self, token_id: int, position: int, context_len: int) -> Found:
@@ -306,9 +306,3 @@ def _room(model: CausalTransformerModel, position: int, context_len: int) -> int
             f"context_len is {context_len}, and must be {position + 1}: the token at {position} is the last"
         )
     return room
-
-
-def _positive(name: str, value: Any) -> int:
-    if type(value) is not int or value < 1:
-        raise ValueError(f"{name} is {value!r}, and must be a positive number")
-    return value

@@ -103,7 +103,7 @@ class DraftModel:
     @property
     def page_bytes(self) -> int:
         """Bytes that a page of its keys and values has."""
-        return self._kv.bytes_of_token(self.config) * PAGE_TOKENS
+        return sum(self._kv.bytes_of_token(self.config)) * PAGE_TOKENS
 
     def allocate(self, pages: int) -> None:
         """Take the memory of so many pages."""

@@ -7,34 +7,36 @@ import itertools
 import math
 import os
 import threading
+import warnings
 import weakref
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from collections.abc import Sequence as Ids
 from contextlib import aclosing, nullcontext
+from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Unpack, cast
 
 from pygpukit._pygpukit_rust import PageCache
 from pygpukit.core.device import current_device, synchronize
 from pygpukit.dtypes import dtype as _dtype
 from pygpukit.errors import AdmissionError, ContextLengthError
-from pygpukit.llm import budget, fetch, saved_cache, structured
+from pygpukit.llm import arguments, budget, fetch, saved_cache, structured
 from pygpukit.llm.draft_models import DraftModel
 from pygpukit.llm.engine_task import EngineTask, admit
-from pygpukit.llm.kv_types import check_kv_dtype, kv_type
-from pygpukit.llm.loading import load_model, open_checkpoint, weight_dtype
+from pygpukit.llm.kv_types import KVType, check_kv_dtype, kv_type
+from pygpukit.llm.loading import Checkpoint, load_model, open_checkpoint, weight_dtype
 from pygpukit.llm.loop import EngineLoop
 from pygpukit.llm.outputs import Piece, RequestOutput
 from pygpukit.llm.pages import PAGE_TOKENS, PageMemory
 from pygpukit.llm.prompts import Message, Prompt, Prompts, is_one_prompt
 from pygpukit.llm.quantizing import check_quantization
-from pygpukit.llm.request import Request
+from pygpukit.llm.request import ChatOptions, Request, RequestOptions
 from pygpukit.llm.runner import Runner
 from pygpukit.llm.sampling import SamplingParams
 from pygpukit.llm.scheduler import Branch, Scheduler
 from pygpukit.llm.sequence import Sequence
-from pygpukit.llm.speculation import Speculation, make_drafter, read_method
-from pygpukit.llm.templates import ThinkingParser
+from pygpukit.llm.speculation import Method, Speculation, make_drafter, read_method
+from pygpukit.llm.templates import ThinkingParser, check_template
 from pygpukit.llm.tenants import Tenant
 from pygpukit.llm.tokenizer_files import default_params, find_tokenizer
 from pygpukit.scheduler import current_task
@@ -146,74 +148,40 @@ class LLM:
         check_quantization(quantization)
         check_kv_dtype(kv_dtype)
         method = read_method(speculative)
-        if deterministic not in _LEVELS:
-            raise ValueError(f"deterministic is {deterministic!r}, and must be one of {', '.join(_LEVELS)}")
+        arguments.one_of("deterministic", deterministic, _LEVELS)
         for name, value in (("max_num_seqs", max_num_seqs), ("max_batched_tokens", max_batched_tokens)):
-            if type(value) is not int or value < 1:
-                raise ValueError(f"{name} is {value!r}, and must be a whole number of at least 1")
-        for name, value in (("prefix_cache", prefix_cache), ("graphs", graphs), ("offload", offload)):
-            if not isinstance(value, bool):
-                raise ValueError(f"{name} is {value!r}, and must be True or False")
-        if type(seed) is not int:
-            raise ValueError(f"seed is {seed!r}, and must be a whole number")
+            arguments.positive(name, value)
+        for name, flag in (("prefix_cache", prefix_cache), ("graphs", graphs), ("offload", offload)):
+            arguments.true_or_false(name, flag)
+        if arguments.text_or_none("chat_template", chat_template):
+            # The model's own is read with the first conversation: without one it need not be right.
+            check_template(cast(str, chat_template))
+        self._seed, self._orders = arguments.whole("seed", seed), itertools.count()
+        self._device, self._task, pool = current_device(), None, None
+        if self._device.kind == "cpu":
+            max_batched_tokens = min(max_batched_tokens, _MOST_TOKENS_ON_CPU)
         path = fetch.find(str(model)) if str(model) in fetch.MODELS else model
         checkpoint = open_checkpoint(path)
-        self._task: EngineTask | None = None
         try:
-            self.config = checkpoint.config
-            limit = self.config.max_position_embeddings
-            if max_model_len is not None:
-                if type(max_model_len) is not int or not max_model_len > 0:
-                    raise ValueError(f"max_model_len is {max_model_len!r}, and must be a positive number")
-                if self.config.learned_positions and max_model_len > limit:
-                    raise ValueError(f"max_model_len is {max_model_len}, and the model has {limit} positions")
-                limit = max_model_len
-            self.max_model_len = limit
             self.name = Path(path).stem if Path(path).is_file() else Path(path).name
-            self.tokenizer, ends = find_tokenizer(checkpoint, tokenizer)
-            template = chat_template or (self.tokenizer.chat_template if self.tokenizer else None)
-            self._prompts = Prompts(self.name, self.tokenizer, template, self.config.vocab_size)
-            self.default_params, more = default_params(checkpoint)
-            self._ends = {i for i in {*ends, *more, *self.config.eos_token_ids} if 0 <= i < self.config.vocab_size}
-            known = self.config.vocab_size if self.tokenizer is None else self.tokenizer.vocab_size
-            # Rows of the embedding beyond the tokenizer's tokens are padding, and must never be drawn.
-            self._allowed = min(known, self.config.vocab_size)
-            self._device = current_device()
-            draft: DraftModel | None = None
+            self._read(checkpoint, tokenizer, max_model_len, chat_template)
             if method is not None:
                 method.check(self.config.num_layers)
             kind = weight_dtype(checkpoint, dtype, quantization)
             kv = kv_type(kv_dtype, kind)
+            # What keys and values depend on beside the model.
+            self._settings = repr((quantization, kv.stored.name, deterministic, self._device))
             coded = checkpoint.gguf is not None or checkpoint.scheme is not None
             blocks = coded and self._device.kind != "cpu"
             budget.check_memory(memory, self.config, checkpoint.spec, 0 if blocks or quantization else kind.itemsize)
             self._task = admit(self.name, self._device, policy, bandwidth, memory, scheduler, offload)
             pool = budget.reserve(memory) if self._task is None else None
-
-            def load() -> PageMemory:
-                nonlocal max_batched_tokens, draft
-                self.model = load_model(checkpoint, dtype, quantization=quantization)
-                self.model.max_positions, self._dtype_name = limit, self.model.dtype.name
-                # What keys and values depend on beside the model.
-                self._settings = repr((quantization, kv.stored.name, deterministic, self._device))
-                self._codes = f" as codes of {kv.stored.name}" if kv.is_coded else ""
-                self._weight_bytes = checkpoint.files.file_size
-                if self._device.kind == "cpu":
-                    max_batched_tokens = min(max_batched_tokens, _MOST_TOKENS_ON_CPU)
-                if method is not None and method.name == "draft":
-                    draft = DraftModel(method.value, dtype, self._allowed, self.tokenizer, limit)
-                self._budget = budget.plan_pages(
-                    self.config, _dtype(self.model.dtype), kv, self._weight_bytes, memory is not None, limit,
-                    max_num_seqs, max_batched_tokens, 0 if draft is None else draft.page_bytes,
-                )  # fmt: skip
-                made = PageMemory(self.config, kv, self._budget.pages, self._budget.host_pages, self.model.kv_scales)
-                if draft is not None:
-                    draft.allocate(self._budget.pages)
-                synchronize()
-                return made
-
+            load = partial(
+                self._load, checkpoint, dtype, quantization, kv, method, memory is not None, max_num_seqs,
+                max_batched_tokens,
+            )  # fmt: skip
             with pool or nullcontext():
-                pages = load() if self._task is None else self._task.run(load)
+                pages, draft = load() if self._task is None else self._task.run(load)
         except BaseException:
             if self._task is not None:
                 self._task.end()
@@ -236,19 +204,60 @@ class LLM:
             self._loop.prefixes = saved_cache.Prefixes(2 * PAGE_TOKENS * self._budget.pages)
         self._loop.telemetry.publish(self.name)
         self._stop = weakref.finalize(self, _end, self._loop, self._task)
-        self._lock = threading.Lock()
-        self._seed, self._orders = seed, itertools.count()
+        self._lock, self._closed = threading.Lock(), False
         self._tenants = {"": Tenant("")}
-        self._closed = False
+
+    def _read(
+        self, checkpoint: Checkpoint, tokenizer: Any, max_model_len: int | None, chat_template: str | None
+    ) -> None:
+        """What requests are checked against, out of the model's files."""
+        config = self.config = checkpoint.config
+        self.max_model_len = config.max_position_embeddings
+        if max_model_len is not None:
+            arguments.positive("max_model_len", max_model_len)
+            if config.learned_positions and max_model_len > self.max_model_len:
+                raise ValueError(f"max_model_len is {max_model_len}, and the model has {self.max_model_len} positions")
+            self.max_model_len = max_model_len
+        self.tokenizer, ends = find_tokenizer(checkpoint, tokenizer)
+        template = chat_template or (self.tokenizer.chat_template if self.tokenizer else None)
+        self._prompts = Prompts(self.name, self.tokenizer, template, config.vocab_size)
+        self.default_params, more = default_params(checkpoint)
+        self._ends = {i for i in {*ends, *more, *config.eos_token_ids} if 0 <= i < config.vocab_size}
+        known = config.vocab_size if self.tokenizer is None else self.tokenizer.vocab_size
+        # Rows of the embedding beyond the tokenizer's tokens are padding, and must never be drawn.
+        self._allowed = min(known, config.vocab_size)
+
+    def _load(
+        self,
+        checkpoint: Checkpoint,
+        dtype: str,
+        quantization: str | None,
+        kv: KVType,
+        method: Method | None,
+        limited: bool,
+        max_num_seqs: int,
+        max_batched_tokens: int,
+    ) -> tuple[PageMemory, DraftModel | None]:
+        """Bring the weights to the device, and take pages in what is left of the engine's memory."""
+        self.model = load_model(checkpoint, dtype, quantization=quantization)
+        self.model.max_positions, self._dtype_name = self.max_model_len, self.model.dtype.name
+        self._codes = f" as codes of {kv.stored.name}" if kv.is_coded else ""
+        self._weight_bytes = checkpoint.files.file_size
+        draft: DraftModel | None = None
+        if method is not None and method.name == "draft":
+            draft = DraftModel(method.value, dtype, self._allowed, self.tokenizer, self.max_model_len)
+        self._budget = budget.plan_pages(
+            self.config, _dtype(self.model.dtype), kv, self._weight_bytes, limited, self.max_model_len, max_num_seqs,
+            max_batched_tokens, () if draft is None else (draft.page_bytes,),
+        )  # fmt: skip
+        pages = PageMemory(self.config, kv, self._budget.pages, self._budget.host_pages, self.model.kv_scales)
+        if draft is not None:
+            draft.allocate(self._budget.pages)
+        synchronize()
+        return pages, draft
 
     def generate(
-        self,
-        prompts: Prompt | Ids[Prompt],
-        params: SamplingParams | None = None,
-        *,
-        tenant: str | None = None,
-        priority: int = 0,
-        cache_salt: str | None = None,
+        self, prompts: Prompt | Ids[Prompt], params: SamplingParams | None = None, **options: Unpack[RequestOptions]
     ) -> Any:
         """Return the reply to one prompt, or a list of them.
 
@@ -258,6 +267,8 @@ class LLM:
             Text needs the model's tokenizer; ids do not.
         params : SamplingParams, optional
             `default_params` by default.
+        **options
+            As `submit` takes them.
 
         Returns
         -------
@@ -265,20 +276,13 @@ class LLM:
             A reply of a list that failed has ``finish_reason`` ``"error"`` and says why in ``stop_reason``; a single
             one raises.
         """
-        more: dict[str, Any] = {"tenant": tenant, "priority": priority, "cache_salt": cache_salt}
         if is_one_prompt(prompts):
-            return self._wait([self.submit(cast(Prompt, prompts), params, **more)])[0].result()
-        made = [self._request(self._prompts.ids(cast(Prompt, prompt)), params, **more) for prompt in prompts]
+            return self._wait([self.submit(cast(Prompt, prompts), params, **options)])[0].result()
+        made = [self._request(self._prompts.ids(cast(Prompt, prompt)), params, **options) for prompt in prompts]
         return [request.output() for request in self._wait([self._start(*pair) for pair in made])]
 
     def submit(
-        self,
-        prompt: Prompt,
-        params: SamplingParams | None = None,
-        *,
-        tenant: str | None = None,
-        priority: int = 0,
-        cache_salt: str | None = None,
+        self, prompt: Prompt, params: SamplingParams | None = None, **options: Unpack[RequestOptions]
     ) -> Request:
         """Begin a reply and return at once.
 
@@ -298,25 +302,21 @@ class LLM:
         Request
             With ``result``, ``cancel``, ``state`` and ``reason``; ``await request`` gives the reply in a coroutine.
         """
-        return self._start(*self._request(self._prompts.ids(prompt), params, None, tenant, priority, cache_salt))
+        return self._start(*self._request(self._prompts.ids(prompt), params, **options))
 
     def stream(
-        self,
-        prompt: Prompt,
-        params: SamplingParams | None = None,
-        *,
-        tenant: str | None = None,
-        priority: int = 0,
-        cache_salt: str | None = None,
+        self, prompt: Prompt, params: SamplingParams | None = None, **options: Unpack[RequestOptions]
     ) -> Generator[Piece, None, None]:
         """Return an iterator of the pieces of a reply as they appear; closing it ends the reply."""
-        return self._pieces(*self._one(self._prompts.ids(prompt), params, None, tenant, priority, cache_salt))
+        return self._pieces(*self._single(self._request(self._prompts.ids(prompt), params, **options)))
 
-    async def agenerate(self, prompts: Prompt | Ids[Prompt], params: SamplingParams | None = None, **more: Any) -> Any:
+    async def agenerate(
+        self, prompts: Prompt | Ids[Prompt], params: SamplingParams | None = None, **options: Unpack[RequestOptions]
+    ) -> Any:
         """Return what `generate` does, in a coroutine; cancelling it ends the replies."""
         if is_one_prompt(prompts):
-            return await self._awaited(self.submit(cast(Prompt, prompts), params, **more))
-        pairs = [self._request(self._prompts.ids(cast(Prompt, prompt)), params, **more) for prompt in prompts]
+            return await self._awaited(self.submit(cast(Prompt, prompts), params, **options))
+        pairs = [self._request(self._prompts.ids(cast(Prompt, prompt)), params, **options) for prompt in prompts]
         made = [self._start(*pair) for pair in pairs]
         try:
             for request in made:
@@ -326,13 +326,11 @@ class LLM:
                 request.cancel()
         return [request.output() for request in made]
 
-    async def achat(self, messages: Ids[Message], params: SamplingParams | None = None, **more: Any) -> RequestOutput:
-        """Return what `chat` does, in a coroutine; cancelling it ends the reply."""
-        return await self._awaited(self._start(*self._chat_request(messages, params, **more)))
-
-    async def astream(self, prompt: Prompt, params: SamplingParams | None = None, **more: Any) -> AsyncGenerator[Piece]:
+    async def astream(
+        self, prompt: Prompt, params: SamplingParams | None = None, **options: Unpack[RequestOptions]
+    ) -> AsyncGenerator[Piece]:
         """Return an asynchronous iterator of the pieces of a reply; closing it ends the reply."""
-        request = self._start(*self._one(self._prompts.ids(prompt), params, **more))
+        request = self._start(*self._single(self._request(self._prompts.ids(prompt), params, **options)))
         try:
             async with aclosing(request.apieces()) as pieces:
                 async for piece in pieces:
@@ -341,16 +339,7 @@ class LLM:
             request.cancel()
 
     def chat(
-        self,
-        messages: Ids[Message],
-        params: SamplingParams | None = None,
-        *,
-        tools: Any = None,
-        template_kwargs: Mapping[str, Any] | None = None,
-        continue_final: bool = False,
-        tenant: str | None = None,
-        priority: int = 0,
-        cache_salt: str | None = None,
+        self, messages: Ids[Message], params: SamplingParams | None = None, **options: Unpack[ChatOptions]
     ) -> RequestOutput:
         """Return the reply to a conversation.
 
@@ -358,6 +347,7 @@ class LLM:
         ----------
         messages : sequence of mapping
             With ``role`` and ``content``.
+        params : SamplingParams, optional
         tools : optional
             Descriptions of functions, for templates that know them.
         template_kwargs : mapping, optional
@@ -367,26 +357,19 @@ class LLM:
         tenant, priority, cache_salt
             As `submit` takes them.
         """
-        made = self._chat_request(
-            messages, params, tools, template_kwargs, continue_final, tenant, priority, cache_salt
-        )
-        return self._wait([self._start(*made)])[0].result()
+        return self._wait([self._start(*self._chat_request(messages, params, **options))])[0].result()
+
+    async def achat(
+        self, messages: Ids[Message], params: SamplingParams | None = None, **options: Unpack[ChatOptions]
+    ) -> RequestOutput:
+        """Return what `chat` does, in a coroutine; cancelling it ends the reply."""
+        return await self._awaited(self._start(*self._chat_request(messages, params, **options)))
 
     def chat_stream(
-        self,
-        messages: Ids[Message],
-        params: SamplingParams | None = None,
-        *,
-        tools: Any = None,
-        template_kwargs: Mapping[str, Any] | None = None,
-        continue_final: bool = False,
-        tenant: str | None = None,
-        priority: int = 0,
-        cache_salt: str | None = None,
+        self, messages: Ids[Message], params: SamplingParams | None = None, **options: Unpack[ChatOptions]
     ) -> Generator[Piece, None, None]:
         """Return an iterator of the pieces of a reply to a conversation; closing it ends the reply."""
-        ids, thinking = self._prompts.conversation(messages, tools, template_kwargs, continue_final)
-        return self._pieces(*self._one(ids, params, thinking, tenant, priority, cache_salt))
+        return self._pieces(*self._single(self._chat_request(messages, params, **options)))
 
     def score(self, prompt: Prompt) -> list[float]:
         """Return the logarithmic probability of every token of a prompt but the first."""
@@ -505,11 +488,24 @@ class LLM:
         """The template that makes texts of conversations."""
         return self._prompts.chat_template
 
-    def close(self) -> None:
-        """End the requests in flight, and give up the weights, pages and thread."""
+    def close(self, timeout: float | None = None) -> None:
+        """End the requests in flight, and give up the weights, pages and thread.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds that the step in progress may take. Without it there is no limit but for a processor, or another
+            function that the engine was given: one that does not return within 5 seconds is not waited for.
+
+        Raises
+        ------
+        TimeoutError
+            If the thread does not end in time; the text names the function that it is in. Requests end with the same
+            error. Memory and thread are given up by another ``close()``, when the function has returned.
+        """
         self._closed = True
         loop = self._loop
-        loop.close()
+        loop.close(timeout)
         if loop.speculation is not None:
             loop.speculation.close()
         loop.runner.close()
@@ -535,21 +531,21 @@ class LLM:
         self,
         messages: Ids[Message],
         params: SamplingParams | None = None,
+        *,
         tools: Any = None,
         template_kwargs: Mapping[str, Any] | None = None,
         continue_final: bool = False,
-        tenant: str | None = None,
-        priority: int = 0,
-        cache_salt: str | None = None,
+        **options: Unpack[RequestOptions],
     ) -> tuple[Request, Branch]:
         ids, thinking = self._prompts.conversation(messages, tools, template_kwargs, continue_final)
-        return self._request(ids, params, thinking, tenant, priority, cache_salt)
+        return self._request(ids, params, thinking, **options)
 
     def _request(
         self,
         ids: list[int],
         params: SamplingParams | None = None,
         thinking: ThinkingParser | None = None,
+        *,
         tenant: str | None = None,
         priority: int = 0,
         cache_salt: str | None = None,
@@ -565,8 +561,9 @@ class LLM:
                 raise ValueError(f"token {token} is not in the vocabulary of {self.config.vocab_size}")
         if params.stop or params.bad_words:
             self._prompts.need_tokenizer()
-        if type(priority) is not int:
-            raise ValueError(f"priority is {priority!r}, and must be a whole number")
+        arguments.whole("priority", priority)
+        for name, value in (("tenant", tenant), ("cache_salt", cache_salt)):
+            arguments.text_or_none(name, value)
         owner = self._tenants.get(tenant or "")
         if owner is None:
             known = ", ".join(sorted(name for name in self._tenants if name)) or "there are none"
@@ -597,11 +594,12 @@ class LLM:
             raise AdmissionError(problem)
         return request, branch
 
-    def _one(self, *arguments: Any, **more: Any) -> tuple[Request, Branch]:
-        request, branch = self._request(*arguments, **more)
-        if branch.forks:
-            raise ValueError(f"n is {branch.sequence.params.n}: a stream has the pieces of one reply")
-        return request, branch
+    @staticmethod
+    def _single(made: tuple[Request, Branch]) -> tuple[Request, Branch]:
+        """A request of one reply, whose pieces can be streamed."""
+        if made[1].forks:
+            raise ValueError(f"n is {made[1].sequence.params.n}: a stream has the pieces of one reply")
+        return made
 
     def _start(self, request: Request, branch: Branch) -> Request:
         counts, sequence = self._loop.counts, branch.sequence
@@ -650,7 +648,13 @@ class LLM:
 
 
 def _end(loop: EngineLoop, task: EngineTask | None) -> None:
-    loop.close()
+    """What is left to end when an engine is closed, collected or alive at the interpreter's exit."""
+    ended = True
+    try:
+        loop.close()
+    except TimeoutError as error:
+        ended = False
+        warnings.warn(str(error), RuntimeWarning, stacklevel=2)
     loop.telemetry.withdraw()
     if task is not None:
-        task.end()
+        task.end(wait=ended)

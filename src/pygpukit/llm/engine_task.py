@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from pygpukit._pygpukit_rust import Device
 from pygpukit.config import format_size, parse_size
 from pygpukit.errors import AdmissionError, TaskCancelledError
+from pygpukit.llm import arguments
 from pygpukit.llm.tenants import POLICIES
 from pygpukit.scheduler import Partition, Scheduler, Task, current_task, default_scheduler, yield_
 
@@ -54,8 +55,8 @@ def admit(
     """
     if policy is None and bandwidth is None and scheduler is None:
         return None
-    if policy is not None and policy not in POLICIES:
-        raise ValueError(f"policy is {policy!r}, and must be one of {', '.join(POLICIES)}")
+    if policy is not None:
+        arguments.one_of("policy", policy, POLICIES)
     if scheduler is None:
         scheduler = default_scheduler()
     elif not isinstance(scheduler, Scheduler | Partition):
@@ -142,13 +143,13 @@ class EngineTask:
         """Let others have the lane between two steps; raises if the task was cancelled."""
         yield_()
 
-    def end(self) -> None:
+    def end(self, wait: bool = True) -> None:
         """Give everything back, when what runs has ended."""
         if os.getpid() != self._owner:
             # The task's thread did not follow into this fork.
             return
         self._calls.put(None)
-        if current_task() is not self.task:
+        if wait and current_task() is not self.task:
             self.task.wait()
 
     def stats(self) -> dict[str, Any]:
@@ -178,18 +179,22 @@ class Call:
 
     def __init__(self, call: Callable[[], None], task: Task[None]) -> None:
         self._call, self._task, self._ended = call, task, threading.Event()
+        self.ident: int | None = None
 
     def __call__(self) -> None:
+        self.ident = threading.get_ident()
         try:
             self._call()
         finally:
             self._ended.set()
 
-    def join(self) -> None:
-        """Wait for its end, or for that of the task; a task does not wait for itself."""
-        while current_task() is not self._task and not self._ended.wait(_POLL_SECONDS):
-            if self._task.done():
-                break
+    def is_alive(self) -> bool:
+        """Whether neither it nor the task has ended; a task does not wait for itself."""
+        return not (self._ended.is_set() or self._task.done() or current_task() is self._task)
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait for its end."""
+        self._ended.wait(timeout)
 
 
 def _serve(calls: queue.SimpleQueue[Callable[[], None] | None]) -> None:

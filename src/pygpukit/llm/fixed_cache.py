@@ -18,16 +18,16 @@ from pygpukit.array.creation import zeros
 from pygpukit.dtypes import dtype as _dtype
 from pygpukit.errors import ContextLengthError
 from pygpukit.llm import layers
+from pygpukit.llm.arguments import positive
 from pygpukit.llm.buffers import DecodeBuffers, PrefillBuffers
 from pygpukit.llm.drafters import accepted
-from pygpukit.ops.reduce.rows import FUNCTIONS
+from pygpukit.llm.sampling import SamplingParams, best_tokens, no_token
 
 if TYPE_CHECKING:
     from pygpukit.llm.decoder import Attention, CausalTransformerModel, Step
 
 __all__ = ["FixedCache", "FixedCacheLayer", "FixedCacheModel"]
 
-_argmax = FUNCTIONS["argmax"]
 # What a graph cannot know when it is made.
 _UNKNOWN = -1
 
@@ -41,17 +41,16 @@ class FixedCacheLayer:
     _k_cache: GPUArray | None = None
     _v_cache: GPUArray | None = None
 
-    def init_fixed_cache(self, max_seq_len: int, dtype: Any = "float16") -> None:
-        """Make empty caches ``_k_cache`` and ``_v_cache``, [heads, max_seq_len, dim] each.
+    def init_fixed_cache(self, max_seq_len: int, dtype: Any = None) -> None:
+        """Make empty caches ``_k_cache`` and ``_v_cache``, [heads, max_seq_len, dim] each, of the model's type.
 
         Raises
         ------
         ValueError
             If the model computes in another type than `dtype`.
         """
-        if type(max_seq_len) is not int or max_seq_len < 1:
-            raise ValueError(f"max_seq_len is {max_seq_len!r}, and must be a positive number")
-        kind = _dtype(dtype)
+        positive("max_seq_len", max_seq_len)
+        kind = (self.dtype or _dtype("float16")) if dtype is None else _dtype(dtype)
         if self.dtype is not None and kind is not self.dtype:
             raise ValueError(f"dtype is {kind.name}, and the model computes in {self.dtype.name}: give that")
         shape = (self.num_heads, max_seq_len, self.head_dim)
@@ -347,7 +346,10 @@ class FixedCacheModel:
         return self._argmax(self._fixed_step(token_ids, position, position + len(token_ids)))
 
     def _argmax(self, hidden: GPUArray) -> list[int]:
-        return [int(token) for token in _argmax(self._self.get_logits(hidden), 1).tolist()]
+        tokens = [int(token) for token in best_tokens(self._self.get_logits(hidden)).tolist()]
+        if min(tokens) < 0:
+            raise no_token(SamplingParams())
+        return tokens
 
     def _count(self, drafted: int, accepted: int, written: int) -> None:
         """Count guesses; positions from `written` on hold what was guessed wrong."""
@@ -357,8 +359,7 @@ class FixedCacheModel:
 
     def init_jacobi_decode(self, lookahead_k: int = 4, max_seq_len: int = 512) -> None:
         """Allow `jacobi_decode_step` up to `lookahead_k` guesses; layers without caches get them."""
-        if type(lookahead_k) is not int or lookahead_k < 1:
-            raise ValueError(f"lookahead_k is {lookahead_k!r}, and must be a positive number")
+        positive("lookahead_k", lookahead_k)
         self._need_caches(max_seq_len)
         self._jacobi = lookahead_k
 

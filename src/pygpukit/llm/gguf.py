@@ -10,7 +10,7 @@ import math
 import os
 import re
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pygpukit.llm.blocks import TYPES, BlockType, decode
-from pygpukit.llm.mapped import MappedFile, can_be_shaped
+from pygpukit.llm.mapped import MappedFile, TensorFile, can_be_shaped
 
 __all__ = ["GGUFFile", "GGUFTensor"]
 
@@ -85,7 +85,7 @@ class GGUFTensor(NamedTuple):
         return self.nbytes
 
 
-class GGUFFile:
+class GGUFFile(TensorFile[GGUFTensor]):
     """A model in GGUF format.
 
     Parameters
@@ -117,81 +117,22 @@ class GGUFFile:
         self.path = os.fspath(path)
         first = _Part(self.path)
         self.metadata: Mapping[str, Any] = MappingProxyType(first.metadata)
-        self._parts = [first, *_others(first)]
-        self._tensors: dict[str, GGUFTensor] = {}
-        for part in self._parts:
+        parts = [first, *_others(first)]
+        self._files = [part.file for part in parts]
+        self._tensors = {}
+        for part in parts:
             for tensor in part.tensors:
                 if tensor.name in self._tensors:
                     raise part.file.fail(f"tensor {tensor.name!r} is there twice")
                 self._tensors[tensor.name] = tensor
         expected = self.metadata.get("split.tensors.count")
-        if len(self._parts) > 1 and expected is not None and expected != len(self._tensors):
+        if len(parts) > 1 and expected is not None and expected != len(self._tensors):
             raise first.file.fail(f"{expected} tensors are announced, and the files have {len(self._tensors)}")
-
-    @property
-    def tensor_names(self) -> list[str]:
-        """Names in the order of the file."""
-        return list(self._tensors)
-
-    @property
-    def num_tensors(self) -> int:
-        """How many tensors there are."""
-        return len(self._tensors)
-
-    @property
-    def file_size(self) -> int:
-        """Bytes of all files."""
-        return sum(part.file.size for part in self._parts)
-
-    def tensor_info(self, name: str) -> GGUFTensor:
-        """Return shape, type and place of a tensor."""
-        try:
-            return self._tensors[name]
-        except KeyError:
-            raise KeyError(f"{self.path} has no tensor {name!r}") from None
-
-    def tensor_view(self, name: str) -> Array:
-        """Return the bytes of a tensor as they are stored, a read-only view of the file."""
-        info = self.tensor_info(name)
-        return info.file.array(info.offset, info.nbytes)
-
-    def tensor_bytes(self, name: str) -> bytes:
-        """Return a copy of the bytes of a tensor as they are stored."""
-        info = self.tensor_info(name)
-        return info.file.read(info.offset, info.nbytes)
 
     def tensor_as_f32(self, name: str) -> Array:
         """Return the elements of a tensor in float32, decoded if they are quantised."""
         info = self.tensor_info(name)
         return decode(info.kind, self.tensor_view(name)).reshape(info.shape)
-
-    def tensor_data_ptr(self, name: str) -> tuple[int, int]:
-        """Return address and bytes of a tensor in the mapped file, valid until `close`."""
-        view = self.tensor_view(name)
-        return int(view.ctypes.data), view.nbytes
-
-    def close(self) -> None:
-        """Give up the mapping; arrays that view it keep it."""
-        for part in self._parts:
-            part.file.close()
-
-    def __len__(self) -> int:
-        return len(self._tensors)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._tensors
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._tensors)
-
-    def __enter__(self) -> GGUFFile:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-    def __repr__(self) -> str:
-        return f"<GGUFFile {self.path}: {len(self)} tensors, {self.file_size} bytes>"
 
 
 def _others(first: _Part) -> list[_Part]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from pygpukit.dtypes import DataType, dtype
+from pygpukit.llm.arguments import one_of
 from pygpukit.llm.config import TransformerConfig
 
 __all__ = ["KVType", "check_kv_dtype", "kv_type"]
@@ -32,10 +33,10 @@ class KVType:
     is_coded: bool = False
     is_scaled: bool = False
 
-    def bytes_of_token(self, config: TransformerConfig) -> int:
-        """Return the bytes of keys and values of one token."""
-        scales = 4 * 2 * config.num_layers * config.num_kv_heads if self.is_scaled else 0
-        return config.kv_bytes(self.stored.itemsize) + scales
+    def bytes_of_token(self, config: TransformerConfig) -> tuple[int, ...]:
+        """Return the bytes of keys and values of one token, in each of the arrays that they are in."""
+        numbers = config.kv_bytes(self.stored.itemsize)
+        return (numbers, 4 * 2 * config.num_layers * config.num_kv_heads) if self.is_scaled else (numbers,)
 
 
 def check_kv_dtype(name: str) -> None:
@@ -46,8 +47,7 @@ def check_kv_dtype(name: str) -> None:
     ValueError
         With the known ones.
     """
-    if name not in NAMES:
-        raise ValueError(f"kv_dtype is {name!r}, and must be one of {', '.join(NAMES)}")
+    one_of("kv_dtype", name, NAMES)
 
 
 def kv_type(name: str, model: DataType) -> KVType:

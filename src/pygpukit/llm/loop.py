@@ -15,10 +15,12 @@ from pygpukit._pygpukit_rust import Device, MemoryPool, Stream
 from pygpukit.core.determinism import deterministic
 from pygpukit.core.device import device
 from pygpukit.errors import TaskCancelledError
+from pygpukit.llm import callbacks
 from pygpukit.llm.drafters import accepted
 from pygpukit.llm.outputs import FinishReason
 from pygpukit.llm.request import Request
 from pygpukit.llm.runner import Drawn, Runner
+from pygpukit.llm.sampling import no_token
 from pygpukit.llm.saved_cache import Prefixes
 from pygpukit.llm.scheduler import Branch, Row, Scheduler
 from pygpukit.llm.speculation import Speculation
@@ -121,13 +123,38 @@ class EngineLoop:
             self._touched.append(request)
             self._changed.notify()
 
-    def close(self) -> None:
-        """End the requests in flight and the thread."""
+    def close(self, timeout: float | None = None) -> None:
+        """End the requests in flight and the thread.
+
+        Raises
+        ------
+        TimeoutError
+            If the thread does not end, as `callbacks.join` says; what waits for it has ended with that error.
+        """
         with self._changed:
             self._closing = True
             self._changed.notify()
-        if self._thread is not None and self._thread is not threading.current_thread() and os.getpid() == self._owner:
-            self._thread.join()
+        if self._thread is None or self._thread is threading.current_thread() or os.getpid() != self._owner:
+            return
+        try:
+            callbacks.join(self._thread, timeout)
+        except TimeoutError as error:
+            self._abandon(error)
+            raise
+
+    def _abandon(self, error: TimeoutError) -> None:
+        """Let nothing wait for a thread that does not come back."""
+        with self._changed:
+            calls, self._calls = list(self._calls), deque()
+            waiting = {branch.request: [branch] for branch in self._new}
+        for _, done in calls:
+            done.set_exception(error)
+        for request, branches in (dict(self._branches) | waiting).items():
+            outputs = {}
+            for sequence in (each for branch in branches for each in (branch.sequence, *branch.forks)):
+                sequence.finish_reason, sequence.stop_reason = "error", f"{type(error).__name__}: {error}"
+                outputs[sequence.index] = sequence.output()
+            request.abandon(error, outputs)
 
     def _cancel_all(self) -> None:
         with self._changed:
@@ -178,8 +205,12 @@ class EngineLoop:
             calls, self._calls = list(self._calls), deque()
         for branch in new:
             self._branches[branch.request] = [branch]
-            self.runner.expect(len(branch.sequence.prompt) + branch.sequence.limit)
-            self.scheduler.add(branch)
+            try:
+                self.runner.expect(len(branch.sequence.prompt) + branch.sequence.limit)
+            except Exception as error:
+                self._fail(branch, error)
+            else:
+                self.scheduler.add(branch)
         for request in touched:
             self._cancel(request)
         for function, done in calls:
@@ -222,6 +253,9 @@ class EngineLoop:
         before = self._drawn
         try:
             drawn = self.runner.run(rows, before)
+        except MemoryError as error:
+            self._free_memory(rows, error)
+            return
         except BaseException as error:
             for row in rows:
                 self._fail(row.branch, error)
@@ -235,6 +269,18 @@ class EngineLoop:
         if not self.ahead or drawn.tokens is None:
             self._finish()
 
+    def _free_memory(self, rows: list[Row], error: MemoryError) -> None:
+        """Make room for the next try of a step, or fail the reply that has none alone."""
+        if self._drawn is not None:
+            # The arrays of the step before are free then.
+            self._finish()
+        elif not self.scheduler.shrink(rows):
+            graphs = self.runner.graphs
+            if graphs is not None and len(graphs) > 0:
+                graphs.clear()
+            else:
+                self._fail(rows[0].branch, error)
+
     def _may_go_ahead(self) -> bool:
         assert self._drawn is not None
         if any(row.drafts for row in self._drawn.rows):
@@ -246,6 +292,7 @@ class EngineLoop:
     def _note(self, rows: list[Row], drawn: Drawn) -> None:
         """Note what a step computes, as soon as it is queued."""
         cache = self.scheduler.cache
+        self.scheduler.account(rows)
         self.counts["steps"] += 1
         now = time.perf_counter()
         for branch, count, _ in rows:
@@ -292,8 +339,8 @@ class EngineLoop:
             if line in drawn.failed:
                 self._fail(branch, drawn.failed[line])
             elif token < 0:
-                none = ValueError("no token may come: every score is -inf, NaN or not allowed")
-                self._fail(branch, branch.sequence.problem or none)
+                sequence = branch.sequence
+                self._fail(branch, sequence.problem or no_token(sequence.params, not sequence.is_simple))
             else:
                 self.telemetry.token(branch, now)
                 self._pass_on(branch, token, reports.get(line))

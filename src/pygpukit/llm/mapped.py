@@ -1,18 +1,18 @@
-"""A file mapped into memory, of which every range is checked before it is read."""
+"""Files mapped into memory, of which every range is checked before it is read, and the tensors in them."""
 
 from __future__ import annotations
 
 import math
 import mmap
 import os
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 
 from pygpukit.errors import ModelFileError
 
-__all__ = ["MappedFile", "can_be_shaped", "file_error"]
+__all__ = ["MappedFile", "TensorFile", "can_be_shaped", "file_error"]
 
 # What NumPy counts elements with, with room for their bytes.
 _MOST_ELEMENTS = 1 << 58
@@ -103,3 +103,90 @@ class MappedFile:
     def _check(self, offset: int, size: int) -> None:
         if offset < 0 or size < 0 or size > self.size - offset:
             raise self.fail(f"{size} bytes are wanted here, and the file has {self.size}: it is cut off", offset)
+
+
+class _Placed(Protocol):
+    """Where a tensor lies."""
+
+    @property
+    def offset(self) -> int:
+        """Of its first byte in the file."""
+
+    @property
+    def nbytes(self) -> int:
+        """How many there are."""
+
+    @property
+    def file(self) -> MappedFile:
+        """Which file has them."""
+
+
+_Info = TypeVar("_Info", bound=_Placed)
+
+
+class TensorFile(Generic[_Info]):
+    """What files of tensors have in common, whatever their format."""
+
+    path: str
+    _files: list[MappedFile]
+    _tensors: dict[str, _Info]
+
+    @property
+    def tensor_names(self) -> list[str]:
+        """Names in the order of the file."""
+        return list(self._tensors)
+
+    @property
+    def num_tensors(self) -> int:
+        """How many tensors there are."""
+        return len(self._tensors)
+
+    @property
+    def file_size(self) -> int:
+        """Bytes of all files."""
+        return sum(file.size for file in self._files)
+
+    def tensor_info(self, name: str) -> _Info:
+        """Return shape, type and place of a tensor."""
+        try:
+            return self._tensors[name]
+        except KeyError:
+            raise KeyError(f"{self.path} has no tensor {name!r}") from None
+
+    def tensor_view(self, name: str) -> np.ndarray[Any, Any]:
+        """Return the bytes of a tensor as they are stored, a read-only view of the file."""
+        info = self.tensor_info(name)
+        return info.file.array(info.offset, info.nbytes)
+
+    def tensor_bytes(self, name: str) -> bytes:
+        """Return a copy of the bytes of a tensor as they are stored."""
+        info = self.tensor_info(name)
+        return info.file.read(info.offset, info.nbytes)
+
+    def tensor_data_ptr(self, name: str) -> tuple[int, int]:
+        """Return address and bytes of a tensor in the mapped file, valid until `close`."""
+        info = self.tensor_info(name)
+        return int(info.file.array(info.offset, info.nbytes).ctypes.data), info.nbytes
+
+    def close(self) -> None:
+        """Give up the mapping; arrays that view it keep it."""
+        for file in self._files:
+            file.close()
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._tensors
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.path}: {len(self)} tensors, {self.file_size} bytes>"

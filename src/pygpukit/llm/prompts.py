@@ -14,6 +14,10 @@ from pygpukit.llm.tokenizer import Tokenizer
 
 __all__ = ["Message", "Prompt", "Prompts", "is_one_prompt"]
 
+# What a template gets otherwise.
+_GIVEN = ("messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token", "tokenizer", "template",
+          "limit", "seconds")  # fmt: skip
+
 Prompt = str | Sequence[int]
 Message = Mapping[str, Any]
 
@@ -33,8 +37,6 @@ class Prompts:
     """
 
     def __init__(self, name: str, tokenizer: Tokenizer | None, chat_template: str | None, vocab_size: int) -> None:
-        if not isinstance(chat_template, str | None):
-            raise TypeError(f"chat_template is {chat_template!r:.80}, and must be a text")
         self.name, self.tokenizer, self.chat_template, self.vocab_size = name, tokenizer, chat_template, vocab_size
 
     def ids(self, prompt: Prompt, special: bool = True) -> list[int]:
@@ -66,13 +68,20 @@ class Prompts:
         self, messages: Sequence[Message], tools: Any, values: Mapping[str, Any] | None, continue_final: bool
     ) -> tuple[list[int], ThinkingParser | None]:
         """Return the ids of a conversation's text by the template, and a parser of thoughts for models that think."""
-        if not messages:
+        given: Any = messages
+        if isinstance(given, str | Mapping) or not isinstance(given, Sequence):
+            raise TypeError(f"messages are {given!r:.80}, and must be a list of mappings with role and content")
+        if not given:
             raise ValueError("the conversation is empty: it needs at least one message")
-        wrong: Any = next((m for m in messages if not {"role", "content"} <= set(m)), None)
-        if wrong is not None:
-            raise ValueError(f"a message has a role and a content, and this is {wrong!r:.80}")
+        for message in given:
+            if not isinstance(message, Mapping) or not {"role", "content"} <= set(message):
+                raise ValueError(f"a message has a role and a content, and this is {message!r:.80}")
         if values is not None and not isinstance(values, Mapping):
             raise TypeError(f"template_kwargs is {values!r:.80}, and must be a mapping of names to values")
+        names: list[Any] = list(values or ())
+        for name in names:
+            if not isinstance(name, str) or name in _GIVEN:
+                raise ValueError(f"template_kwargs has {name!r:.80}: a name is a text, and none of {', '.join(_GIVEN)}")
         tokenizer = self.need_tokenizer()
         template = self.chat_template
         more = dict(values or {})

@@ -42,9 +42,10 @@ def check_quantization(name: str | None) -> None:
     ValueError
         With those they can.
     """
-    if name is None or name in QUANTIZATIONS:
+    given: Any = name
+    if given is None or (isinstance(given, str) and given in QUANTIZATIONS):
         return
-    if name and plugins.find("quantization", name) is not None:
+    if isinstance(given, str) and name and plugins.find("quantization", name) is not None:
         return
     known = ", ".join([*QUANTIZATIONS, *plugins.names("quantization")])
     if name == "nvf4":

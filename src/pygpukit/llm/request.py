@@ -9,20 +9,38 @@ import math
 import queue
 import threading
 import time
+import warnings
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
+from pygpukit.llm import callbacks
 from pygpukit.llm.outputs import Piece, RequestOutput
 from pygpukit.llm.tenants import Tenant
 
 if TYPE_CHECKING:
     from pygpukit.llm.engine import LLM
 
-__all__ = ["Request"]
+__all__ = ["ChatOptions", "Request", "RequestOptions"]
 
 # How often a thread that waits sees whether Ctrl-C was pressed: the signal may have come to another thread, or just
 # before the wait began, and does not end it then.
 _POLL_SECONDS = 0.1
+
+
+class RequestOptions(TypedDict, total=False):
+    """What all requests take beside a prompt and parameters; `LLM.submit` says what it means."""
+
+    tenant: str | None
+    priority: int
+    cache_salt: str | None
+
+
+class ChatOptions(RequestOptions, total=False):
+    """What requests for the reply to a conversation take; `LLM.chat` says what it means."""
+
+    tools: Any
+    template_kwargs: Mapping[str, Any] | None
+    continue_final: bool
 
 
 class Request:
@@ -109,7 +127,8 @@ class Request:
     def on_change(self, callback: Callable[[], None]) -> None:
         """Have a function called now, and in the engine's thread whenever there is a piece or the end.
 
-        All replies of the engine wait for it, so it should do little: note the time, or wake another thread.
+        All replies of the engine wait for it, so it should do little: note the time, or wake another thread. One that
+        raises there is not called again.
         """
         with self._lock:
             self._callbacks.append(callback)
@@ -191,6 +210,9 @@ class Request:
 
     def put(self, index: int, piece: Piece) -> None:
         """Pass on a piece of one of its replies."""
+        if self.done:
+            # It was abandoned.
+            return
         if index == 0:
             self._pieces.put(piece)
         if piece.output is not None:
@@ -202,10 +224,19 @@ class Request:
 
     def fail(self, error: BaseException, outputs: Mapping[int, RequestOutput | None]) -> None:
         """End it with an error, and what there is of its replies."""
-        self._error = error
-        self._outputs |= {index: output for index, output in outputs.items() if output is not None}
-        self._pieces.put(error)
+        if not self.done:
+            self._error = error
+            self._outputs |= {index: output for index, output in outputs.items() if output is not None}
+            self._pieces.put(error)
         self._end()
+
+    def abandon(self, error: BaseException, outputs: Mapping[int, RequestOutput | None]) -> None:
+        """End it with an error from another thread, while the engine's does not come back from a function."""
+        # That function may be one of these.
+        given, self._callbacks = self._callbacks, []
+        self.fail(error, outputs)
+        for callback in given:
+            threading.Thread(target=callback, name="pygpukit-llm-end", daemon=True).start()
 
     def _end(self) -> None:
         if self.done:
@@ -224,9 +255,18 @@ class Request:
 
     def _tell(self) -> None:
         with self._lock:
-            callbacks = list(self._callbacks)
-        for callback in callbacks:
-            callback()
+            given = list(self._callbacks)
+        for callback in given:
+            try:
+                callbacks.call("function of on_change", callback)
+            except BaseException as error:
+                # The thread is that of all replies.
+                with self._lock:
+                    self._callbacks = [other for other in self._callbacks if other is not callback]
+                warnings.warn(
+                    f"a function of on_change raised {error!r:.200}, and is not called again",
+                    RuntimeWarning, stacklevel=2,
+                )  # fmt: skip
 
 
 def _soon(loop: asyncio.AbstractEventLoop, call: Callable[[], Any]) -> None:

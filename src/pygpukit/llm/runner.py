@@ -119,8 +119,12 @@ class Runner:
     def expect(self, length: int) -> None:
         """Make tables of positions for replies of this length."""
         if not self._tables or length > self._longest:
-            self._longest = max(length, self._longest)
-            self._tables = {rope: self._table(rope) for rope in self._ropes}
+            before, self._longest = self._longest, max(length, self._longest)
+            try:
+                self._tables = {rope: self._table(rope) for rope in self._ropes}
+            except BaseException:
+                self._longest = before
+                raise
             if self.graphs is not None:
                 self.graphs.clear()
 

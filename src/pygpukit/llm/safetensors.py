@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ import ml_dtypes
 import numpy as np
 
 from pygpukit.errors import ModelFileError
-from pygpukit.llm.mapped import MappedFile, can_be_shaped
+from pygpukit.llm.mapped import MappedFile, TensorFile, can_be_shaped
 
 __all__ = ["Dtype", "SafeTensorsFile", "ShardedSafeTensorsFile", "TensorInfo", "load_safetensors"]
 
@@ -108,28 +108,8 @@ class TensorInfo(NamedTuple):
         return Dtype.name(self.dtype)
 
 
-class _Reader:
+class _Reader(TensorFile[TensorInfo]):
     """What one file and several have in common."""
-
-    path: str
-    _tensors: dict[str, TensorInfo]
-
-    @property
-    def tensor_names(self) -> list[str]:
-        """Names in the order of the file."""
-        return list(self._tensors)
-
-    @property
-    def num_tensors(self) -> int:
-        """How many tensors there are."""
-        return len(self._tensors)
-
-    def tensor_info(self, name: str) -> TensorInfo:
-        """Return shape, type and place of a tensor."""
-        try:
-            return self._tensors[name]
-        except KeyError:
-            raise KeyError(f"{self.path} has no tensor {name!r}") from None
 
     def tensor_view(self, name: str) -> Array:
         """Return a tensor as it is stored: a read-only view of the file, or a copy where it is not aligned.
@@ -137,7 +117,7 @@ class _Reader:
         Types that NumPy has no elements of, of 4 and 6 bits, are bytes.
         """
         info = self.tensor_info(name)
-        data = info.file.array(info.offset, info.nbytes)
+        data = super().tensor_view(name)
         element = _TYPES[info.dtype][1]
         if element is None:
             return data
@@ -147,45 +127,12 @@ class _Reader:
         shaped: Array = data.view(element).reshape(info.shape)
         return shaped
 
-    def tensor_bytes(self, name: str) -> bytes:
-        """Return a copy of the bytes of a tensor."""
-        info = self.tensor_info(name)
-        return info.file.read(info.offset, info.nbytes)
-
     def tensor_as_f32(self, name: str) -> Array:
         """Return the elements of a tensor in float32."""
         info = self.tensor_info(name)
         if _TYPES[info.dtype][1] is None:
             raise info.file.fail(f"tensor {name!r} is of {info.dtype}, whose elements cannot be read yet", info.offset)
         return self.tensor_view(name).astype(np.float32)
-
-    def tensor_data_ptr(self, name: str) -> tuple[int, int]:
-        """Return address and bytes of a tensor in the mapped file, valid until `close`."""
-        info = self.tensor_info(name)
-        return int(info.file.array(info.offset, info.nbytes).ctypes.data), info.nbytes
-
-    def close(self) -> None:
-        """Give up the mapping; arrays that view it keep it."""
-        for file in {id(info.file): info.file for info in self._tensors.values()}.values():
-            file.close()
-
-    def __len__(self) -> int:
-        return len(self._tensors)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._tensors
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._tensors)
-
-    def __enter__(self) -> Any:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.path}: {len(self)} tensors>"
 
 
 class SafeTensorsFile(_Reader):
@@ -220,7 +167,7 @@ class SafeTensorsFile(_Reader):
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.fspath(path)
         file = MappedFile(self.path)
-        self.file_size = file.size
+        self._files = [file]
         length = int.from_bytes(file.read(0, 8), "little")
         if length > _LONGEST_HEADER:
             raise file.fail(f"the header is said to have {length} bytes; {_LONGEST_HEADER} are allowed", 0)
@@ -280,7 +227,7 @@ class ShardedSafeTensorsFile(_Reader):
                     raise opened.tensor_info(name).file.fail(
                         f"tensor {name!r} is not where the index says, in {places.get(name)!r}"
                     )
-        self.file_size = sum(shard.file_size for shard in shards.values())
+        self._files = [file for shard in shards.values() for file in shard._files]
 
 
 def load_safetensors(path: str | os.PathLike[str]) -> SafeTensorsFile | ShardedSafeTensorsFile:

@@ -16,14 +16,12 @@ import numpy as np
 
 from pygpukit._pygpukit_rust import GPUArray
 from pygpukit.array.bridge import from_numpy
-from pygpukit.llm import plugins, structured
-from pygpukit.ops.reduce.rows import FUNCTIONS
+from pygpukit.llm import callbacks, plugins, structured
 from pygpukit.ops.registry import functions as _functions
 from pygpukit.ops.sampling import functions
 
-__all__ = ["Line", "SamplingParams", "best", "draw", "process", "sample_token"]
+__all__ = ["Line", "SamplingParams", "best", "best_tokens", "draw", "no_token", "process", "sample_token"]
 
-_argmax = FUNCTIONS["argmax"]
 _concatenate, _sample_rows = _functions()["concatenate"], _functions()["sample_rows"]
 Array = np.ndarray[Any, Any]
 
@@ -257,7 +255,8 @@ def process(logits: GPUArray, lines: Sequence[Line]) -> tuple[GPUArray, dict[int
         scores = logits[i].to_numpy()
         try:
             for processor in lines[i].params.processors:
-                scores = np.asarray(processor([*lines[i].prompt, *lines[i].reply], scores), np.float32)
+                ids = [*lines[i].prompt, *lines[i].reply]
+                scores = np.asarray(callbacks.call("processor", processor, ids, scores), np.float32)
             if scores.shape != (logits.shape[1],):
                 raise ValueError(f"a processor returned scores of shape {scores.shape}, not ({logits.shape[1]},)")
             if not (scores > -np.inf).any():
@@ -272,11 +271,22 @@ def process(logits: GPUArray, lines: Sequence[Line]) -> tuple[GPUArray, dict[int
     return logits, failed
 
 
+def best_tokens(logits: GPUArray) -> GPUArray:
+    """Return the best token of each row of scores, int32; -1 where all are -inf or NaN, which `argmax` would hide.
+
+    Examples
+    --------
+    >>> best_tokens(gp.asarray([[0.0, float("nan"), 2.0, 2.0], [float("nan")] * 4], "float32")).tolist()
+    [2, -1]
+    """
+    tokens: GPUArray = _sample_rows(logits, from_numpy(np.zeros(logits.shape[0], np.float32)))
+    return tokens
+
+
 def _draw(logits: GPUArray, lines: Sequence[Line], adjustments: Mapping[str, GPUArray]) -> GPUArray:
     every = [line.params for line in lines]
     if not adjustments and all(params.temperature == 0 for params in every):
-        best_ones: GPUArray = _argmax(logits, axis=1).astype("int32")
-        return best_ones
+        return best_tokens(logits)
 
     def column(name: str, kind: str, off: float) -> GPUArray | None:
         values = [getattr(params, name) for params in every]
@@ -363,6 +373,11 @@ def best(logits: GPUArray, tokens: Sequence[int], count: int) -> list[dict[int, 
 def sample_token(logits: Any, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> int:
     """Return a token for scores of the vocabulary, a NumPy or device array; NumPy's global state seeds the draw.
 
+    Raises
+    ------
+    ValueError
+        If every score is -inf or NaN.
+
     Examples
     --------
     >>> sample_token(np.array([0.0, 3.0, 1.0], np.float32), temperature=0)
@@ -370,4 +385,17 @@ def sample_token(logits: Any, temperature: float = 1.0, top_k: int = 0, top_p: f
     """
     scores = logits if isinstance(logits, GPUArray) else from_numpy(np.asarray(logits, np.float32))
     params = SamplingParams(temperature=temperature, top_k=top_k, top_p=top_p)
-    return int(draw(scores.reshape(1, -1), [Line(params, seed=int(np.random.randint(1 << 31)))]).item())
+    token = int(draw(scores.reshape(1, -1), [Line(params, seed=int(np.random.randint(1 << 31)))]).item())
+    if token < 0:
+        raise no_token(params)
+    return token
+
+
+def no_token(params: SamplingParams, limited: bool = False) -> ValueError:
+    """Return the error of a row of scores that no token may come by; `limited` where more than `params` limits it."""
+    if limited or params.adjusts:
+        return ValueError("no token may come: every score is -inf, NaN or not allowed")
+    return ValueError(
+        "no token may come: the model's scores are NaN or -inf for every token. Its weights are damaged, or its "
+        "numbers leave the range of the type that it computes in: try dtype='bfloat16' or 'float32'"
+    )

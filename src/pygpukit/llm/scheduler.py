@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from pygpukit._pygpukit_rust import PageCache
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from pygpukit.llm.request import Request
 
 __all__ = ["Branch", "Guess", "Row", "Scheduler"]
+
+# Steps that go well before one of twice as many tokens is tried again, after one that had no memory.
+_PATIENCE = 32
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -138,7 +142,9 @@ class Scheduler:
         self.running: list[Branch] = []
         self._preempted: set[Branch] = set()
         self._guaranteed: set[Branch] = set()
-        self.counts = {"preemptions": 0, "swapped_out": 0, "swapped_in": 0, "recomputed": 0}
+        self.counts = {"preemptions": 0, "swapped_out": 0, "swapped_in": 0, "recomputed": 0, "out_of_memory": 0}
+        # Tokens of a step while memory is short, and how many steps went well since.
+        self._room, self._calm = max_batched_tokens, 0
 
     def add(self, branch: Branch) -> None:
         """Let a reply wait for its place."""
@@ -176,7 +182,7 @@ class Scheduler:
             Whether there are tokens that are pending, so that no reply can be preempted now.
         """
         rows: dict[Branch, Row] = {}
-        budget = self.max_batched_tokens
+        budget = self._room
         self._preempted.clear()
         todo = [b for b in sorted(self.running, key=self._key) if b.length > b.computed and not self._is_done(b)]
         todo.sort(key=lambda branch: branch.length - branch.computed > 1)
@@ -202,10 +208,24 @@ class Scheduler:
                 budget -= count + len(drafts)
         if not self._admit(rows, budget, draining):
             return None
-        for branch, count, drafts in rows.values():
+        return list(rows.values())
+
+    def account(self, rows: Sequence[Row]) -> None:
+        """Note that a step is computed."""
+        for branch, count, drafts in rows:
             branch.tenant.served += (count + len(drafts)) / branch.tenant.weight
             branch.tenant.tokens += count
-        return list(rows.values())
+        if self._room < self.max_batched_tokens:
+            self._calm += 1
+            if self._calm >= _PATIENCE:
+                self._room, self._calm = min(2 * self._room, self.max_batched_tokens), 0
+
+    def shrink(self, rows: Sequence[Row]) -> bool:
+        """Let the next steps have half the tokens of one that had no memory; False where it had only one."""
+        self.counts["out_of_memory"] += 1
+        tokens = sum(row.tokens + len(row.drafts) for row in rows)
+        self._room, self._calm = max(tokens // 2, 1), 0
+        return tokens > 1
 
     def preempt(self, branch: Branch) -> None:
         """Take the pages of a running reply: to the host, or where that has no room they are computed again."""
@@ -218,13 +238,19 @@ class Scheduler:
         assert branch.pages is not None
         moves = self.cache.swap_out(branch.pages) if self.offload else None
         if moves is not None:
-            self.memory.to_host(moves)
-            branch.on_host = True
-            self.counts["swapped_out"] += len(moves)
-            return
+            with suppress(MemoryError):
+                self.memory.to_host(moves)
+                branch.on_host = True
+                self.counts["swapped_out"] += len(moves)
+                return
+        self._recompute(branch)
+
+    def _recompute(self, branch: Branch) -> None:
+        """Give up what is computed of a reply."""
+        assert branch.pages is not None
         self.cache.release(branch.pages)
         self.counts["recomputed"] += branch.computed
-        branch.pages, branch.computed = None, 0
+        branch.pages, branch.computed, branch.on_host = None, 0, False
 
     def never_fits(self, branch: Branch) -> str | None:
         """Return why a reply cannot be computed, however empty the engine is; None if it can."""
@@ -384,7 +410,13 @@ class Scheduler:
         if moves is None:
             branch.reason = f"its pages are on the host: {needed} pages are needed, and {max(there, 0)} are free"
             return None
-        self.memory.from_host(moves)
+        try:
+            self.memory.from_host(moves)
+        except MemoryError:
+            self._recompute(branch)
+            # The pages can be found already, and hold nothing.
+            self.cache.clear()
+            return self._start(branch, budget)
         branch.on_host = False
         self.counts["swapped_in"] += len(moves)
         count = min(branch.length - branch.computed, budget)

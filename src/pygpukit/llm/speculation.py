@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from pygpukit.llm import plugins
+from pygpukit.llm import callbacks, plugins
 from pygpukit.llm.draft_models import DraftModel, DraftModelDrafter, EarlyExitDrafter
 from pygpukit.llm.drafters import Drafter, JacobiDrafter, LookaheadDrafter, NgramDrafter, accepted
 from pygpukit.llm.runner import Runner
@@ -180,7 +180,7 @@ class Speculation:
         asked = [(branch, self._width(branch)) for branch in replies if self._is_next(branch)]
         asked = [(branch, most) for branch, most in asked if most > 0]
         try:
-            proposed = self.drafter.propose_all(asked) if asked else []
+            proposed = callbacks.call("drafter", self.drafter.propose_all, asked) if asked else []
             guesses = [
                 branch.sequence.fitting(self._checked(made[:most]))
                 for (branch, most), made in zip(asked, proposed, strict=True)
@@ -217,7 +217,7 @@ class Speculation:
         if record.share < self.least_share:
             self._pause(sequence, record, right + 1)
         try:
-            self.drafter.learn(sequence, drafts, said)
+            callbacks.call("drafter", self.drafter.learn, sequence, drafts, said)
         except Exception as error:
             self._give_up(error)
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pygpukit.errors import MissingPackageError
+from pygpukit.llm import schemas
 
 if TYPE_CHECKING:
     from pygpukit.llm.sampling import SamplingParams
@@ -107,6 +108,8 @@ class _Grammars:
 
     def _compiled(self, kind: str, text: str) -> Any:
         matcher = self._guidance.LLMatcher
+        if kind == _SCHEMA and not schemas.has_finite_value(json.loads(text)):
+            raise ValueError(f"schema cannot be used: it refers to itself without end, so no value fits it: {text:.80}")
         try:
             if kind == _SCHEMA:
                 grammar = matcher.grammar_from_json_schema(text)
@@ -115,9 +118,20 @@ class _Grammars:
         except ValueError as error:
             raise ValueError(f"{kind} cannot be used: {error}") from error
         made = matcher(self._tokens, grammar, log_level=0)
+        if not made.is_error():
+            # Some forms are found to be wrong only when the first token is asked for.
+            first = made.deep_copy()
+            first.compute_bitmask()
+            if first.is_error():
+                raise ValueError(f"{kind} cannot be used: no text of that form can begin ({_reason(first)})")
         if made.is_error():
-            raise ValueError(f"{kind} cannot be used: {made.get_error().strip()}")
+            raise ValueError(f"{kind} cannot be used: {_reason(made)}")
         return made
+
+
+def _reason(matcher: Any) -> str:
+    """What went wrong, without the library's own state, which follows in lines."""
+    return str(matcher.get_error()).partition("<state>")[0].strip()
 
 
 # Requests come from any thread.
@@ -233,4 +247,4 @@ class Constraint:
 
     def _check(self) -> None:
         if self._matcher.is_error():
-            raise ValueError(f"the form of the reply became too complex to follow: {self._matcher.get_error().strip()}")
+            raise ValueError(f"the form of the reply became too complex to follow: {_reason(self._matcher)}")

@@ -19,6 +19,7 @@ __all__ = [
     "ThinkingParser",
     "apply_chat_template",
     "begun_conversation",
+    "check_template",
     "create_chat_prompt",
     "format_chat_messages",
     "render",
@@ -95,9 +96,7 @@ def render(
     >>> render("{{ messages[0].role }}: {{ messages[0].content }}", [ChatMessage("user", "Hi")])  # doctest: +SKIP
     'user: Hi'
     """
-    if len(template) > _LONGEST_TEMPLATE:
-        raise ModelLoadError(f"the chat template has {len(template)} characters; {_LONGEST_TEMPLATE} are allowed")
-    environment = sandbox.environment()
+    environment = _environment(template)
     environment.globals["raise_exception"] = _refuse
     environment.globals["strftime_now"] = lambda form: (now or datetime.now()).strftime(form)
     pieces, size = [], 0
@@ -124,6 +123,43 @@ def render(
     except Exception as error:  # whatever a template can do wrong
         raise ModelLoadError(f"the chat template cannot be used with these messages: {error}") from error
     return "".join(pieces)
+
+
+def check_template(template: str) -> None:
+    """Refuse what is no template, before there are messages.
+
+    Raises
+    ------
+    ModelLoadError
+        With the line.
+    """
+    template = _named(template)
+    environment = _environment(template)
+    try:
+        with sandbox.Clock(_SECONDS):
+            environment.from_string(template)
+    except sandbox.Overrun as error:
+        raise ModelLoadError(f"the chat template takes more than {_SECONDS:g} seconds to read") from error
+    except Exception as error:  # whatever jinja finds wrong
+        line = getattr(error, "lineno", None)
+        raise ModelLoadError(f"this is no chat template{f', line {line}' if line else ''}: {error}") from error
+
+
+def _environment(template: str) -> Any:
+    if len(template) > _LONGEST_TEMPLATE:
+        raise ModelLoadError(f"the chat template has {len(template)} characters; {_LONGEST_TEMPLATE} are allowed")
+    return sandbox.environment()
+
+
+def _named(template: str) -> str:
+    """The text of a template, or of the plugin's that has this name: no template is without braces."""
+    if "{" in template:
+        return template
+    named: str | None = plugins.find("template", template)
+    if named is None:
+        known = ", ".join(plugins.names("template")) or "none"
+        raise ModelLoadError(f"there is no chat template {template!r:.80}; plugins have {known}")
+    return named
 
 
 def _refuse(message: str) -> None:
@@ -209,15 +245,9 @@ def apply_chat_template(
         options = {"add_generation_prompt": add_generation_prompt, "tokenize": True, "return_dict": False}
         return list(tokenizer.apply_chat_template(plain, **options, **values))
     template = template or getattr(tokenizer, "chat_template", None)
-    if template and "{" not in template:
-        # No template is without braces: it is the name of one.
-        named = plugins.find("template", template)
-        if named is None:
-            known = ", ".join(plugins.names("template")) or "none"
-            raise ModelLoadError(f"there is no chat template {template!r:.80}; plugins have {known}")
-        template = named
     if not template:
         return format_chat_messages(messages, add_generation_prompt=add_generation_prompt)
+    template = _named(template)
     tokens = {}
     if tokenizer is not None:
         tokens = {name: tokenizer.token(getattr(tokenizer, f"{name}_id")) for name in ("bos_token", "eos_token")}

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from pygpukit.llm import arguments
+
 __all__ = ["POLICIES", "Tenant"]
 
 POLICIES = ("guaranteed", "burstable", "besteffort")
@@ -39,12 +41,11 @@ class Tenant:
     preemptions: int = dataclasses.field(default=0, repr=False)
 
     def __post_init__(self) -> None:
-        if self.policy not in POLICIES:
-            raise ValueError(f"policy is {self.policy!r}, and must be one of {', '.join(POLICIES)}")
+        arguments.one_of("policy", self.policy, POLICIES)
         if not _is_number(self.weight) or not self.weight > 0:
             raise ValueError(f"weight is {self.weight!r}, and must be a positive number")
-        if self.max_running is not None and (type(self.max_running) is not int or self.max_running < 1):
-            raise ValueError(f"max_running is {self.max_running!r}, and must be a whole number of at least 1")
+        if self.max_running is not None:
+            arguments.positive("max_running", self.max_running)
         share = self.kv_share
         if share is not None and not (_is_number(share) and 0 < share <= 1):
             raise ValueError(f"kv_share is {share!r}, and must be above 0 and at most 1")

@@ -66,8 +66,9 @@ class AudioBuffer:
         Raises
         ------
         ParameterError
-            If there is no such mode.
+            If there is no such mode, or no sample.
         """
+        samples_of(self, 1)
         if mode == "peak":
             size, level = gp.max(gp.abs(self.data)), 1.0
         elif mode == "rms":
@@ -86,11 +87,13 @@ class AudioBuffer:
         return f"AudioBuffer(samples={self.data.shape[0]}, sample_rate={self.sample_rate}, channels={self.channels})"
 
 
-def samples_of(audio: Any) -> GPUArray:
-    """Return the samples of a buffer, or an array as it is."""
+def samples_of(audio: Any, least: int = 0) -> GPUArray:
+    """Return the samples of a buffer, or an array as it is; at least so many of them."""
     data = audio.data if isinstance(audio, AudioBuffer) else audio
     if not isinstance(data, GPUArray) or data.dtype.name not in ("float32", "float64") or data.ndim != 1:
         raise ParameterError("audio is an AudioBuffer, or a GPUArray of float32 samples, (n,)")
+    if data.shape[0] < least:
+        raise ParameterError(f"audio has {data.shape[0]} samples; it needs at least {least}")
     return data
 
 

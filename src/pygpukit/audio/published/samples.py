@@ -36,7 +36,7 @@ def preemphasis(audio: Any, alpha: float = 0.97) -> Any:
     >>> preemphasis(gp.asarray([1.0, 2.0], "float32"), alpha=0.5).tolist()
     [1.0, 1.5]
     """
-    data = samples_of(audio)
+    data = samples_of(audio, 1)
     return _replaced(audio, data, effects.preemphasis(data, coef=alpha, zi=[0.0]))
 
 
@@ -48,7 +48,7 @@ def deemphasis(audio: Any, alpha: float = 0.97) -> Any:
     >>> deemphasis(gp.asarray([1.0, 1.5], "float32"), alpha=0.5).tolist()
     [1.0, 2.0]
     """
-    data = samples_of(audio)
+    data = samples_of(audio, 1)
     return _replaced(audio, data, effects.deemphasis(data, coef=alpha, zi=[0.0]))
 
 
@@ -60,7 +60,7 @@ def remove_dc(audio: Any) -> Any:
     >>> remove_dc(gp.asarray([1.0, 3.0], "float32")).tolist()
     [-1.0, 1.0]
     """
-    data = samples_of(audio)
+    data = samples_of(audio, 1)
     return _replaced(audio, data, data - gp.mean(data))
 
 
@@ -81,7 +81,7 @@ def highpass_filter(audio: Any, cutoff_hz: float = 20.0, sample_rate: int | None
     >>> highpass_filter(gp.ones(4000, "float32"), cutoff_hz=100.0)[-1].item() < 1e-6
     True
     """
-    data = samples_of(audio)
+    data = samples_of(audio, 1)
     rate = sample_rate or (audio.sample_rate if isinstance(audio, AudioBuffer) else 16000)
     a = 1.0 / (1.0 + 2 * pi * positive(cutoff_hz, "cutoff_hz") / positive(rate, "sample_rate"))
     return _replaced(audio, data, run_cascade(cascade_of([[a, -a, -a]]), data)[0])
@@ -95,7 +95,7 @@ def noise_gate(audio: Any, threshold: float = 0.01) -> Any:
     >>> noise_gate(gp.asarray([0.5, 0.001], "float32")).tolist()
     [0.5, 0.0]
     """
-    data = samples_of(audio)
+    data = samples_of(audio, 1)
     return _replaced(audio, data, gp.where(gp.abs(data) < threshold, gp.zeros_like(data), data))
 
 
@@ -118,7 +118,7 @@ def spectral_gate(audio: Any, threshold: float = 0.01, attack_samples: int = 64,
     >>> spectral_gate(gp.full(128, 0.5, "float32"))[0].item()
     0.5
     """
-    data = samples_of(audio)
+    data = samples_of(audio, 1)
     size, n = at_least(attack_samples, 1, "attack_samples"), data.shape[0]
     energy = compute_short_term_energy(fix_length(data, -(-n // size) * size), size)
     gain = gp.repeat(gp.minimum(energy / positive(threshold, "threshold"), 1.0), size)[:n]
@@ -191,7 +191,7 @@ def detect_pitch_yin(
     >>> abs(detect_pitch_yin(y) - 200) < 1
     True
     """
-    data = samples_of(audio)
+    data = samples_of(audio, 4)
     return float(detect_pitch_yin_frames(data, sample_rate, data.shape[0], 1, f_min, f_max, threshold)[0])
 
 

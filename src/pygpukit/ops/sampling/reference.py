@@ -122,6 +122,12 @@ def sample_rows(logits: Any, temperature: Any = None, top_k: Any = None, top_p: 
     def at(x: Any, row: int, off: float) -> Any:
         return off if x is None else x[row].item()
 
+    adjusted = any(x is not None for x in (repetition, frequency, presence, bias, allowed))
+    if logits.size and not adjusted and temperature is not None and not (temperature > 0).any():
+        # The usual case of greedy decoding, at once: without a NaN, and with a score, `argmax` says it.
+        best = logits.argmax(axis=1)
+        if (logits[np.arange(best.size), best] > -np.inf).all():
+            return best.astype(np.int32)
     tokens = np.empty(logits.shape[0], np.int32)
     for row in range(logits.shape[0]):
         z = processed(row, logits, repetition, frequency, presence, counts, prompt, bias, allowed)
