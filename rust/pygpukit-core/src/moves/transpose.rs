@@ -111,11 +111,10 @@ unsafe fn tile<T: Copy + Default, const N: usize>(source: *const u8, target: *mu
         // SAFETY: the caller's contract.
         *line = unsafe { source.offset(c as isize * right).cast::<[T; N]>().read_unaligned() };
     }
+    // Columns as an iterator would be slower: the compiler then moves the whole square for each.
+    #[allow(clippy::needless_range_loop)]
     for r in 0..N {
-        let mut turned = [T::default(); N];
-        for c in 0..N {
-            turned[c] = lines[c][r];
-        }
+        let turned: [T; N] = std::array::from_fn(|c| lines[c][r]);
         // SAFETY: as above.
         unsafe { target.offset(r as isize * down).cast::<[T; N]>().write_unaligned(turned) };
     }

@@ -127,6 +127,9 @@ def _general(name: str, inputs: tuple[Input, ...], target: DataType) -> Callable
     row = TABLE[name]
     if row.rule == "cast" and (common.name == target.name or _is_plain_cast(inputs[0], common, target)):
         return _copy
+    kept = common is target and common.name not in _SMALL and inputs[0] == dtype("bool")
+    if row.rule == "where" and kept and all(isinstance(x, str) or x is common for x in inputs[1:]):
+        return _where
     result = to_numpy_dtype(target if row.rule == "cast" else resolve(row, inputs)[1])
     double = _is_double(row, common)
     # Operands of this type are computed with as they are.
@@ -237,6 +240,10 @@ def _bits(x: Any) -> Any:
 def _is_double(row: Row, common: DataType) -> bool:
     # complex64 functions run in double in the kernels too: in float NumPy's own lose digits.
     return common.name == "complex64" and row.weight != "light"
+
+
+def _where(condition: Any, x: Any, y: Any, out: npt.NDArray[Any]) -> None:
+    out[...] = np.where(condition, x, y)
 
 
 def _copy(array: Any, out: npt.NDArray[Any]) -> None:

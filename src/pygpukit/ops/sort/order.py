@@ -136,6 +136,7 @@ def _host_sort(p: Problem) -> Callable[..., None]:
         return run
     if axis is None:
         return lambda x, out: write(x.reshape(-1), 0, out)
+    axis = operator.index(axis)
     return lambda x, out: write(x, axis, out)
 
 
