@@ -127,3 +127,32 @@ NUMBERS: dict[str, Callable[..., Any]] = {
 def test_numbers_and_unusual_arguments(name: str, kind: str) -> None:
     (x,) = operands(kind, 1)
     agree(NUMBERS[name], x)
+
+
+PAIRS: dict[str, Callable[..., Any]] = {
+    "clip from above": lambda xp, x, y: xp.clip(x, 0, y),
+    "clip from below": lambda xp, x, y: xp.clip(x, y, 1),
+    "clip by NumPy's numbers": lambda xp, x, y: xp.clip(x, np.int8(0), 3),
+    "average": lambda xp, x, y: xp.average(x, weights=y),
+    "putmask": lambda xp, x, y: (xp.putmask(x, x == x, y), x)[1],
+    "place": lambda xp, x, y: (xp.place(x, x == x, y), x)[1],
+    "copyto": lambda xp, x, y: (xp.copyto(x, y), x)[1],
+    "linspace": lambda xp, x, y: xp.linspace(x, y, 3),
+    "dot": lambda xp, x, y: xp.dot(x, y.T),
+    "einsum": lambda xp, x, y: xp.einsum("ij,ij->i", x, y),
+    "where": lambda xp, x, y: xp.where(x == y, x, y),
+    "choose": lambda xp, x, y: xp.choose(x == x, [x, y]),
+}
+
+
+@pytest.mark.parametrize("second", [*KINDS, "int8", "uint32", "uint64"])
+@pytest.mark.parametrize("name", PAIRS)
+def test_types_of_two_arrays(name: str, second: str) -> None:
+    for kind in KINDS:
+        agree(PAIRS[name], operands(kind, 1)[0], operands(second, 2)[1])
+
+
+@pytest.mark.parametrize("second", ["bool", "int8", "uint8", "uint32", "int64"])
+def test_exponents_of_any_integer_type(second: str) -> None:
+    for kind in ("int8", "float16", "float32", "float64"):
+        agree(lambda xp, x, y: xp.ldexp(x, y), operands(kind, 1)[0], operands(second, 2)[1])
