@@ -140,8 +140,8 @@ def test_bits_do_not_depend_on_layout_or_other_rows() -> None:
 
 def test_numbers_and_out() -> None:
     x = gp.from_numpy(values("float32", (2, 3)))
-    same(gp.dot(x, 2), x.to_numpy() * 2)
-    same(gp.dot(2.0, x), x.to_numpy() * 2)
+    same(gp.dot(x, 2), np.dot(x.to_numpy(), 2))
+    same(gp.dot(2.0, x), np.dot(2.0, x.to_numpy()))
     out = gp.zeros((2, 2))
     assert gp.dot(x, x.T, out) is out
     assert gp.einsum("ij,kj", x, x, out=out) is out
