@@ -21,6 +21,8 @@ EXTENSION := $(wildcard src/pygpukit/_pygpukit_rust*.so src/pygpukit/_pygpukit_r
 export PIP_RETRIES := 10
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYO3_PYTHON := $(CURDIR)/$(BIN)/python
+# Hundreds of processes import the package and the tests: their compiled form is kept, whatever the shell says.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
@@ -34,8 +36,10 @@ help: ## Show this list
 REQUIREMENTS = $(BIN)/python -c 'import sys, tomllib; p = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
 	print(*p["dependencies"], *p["optional-dependencies"][sys.argv[1]], sep="\n")'
 
-$(VENV)/.installed: pyproject.toml
+$(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: pyproject.toml | $(BIN)/python
 	$(REQUIREMENTS) dev > $(VENV)/dev.txt
 	$(BIN)/python -m pip install --quiet --retries 10 -r $(VENV)/dev.txt
 	@touch $@
@@ -51,9 +55,10 @@ build: $(VENV)/.built ## Build the Rust extension into the environment
 demo: build ## Run the guided demo on whichever device this machine has
 	$(BIN)/pygpukit demo
 
-# The extension is built beside the first checks: its optimised build leaves processors idle. Python's tests measure time.
-test: env ## Everything a change must pass: lint, types, Rust tests, Python tests (no GPU)
-	@$(MAKE) -j2 build lint types rust-test
+# The Rust tests need no environment, so that packages are installed beside them, and the extension is built beside the
+# first checks: either leaves processors idle. Python's tests measure time.
+test: ## Everything a change must pass: lint, types, Rust tests, Python tests (no GPU)
+	@$(MAKE) -j2 rust-test build lint types
 	@$(MAKE) deferred-test
 	@$(MAKE) py-test
 
@@ -67,7 +72,7 @@ types: env ## Check types with mypy --strict
 	$(BIN)/mypy
 
 # The binding crate is tested from Python: its test binary would have to link libpython.
-rust-test: env ## Run the Rust tests
+rust-test: ## Run the Rust tests
 	cargo test --locked --quiet --workspace --exclude pygpukit-python
 
 deferred-test: build ## Run the stream tests with work deferred, which shows missing waits
@@ -122,3 +127,4 @@ docs: build ## Build the documentation into site/
 clean: ## Remove everything the targets above made
 	rm -rf $(VENV) target build dist site $(BUNDLES) .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	rm -f src/pygpukit/_pygpukit_rust*.so src/pygpukit/_pygpukit_rust*.pyd
+	find src tests examples benchmarks -name __pycache__ -prune -exec rm -rf {} +

@@ -75,16 +75,21 @@ def repository() -> Path:
     return ROOT
 
 
+def _child_environment() -> dict[str, str]:
+    """Variables of this process without the package's own, but with the folder of compiled kernels."""
+    kept = "PYGPUKIT_CACHE_DIR"
+    return {k: v for k, v in os.environ.items() if k == kept or not k.startswith("PYGPUKIT_")}
+
+
 @pytest.fixture
-def run_python(tmp_path: Path) -> Callable[..., str]:
+def run_python() -> Callable[..., str]:
     """Run a program in a fresh interpreter and return what it prints; keyword arguments are environment variables.
 
-    The program is Python's text, or the path of a script.
+    The program is Python's text, or the path of a script. It shares the compiled kernels of this run.
     """
 
     def run(program: str, **environ: str) -> str:
-        environment = {k: v for k, v in os.environ.items() if not k.startswith("PYGPUKIT_")}
-        environment |= {"PYGPUKIT_DEVICE": "cpu", "PYGPUKIT_CACHE_DIR": str(tmp_path / "cache"), **environ}
+        environment = {"PYGPUKIT_DEVICE": "cpu", **_child_environment(), **environ}
         path = os.pathsep.join(filter(None, [str(ROOT / "src"), environment.get("PYTHONPATH")]))
         done = subprocess.run(
             [sys.executable, *([program] if program.endswith(".py") else ["-c", program])],
@@ -101,12 +106,11 @@ def run_python(tmp_path: Path) -> Callable[..., str]:
 
 
 @pytest.fixture
-def interrupted(tmp_path: Path) -> Callable[..., tuple[int, str, str]]:
+def interrupted() -> Callable[..., tuple[int, str, str]]:
     """Run a program, send it SIGINT `delay` seconds after it prints "waiting", and return its status and output."""
 
     def run(program: str, delay: float = 0.0, **environ: str) -> tuple[int, str, str]:
-        environment = {k: v for k, v in os.environ.items() if not k.startswith("PYGPUKIT_")}
-        environment |= {"PYTHONPATH": str(ROOT / "src"), "PYGPUKIT_CACHE_DIR": str(tmp_path), **environ}
+        environment = {**_child_environment(), "PYTHONPATH": str(ROOT / "src"), **environ}
         # A shell's background job ignores SIGINT, and children inherit that.
         restore = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         process = subprocess.Popen(

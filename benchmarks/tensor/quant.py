@@ -7,22 +7,25 @@ than 256 MB in bfloat16, in graphs of ten calls over several copies; and many ro
     python benchmarks/tensor/quant.py --json benchmarks/results/h200-tensor-quant.json
     python benchmarks/tensor/quant.py --only check
     python benchmarks/tensor/quant.py --sweep --only "gemm 512"        # every shape of blocks, and decoding first
+    python benchmarks/tensor/quant.py --sweep --only "gemv 1"          # rings of several sizes, and without one
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import itertools
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 import pygpukit as gp
 from pygpukit import _pygpukit_rust as native
-from pygpukit.quant import wgmma
+from pygpukit.ops.registry import load, register
+from pygpukit.quant import products, stream, wgmma
 from pygpukit.quant.formats import FORMATS, TILE, Rule, rule_of
 from pygpukit.quant.kept import Kept
 from pygpukit.quant.planes import shapes
@@ -56,9 +59,18 @@ RULES = (
 )
 
 
+Calls: TypeAlias = tuple[Callable[[], Any], Callable[[], Any], Callable[[], Any]]
+
+wgmma_product = register(
+    dataclasses.replace(
+        load()["quant_matmul"], name="bench_quant_wgmma", variants=(wgmma.VARIANT,), cases=(), public=False
+    )
+)
+
+
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Options of this benchmark."""
-    parser.add_argument("--sweep", action="store_true", help="many rows by every shape of blocks, and decoded first")
+    parser.add_argument("--sweep", action="store_true", help="every shape of blocks, every ring, and decoding first")
     parser.add_argument("--m", type=int, nargs="*", default=[128, 256, 512, 1024, 2048, 4096], help="many rows")
     parser.add_argument("--few", type=int, nargs="*", default=[1, 8], help="few rows")
 
@@ -117,15 +129,16 @@ def check() -> None:
             )
     q, x = weight("i4_zero_f16_g128", 1000, 2048), rows(300, 2048)
     wanted = bits(x @ q)
-    original = wgmma.choose
     for shape in wgmma.SHAPES:
-        wgmma.choose = lambda *sizes, shape=shape: shape
-        native.clear_plans()
+        wgmma.force(shape)
         assert bits(x @ q) == wanted, shape
-    wgmma.choose = original
-    native.clear_plans()
+    wgmma.force(None)
     for _ in range(50):
         assert bits(x @ q) == wanted
+    for ring in (stream.Ring(18, 16, 8), stream.Ring(5, 2, 4), stream.Ring(1, 3, 8)):
+        stream.force(ring)
+        assert bits(x[:8] @ q) == bits(gp.from_numpy(x.to_numpy()[:8]) @ q) == wanted[: 8 * 2000], ring
+    stream.force(None)
     one, out = x[:1], gp.empty((1, 1000), "bfloat16")
     graph = gp.CudaGraph()
     gp.matmul(one, q, out=out)
@@ -163,10 +176,38 @@ def few(bench: Bench, k: int, n: int) -> None:
             plain = cycle([lambda x=x, w=w: gp.matmul(x, w) for w in dense])
             mine = cycle([lambda x=x, q=q: x @ q for q in weights])
             bar = 1 / least if least and m == 1 else 1.0
+            if bench.options.sweep:
+                other = cycle([lambda x=x, q=q: wgmma_product(*products._arguments(x, q)) for q in weights])
+                sweep_rings(bench, what(m, name), rule_of(name), m, (mine, other, plain), bar)
+                continue
             ours, other = bench.against_ours(what(m, name), mine, plain, bar, repeat=NODES, other_repeat=NODES)
             bench.report.rows[-1]["read_rate"] = first.nbytes / ours / 1e9
             if stretch and m == 1:
                 bench.report.add(f"{what(m, name)} (stretch)", ours, other, "ms", 1 / stretch)
+
+
+def sweep_rings(bench: Bench, what: str, rule: Rule, m: int, calls: Calls, bar: float) -> None:
+    """Rings with long and short pieces, most and few warps, the kernel without rings, and wgmma, as rows."""
+    mine, by_wgmma, plain = calls
+
+    def row(text: str, call: Callable[[], Any]) -> None:
+        bench.against_ours(f"{what}, {text}", call, plain, bar, repeat=NODES, other_repeat=NODES)
+
+    if m <= stream.MOST:
+        for ring, (warps, stages) in itertools.product(stream.rings(rule), ((18, 16), (18, 2), (9, 16), (9, 2))):
+            stream.force(stream.Ring(warps, stages, ring.span))
+            row(f"{warps} warps, {stages} pieces of {ring.span}", mine)
+        stream.force(None)
+    most, stream.MOST = stream.MOST, 0
+    native.clear_plans()
+    row("without a ring", mine)
+    stream.MOST = most
+    native.clear_plans()
+    if m > stream.MOST:
+        for groups in (1, 2, 3):
+            wgmma.force(wgmma.Shape(groups, 64, 8 if groups < 3 else 6, 0))
+            row(f"wgmma {groups * 64} by 64", by_wgmma)
+        wgmma.force(None)
 
 
 def many(bench: Bench, k: int, n: int, m: int) -> None:
@@ -193,15 +234,13 @@ def many(bench: Bench, k: int, n: int, m: int) -> None:
 
 def sweep(bench: Bench, what: str, x: gp.GPUArray, q: gp.quant.QuantTensor, w: gp.GPUArray, out: gp.GPUArray) -> None:
     """Every shape of blocks, and decoding first, as rows."""
-    chosen, most = wgmma.choose, wgmma.MOST
-    wgmma.MOST = 1 << 30
+    most, wgmma.MOST = wgmma.MOST, 1 << 30
     for shape in wgmma.SHAPES:
-        wgmma.choose = lambda *sizes, shape=shape: shape
-        native.clear_plans()
+        wgmma.force(shape)
         text = f"{what}, {shape.groups * 64} by {shape.tokens}"
         bench.against_ours(text, lambda: gp.matmul(x, q, out=out), lambda: gp.matmul(x, w, out=out), 1 / 0.75)
-    wgmma.choose, wgmma.MOST = chosen, most
-    native.clear_plans()
+    wgmma.MOST = most
+    wgmma.force(None)
     bench.against_ours(
         f"{what}, decoded first",
         lambda: gp.matmul(x, q.dequantize("bfloat16"), out=out),

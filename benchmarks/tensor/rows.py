@@ -4,10 +4,12 @@ First results of odd sizes are compared with float64 and with the CPU device. La
 copy rate; small calls and sampling are repeated inside graphs on both sides.
 
     python benchmarks/tensor/rows.py --json benchmarks/results/h200-tensor-rows.json
+    python benchmarks/tensor/rows.py --sweep --only sweep        # threads of a row of a norm, tokens of a block
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +21,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "array"))
 from harness import Bench
 
 import pygpukit as gp
+from pygpukit.ops.nn import layout
+from pygpukit.ops.sampling import rows as sample
 
 ROWS, N = 16384, 8192
 SEQUENCES, VOCABULARY = 8, 152_064
@@ -136,6 +140,57 @@ def small(bench: Bench) -> None:
         )
 
 
+def engine(bench: Bench) -> None:
+    """The shapes of an engine of 3,584 channels: norms, a joined gate, and a bias, at 1 to 8,192 rows."""
+    torch: Any = bench.torch
+    F = torch.nn.functional
+    n, hidden, joint = 3584, 18944, 4608
+    w, bias = (torch.randn(size, device="cuda", dtype=torch.bfloat16) for size in (n, joint))
+    gw, gbias = gp.from_dlpack(w), gp.from_dlpack(bias)
+    for rows in (1, 8, 64, 256, 2048, 8192):
+        repeat = INSIDE if rows <= 256 else 1
+        x, y, joined, qkv = (
+            torch.randn(rows, size, device="cuda", dtype=torch.bfloat16) for size in (n, n, 2 * hidden, joint)
+        )
+        gx, gy, gj, gq = map(gp.from_dlpack, (x, y, joined, qkv))
+        out, total, gated = gp.empty_like(gx), gp.empty_like(gx), gp.empty((rows, hidden), "bfloat16")
+        cases: list[tuple[str, Callable[[], Any], Callable[[], Any], int]] = [
+            ("rmsnorm with residual", lambda gx=gx, gy=gy, out=out, total=total: gp.rmsnorm_residual(
+                gx, gy, gw, out=(out, total)), lambda x=x, y=y: F.rms_norm(x + y, (n,), w, 1e-5), 4 * gx.nbytes),
+            ("swiglu of one array", lambda gj=gj, gated=gated: gp.swiglu(gj, out=gated),
+             lambda joined=joined: F.silu(joined[:, :hidden]) * joined[:, hidden:], 3 * gated.nbytes),
+            ("bias add", lambda gq=gq: gp.add(gq, gbias, out=gq), lambda qkv=qkv: qkv.add_(bias), 2 * gq.nbytes),
+        ]  # fmt: skip
+        for name, ours, theirs, nbytes in cases:
+            what = f"{name} of {rows} rows of the engine"
+            bench.against_torch(what, ours, theirs, 1.0, repeat=repeat, nbytes=nbytes)
+            if rows >= 2048:
+                bench.of_copy_rate(f"{what}, of the copy rate", ours, nbytes, 0.85)
+
+
+def sweep(bench: Bench) -> None:
+    """Norms by other threads per row and numbers of blocks."""
+    torch: Any = bench.torch
+    for rows, n in ((1, 3584), (64, 3584), (8192, 3584), (1, 8192), (16384, 8192)):
+        x, y, w = (torch.randn(s, device="cuda", dtype=torch.bfloat16) for s in ((rows, n), (rows, n), (n,)))
+        gx, gy, gw = map(gp.from_dlpack, (x, y, w))
+        out, total = gp.empty_like(gx), gp.empty_like(gx)
+        shapes = ((64, 8), (128, 4), (256, 2), (512, 1)) if n == 3584 else ((128, 8), (256, 4), (512, 2), (1024, 1))
+        for shape in shapes:
+            for blocks in (layout.NORM_BLOCKS,) if rows < 1000 else (528, 1056, 2048, 4096, 1 << 20):
+                what = f"sweep: rmsnorm with residual {rows}x{n}, {shape[0]} threads, {blocks} blocks"
+                if not bench.wanted(what):
+                    continue
+                layout.force(shape, blocks)
+                try:
+                    bench.of_copy_rate(
+                        what, lambda: gp.rmsnorm_residual(gx, gy, gw, out=(out, total)),  # noqa: B023
+                        4 * gx.nbytes, 0, repeat=INSIDE if rows < 1000 else 1,
+                    )  # fmt: skip
+                finally:
+                    layout.force()
+
+
 def sampling(bench: Bench) -> None:
     """A token for each of 8 rows of 152,064 logits, in graphs, beside torch's topk and softmax."""
     torch: Any = bench.torch
@@ -172,10 +227,46 @@ def sampling(bench: Bench) -> None:
             bench.report.add(f"{what}, against 30 us (stretch)", mine, 0.030, "ms", 1.0)
 
 
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--sweep", action="store_true", help="measure what is chosen among, too")
+
+
+def batches(bench: Bench) -> None:
+    """A token per row of an engine's batch, bfloat16; with --sweep by the tokens of a block too."""
+    torch: Any = bench.torch
+    for rows_ in (1, 8, 64, 256):
+        x = torch.randn(rows_, VOCABULARY, device="cuda", dtype=torch.bfloat16) * 3
+        logits, out = gp.from_dlpack(x), gp.empty(rows_, "int32")
+        heat, top_p = gp.full((rows_,), 0.8, "float32"), gp.full((rows_,), 0.9, "float32")
+        top_k, cold = gp.full((rows_,), 50, "int32"), gp.zeros(rows_, "float32")
+        seeds, positions = gp.zeros(rows_, "uint64"), gp.zeros(rows_, "int64")
+        forms: list[tuple[str, dict[str, Any], int]] = [
+            ("greedy", {"temperature": cold}, 1), ("temperature", {"temperature": heat}, 2),
+            ("top-k 50", {"temperature": heat, "top_k": top_k}, 4),
+            ("top-k 50 and top-p", {"temperature": heat, "top_k": top_k, "top_p": top_p}, 6),
+        ]  # fmt: skip
+        for name, options, passes in forms:
+            for steps in (None, 1, 2, 4, 8, 16) if bench.options.sweep else (None,):
+                what = f"{name} of {rows_} rows of 152,064 bfloat16 logits, against {passes} reads"
+                what = what if steps is None else f"sweep: {what}, {steps} steps"
+                if not bench.wanted(what) or (steps is not None and "top_p" in options and steps > 2):
+                    continue
+                sample.force(steps)
+                try:
+                    mine = bench.ours_ms(
+                        lambda: gp.sample_rows(logits, seeds=seeds, positions=positions, out=out, **options),  # noqa: B023
+                        INSIDE,
+                    )  # fmt: skip
+                finally:
+                    sample.force(None)
+                floor = passes * logits.nbytes / bench.copy_rate()
+                bench.report.add(what, mine * 1000, floor * 1000, "us", 1000)
+
+
 def main() -> int:
-    bench = Bench(__doc__)
+    bench = Bench(__doc__, arguments)
     bench.check(check)
-    for measure in (large, small, sampling):
+    for measure in (large, small, engine, sampling, batches, *((sweep,) if bench.options.sweep else ())):
         bench.guarded(measure.__name__, measure, bench)
     return bench.finish("python benchmarks/tensor/rows.py")
 

@@ -920,7 +920,8 @@ class RingCaller:
 class RingLink:
     """The host's end of a ring kernel, over memory that Python has laid out."""
     def __init__(self, common: tuple[_Ring, _Ring], orders: tuple[int, int, int, int], beats: tuple[int, int],
-        exited: int, clock: int, alarms: tuple[int, int], keep: Any, lane: Sequence[int] | None = None) -> None: ...
+        exited: int, clock: int, alarms: tuple[int, int], keep: Any, lane: Sequence[int] | None = None,
+        lease: TaskLease | None = None) -> None: ...
     @staticmethod
     def lane_groups() -> list[int]: ...
     def add(self, seen: int, taken: int, own: tuple[_Ring, _Ring] | None, bulk: tuple[_Plain, _Plain] | None, room: int,

@@ -18,6 +18,7 @@ Each class also inherits the builtin a NumPy user would catch, given in brackets
     |-- GraphError                  [RuntimeError]   a capture or replay was misused
     |-- TransferCancelledError      [RuntimeError]   a copy between host and device was cancelled
     |-- AdmissionError              [RuntimeError]   a task was rejected; the text is the inequality that failed
+    |   `-- DeadlineRefusedError    [RuntimeError]   a deadline of audio blocks cannot be held; the text has the numbers
     |-- TaskCancelledError          [RuntimeError]   a scheduled task was cancelled, and its work is refused
     |-- TaskProcessError            [RuntimeError]   the process of a task died before its function returned
     |-- MessageError                [TypeError]      a message class or a value in it is not what it must be
@@ -48,6 +49,7 @@ __all__ = [
     "CacheError",
     "ContextLengthError",
     "DTypeError",
+    "DeadlineRefusedError",
     "DeviceError",
     "DeviceLostError",
     "DriverError",
@@ -170,6 +172,10 @@ class GraphError(GPUKitError, RuntimeError):
 
 class AdmissionError(GPUKitError, RuntimeError):
     """A task was rejected; the text is the inequality that failed, with its numbers."""
+
+
+class DeadlineRefusedError(AdmissionError):
+    """A deadline of audio blocks cannot be held; the text is the inequality that failed, in numbers."""
 
 
 class TaskCancelledError(GPUKitError, RuntimeError):

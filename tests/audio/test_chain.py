@@ -16,6 +16,7 @@ import pygpukit.audio as A
 from pygpukit.errors import ParameterError
 
 RATE = 8000
+KERNELS = [pytest.param("emulated", marks=pytest.mark.nvrtc), pytest.param("cuda", marks=pytest.mark.cuda)]
 RESPONSE = np.random.default_rng(1).standard_normal(150) * np.exp(-np.arange(150) / 30)
 
 
@@ -146,22 +147,23 @@ def test_a_stream_has_the_bits_of_the_whole_for_any_cut(data: st.DataObject) -> 
     assert np.concatenate(parts, axis=-1).tobytes() == run(chain, y).tobytes()
 
 
-@pytest.mark.nvrtc
-def test_kernels_compute_what_numpy_computes() -> None:
+@pytest.mark.parametrize("device", KERNELS)
+def test_kernels_compute_what_numpy_computes(device: str) -> None:
     y = sound(700, 2)
     effects: list[Any] = [*everything().effects, None]
     for effect in effects:
         chain = everything() if effect is None else one(effect, 2, 32)
-        want = run(chain, y)
-        with gp.device("emulated"):
+        with gp.device("cpu"):
+            want = run(chain, y)
+        with gp.device(device):
             got = run(chain, y)
         np.testing.assert_allclose(got, want, atol=3e-6 * np.abs(want).max(), err_msg=repr(effect))
 
 
-@pytest.mark.nvrtc
-def test_kernels_give_streams_and_items_the_bits_of_the_whole() -> None:
+@pytest.mark.parametrize("device", KERNELS)
+def test_kernels_give_streams_and_items_the_bits_of_the_whole(device: str) -> None:
     y = np.stack([sound(300, 2, 1), sound(300, 2, 2)])
-    with gp.device("emulated"):
+    with gp.device(device):
         chain = everything()
         whole = run(chain, y)
         assert run(chain, y[1]).tobytes() == whole[1].tobytes()
@@ -184,7 +186,7 @@ def test_items_of_a_batch_begin_anew() -> None:
     assert mono[1, 0].tobytes() == run(everything(1), y[1, 0]).tobytes()
 
 
-@pytest.mark.parametrize("device", ["cpu", pytest.param("emulated", marks=pytest.mark.nvrtc)])
+@pytest.mark.parametrize("device", ["cpu", *KERNELS])
 def test_changed_parameters_move_over_a_block(device: str) -> None:
     with gp.device(device):
         quiet = np.full(64, 1e-3, np.float32)
@@ -206,7 +208,7 @@ def test_changed_parameters_move_over_a_block(device: str) -> None:
             stream.change(1, makeup=float("nan"))
 
 
-@pytest.mark.parametrize("device", ["cpu", pytest.param("emulated", marks=pytest.mark.nvrtc)])
+@pytest.mark.parametrize("device", ["cpu", *KERNELS])
 def test_a_moving_filter_stays_between_its_ends(device: str) -> None:
     with gp.device(device):
         stream = one(A.Highpass(100), block=64).stream()
@@ -224,7 +226,7 @@ def test_a_moving_filter_stays_between_its_ends(device: str) -> None:
             stream.change(0, cutoff=5000)
 
 
-@pytest.mark.parametrize("device", ["cpu", pytest.param("emulated", marks=pytest.mark.nvrtc)])
+@pytest.mark.parametrize("device", ["cpu", *KERNELS])
 def test_samples_that_are_not_finite_are_silence_and_counted(device: str) -> None:
     y = sound(200, 2)
     clean = y.copy()

@@ -131,6 +131,58 @@ def test_chat_with_thoughts(repository: Path) -> None:
     assert counts[0].split()[0] == counts[1].split()[0]
 
 
+def test_live_chain(repository: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "late.png"
+    said = run(repository, "live_chain.py", "--seconds", "0.2", "--picture", str(picture))
+    assert "the bits of the whole sound at once: True" in said
+    assert "240 samples were still in the chain" in said
+    # 75 blocks of the sound, and two for what was still in the chain.
+    assert "\n77 blocks, " in said
+    rows = [line.split("us")[1].split() for line in said.splitlines() if "#" in line]
+    assert sum(int(row[0]) for row in rows) == 77
+    assert picture.stat().st_size > 5000
+    refused = live(repository, "--deadline", "99")
+    assert (refused.returncode, "refused: deadline 99 ms > period 2.667 ms" in refused.stdout) == (1, True)
+
+
+def live(repository: Path, *arguments: str, before: Path | None = None) -> subprocess.CompletedProcess[str]:
+    paths = [str(path) for path in (before, repository / "src") if path is not None]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    command = [sys.executable, str(repository / "examples" / "live_chain.py"), *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
+
+
+def test_live_chain_with_a_microphone_that_stops(repository: Path, tmp_path: Path) -> None:
+    missing = tmp_path / "missing"
+    missing.mkdir()
+    (missing / "sounddevice.py").write_text("raise ImportError('not here')\n")
+    done = live(repository, "--microphone", before=missing)
+    assert (done.returncode, done.stderr) == (2, "--microphone needs sounddevice: pip install 'pygpukit[live]'\n")
+    (tmp_path / "sounddevice.py").write_text(
+        "import threading\n"
+        "import numpy as np\n"
+        "class Stream:\n"
+        "    def __init__(self, *, samplerate, blocksize, channels, dtype, callback):\n"
+        "        assert (samplerate, dtype) == (48000, 'float32')\n"
+        "        self.shape, self.callback = (blocksize, channels), callback\n"
+        "    def run(self):\n"
+        "        for _ in range(20):\n"
+        "            wanted = np.full(self.shape, 9, np.float32)\n"
+        "            self.callback(np.zeros(self.shape, np.float32), wanted, self.shape[0], None, None)\n"
+        "            assert not wanted.any()\n"
+        "    def __enter__(self):\n"
+        "        threading.Thread(target=self.run).start()\n"
+        "    def __exit__(self, *_):\n"
+        "        pass\n"
+    )
+    done = live(repository, "--microphone", "--seconds", "20", "--channels", "1", before=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "the microphone stopped: nothing came for 1 s" in done.stdout
+    assert "\n22 blocks, " in done.stdout
+    assert done.stderr == ""
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -142,6 +194,7 @@ def test_chat_with_thoughts(repository: Path) -> None:
         "audio_gallery.py",
         "anomaly_detection.py",
         "device_requests.py",
+        "live_chain.py",
     ],
 )
 def test_help(repository: Path, name: str) -> None:

@@ -10,6 +10,10 @@ import pygpukit as gp
 from pygpukit.ops.units import ALL_TYPES
 
 SMALL = ["float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"]
+# On the emulator, where each pair is a kernel to compile, these meet each other, and every other type meets float32: a
+# conversion depends on whether a type is a bool, signed, real or complex, and on its float format. A GPU converts all
+# pairs, and test_every_cast_is_valid has them at the compiler's front end.
+KINDS = ["bool", "int8", "uint64", "float16", "bfloat16", "float8_e4m3fn", "float32", "float64", "complex64"]
 
 
 def every_value(name: str) -> op_cases.Array:
@@ -54,6 +58,8 @@ def expected(x: op_cases.Array, name: str) -> op_cases.Array:
 def test_to_every_type(name: str, device: gp.Device) -> None:
     x = op_cases.values(name, 1237, 3)
     for target in ALL_TYPES:
+        if device.kind == "emulated" and "float32" not in (name, target) and not {name, target} <= {*KINDS}:
+            continue
         host = x
         if gp.dtype(target).kind in "iu" and gp.dtype(name).kind in "fc":
             # What a float outside an integer's range becomes is unspecified: keep what every integer type holds.

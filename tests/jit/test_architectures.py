@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import re
 from importlib import resources
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,12 +20,12 @@ from pygpukit.ring.program import Handler, Program
 
 pytestmark = pytest.mark.nvrtc
 
-# Types of which each family is compiled: those whose headers have instructions of an architecture's own. No header has
-# anything for 86, 100 and 120 alone, so one type shows there that the compiler takes a family.
-ARCHITECTURES = {
-    "80": ("bf16", "e4m3"), "86": ("bf16",), "89": ("bf16", "e4m3"), "90a": ("f32", "bf16", "e4m3"), "100": ("bf16",),
-    "120": ("bf16",),
-}  # fmt: skip
+# The type of which each family is compiled; tests/ops/test_compilation.py has every type at the compiler's front end.
+TYPE = "bf16"
+# The oldest generation, and the one with kernels of its own and the only condition in the kernels' text.
+EVERYTHING = ("80", "90a")
+# What they compile is the text of one of those two; each family is compiled for one of them in turn.
+SHARED = ("86", "89", "100", "120")
 
 
 def family(unit: Unit, files: dict[str, str]) -> tuple[str, ...]:
@@ -31,19 +33,10 @@ def family(unit: Unit, files: dict[str, str]) -> tuple[str, ...]:
     return tuple(name for name, text in files.items() if text in unit.source) or ("elementwise",)
 
 
-def representatives(units: list[Unit], tags: tuple[str, ...]) -> list[Unit]:
-    """One unit of each family and type; of a family whose units are not named after types, the first."""
+def texts(pattern: str) -> dict[str, str]:
+    """The kernel files whose names match, by path."""
     folder = Path(str(resources.files("pygpukit.kernels")))
-    files = {path.relative_to(folder).as_posix(): path.read_text("ascii") for path in folder.rglob("*.cu")}
-    chosen: dict[tuple[tuple[str, ...], str], Unit] = {}
-    for unit in units:
-        tag = unit.name.rsplit("_", 1)[-1]
-        chosen.setdefault((family(unit, files), tag if tag in tags else ""), unit)
-    named = {names for names, tag in chosen if tag}
-    assert {name for names, _ in chosen for name in names} == {*files, "elementwise"}, "a file without a unit"
-    for names in named:
-        chosen.pop((names, ""), None)
-    return list(chosen.values())
+    return {path.relative_to(folder).as_posix(): path.read_text("ascii") for path in folder.rglob(pattern)}
 
 
 @message
@@ -90,13 +83,30 @@ def fused_reduction() -> Unit:
     return unit_of(traced.program)
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
-def test_every_family_compiles(name: str) -> None:
-    arch = _arch(name)
-    units, headers = _builtin_units("*")
+@functools.cache
+def representatives() -> tuple[list[Unit], dict[str, str]]:
+    """One unit of each family, and the headers; of a family whose units are not named after types, the first."""
+    files, (builtin, headers) = texts("*.cu"), _builtin_units("*")
     # Long transforms are made for their length, so that no bundle holds them.
-    units = [*units, halves_unit(65536, gp.float32), fused_reduction()]
-    chosen = [unit for unit in [*representatives(units, ARCHITECTURES[name]), ring()] if compiles_for(unit, arch)]
+    units = [*builtin, halves_unit(65536, gp.float32), fused_reduction()]
+    chosen: dict[tuple[str, ...], Unit] = {}
+    for unit in sorted(units, key=lambda unit: not unit.name.endswith(f"_{TYPE}")):
+        chosen.setdefault(family(unit, files), unit)
+    assert {name for names in chosen for name in names} == {*files, "elementwise"}, "a file without a unit"
+    return [*chosen.values(), ring()], headers
+
+
+def test_the_text_asks_for_no_other_architecture() -> None:
+    """With another condition than these, the generation it asks for belongs to those that compile everything."""
+    asked = {found for text in texts("*.cu*").values() for found in re.findall(r".*__CUDA_ARCH.*", text)}
+    assert asked == {"#if defined(__CUDA_ARCH__)", "#if PGK_ON_DEVICE && __CUDA_ARCH__ >= 900"}
+
+
+@pytest.mark.parametrize("name", [*EVERYTHING, *SHARED])
+def test_every_family_compiles(name: str) -> None:
+    arch, (units, headers) = _arch(name), representatives()
+    share = units if name in EVERYTHING else units[SHARED.index(name) :: len(SHARED)]
+    chosen = [unit for unit in share if compiles_for(unit, arch)]
     entries = compile_units(chosen, [arch], headers=headers, jobs=1)
     assert [entry.name for entry in entries] == [unit.name for unit in chosen]
     assert {entry.arch for entry in entries} == {arch}

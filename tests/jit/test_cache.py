@@ -105,6 +105,27 @@ def test_the_least_recently_used_make_room(steps: list[tuple[str, int, int]], li
             assert names(cache) == sorted(f"{kept.key}.kernel" for kept in model.values())
 
 
+def test_a_folder_that_others_fill_is_listed_again_in_time(tmp_path: Path) -> None:
+    limit = 100 * size_of(1)
+    cache, other = DiskCache(tmp_path, limit, None, Clock()), DiskCache(tmp_path, limit, None, Clock())
+    cache.put(entry(1))
+    for number in range(2, 101):
+        other.put(entry(number))
+    # The folder is full of images that this process has not counted.
+    for number in range(101, 101 + cache_module._WRITES_PER_SCAN):
+        cache.put(entry(number))
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= limit
+
+
+def test_a_folder_that_is_far_from_full_is_seldom_listed(cache: DiskCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    scans = []
+    scan = cache._scan
+    monkeypatch.setattr(cache, "_scan", lambda: scans.append(1) or scan())
+    for number in range(3 * cache_module._WRITES_PER_SCAN):
+        cache.put(entry(number, 10))
+    assert len(scans) == 3
+
+
 def test_an_image_larger_than_the_cache_is_not_stored(tmp_path: Path) -> None:
     cache = DiskCache(tmp_path, size_of(1) + 10)
     cache.put(entry(1))

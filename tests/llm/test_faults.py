@@ -28,6 +28,7 @@ from pygpukit.llm import (
     sample_token,
 )
 from pygpukit.llm.sampling import Line, draw
+from pygpukit.llm.step_graphs import StepGraphs
 from pygpukit.llm.testing import tiny_model, write_safetensors
 
 from .engines import Stepped, few_pages, stepped
@@ -379,3 +380,106 @@ def test_no_memory_for_longer_positions_fails_one_request(gguf_file: Path, monke
         engine.run()
         assert len(again.result(0).token_ids) == 400
         assert engine.pages() == 0
+
+
+def test_a_graph_without_memory_is_captured_later() -> None:
+    short = [False, True, False, False, False]
+    # Eager, a capture that fails, eager twice, a capture, and its replay.
+    calls = []
+
+    def forward(words: gp.GPUArray, replies: int, pages: int) -> gp.GPUArray:
+        calls.append(replies)
+        if short.pop(0):
+            raise OutOfMemoryError("no room for a graph")
+        return words + 1
+
+    graphs = StepGraphs(forward)
+    words = np.arange(4, dtype=np.int32)
+    for made in (0, 0, 0, 1, 1):
+        assert graphs.run(words, None, 4, 1).tolist() == [1, 2, 3, 4]
+        assert len(graphs) == made
+    assert (len(calls), graphs.refused) == (5, "")
+
+
+@pytest.mark.parametrize("kind", ["draft", "early_exit"])
+def test_guesses_without_memory_pause(gguf_file: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    params = SamplingParams(temperature=0, max_tokens=60, ignore_eos=True, logprobs=1)
+    with LLM(gguf_file) as llm:
+        want = llm.generate(PROMPT, params)
+    method: dict[str, Any] = {"draft": gguf_file, "k": 3} if kind == "draft" else {"early_exit": 1, "k": 3}
+    with stepped(gguf_file, speculative=method) as engine:
+        assert engine.loop.speculation is not None
+        runner: Any = engine.loop.speculation.drafter._runner  # type: ignore[attr-defined]
+        guess, calls, reasons = runner.guess, [], set()
+
+        def short(*arguments: Any) -> Any:
+            calls.append(len(calls))
+            if len(calls) in (1, 4):
+                raise OutOfMemoryError("no room")
+            return guess(*arguments)
+
+        monkeypatch.setattr(runner, "guess", short)
+        request = engine.llm.submit(PROMPT, params)
+        while not request.done:
+            engine.step()
+            reasons.add(engine.llm.stats()["speculation"]["paused"])
+        found = request.result(0)
+        assert (found.token_ids, found.logprobs) == (want.token_ids, want.logprobs)
+        assert reasons == {"", "there was no memory for guesses"}
+        assert found.usage.drafted > 0
+        assert engine.pages() == 0
+
+
+FORMS: list[dict[str, Any]] = [{"grammar": 'start: "a" start'}, {"regex": "(a{1000}){1000}"}]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_form_that_becomes_too_complex_fails_alone(gguf_file: Path, form: dict[str, Any]) -> None:
+    pytest.importorskip("tokenizers")
+    pytest.importorskip("llguidance")
+    with stepped(gguf_file) as engine:
+        good = engine.llm.submit(PROMPT, LONG)
+        engine.step()
+        bad = engine.llm.submit(PROMPT, SamplingParams(max_tokens=20, seed=1, **form))
+        engine.run()
+        assert len(good.result(0).token_ids) == 400
+        with pytest.raises(ValueError, match=r"the form of the reply became too complex to follow: [^<]*$"):
+            bad.result(0)
+        assert engine.pages() == 0
+
+
+def test_parsers_and_tokenizers_that_break_fail_one_request(gguf_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the libraries raise, and wherever."""
+    pytest.importorskip("tokenizers")
+    pytest.importorskip("llguidance")
+    from pygpukit.llm.structured import Constraint
+
+    class Panic(BaseException):
+        """As PyO3 raises when Rust code panics."""
+
+    def breaks(*arguments: Any) -> Any:
+        raise Panic("a bug")
+
+    for name in ("mask", "masks", "forced", "accept"):
+        with stepped(gguf_file, speculative="ngram") as engine:
+            good = engine.llm.submit(PROMPT, GREEDY)
+            bad = engine.llm.submit([7, 8] * 6, SamplingParams(max_tokens=30, temperature=0, regex="(ab){20}c[ab]*"))
+            with monkeypatch.context() as patched:
+                patched.setattr(Constraint, name, breaks)
+                engine.run()
+            assert len(good.result(0).token_ids) == 8, name
+            assert (bad.state, "a bug" in bad.reason, engine.pages()) == ("failed", True, 0), name
+    with stepped(gguf_file) as engine:
+        good, bad = (engine.llm.submit(PROMPT, GREEDY) for _ in range(2))
+        engine.step()
+        branch = next(branch for branch in engine.loop.scheduler.running if branch.request is bad)
+        monkeypatch.setattr(branch.sequence._detokenizer, "add", breaks)
+        engine.run()
+        assert len(good.result(0).token_ids) == 8
+        assert (bad.state, "a bug" in bad.reason, engine.pages()) == ("failed", True, 0)
+
+
+def test_large_values_are_those_of_their_limit(gguf_file: Path) -> None:
+    with LLM(gguf_file) as llm:
+        one, other = (llm.generate(PROMPT, SamplingParams(top_k=k, seed=1, max_tokens=6)) for k in (0, 10**30))
+        assert one.token_ids == other.token_ids

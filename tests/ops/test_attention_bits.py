@@ -15,7 +15,7 @@ import op_cases
 import pytest
 
 import pygpukit as gp
-from pygpukit.ops.attention import reference
+from pygpukit.ops.attention import kernels, reference
 
 DIM, HEADS, KV_HEADS, PAGE = 64, 4, 2, 16
 GROUP = HEADS // KV_HEADS
@@ -119,6 +119,22 @@ def test_mixed_batches_of_a_paged_cache(device: gp.Device) -> None:
     check([0, 3, 5], 4, [2, 0, 0, 4, 0, 3], max_queries=4, pad=1)
     # A sequence that takes no part in the step.
     check([0, 2, 5], 5, [3, 0, 0, 0, 0, 33])
+
+
+@pytest.mark.parametrize("by_heads", [False, True], ids=["runs", "by heads"])
+def test_blocks_that_take_parts_of_several_heads(by_heads: bool, device: gp.Device) -> None:
+    """A block with the end of one head, all of others and the beginning of a third; the bits are those of alone."""
+    sizes = [390, 20, 257, 0, 300, 1]
+    given = [tokens_of(max(n, 1), 10 * n) for n in sizes]
+    cache = Paged([x[1] for x in given], [x[2] for x in given])
+    kernels.force(1, by_heads)
+    try:
+        got = cache([x[0][:, -1:] for x in given], sizes, max_queries=1)
+    finally:
+        kernels.force(None)
+    for i, (q, k, v) in enumerate(given):
+        wanted = dense(q[:, -1:], k, v) if sizes[i] else np.zeros_like(got[i])
+        np.testing.assert_array_equal(bits(got[i]), bits(wanted), f"sequence {i}")
 
 
 def test_sequences_that_share_pages_are_not_split(device: gp.Device) -> None:

@@ -80,6 +80,18 @@ def test_rows_and_broadcast_operands(device: str, kind: str) -> None:
     np.testing.assert_allclose(gp.exp(gp.from_numpy(x)[:, 32:] / 50).to_numpy(), np.exp(x[:, 32:] / 50), rtol=1e-6)
 
 
+@pytest.mark.parametrize("kind", ["bfloat16", "float32", "float64"])
+def test_halves_of_joined_rows_and_a_bias_have_the_bits_of_separate_arrays(device: str, kind: str) -> None:
+    for rows, n in ((1, 64), (3, 40), (5, 37), (2, 1100), (700, 8)):
+        joined = gp.from_numpy((numbers((rows, 2 * n), kind) - np.float32(50)).astype(gp.to_numpy_dtype(kind)))
+        gate, up = joined[:, :n].copy(), joined[:, n:].copy()
+        assert gp.swiglu(joined).to_numpy().tobytes() == gp.swiglu(gate, up).to_numpy().tobytes(), (rows, n)
+        bias = gp.from_numpy(numbers((n,), kind))
+        wanted = gate.to_numpy() + bias.to_numpy()
+        assert gp.add(joined[:, :n], bias).to_numpy().tobytes() == wanted.tobytes(), (rows, n)
+        assert gp.bias_add_inplace(gate, bias).to_numpy().tobytes() == wanted.tobytes(), (rows, n)
+
+
 @pytest.mark.nvrtc
 @given(data=st.data())
 @settings(max_examples=25, derandomize=True)

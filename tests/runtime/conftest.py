@@ -77,13 +77,14 @@ def refused(call, kind=gp.GPUKitError):
 
 
 @pytest.fixture
-def run_fake(fake_cuda: str, run_python: Callable[..., str]) -> Callable[..., str]:
+def run_fake(fake_cuda: str, run_python: Callable[..., str], tmp_path: Path) -> Callable[..., str]:
     """Run a program on the fake driver; keyword arguments are its settings, those in capitals environment variables."""
+    own = {"PYGPUKIT_DEVICE": "cuda", "PYGPUKIT_LIBCUDA": fake_cuda, "PYGPUKIT_CACHE_DIR": str(tmp_path / "cache")}
 
     def run(program: str, **settings: object) -> str:
         environ = {
             name if name.isupper() else f"FAKECUDA_{name.upper()}": str(value) for name, value in settings.items()
         }
-        return run_python(_PRELUDE + program, **{"PYGPUKIT_DEVICE": "cuda", "PYGPUKIT_LIBCUDA": fake_cuda, **environ})
+        return run_python(_PRELUDE + program, **(own | environ))
 
     return run

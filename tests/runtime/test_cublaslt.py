@@ -208,6 +208,17 @@ want = x.astype(np.float32) @ w.astype(np.float32).T
 check(a @ b.T, want)
 sums = gp.matmul(a, b.T, out=gp.zeros((3, 4, 16)))
 check(sums, want)
+# Where lines are no multiples of 16 bytes, the library's sums have another order.
+def unordered(x, y):
+    return {name for name, reason in walk(x, y).refused if "an order of its own" in reason}
+
+both = {"cuBLASLt", "copies around cuBLASLt"}
+odd = gp.from_numpy(numbers(17, 32, dtype="bfloat16"))
+assert unordered(a, odd.T) == both
+assert unordered(a[..., :31], b[:, :31].T) == both
+assert walk(a[..., :24], b[:, :24].T).variant == "cuBLASLt"
+said = walk(a[0, :, 1:25], b[:, :24].T)
+assert (said.variant, unordered(a[0, :, 1:25], b[:, :24].T)) == ("copies around cuBLASLt", {"cuBLASLt"}), said
 # int8 with lines along k.
 x, w = numbers(5, 32, dtype="int8"), numbers(16, 32, dtype="int8")
 a, b = gp.from_numpy(x), gp.from_numpy(w)

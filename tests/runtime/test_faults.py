@@ -12,8 +12,16 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the fake driver
 Run = Callable[..., str]
 
 
-@pytest.mark.parametrize("call", ["cuStreamQuery", "cuEventQuery", "cuLaunchKernelEx", "cuMemcpyDtoDAsync"])
-@pytest.mark.parametrize("code", [700, 719, 710])
+@pytest.mark.parametrize(
+    ("call", "code"),
+    [
+        ("cuStreamQuery", 700),
+        ("cuStreamQuery", 719),
+        ("cuEventQuery", 710),
+        ("cuLaunchKernelEx", 719),
+        ("cuMemcpyDtoDAsync", 700),
+    ],
+)
 def test_a_fault_names_the_kernel_and_ends_everything(run_fake: Run, call: str, code: int) -> None:
     program = f"""
 k, other = kernel("culprit"), kernel("innocent")

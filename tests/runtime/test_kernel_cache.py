@@ -40,6 +40,12 @@ print(len(compiled))
 """
 
 
+@pytest.fixture
+def run_python(run_python: Run, tmp_path: Path) -> Run:
+    """Programs of one test share a cache of their own."""
+    return lambda program, **environ: run_python(program, **{"PYGPUKIT_CACHE_DIR": str(tmp_path / "cache")} | environ)
+
+
 def test_the_second_process_compiles_nothing(run_python: Run) -> None:
     assert [run_python(PROGRAM) for _ in range(3)] == ["1\n", "0\n", "0\n"]
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use pygpukit_core::error::Error;
+use pygpukit_core::lane::Lane;
 use pygpukit_core::ring::link::{Alarms, Link, Words};
 use pygpukit_core::ring::mapped::{
     BulkInlet, BulkOutlet, CALL, HOST, Header, Inlet, Message, Outlet, Rows, Slots, Word,
@@ -23,6 +24,7 @@ use crate::errors::{ToPy, check_signals};
 use crate::inside::detached;
 use crate::kernel::PyKernel;
 use crate::ring_caller::RingCaller;
+use crate::scheduler::TaskLease;
 
 /// Where a ring of messages is: the reader's count, the slots, how many, and words of each.
 type Ring = (usize, usize, u64, usize);
@@ -38,6 +40,8 @@ pub struct RingLink {
     pub link: Arc<Link>,
     /// Groups of SMs its kernel runs on; None for the whole device.
     lane: Option<Vec<usize>>,
+    /// The lane of a scheduler's task, which counts in place of that.
+    task_lane: Option<Arc<Lane>>,
     place: Mutex<Option<(&'static DeviceState, Arc<Place>)>>,
     /// Owner of the memory.
     keep: Mutex<Option<Py<PyAny>>>,
@@ -137,7 +141,7 @@ fn bytes_of(buffer: &PyBuffer<u8>) -> PyResult<&[u8]> {
 impl RingLink {
     #[new]
     #[allow(clippy::too_many_arguments)]
-    #[pyo3(signature = (common, orders, beats, exited, clock, alarms, keep, lane = None))]
+    #[pyo3(signature = (common, orders, beats, exited, clock, alarms, keep, lane = None, lease = None))]
     fn new(
         common: (Ring, Ring),
         orders: (usize, usize, usize, u64),
@@ -147,6 +151,7 @@ impl RingLink {
         alarms: (usize, usize),
         keep: Py<PyAny>,
         lane: Option<Vec<usize>>,
+        lease: Option<PyRef<'_, TaskLease>>,
     ) -> PyResult<RingLink> {
         let (into, out) = common;
         let common = (Inlet::new(word(into.0)?, slots(into)?), Outlet::new(word(out.0)?, slots(out)?));
@@ -160,7 +165,8 @@ impl RingLink {
         let alarms = unsafe { Alarms::new(alarms.0, alarms.1) };
         let words = Words { beat, device_beat, exited: word(exited)?, clock: word(clock)?, alarms };
         let link = Arc::new(Link::new(common, orders, words));
-        Ok(RingLink { link, lane, place: Mutex::default(), keep: Mutex::new(Some(keep)) })
+        let task_lane = lease.map(|lease| lease.lane());
+        Ok(RingLink { link, lane, task_lane, place: Mutex::default(), keep: Mutex::new(Some(keep)) })
     }
 
     /// SMs of the groups that lanes of the current device are made of.
@@ -234,9 +240,10 @@ impl RingLink {
             let there = match &*place {
                 Some((known, there)) if std::ptr::eq(*known, state) => there.clone(),
                 _ => {
-                    let lane = match &self.lane {
-                        Some(groups) => state.lanes.get(false, groups)?,
-                        None => state.lane.clone(),
+                    let lane = match (&self.task_lane, &self.lane) {
+                        (Some(lane), _) => lane.clone(),
+                        (None, Some(groups)) => state.lanes.get(false, groups)?,
+                        (None, None) => state.lane.clone(),
                     };
                     Place::new(&lane)?
                 }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use pygpukit_core::exec::{self, ExecCtx};
+use pygpukit_core::lane::Lane;
 use pygpukit_core::sched::clock::Monotonic;
 use pygpukit_core::sched::usage::Usage;
 use pygpukit_core::sched::{
@@ -275,6 +276,11 @@ pub struct TaskLease {
 }
 
 impl TaskLease {
+    /// The lane of the task's work.
+    pub(crate) fn lane(&self) -> Arc<Lane> {
+        self.tenant.lease.lane()
+    }
+
     fn context(&self) -> ExecCtx {
         let mut ctx = ExecCtx::default_for(self.core.state()).on_stream(&self.tenant.stream);
         ctx.pool = self.tenant.pool.clone();

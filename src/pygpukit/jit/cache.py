@@ -30,6 +30,8 @@ _TEMPORARY_SUFFIX = ".tmp"
 # A writer needs far less; what is older was left by a process that died.
 _TEMPORARY_AGE = 3600.0
 _MAX_FILE = 1 << 30
+# A folder that is far from full is listed once in this many writes: listing it takes longer than a write.
+_WRITES_PER_SCAN = 32
 _HEAD = 256 << 10
 
 
@@ -74,6 +76,9 @@ class DiskCache:
         self.ttl = ttl
         self._now = now
         self._warned = False
+        # Bytes found at the last scan and written since, and how many writes that were; threads may lose one of them.
+        self._size = limit
+        self._writes = 0
 
     def get(self, key: str) -> Entry | None:
         """The image with this key, or None; a damaged or outdated file is removed."""
@@ -120,7 +125,11 @@ class DiskCache:
         except OSError as error:
             self._warn("write", error)
             return
-        self.trim(keep=path)
+        self._size += len(data)
+        self._writes += 1
+        # Others write too, so that a count of one's own says little near the limit.
+        if self.ttl is not None or self._writes >= _WRITES_PER_SCAN or self._size > self.limit - self.limit // 8:
+            self.trim(keep=path)
 
     def trim(self, keep: Path | None = None) -> None:
         """Remove outdated files, then the least recently used ones until the rest fits; `keep` goes last."""
@@ -143,6 +152,7 @@ class DiskCache:
                 break
             _remove(self.folder / name)
             total -= size
+        self._size, self._writes = total, 0
 
     def files(self) -> list[CachedFile]:
         """What is stored, most recently used first; unreadable files are left out."""

@@ -269,12 +269,16 @@ class CausalTransformerModel(FixedCacheModel):
         pieces = [self._chunk(ids[at : at + _CHUNK], cache) for at in range(0, len(ids), _CHUNK)]
         return pieces[0] if len(pieces) == 1 else layers.concatenate(pieces)
 
-    def get_logits(self, hidden: GPUArray, out: GPUArray | None = None) -> GPUArray:
+    def get_logits(self, hidden: GPUArray, out: GPUArray | None = None, *, widen: bool = True) -> GPUArray:
         """Return the scores of the vocabulary, in float32, for hidden states [tokens, hidden].
 
         ``out``, of the model's type, is where the product is written; it is the result where that needs nothing more.
+        Without ``widen`` scores stay in the model's type where they are no more than the product: the same numbers.
         """
-        logits = self.lm_head(hidden, out=out).astype("float32", copy=False)
+        logits = self.lm_head(hidden, out=out)
+        if not widen and not self.config.logit_softcap:
+            return logits
+        logits = logits.astype("float32", copy=False)
         return layers.softcapped(logits, self.config.logit_softcap)
 
     def __call__(

@@ -346,7 +346,7 @@ class FixedCacheModel:
         return self._argmax(self._fixed_step(token_ids, position, position + len(token_ids)))
 
     def _argmax(self, hidden: GPUArray) -> list[int]:
-        tokens = [int(token) for token in best_tokens(self._self.get_logits(hidden)).tolist()]
+        tokens = [int(token) for token in best_tokens(self._self.get_logits(hidden, widen=False)).tolist()]
         if min(tokens) < 0:
             raise no_token(SamplingParams())
         return tokens

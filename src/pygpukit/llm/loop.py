@@ -400,8 +400,9 @@ class EngineLoop:
             if sequence.logprobs is not None and report is not None:
                 sequence.logprobs.append(report)
             piece = sequence.add(token)
-        except Exception as error:
-            self._fail(branch, error)
+        except BaseException as error:
+            # Panics of Rust are no Exception.
+            self._fail(branch, error if isinstance(error, Exception) else RuntimeError(f"the reply broke: {error!r}"))
             return
         if sequence.finish_reason is not None:
             self._forget(branch, sequence.finish_reason)

@@ -200,7 +200,7 @@ class Runner:
                 parts = [words[i * tokens : (i + 1) * tokens][last] for i in range(4)]
                 sent = np.concatenate([*parts, np.arange(count + 1, dtype=np.int32), rest])
                 hidden = self._hidden(from_numpy(sent), drawn[-1][:count], count, count, width, depth)
-            logits = self.model.get_logits(hidden)[:, : self._allowed]
+            logits = self.model.get_logits(hidden, widen=False)[:, : self._allowed]
             lines = [row.branch.sequence.line(place) for row in now]
             # What the form of a reply allows behind a guess is not asked.
             tokens_now = sampling.draw(logits, [line._replace(mask=None) if place else line for line in lines])
@@ -244,7 +244,7 @@ class Runner:
         self._score_prompts(rows, hidden)
         if picked != list(range(tokens)):
             hidden = layers.embedding(from_numpy(np.array(picked, np.int32)), hidden)
-        return self.model.get_logits(hidden)
+        return self.model.get_logits(hidden, widen=False)
 
     def _words(self, rows: Sequence[Row], tokens: int, count: int, width: int) -> tuple[Array, Array]:
         """All that a step reads beside the cache, and where tokens come from that the host does not know."""
@@ -285,7 +285,7 @@ class Runner:
         return self.model._through(part(0, tokens) if ids is None else ids, step, depth)
 
     def _captured(self, words: GPUArray, count: int, width: int) -> GPUArray:
-        return self.model.get_logits(self._hidden(words, None, count, count, width))
+        return self.model.get_logits(self._hidden(words, None, count, count, width), widen=False)
 
     @staticmethod
     def _lines(rows: Sequence[Row]) -> Iterator[tuple[tuple[Branch, int, int], Line, int]]:

@@ -7,7 +7,6 @@ beside others.
 from __future__ import annotations
 
 import dataclasses
-import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -25,7 +24,9 @@ __all__ = ["Line", "SamplingParams", "best", "best_tokens", "draw", "no_token", 
 _concatenate, _sample_rows = _functions()["concatenate"], _functions()["sample_rows"]
 Array = np.ndarray[Any, Any]
 
-_LARGEST_SEED = 1 << 64
+_LARGEST_SEED, _MOST_REPLIES = 1 << 64, 4096
+# Of float32 and int32, which parameters of rows have.
+_LARGEST, _LARGEST_K = float(np.finfo(np.float32).max), (1 << 31) - 1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -117,10 +118,10 @@ class SamplingParams:
             if type(value) is not int or value < least:
                 raise ValueError(f"{name} is {value!r}, and must be a whole number of at least {least}")
 
-        real("temperature", lambda v: 0 <= v < math.inf, "0 or a positive number")
+        real("temperature", lambda v: 0 <= v <= _LARGEST, "0 or a positive number")
         real("top_p", lambda v: 0 < v <= 1, "above 0 and at most 1")
         real("min_p", lambda v: 0 <= v <= 1, "from 0 to 1")
-        real("repetition_penalty", lambda v: 0 < v < math.inf, "a positive number")
+        real("repetition_penalty", lambda v: 0 < v <= _LARGEST, "a positive number")
         real("frequency_penalty", lambda v: -2 <= v <= 2, "from -2 to 2")
         real("presence_penalty", lambda v: -2 <= v <= 2, "from -2 to 2")
         whole("top_k", 0)
@@ -135,6 +136,8 @@ class SamplingParams:
             raise ValueError(f"seed is {self.seed}, and must be below 2**64")
         if self.min_tokens > self.max_tokens:
             raise ValueError(f"min_tokens is {self.min_tokens}, more than max_tokens, which is {self.max_tokens}")
+        if self.n > _MOST_REPLIES:
+            raise ValueError(f"n is {self.n}, and must be at most {_MOST_REPLIES}")
         if self.n > 1 and self.temperature == 0:
             raise ValueError(f"n is {self.n} with temperature 0: all replies would be the same")
         for name in ("stop", "bad_words"):
@@ -145,7 +148,7 @@ class SamplingParams:
             object.__setattr__(self, name, texts)
         for name in ("stop_token_ids", "allowed_token_ids"):
             value = getattr(self, name)
-            if value is not None:
+            if value is not None or name == "stop_token_ids":
                 ids = _tuple(name, value, "ids of tokens")
                 if not all(hasattr(token, "__index__") for token in ids):
                     raise ValueError(f"{name} is {value!r:.80}, and must be ids of tokens, whole numbers")
@@ -159,7 +162,7 @@ class SamplingParams:
             raise ValueError(f"logit_bias is {self.logit_bias!r:.80}, and must be a number for each id of a token")
         if type(self.ignore_eos) is not bool:
             raise ValueError(f"ignore_eos is {self.ignore_eos!r}, and must be True or False")
-        if not all(math.isfinite(value) for value in self.logit_bias.values()):
+        if not all(-_LARGEST <= value <= _LARGEST for value in self.logit_bias.values()):
             raise ValueError("logit_bias has a value that is not finite; allowed_token_ids leaves tokens out")
         object.__setattr__(
             self, "processors", tuple(map(_processor, _tuple("processors", self.processors, "functions")))
@@ -233,7 +236,7 @@ def draw(logits: GPUArray, lines: Sequence[Line]) -> GPUArray:
     Parameters
     ----------
     logits : GPUArray
-        [lines, vocabulary], float32.
+        [lines, vocabulary].
     lines : sequence of Line
     """
     plain = next((i for i, line in enumerate(lines) if line.adjusts), len(lines))
@@ -250,7 +253,7 @@ def process(logits: GPUArray, lines: Sequence[Line]) -> tuple[GPUArray, dict[int
     failed: dict[int, Exception] = {}
     changed = [i for i, line in enumerate(lines) if line.params.processors]
     if changed:
-        logits = logits.copy()
+        logits = logits.astype("float32")
     for i in changed:
         scores = logits[i].to_numpy()
         try:
@@ -289,7 +292,7 @@ def _draw(logits: GPUArray, lines: Sequence[Line], adjustments: Mapping[str, GPU
         return best_tokens(logits)
 
     def column(name: str, kind: str, off: float) -> GPUArray | None:
-        values = [getattr(params, name) for params in every]
+        values = [min(getattr(params, name), _LARGEST_K) for params in every]
         return None if all(value == off for value in values) else from_numpy(np.array(values, kind))
 
     tokens: GPUArray = _sample_rows(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Callable
 from collections.abc import Sequence as Ids
-from typing import Any
+from contextlib import suppress
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -16,6 +18,8 @@ from pygpukit.llm.templates import ThinkingParser
 from pygpukit.llm.tokenizer import Detokenizer, Tokenizer
 
 __all__ = ["Sequence"]
+
+_Answer = TypeVar("_Answer")
 
 _APART = 0x9E3779B97F4A7C15
 
@@ -77,7 +81,7 @@ class Sequence:
         # A reply of a form that does not begin with a thought has none: its answer may hold the tags.
         answers = constraint is not None and thinking is not None and not thinking.thinking
         self._thinking, self._constraint = None if answers else thinking, constraint
-        self.problem: ValueError | None = None
+        self.problem: Exception | None = None
         # Tokens of the thought.
         self._thought = 0
         self._held = ""
@@ -102,11 +106,23 @@ class Sequence:
         """Return the guesses that the form of the reply allows."""
         if self._constraint is None or self._is_thinking:
             return drafts
-        return drafts[: self._constraint.valid(drafts)]
+        return drafts[: self._asked(lambda form: form.valid(drafts), 0)]
 
     def forced(self) -> list[int]:
         """Return the tokens that come next by the form of the reply alone, as guesses: there may be other spellings."""
-        return [] if self._constraint is None or self._is_thinking else self._constraint.forced()
+        return [] if self._is_thinking else self._asked(lambda form: form.forced(), [])
+
+    def _asked(self, question: Callable[[Constraint], _Answer], otherwise: _Answer) -> _Answer:
+        """What the form of the reply says. Where that breaks no token may come, and the other replies go on."""
+        if self._constraint is None or self.problem is not None:
+            return otherwise
+        try:
+            return question(self._constraint)
+        except BaseException as error:
+            # Panics of Rust are no Exception.
+            broken = RuntimeError(f"the form of the reply cannot be followed: {error!r:.200}")
+            self.problem = error if isinstance(error, ValueError) else broken
+            return otherwise
 
     def line(self, pending: int = 0, drafts: Ids[int] = ()) -> Line:
         """Return what the choice of the next token depends on.
@@ -133,12 +149,8 @@ class Sequence:
             return self._end_of_thought()
         if self._constraint is None:
             return None
-        try:
-            return self._constraint.masks(drafts)[-1] if drafts else self._constraint.mask()
-        except ValueError as error:
-            # The other replies of this step go on.
-            self.problem = error
-            return np.zeros(self._constraint.words, np.int32)
+        none = np.zeros(self._constraint.words, np.int32)
+        return self._asked(lambda form: form.masks(drafts)[-1] if drafts else form.mask(), none)
 
     def _end_of_thought(self) -> np.ndarray[Any, Any] | None:
         most = self.params.max_thinking_tokens
@@ -198,7 +210,11 @@ class Sequence:
     def end(self, reason: FinishReason) -> Piece:
         """End the reply before its time."""
         self.finish_reason = reason
-        return self._piece(self._rest(), [])
+        rest = ""
+        with suppress(BaseException):
+            # What failed may be the tokenizer.
+            rest = self._rest()
+        return self._piece(rest, [])
 
     def output(self) -> RequestOutput:
         """Return the finished reply."""

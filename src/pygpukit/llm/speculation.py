@@ -164,6 +164,8 @@ class Speculation:
         self._first = min(_FIRST, drafter.most) if drafter.adapts else drafter.most
         self.drafted = self.accepted = self._paused = 0
         self._reason = self._broken = ""
+        # Steps that it pauses, after one without memory.
+        self._rest = 0
         self._records: WeakKeyDictionary[Reply, _Record] = WeakKeyDictionary()
         self._made: dict[Branch, Sequence[int]] = {}
 
@@ -175,6 +177,9 @@ class Speculation:
         self._reason = self._broken
         if len(replies) > self.replies:
             self._reason = self._reason or f"{len(replies)} replies are running, more than {self.replies}"
+        if self._rest:
+            self._rest -= 1
+            self._reason = self._reason or "there was no memory for guesses"
         if self._reason:
             return
         asked = [(branch, self._width(branch)) for branch in replies if self._is_next(branch)]
@@ -185,6 +190,9 @@ class Speculation:
                 branch.sequence.fitting(self._checked(made[:most]))
                 for (branch, most), made in zip(asked, proposed, strict=True)
             ]
+        except MemoryError:
+            self._rest = _PAUSE
+            return
         except Exception as error:
             self._give_up(error)
             return

@@ -88,6 +88,10 @@ class StepGraphs:
             except GraphError as error:
                 self.refused = str(error)
                 return self._forward(sent, replies, pages)
+            except MemoryError:
+                # A graph keeps its memory, and there is none for another one now.
+                self._seen.discard(key)
+                return self._forward(sent, replies, pages)
             self._made[key] = graph, place, scores
         graph, place, scores = self._made[key]
         place[...] = from_numpy(words)

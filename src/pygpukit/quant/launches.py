@@ -23,7 +23,7 @@ from pygpukit.ops.launch import (
 from pygpukit.ops.problem import Problem, Tensor
 from pygpukit.ops.size import ceil_div, hint, maximum, product
 from pygpukit.ops.source import instance
-from pygpukit.quant.formats import CHUNK, CODES, FORMATS, Rule, rule_of
+from pygpukit.quant.formats import CHUNK, CODES, FORMATS, SUPER, Rule, rule_of
 
 SKINNY = 64
 """Rows of x up to which a warp multiplies all of them with one decoded fragment."""
@@ -31,13 +31,21 @@ SKINNY = 64
 FUSED = 512
 """Rows of x up to which the kernels for SM 80 decode inside of the product; more pay for decoding the weight first."""
 
+PLANES = ("codes", "high", "scales", "extra")
+"""Planes of a weight in the order of kernels."""
+
 _KINDS = {"super": "super_block", "superscale": "super_scale"}
 
 
 def planes(p: Problem) -> tuple[Argument, ...]:
     """The planes as kernels take them; one that a rule does not have is never read."""
     codes = p["codes"]
-    return tuple(constant(p.arrays[name] or codes) for name in ("codes", "high", "scales", "extra"))
+    return tuple(constant(p.arrays[name] or codes) for name in PLANES)
+
+
+def planes_aligned(p: Problem) -> bool:
+    """Do all planes begin at multiples of 16 bytes, as bulk copies read them?"""
+    return all(x is None or x.is_aligned(16) for x in (p.arrays[name] for name in PLANES))
 
 
 def counts(p: Problem) -> tuple[Argument, ...]:
@@ -91,6 +99,17 @@ def _warps(tokens: int, m: Any, tiles: Any, sms: Any) -> int:
         return 8 if tiles >= 16 * sms else 4 if tiles >= 4 * sms else 2 if tiles >= 2 * sms else 1
     enough = 32 if m <= 2 else 8
     return 4 if tiles >= enough * sms else 2 if tiles >= 4 * sms else 1
+
+
+def piece_bytes(rule: Rule, span: int) -> int:
+    """Return the bytes of a piece in shared memory, as ``pgk::Pieces`` lays it out."""
+    code, is_super = CODES[rule.code], rule.kind in ("super", "superscale")
+    scale = 16 * rule.subs * rule.fields * rule.scale_type.itemsize
+    extra = 32 * rule.fields if is_super else 16 * rule.subs if rule.kind == "zero" else 0
+    chunks = max(rule.group // CHUNK, 1) if rule.group else span
+    extras = span * CHUNK // SUPER if is_super else span // chunks
+    total = span * 128 * (code.low + code.high) + scale * (span // chunks) + extra * extras
+    return -(-total // 128) * 128
 
 
 @cache

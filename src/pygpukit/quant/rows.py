@@ -16,7 +16,7 @@ from pygpukit.ops.gemm.rows import matmul
 from pygpukit.ops.problem import Problem, Result
 from pygpukit.ops.registry import Operator, Parameter, Variant, register
 from pygpukit.ops.size import hint
-from pygpukit.quant import decode, launches, wgmma
+from pygpukit.quant import decode, launches, stream, wgmma
 from pygpukit.quant.formats import TILE, rule_of
 from pygpukit.quant.launches import FUSED, SKINNY
 
@@ -148,6 +148,7 @@ quant_matmul = register(
                 lambda p: None if p.arrays["decoded"] is not None else "no decoded copy is kept", host=_host_kept,
             ),
             Variant("NumPy, decoding blocks", "run_to_run", lambda p: None, host=_host),
+            stream.VARIANT,
             Variant(
                 "decoded fragments, all rows in a warp", "batch_invariant",
                 partial(launches.accepts_linear, most=SKINNY), launch=partial(launches.launch_linear, most=SKINNY),

@@ -6,9 +6,11 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
+from pygpukit import _pygpukit_rust as _native
 from pygpukit.dtypes import DataType
 from pygpukit.ops.gemm import epilogue
-from pygpukit.ops.launch import KernelLaunch, Launch, Unit, blocks_for, i64, tensor_map, write
+from pygpukit.ops.gemm.boxes import SHARED_LIMIT
+from pygpukit.ops.launch import KernelLaunch, Launch, Unit, blocks_for, i32, i64, tensor_map, write
 from pygpukit.ops.problem import Problem
 from pygpukit.ops.registry import Variant
 from pygpukit.ops.size import ceil_div, hint
@@ -22,6 +24,9 @@ MOST = 2048
 """Rows of x up to which decoding inside of the product is faster than decoding the weight first and multiplying it."""
 
 
+_MOST_PIECES = 6
+
+
 class Shape(NamedTuple):
     """A block: warp groups of 64 rows of w, rows of x, pieces of x under way, and cycles of a chunk by estimate."""
 
@@ -30,14 +35,39 @@ class Shape(NamedTuple):
     stages: int
     cycles: int
 
-    @property
-    def shared(self) -> int:
+    def ring(self, rule: Rule) -> int:
+        """Pieces of w under way for each warp: what x leaves room for."""
+        room = SHARED_LIMIT - self.stages * (self.tokens * 128 + 16)
+        return min(_MOST_PIECES, room // (4 * self.groups) // (launches.piece_bytes(rule, span_of(rule)) + 8))
+
+    def shared(self, rule: Rule) -> int:
         """Bytes of shared memory."""
-        return self.stages * (self.tokens * 128 + 16)
+        piece = launches.piece_bytes(rule, span_of(rule)) + 8
+        return self.stages * (self.tokens * 128 + 16) + 4 * self.groups * self.ring(rule) * piece
 
 
 # A chunk is four instructions of tokens / 2 cycles per group, or the time to decode it.
-SHAPES = (Shape(2, 256, 6, 1024), Shape(2, 128, 8, 512), Shape(1, 128, 8, 300), Shape(1, 64, 8, 260))
+SHAPES = (
+    Shape(2, 256, 4, 1024),
+    Shape(3, 128, 6, 800),
+    Shape(2, 128, 6, 540),
+    Shape(1, 128, 8, 330),
+    Shape(1, 64, 8, 290),
+)
+
+_forced: Shape | None = None
+
+
+def force(shape: Shape | None) -> None:
+    """Take this shape for every product from now on; None chooses by size again. For tests and tuning."""
+    global _forced
+    _forced = shape
+    _native.clear_plans()
+
+
+def span_of(rule: Rule) -> int:
+    """Return the chunks of a piece: 2 KB of codes."""
+    return 4 if CODES[rule.code].low == 4 else 2
 
 
 @cache
@@ -45,9 +75,7 @@ def unit(rule: Rule, x: DataType, shape: Shape, end: str = epilogue.PLAIN) -> Un
     """Return the source of the product with blocks of a shape and an epilogue."""
     entry = f"pgk_quant_wgmma_{rule.name}_{x.tag}_{shape.groups}x{shape.tokens}{epilogue.suffix(end)}"
     text, scale = launches.rule_text(rule)
-    # Sums for 256 rows of x, or codes of 8 bits, leave registers for fewer chunks.
-    ahead = 2 if shape.tokens == 256 or CODES[rule.code].low == 8 else 4
-    numbers = f"{shape.groups}, {shape.tokens}, {shape.stages}, {ahead}"
+    numbers = f"{shape.groups}, {shape.tokens}, {shape.stages}, {span_of(rule)}"
     lines = [
         f"using rule_{rule.name} = {text};",
         f"PGK_QUANT_WGMMA({entry}, rule_{rule.name}, {scale}, {x.tag}, {end}, {numbers})",
@@ -70,6 +98,8 @@ def _accepts(p: Problem) -> str | None:
         return "there is nothing to multiply"
     if not p["x"].is_aligned(16) or ld % 8 != 0:
         return "rows of x do not lie at multiples of 16 bytes"
+    if not launches.planes_aligned(p):
+        return "a plane of the weight does not lie at a multiple of 16 bytes"
     return p.missing(unit(rule_of(p.options["rule"]), p["x"].dtype, SHAPES[0], epilogue.device_name(p)))
 
 
@@ -80,17 +110,19 @@ def _launch(p: Problem) -> Launch:
     assert out is not None
     m, ld = found
     tiles = p["codes"].shape[0]
-    shape = choose(tiles, m, p.sm_count)
-    made = unit(rule_of(p.options["rule"]), x.dtype, shape, epilogue.device_name(p))
+    shape = _forced or choose(tiles, m, p.sm_count)
+    rule = rule_of(p.options["rule"])
+    made = unit(rule, x.dtype, shape, epilogue.device_name(p))
     rows = tensor_map(x.view((1, m, k), (m * ld, ld, 1)), (1, shape.tokens, CHUNK), swizzle="128B")
     what = f"product with a weight of {hint(n)} rows"
     grid = (blocks_for(tiles, 4 * shape.groups, what), ceil_div(m, shape.tokens))
     arguments = (
         rows, write(p.out), *launches.planes(p), *map(i64, (m, n, out[1])), launches.pairs(p), *launches.counts(p),
-        *launches.end_of(p),
+        *launches.end_of(p), i32(shape.ring(rule)),
     )  # fmt: skip
     block = (128 * (1 + shape.groups),)
-    return Launch((KernelLaunch(made, made.entries[0], grid, block, arguments, shared=shape.shared),))
+    shared = shape.shared(rule)
+    return Launch((KernelLaunch(made, made.entries[0], grid, block, arguments, shared=shared, programmatic=True),))
 
 
 def choose(tiles: Any, m: Any, sms: Any) -> Shape:

@@ -63,6 +63,8 @@ class RingOptions:
     """Seconds after which the kernel leaves the device for a moment; None: it stays."""
     watchdog: float | None = 2.0
     """Seconds a handler may work on one message before that is reported; None: nobody looks."""
+    task: Any = None
+    """A scheduler's task that runs on this device, whose SMs the kernel has."""
 
     def __post_init__(self) -> None:
         for name, low in (("sms", 1), ("workers", 1)):
@@ -139,7 +141,9 @@ class DeviceRing:
         self._is_emulated = current_device().kind != "cuda"
         self._sms = int(info["sm_count"])
         self._clock_khz = int(info["clock_khz"])
-        if options.sms is not None:
+        if options.task is not None:
+            self._sms = int(options.task.stats()["sm_count"])
+        elif options.sms is not None:
             if options.sms > self._sms:
                 raise RingError(f"sms={options.sms} is more than the device has ({self._sms})")
             self._sms = options.sms
@@ -185,6 +189,7 @@ class DeviceRing:
             (self._alarms, _ALARMS),
             (self._mapped, self._device),
             self._groups(),
+            None if self.options.task is None else self.options.task._lease,
         )
 
     def _groups(self) -> list[int] | None:

@@ -89,6 +89,7 @@ class RingKernelRuntime:
         time_slice: float | None = 0.5,
         isolation: str | None = None,
         watchdog: float | None = 2.0,
+        task: Any = None,
     ) -> None:
         if isolation not in (None, "process"):
             raise RingError(f"isolation must be None or 'process', not {isolation!r}")
@@ -96,7 +97,9 @@ class RingKernelRuntime:
             raise RingError(f"dead_letters must be an int of at least 0, not {dead_letters!r}")
         self._post = Post(dead_letters)
         self._topics = Topics(self._post)
-        options = RingOptions(sms, workers, lease, time_slice, watchdog)
+        if task is not None and (sms is not None or isolation is not None or getattr(task, "_lease", None) is None):
+            raise RingError("task is a running task of a scheduler, without sms and isolation")
+        options = RingOptions(sms, workers, lease, time_slice, watchdog, task)
         self._tier = DeviceTier(self._post, options, isolation == "process")
         self._actors: dict[str, Actor] = {}
         self._starts = Starts(lambda kernel_id: self._actors.get(kernel_id), self._launch)

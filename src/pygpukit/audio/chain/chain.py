@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from pygpukit.audio.chain.program import DeviceChain, Program
 from pygpukit.audio.operators import gp
 from pygpukit.audio.streams import Stream
 from pygpukit.errors import ParameterError
+
+if TYPE_CHECKING:
+    from pygpukit.audio.chain.realtime import Realtime
 
 __all__ = ["Chain", "ChainStream"]
 
@@ -130,6 +133,14 @@ class Chain:
     def stream(self) -> ChainStream:
         """Return a stream: blocks of any length in, what is final out."""
         return ChainStream(self)
+
+    def realtime(
+        self, *, deadline: float | None = None, on_late: str = "bypass", cost: float | None = None, **options: Any
+    ) -> Realtime:
+        """Return the chain as an actor that is fed block by block; see `Realtime`."""
+        from pygpukit.audio.chain.realtime import Realtime
+
+        return Realtime(self, deadline=deadline, on_late=on_late, cost=cost, **options)
 
 
 class _HostChains:

@@ -24,7 +24,7 @@ _HEAD = 2
 _ENTRY = """
 struct Group {
     int lane, width;
-    __device__ void sync() const { __syncthreads(); }
+    __device__ __forceinline__ void sync() const { __syncthreads(); }
 };
 
 // Items of a batch, each by a block of threads, over blocks `first` to `first + blocks` of n samples.

@@ -242,7 +242,7 @@ __device__ __forceinline__ void convolve(const G& g, float* x, Ramp p, i64 posit
         const int last = (run + 1) * L < P ? (run + 1) * L : P;
         int slot = newest - run * L;
         if (slot < 0) slot += P;
-#pragma unroll 4
+#pragma unroll 8
         for (int part = run * L; part < last; ++part) {
             const float2 u = response[part * (H * K) + h], v = lines[slot * (C * K) + bin];
             sum.x = __fmaf_rn(u.x, v.x, __fmaf_rn(-u.y, v.y, sum.x));

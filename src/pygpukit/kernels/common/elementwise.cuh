@@ -4,7 +4,8 @@
 // dense<Op, E, U>: 256 threads; one block covers 256 * E * U consecutive elements; grid = ceil(n / (256 * E * U)).
 //   `vec` nonzero promises that out and every dense operand are aligned to E elements.
 // strided<Op, B, E>: 256 threads, 256 * max(8, E) elements per block (E = 1: 1024), offsets from Nd in row-major index
-//   order; E elements at a time where rows of out and of every operand allow it, else B single ones.
+//   order; E elements at a time where rows of out and of every operand allow it, else B single ones. Rows on one outer
+//   axis, which are joined matrices, broadcast rows and columns, take the fewest steps.
 // turned<Op, E>: the same for one operand with a transposed layout, through tiles in shared memory; else strided.
 // No shared memory but for that. Every path evaluates the same expression on one element's own inputs: results are batch
 // invariant. out may be one of the inputs (same address, same layout); any other overlap is the caller's to avoid.
@@ -287,6 +288,7 @@ template <class T, int E, int K> PGK_FN bool has_rows(const T* p, int k, const N
     const int last = nd.ndim - 1;
     if (nd.stride[k][last] != 1) return k > 0 && nd.stride[k][last] == 0;
     i64 odd = static_cast<i64>(reinterpret_cast<u64>(p) & (E * sizeof(T) - 1));
+#pragma unroll 1
     for (int d = 0; d < last; ++d) odd |= nd.stride[k][d] & (E - 1);
     return odd == 0;
 }
@@ -305,6 +307,69 @@ template <int E, class S, int K> PGK_FN auto row_of(const S& s, i64 at, bool on,
     return v;
 }
 template <int E, int K> PGK_FN Vec<none, E> row_of(const Source<NoOperand>&, i64, bool, int, const Nd<K>&) { return {}; }
+
+// Of rows on one outer axis at most, the bits that keep E elements from being one vector.
+template <class T, int E, int K> PGK_FN u64 oddness(const T* p, int k, const Nd<K>& nd, int last) {
+    if (nd.stride[k][last] != 1) return k == 0 || nd.stride[k][last] != 0;
+    return (reinterpret_cast<u64>(p) | static_cast<u64>(nd.stride[k][0] * sizeof(T)) * last) & (E * sizeof(T) - 1);
+}
+template <int E, class A, int K> PGK_FN u64 operand_oddness(const A& a, int k, const Nd<K>& nd, int last) {
+    return is_array(a) ? oddness<typename A::element, E>(a.p, k, nd, last) : 0;
+}
+template <int E, int K> PGK_FN u64 operand_oddness(const NoOperand&, int, const Nd<K>&, int) { return 0; }
+
+// Rows on one outer axis at most: the place of a vector is one division of 32 bits, made while the predecessor ends.
+// False, and nothing done, where the arrays are not such rows.
+template <class Op, int U, int E, class To, int K, class A, class B, class C>
+PGK_FN bool rows_on_one_axis(To* out, i64 n, const Nd<K>& nd, const A& a, const B& b, const C& c) {
+    constexpr int y_at = K > 2 ? 2 : 0, z_at = K > 3 ? 3 : 0;
+    constexpr int all = strided_block(E) / (THREADS * E), V = U == 1 ? 1 : all;
+    const int last = nd.ndim - 1;
+    if (static_cast<u32>(last) > 1 || n >= 1ll << 31 || (nd.shape[last] & (E - 1)) != 0) return false;
+    if (oddness<To, E>(out, 0, nd, last) | operand_oddness<E>(a, 1, nd, last) | operand_oddness<E>(b, y_at, nd, last) |
+        operand_oddness<E>(c, z_at, nd, last)) {
+        return false;
+    }
+    const u32 width = static_cast<u32>(nd.shape[last]) / E;
+#pragma unroll 1
+    for (int done = 0; done < all; done += V) {
+        i64 offset[K][V];
+        bool on[V];
+#pragma unroll
+        for (int j = 0; j < V; ++j) {
+            const u32 at = (blockIdx.x * all + done + j) * THREADS + threadIdx.x;
+            const u32 row = at / width, column = (at - row * width) * E;
+            on[j] = at < static_cast<u32>(n) / E;
+#pragma unroll
+            for (int k = 0; k < K; ++k) {
+                // One axis has row 0 only.
+                offset[k][j] = static_cast<i64>(row) * nd.stride[k][0] + (nd.stride[k][last] ? column : 0u);
+            }
+        }
+        if (done == 0) await_predecessor();
+        const auto x = Source<A>::of(a, 0, is_array(a));
+        const auto y = Source<B>::of(b, 0, is_array(b));
+        const auto z = Source<C>::of(c, 0, is_array(c));
+        Vec<typename A::element, E> va[V];
+        Vec<typename B::element, E> vb[V];
+        Vec<typename C::element, E> vc[V];
+#pragma unroll
+        for (int j = 0; j < V; ++j) {
+            va[j] = row_of<E>(x, offset[1][j], on[j], 1, nd);
+            vb[j] = row_of<E>(y, offset[y_at][j], on[j], y_at, nd);
+            vc[j] = row_of<E>(z, offset[z_at][j], on[j], z_at, nd);
+        }
+#pragma unroll
+        for (int j = 0; j < V; ++j) {
+            if (!on[j]) continue;
+            typename Op::value r[E];
+#pragma unroll
+            for (int i = 0; i < E; ++i) r[i] = Op::apply(va[j].e[i], vb[j].e[i], vc[j].e[i]);
+            store(out + offset[0][j], outputs<To>(r));
+        }
+    }
+    return true;
+}
 
 template <class Op, int U, int E = 1, class To, int K, class A, class B = NoOperand, class C = NoOperand>
 PGK_FN void strided_elements(To* out, i64 n, const Nd<K>& nd, const A& a, const B& b = {}, const C& c = {}) {
@@ -371,6 +436,9 @@ PGK_FN void strided_elements(To* out, i64 n, const Nd<K>& nd, const A& a, const 
 
 template <class Op, int U, int E = 1, class To, int K, class A, class B = NoOperand, class C = NoOperand>
 PGK_FN void strided(To* out, i64 n, const Nd<K>& nd, const A& a, const B& b = {}, const C& c = {}) {
+    if constexpr (E > 1) {
+        if (rows_on_one_axis<Op, U, E>(out, n, nd, a, b, c)) return;
+    }
     await_predecessor();
     strided_elements<Op, U, E>(out, n, nd, a, b, c);
 }

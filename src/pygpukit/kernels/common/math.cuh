@@ -15,6 +15,7 @@ PGK_FN f64 add_rn(f64 a, f64 b) { return __dadd_rn(a, b); }
 PGK_FN f32 exp2_approx(f32 a) { f32 r; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(a)); return r; }
 // Like exp2_approx, with subnormal results: bfloat16 has them too.
 PGK_FN f32 exp2_full(f32 a) { f32 r; asm("ex2.approx.f32 %0, %1;" : "=f"(r) : "f"(a)); return r; }
+PGK_FN f32 log2_approx(f32 a) { f32 r; asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(a)); return r; }
 PGK_FN f32 rcp_approx(f32 a) { f32 r; asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(a)); return r; }
 PGK_FN f32 rsqrt(f32 a) { return ::rsqrtf(a); }
 PGK_FN f64 rsqrt(f64 a) { return ::rsqrt(a); }
@@ -25,6 +26,7 @@ PGK_FN f32 add_rn(f32 a, f32 b) { return a + b; }
 PGK_FN f64 add_rn(f64 a, f64 b) { return a + b; }
 PGK_FN f32 exp2_approx(f32 a) { return ::exp2f(a); }
 PGK_FN f32 exp2_full(f32 a) { return ::exp2f(a); }
+PGK_FN f32 log2_approx(f32 a) { return ::log2f(a); }
 PGK_FN f32 rcp_approx(f32 a) { return 1.0f / a; }
 PGK_FN f32 rsqrt(f32 a) { return 1.0f / ::sqrtf(a); }
 PGK_FN f64 rsqrt(f64 a) { return 1.0 / ::sqrt(a); }

@@ -94,6 +94,9 @@ PGK_FN u32 byte_at(const u32* words, int i) { return words[i / 4] >> 8 * (i % 4)
 // E4M3: codes are float8_e4m3fn. LOW and HIGH are bits of a code, OFFSET is what Kind::scale subtracts, S the scales' type,
 // GROUP the columns that share a scale, 0 for a whole row.
 template <bool E4M3, int LOW, int HIGH, int OFFSET, Kind KIND, class S, int GROUP> struct Rule {
+    static constexpr int LOW_BITS = LOW, HIGH_BITS = HIGH, GROUP_SIZE = GROUP;
+    // The rows of a tile may share a scale.
+    static constexpr bool SHARES = E4M3;
     static constexpr bool SUPER = KIND == Kind::super_block || KIND == Kind::super_scale;
     static constexpr int SUBS = GROUP > 0 && GROUP < CHUNK ? CHUNK / GROUP : 1;
     static constexpr int FIELDS = KIND == Kind::minimum || KIND == Kind::super_block ? 2 : 1;

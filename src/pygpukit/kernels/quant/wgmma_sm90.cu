@@ -3,16 +3,18 @@
 //
 // The transposed product runs: decoded fragments of w are the first operand, out of registers, and x lies in shared memory.
 // x: tensor map of three dimensions {k, m, 1} with boxes of 64 and TOKENS and the 128-byte swizzle. planes: codes, high,
-// scales, extra, constant. out: [m, n], rows ld_out apart; pairs: n, ld_out and the address are multiples of two elements.
+// scales, extra, constant, at multiples of 16 bytes. out: [m, n], rows ld_out apart; pairs: n, ld_out and the address are
+// multiples of two elements.
 // Launch: 128 * (1 + GROUPS) threads, grid (ceil(tiles / (4 GROUPS)), ceil(m / TOKENS)). Dynamic shared memory: STAGES
-// pieces of TOKENS * 128 bytes of x, and 16 bytes for each.
-// One thread of the first warp group copies x. The other GROUPS stream their 64 rows of w through registers, AHEAD chunks
-// ahead, and decode a chunk while the one before is multiplied; AHEAD chunks are a turn.
+// pieces of TOKENS * 128 bytes of x; `ring` pieces of w, SPAN chunks of a tile each, for every warp that multiplies; 16
+// bytes for each of the former and 8 for each of the latter.
+// One thread of the first warp group copies x. The other GROUPS have 64 rows of w each: every warp brings its 16 by bulk
+// copies of its own, `ring` pieces ahead and before the predecessor has ended, and decodes a chunk while the one before is
+// multiplied; TURN chunks are a turn.
 // Numerics: one float32 accumulator, groups of 16 columns ascending, rounded to T once: the bits of linear.cu.
 // Determinism: batch_invariant.
-#include "pygpukit/decode.cuh"
 #include "pygpukit/fragment.cuh"
-#include "pygpukit/sm90.cuh"
+#include "pygpukit/pieces.cuh"
 #include "pygpukit/wgmma.cuh"
 
 namespace pgk {
@@ -40,20 +42,60 @@ PGK_FROM_REGISTERS(128, 64, 64, 65, 66, 67, 68)
 PGK_FROM_REGISTERS(256, 128, 128, 129, 130, 131, 132)
 #undef PGK_FROM_REGISTERS
 
-template <class R, class S, class T, int ACTIVATION, int GROUPS, int TOKENS, int STAGES, int AHEAD> struct Streamed {
-    static constexpr int STAGE = TOKENS * 128;
-    static_assert(AHEAD <= STAGES, "a turn's pieces are given back at its end");
+template <class R, class S, class T, int ACTIVATION, int GROUPS, int TOKENS, int STAGES, int SPAN> struct Streamed {
+    static constexpr int STAGE = TOKENS * 128, TURN = 4;
+    static_assert(TURN % SPAN == 0, "a turn has whole pieces");
+    using P = Pieces<R, SPAN>;
 
     const CUtensorMap* x;
     const Planes& w;
     const Results<T>& to;
+    int ring;
+
+    // A warp's pieces of w: where they lie and their barriers, which comes next, and which is read next.
+    struct Ring {
+        u32 at, full;
+        typename P::Source source;
+        i64 tile;
+        int chunks, pieces, copied, taken, slot;
+        u32 parity;
+        Decoder<R, T, S> decoder;
+    };
+
+    PGK_FN void copy(Ring& from, int slot, int lane) const {
+        if (from.copied == from.pieces) return;
+        P::copy(from.at + slot * P::BYTES, from.full + slot * 8, from.source, from.copied, from.pieces, lane);
+        ++from.copied;
+    }
+
+    // Takes the next piece into registers, and brings another in its place.
+    PGK_FN void take(typename R::Raw (&raw)[SPAN], Ring& from, int count, int lane) const {
+        const u32 at = from.at + from.slot * P::BYTES;
+        barrier_wait(from.full + from.slot * 8, from.parity);
+        if (P::PER_SCALE == 0 && from.taken == 0) {
+            P::load_scale(raw[0], at, w, from.tile, 0, 0, lane);
+            from.decoder.begin(raw[0], 0);
+        }
+#pragma unroll
+        for (int c = 0; c < SPAN; ++c) {
+            if (c >= count) break;
+            P::load_codes(raw[c], at, c, lane);
+            if (P::begins(c)) P::load_scale(raw[c], at, w, from.tile, from.taken, c, lane);
+        }
+        __syncwarp();
+        copy(from, from.slot, lane);
+        ++from.taken;
+        if (++from.slot == ring) {
+            from.slot = 0;
+            from.parity ^= 1;
+        }
+    }
 
     // Decodes a chunk.
-    PGK_FN static void make(u32 (&a)[STEPS][4], const typename R::Raw& raw) {
-        Decoder<R, T, S> decoder;
+    PGK_FN static void make(u32 (&a)[STEPS][4], const typename R::Raw& raw, Decoder<R, T, S>& decoder, bool begins) {
 #pragma unroll
         for (int s = 0; s < STEPS; ++s) {
-            if (s % (STEPS / R::SUBS) == 0) decoder.begin(raw, s / (STEPS / R::SUBS));
+            if (begins && s % (STEPS / R::SUBS) == 0) decoder.begin(raw, s / (STEPS / R::SUBS));
 #pragma unroll
             for (int p = 0; p < 4; ++p) a[s][p] = decoder.pair(raw, s, p);
         }
@@ -88,46 +130,38 @@ template <class R, class S, class T, int ACTIVATION, int GROUPS, int TOKENS, int
         }
     }
 
-    PGK_FN void consume(u32 shared, u32 full, u32 empty, i64 row0, int chunks) const {
-        const int lane = threadIdx.x % 32;
-        const i64 tiles = (to.n + 15) / 16;
-        const i64 tile = static_cast<i64>(blockIdx.x) * (4 * GROUPS) + (threadIdx.x / 32 - 4);
-        // Warps beyond the last tile multiply it too and store nothing: wgmma takes all four of a group.
-        typename R::Cursor cursor = R::cursor(w, tile < tiles ? tile : tiles - 1, lane);
-        typename R::Raw ring[AHEAD];
-#pragma unroll
-        for (int c = 0; c < AHEAD; ++c) {
-            if (c < chunks) R::load(ring[c], cursor, c, c);
-        }
-        await_predecessor();
+    PGK_FN void consume(u32 shared, u32 full, u32 empty, Ring& from, i64 row0, i64 tile, i64 tiles, int lane) const {
         f32 sum[TOKENS / 2] = {};
         u32 a[2][STEPS][4], stage = 0, parity = 0;
+        typename R::Raw raw[SPAN];
         int first = 0;
 #pragma unroll 1
-        for (; first + AHEAD <= chunks; first += AHEAD) {
-            u32 begun = stage;
-            make(a[0], ring[0]);
+        for (; first + TURN <= from.chunks; first += TURN) {
+            take(raw, from, SPAN, lane);
+            make(a[0], raw[0], from.decoder, P::begins(0));
 #pragma unroll
-            for (int c = 0; c < AHEAD; ++c) {
+            for (int c = 0; c < TURN; ++c) {
+                const u32 before = stage == 0 ? STAGES - 1 : stage - 1;
                 multiply(sum, a[c % 2], shared, full, stage, parity);
-                if (first + AHEAD + c < chunks) R::load(ring[c], cursor, AHEAD + c, first + AHEAD + c);
-                // The chunk before has been multiplied: its fragments are free.
-                if (c > 0) wgmma_wait<1>();
-                if (c + 1 < AHEAD) make(a[(c + 1) % 2], ring[c + 1]);
+                if (c + 1 < TURN && (c + 1) % SPAN == 0) take(raw, from, SPAN, lane);
+                if (c > 0) {
+                    // The chunk before has been multiplied: its fragments and its piece of x are free.
+                    wgmma_wait<1>();
+                    __syncwarp();
+                    if (lane == 0) barrier_arrive(empty + before * 8);
+                }
+                if (c + 1 < TURN) make(a[(c + 1) % 2], raw[(c + 1) % SPAN], from.decoder, P::begins((c + 1) % SPAN));
             }
             // ptxas runs products one by one where fragments are made while one of an earlier turn is under way.
             wgmma_wait<0>();
             __syncwarp();
-            if (lane < AHEAD) {
-                begun += lane;
-                barrier_arrive(empty + (begun < STAGES ? begun : begun - STAGES) * 8);
-            }
-            R::advance(cursor, AHEAD);
+            if (lane == 0) barrier_arrive(empty + (stage == 0 ? STAGES - 1 : stage - 1) * 8);
         }
 #pragma unroll
-        for (int c = 0; c < AHEAD - 1; ++c) {
-            if (first + c >= chunks) break;
-            make(a[0], ring[c]);
+        for (int c = 0; c < TURN - 1; ++c) {
+            if (first + c >= from.chunks) break;
+            if (c % SPAN == 0) take(raw, from, min(SPAN, from.chunks - first - c), lane);
+            make(a[0], raw[c % SPAN], from.decoder, P::begins(c % SPAN));
             multiply(sum, a[0], shared, full, stage, parity);
             wgmma_wait<0>();
         }
@@ -142,7 +176,14 @@ template <class R, class S, class T, int ACTIVATION, int GROUPS, int TOKENS, int
     }
 
     PGK_FN void run() const {
-        const u32 shared = shared_address(dynamic_shared), full = shared + STAGES * STAGE, empty = full + STAGES * 8;
+        const u32 shared = shared_address(dynamic_shared), rings = shared + STAGES * STAGE;
+        const u32 full = rings + ring * (4 * GROUPS) * P::BYTES, empty = full + STAGES * 8;
+        const int lane = threadIdx.x % 32, warp = static_cast<int>(uniform(threadIdx.x / 32)) - 4;
+        const i64 tiles = (to.n + 15) / 16, tile = static_cast<i64>(blockIdx.x) * (4 * GROUPS) + warp;
+        const int chunks = static_cast<int>(w.chunks);
+        Ring from;
+        from.at = rings + warp * ring * P::BYTES;
+        from.full = empty + STAGES * 8 + warp * ring * 8;
         if (threadIdx.x == 0) {
             for (int i = 0; i < STAGES; ++i) {
                 barrier_init(full + i * 8, 1);
@@ -150,30 +191,46 @@ template <class R, class S, class T, int ACTIVATION, int GROUPS, int TOKENS, int
             }
             fence_barrier_init();
         }
+        if (warp >= 0 && lane == 0) {
+#pragma unroll 1
+            for (int i = 0; i < ring; ++i) barrier_init(from.full + i * 8, 1);
+            fence_barrier_init();
+        }
         __syncthreads();
         const i64 row0 = static_cast<i64>(blockIdx.y) * TOKENS;
-        const int chunks = static_cast<int>(w.chunks);
         if (threadIdx.x < 128) {
+            if constexpr (GROUPS == 3) give_registers<32>();
             if constexpr (GROUPS == 2) give_registers<40>();
             await_predecessor();
             if (threadIdx.x == 0) produce(shared, full, empty, static_cast<i32>(row0), chunks);
         } else {
+            if constexpr (GROUPS == 3) take_registers<160>();
             if constexpr (GROUPS == 2) take_registers<232>();
-            consume(shared, full, empty, row0, chunks);
+            // Warps beyond the last tile multiply it too and store nothing: wgmma takes all four of a group.
+            from.tile = min(tile, tiles - 1);
+            from.chunks = chunks;
+            from.pieces = (chunks + SPAN - 1) / SPAN;
+            from.copied = from.taken = from.slot = 0;
+            from.parity = 0;
+            from.source = P::source(w, from.tile, from.pieces, lane);
+#pragma unroll 1
+            for (int i = 0; i < ring; ++i) copy(from, i, lane);
+            await_predecessor();
+            consume(shared, full, empty, from, row0, tile, tiles, lane);
         }
     }
 };
 
 }  // namespace pgk
 
-#define PGK_QUANT_WGMMA(entry, rule, S, T, activation, groups, tokens, stages, ahead) \
+#define PGK_QUANT_WGMMA(entry, rule, S, T, activation, groups, tokens, stages, span) \
     extern "C" __global__ void __launch_bounds__(128 * (1 + groups), 1) entry( \
         const __grid_constant__ CUtensorMap x, pgk::T* out, const pgk::u8* codes, const pgk::u8* high, \
         const pgk::u8* scales, const pgk::u8* extra, long long m, long long n, long long ld_out, int pairs, \
         long long chunks, long long records, long long owners, const pgk::T* bias, const pgk::T* residual, \
-        long long residual_row, long long residual_column) { \
+        long long residual_row, long long residual_column, int ring) { \
         const pgk::Planes w{codes, high, scales, extra, chunks, records, owners}; \
         const pgk::Results<pgk::T> to{ \
             out, ld_out, m, n, pairs != 0, {bias, residual, residual_row, residual_column}}; \
-        pgk::Streamed<rule, pgk::S, pgk::T, pgk::activation, groups, tokens, stages, ahead>{&x, w, to}.run(); \
+        pgk::Streamed<rule, pgk::S, pgk::T, pgk::activation, groups, tokens, stages, span>{&x, w, to, ring}.run(); \
     }

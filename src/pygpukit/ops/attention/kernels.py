@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
+from pygpukit import _pygpukit_rust as _native
 from pygpukit.dtypes import DataType, dtype
 from pygpukit.ops.attention.arguments import CODES
 from pygpukit.ops.attention.reference import default_scale
@@ -48,6 +49,17 @@ _DECODE_THREADS = 128
 _PARTIAL_BYTES = 256 << 20
 _SECTION_BYTES = 32 << 20
 """Keys and values that stay in the L2 cache beside all else."""
+
+
+_forced_blocks: int | None = None
+_forced_order: bool | None = None
+
+
+def force(blocks: int | None, by_heads: bool | None = None) -> None:
+    """Launch so many blocks per SM for few queries, in an order of chunks; None chooses again. For tests and tuning."""
+    global _forced_blocks, _forced_order
+    _forced_blocks, _forced_order = blocks, by_heads
+    _native.clear_plans()
 
 
 def chunk_of(dim: int) -> int:
@@ -256,7 +268,7 @@ def form_of(p: Problem) -> str:
     return MASKED if p.arrays.get("mask") is not None else CAPPED if p.options["softcap"] else PLAIN
 
 
-def attention(p: Problem, call: Call, slots: Any = 0, slot_rows: Any = 0) -> Struct:
+def attention(p: Problem, call: Call, slots: Any = 0, slot_rows: Any = 0, by_heads: bool = False) -> Struct:
     """Return the struct of sizes, strides and options that every kernel takes."""
     q = p["q"]
     dim = q.shape[-1]
@@ -280,7 +292,12 @@ def attention(p: Problem, call: Call, slots: Any = 0, slot_rows: Any = 0) -> Str
         call.length_step, p.options["window"] or 0, int(p.options.get("causal", True)), kind, *mask, FEW_ROWS, section,
         slots, slot_rows, *scale_strides(p),
     ]  # fmt: skip
-    numbers = (_bits(scale), _bits(scale * math.log2(math.e)), _bits(float(p.options["softcap"] or 0)), i32(0))
+    numbers = (
+        _bits(scale),
+        _bits(scale * math.log2(math.e)),
+        _bits(float(p.options["softcap"] or 0)),
+        i32(int(by_heads)),
+    )
     return Struct((*map(i64, members), *numbers))
 
 
@@ -337,7 +354,8 @@ def decode(p: Problem, call: Call, work: Workspace, tiles: int) -> KernelLaunch:
     kind, dim = p["q"].dtype, instance_of(int(p["q"].shape[-1]))
     unit = decode_unit(kind, stored_type(p), dim, call.paged, form_of(p), tiles)
     rows, chunk = 16 * tiles, chunk_of(dim)
-    shared = 2 * (2 * chunk * dim + rows * (dim + chunk))
+    # As the kernel lays it out.
+    shared = 2 * (2 * chunk * dim + rows * (dim + chunk)) + 8 * chunk + 80 * rows + 240
     slot_rows = minimum(call.queries * call.group, rows)
     chunks = ceil_div(call.keys, chunk)
     row_tiles = minimum(ceil_div(call.queries * call.group, rows), FEW_ROWS // rows)
@@ -349,12 +367,14 @@ def decode(p: Problem, call: Call, work: Workspace, tiles: int) -> KernelLaunch:
     partial = work.buffer(dtype("float32"), slots, slot_rows, dim)
     stats = work.buffer(dtype("float32"), slots, slot_rows, 2)
     counters = work.counters(dtype("int32"), call.seqs * (FEW_ROWS // rows) * call.heads)
-    # Blocks that fit beside each other on an SM of compute capability 9.0, with their static shared memory.
-    beside = min(4 - tiles, (228 << 10) // (shared + 2432 * tiles + 1024))
+    # Blocks that fit beside each other on an SM of compute capability 9.0.
+    beside = min(_forced_blocks or 4 - tiles, (228 << 10) // (shared + 1024))
+    # In pages the keys of a token's heads lie side by side, so that these are worked on at the same time.
+    by_heads = not call.paged if _forced_order is None else _forced_order
     items_most = maximum(call.seqs * maximum(chunks, 1) * heads, 1)
     grid = minimum(items_most, p.sm_count * beside)
     arguments = (
         write(p.out), write(partial), write(stats), update(counters), *inputs(p), scales(p),
-        attention(p, call, slots, slot_rows),
+        attention(p, call, slots, slot_rows, by_heads),
     )  # fmt: skip
     return KernelLaunch(unit, unit.entries[0], (grid,), (_DECODE_THREADS,), arguments, shared, programmatic=True)

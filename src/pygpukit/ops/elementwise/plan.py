@@ -269,6 +269,8 @@ def _source(
     taken, arguments = ", ".join(operands), ", ".join(letters)
     # Only where values move through tiles: they would make every other kernel larger.
     walk = "turned" if row.rule == "cast" else "strided"
+    # Single elements at a time; two leave registers for half as many blocks again on a multiprocessor as four do.
+    singles = 1 if row.weight == "heavy" else 4 if vector == 1 or walk == "turned" else 2
     lines = [
         '#include "pygpukit/elementwise.cuh"',
         "namespace pgk {",
@@ -279,7 +281,7 @@ def _source(
         "}",
         f'extern "C" __global__ void __launch_bounds__({THREADS}) {entry}_nd(',
         f"    {target.tag}* out, {taken}, long long n, const __grid_constant__ Nd<{row.arity + 1}> nd) {{",
-        f"    {walk}<op_{entry}, {1 if row.weight == 'heavy' else 4}, {vector}>(out, n, nd, {arguments});",
+        f"    {walk}<op_{entry}, {singles}, {vector}>(out, n, nd, {arguments});",
         "}",
         "}  // namespace pgk",
     ]

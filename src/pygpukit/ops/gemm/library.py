@@ -1,7 +1,8 @@
 """Matrix products by cuBLASLt: which it takes, and what is done around it.
 
 Without a workspace no algorithm splits a sum, and on sm_90 the results for 16-bit types measured the same bits as our
-own kernels'. With one, or for types where that is not known, its variants promise less and run where less is asked.
+own kernels', where lines are multiples of 16 bytes; for others the library has kernels that add in another order.
+With a workspace, or for types where the order is not known, its variants promise less and run where less is asked.
 """
 
 from __future__ import annotations
@@ -107,8 +108,29 @@ def _lies(p: Problem) -> str | None:
     return None if layout(p) is not None else "rows or matrices of an operand do not lie at equal distances"
 
 
+_UNALIGNED = "for lines that are no multiples of 16 bytes the library adds in an order of its own"
+
+
+def _whole(p: Problem) -> str | None:
+    """Products whose n and k are whole vectors."""
+    n, k = p["b"].shape[-1] if p["b"].ndim > 1 else 1, p["a"].shape[-1]
+    return _UNALIGNED if n % _PER_THREAD != 0 or k % _PER_THREAD != 0 else None
+
+
+def _aligned(p: Problem, with_out: bool) -> str | None:
+    """Products all of whose lines are vectors: of other ones the order is another."""
+    batch, out, a, b = stacks(p)
+    for tensor, matrices in [(p["a"], a), (p["b"], b)] + [(p.out, out)] * with_out:
+        per, lying, step = 16 // tensor.dtype.itemsize, stored(matrices), one_stride(batch, matrices.batch)
+        if not tensor.is_aligned(16) or (lying is not None and lying.ld % per != 0):
+            return _UNALIGNED
+        if step is not None and step % per != 0:
+            return _UNALIGNED
+    return _whole(p)
+
+
 def _accepts(p: Problem) -> str | None:
-    return _takes(p) or _no_epilogue(p) or _lies(p)
+    return _takes(p) or _no_epilogue(p) or _lies(p) or _aligned(p, True)
 
 
 def _step(p: Problem, found: Layout, out: Tensor, workspace: Tensor | None = None) -> Product:
@@ -199,7 +221,8 @@ def _finished_float8(p: Problem) -> str | None:
 def _finished(p: Problem) -> str | None:
     if not epilogue.has_epilogue(p):
         return "nothing is added after the product"
-    return _takes(p) or epilogue.refuses(p) or _lies_without_out(p) or p.missing(_finish_unit(p))
+    reason = _takes(p) or epilogue.refuses(p) or _lies_without_out(p) or _aligned(p, False)
+    return reason or p.missing(_finish_unit(p))
 
 
 def _lies_without_out(p: Problem) -> str | None:
@@ -255,7 +278,7 @@ def _launch_finished(p: Problem) -> Launch:
 
 
 def _copies(p: Problem) -> str | None:
-    return _takes(p) or _no_epilogue(p)
+    return _takes(p) or _no_epilogue(p) or _whole(p)
 
 
 def _compose(p: Problem) -> Callable[..., None]:

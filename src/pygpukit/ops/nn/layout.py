@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from pygpukit import _pygpukit_rust as _native
 from pygpukit.dtypes import DataType, dtype
 from pygpukit.errors import DTypeError
 from pygpukit.ops.launch import blocks_for
@@ -24,6 +25,19 @@ _SINGLES = (
     (256, 16, 1), (1024, 32, 2), (6144, 32, 12), (12288, 64, 12), (16384, 128, 8), (32768, 256, 8), (65536, 512, 8),
 )  # fmt: skip
 # The same threads, with fewer kernels, where elements are moved one by one.
+
+NORMS = (
+    (256, 16, 1), (1024, 32, 2), (4096, 32, 8), (6144, 128, 3), (8192, 256, 2), (12288, 256, 3), (16384, 256, 4),
+    (24576, 512, 3), (32768, 512, 4), (65536, 512, 8),
+)  # fmt: skip
+"""The same for norms, which take as long for one row as the steps of one thread."""
+
+_NORM_SINGLES = (
+    (256, 16, 1), (1024, 32, 2), (4096, 32, 8), (6144, 128, 3), (16384, 256, 4), (65536, 512, 8),
+)  # fmt: skip
+
+NORM_BLOCKS = 2048
+"""Blocks of norms at most: with more rows a block goes on to further ones, and has the weights already."""
 
 LONG = 1024
 """Threads of a row that is longer."""
@@ -71,6 +85,44 @@ class Shape(NamedTuple):
         return 0 if self.chunks else minimum(ceil_div(n * x.itemsize, VECTOR), HELD // VECTOR)
 
 
+_forced: tuple[int, int] | None = None
+_most_blocks = NORM_BLOCKS
+
+
+def force(shape: tuple[int, int] | None = None, blocks: int = NORM_BLOCKS) -> None:
+    """Take these threads and vectors of each for every row of norms, and so many blocks at most; for tuning."""
+    global _forced, _most_blocks
+    _forced, _most_blocks = shape, blocks
+    _native.clear_plans()
+
+
+def norm_shape_of(n: Any, x: DataType, vec: bool) -> Shape:
+    """Return the kernel for norms of rows of ``n`` elements.
+
+    Examples
+    --------
+    >>> from pygpukit.dtypes import bfloat16
+    >>> norm_shape_of(3584, bfloat16, True).name
+    '256x2'
+    """
+    if _forced is not None:
+        return Shape(*_forced, vec)
+    return _find(n, x, vec, NORMS if vec else _NORM_SINGLES)
+
+
+def norm_blocks(shape: Shape, rows: Any, what: str) -> Any:
+    """Return the grid of a norm of so many rows."""
+    blocks = shape.blocks(rows, what)
+    return minimum(blocks, _most_blocks) if shape.chunks else blocks
+
+
+def norm_shapes() -> Iterator[Shape]:
+    """Return all kernels of norms, as bundles hold them."""
+    for vec in (True, False):
+        yield from (Shape(group, chunks, vec) for _, group, chunks in (NORMS if vec else _NORM_SINGLES))
+        yield Shape(LONG, 0, vec)
+
+
 def shape_of(n: Any, x: DataType, vec: bool) -> Shape:
     """Return the kernel for rows of ``n`` elements.
 
@@ -80,7 +132,11 @@ def shape_of(n: Any, x: DataType, vec: bool) -> Shape:
     >>> shape_of(8192, bfloat16, True).name
     '128x8'
     """
-    for limit, group, chunks in LADDER if vec else _SINGLES:
+    return _find(n, x, vec, LADDER if vec else _SINGLES)
+
+
+def _find(n: Any, x: DataType, vec: bool, ladder: Sequence[tuple[int, int, int]]) -> Shape:
+    for limit, group, chunks in ladder:
         if n <= limit // x.itemsize:
             return Shape(group, chunks, vec)
     return Shape(LONG, 0, vec)

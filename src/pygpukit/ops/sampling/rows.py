@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import Any
 
+from pygpukit import _pygpukit_rust as _native
 from pygpukit.dtypes import DataType, dtype
 from pygpukit.errors import DTypeError, ShapeError
 from pygpukit.ops.launch import Argument, KernelLaunch, Launch, Struct, Unit, Workspace, i64, read, update, write
@@ -13,14 +14,18 @@ from pygpukit.ops.problem import Problem, Result, Tensor
 from pygpukit.ops.registry import Case, Operator, Parameter, Variant, register
 from pygpukit.ops.sampling import reference
 from pygpukit.ops.sampling.functions import Penalties, sample, token_logprobs, top_logprobs
-from pygpukit.ops.size import ceil_div, hint, maximum
+from pygpukit.ops.size import ceil_div, hint, maximum, minimum
 from pygpukit.ops.source import instance
 
 __all__ = ["Penalties", "sample", "sample_rows", "token_logprobs", "top_logprobs"]
 
 _THREADS = 256
-_SEGMENT = 4096
+_STEP = 2048
 _BINS = 2048
+_TIES = 1024
+_BLOCKS = 2048
+"""Blocks that more rows than fill them make no more of, as far as steps go."""
+_MOST_STEPS = 16
 _MOST_ROWS = 65535
 
 # Types of the parameters of rows, and of those with an element per token of the vocabulary.
@@ -30,6 +35,7 @@ _PER_ROW = {
     "frequency": ("float32",), "presence": ("float32",),
 }  # fmt: skip
 _PER_TOKEN = {"counts": ("int32",), "prompt": ("bool", "uint8"), "bias": ("float32",), "allowed": ("int32", "uint32")}
+_ADJUSTMENTS = ("bias", "allowed", "counts", "prompt", "repetition", "frequency", "presence")
 
 
 def _shown(x: Tensor) -> str:
@@ -78,17 +84,49 @@ def _accepts(p: Problem) -> str | None:
     return "an empty vocabulary" if p["logits"].shape[1] == 0 else None
 
 
+def _is_plain(p: Problem) -> bool:
+    """Are the logits what is drawn from, and read by vectors?"""
+    logits = p["logits"]
+    if any(p.arrays.get(name) is not None for name in _ADJUSTMENTS) or not logits.is_aligned(16):
+        return False
+    return bool(logits.strides[0] % (16 // logits.dtype.itemsize) == 0)
+
+
+def _steps(rows: Any, vocabulary: Any, masses: bool) -> Any:
+    """Return how often a block takes 2,048 tokens: more with many rows, so that fewer blocks begin."""
+    if _forced is not None:
+        return _forced
+    return minimum(ceil_div(maximum(rows, 1) * ceil_div(vocabulary, _STEP), _BLOCKS), 2 if masses else _MOST_STEPS)
+
+
+_forced: int | None = None
+
+
+def force(steps: int | None) -> None:
+    """Let a block take so many times 2,048 tokens, at most 2 with a top_p; None for as many as usual. For tuning."""
+    global _forced
+    _forced = steps
+    _native.clear_plans()
+
+
 def _launch(p: Problem) -> Launch:
     logits, work = p["logits"], Workspace()
     rows, vocabulary = logits.shape
-    segments = ceil_div(vocabulary, _SEGMENT)
     kinds = [kind for kind, name in enumerate(("top_k", "top_p")) if p.arrays.get(name) is not None]
-    stages = [(kind, digit) for kind in kinds for digit in range(3)]
-    keys = work.buffer(dtype("uint32"), rows, segments * _SEGMENT)
-    largest = work.buffer(dtype("uint32"), rows, segments)
-    bins = work.buffer(dtype("uint64"), maximum(rows, 1), max(len(stages), 1) * _BINS)
-    states = work.buffer(dtype("uint64"), maximum(rows, 1), 32)
-    best = work.counters(dtype("uint64"), maximum(rows, 1), 2)
+    plain = _is_plain(p)
+    # 16-bit logits have their order in the first 22 bits.
+    digits = 2 if plain and logits.dtype.itemsize == 2 else 3
+    stages = [(kind, digit) for kind in kinds for digit in range(digits)]
+    steps = _steps(rows, vocabulary, 1 in kinds)
+    segments = ceil_div(vocabulary, steps * _STEP)
+    padded = segments * steps * _STEP
+    many = maximum(rows, 1)
+    tokens = logits if plain else work.buffer(dtype("uint32"), many, padded)
+    winners = work.buffer(dtype("uint64"), many, segments)
+    bins = work.buffer(dtype("uint64"), many, max(len(stages), 1) * _BINS)
+    states = work.buffer(dtype("uint64"), many, 32)
+    ties = work.buffer(dtype("uint16"), 2 if kinds else 1, many if kinds else 1, segments if kinds else 1, _TIES)
+    best = work.counters(dtype("uint64"), many, 2)
 
     def given(name: str) -> Argument:
         x = p.arrays.get(name)
@@ -98,54 +136,63 @@ def _launch(p: Problem) -> Launch:
         x = p.arrays.get(name)
         return 0 if x is None or x.ndim == 1 else x.strides[0]
 
-    def sizes(stage: int = 0, kind: int = 0, digit: int = 0) -> Struct:
+    def sizes(stride: Any, stage: int = 0, kind: int = 0, digit: int = 0) -> Struct:
         members = (
-            vocabulary, logits.strides[0], segments, len(stages), stage, kind, digit, int(0 in kinds), step("bias"),
-            step("counts"), step("prompt"), step("allowed"),
+            vocabulary, stride, segments, steps, len(stages), stage, kind, digit, digits, int(0 in kinds),
+            step("bias"), step("counts"), step("prompt"), step("allowed"),
         )  # fmt: skip
         return Struct(tuple(map(i64, members)))
 
     grid, block = (segments, rows), (_THREADS,)
-    first, unit = prepare_unit(logits.dtype), draw_unit()
+    first = (look_unit if plain else prepare_unit)(logits.dtype)
+    unit = draw_unit(tokens.dtype)
     narrow, draw = unit.entries
-    launches = [
-        KernelLaunch(
-            first, first.entries[0], grid, block,
-            (write(keys), write(largest), write(bins), read(logits),
-             *map(given, ("bias", "allowed", "counts", "prompt", "repetition", "frequency", "presence")), sizes()),
-        )
-    ]  # fmt: skip
+    stride = logits.strides[0] if plain else padded
+    begins: tuple[Argument, ...] = (write(winners), write(bins), read(logits))
+    if not plain:
+        begins = (write(tokens), *begins, *map(given, _ADJUSTMENTS))
+    launches = [KernelLaunch(first, first.entries[0], grid, block, (*begins, sizes(logits.strides[0])))]
     for stage, (kind, digit) in enumerate(stages):
         arguments: tuple[Argument, ...] = (
-            update(bins), update(states), read(keys), read(largest),
-            *map(given, ("temperature", "top_k", "top_p", "min_p")), sizes(stage, kind, digit),
+            update(bins), update(states), update(ties), read(tokens), read(winners),
+            *map(given, ("temperature", "top_k", "top_p", "min_p")), sizes(stride, stage, kind, digit),
         )  # fmt: skip
         launches.append(KernelLaunch(unit, narrow, grid, block, arguments))
     arguments = (
-        write(p.out), update(best), read(states), read(bins), read(keys), read(largest),
-        *map(given, ("temperature", "top_p", "min_p", "seeds", "positions")), sizes(),
+        write(p.out), update(best), read(states), read(bins), read(ties), read(tokens), read(winners),
+        *map(given, ("temperature", "top_p", "min_p", "seeds", "positions")), sizes(stride),
     )  # fmt: skip
     launches.append(KernelLaunch(unit, draw, grid, block, arguments))
     return Launch(tuple(launches), tuple(work.pieces))
 
 
 @cache
+def look_unit(x: DataType) -> Unit:
+    """Return the source of the first launch for logits that are drawn from as they are."""
+    entry = f"pgk_sample_look_{x.tag}"
+    return instance("sampling/sample.cu", [f"PGK_SAMPLE_LOOK({entry}, {x.tag})"], (entry,))
+
+
+@cache
 def prepare_unit(x: DataType) -> Unit:
-    """Return the source of the first launch for one type of logits."""
+    """Return the source of the first launch for logits that are changed first."""
     entry = f"pgk_sample_prepare_{x.tag}"
     return instance("sampling/sample.cu", [f"PGK_SAMPLE_PREPARE({entry}, {x.tag})"], (entry,))
 
 
 @cache
-def draw_unit() -> Unit:
-    """Return the source of the launches behind it."""
-    entries = ("pgk_sample_narrow", "pgk_sample_draw")
-    return instance("sampling/sample.cu", [f"PGK_SAMPLE_DRAW({', '.join(entries)})"], entries)
+def draw_unit(x: DataType) -> Unit:
+    """Return the source of the launches behind it, for logits of a type or for keys, uint32."""
+    entries = (f"pgk_sample_narrow_{x.tag}", f"pgk_sample_draw_{x.tag}")
+    return instance("sampling/sample.cu", [f"PGK_SAMPLE_DRAW({', '.join(entries)}, {x.tag})"], entries)
 
 
 def _units(types: Sequence[str]) -> Iterator[Unit]:
-    yield from (prepare_unit(dtype(name)) for name in types if name in ("float16", "bfloat16", "float32"))
-    yield draw_unit()
+    found = [dtype(name) for name in types if name in ("float16", "bfloat16", "float32")]
+    for x in found:
+        yield from (look_unit(x), prepare_unit(x), draw_unit(x))
+    if found:
+        yield draw_unit(dtype("uint32"))
 
 
 def _host(p: Problem) -> Callable[..., None]:
