@@ -165,7 +165,10 @@ def test_pieces_are_read_once(llm: LLM) -> None:
         next(iter(request.pieces()))
 
 
-@pytest.mark.parametrize("more", [{}, {"graphs": False}, {"speculative": "draft"}, {"speculative": {"early_exit": 1}}])
+@pytest.mark.parametrize(
+    "more",
+    [{}, {"graphs": False}, {"speculative": "draft"}, {"speculative": {"early_exit": 1}}, {"memory": "24MiB"}],
+)
 def test_closing_gives_the_memory_back(gguf_file: Path, more: dict[str, Any]) -> None:
     if more.get("speculative") == "draft":
         more = {"speculative": {"draft": gguf_file, "k": 3}}
@@ -183,16 +186,21 @@ def test_closing_gives_the_memory_back(gguf_file: Path, more: dict[str, Any]) ->
 
 
 def test_an_engine_lives_as_long_as_its_requests(gguf_file: Path) -> None:
+    gc.collect()
+    before = gp.memory.stats()["used"]
     llm = LLM(gguf_file)
     there, request = weakref.ref(llm), llm.submit(PROMPT, GREEDY)
     del llm
     assert len(request.result(60).token_ids) == 8
     for _ in range(6000):
         gc.collect()
-        if there() is None:
+        if there() is None and gp.memory.stats()["used"] == before:
             break
         threading.Event().wait(0.01)
     assert there() is None
+    # The finished request does not keep its memory.
+    assert gp.memory.stats()["used"] == before
+    assert request.done
 
 
 def test_no_token_may_come(llm: LLM) -> None:

@@ -20,6 +20,7 @@ import pygpukit as gp
 from pygpukit.errors import OutOfMemoryError
 from pygpukit.llm import (
     LLM,
+    CausalTransformerModel,
     SamplingParams,
     budget,
     callbacks,
@@ -483,3 +484,28 @@ def test_large_values_are_those_of_their_limit(gguf_file: Path) -> None:
     with LLM(gguf_file) as llm:
         one, other = (llm.generate(PROMPT, SamplingParams(top_k=k, seed=1, max_tokens=6)) for k in (0, 10**30))
         assert one.token_ids == other.token_ids
+
+
+def test_errors_keep_no_arrays_and_say_where_they_are_from(gguf_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def divides(tokens: list[int], scores: Any) -> Any:
+        return scores / (1 // (len(tokens) - len(PROMPT) - 1))
+
+    gc.collect()
+    before = gp.memory.stats()["used"]
+    llm = LLM(gguf_file)
+    for _ in range(2):
+        bad = llm.submit(PROMPT, dataclasses.replace(GREEDY, processors=[divides]))
+        assert bad.wait(60)
+    monkeypatch.setattr(CausalTransformerModel, "get_logits", lambda model, hidden, **more: hidden.nothing)
+    broken = llm.submit(PROMPT, GREEDY)
+    assert broken.wait(60)
+    llm.close()
+    gc.collect()
+    assert gp.memory.stats()["used"] == before
+    for request, error, line in ((bad, ZeroDivisionError, "in divides\n"), (broken, AttributeError, "hidden.nothing")):
+        with pytest.raises(error) as found:
+            request.result(0)
+        (note,) = found.value.__notes__
+        assert note.startswith("In the engine's thread:\n  File ")
+        assert line in note
+        assert "in process" not in note

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import Any, Protocol, TypeVar
 
-__all__ = ["call", "join"]
+__all__ = ["call", "detach", "join"]
 
 _T = TypeVar("_T")
 
@@ -78,6 +79,29 @@ def join(thread: Thread, timeout: float | None = None) -> None:
                 f"the engine has not ended: its thread is in {name} for {now - since:.1f} s. Memory and thread are "
                 "free when that returns; close() can be called again then"
             )
+
+
+def detach(error: BaseException) -> None:
+    """Take the frames of the engine's thread from an error, which would keep the arrays of its step.
+
+    A note has what a traceback would show: the lines of a user's function, else the last ones.
+    """
+    chained: list[BaseException | None] = [error]
+    while chained:
+        one = chained.pop()
+        if one is None or one.__traceback__ is None:
+            continue
+        place: TracebackType | None = one.__traceback__
+        while place is not None and place.tb_frame.f_code is not call.__code__:
+            place = place.tb_next
+        own = None if place is None else place.tb_next
+        lines = traceback.extract_tb(one.__traceback__)[-3:] if own is None else traceback.extract_tb(own)
+        one.add_note("In the engine's thread:\n" + "".join(traceback.format_list(lines)).rstrip())
+        one.__traceback__ = None
+        if isinstance(one, AttributeError):
+            # It may be an array.
+            one.obj = None
+        chained += [one.__cause__, one.__context__]
 
 
 def _called(thread: Thread) -> FrameType | None:

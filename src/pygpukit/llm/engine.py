@@ -504,13 +504,9 @@ class LLM:
             error. Memory and thread are given up by another ``close()``, when the function has returned.
         """
         self._closed = True
-        loop = self._loop
-        loop.close(timeout)
-        if loop.speculation is not None:
-            loop.speculation.close()
-        loop.runner.close()
+        self._loop.close(timeout)
+        self._loop.give_memory_up()
         self.__dict__.pop("model", None)
-        loop.scheduler.__dict__.pop("memory", None)
         self._stop()
 
     def __enter__(self) -> LLM:

@@ -142,6 +142,14 @@ class EngineLoop:
             self._abandon(error)
             raise
 
+    def give_memory_up(self) -> None:
+        """Give up weights, pages and the pool when the thread has ended: requests keep this object."""
+        if self.speculation is not None:
+            self.speculation.close()
+        self.runner.close()
+        self.scheduler.__dict__.pop("memory", None)
+        self._pool = None
+
     def _abandon(self, error: TimeoutError) -> None:
         """Let nothing wait for a thread that does not come back."""
         with self._changed:
@@ -415,6 +423,7 @@ class EngineLoop:
 
     def _fail(self, branch: Branch, error: BaseException) -> None:
         """End all replies of a request; the others go on."""
+        callbacks.detach(error)
         request, outputs = branch.request, {}
         for other in self._branches.pop(request, ()):
             self.scheduler.remove(other)

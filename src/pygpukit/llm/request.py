@@ -249,7 +249,8 @@ class Request:
         else:
             self._state, self._reason = "finished", ", ".join(sorted(reasons))
         self._pieces.put(None)
-        self.engine = None
+        # Who keeps a finished request keeps no engine.
+        self.engine, self._wake = None, _nothing
         self._done.set()
         self._tell()
 
@@ -267,6 +268,10 @@ class Request:
                     f"a function of on_change raised {error!r:.200}, and is not called again",
                     RuntimeWarning, stacklevel=2,
                 )  # fmt: skip
+
+
+def _nothing(request: Request) -> None:
+    pass
 
 
 def _soon(loop: asyncio.AbstractEventLoop, call: Callable[[], Any]) -> None:

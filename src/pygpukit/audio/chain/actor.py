@@ -51,6 +51,7 @@ __device__ void handle(const ChainBlock& in, ChainResult& out, State& state, Con
         for (int c = 0; c < CHANNELS; c++) dropped += wide[2 + c];
         out.number = in.number;
         out.not_finite = (long long)dropped;
+        out.processed = (long long)wide[0];
         out.nanoseconds = (long long)(ctx.time() - began);
     }
     ctx.send(out);
@@ -77,9 +78,9 @@ class ChainActor:
     def __init__(self, chain: Chain) -> None:
         # Fields of messages have at least one element.
         count, size = max(1, chain.values().size), chain.channels * chain.block
-        for name, largest in (("from", 4 * size + 8 * count + 16), ("to", 4 * size + 24)):
+        for name, largest in (("from", 4 * size + 8 * count + 16), ("to", 4 * size + 32)):
             if largest > MOST_BYTES:
-                most = (MOST_BYTES - max(8 * count + 16, 24)) // (4 * chain.channels)
+                most = (MOST_BYTES - max(8 * count + 16, 32)) // (4 * chain.channels)
                 raise ParameterError(
                     f"a block of {chain.block} samples of {chain.channels} channels is a message of {largest} bytes "
                     f"{name} the host, and {MOST_BYTES} is the most: in real time use blocks of up to {most}"
@@ -88,7 +89,8 @@ class ChainActor:
             "__annotations__": {"number": int64, "resets": int64, "values": float64[count], "x": float32[size]},
         }))  # fmt: skip
         self.result: Any = message(type("ChainResult", (), {
-            "__annotations__": {"number": int64, "nanoseconds": int64, "not_finite": int64, "x": float32[size]},
+            "__annotations__": {"number": int64, "nanoseconds": int64, "not_finite": int64, "processed": int64,
+                                "x": float32[size]},
         }))  # fmt: skip
         self._count = count
         kind = gp.current_device().kind
@@ -136,8 +138,7 @@ class ChainActor:
                     host = made()
                 x = host.run(np.asarray(block.x).reshape(chain.channels, chain.block), np.asarray(block.values)[:count])
                 took = time.perf_counter_ns() - began
-                ctx.send(
-                    result(number=block.number, nanoseconds=took, not_finite=host.not_finite, x=x.reshape(-1))
-                )  # fmt: skip
+                counts = {"not_finite": host.not_finite, "processed": host.blocks}
+                ctx.send(result(number=block.number, nanoseconds=took, x=x.reshape(-1), **counts))
 
         return RingKernel(serve, **options)

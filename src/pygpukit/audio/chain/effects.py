@@ -394,13 +394,16 @@ class Convolve(Effect):
     def plan(self, rate: float, channels: int, block: int) -> Plan:
         """Roots of unity and the response's spectra; the last samples and their spectra, one for each part."""
         spectra, size = self.spectra(channels, block), transform_size(block)
-        parts, rows, bins = spectra.shape
+        parts, rows, bins = spectra.shape[0], spectra.shape[1], size // 2
+        # Those of frequency 0 and of the highest one are real: one pair holds both.
+        packed = spectra[..., :-1].copy()
+        packed.imag[..., 0] = spectra[..., -1].real
         # Threads add up several runs of parts for each bin, and then the runs in order.
         runs = max(1, min(8, parts, 512 // (channels * bins)))
         return Plan(
-            "convolve", (size, parts, rows, runs), np.concatenate([roots(size), spectra.view(np.float32).reshape(-1)]),
+            "convolve", (size, parts, rows, runs), np.concatenate([roots(size), packed.view(np.float32).reshape(-1)]),
             narrow=channels * size + 2 * parts * channels * bins,
-            scratch=2 * channels * max(2 * size, runs * bins + size),
+            scratch=2 * channels * (size + max(size, runs * bins)),
         )  # fmt: skip
 
 

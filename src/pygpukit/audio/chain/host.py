@@ -218,13 +218,14 @@ class HostChain:
         self._sizes = [len(effect.values(rate)) for effect in effects]
         self._before: Any = None
         self._steps = np.arange(1, block + 1) / block
-        self.not_finite = 0
+        self.not_finite = self.blocks = 0
 
     def run(self, x: Any, values: Any) -> Any:
         """Return the result of a block (channels, block) of float32; ``values`` are those at its end."""
         before = values if self._before is None else self._before
         moving = before[:, None] + (values - before)[:, None] * self._steps
         self._before = values
+        self.blocks += 1
         finite = np.isfinite(x)
         self.not_finite += x.size - int(finite.sum())
         x = np.clip(np.where(finite, x, np.float32(0)), -LOUDEST, LOUDEST)
@@ -236,8 +237,8 @@ class HostChain:
 
     def state(self) -> Any:
         """Return a copy of what is kept from block to block."""
-        return copy.deepcopy((self._links, self._before, self.not_finite))
+        return copy.deepcopy((self._links, self._before, self.not_finite, self.blocks))
 
     def restore(self, state: Any) -> None:
         """Go back to what `state` returned."""
-        self._links, self._before, self.not_finite = copy.deepcopy(state)
+        self._links, self._before, self.not_finite, self.blocks = copy.deepcopy(state)

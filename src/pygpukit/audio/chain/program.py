@@ -79,7 +79,7 @@ class Program:
         self.narrow = sum(_even(plan.narrow) for plan in self.plans)
         # A block of samples stands before what the effects use.
         self.scratch = _even(channels * block) + max((plan.scratch for plan in self.plans), default=0)
-        most = max([channels * block, *(plan.sizes[3] * channels * (plan.sizes[0] // 2 + 1)
+        most = max([channels * block, *(plan.sizes[3] * channels * (plan.sizes[0] // 2)
                                         for plan in self.plans if plan.function == "convolve")])  # fmt: skip
         self.threads = min(512, max(64, -(-most // 32) * 32))
 

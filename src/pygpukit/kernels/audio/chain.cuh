@@ -215,12 +215,13 @@ __device__ __forceinline__ float2* transform(const G& g, float2* a, float2* b, i
 }
 
 // values: wet, dry. M: length of transforms; P parts of the response, of H channels (1 or C), whose spectra are behind the
-// roots; threads add up RUNS runs of them. narrow: the last M samples, then the spectra of the last P blocks.
+// roots; threads add up RUNS runs of them. narrow: the last M samples, then the spectra of the last P blocks. Spectra have
+// M / 2 pairs: the first is the real numbers of frequency 0 and of the highest one.
 template <int C, int B, int M, int P, int H, int RUNS, class G>
 __device__ __forceinline__ void convolve(const G& g, float* x, Ramp p, i64 position, float* narrow, const float* tables,
                                          float* scratch) {
-    constexpr int K = M / 2 + 1, L = (P + RUNS - 1) / RUNS;
-    const float2 *roots = (const float2*)tables, *response = roots + M / 2;
+    constexpr int K = M / 2, L = (P + RUNS - 1) / RUNS;
+    const float2 *roots = (const float2*)tables, *response = roots + K;
     float2 *lines = (float2*)(narrow + C * M), *a = (float2*)scratch, *b = a + C * M;
     const int newest = (int)(position / B % P);
     for (int t = g.lane; t < C * B; t += g.width) {
@@ -232,12 +233,17 @@ __device__ __forceinline__ void convolve(const G& g, float* x, Ramp p, i64 posit
     }
     g.sync();
     const float2* z = transform<M, false>(g, a, b, C, roots);
-    for (int t = g.lane; t < C * K; t += g.width) lines[newest * (C * K) + t] = z[t / K * M + t % K];
+    for (int t = g.lane; t < C * K; t += g.width) {
+        const int at = t / K * M, k = t % K;
+        const float2 v = z[at + k];
+        lines[newest * (C * K) + t] = k == 0 ? float2{v.x, z[at + K].x} : v;
+    }
     g.sync();
     // Runs of parts, each in order.
     float2* sums = a + C * M;
     for (int t = g.lane; t < RUNS * C * K; t += g.width) {
         const int run = t / (C * K), bin = t % (C * K), h = H == 1 ? bin % K : bin;
+        const bool real = bin % K == 0;
         float2 sum = {0.0f, 0.0f};
         const int last = (run + 1) * L < P ? (run + 1) * L : P;
         int slot = newest - run * L;
@@ -245,8 +251,9 @@ __device__ __forceinline__ void convolve(const G& g, float* x, Ramp p, i64 posit
 #pragma unroll 8
         for (int part = run * L; part < last; ++part) {
             const float2 u = response[part * (H * K) + h], v = lines[slot * (C * K) + bin];
-            sum.x = __fmaf_rn(u.x, v.x, __fmaf_rn(-u.y, v.y, sum.x));
-            sum.y = __fmaf_rn(u.x, v.y, __fmaf_rn(u.y, v.x, sum.y));
+            const float across = real ? 0.0f : v.y, along = real ? v.y : v.x;
+            sum.x = __fmaf_rn(u.x, v.x, __fmaf_rn(-u.y, across, sum.x));
+            sum.y = __fmaf_rn(u.x, across, __fmaf_rn(u.y, along, sum.y));
             slot = slot == 0 ? P - 1 : slot - 1;
         }
         sums[t] = sum;
@@ -258,9 +265,10 @@ __device__ __forceinline__ void convolve(const G& g, float* x, Ramp p, i64 posit
             const float2 v = sums[run * (C * K) + t];
             sum = {__fadd_rn(sum.x, v.x), __fadd_rn(sum.y, v.y)};
         }
-        const int c = t / K, k = t % K;
-        a[c * M + k] = sum;
-        if (k > 0 && k < M / 2) a[c * M + M - k] = {sum.x, -sum.y};
+        float2* to = a + t / K * M;
+        const int k = t % K;
+        to[k] = k == 0 ? float2{sum.x, 0.0f} : sum;
+        to[k == 0 ? K : M - k] = k == 0 ? float2{sum.y, 0.0f} : float2{sum.x, -sum.y};
     }
     g.sync();
     const float2* y = transform<M, true>(g, a, b, C, roots);
@@ -327,15 +335,12 @@ __device__ __forceinline__ void spectral(const G& g, float* x, Ramp p, i64 posit
 
 // Samples that are not finite become 0, and are counted; no magnitude is over 1e6, so that no level overflows.
 template <int C, int B, class G> __device__ __forceinline__ void admit(const G& g, float* x, double* count) {
-    for (int c = g.lane; c < C; c += g.width) {
-        int found = 0;
-        for (int i = 0; i < B; ++i) {
-            const float v = x[c * B + i];
-            const bool finite = fabsf(v) < __int_as_float(0x7f800000);
-            found += !finite;
-            x[c * B + i] = !finite ? 0.0f : v > 1e6f ? 1e6f : v < -1e6f ? -1e6f : v;
-        }
-        if (found) count[c] += found;
+    for (int t = g.lane; t < C * B; t += g.width) {
+        const float v = x[t];
+        const bool finite = fabsf(v) < __int_as_float(0x7f800000);
+        // A count is exact in any order.
+        if (!finite) atomicAdd(count + t / B, 1.0);
+        x[t] = !finite ? 0.0f : v > 1e6f ? 1e6f : v < -1e6f ? -1e6f : v;
     }
     g.sync();
 }
