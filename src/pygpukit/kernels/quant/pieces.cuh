@@ -90,15 +90,15 @@ template <class R, int SPAN> struct Pieces {
     static PGK_FN constexpr bool begins(int c) { return PER_SCALE > 0 && c % max(PER_SCALE, 1) == 0; }
     static PGK_FN bool shared_scale(const Planes& w) { return R::SHARES && w.owners == 1; }
 
-    // Begins to copy the next piece of a tile: all lanes of a warp. Lanes of one go on together.
-    static PGK_FN void copy(u32 to, u32 barrier, Source& from, int piece, int pieces, int lane) {
+    // Begins to copy the next piece of a tile: all lanes of a warp. `more` bytes come to its barrier from elsewhere.
+    static PGK_FN void copy(u32 to, u32 barrier, Source& from, int piece, int pieces, int lane, u32 more = 0) {
         const bool end = piece == pieces - 1;
         u32 bytes = end ? from.last : from.full, total = end ? from.last_total : from.total;
         if constexpr (PER_SCALE == 0) {
             if (piece == 0) total += from.once;
             else if (lane != 0 && lane != 3) bytes = 0;
         }
-        if (lane == 0) barrier_expect(barrier, total);
+        if (lane == 0) barrier_expect(barrier, total + more);
         // Bytes may come before they are announced: the barrier waits for the arrival.
         if (bytes != 0) load_bytes(to + from.place, from.at, bytes, barrier, EVICT_FIRST);
         from.at += bytes;
