@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from collections.abc import Callable
+from functools import lru_cache, wraps
 from math import ceil, log2
-from typing import Any
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 
@@ -19,6 +20,8 @@ from pygpukit.audio.spectrum import istft, stft
 from pygpukit.errors import ParameterError
 
 __all__ = ["cqt", "hybrid_cqt", "icqt", "pseudo_cqt", "vqt"]
+
+_Transform = TypeVar("_Transform", bound=Callable[..., GPUArray])
 
 C1 = 440.0 * 2.0 ** ((24 - 69.0) / 12.0)
 
@@ -77,6 +80,44 @@ def _tuned(y: GPUArray, tuning: float | None, sr: float, bins_per_octave: int) -
     return estimate_tuning(y=y, sr=sr, bins_per_octave=bins_per_octave) if tuning is None else float(tuning)
 
 
+def _each_with_its_tuning(function: _Transform) -> _Transform:
+    """Give each item of a batch a tuning of its own where one is to be estimated."""
+
+    @wraps(function)
+    def transform(y: Any, **options: Any) -> GPUArray:
+        y = samples(y)
+        if options.get("tuning", 0.0) is None and y.ndim > 1:
+            return each_item(y, lambda item: function(item, **options), 1)
+        return function(y, **options)
+
+    return cast(_Transform, transform)
+
+
+class _Wavelets(NamedTuple):
+    """Lowest frequency, all of them, their bandwidths, and the wavelets' lengths in samples."""
+
+    low: float
+    freqs: Any
+    alpha: Any
+    lengths: Any
+
+
+def _wavelets(
+    fmin: float | None, n_bins: Any, bins_per_octave: int, tuning: float, sr: float, window: Any, filter_scale: float
+) -> _Wavelets:
+    """Return the wavelets of a constant-Q transform on the host."""
+    low = _lowest(fmin, tuning, bins_per_octave)
+    freqs = cqt_frequencies(at_least(n_bins, 1, "n_bins"), fmin=low, bins_per_octave=bins_per_octave)
+    alpha = _alpha(freqs, bins_per_octave)
+    lengths, _ = wavelet_lengths(freqs=freqs, sr=sr, window=window, filter_scale=filter_scale, alpha=alpha)
+    return _Wavelets(low, freqs, alpha, lengths)
+
+
+def _lowest(fmin: float | None, tuning: float, bins_per_octave: int) -> float:
+    low: float = (C1 if fmin is None else positive(fmin, "fmin")) * 2.0 ** (tuning / bins_per_octave)
+    return low
+
+
 def _frequencies(n_bins: int, fmin: float, bins_per_octave: int, intervals: Any) -> Any:
     if isinstance(intervals, str):
         if intervals != "equal":
@@ -90,6 +131,7 @@ def _halvings(hop: int) -> int:
     return (hop & -hop).bit_length() - 1
 
 
+@_each_with_its_tuning
 def vqt(
     y: Any, *, sr: float = 22050, hop_length: int = 512, fmin: float | None = None, n_bins: int = 84,
     intervals: Any = "equal", gamma: float | None = None, bins_per_octave: int = 12, tuning: float | None = 0.0,
@@ -144,17 +186,10 @@ def vqt(
     >>> vqt(gp.ones(22050, "float32"), n_bins=24, fmin=400.0).shape
     (24, 44)
     """
-    y = samples(y)
-    if tuning is None and y.ndim > 1:
-        return each_item(y, lambda item: vqt(
-            item, sr=sr, hop_length=hop_length, fmin=fmin, n_bins=n_bins, intervals=intervals, gamma=gamma,
-            bins_per_octave=bins_per_octave, tuning=None, filter_scale=filter_scale, norm=norm, sparsity=sparsity,
-            window=window, scale=scale, pad_mode=pad_mode, res_type=res_type,
-        ), 1)  # fmt: skip
     hop, n_bins = at_least(hop_length, 1, "hop_length"), at_least(n_bins, 1, "n_bins")
     per_octave = at_least(bins_per_octave, 1, "bins_per_octave") if isinstance(intervals, str) else len(intervals)
     octaves, count = ceil(n_bins / per_octave), min(per_octave, n_bins)
-    low = (C1 if fmin is None else positive(fmin, "fmin")) * 2.0 ** (_tuned(y, tuning, sr, per_octave) / per_octave)
+    low = _lowest(fmin, _tuned(y, tuning, sr, per_octave), per_octave)
     freqs = _frequencies(n_bins, low, per_octave, intervals)
     alpha = _alpha(freqs, per_octave)
     lengths, cutoff = wavelet_lengths(
@@ -214,6 +249,7 @@ def cqt(
     )  # fmt: skip
 
 
+@_each_with_its_tuning
 def pseudo_cqt(
     y: Any, *, sr: float = 22050, hop_length: int = 512, fmin: float | None = None, n_bins: int = 84,
     bins_per_octave: int = 12, tuning: float | None = 0.0, filter_scale: float = 1, norm: Any = 1,
@@ -226,24 +262,15 @@ def pseudo_cqt(
     >>> pseudo_cqt(gp.ones(22050, "float32"), n_bins=24, fmin=400.0).shape
     (24, 44)
     """
-    y = samples(y)
-    if tuning is None and y.ndim > 1:
-        return each_item(y, lambda item: pseudo_cqt(
-            item, sr=sr, hop_length=hop_length, fmin=fmin, n_bins=n_bins, bins_per_octave=bins_per_octave, tuning=None,
-            filter_scale=filter_scale, norm=norm, sparsity=sparsity, window=window, scale=scale, pad_mode=pad_mode,
-        ), 1)  # fmt: skip
-    low = (C1 if fmin is None else positive(fmin, "fmin")) * 2.0 ** (
-        _tuned(y, tuning, sr, bins_per_octave) / bins_per_octave
-    )
-    freqs = cqt_frequencies(at_least(n_bins, 1, "n_bins"), fmin=low, bins_per_octave=bins_per_octave)
-    alpha = _alpha(freqs, bins_per_octave)
-    lengths, _ = wavelet_lengths(freqs=freqs, sr=sr, window=window, filter_scale=filter_scale, alpha=alpha)
+    found = _tuned(y, tuning, sr, bins_per_octave)
+    _, freqs, alpha, lengths = _wavelets(fmin, n_bins, bins_per_octave, found, sr, window, filter_scale)
     basis, n_fft = _octave_basis(sr, freqs, alpha, filter_scale, norm, sparsity, window,
                                  hop_length=at_least(hop_length, 1, "hop_length"))  # fmt: skip
     C = _response(y, np.abs(basis), n_fft, hop_length, pad_mode, "hann", False)
     return C / float(np.sqrt(n_fft)) if scale else C * constant(np.sqrt(lengths / n_fft)[:, None], y)
 
 
+@_each_with_its_tuning
 def hybrid_cqt(
     y: Any, *, sr: float = 22050, hop_length: int = 512, fmin: float | None = None, n_bins: int = 84,
     bins_per_octave: int = 12, tuning: float | None = 0.0, filter_scale: float = 1, norm: Any = 1,
@@ -257,19 +284,8 @@ def hybrid_cqt(
     >>> hybrid_cqt(gp.ones(22050, "float32"), n_bins=24, fmin=400.0).shape
     (24, 44)
     """
-    y = samples(y)
-    if tuning is None and y.ndim > 1:
-        return each_item(y, lambda item: hybrid_cqt(
-            item, sr=sr, hop_length=hop_length, fmin=fmin, n_bins=n_bins, bins_per_octave=bins_per_octave, tuning=None,
-            filter_scale=filter_scale, norm=norm, sparsity=sparsity, window=window, scale=scale, pad_mode=pad_mode,
-            res_type=res_type,
-        ), 1)  # fmt: skip
-    low = (C1 if fmin is None else positive(fmin, "fmin")) * 2.0 ** (
-        _tuned(y, tuning, sr, bins_per_octave) / bins_per_octave
-    )
-    freqs = cqt_frequencies(at_least(n_bins, 1, "n_bins"), fmin=low, bins_per_octave=bins_per_octave)
-    alpha = _alpha(freqs, bins_per_octave)
-    lengths, _ = wavelet_lengths(freqs=freqs, sr=sr, window=window, filter_scale=filter_scale, alpha=alpha)
+    found = _tuned(y, tuning, sr, bins_per_octave)
+    low, freqs, _, lengths = _wavelets(fmin, n_bins, bins_per_octave, found, sr, window, filter_scale)
     short = 2.0 ** np.ceil(np.log2(lengths)) < 2 * at_least(hop_length, 1, "hop_length")
     options: dict[str, Any] = {
         "sr": sr, "hop_length": hop_length, "bins_per_octave": bins_per_octave, "filter_scale": filter_scale,
@@ -313,10 +329,7 @@ def icqt(
     if not isinstance(C, GPUArray) or C.dtype.kind != "c" or C.ndim < 2:
         raise ParameterError("C is a complex GPUArray of (..., bins, frames)")
     n_bins = C.shape[-2]
-    low = (C1 if fmin is None else positive(fmin, "fmin")) * 2.0 ** (tuning / bins_per_octave)
-    freqs = cqt_frequencies(n_bins, fmin=low, bins_per_octave=bins_per_octave)
-    alpha = _alpha(freqs, bins_per_octave)
-    lengths, _ = wavelet_lengths(freqs=freqs, sr=sr, window=window, filter_scale=filter_scale, alpha=alpha)
+    _, freqs, alpha, lengths = _wavelets(fmin, n_bins, bins_per_octave, tuning, sr, window, filter_scale)
     if length is not None:
         C = C[..., : ceil((length + max(lengths)) / hop_length)]
     rates, hops = [float(sr)], [at_least(hop_length, 1, "hop_length")]
