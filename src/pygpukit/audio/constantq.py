@@ -62,6 +62,45 @@ def _octave_basis(sr: float, freqs: Any, alpha: Any, filter_scale: float, norm: 
     return _basis(*arguments) if key is not None else _basis.__wrapped__(*arguments)
 
 
+@lru_cache(maxsize=16)
+def _planned(
+    sr: float, hop: int, low: float, n_bins: int, per_octave: int, intervals: Any, gamma: float | None,
+    filter_scale: float, norm: Any, sparsity: float, window: Any, scale: bool,
+) -> tuple[int, tuple[tuple[Any, int, int, bool], ...]]:  # fmt: skip
+    """Return by what the rate is divided first, and of each octave from the top what its samples are multiplied with.
+
+    That is the wavelets' spectra, with all factors, n_fft, the hop, and whether the rate is halved before.
+    """
+    octaves, count = ceil(n_bins / per_octave), min(per_octave, n_bins)
+    freqs = _frequencies(n_bins, low, per_octave, intervals)
+    alpha = _alpha(freqs, per_octave)
+    options: dict[str, Any] = {"window": window, "filter_scale": filter_scale, "gamma": gamma, "alpha": alpha}
+    _, cutoff = wavelet_lengths(freqs=freqs, sr=sr, **options)
+    nyquist = sr / 2.0
+    if cutoff > nyquist:
+        raise ParameterError(
+            f"the highest wavelet, at {freqs[-1]:.1f} Hz, reaches {cutoff:.1f} Hz, over half the rate, {nyquist}: use "
+            "fewer bins"
+        )
+    # Where all wavelets are far under half the rate, the rate is lowered first.
+    early = 2 ** max(0, min(max(0, ceil(log2(nyquist / cutoff)) - 2), max(0, _halvings(hop) - octaves + 1)))
+    rate, hop, halved, made = sr / early, hop // early, False, []
+    whole_rate = rate
+    factors = np.ones(n_bins)
+    if scale:
+        factors /= np.sqrt(wavelet_lengths(freqs=freqs, sr=whole_rate, **options)[0])
+    for i in range(octaves):
+        part = slice(-count, None) if i == 0 else slice(-count * (i + 1), -count * i)
+        basis, n_fft = _octave_basis(rate, freqs[part], alpha[part], filter_scale, norm, sparsity, window, gamma)
+        scaled = (basis * (factors[part, None] * np.sqrt(whole_rate / rate))).astype(np.complex64)
+        scaled.flags.writeable = False
+        made.append((scaled, n_fft, hop, halved))
+        halved = hop % 2 == 0
+        if halved:
+            hop, rate = hop // 2, rate / 2.0
+    return early, tuple(made)
+
+
 def _response(y: GPUArray, basis: Any, n_fft: int, hop: int, pad_mode: str, window: Any = "ones", phase: bool = True
               ) -> GPUArray:  # fmt: skip
     D = stft(y, n_fft=n_fft, hop_length=hop, window=window, pad_mode=pad_mode)
@@ -187,46 +226,27 @@ def vqt(
     (24, 44)
     """
     hop, n_bins = at_least(hop_length, 1, "hop_length"), at_least(n_bins, 1, "n_bins")
+    if not isinstance(intervals, str):
+        intervals = tuple(intervals)
     per_octave = at_least(bins_per_octave, 1, "bins_per_octave") if isinstance(intervals, str) else len(intervals)
-    octaves, count = ceil(n_bins / per_octave), min(per_octave, n_bins)
     low = _lowest(fmin, _tuned(y, tuning, sr, per_octave), per_octave)
-    freqs = _frequencies(n_bins, low, per_octave, intervals)
-    alpha = _alpha(freqs, per_octave)
-    lengths, cutoff = wavelet_lengths(
-        freqs=freqs, sr=sr, window=window, filter_scale=filter_scale, gamma=gamma, alpha=alpha
-    )
-    nyquist = sr / 2.0
-    if cutoff > nyquist:
-        raise ParameterError(
-            f"the highest wavelet, at {freqs[-1]:.1f} Hz, reaches {cutoff:.1f} Hz, over half the rate, {nyquist}: use "
-            "fewer bins"
-        )
-    rate, current = float(sr), y
-    # Where all wavelets are far under half the rate, the rate is lowered first.
-    early = min(max(0, ceil(log2(nyquist / cutoff)) - 2), max(0, _halvings(hop) - octaves + 1))
-    if early > 0:
-        factor = 2**early
-        if y.shape[-1] < factor:
-            raise ParameterError(f"{y.shape[-1]} samples are too few for {octaves} octaves")
-        current = resample(y, orig_sr=factor, target_sr=1, res_type=res_type, scale=True)
-        rate, hop = rate / factor, hop // factor
+    plan = _planned if isinstance(window, str | tuple | float) else _planned.__wrapped__
+    early, octaves = plan(
+        positive(sr, "sr"), hop, low, n_bins, per_octave, intervals, gamma, filter_scale, norm, sparsity, window,
+        bool(scale),
+    )  # fmt: skip
+    if early > 1:
+        if y.shape[-1] < early:
+            raise ParameterError(f"{y.shape[-1]} samples are too few for {len(octaves)} octaves")
+        y = resample(y, orig_sr=early, target_sr=1, res_type=res_type, scale=True)
         if not scale:
-            current = current * float(np.sqrt(factor))
-    whole_rate, parts = rate, []
-    for i in range(octaves):
-        part = slice(-count, None) if i == 0 else slice(-count * (i + 1), -count * i)
-        basis, n_fft = _octave_basis(rate, freqs[part], alpha[part], filter_scale, norm, sparsity, window, gamma)
-        parts.append(_response(current, basis * np.float32(np.sqrt(whole_rate / rate)), n_fft, hop, pad_mode))
-        if hop % 2 == 0:
-            hop, rate = hop // 2, rate / 2.0
-            current = resample(current, orig_sr=2, target_sr=1, res_type=res_type, scale=True)
-    V = _stack(parts, n_bins)
-    if scale:
-        lengths, _ = wavelet_lengths(
-            freqs=freqs, sr=whole_rate, window=window, filter_scale=filter_scale, gamma=gamma, alpha=alpha
-        )
-        V = V / constant(np.sqrt(lengths)[:, None], y)
-    return V
+            y = y * float(np.sqrt(early))
+    parts = []
+    for basis, n_fft, step, halved in octaves:
+        if halved:
+            y = resample(y, orig_sr=2, target_sr=1, res_type=res_type, scale=True)
+        parts.append(_response(y, basis, n_fft, step, pad_mode))
+    return _stack(parts, n_bins)
 
 
 def cqt(
