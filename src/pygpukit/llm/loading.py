@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import warnings
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -16,6 +18,7 @@ from pygpukit import _pygpukit_rust as _native
 from pygpukit._pygpukit_rust import GPUArray
 from pygpukit.array.creation import empty
 from pygpukit.core.device import current_device
+from pygpukit.core.transfer import Transfer, copy_to_device
 from pygpukit.dtypes import DataType, bfloat16, float32, to_numpy_dtype
 from pygpukit.dtypes import dtype as _dtype
 from pygpukit.errors import ModelLoadError
@@ -50,6 +53,8 @@ Array = Any
 
 # Elements that are decoded at once: what is needed of host memory beside the mapped file.
 _PIECE = 1 << 22
+# Copies of tensors at a time.
+_UNDER_WAY = 8
 _SHOWN = 20
 # Formats that products read in their blocks.
 _PRODUCTS = frozenset(("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K"))
@@ -78,13 +83,14 @@ def read_json(path: Path, limit: int = 64 << 20) -> dict[str, Any]:
 class _Stored(NamedTuple):
     """A tensor of a file, turned and reordered as the model wants it: elements of rows, and bytes of all blocks.
 
-    ``weight`` is a matrix that a SafeTensors file has in codes.
+    ``weight`` is a matrix that a SafeTensors file has in codes; ``whole`` is the tensor where the file has it as it is.
     """
 
     shape: tuple[int, ...]
     rows: Callable[[int, int], Array]
     blocks: Callable[[], Array] | None = None
     weight: Weight | None = None
+    whole: Array | None = None
 
 
 class Checkpoint:
@@ -171,7 +177,7 @@ class Checkpoint:
             whole = files.tensor_view(name)
             if self.spec.transposed and linear:
                 whole = whole.T
-            return _Stored(whole.shape, lambda start, stop: whole[start:stop])
+            return _Stored(whole.shape, lambda start, stop: whole[start:stop], whole=whole)
         info, width = self.gguf.tensor_info(name), shape[-1] if shape else 1
         per_row = width // info.kind.elements * info.kind.bytes
         data = self.gguf.tensor_view(name)
@@ -424,7 +430,8 @@ def load_model(
     total = checkpoint.files.file_size
     done, later = 0, False
 
-    with progress_bar(f"loading {Path(checkpoint.path).name}", total, delay=3600.0 if quiet else 1.0) as show:
+    title = f"loading {Path(checkpoint.path).name}"
+    with progress_bar(title, total, delay=3600.0 if quiet else 1.0) as show, _Uploads() as uploads:
 
         def take(roles: Sequence[str], layer: int = -1, suffix: str = "weight", to: DataType = kind) -> GPUArray | None:
             """Tensors of these roles under each other, None where there are none."""
@@ -432,7 +439,9 @@ def load_model(
             wants = [by_role[role, layer, suffix] for role in roles if (role, layer, suffix) in by_role]
             if not wants:
                 return None
-            array = _upload(checkpoint, wants, to)
+            array = uploads.upload(checkpoint, wants, to)
+            if later:
+                uploads.finish()
             done += sum(checkpoint.files.tensor_info(name).nbytes for want in wants for name in checkpoint.names(want))
             if not later:
                 show(done)
@@ -474,6 +483,7 @@ def load_model(
         if not _is_tied(checkpoint):
             head = _kept(checkpoint, [by_role["head", -1, "weight"]], kind) or take(("head",))
         last = norm("final_norm")
+        uploads.finish()
         later = True
         model = CausalTransformerModel(config, embed, blocks, last, head, positions, spec)
         model.kv_scales = checkpoint.kv_scales()
@@ -596,24 +606,53 @@ def _bytes_view(files: Any, name: str) -> Array:
     return view
 
 
-def _upload(checkpoint: Checkpoint, wants: Sequence[Wanted], to: DataType) -> GPUArray:
-    """One array on the device of tensors under each other, filled a piece at a time."""
-    target = to_numpy_dtype(to)
-    shape = (sum(want.shape[0] for want in wants), *wants[0].shape[1:])
-    array = empty(shape, to)
-    flat = array.reshape(-1)
-    width = shape[1] if len(shape) > 1 else 1
-    step, at = max(1, _PIECE // width), 0
-    for want in wants:
-        stored = checkpoint.stored(want)
-        is_norm = want.role.endswith("norm") and want.suffix == "weight"
-        offset = checkpoint.config.norm_offset if is_norm else 0.0
-        for start in range(0, want.shape[0], step):
-            piece = stored.rows(start, min(want.shape[0], start + step))
-            if offset:
-                piece = piece.astype(np.float32) + np.float32(offset)
-            piece = np.ascontiguousarray(piece, target)
-            _native.write_buffer(flat[at : at + piece.size], piece.reshape(-1).view(np.uint8))
-            at += piece.size
-    array.setflags(write=False)
-    return array
+class _Uploads:
+    """Copies of tensors on their way to the device; what they fill is read-only when they are done."""
+
+    def __init__(self) -> None:
+        self._transfers: deque[Transfer] = deque()
+        self._filled: list[GPUArray] = []
+
+    def __enter__(self) -> _Uploads:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.finish()
+
+    def upload(self, checkpoint: Checkpoint, wants: Sequence[Wanted], to: DataType) -> GPUArray:
+        """Return one array on the device of tensors under each other."""
+        target = to_numpy_dtype(to)
+        shape = (sum(want.shape[0] for want in wants), *wants[0].shape[1:])
+        array = empty(shape, to)
+        self._filled.append(array)
+        flat, at = array.reshape(-1), 0
+        width = shape[1] if len(shape) > 1 else 1
+        step = max(1, _PIECE // width)
+        for want in wants:
+            stored, count = checkpoint.stored(want), math.prod(want.shape)
+            is_norm = want.role.endswith("norm") and want.suffix == "weight"
+            offset = checkpoint.config.norm_offset if is_norm else 0.0
+            whole = stored.whole
+            if whole is not None and whole.dtype == target and whole.flags.c_contiguous and not offset:
+                # Straight from the file's pages.
+                self._transfers.append(copy_to_device(whole.reshape(-1), flat[at : at + count]))
+                at += count
+                while len(self._transfers) > _UNDER_WAY:
+                    self._transfers.popleft().wait()
+                continue
+            for start in range(0, want.shape[0], step):
+                piece = stored.rows(start, min(want.shape[0], start + step))
+                if offset:
+                    piece = piece.astype(np.float32) + np.float32(offset)
+                piece = np.ascontiguousarray(piece, target)
+                _native.write_buffer(flat[at : at + piece.size], piece.reshape(-1).view(np.uint8))
+                at += piece.size
+        return array
+
+    def finish(self) -> None:
+        """Wait for all of them."""
+        while self._transfers:
+            self._transfers.popleft().wait()
+        for array in self._filled:
+            array.setflags(write=False)
+        self._filled.clear()
