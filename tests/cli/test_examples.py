@@ -198,9 +198,7 @@ def test_live_chain_with_a_microphone_that_stops(repository: Path, tmp_path: Pat
         "live_chain.py",
     ],
 )
-def test_help(
-    repository: Path, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_help(repository: Path, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     path = repository / "examples" / name
     monkeypatch.setattr(sys, "argv", [str(path), "--help"])
     monkeypatch.setattr(sys, "path", [str(path.parent), *sys.path])
