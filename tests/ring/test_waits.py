@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
