@@ -297,7 +297,7 @@ def test_numpy_arrays_are_refused_with_the_way_to_convert_them() -> None:
     ("call", "error", "text"),
     [
         (lambda x: gp.add(x), TypeError, "takes 2 operands but 1"),
-        (lambda x: gp.add(x, x, x), TypeError, "takes 2 operands but 3"),
+        (lambda x: gp.add(x, x, x, x), TypeError, "takes 2 operands but 4"),
         (lambda x: gp.add(x, object()), TypeError, "numbers and lists, not object.*asarray"),
         (lambda x: gp.add(1, "a"), TypeError, "numbers and lists, not str"),
         (lambda x: gp.pow(2, -1), ValueError, "negative power"),

@@ -54,6 +54,9 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         real(array, *rest)
 
     monkeypatch.setattr(native, "read_buffer", read)
+    # The number of a mask's elements is read too.
+    count = native.count_chosen
+    monkeypatch.setattr(native, "count_chosen", lambda mask: found.append(8) or count(mask))
     return found
 
 

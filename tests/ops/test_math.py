@@ -326,7 +326,7 @@ def test_ufunc_keywords_that_are_wrong() -> None:
     for keywords, text in (
         ({"where": [True, False, True]}, "where must be a GPUArray of bool, not list"),
         ({"where": x}, "where must be a GPUArray of bool, not float32"),
-        ({"casting": "unsafe"}, "unexpected keyword argument 'casting'"),
+        ({"order": "K"}, "unexpected keyword argument 'order'"),
         ({"where": x > 0, "out": np.ones(3)}, "out must be a GPUArray"),
     ):
         with pytest.raises(TypeError, match=text):
@@ -397,7 +397,7 @@ def test_methods_of_ufuncs_that_are_refused() -> None:
         (lambda x: gp.cross(x[:2], x[:2]), gp.ShapeError, "3 elements"),
         (lambda x: gp.interp(x, x, x[:2]), gp.ShapeError, "one length"),
         (lambda x: gp.polyval("ab", x), TypeError, "asarray"),
-        (lambda x: gp.array_equal(x, "a"), TypeError, "array_equal"),
+        (lambda x: gp.array_equal(x, object()), TypeError, "array_equal"),
         (lambda x: gp.isclose("a", 2), TypeError, "isclose"),
         (lambda x: gp.float_power("a", 3), TypeError, "float_power"),
         (lambda x: gp.ediff1d(x.astype("int32"), to_end=1.5), TypeError, "to_end"),

@@ -74,7 +74,10 @@ def unit(rule: Rule, x: DataType, columns: int, span: int, beside: bool, end: st
     place = "_beside" if beside else ""
     entry = f"pgk_quant_stream_{rule.name}_{x.tag}_{8 * columns}x{span}{place}{epilogue.suffix(end)}"
     text, scale = launches.rule_text(rule)
-    numbers = f"{columns}, {span}, {str(beside).lower()}, {32 * _WARPS}"
+    # Short pieces of plain rules leave registers for a block of the next product, too.
+    plain = rule.kind in ("scale", "zero") and CODES[rule.code].high == 0
+    blocks = 2 if plain and columns == 1 and span == rings(rule)[-1].span else 1
+    numbers = f"{columns}, {span}, {str(beside).lower()}, {32 * _WARPS}, {blocks}"
     lines = [
         f"using rule_{rule.name} = {text};",
         f"PGK_QUANT_STREAM({entry}, rule_{rule.name}, {scale}, {x.tag}, {end}, {numbers})",

@@ -60,7 +60,10 @@ template <class R, class S, class T, int ACTIVATION, int COLUMNS, int SPAN, bool
     }
 
     PGK_FN void run() const {
-        const int lane = threadIdx.x % 32, warp = uniform(threadIdx.x / 32), warps = blockDim.x / 32;
+        int lane = threadIdx.x % 32;
+        // Kept in a register.
+        asm volatile("" : "+r"(lane));
+        const int warp = uniform(threadIdx.x / 32), warps = blockDim.x / 32;
         const int chunks = static_cast<int>(w.chunks), pieces = (chunks + SPAN - 1) / SPAN;
         const int pitch = (BESIDE ? SPAN : chunks) * (CHUNK * 2) + 16, rows = static_cast<int>(to.m);
         const i64 tiles = (to.n + 15) / 16, step = static_cast<i64>(gridDim.x) * warps;
@@ -80,6 +83,8 @@ template <class R, class S, class T, int ACTIVATION, int COLUMNS, int SPAN, bool
                 next_piece = 0;
                 next_tile += step;
                 P::begin(source, next_tile);
+                // A branch, which few pieces take.
+                asm volatile("" ::: "memory");
             }
         };
         // Lanes from the fourth on bring a row of x each.
@@ -109,6 +114,8 @@ template <class R, class S, class T, int ACTIVATION, int COLUMNS, int SPAN, bool
         u32 b_at[COLUMNS];
 #pragma unroll
         for (int j = 0; j < COLUMNS; ++j) b_at[j] = (BESIDE ? 0 : rows_at) + min(8 * j + lane % 8, rows - 1) * pitch + lane / 8 * 16;
+#pragma unroll
+        for (int j = 0; j < COLUMNS; ++j) asm volatile("" : "+r"(b_at[j]));
         int slot = 0;
         u32 parity = 0;
         for (; tile < tiles; tile += step) {
@@ -178,8 +185,8 @@ template <class R, class S, class T, int ACTIVATION, int COLUMNS, int SPAN, bool
 
 }  // namespace pgk
 
-#define PGK_QUANT_STREAM(entry, rule, S, T, activation, columns, span, beside, threads) \
-    extern "C" __global__ void __launch_bounds__(threads, 1) entry( \
+#define PGK_QUANT_STREAM(entry, rule, S, T, activation, columns, span, beside, threads, blocks) \
+    extern "C" __global__ void __launch_bounds__(threads, blocks) entry( \
         pgk::T* out, const pgk::T* x, const pgk::u8* codes, const pgk::u8* high, const pgk::u8* scales, \
         const pgk::u8* extra, long long m, long long n, long long k, long long ld_out, int pairs, long long ld_x, \
         int aligned, long long chunks, long long records, long long owners, const pgk::T* bias, \

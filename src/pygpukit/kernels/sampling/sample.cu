@@ -62,7 +62,7 @@ PGK_FN u64 mass_of(f32 d) {
     f32 p = 2.16887156e-4f;
 #pragma unroll
     for (int i = 0; i < 6; ++i) p = rng::add_rn(mul_rn(p, f), terms[i]);
-    return static_cast<u64>(mul_rn(p, 8388608.0f)) << 16 >> static_cast<int>(-whole);
+    return static_cast<u64>(static_cast<u32>(mul_rn(p, 8388608.0f))) << 16 >> static_cast<int>(-whole);
 }
 
 // Eight neighbours of a row of logits, or of keys (S is u32).
