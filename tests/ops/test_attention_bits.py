@@ -148,6 +148,16 @@ def test_sequences_that_share_pages_are_not_split(device: gp.Device) -> None:
     np.testing.assert_array_equal(bits(wanted), bits(dense(q[:, -1:], k, v)))
 
 
+def test_pages_that_are_none_read_as_zeros(device: gp.Device) -> None:
+    q, k, v = tokens_of(200, 6)
+    cache = Paged([k], [v])
+    cache.table[0, 3], cache.table[0, 9] = 999, -1
+    for x in (k, v):
+        x[:, 48:64] = x[:, 144:160] = 0
+    (got,) = cache([q[:, -1:]], [200], max_queries=1)
+    np.testing.assert_array_equal(bits(got), bits(dense(q[:, -1:], k, v)))
+
+
 def test_more_queries_than_were_promised_touch_nothing_else(device: gp.Device) -> None:
     given = [tokens_of(n, n) for n in (300, 200)]
     cache = Paged([x[1] for x in given], [x[2] for x in given])
@@ -214,5 +224,7 @@ def test_more_chunks_than_are_folded_at_a_time(device: gp.Device) -> None:
     for t in (0, 35, 69):
         one = dense(q[:, t : t + 1], k[:, : 2131 + t], v[:, : 2131 + t])
         np.testing.assert_array_equal(bits(one), bits(whole[:, t : t + 1]))
-    few = dense(q[:, 30:], k, v)
-    np.testing.assert_array_equal(bits(few), bits(whole[:, 30:]))
+    # Of more rows than there are warps each folds two at a time.
+    for first in (30, 67):
+        few = dense(q[:, first:], k, v)
+        np.testing.assert_array_equal(bits(few), bits(whole[:, first:]))
