@@ -121,13 +121,12 @@ def test_mixed_batches_of_a_paged_cache(device: gp.Device) -> None:
     check([0, 2, 5], 5, [3, 0, 0, 0, 0, 33])
 
 
-@pytest.mark.parametrize("by_heads", [False, True], ids=["runs", "by heads"])
-def test_blocks_that_take_parts_of_several_heads(by_heads: bool, device: gp.Device) -> None:
+def test_blocks_that_take_parts_of_several_heads(device: gp.Device) -> None:
     """A block with the end of one head, all of others and the beginning of a third; the bits are those of alone."""
     sizes = [390, 20, 257, 0, 300, 1]
     given = [tokens_of(max(n, 1), 10 * n) for n in sizes]
     cache = Paged([x[1] for x in given], [x[2] for x in given])
-    kernels.force(1, by_heads)
+    kernels.force(1)
     try:
         got = cache([x[0][:, -1:] for x in given], sizes, max_queries=1)
     finally:

@@ -35,7 +35,7 @@ struct Attention {
     i64 slots, slot_rows;  // of partial results: how many there are, and rows of each
     i64 scale_page, scale_part, scale_token, scale_head;  // of codes: strides of their scales, part from keys to values
     f32 scale, scale2, cap;  // scale2 = scale * log2(e)
-    i32 by_heads;  // few queries: all chunks of a head of keys before those of the next
+    i32 pad;
 };
 
 // The arrays a kernel may read; those that are not given are never touched. Keys and values of another type K than queries

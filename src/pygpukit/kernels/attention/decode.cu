@@ -1,8 +1,8 @@
 // Attention of few queries: the rows (queries times the heads that share a head of keys) of a sequence, 16 * MT at a time,
 // with its keys split over blocks. sm_80 and newer, bf16 and f16.
 //
-// The chunks of all sequences lie in one row: of a sequence runs of chunks, of a run its heads of keys, of a head its chunks.
-// Each block takes `run` places of the row, and brings the next chunk while it works on one. A block that has all chunks of a
+// The chunks of all sequences lie in one row: of a sequence its heads of keys, of a head its chunks. Each block takes `run`
+// places of the row, and brings the next chunk while it works on one. A block that has all chunks of a
 // head folds them as it goes and writes the result. Otherwise it writes the sums of each chunk to a slot, and the last block
 // to arrive at a head folds them in ascending order. Where a call has more chunks than slots, blocks take whole heads. Which
 // of these happens changes no bit, and neither does it whether the prefill kernel takes the sequence.
@@ -47,7 +47,7 @@ template <class T, class K, int DP, int CHUNK, int MT, bool PAGED, int FORM> str
     const Attention& a;
     // Of the sequences of a thread: places before them in the row of all chunks, and their own.
     u32 before, own;
-    u32 run;  // places of a block
+    u32 units;  // heads of keys, times tiles, of all sequences
     bool split;
 
     PGK_FN static f32 (*largest())[4] { return reinterpret_cast<f32(*)[4]>(dynamic_shared + LARGEST_AT); }
@@ -111,6 +111,7 @@ template <class T, class K, int DP, int CHUNK, int MT, bool PAGED, int FORM> str
         }
         below += upto - mine;
         split = static_cast<i64>(total & 0xffffffffu) <= a.slots;
+        units = static_cast<u32>(total >> 32);
         const int shift = split ? 0 : 32;
         own = static_cast<u32>(mine >> shift);
         before = static_cast<u32>(below >> shift);
@@ -138,21 +139,13 @@ template <class T, class K, int DP, int CHUNK, int MT, bool PAGED, int FORM> str
             rest -= has;
             ++index;
         }
-        const u32 all = split ? n.all : 1, of_tile = heads() * all, tile = quotient(rest, of_tile);
-        n.slot = place - rest + tile * of_tile;
-        rest -= tile * of_tile;
-        // Chunks of a run: `run`, or in the last one what is left.
-        const u32 full = a.by_heads ? all : min(run, all), whole_runs = quotient(all, full), in_runs = whole_runs * full * heads();
-        const bool in_last = rest >= in_runs;
-        const u32 length = in_last ? all - whole_runs * full : full;
-        if (in_last) rest -= in_runs;
-        const u32 line = quotient(rest, length), at = rest - line * length;
-        const u32 number = in_last ? whole_runs : quotient(line, heads());
-        n.tile = tile;
-        n.kv_head = in_last ? line : line - number * heads();
-        n.slot += n.kv_head * all;
-        n.span = min(length - at, last - place);
-        n.first = n.head_first + static_cast<int>(number * full + at);
+        // Heads and their chunks, then tiles.
+        const u32 all = split ? n.all : 1, line = quotient(rest, all), at = rest - line * all;
+        n.tile = quotient(line, heads());
+        n.kv_head = line - n.tile * heads();
+        n.slot = place - at;
+        n.span = min(all - at, last - place);
+        n.first = n.head_first + static_cast<int>(at);
         n.end = split ? n.first + static_cast<int>(n.span) : n.head_first + n.all;
         n.whole_first = (n.s.low(a, n.s.position + n.s.queries - 1) + CHUNK - 1) / CHUNK;
         n.whole_end = n.s.high(a, n.s.position) / CHUNK;
@@ -441,7 +434,12 @@ template <class T, class K, int DP, int CHUNK, int MT, bool PAGED, int FORM> str
         u32 keys = key_address<PIECES>(shared, warp * RUN, 0), values = value_address<PIECES>(shared + V_AT, 0, warp);
         u32 queries = a_address<PIECES>(shared + Q_AT, 0, 0), weights = a_address<P_PIECES>(shared + P_AT, 0, 0);
         const u32 total = count_all();
-        run = quotient(total + gridDim.x - 1, gridDim.x);
+        u32 run = quotient(total + gridDim.x - 1, gridDim.x);
+        if (split && run > 1) {
+            // A little more, if blocks then have whole heads, which need no second fold.
+            const u32 in_head = quotient(total + units - 1, units), whole = quotient(run + in_head - 1, in_head) * in_head;
+            if (4 * whole <= 5 * run) run = whole;
+        }
         const u32 begin = blockIdx.x * run, last = min(begin + run, total);
         if (begin >= last) return;
 
