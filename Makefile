@@ -8,10 +8,10 @@ WHEEL_LIMIT := 6000000
 PYTEST_ARGS ?= -n auto
 # Tests of what runs on streams; they run a second time with the CPU device's work put off as long as is legal. What
 # kernels of operators compute is the same then, and so is what these others look at; some choose their streams themselves.
+# tests/conftest.py leaves out those that run programs in processes of their own.
 DEFERRED := $(wildcard tests/runtime tests/array tests/gpu tests/scheduler) \
-	$(addprefix --deselect tests/,gpu/test_elementwise.py gpu/test_wgmma.py gpu/test_matmul_routes.py \
-	runtime/test_kernel_cache.py runtime/test_missing.py \
-	runtime/test_interrupts.py runtime/test_memory_faults.py runtime/test_memory_interrupts.py \
+	$(addprefix --deselect tests/,gpu/test_elementwise.py gpu/test_casts.py gpu/test_type_pairs.py gpu/test_linear.py \
+	gpu/test_wgmma.py gpu/test_matmul_routes.py runtime/test_kernel_cache.py \
 	scheduler/test_process.py scheduler/test_requests.py)
 
 RUST_SOURCES := Cargo.toml Cargo.lock $(shell find rust -name '*.rs' -o -name 'Cargo.toml')

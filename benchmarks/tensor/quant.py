@@ -13,19 +13,16 @@ than 256 MB in bfloat16, in graphs of ten calls over several copies; and many ro
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import itertools
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 import pygpukit as gp
-from pygpukit import _pygpukit_rust as native
-from pygpukit.ops.registry import load, register
-from pygpukit.quant import products, stream, wgmma
+from pygpukit.quant import stream, wgmma
 from pygpukit.quant.formats import FORMATS, TILE, Rule, rule_of
 from pygpukit.quant.kept import Kept
 from pygpukit.quant.planes import shapes
@@ -56,15 +53,6 @@ RULES = (
     ("i4_super_f16_g32", 0.0, 0.0),
     ("i6_superscale_f16_g16", 0.0, 0.0),
     ("i8_scale_f16_g32", 0.0, 0.0),
-)
-
-
-Calls: TypeAlias = tuple[Callable[[], Any], Callable[[], Any], Callable[[], Any]]
-
-wgmma_product = register(
-    dataclasses.replace(
-        load()["quant_matmul"], name="bench_quant_wgmma", variants=(wgmma.VARIANT,), cases=(), public=False
-    )
 )
 
 
@@ -177,8 +165,7 @@ def few(bench: Bench, k: int, n: int) -> None:
             mine = cycle([lambda x=x, q=q: x @ q for q in weights])
             bar = 1 / least if least and m == 1 else 1.0
             if bench.options.sweep:
-                other = cycle([lambda x=x, q=q: wgmma_product(*products._arguments(x, q)) for q in weights])
-                sweep_rings(bench, what(m, name), rule_of(name), m, (mine, other, plain), bar)
+                sweep_rings(bench, what(m, name), m, rule_of(name), mine, plain, bar)
                 continue
             ours, other = bench.against_ours(what(m, name), mine, plain, bar, repeat=NODES, other_repeat=NODES)
             bench.report.rows[-1]["read_rate"] = first.nbytes / ours / 1e9
@@ -186,28 +173,30 @@ def few(bench: Bench, k: int, n: int) -> None:
                 bench.report.add(f"{what(m, name)} (stretch)", ours, other, "ms", 1 / stretch)
 
 
-def sweep_rings(bench: Bench, what: str, rule: Rule, m: int, calls: Calls, bar: float) -> None:
-    """Rings with long and short pieces, most and few warps, the kernel without rings, and wgmma, as rows."""
-    mine, by_wgmma, plain = calls
+def sweep_rings(
+    bench: Bench, what: str, m: int, rule: Rule, mine: Callable[[], Any], plain: Callable[[], Any], bar: float
+) -> None:
+    """Rings with long and short pieces, most and few warps, wgmma, and the kernel without copies, as rows."""
 
-    def row(text: str, call: Callable[[], Any]) -> None:
-        bench.against_ours(f"{what}, {text}", call, plain, bar, repeat=NODES, other_repeat=NODES)
+    def row(text: str) -> None:
+        bench.against_ours(f"{what}, {text}", mine, plain, bar, repeat=NODES, other_repeat=NODES)
 
     if m <= stream.MOST:
         for ring, (warps, stages) in itertools.product(stream.rings(rule), ((18, 16), (18, 2), (9, 16), (9, 2))):
             stream.force(stream.Ring(warps, stages, ring.span))
-            row(f"{warps} warps, {stages} pieces of {ring.span}", mine)
+            row(f"{warps} warps, {stages} pieces of {ring.span}")
         stream.force(None)
-    most, stream.MOST = stream.MOST, 0
-    native.clear_plans()
-    row("without a ring", mine)
-    stream.MOST = most
-    native.clear_plans()
-    if m > stream.MOST:
-        for groups in (1, 2, 3):
-            wgmma.force(wgmma.Shape(groups, 64, 8 if groups < 3 else 6, 0))
-            row(f"wgmma {groups * 64} by 64", by_wgmma)
-        wgmma.force(None)
+    kept = stream.MOST, wgmma.MOST
+    stream.MOST = 0
+    for shape in wgmma.SHAPES:
+        if shape.tokens < 2 * m or shape.tokens == 64:
+            wgmma.force(shape)
+            row(f"wgmma {shape.groups * 64} by {shape.tokens}")
+    wgmma.MOST = 0
+    wgmma.force(None)
+    row("without bulk copies")
+    stream.MOST, wgmma.MOST = kept
+    wgmma.force(None)
 
 
 def many(bench: Bench, k: int, n: int, m: int) -> None:
@@ -252,7 +241,8 @@ def sweep(bench: Bench, what: str, x: gp.GPUArray, q: gp.quant.QuantTensor, w: g
 def main() -> int:
     """Check, then measure."""
     bench = Bench(__doc__, arguments)
-    bench.check(check)
+    if not bench.options.sweep:
+        bench.check(check)
     for k, n in WIDE:
         bench.guarded(f"few rows by {k}x{n}", few, bench, k, n)
     for (k, n), m in itertools.product(SQUARE, bench.options.m):

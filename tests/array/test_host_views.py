@@ -187,6 +187,23 @@ def test_large_operands_in_any_order(data: st.DataObject) -> None:
     assert np.array_equal(x.to_numpy(), turned + turned)
 
 
+@pytest.mark.parametrize("kind", ["bool", "uint8", "bfloat16", "float64", "complex64", "complex128"])
+def test_large_elements_of_any_size_are_copied_by_tiles(kind: str) -> None:
+    host = np.random.default_rng(5).integers(0, 100, (3, 270, 310)).astype(gp.to_numpy_dtype(kind))
+    x = gp.from_numpy(host)
+    for axes in ((0, 2, 1), (2, 1, 0), (2, 0, 1)):
+        turned = x.transpose(axes)
+        assert turned.copy().to_numpy().tobytes() == np.ascontiguousarray(host.transpose(axes)).tobytes()
+        wide = turned.astype("complex128").to_numpy()
+        assert np.array_equal(wide, host.transpose(axes).astype("complex128"))
+    part = x[:, 1:-1, ::-2].transpose(2, 1, 0)
+    assert part.copy().to_numpy().tobytes() == np.ascontiguousarray(host[:, 1:-1, ::-2].transpose(2, 1, 0)).tobytes()
+    target = gp.zeros((3, 310, 540), kind)
+    target[:, :, 100:370] = x.transpose(0, 2, 1)
+    assert np.array_equal(target[:, :, 100:370].to_numpy(), host.transpose(0, 2, 1))
+    assert not target[:, :, :100].to_numpy().any()
+
+
 @given(data=st.data())
 @settings(max_examples=60, derandomize=True)
 def test_scalars_are_rounded_as_kernels_round_them(data: st.DataObject) -> None:

@@ -60,8 +60,12 @@ def same(a: Any, b: Any) -> bool:
 @pytest.mark.parametrize("name", NAMED)
 def test_a_list_is_as_good_as_an_array_of_it(name: str) -> None:
     function = NAMED[name]
+    operands = getattr(function, "nin", None) or getattr(getattr(np, name, None), "nin", None) or 9
     with gp.device("cpu"):
         for arguments in ARGUMENTS:
+            if len(arguments) > operands:
+                # What stands behind the operands of a ufunc is where its result is written, which is no list.
+                continue
             arrays = [gp.asarray(a) if isinstance(a, list | float) else a for a in arguments]
             try:
                 want = to_host(function(*arrays))

@@ -14,6 +14,7 @@ from test_chain import RATE, everything, run, sound
 
 import pygpukit as gp
 import pygpukit.audio as A
+from pygpukit.audio.chain import host
 from pygpukit.audio.chain.timing import EDGES, Timing
 from pygpukit.errors import DeadlineRefusedError, ParameterError, RingError
 from pygpukit.ring import RingKernelRuntime
@@ -33,19 +34,19 @@ def blocks_of(y: Any, size: int) -> list[Any]:
     return [np.ascontiguousarray(y[:, i : i + size]) for i in range(0, y.shape[1], size)]
 
 
-class Slow(threading.Thread):
-    """Makes an actor wait before it computes its n-th block, for so many seconds."""
+class Slow:
+    """What delays the blocks of chains that are computed with NumPy: seconds for each, and whether they may go on."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        super().__init__()
-        from pygpukit.audio.chain import host
-
         self.delays: list[float] = []
+        self.goes_on = threading.Event()
+        self.goes_on.set()
         run_block = host.HostChain.run
 
         def delayed(chain: Any, x: Any, values: Any) -> Any:
             if self.delays:
                 time.sleep(self.delays.pop(0))
+            assert self.goes_on.wait(60)
             return run_block(chain, x, values)
 
         monkeypatch.setattr(host.HostChain, "run", delayed)
@@ -111,7 +112,10 @@ def test_late_blocks_follow_on_late_and_are_counted(slow: Slow) -> None:
                         rt.process(block)
                     parts.append(None)
                 else:
-                    parts.append(rt.process(block))
+                    made = rt.process(block)
+                    parts.append(made.copy())
+                    # What was returned is the caller's.
+                    made[:] = 7
                 if i == 2:
                     time.sleep(0.1)
             stats = rt.stats()
@@ -134,21 +138,21 @@ def test_late_blocks_follow_on_late_and_are_counted(slow: Slow) -> None:
 def test_an_actor_that_stands_still_loses_nothing_that_it_took(slow: Slow) -> None:
     chain = A.Chain(1000, block=16) | A.Convolve([1.0])
     with gp.device("cpu"), chain.realtime(on_late="silence", deadline=0.002) as rt:
-        slow.delays = [0.3]
-        for i in range(12):
-            rt.process(np.full(16, i, np.float32))
-        before = rt.stats()
-        time.sleep(0.4)
-        last = rt.process(np.full(16, 99, np.float32))
+        slow.goes_on.clear()
+        made = [rt.process(np.full(16, i + 1, np.float32)) for i in range(12)]
         stats = rt.stats()
-    assert before["late"] >= 9
-    assert before["skipped"] >= 4
-    assert stats["late"] in (before["late"], before["late"] + 1)
-    assert stats["blocks"] == 13
-    # What was not left out was computed, late or not.
-    assert stats["processed"] in (13 - stats["skipped"], 12 - stats["skipped"])
-    if stats["late"] == before["late"]:
-        np.testing.assert_allclose(last, 99, rtol=1e-5)
+        # Eight are with it, and further ones are not given to it.
+        assert (stats["late"], stats["skipped"], stats["processed"]) == (12, 4, 0)
+        assert not np.array(made).any()
+        slow.goes_on.set()
+        sent, last = 0, np.zeros(16)
+        while not last.any() and sent < 1000:
+            time.sleep(0.01)
+            last = rt.process(np.full(16, 99, np.float32))
+            sent += 1
+        stats = rt.stats()
+        assert stats["processed"] == 12 + sent - stats["skipped"]
+    np.testing.assert_allclose(last, 99, rtol=1e-5)
 
 
 def test_a_feeder_that_stops_is_a_gap_and_no_late_block() -> None:

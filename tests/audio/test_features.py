@@ -11,8 +11,9 @@ from signals import SR, clicks, music, noise, silence, speech
 
 import pygpukit as gp
 import pygpukit.audio as A
-from pygpukit.audio.pitch_states import beta_cdf, likeliest_path
+from pygpukit.audio.pitch_states import beta_cdf, moves
 from pygpukit.errors import ParameterError
+from pygpukit.ops.audio.rows import pitch_path
 
 
 @pytest.mark.parametrize(
@@ -163,30 +164,40 @@ def test_kernels_give_what_the_cpu_device_gives(device: str) -> None:
         np.testing.assert_allclose(got, want, atol=limit * np.abs(want).max())
 
 
-def test_the_likeliest_path_is_that_of_all_transitions() -> None:
+@pytest.mark.parametrize(("pitches", "reach"), [(12, 5), (13, 5), (12, 4), (13, 4), (9, 1)])
+def test_the_moves_is_that_of_all_transitions(pitches: int, reach: int) -> None:
     rng = np.random.default_rng(5)
-    pitches, frames, reach, switch = 12, 30, 5, 0.05
-    observed = rng.random((frames, 2 * pitches)) ** 8
+    frames, switch, tiny = 30, 0.05, np.finfo(float).tiny
+    heard = rng.random((frames, pitches)) ** 8
     # Frames in which only far pitches are likely, and none without voice.
-    observed[10:12] = 0
-    observed[10, 2], observed[11, 9] = 0.9, 0.9
-    triangle = np.array([1, 2, 3, 2, 1]) / 3
+    heard[10:12] = 0
+    heard[10, 2], heard[11, pitches - 1] = 1.0, 1.0
+    voiced = np.minimum(heard.sum(1), 1)
+    observed = np.hstack([heard, np.repeat((1 - voiced)[:, None] / pitches, pitches, axis=1)])
+    triangle = A.get_window("triang", reach, fftbins=False)
     near = np.zeros((pitches, pitches))
+    # As librosa.sequence.transition_local makes it: of an even width it leans to one side.
+    center = reach // 2 - (reach % 2 == 0 and pitches % 2 == 0)
     for i in range(pitches):
-        for j in range(max(0, i - 2), min(pitches, i + 3)):
-            near[i, j] = triangle[j - i + 2]
+        for k in range(reach):
+            if 0 <= i + k - center < pitches:
+                near[i, i + k - center] = triangle[k]
     near /= near.sum(1, keepdims=True)
     steps = np.kron([[1 - switch, switch], [switch, 1 - switch]], near)
-    tiny = np.finfo(float).tiny
     value, back = np.log(observed[0] + tiny) - np.log(2 * pitches), []
     for t in range(1, frames):
         routes = value[:, None] + np.log(steps + tiny)
         back.append(routes.argmax(0))
         value = np.log(observed[t] + tiny) + routes.max(0)
-    path = [int(value.argmax())]
+    wanted = [int(value.argmax())]
     for links in reversed(back):
-        path.append(int(links[path[-1]]))
-    np.testing.assert_array_equal(likeliest_path(observed, reach, switch), path[::-1])
+        wanted.append(int(links[wanted[-1]]))
+    triangle, leave, first = moves(pitches, reach)
+    found = pitch_path(
+        gp.asarray(np.log(heard + tiny)[None]), gp.asarray(voiced[None]), gp.asarray(triangle), gp.asarray(leave),
+        first=first, keep=float(np.log(1 - switch)), change=float(np.log(switch)),
+    )  # fmt: skip
+    np.testing.assert_array_equal(found[0].to_numpy(), wanted[::-1])
 
 
 def test_beta_distribution() -> None:

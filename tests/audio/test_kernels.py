@@ -9,6 +9,8 @@ import pytest
 
 import pygpukit as gp
 from pygpukit.audio.filtering import cascade_of
+from pygpukit.audio.pitch_states import moves
+from pygpukit.ops.audio import pitch_reference as reference_pitch
 from pygpukit.ops.audio import reference, rows
 
 KINDS = [pytest.param("emulated", marks=pytest.mark.nvrtc), pytest.param("cuda", marks=pytest.mark.cuda)]
@@ -71,6 +73,9 @@ def test_median(kind: str) -> None:
         ((3, 20), {"size": 7}),
         ((2, 9, 5), {"size": 4, "axis": 1}),
         ((4, 3), {"size": 9, "axis": 0}),
+        # More than a block along the axis, and across it.
+        ((2, 300), {"size": 5}),
+        ((2, 40, 35), {"size": 4, "axis": 1}),
     ):
         check(kind, rows.median, reference.median, (np.round(values(shape), 1),), 0.0, **options)
     check(kind, rows.median, reference.median, (values((2, 7), "float64"),), 0.0, size=3)
@@ -79,6 +84,15 @@ def test_median(kind: str) -> None:
         np.testing.assert_array_equal(rows.median(x.T, size=3).to_numpy(), reference.median(x.to_numpy().T, size=3))
         nan = gp.asarray([1.0, float("nan"), 2.0, 3.0], "float32")
         np.testing.assert_array_equal(rows.median(nan, size=3).to_numpy(), [1.0, 2.0, 3.0, 3.0])
+        ends = gp.asarray([float("inf"), float("-inf"), float("nan"), float("nan"), -0.0], "float64")
+        np.testing.assert_array_equal(rows.median(ends, size=3).to_numpy(), [np.inf, np.inf, np.nan, np.nan, 0.0])
+        few = gp.from_numpy(values((3, 2)))
+        assert gp.explain(rows.median, few, size=30_000).variant == "bits by counting, elements in global memory"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_median_that_shared_memory_does_not_hold(kind: str) -> None:
+    check(kind, rows.median, reference.median, (np.round(values((1, 4)), 1),), 0.0, size=25_000)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -92,6 +106,45 @@ def test_resample(kind: str) -> None:
     ):
         arrays = (values((3, n), real), values((options["up"], taps), real, 2))
         check(kind, rows.resample, reference.resample, arrays, 2e-6 if real == "float32" else 1e-14, **options)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_pitch_candidates(kind: str) -> None:
+    frames = np.abs(values((6, 45)))
+    # No trough, equal ones, and one that is no number.
+    frames[1] = 1.0
+    frames[2, 10:14] = 0.01
+    frames[3, 20] = np.nan
+    edges = np.linspace(0, 1, 41)
+    options = {"bins": 30, "low": 9, "sr": 8000.0, "fmin": 150.0, "scale": 12.0, "boltzmann": 2.0, "no_trough": 0.01}
+    for real in ("float32", "float64"):
+        arrays = (frames.astype(real), values(frames.shape, real, 4) * real_type(real, 0.3), edges, np.diff(edges**2))
+        check(kind, rows.pitch_candidates, reference_pitch.candidates, arrays, 1e-12, **options)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_pitch_path(kind: str) -> None:
+    rng = np.random.default_rng(7)
+    for items, frames, pitches, reach in ((2, 14, 70, 11), (1, 9, 33, 4), (1, 1, 5, 3), (1, 6, 2, 1)):
+        heard = np.where(rng.random((items, frames, pitches)) < 0.1, rng.random((items, frames, pitches)), 0.0)
+        heard[0, frames // 2] = 0
+        heard /= np.maximum(heard.sum(-1, keepdims=True), 1)
+        voiced, (steps, leave, first) = np.minimum(heard.sum(-1), 1), moves(pitches, reach)
+        options = {"first": first, "keep": float(np.log(0.9)), "change": float(np.log(0.1))}
+        arrays = (np.log(heard + np.finfo(float).tiny), voiced, steps, leave)
+        check(kind, rows.pitch_path, reference_pitch.path, arrays, 0.0, **options)
+
+
+@pytest.mark.nvrtc
+def test_pitches_that_a_block_does_not_hold_are_followed_on_the_host() -> None:
+    steps, leave, first = moves(2050, 3)
+    logs = np.log(np.random.default_rng(2).random((1, 3, 2050)))
+    arrays = [gp.from_numpy(x) for x in (logs, np.ones((1, 3)), steps, leave)]
+    options = {"first": first, "keep": -0.1, "change": -2.0}
+    wanted = reference_pitch.path(*(x.to_numpy() for x in arrays), **options)
+    with gp.device("emulated"):
+        moved = [gp.from_numpy(x.to_numpy()) for x in arrays]
+        np.testing.assert_array_equal(rows.pitch_path(*moved, **options).to_numpy(), wanted)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -68,7 +68,7 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("m", "n", "k"), [(1, 72, 136), (17, 72, 136), (70, 136, 72), (3, 16, 600)])
+@pytest.mark.parametrize(("m", "n", "k"), [(1, 72, 136), (17, 72, 136), (70, 136, 72), (3, 16, 600), (70, 85, 320)])
 def test_every_kernel_has_the_bits_of_the_chain(device: gp.Device, kind: str, m: int, n: int, k: int) -> None:
     a, b = operands(kind, m, n, k)
     want = chain(a, b, kind)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -164,26 +165,15 @@ def test_endless_kernels_are_ended_by_the_limit(run_python: Callable[..., str]) 
     assert "k.cu:1" in out
 
 
-# The thread gets the GIL when the main thread gives it up, which is in the native wait that follows.
-PRESS = """
-import os, signal, sys, threading
-signal.signal(signal.SIGINT, signal.default_int_handler)
-def press_ctrl_c():
-    sys.setswitchinterval(1e6)
-    ready = threading.Event()
-    threading.Thread(target=lambda: (ready.wait(), os.kill(os.getpid(), signal.SIGINT)), daemon=True).start()
-    ready.set()
-"""
-
-
 @pytest.fixture
-def ended(run_python: Callable[..., str]) -> Callable[..., str]:
+def ended(run_python: Callable[..., str], repository: Path) -> Callable[..., str]:
     """Run a program that presses Ctrl-C when it waits for a kernel, and return what it prints."""
 
     def run(program: str, **environ: str) -> str:
         # The limit is far off: a kernel that goes on makes the test fail.
         limits = {"PYGPUKIT_KERNEL_TIMEOUT": "600", "PYGPUKIT_QUIET": "1", "PYTHONWARNINGS": "ignore"}
-        return run_python(PRESS + program, **limits, **environ)
+        path = {"PYTHONPATH": str(repository / "tests")}
+        return run_python("from ctrl_c import press_ctrl_c\n" + program, **path, **limits, **environ)
 
     return run
 

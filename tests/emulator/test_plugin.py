@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
@@ -28,11 +30,15 @@ def test_pgk_check(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(TEST)
 
     def run(*options: str) -> str:
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, str(tmp_path)]
-        if "pgk-check" not in subprocess.run([*command, "--help"], capture_output=True, text=True).stdout:
-            # Installed without its entry points.
-            command[3:3] = ["-p", "pygpukit.pytest_plugin"]
-        return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path).stdout
+        # Other packages' plugins are none of this test's business; without entry points ours is asked for by name too.
+        environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+        ours = [point.value for point in entry_points(group="pytest11", name="pygpukit")]
+        assert ours in ([], ["pygpukit.pytest_plugin"])
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "pygpukit.pytest_plugin"]
+        done = subprocess.run(
+            [*command, *options, str(tmp_path)], capture_output=True, text=True, cwd=tmp_path, env=environment
+        )
+        return done.stdout
 
     assert "1 passed" in run()
     checked = run("--pgk-check")

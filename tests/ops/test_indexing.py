@@ -426,6 +426,8 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         "read_buffer",
         lambda source, host, *a, real=native.read_buffer: found.append(source.nbytes) or real(source, host, *a),
     )
+    # The number of a mask's elements is read too.
+    monkeypatch.setattr(native, "count_chosen", lambda mask, real=native.count_chosen: found.append(8) or real(mask))
     return found
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import pygpukit as gp
+from pygpukit import _pygpukit_rust as native
 from pygpukit.ops.units import ALL_TYPES
 
 
@@ -263,3 +264,65 @@ def test_errors_of_positions() -> None:
         assert want is not None, i
         assert got is not None, i
         assert issubclass(got, want), (i, got, want)
+
+
+@pytest.mark.parametrize("kind", ALL_TYPES)
+def test_elements_of_a_mask_in_any_order_of_memory(kind: str) -> None:
+    rng = np.random.default_rng(3)
+    x = rng.integers(0, 100, (6, 9, 4)).astype(gp.to_numpy_dtype(kind))
+    mask = rng.random((6, 9, 4)) < 0.4
+    views: list[Callable[[Any], Any]] = [
+        lambda a: a, lambda a: a.T, lambda a: a[::-1, :, 1:], lambda a: a[:, ::2], lambda a: a[:, 3], lambda a: a[1:1],
+    ]  # fmt: skip
+    with gp.device("cpu"):
+        ours, chosen = gp.from_numpy(x), gp.from_numpy(mask)
+        for i, view in enumerate(views):
+            for host, own in ((view(mask), view(chosen)), (view(mask).copy(), view(chosen).copy())):
+                same(view(ours)[own], view(x)[host], i)
+                same(view(ours).copy()[own], view(x)[host], i)
+                same(gp.nonzero(own), np.nonzero(host), i)
+        # Values that are other than 0 and 1 choose too, as bytes of a mask that is a view of integers.
+        same(gp.count_nonzero(ours), np.asarray(np.count_nonzero(x)))
+        same(ours[(ours != 0)], x[x != 0])
+
+
+def test_bytes_of_a_mask_other_than_one_choose() -> None:
+    with gp.device("cpu"):
+        bytes_ = gp.asarray([0, 1, 2, 255, 0, 128, 0, 0, 7, 0], dtype="uint8")
+        mask = bytes_.view("bool")
+        same(gp.arange(10)[mask], np.array([1, 2, 3, 5, 8]))
+        same(gp.flatnonzero(mask), np.array([1, 2, 3, 5, 8]))
+
+
+def test_elements_of_a_mask_that_earlier_work_makes() -> None:
+    host = np.random.default_rng(4).random(1000, np.float32)
+    for seed in range(5):
+        # Work is delayed until something asks for it.
+        with gp.device(native.open_cpu(1 << 28, seed, True)):
+            x, other = gp.from_numpy(host), gp.Stream()
+            gp.synchronize()
+            with other:
+                y = x * 2
+                mask = y > 1
+                found, places = y[mask], gp.nonzero(mask)[0]
+            other.synchronize()
+            same(found, (host * 2)[host * 2 > 1])
+            same(places, np.flatnonzero(host * 2 > 1))
+
+
+def test_the_number_of_a_masks_elements_is_not_read_in_a_capture() -> None:
+    with gp.device("cpu"):
+        x = gp.arange(10)
+        mask = x > 3
+        for call in (lambda: x[mask], lambda: gp.nonzero(mask), lambda: gp.flatnonzero(mask)):
+            graph = gp.CudaGraph()
+            with pytest.raises(gp.GraphError, match="while a graph is being captured"), graph.capture():
+                call()
+        # A mask from the host is counted there.
+        graph = gp.CudaGraph()
+        chosen = np.arange(10) % 3 == 0
+        with graph.capture():
+            result = x[chosen]
+        x += 5
+        graph.replay()
+        same(result, np.array([5, 8, 11, 14]))

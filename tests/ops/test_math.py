@@ -66,9 +66,14 @@ ONE_ARRAY = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", PLAIN)
 @pytest.mark.parametrize("name", ONE_ARRAY)
-def test_functions_of_one_array(name: str, kind: str) -> None:
+def test_functions_of_one_array(name: str) -> None:
+    for kind in PLAIN:
+        check_one_array(name, kind)
+
+
+def check_one_array(name: str, kind: str) -> None:
+    """Compare a function of an array of one type with NumPy's."""
     x = values(kind)
     if name in ("round", "conj", "conjugate") and kind == "bool":
         # NumPy makes float16 and int8 of them; here booleans stay, as they do in floor.
@@ -321,7 +326,7 @@ def test_ufunc_keywords_that_are_wrong() -> None:
     for keywords, text in (
         ({"where": [True, False, True]}, "where must be a GPUArray of bool, not list"),
         ({"where": x}, "where must be a GPUArray of bool, not float32"),
-        ({"casting": "unsafe"}, "unexpected keyword argument 'casting'"),
+        ({"order": "K"}, "unexpected keyword argument 'order'"),
         ({"where": x > 0, "out": np.ones(3)}, "out must be a GPUArray"),
     ):
         with pytest.raises(TypeError, match=text):
@@ -392,7 +397,7 @@ def test_methods_of_ufuncs_that_are_refused() -> None:
         (lambda x: gp.cross(x[:2], x[:2]), gp.ShapeError, "3 elements"),
         (lambda x: gp.interp(x, x, x[:2]), gp.ShapeError, "one length"),
         (lambda x: gp.polyval("ab", x), TypeError, "asarray"),
-        (lambda x: gp.array_equal(x, "a"), TypeError, "array_equal"),
+        (lambda x: gp.array_equal(x, object()), TypeError, "array_equal"),
         (lambda x: gp.isclose("a", 2), TypeError, "isclose"),
         (lambda x: gp.float_power("a", 3), TypeError, "float_power"),
         (lambda x: gp.ediff1d(x.astype("int32"), to_end=1.5), TypeError, "to_end"),

@@ -62,11 +62,28 @@ def test_rings_that_turn_over_many_tiles(ring: stream.Ring, sm90: gp.Device) -> 
         np.testing.assert_array_equal(bits(gp.matmul(rows, q, **end)), wanted)
 
 
+@pytest.mark.parametrize(("name", "k"), [("i4_zero_f16_g64", 704), ("e4m3_scale_f32_g0", 320)])
+def test_pieces_of_x_beside_those_of_the_weight(
+    name: str, k: int, sm90: gp.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream, "_MOST_OF_X", 0)
+    stream.force(stream.Ring(2, 2, 4))
+    q = weight(name, random_parts(rule_of(name), 150, k, spread=1))
+    x = activations(16, k)
+    wanted = bits(gp.matmul(x, q.dequantize("bfloat16")))
+    for m in (1, 7, 16):
+        assert "_beside" in gp.explain(gp.matmul, x[:m], q).launches[0]
+        np.testing.assert_array_equal(bits(x[:m] @ q), wanted[:m], f"{m} rows")
+
+
 def test_what_does_not_fit_is_left_to_other_kernels(sm90: gp.Device) -> None:
-    wide = weight("i8_scale_f32_g0", random_parts(rule_of("i8_scale_f32_g0"), 16, 16384))
-    refused = dict(gp.explain(gp.matmul, activations(8, 16384), wide).refused)
-    assert refused[stream.VARIANT.name] == "x does not fit shared memory"
-    assert gp.explain(gp.matmul, activations(1, 16384), wide).variant == stream.VARIANT.name
+    k = 16384
+    wide = weight("i8_scale_f32_g0", random_parts(rule_of("i8_scale_f32_g0"), 16, k))
+    assert "_beside" in gp.explain(gp.matmul, activations(8, k), wide).launches[0]
+    assert "_beside" not in gp.explain(gp.matmul, activations(1, k), wide).launches[0]
+    # Rows of x at no multiple of 16 bytes are copied as a whole, or not at all.
+    rows = activations(8, k + 1)[:, :k]
+    assert dict(gp.explain(gp.matmul, rows, wide).refused)[stream.VARIANT.name] == "x does not fit shared memory"
 
 
 @pytest.mark.parametrize("name", ["e4m3_scale_f32_g128", "e4m3_scale_f32_g0"])

@@ -21,6 +21,7 @@ pub mod launch;
 pub mod layout;
 pub mod library_call;
 pub mod memory;
+pub mod moves;
 pub mod pages;
 pub mod philox;
 pub mod plan;

@@ -17,6 +17,7 @@ use smallvec::SmallVec;
 use crate::array::GPUArray;
 use crate::dtype::DataType;
 use crate::errors::ToPy;
+use crate::host_moves::{self, MoveKernel};
 use crate::inside::detached;
 use crate::scalar::Scalar;
 
@@ -32,6 +33,8 @@ pub enum HostKernel {
     Integers { wide: bool },
     /// Contiguous matrices, written side by side to one whose rows are contiguous.
     Join,
+    /// Elements counted, chosen, moved or made.
+    Move(MoveKernel),
 }
 
 /// A host kernel on its way from a variant to its plan.
@@ -41,10 +44,10 @@ pub struct PyHostKernel {
 }
 
 /// Numbers of a call; integers modulo 2^64.
-struct Numbers<'a>(&'a [Option<Scalar>]);
+pub struct Numbers<'a>(&'a [Option<Scalar>]);
 
 impl Numbers<'_> {
-    fn integer(&self, at: usize) -> PyResult<u64> {
+    pub fn integer(&self, at: usize) -> PyResult<u64> {
         match self.0.get(at) {
             Some(Some(Scalar::Int(x))) => Ok(*x as u64),
             Some(Some(Scalar::Bool(x))) => Ok(u64::from(*x)),
@@ -52,7 +55,7 @@ impl Numbers<'_> {
         }
     }
 
-    fn real(&self, at: usize) -> PyResult<f64> {
+    pub fn real(&self, at: usize) -> PyResult<f64> {
         match self.0.get(at) {
             Some(Some(Scalar::Float(x))) => Ok(*x),
             Some(Some(Scalar::Int(x))) => Ok(*x as f64),
@@ -63,7 +66,7 @@ impl Numbers<'_> {
 }
 
 /// What is computed in a call.
-trait Task: Clone + Send + Sync + 'static {
+pub trait Task: Clone + Send + Sync + 'static {
     /// Elements written, about.
     fn size(&self) -> usize;
     /// # Safety
@@ -197,10 +200,12 @@ pub fn run(
             submit(py, ctx, uses, Draw::new(Made::Integers(integers), inputs, &numbers, out)?)
         }
         HostKernel::Join => submit(py, ctx, uses, Rows::new(inputs, out)?),
+        HostKernel::Move(kernel) => host_moves::run(py, ctx, uses, kernel, inputs, &numbers, out),
     }
 }
 
-fn submit(py: Python<'_>, ctx: &ExecCtx, uses: &[UseRef<'_>], task: impl Task) -> PyResult<()> {
+/// Submit a task: it runs before this returns where the stream runs work at once.
+pub fn submit(py: Python<'_>, ctx: &ExecCtx, uses: &[UseRef<'_>], task: impl Task) -> PyResult<()> {
     let at_once = task.size() < LONG || ctx.recorder.is_some();
     let again = task.clone();
     // SAFETY: the uses of the submission keep the memory and its order.
@@ -275,5 +280,6 @@ pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(host_fill, m)?)?;
     m.add_function(wrap_pyfunction!(host_integers, m)?)?;
     m.add_function(wrap_pyfunction!(host_join, m)?)?;
-    m.add_function(wrap_pyfunction!(philox_words, m)?)
+    m.add_function(wrap_pyfunction!(philox_words, m)?)?;
+    host_moves::register(m)
 }

@@ -16,6 +16,7 @@ mod growable;
 mod host;
 mod host_call;
 mod host_kernel;
+mod host_moves;
 mod indexing;
 mod inside;
 mod journal;

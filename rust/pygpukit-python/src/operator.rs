@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use pyo3::exceptions::{PyAttributeError, PyTypeError};
+use pyo3::exceptions::{PyAttributeError, PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -260,16 +260,33 @@ impl Handle {
             Target::Planned(operator) => return planned::call(py, operator, positional, named),
         };
         let (mut out, mut stream) = (None, None);
+        // As in NumPy, what stands behind the operands is where the result is written.
+        let (positional, behind) = match positional.split_at_checked(operator.arity) {
+            Some((operands, [target])) if !operator.condition => (operands, Some(target)),
+            _ => (positional, None),
+        };
+        if let Some(target) = behind.filter(|target| !target.is_none()) {
+            out = array_argument(operator, target.clone())?;
+        }
         for (name, value) in named {
             match &*name.cast::<PyString>()?.to_cow()? {
+                "out" if behind.is_some() => {
+                    return Err(PyTypeError::new_err(format!(
+                        "{}(): out is given twice, behind the operands and by name",
+                        operator.name
+                    )));
+                }
                 "out" | "stream" if value.is_none() => {}
-                "out" => out = Some(array_argument(operator, value.clone())?),
+                "out" => out = array_argument(operator, value.clone())?,
                 "stream" => stream = Some(value.clone().cast_into::<PyStream>()?),
                 // Python composes what NumPy's keywords (`where`, `dtype`) mean of other operators.
                 _ => {
                     let keywords = PyDict::new(py);
                     for (name, value) in named {
                         keywords.set_item(name, value)?;
+                    }
+                    if let Some(target) = behind {
+                        keywords.set_item("out", target)?;
                     }
                     let _inside = Inside::enter().py()?;
                     let extended = ops::extended(py)?;
@@ -279,6 +296,10 @@ impl Handle {
         }
         if operator.condition && positional.len() == 1 && named.is_empty() {
             return ops::places(py, &positional[0]);
+        }
+        if operator.condition && positional.len() == 2 {
+            let text = format!("{}(): either both or neither of x and y should be given", operator.name);
+            return Err(PyValueError::new_err(text));
         }
         Ok(ops::apply(py, operator, positional, out.as_ref(), stream.as_ref())?.into_any())
     }
@@ -297,11 +318,20 @@ fn apply<'py>(
     ops::apply(py, &*ops::find(name)?, &operands, out.as_ref(), stream.as_ref())
 }
 
-fn array_argument<'py>(operator: &Operator, value: Bound<'py, PyAny>) -> PyResult<Bound<'py, GPUArray>> {
+/// Where a result is written: an array, or as in NumPy a tuple of one, which may be None.
+fn array_argument<'py>(operator: &Operator, value: Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, GPUArray>>> {
+    let value = match value.cast::<PyTuple>() {
+        Ok(one) if one.len() == 1 => one.get_item(0)?,
+        _ => value,
+    };
+    if value.is_none() {
+        return Ok(None);
+    }
     let kind = value.get_type().name()?.to_string();
-    value
-        .cast_into::<GPUArray>()
-        .map_err(|_| PyTypeError::new_err(format!("{}(): out must be a GPUArray, not {kind}", operator.name)))
+    match value.cast_into::<GPUArray>() {
+        Ok(array) => Ok(Some(array)),
+        Err(_) => Err(PyTypeError::new_err(format!("{}(): out must be a GPUArray, not {kind}", operator.name))),
+    }
 }
 
 pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -228,10 +228,23 @@ pub fn call<'py>(
     named: &[(Bound<'py, PyAny>, Bound<'py, PyAny>)],
 ) -> PyResult<Py<PyAny>> {
     let mut arguments = op.bind(py, positional, named)?;
+    if let Some(result) = run(py, op, &arguments)? {
+        return Ok(result);
+    }
+    make_known(py, op, &mut arguments)?;
+    match run(py, op, &arguments)? {
+        Some(result) => Ok(result),
+        None => Err(unknown(op, &arguments)),
+    }
+}
+
+/// Arguments of types that are not known here, as those that are.
+#[cold]
+fn make_known<'py>(py: Python<'py>, op: &PlannedOperator, arguments: &mut Arguments<'py>) -> PyResult<()> {
     let mut others = false;
     for (param, value) in op.params.iter().zip(arguments.values.iter_mut()) {
         let known = match param.takes {
-            Takes::Choice => value.is_none() || push_choice(&mut Key::new(), value)?,
+            Takes::Choice => push_choice(&mut Key::new(), value)?,
             Takes::Number => value.is_none() || Scalar::read(value)?.is_some(),
             Takes::Array | Takes::OptionalArray => {
                 others |= value.cast_exact::<GPUArray>().is_err() && (param.takes == Takes::Array || !value.is_none());
@@ -242,10 +255,29 @@ pub fn call<'py>(
             *value = hooks(py)?.normalise.bind(py).call1((&op.name, &param.text, &*value))?;
         }
     }
-    if others {
-        make_arrays(py, op, &mut arguments)?;
+    if others { make_arrays(py, op, arguments) } else { Ok(()) }
+}
+
+/// The error of an argument that nothing makes known.
+#[cold]
+fn unknown(op: &PlannedOperator, arguments: &Arguments<'_>) -> PyErr {
+    for (param, value) in op.params.iter().zip(&arguments.values) {
+        let text = match param.takes {
+            Takes::Array | Takes::OptionalArray => {
+                let missing = param.takes == Takes::OptionalArray && value.is_none();
+                (!missing && value.cast_exact::<GPUArray>().is_err()).then(|| "must be a GPUArray".to_string())
+            }
+            Takes::Number => None,
+            Takes::Choice => (!push_choice(&mut Key::new(), value).unwrap_or(false)).then(|| {
+                let kind = value.get_type().name().map_or_else(|_| "object".into(), |name| name.to_string());
+                format!("must not be of type {kind}")
+            }),
+        };
+        if let Some(text) = text {
+            return PyTypeError::new_err(format!("{}(): '{}' {text}", op.name, param.text));
+        }
     }
-    run(py, op, &arguments)
+    PyTypeError::new_err(format!("{}(): an argument has an unknown type", op.name))
 }
 
 /// Lists and numbers in place of arrays become arrays, on the device of the arrays beside them.
@@ -267,7 +299,8 @@ fn make_arrays<'py>(py: Python<'py>, op: &PlannedOperator, arguments: &mut Argum
     Ok(())
 }
 
-fn run<'py>(py: Python<'py>, op: &PlannedOperator, arguments: &Arguments<'py>) -> PyResult<Py<PyAny>> {
+/// None where an argument has a type that has to be made known first.
+fn run<'py>(py: Python<'py>, op: &PlannedOperator, arguments: &Arguments<'py>) -> PyResult<Option<Py<PyAny>>> {
     let mut call = Call::default();
     call.key.extend_from_slice(&(op.id | EPOCH.load(Ordering::Relaxed) << 16).to_le_bytes());
     for (param, value) in op.params.iter().zip(&arguments.values) {
@@ -279,22 +312,20 @@ fn run<'py>(py: Python<'py>, op: &PlannedOperator, arguments: &Arguments<'py>) -
                 } else if param.takes == Takes::OptionalArray && value.is_none() {
                     call.key.push(255);
                 } else {
-                    return Err(PyTypeError::new_err(format!("{}(): '{}' must be a GPUArray", op.name, param.text)));
+                    return Ok(None);
                 }
             }
             Takes::Number => {
                 let scalar = Scalar::read(value)?;
+                if scalar.is_none() && !value.is_none() {
+                    return Ok(None);
+                }
                 call.key.push(scalar.map_or(1, |s| s.kind().0));
                 call.numbers.push(scalar);
             }
             Takes::Choice => {
                 if !push_choice(&mut call.key, value)? {
-                    return Err(PyTypeError::new_err(format!(
-                        "{}(): '{}' must not be of type {}",
-                        op.name,
-                        param.text,
-                        value.get_type().name()?
-                    )));
+                    return Ok(None);
                 }
             }
         }
@@ -344,7 +375,7 @@ fn run<'py>(py: Python<'py>, op: &PlannedOperator, arguments: &Arguments<'py>) -
         Some(plan) => plan,
         None => make(py, op, arguments, &call, &targets, &ctx, &mut values)?,
     };
-    execute(py, op, arguments, &call, (&given_outputs, &targets), &ctx, &plan, &values)
+    execute(py, op, arguments, &call, (&given_outputs, &targets), &ctx, &plan, &values).map(Some)
 }
 
 fn read_outputs<'py>(

@@ -12,9 +12,10 @@ from pygpukit._pygpukit_rust import GPUArray
 from pygpukit.audio.arrays import at_least, constant, framed, frames_first, positive, samples, tiny
 from pygpukit.audio.convert import fft_frequencies, hz_to_octs
 from pygpukit.audio.operators import gp
-from pygpukit.audio.pitch_states import most_likely_pitches
+from pygpukit.audio.pitch_states import beta_cdf, moves
 from pygpukit.audio.spectrum import spectrogram
 from pygpukit.errors import ParameterError
+from pygpukit.ops.audio.pitch import candidates, path
 
 __all__ = ["autocorrelate", "estimate_tuning", "piptrack", "pitch_tuning", "pyin", "yin"]
 
@@ -183,7 +184,7 @@ def pyin(
 ) -> tuple[GPUArray, GPUArray, GPUArray]:  # fmt: skip
     """Fundamental frequency by probabilistic YIN: candidates of many thresholds, and the likeliest path through them.
 
-    The difference function is computed on the device, the path on the host.
+    On a GPU a block computes the candidates of a frame, and one the path of an item: give it many items.
 
     Parameters
     ----------
@@ -224,26 +225,31 @@ def pyin(
     if not 0 < resolution < 1:
         raise ParameterError(f"resolution is {resolution}; it is between 0 and 1 semitones")
     frames = _yin_frames(y, frame_length, hop, center, pad_mode, low, high)
-    shifts = parabolic_shifts(frames).to_numpy()
     per_semitone = ceil(1.0 / resolution)
     bins = floor(12 * per_semitone * log2(fmax / fmin)) + 1
     reach = round(max_transition_rate * 12 * hop / sr) * per_semitone + 1
-    host = frames.to_numpy()
-    rows, columns = host.reshape(-1, *host.shape[-2:]), shifts.reshape(-1, *host.shape[-2:])
-    made = [
-        most_likely_pitches(
-            a, b, sr=sr, low=low, fmin=fmin, bins=bins, per_semitone=per_semitone, reach=reach,
-            thresholds=at_least(n_thresholds, 1, "n_thresholds"), beta=beta_parameters, boltzmann=boltzmann_parameter,
-            switch=switch_prob, no_trough=no_trough_prob,
-        )
-        for a, b in zip(rows, columns, strict=True)
-    ]  # fmt: skip
-    states, probability = (np.stack(x).reshape(host.shape[:-1]) for x in zip(*made, strict=True))
+    edges = np.linspace(0, 1, at_least(n_thresholds, 1, "n_thresholds") + 1)
+    lead, flat = frames.shape[:-1], (-1, frames.shape[-1])
+    logs, probability = candidates(
+        frames.reshape(flat), parabolic_shifts(frames).reshape(flat), constant(edges, y, "float64"),
+        constant(np.diff(beta_cdf(edges, *beta_parameters)), y, "float64"), bins=bins, low=low, sr=float(sr),
+        fmin=float(fmin), scale=12.0 * per_semitone, boltzmann=float(boltzmann_parameter),
+        no_trough=float(no_trough_prob),
+    )  # fmt: skip
+    steps, leave, first = moves(bins, reach)
+    with np.errstate(divide="ignore"):
+        keep, change = float(np.log(1 - switch_prob)), float(np.log(switch_prob))
+    states = path(
+        logs.reshape((-1, lead[-1], bins)), probability.reshape((-1, lead[-1])), constant(steps, y, "float64"),
+        constant(leave, y, "float64"), first=first, keep=keep, change=change,
+    )  # fmt: skip
+    states, probability = states.reshape(lead), probability.reshape(lead)
     voiced = states < bins
-    f0 = fmin * 2 ** (np.arange(bins) / (12 * per_semitone))[states % bins]
+    table = constant(fmin * 2 ** (np.arange(bins) / (12 * per_semitone)), y, "float64")
+    f0 = gp.take(table, states % bins)
     if fill_na is not None:
-        f0 = np.where(voiced, f0, fill_na)
-    return constant(f0, y, "float64"), constant(voiced, y, "bool"), constant(probability, y)
+        f0 = gp.where(voiced, f0, gp.full(f0.shape, fill_na, "float64", device=y.device))
+    return f0, voiced, probability.astype(y.dtype)
 
 
 def piptrack(
@@ -278,11 +284,17 @@ def piptrack(
     S, n = spectrogram(y, S, n_fft, hop_length, 1, win_length, window, center, pad_mode)
     frequencies = fft_frequencies(sr=sr, n_fft=n)
     inside = (max(fmin, 0) <= frequencies) & (frequencies < min(fmax, sr / 2))
-    turned = frames_first(S)
+    turned = frames_first(S).contiguous()
     if ref is None or callable(ref):
-        limit = threshold * (gp.max(S, axis=-2) if ref is None else ref(S, axis=-2))[..., None]
+        limit = threshold * (gp.max(turned, axis=-1) if ref is None else ref(S, axis=-2))[..., None]
     else:
         limit = abs(ref)
+    if not inside.any():
+        return gp.zeros_like(S), gp.zeros_like(S)
+    # Only the bins in which peaks are looked for, and their neighbours.
+    bins, wanted = turned.shape[-1], np.flatnonzero(inside)
+    begin, end = max(int(wanted[0]) - 1, 0), min(int(wanted[-1]) + 2, bins)
+    turned, inside = turned[..., begin:end], inside[begin:end]
     loud = turned * (turned > limit).astype(turned.dtype)
     here, before, after = _neighbours(loud)
     none = gp.zeros_like(loud[..., :1]) > 0
@@ -292,8 +304,10 @@ def piptrack(
     slopes = _with_ends((turned[..., 2:] - turned[..., :-2]) / 2, turned[..., 1:2] - turned[..., :1],
                         turned[..., -1:] - turned[..., -2:-1])  # fmt: skip
     zero = gp.zeros_like(turned)
-    pitches = gp.where(peaks, (constant(np.arange(turned.shape[-1]), S) + shift) * (float(sr) / n), zero)
-    return frames_first(pitches), frames_first(gp.where(peaks, turned + 0.5 * slopes * shift, zero))
+    pitches = gp.where(peaks, (constant(np.arange(begin, end), S) + shift) * (float(sr) / n), zero)
+    width = [(0, 0)] * (turned.ndim - 1) + [(begin, bins - end)]
+    heights = gp.where(peaks, turned + 0.5 * slopes * shift, zero)
+    return frames_first(gp.pad(pitches, width)), frames_first(gp.pad(heights, width))
 
 
 def pitch_tuning(frequencies: Any, *, resolution: float = 0.01, bins_per_octave: int = 12) -> float:

@@ -55,10 +55,16 @@ def _computed(x: DataType) -> DataType:
     return dtype("float32") if x.kind == "f" and x.itemsize < 8 else dtype("float64")
 
 
+_REAL = (dtype("float32"), dtype("float64"))
+
+
 def _to_real(x: GPUArray, what: str) -> GPUArray:
-    if x.dtype.kind == "c":
-        raise DTypeError(f"{what} takes real numbers, not {x.dtype.name}; use its complex form, or gp.real")
-    return x.astype(_computed(x.dtype), copy=False)
+    kind = x.dtype
+    if kind in _REAL:
+        return x
+    if kind.kind == "c":
+        raise DTypeError(f"{what} takes real numbers, not {kind.name}; use its complex form, or gp.real")
+    return x.astype(_computed(kind), copy=False)
 
 
 def _to_complex(x: GPUArray) -> GPUArray:

@@ -13,7 +13,10 @@ from pygpukit.errors import DTypeError, GraphError
 from pygpukit.ops.elementwise import rows as e
 from pygpukit.ops.products.dot import require, require_both
 
-__all__ = ["call", "cast", "common_type", "matrices", "require", "require_both", "swap", "transpose_conj"]
+__all__ = ["call", "cast", "check", "common_type", "matrices", "require", "require_both", "swap", "transpose_conj"]
+
+
+_COMPUTED = frozenset(map(dtype, ("float32", "float64", "complex64", "complex128")))
 
 
 def common_type(*arrays: GPUArray) -> DataType:
@@ -24,6 +27,9 @@ def common_type(*arrays: GPUArray) -> DataType:
     DTypeError
         If one is a float of fewer than 32 bits.
     """
+    kind = arrays[0].dtype
+    if kind in _COMPUTED and all(x.dtype is kind for x in arrays):
+        return kind
     wide = is_complex = False
     for x in arrays:
         kind = x.dtype
@@ -38,8 +44,8 @@ def cast(*arrays: GPUArray) -> Any:
     """Return the arrays in their common type; one array as itself."""
     kind = common_type(*arrays)
     if len(arrays) == 1:
-        return arrays[0].astype(kind, copy=False)
-    return tuple(x.astype(kind, copy=False) for x in arrays)
+        return arrays[0] if arrays[0].dtype is kind else arrays[0].astype(kind)
+    return tuple([x if x.dtype is kind else x.astype(kind) for x in arrays])
 
 
 def matrices(what: str, a: Any, *, square: bool = False) -> GPUArray:
@@ -51,11 +57,22 @@ def matrices(what: str, a: Any, *, square: bool = False) -> GPUArray:
         If it has fewer than two axes, or must be square and is not.
     """
     a = require(what, a)
-    if a.ndim < 2:
-        raise LinAlgError(f"{a.ndim}-dimensional array given. {what}() takes arrays of at least two dimensions")
-    if square and a.shape[-1] != a.shape[-2]:
-        raise LinAlgError(f"{what}() takes square matrices, and the last two axes of shape {a.shape} differ")
+    check(what, a.shape, square)
     return cast(a)  # type: ignore[no-any-return]
+
+
+def check(what: str, shape: tuple[int, ...], square: bool) -> None:
+    """Refuse what are no matrices, or not square ones.
+
+    Raises
+    ------
+    LinAlgError
+        If the array has fewer than two axes, or must be square and is not.
+    """
+    if len(shape) < 2:
+        raise LinAlgError(f"{len(shape)}-dimensional array given. {what}() takes arrays of at least two dimensions")
+    if square and shape[-1] != shape[-2]:
+        raise LinAlgError(f"{what}() takes square matrices, and the last two axes of shape {shape} differ")
 
 
 def call(function: Callable[..., Any], *arrays: GPUArray, **options: Any) -> Any:

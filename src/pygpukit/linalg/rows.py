@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 from numpy.linalg import LinAlgError
+from numpy.linalg import _umath_linalg as _lapack
 
 from pygpukit import _pygpukit_rust as _native
 from pygpukit.array.bridge import from_numpy, to_numpy
@@ -84,8 +85,12 @@ def _infer_slogdet(p: Problem) -> list[Result]:
 def _infer_solve(p: Problem) -> list[Result]:
     stack, n, _, kind = _check(p)
     b = p["b"]
-    if b.dtype is not kind or b.ndim < 2:
+    if b.dtype is not kind or b.ndim == 0:
         raise DTypeError(f"solve takes matrices of one type, not of {kind.name} and {b.dtype.name}")
+    if b.ndim == 1:
+        if b.shape[0] != n:
+            raise ValueError(f"solve: the right side has {hint(b.shape[0])} elements, and the matrices {hint(n)} rows")
+        return [Result((*stack, n), kind)]
     if b.shape[-2] != n:
         raise ValueError(f"solve: the right sides have {hint(b.shape[-2])} rows, and the matrices {hint(n)}")
     both = broadcast(stack, b.shape[:-2])
@@ -160,7 +165,51 @@ def _svd(a: Any, *, full: bool = True) -> Any:
     return np.linalg.svd(a, full_matrices=full)
 
 
+def _singular(error: str, flag: int) -> None:
+    raise LinAlgError("Singular matrix")
+
+
+def _indefinite(error: str, flag: int) -> None:
+    raise LinAlgError("Matrix is not positive definite")
+
+
+def _by_gufunc(
+    function: Callable[..., Any], signature: str, refusal: Callable[[str, int], None]
+) -> Callable[..., None]:
+    """What `numpy.linalg` does around LAPACK once the types are known: LAPACK's failure is NumPy's invalid value."""
+
+    def run(*views: Any) -> None:
+        with np.errstate(call=refusal, invalid="call"):
+            function(*views, signature=signature)
+
+    return run
+
+
+_GUFUNCS: dict[str, tuple[str, Callable[[str, int], None]]] = {
+    "linalg_solve": ("solve", _singular),
+    "linalg_inv": ("inv", _singular),
+    "linalg_cholesky": ("cholesky_lo", _indefinite),
+}
+
+
+def _gufunc(p: Problem) -> Callable[..., None] | None:
+    """Return the call of LAPACK in NumPy that an operator is; None where NumPy does more, or has none of that name."""
+    if p.name not in _GUFUNCS:
+        return None
+    name, refusal = _GUFUNCS[p.name]
+    if p.options.get("upper") or not p.options.get("check", True):
+        return None
+    if name == "solve" and p["b"].ndim == 1:
+        name = "solve1"
+    function = getattr(_lapack, name, None)
+    letter = "D" if p.out.dtype.kind == "c" else "d"
+    return None if function is None else _by_gufunc(function, f"{letter * len(p.inputs)}->{letter}", refusal)
+
+
 def _host(function: Callable[..., Any], names: Sequence[str], p: Problem) -> Callable[..., None]:
+    direct = _gufunc(p)
+    if direct is not None:
+        return direct
     options = {name: p.options[name] for name in names}
     count = len(p.inputs)
 

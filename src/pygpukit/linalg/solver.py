@@ -116,6 +116,8 @@ def _with_factors(a: GPUArray, sides: GPUArray) -> GPUArray:
 
 def _solve(options: dict[str, Any], results: tuple[Any, ...], given: tuple[Any, ...]) -> None:
     a, b, (out,) = given[0], given[1], results
+    if b.ndim == 1:
+        b, out = b._expand(1), out._expand(out.ndim)
     n, k, stack = a.shape[-1], b.shape[-1], out.shape[:-2]
     if out.size == 0:
         return

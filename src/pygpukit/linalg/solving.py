@@ -14,7 +14,7 @@ from pygpukit.array.creation import empty, zeros
 from pygpukit.dtypes import to_numpy_dtype
 from pygpukit.errors import ShapeError
 from pygpukit.linalg import rows
-from pygpukit.linalg.arrays import call, cast, matrices, require, require_both, transpose_conj
+from pygpukit.linalg.arrays import call, cast, check, matrices, require, require_both, transpose_conj
 from pygpukit.linalg.spectra import svd
 from pygpukit.ops.elementwise import rows as e
 from pygpukit.ops.gemm.rows import matmul
@@ -72,15 +72,11 @@ def solve(a: Any, b: Any) -> GPUArray:
     [1.0, 2.0]
     """
     a, b = require_both("solve", a, b)
-    matrices("solve", a, square=True)
-    x, y = cast(a, b)
-    n = x.shape[-1]
-    if y.ndim == 0 or y.shape[-2 if y.ndim > 1 else 0] != n:
-        raise ShapeError(f"solve(): right sides of shape {b.shape} do not fit matrices of shape {a.shape}")
-    if y.ndim == 1:
-        made = call(rows.solve, x, y.reshape(n, 1))
-        return made.reshape(made.shape[:-1])  # type: ignore[no-any-return]
-    return call(rows.solve, x, y)  # type: ignore[no-any-return]
+    shape, sides = a.shape, b.shape
+    check("solve", shape, True)
+    if not sides or sides[-2 if len(sides) > 1 else 0] != shape[-1]:
+        raise ShapeError(f"solve(): right sides of shape {sides} do not fit matrices of shape {shape}")
+    return call(rows.solve, *cast(a, b))  # type: ignore[no-any-return]
 
 
 def inv(a: Any) -> GPUArray:

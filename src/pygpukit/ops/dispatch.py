@@ -77,11 +77,11 @@ def builtin_kernels(name: str, source: str, entries: tuple[str, ...], device: De
     return _native.load_kernels(image.image, list(entries), name, device, arch, True)
 
 
-def _panels_hook(*call: Any) -> None:
+def _blocks_hook(*call: Any) -> None:
     """A NumPy function on arrays whose elements lie in different orders."""
-    from pygpukit.ops.elementwise.reference import in_panels
+    from pygpukit.ops.elementwise.reference import in_blocks
 
-    in_panels(*call)
+    in_blocks(*call)
 
 
 def apply_by_casts(name: str, inputs: tuple[Any, ...], out: GPUArray) -> None:
@@ -123,4 +123,4 @@ def _extended_hook(*call: Any) -> GPUArray:
 def install() -> None:
     """Give the native operators their Python side."""
     planner.install()
-    _native.set_operator_hooks(_plan_hook, _panels_hook, apply_by_casts, _coerce_hook, _places_hook, _extended_hook)
+    _native.set_operator_hooks(_plan_hook, _blocks_hook, apply_by_casts, _coerce_hook, _places_hook, _extended_hook)

@@ -44,5 +44,10 @@ def as_array(x: Any, what: str, device: Device | None = None) -> GPUArray:
 
 def as_arrays(what: str, *values: Any) -> tuple[GPUArray, ...]:
     """Return several, on the device of the first array among them."""
+    for x in values:
+        if type(x) is not GPUArray:
+            break
+    else:
+        return values
     device = common_device(values)
     return tuple(as_array(x, what, device) for x in values)

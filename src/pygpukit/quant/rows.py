@@ -149,12 +149,12 @@ quant_matmul = register(
             ),
             Variant("NumPy, decoding blocks", "run_to_run", lambda p: None, host=_host),
             stream.VARIANT,
+            wgmma.VARIANT,
             Variant(
                 "decoded fragments, all rows in a warp", "batch_invariant",
                 partial(launches.accepts_linear, most=SKINNY), launch=partial(launches.launch_linear, most=SKINNY),
                 units=partial(launches.linear_units, (8, 16, 32, 64)),
             ),
-            wgmma.VARIANT,
             Variant(
                 "decoded fragments, blocks of rows", "batch_invariant", partial(launches.accepts_linear, most=FUSED),
                 launch=partial(launches.launch_linear, most=FUSED), units=partial(launches.linear_units, (128,)),

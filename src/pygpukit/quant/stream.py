@@ -27,6 +27,9 @@ _WARPS = 18
 
 _STAGES = 16
 _LEAST_STAGES = 2
+_MOST_OF_X = 64 << 10
+"""Bytes of x that a block keeps; of more the pieces that a warp needs come with those of the weight."""
+
 _ENOUGH = 96 << 10
 """Bytes under way that cover the memory's latency: with no more, the next product's blocks have room beside these."""
 
@@ -37,6 +40,17 @@ class Ring(NamedTuple):
     warps: int
     stages: int
     span: int
+
+
+class _Plan(NamedTuple):
+    """Sizes of a launch: chunks of a piece, warps, pieces under way, bytes of x and of a piece, and where x lies."""
+
+    span: int
+    warps: Any
+    stages: Any
+    x: Any
+    piece: Any
+    beside: bool
 
 
 _forced: Ring | None = None
@@ -55,13 +69,18 @@ def rings(rule: Rule) -> tuple[Ring, ...]:
 
 
 @cache
-def unit(rule: Rule, x: DataType, columns: int, span: int, end: str = epilogue.PLAIN) -> Unit:
-    """Return the source of the product of up to 8 ``columns`` rows with pieces of ``span`` chunks and an epilogue."""
-    entry = f"pgk_quant_stream_{rule.name}_{x.tag}_{8 * columns}x{span}{epilogue.suffix(end)}"
+def unit(rule: Rule, x: DataType, columns: int, span: int, beside: bool, end: str = epilogue.PLAIN) -> Unit:
+    """Return the source of the product of up to 8 ``columns`` rows, which lie `beside` the pieces or not."""
+    place = "_beside" if beside else ""
+    entry = f"pgk_quant_stream_{rule.name}_{x.tag}_{8 * columns}x{span}{place}{epilogue.suffix(end)}"
     text, scale = launches.rule_text(rule)
+    # Short pieces of plain rules leave registers for a block of the next product, too.
+    plain = rule.kind in ("scale", "zero") and CODES[rule.code].high == 0
+    blocks = 2 if plain and columns == 1 and span == rings(rule)[-1].span else 1
+    numbers = f"{columns}, {span}, {str(beside).lower()}, {32 * _WARPS}, {blocks}"
     lines = [
         f"using rule_{rule.name} = {text};",
-        f"PGK_QUANT_STREAM({entry}, rule_{rule.name}, {scale}, {x.tag}, {end}, {columns}, {span}, {32 * _WARPS})",
+        f"PGK_QUANT_STREAM({entry}, rule_{rule.name}, {scale}, {x.tag}, {end}, {numbers})",
     ]
     return instance("quant/stream_sm90.cu", lines, (entry,), ARCHITECTURE)
 
@@ -69,29 +88,54 @@ def unit(rule: Rule, x: DataType, columns: int, span: int, end: str = epilogue.P
 def _units(types: Sequence[str]) -> Iterator[Unit]:
     for x in launches.small(types):
         for rule in launches.default_rules():
-            yield from (unit(rule, x, columns, ring.span) for ring in rings(rule) for columns in (1, 2))
+            long, short = (ring.span for ring in rings(rule))
+            yield from (unit(rule, x, 1, span, False) for span in (long, short))
+            yield unit(rule, x, 1, short, True)
+            yield unit(rule, x, 2, short, False)
 
 
-def _ring(rule: Rule, rows: Any) -> Ring | None:
-    """The ring beside so many bytes of x; None where x leaves no room."""
-    for ring in (_forced,) if _forced else rings(rule):
-        if (SHARED_LIMIT - rows) // ring.warps // _piece(rule, ring) >= _LEAST_STAGES:
-            return ring
+def _plan(p: Problem) -> _Plan | None:
+    """The sizes of a launch; None where shared memory is too small."""
+    found = launches.rows_of(p["x"])
+    assert found is not None
+    m, rule = found[0], rule_of(p.options["rule"])
+    tiles, chunks = p["codes"].shape[:2]
+    all_of_x = m * (chunks * (CHUNK * 2) + 16)
+    blocks = minimum(tiles, p.sm_count)
+    # Every warp takes the same number of tiles, or one less.
+    each = ceil_div(tiles, blocks)
+    whole, apart = (False,) if all_of_x <= _MOST_OF_X else (), (True,) if _can_be_cut(p) else ()
+    for beside in (*whole, *apart, False):
+        for ring in (_forced,) if _forced else rings(rule):
+            warps = ceil_div(each, ceil_div(each, ring.warps))
+            x = 0 if beside else all_of_x
+            piece = piece_bytes(rule, ring.span) + 8 + (m * (ring.span * (CHUNK * 2) + 16) if beside else 0)
+            room = (SHARED_LIMIT - x) // warps // piece
+            if room < _LEAST_STAGES:
+                continue
+            most = ring.stages
+            if not (_forced or beside):
+                most = maximum(minimum(_ENOUGH // piece // warps, most), _LEAST_STAGES)
+            return _Plan(ring.span, warps, minimum(room, most), x, piece, beside)
     return None
 
 
-def _piece(rule: Rule, ring: Ring) -> int:
-    """Bytes of a piece and its barrier."""
-    return piece_bytes(rule, ring.span) + 8
+def _can_be_cut(p: Problem) -> bool:
+    """Can bulk copies bring pieces of the rows of x?"""
+    return _aligned(p) and p.integers["k"] % CHUNK == 0
 
 
-def _columns(m: Any) -> int:
-    return 1 if m <= 8 else 2
+def _aligned(p: Problem) -> bool:
+    found = launches.rows_of(p["x"])
+    assert found is not None
+    return p["x"].is_aligned(16) and found[1] % 8 == 0
 
 
-def _line(p: Problem) -> Any:
-    """Bytes of a row of x in shared memory."""
-    return p["codes"].shape[1] * (CHUNK * 2) + 16
+def _unit_of(p: Problem, plan: _Plan) -> Unit:
+    found = launches.rows_of(p["x"])
+    assert found is not None
+    columns = 1 if found[0] <= 8 else 2
+    return unit(rule_of(p.options["rule"]), p["x"].dtype, columns, plan.span, plan.beside, epilogue.device_name(p))
 
 
 def _accepts(p: Problem) -> str | None:
@@ -107,11 +151,8 @@ def _accepts(p: Problem) -> str | None:
         return "there is nothing to multiply"
     if not launches.planes_aligned(p):
         return "a plane of the weight does not lie at a multiple of 16 bytes"
-    rule = rule_of(p.options["rule"])
-    ring = _ring(rule, found[0] * _line(p))
-    if ring is None:
-        return "x does not fit shared memory"
-    return p.missing(unit(rule, p["x"].dtype, _columns(found[0]), ring.span, epilogue.device_name(p)))
+    plan = _plan(p)
+    return "x does not fit shared memory" if plan is None else p.missing(_unit_of(p, plan))
 
 
 def _launch(p: Problem) -> Launch:
@@ -120,25 +161,15 @@ def _launch(p: Problem) -> Launch:
     assert found is not None
     assert out is not None
     m, ld = found
-    rule, tiles = rule_of(p.options["rule"]), p["codes"].shape[0]
-    rows = m * _line(p)
-    ring = _ring(rule, rows)
-    assert ring is not None
-    made = unit(rule, x.dtype, _columns(m), ring.span, epilogue.device_name(p))
-    blocks = minimum(tiles, p.sm_count)
-    # Every warp takes the same number of tiles, or one less.
-    each = ceil_div(tiles, blocks)
-    warps = ceil_div(each, ceil_div(each, ring.warps))
-    piece = _piece(rule, ring)
-    most = ring.stages if _forced else maximum(minimum(_ENOUGH // piece // warps, ring.stages), _LEAST_STAGES)
-    stages = minimum((SHARED_LIMIT - rows) // warps // piece, most)
-    aligned = x.is_aligned(16) and ld % 8 == 0
+    plan, blocks = _plan(p), minimum(p["codes"].shape[0], p.sm_count)
+    assert plan is not None
     arguments = (
         write(p.out), read(x), *launches.planes(p), *map(i64, (m, n, k, out[1])), launches.pairs(p), i64(ld),
-        i32(int(aligned)), *launches.counts(p), *launches.end_of(p), i32(stages),
+        i32(int(_aligned(p))), *launches.counts(p), *launches.end_of(p), i32(plan.stages),
     )  # fmt: skip
-    shared = rows + warps * stages * piece
-    step = KernelLaunch(made, made.entries[0], (blocks,), (32 * warps,), arguments, shared=shared, programmatic=True)
+    made, shared = _unit_of(p, plan), plan.x + plan.warps * plan.stages * plan.piece
+    block = (32 * plan.warps,)
+    step = KernelLaunch(made, made.entries[0], (blocks,), block, arguments, shared=shared, programmatic=True)
     return Launch((step,))
 
 

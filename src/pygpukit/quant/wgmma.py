@@ -13,7 +13,7 @@ from pygpukit.ops.gemm.boxes import SHARED_LIMIT
 from pygpukit.ops.launch import KernelLaunch, Launch, Unit, blocks_for, i32, i64, tensor_map, write
 from pygpukit.ops.problem import Problem
 from pygpukit.ops.registry import Variant
-from pygpukit.ops.size import ceil_div, hint
+from pygpukit.ops.size import ceil_div, hint, minimum
 from pygpukit.ops.source import instance
 from pygpukit.quant import launches
 from pygpukit.quant.formats import CHUNK, CODES, Rule, rule_of
@@ -52,6 +52,8 @@ SHAPES = (
     Shape(3, 128, 6, 800),
     Shape(2, 128, 6, 540),
     Shape(1, 128, 8, 330),
+    Shape(3, 64, 6, 480),
+    Shape(2, 64, 8, 340),
     Shape(1, 64, 8, 290),
 )
 
@@ -100,7 +102,11 @@ def _accepts(p: Problem) -> str | None:
         return "rows of x do not lie at multiples of 16 bytes"
     if not launches.planes_aligned(p):
         return "a plane of the weight does not lie at a multiple of 16 bytes"
-    return p.missing(unit(rule_of(p.options["rule"]), p["x"].dtype, SHAPES[0], epilogue.device_name(p)))
+    return p.missing(unit(rule_of(p.options["rule"]), p["x"].dtype, _shape(p, m), epilogue.device_name(p)))
+
+
+def _shape(p: Problem, m: Any) -> Shape:
+    return _forced or choose(p["codes"].shape[0], m, p.sm_count)
 
 
 def _launch(p: Problem) -> Launch:
@@ -110,19 +116,19 @@ def _launch(p: Problem) -> Launch:
     assert out is not None
     m, ld = found
     tiles = p["codes"].shape[0]
-    shape = _forced or choose(tiles, m, p.sm_count)
+    shape = _shape(p, m)
     rule = rule_of(p.options["rule"])
     made = unit(rule, x.dtype, shape, epilogue.device_name(p))
     rows = tensor_map(x.view((1, m, k), (m * ld, ld, 1)), (1, shape.tokens, CHUNK), swizzle="128B")
     what = f"product with a weight of {hint(n)} rows"
-    grid = (blocks_for(tiles, 4 * shape.groups, what), ceil_div(m, shape.tokens))
+    blocks = minimum(blocks_for(tiles, 4 * shape.groups, what) * ceil_div(m, shape.tokens), p.sm_count)
     arguments = (
         rows, write(p.out), *launches.planes(p), *map(i64, (m, n, out[1])), launches.pairs(p), *launches.counts(p),
         *launches.end_of(p), i32(shape.ring(rule)),
     )  # fmt: skip
     block = (128 * (1 + shape.groups),)
     shared = shape.shared(rule)
-    return Launch((KernelLaunch(made, made.entries[0], grid, block, arguments, shared=shared, programmatic=True),))
+    return Launch((KernelLaunch(made, made.entries[0], (blocks,), block, arguments, shared=shared, programmatic=True),))
 
 
 def choose(tiles: Any, m: Any, sms: Any) -> Shape:

@@ -237,8 +237,11 @@ class HostChain:
 
     def state(self) -> Any:
         """Return a copy of what is kept from block to block."""
-        return copy.deepcopy((self._links, self._before, self.not_finite, self.blocks))
+        # What never changes is not copied.
+        known = {id(link.spectra): link.spectra for link in self._links if isinstance(link, _Convolve)}
+        return copy.deepcopy((self._links, self._before, self.not_finite, self.blocks), known)
 
     def restore(self, state: Any) -> None:
         """Go back to what `state` returned."""
-        self._links, self._before, self.not_finite, self.blocks = copy.deepcopy(state)
+        known = {id(link.spectra): link.spectra for link in state[0] if isinstance(link, _Convolve)}
+        self._links, self._before, self.not_finite, self.blocks = copy.deepcopy(state, known)

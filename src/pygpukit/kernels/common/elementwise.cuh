@@ -31,7 +31,7 @@ constexpr int PER_BLOCK_ND = 4 * THREADS;
 // predecessors have ended and their writes are visible. Nothing before it may touch global memory. All threads must run
 // it, or a successor could start before a predecessor's predecessor has ended. Without early launch it does nothing.
 PGK_FN void await_predecessor() {
-#if PGK_ON_DEVICE && __CUDA_ARCH__ >= 900
+#if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;");
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
@@ -70,7 +70,6 @@ template <int E> union Vec<none, E> { none e[E]; };
 
 // v = *p where `on`; otherwise v keeps its value. One predicated instruction each, so that all loads are in flight.
 template <class T, int E> PGK_FN void load(Vec<T, E>& v, const T* p, bool on) {
-#if PGK_ON_DEVICE
     const int q = on;
     if constexpr (Vec<T, E>::bytes == 16) {
         asm volatile("{ .reg .pred q; setp.ne.s32 q, %5, 0;"
@@ -90,13 +89,9 @@ template <class T, int E> PGK_FN void load(Vec<T, E>& v, const T* p, bool on) {
         asm volatile("{ .reg .pred q; setp.ne.s32 q, %2, 0; @q ld.global" PGK_LOAD_HINT ".u8 %0, [%1]; }"
                      : "+r"(v.w[0]) : "l"(p), "r"(q));
     }
-#else
-    for (int i = 0; on && i < E; ++i) v.e[i] = p[i];
-#endif
 }
 
 template <class T, int E> PGK_FN void store(T* p, const Vec<T, E>& v) {
-#if PGK_ON_DEVICE
     if constexpr (Vec<T, E>::bytes == 16) {
         asm volatile("st.global" PGK_STORE_HINT ".v4.u32 [%0], {%1, %2, %3, %4};"
                      :: "l"(p), "r"(v.w[0]), "r"(v.w[1]), "r"(v.w[2]), "r"(v.w[3]) : "memory");
@@ -108,36 +103,27 @@ template <class T, int E> PGK_FN void store(T* p, const Vec<T, E>& v) {
     } else {
         for (int i = 0; i < E; ++i) p[i] = v.e[i];
     }
-#else
-    for (int i = 0; i < E; ++i) p[i] = v.e[i];
-#endif
 }
 
 // An input in its compute type and a result in its storage type, where the bits of a NaN do not matter: arithmetic has
 // lost them already. Casts use convert.
 template <class C, class T> PGK_FN C input(T x) {
-#if PGK_ON_DEVICE
     if constexpr (same<T, f16>::value && same<C, f32>::value) return widen_fast(x);
-#endif
     return convert<C>(x);
 }
 template <class To, class V> PGK_FN To output(V v) {
-#if PGK_ON_DEVICE
     if constexpr ((same<To, f16>::value || same<To, bf16>::value) && same<V, f32>::value) {
         return To{static_cast<u16>(pack(To{}, v, 0.0f))};
     }
-#endif
     return convert<To>(v);
 }
 template <class To, class V, int E> PGK_FN Vec<To, E> outputs(const V (&v)[E]) {
     Vec<To, E> r;
-#if PGK_ON_DEVICE
     if constexpr (E % 2 == 0 && sizeof(To) == 2 && same<V, f32>::value) {
 #pragma unroll
         for (int i = 0; i < E; i += 2) r.w[i / 2] = pack(To{}, v[i], v[i + 1]);
         return r;
     }
-#endif
 #pragma unroll
     for (int i = 0; i < E; ++i) r.e[i] = output<To>(v[i]);
     return r;
@@ -448,7 +434,6 @@ PGK_FN void strided(To* out, i64 n, const Nd<K>& nd, const A& a, const B& b = {}
 template <class Op, int U, int E, class To, class A>
 PGK_FN void turned(To* out, i64 n, const Nd<2>& nd, const A& a) {
     await_predecessor();
-#if PGK_ON_DEVICE
     using T = typename A::element;
     // Rows of 64 to 256 bytes both ways.
     constexpr int width = E > 2 ? 64 : 32, height = E > 4 ? 64 : 32, each = width * height / THREADS;
@@ -505,7 +490,6 @@ PGK_FN void turned(To* out, i64 n, const Nd<2>& nd, const A& a) {
         }
         return;
     }
-#endif
     strided_elements<Op, U, E>(out, n, nd, a);
 }
 

@@ -8,22 +8,15 @@ namespace pgk {
 PGK_FN f32 widen(f16 x) {
     const u32 sign = static_cast<u32>(x.bits & 0x8000u) << 16;
     const u32 magnitude = x.bits & 0x7fffu;
-#if PGK_ON_DEVICE
     f32 value;
     asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(x.bits));
     return magnitude > 0x7c00u ? bit_cast<f32>(sign | 0x7f800000u | (magnitude & 0x3ffu) << 13) : value;
-#else
-    if (magnitude >= 0x7c00u) return bit_cast<f32>(sign | 0x7f800000u | (magnitude & 0x3ffu) << 13);
-    // The exponent field is 112 too small; the product is exact and normalises subnormals.
-    return bit_cast<f32>(bit_cast<u32>(bit_cast<f32>(magnitude << 13) * 0x1p112f) | sign);
-#endif
 }
 
 PGK_FN f16 half_nan(u32 sign, u32 payload) {
     return f16{static_cast<u16>(sign | 0x7c00u | (payload ? payload : 1u))};
 }
 
-#if PGK_ON_DEVICE
 // Two values rounded by one instruction, which has four times the rate of the single conversion; NaN becomes 0x7fff.
 PGK_FN u32 pack(f16, f32 low, f32 high) {
     u32 r;
@@ -31,7 +24,6 @@ PGK_FN u32 pack(f16, f32 low, f32 high) {
     return r;
 }
 PGK_FN f32 widen_fast(f16 x) { f32 r; asm("cvt.f32.f16 %0, %1;" : "=f"(r) : "h"(x.bits)); return r; }
-#endif
 
 template <> struct Narrow<f16> {
     static PGK_FN f16 from(f32 v) {
@@ -39,39 +31,16 @@ template <> struct Narrow<f16> {
         const u32 sign = bits >> 16 & 0x8000u;
         const u32 magnitude = bits & 0x7fffffffu;
         const f16 nan = half_nan(sign, magnitude >> 13 & 0x3ffu);
-#if PGK_ON_DEVICE
         return v != v ? nan : f16{static_cast<u16>(pack(f16{}, v, 0.0f))};
-#else
-        if (v != v) return nan;
-        if (magnitude >= 0x477ff000u) return f16{static_cast<u16>(sign | 0x7c00u)};
-        if (magnitude < 0x38800000u) {
-            // Adding 0.5 leaves the subnormal, in units of 2^-24, rounded in the low bits.
-            const u32 low = bit_cast<u32>(bit_cast<f32>(magnitude) + 0.5f) - 0x3f000000u;
-            return f16{static_cast<u16>(sign | low)};
-        }
-        const u32 rounded = magnitude + 0xfffu + (magnitude >> 13 & 1u);
-        return f16{static_cast<u16>(sign | ((rounded >> 13) - (112u << 10)))};
-#endif
     }
     static PGK_FN f16 from(f64 v) {
         const u64 bits = bit_cast<u64>(v);
         const u32 sign = static_cast<u32>(bits >> 48) & 0x8000u;
         const u64 magnitude = bits & 0x7fffffffffffffffull;
         if (magnitude > 0x7ff0000000000000ull) return half_nan(sign, static_cast<u32>(magnitude >> 42) & 0x3ffu);
-#if PGK_ON_DEVICE
         f16 r;
         asm("cvt.rn.f16.f64 %0, %1;" : "=h"(r.bits) : "d"(v));
         return r;
-#else
-        if (magnitude >= 0x40effe0000000000ull) return f16{static_cast<u16>(sign | 0x7c00u)};
-        if (magnitude < 0x3f10000000000000ull) {
-            // 2^28 + v keeps v rounded to 2^-24, the half subnormal unit.
-            const u64 low = bit_cast<u64>(bit_cast<f64>(magnitude) + 0x1p28) - 0x41b0000000000000ull;
-            return f16{static_cast<u16>(sign | static_cast<u32>(low))};
-        }
-        const u64 rounded = magnitude + 0x1ffffffffffull + (magnitude >> 42 & 1u);
-        return f16{static_cast<u16>(sign | static_cast<u32>((rounded >> 42) - (1008ull << 10)))};
-#endif
     }
     // NumPy casts integers through float.
     template <class V> static PGK_FN f16 from(V v) { return from(static_cast<f32>(v)); }

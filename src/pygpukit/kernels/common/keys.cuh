@@ -89,7 +89,6 @@ template <int E> PGK_FN void load_any(u64 (&v)[E], const void* p, i64 from, i64 
     else load_each(v, static_cast<const u8*>(p), from, step, n, u64(0));
 }
 
-#if PGK_ON_DEVICE
 // Words that blocks pass on; a word holds flag and value, so no other order is needed.
 PGK_FN u32 load_relaxed(const u32* p) {
     u32 v;
@@ -119,6 +118,5 @@ PGK_FN u32 start_order(u32* counter, u32* shared) {
     __syncthreads();
     return *shared;
 }
-#endif
 
 }  // namespace pgk

@@ -13,13 +13,7 @@ PGK_FN u32 high_half(u64 x) { return static_cast<u32>(x >> 32); }
 
 // The halves of a product; one instruction, where the compiler would compute in 64 bits.
 PGK_FN void multiply(u32 a, u32 b, u32& low, u32& high) {
-#if PGK_ON_DEVICE
     asm("{ .reg .u64 p; mul.wide.u32 p, %2, %3; mov.b64 {%0, %1}, p; }" : "=r"(low), "=r"(high) : "r"(a), "r"(b));
-#else
-    const u64 p = static_cast<u64>(a) * b;
-    low = static_cast<u32>(p);
-    high = static_cast<u32>(p >> 32);
-#endif
 }
 
 PGK_FN Words philox(u64 key, u64 block, u32 attempt, u32 stream) {
@@ -42,7 +36,6 @@ PGK_FN Words philox(u64 key, u64 block, u32 attempt, u32 stream) {
 
 PGK_FN u64 pair_of(u32 low, u32 high) { return static_cast<u64>(high) << 32 | low; }
 
-#if PGK_ON_DEVICE
 PGK_FN f32 add_rn(f32 a, f32 b) { return __fadd_rn(a, b); }
 PGK_FN f64 add_rn(f64 a, f64 b) { return __dadd_rn(a, b); }
 PGK_FN f32 div_rn(f32 a, f32 b) { return __fdiv_rn(a, b); }
@@ -136,6 +129,5 @@ PGK_FN f64 angle(u64 x) {
     return mul_rn(__ll2double_rn(2 * static_cast<i64>(x & 0x3FFFFFFFFFFFFFFFull) - 0x3FFFFFFFFFFFFFFFll),
                   1.5707963267948966 * 0x1p-63);
 }
-#endif
 
 }  // namespace pgk::rng

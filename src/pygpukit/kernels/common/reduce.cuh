@@ -202,10 +202,8 @@ template <class S> PGK_FN S from_lane(S s, int d) {
     } u;
     u.w[sizeof(u.w) / 4 - 1] = 0;
     u.s = s;
-#if PGK_ON_DEVICE
 #pragma unroll
     for (int i = 0; i < static_cast<int>(sizeof(u.w) / 4); ++i) u.w[i] = __shfl_down_sync(~0u, u.w[i], d);
-#endif
     return u.s;
 }
 

@@ -76,13 +76,9 @@ template <class T, class A, int E> PGK_FN void adapt(A (&row)[E], A (&weights)[E
 #pragma unroll
         for (int e = 0; e < E; ++e) weights[e] = A(1) + weights[e];
     }
-    if (form & 2) {
-#pragma unroll
-        for (int e = 0; e < E; ++e) row[e] = rounded<T>(row[e]);
-    }
+    if (form & 2) widen_all(row, outputs<T>(row));
 }
 
-#if PGK_ON_DEVICE
 template <class A> PGK_FN A swap_lanes(A v, int d) { return __shfl_xor_sync(~0u, v, d); }
 
 struct Adding {
@@ -209,6 +205,5 @@ template <bool SQUARES, class A, int G, class P> PGK_FN A sum(P& part, A* shared
     });
     return over_group<Adding, G>(total, shared);
 }
-#endif
 
 }  // namespace pgk::rows

@@ -4,8 +4,6 @@
 
 namespace pgk {
 
-#if PGK_ON_DEVICE
 PGK_FN u32 shared_address(const void* p) { return static_cast<u32>(__cvta_generic_to_shared(p)); }
-#endif
 
 }  // namespace pgk

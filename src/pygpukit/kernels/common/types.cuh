@@ -1,18 +1,7 @@
 // Element types of arrays as plain structs and aliases, and the traits the operator expressions are written with.
-// The same text compiles with NVRTC (no include path) and, for the tests, with a host compiler: PGK_FN marks a function
-// of both, PGK_ON_DEVICE guards inline PTX.
 #pragma once
 
-#if defined(__CUDACC__)
 #define PGK_FN __device__ __forceinline__
-#else
-#define PGK_FN inline
-#endif
-#if defined(__CUDA_ARCH__)
-#define PGK_ON_DEVICE 1
-#else
-#define PGK_ON_DEVICE 0
-#endif
 
 namespace pgk {
 

@@ -22,7 +22,6 @@ template <class T> PGK_FN T number(i64 low, i64 high = 0) {
 // The same value, as a result of an operation whose result the compiler cannot know: `zero` is 0 in every launch. The
 // product that an operator may end with is not fused with a sum of the next, neither in PTX nor in machine code.
 template <class T> PGK_FN T unfused(T v, u32 zero) {
-#if PGK_ON_DEVICE
     if constexpr (same<T, f32>::value) {
         return bit_cast<f32>(bit_cast<u32>(v) ^ zero);
     } else if constexpr (same<T, f64>::value) {
@@ -30,17 +29,14 @@ template <class T> PGK_FN T unfused(T v, u32 zero) {
     } else if constexpr (is_complex<T>::value) {
         return {unfused(v.re, zero), unfused(v.im, zero)};
     }
-#endif
     return v;
 }
 
 // The same value, of which the compiler knows nothing: an operator is compiled as it is in a kernel of its own.
 template <class T> PGK_FN T isolated(T v) {
-#if PGK_ON_DEVICE
     if constexpr (same<T, f32>::value) asm volatile("" : "+f"(v));
     else if constexpr (same<T, f64>::value) asm volatile("" : "+d"(v));
     else if constexpr (is_complex<T>::value) return {isolated(v.re), isolated(v.im)};
-#endif
     return v;
 }
 

@@ -61,46 +61,54 @@ template <class R, int SPAN> struct Pieces {
     static constexpr u32 CODES = SPAN * 128 * R::LOW_BITS, HIGH = SPAN * 128 * R::HIGH_BITS;
     static constexpr u32 SCALES = SCALE * (PER_SCALE ? SPAN / PER_SCALE : 1), EXTRAS = EXTRA * (PER_EXTRA ? SPAN / PER_EXTRA : 1);
 
-    // What a lane of a warp copies: lane 0 codes, lane 1 scales, lane 2 extra, lane 3 high bits. `once`: what comes with the
-    // first piece of a tile alone.
+    // What a lane of a warp copies: lane 0 codes, lane 1 scales, lane 2 extra, lane 3 high bits; lane 31 announces the sum of
+    // all. Bytes of the first piece of a tile, of the last, and of those between.
+    static constexpr int ANNOUNCES = 31;
     struct Source {
         const u8 *base, *at;
         i64 per_tile;
-        u32 place, full, last, total, last_total, once;
+        u32 place, first, full, last;
     };
 
     static PGK_FN Source source(const Planes& w, i64 tile, int pieces, int lane) {
-        const int chunks = static_cast<int>(w.chunks), left = chunks - (pieces - 1) * SPAN;
+        const int left = static_cast<int>(w.chunks) - (pieces - 1) * SPAN;
         const u32 codes = left * (128 * R::LOW_BITS), high = left * (128 * R::HIGH_BITS);
-        const u32 scales = PER_SCALE ? (left + PER_SCALE - 1) / max(PER_SCALE, 1) * SCALE : SCALE;
-        const u32 extras = PER_EXTRA ? (left + PER_EXTRA - 1) / max(PER_EXTRA, 1) * EXTRA : EXTRA;
-        Source from{w.codes, nullptr, w.chunks * (128 * R::LOW_BITS), 0, CODES, codes, 0, 0, 0};
-        if (lane == 1) from = {w.scales, nullptr, w.records * SCALE, SCALE_AT, SCALES, scales, 0, 0, 0};
-        if (lane == 2) from = {w.extra, nullptr, (R::SUPER ? w.chunks / 4 : w.records) * EXTRA, EXTRA_AT, EXTRAS, extras, 0, 0, 0};
-        if (lane == 3) from = {w.high, nullptr, w.chunks * (128 * R::HIGH_BITS), HIGH_AT, HIGH, high, 0, 0, 0};
-        if (lane > 3 || (lane == 1 && shared_scale(w))) from.full = from.last = 0;
+        const u32 scales = PER_SCALE ? (left + PER_SCALE - 1) / max(PER_SCALE, 1) * SCALE : 0;
+        const u32 extras = PER_EXTRA ? (left + PER_EXTRA - 1) / max(PER_EXTRA, 1) * EXTRA : 0;
+        Source from{w.codes, nullptr, 0, 0, 0, 0, 0};
+        if (lane == 0) from = {w.codes, nullptr, w.chunks * (128 * R::LOW_BITS), 0, 0, CODES, codes};
+        if (lane == 1) from = {w.scales, nullptr, w.records * SCALE, SCALE_AT, 0, PER_SCALE ? SCALES : 0, scales};
+        if (lane == 2) {
+            from = {w.extra, nullptr, (R::SUPER ? w.chunks / 4 : w.records) * EXTRA, EXTRA_AT, 0, PER_EXTRA ? EXTRAS : 0, extras};
+        }
+        if (lane == 3) from = {w.high, nullptr, w.chunks * (128 * R::HIGH_BITS), HIGH_AT, 0, HIGH, high};
+        if (lane == ANNOUNCES) {
+            from.full = CODES + HIGH + (PER_SCALE ? SCALES : 0) + (PER_EXTRA ? EXTRAS : 0);
+            from.last = codes + high + scales + extras;
+        }
+        if (shared_scale(w) && PER_SCALE && (lane == 1 || lane == ANNOUNCES)) {
+            from.full -= SCALES;
+            from.last -= scales;
+        }
+        from.first = pieces == 1 ? from.last : from.full;
+        const bool all = lane == ANNOUNCES;
+        if (!PER_SCALE && !shared_scale(w) && (lane == 1 || all)) from.first += SCALE;
+        if (!PER_EXTRA && (lane == 2 || all)) from.first += EXTRA;
         from.at = from.base + tile * from.per_tile;
-        const u32 some = shared_scale(w) ? 0 : SCALES + EXTRAS, rest = shared_scale(w) ? 0 : scales + extras;
-        from.total = CODES + HIGH + (PER_SCALE ? some : 0);
-        from.last_total = codes + high + (PER_SCALE ? rest : 0);
-        from.once = PER_SCALE ? 0 : some;
+        // Kept in registers: the compiler would compute them for every piece.
+        asm volatile("" : "+r"(from.place), "+r"(from.first), "+r"(from.full), "+r"(from.last));
         return from;
     }
+    static PGK_FN bool shared_scale(const Planes& w) { return R::SHARES && w.owners == 1; }
     // Does a chunk of a piece begin a group?
     static PGK_FN constexpr bool begins(int c) { return PER_SCALE > 0 && c % max(PER_SCALE, 1) == 0; }
-    static PGK_FN bool shared_scale(const Planes& w) { return R::SHARES && w.owners == 1; }
 
-    // Begins to copy the next piece of a tile: all lanes of a warp. Lanes of one go on together.
-    static PGK_FN void copy(u32 to, u32 barrier, Source& from, int piece, int pieces, int lane) {
-        const bool end = piece == pieces - 1;
-        u32 bytes = end ? from.last : from.full, total = end ? from.last_total : from.total;
-        if constexpr (PER_SCALE == 0) {
-            if (piece == 0) total += from.once;
-            else if (lane != 0 && lane != 3) bytes = 0;
-        }
-        if (lane == 0) barrier_expect(barrier, total);
+    // Begins to copy the next piece of a tile: all lanes of a warp. `more` bytes come to its barrier from elsewhere.
+    static PGK_FN void copy(u32 to, u32 barrier, Source& from, int piece, int pieces, int lane, u32 more = 0) {
+        const u32 bytes = piece == 0 ? from.first : piece == pieces - 1 ? from.last : from.full;
+        if (lane == ANNOUNCES) barrier_expect(barrier, bytes + more);
         // Bytes may come before they are announced: the barrier waits for the arrival.
-        if (bytes != 0) load_bytes(to + from.place, from.at, bytes, barrier, EVICT_FIRST);
+        else if (bytes != 0) load_bytes(to + from.place, from.at, bytes, barrier, EVICT_FIRST);
         from.at += bytes;
     }
     // Goes on with another tile.

@@ -6,7 +6,8 @@
 // at multiples of 16 bytes.
 // Launch: W warps, W = blockDim.x / 32; any grid: warp v of block b takes tiles b + v * grid, and then every W * grid-th.
 // Dynamic shared memory: the m rows of x, chunks * 128 + 16 bytes each; then `stages` pieces of SPAN chunks for every warp;
-// then 8 bytes for each of those.
+// then 8 bytes for each of those. BESIDE: no rows of x there, but behind every piece m of SPAN * 128 + 16 bytes, and x is
+// aligned and k a multiple of 64.
 // Every warp keeps `stages` pieces of its tiles on their way by bulk copies of its own, which begin before the predecessor
 // has ended, and waits for no other warp. Rows of x that are not there are read as the last one; their sums are not stored.
 // Numerics: one float32 accumulator, groups of 16 columns ascending, rounded to T once: the bits of linear.cu.
@@ -20,7 +21,7 @@ namespace pgk {
 
 extern __shared__ __align__(1024) u8 dynamic_shared[];
 
-template <class R, class S, class T, int ACTIVATION, int COLUMNS, int SPAN> struct Stream {
+template <class R, class S, class T, int ACTIVATION, int COLUMNS, int SPAN, bool BESIDE> struct Stream {
     using P = Pieces<R, SPAN>;
 
     const Results<T>& to;
@@ -59,26 +60,38 @@ template <class R, class S, class T, int ACTIVATION, int COLUMNS, int SPAN> stru
     }
 
     PGK_FN void run() const {
-        const int lane = threadIdx.x % 32, warp = uniform(threadIdx.x / 32), warps = blockDim.x / 32;
+        int lane = threadIdx.x % 32;
+        // Kept in a register.
+        asm volatile("" : "+r"(lane));
+        const int warp = uniform(threadIdx.x / 32), warps = blockDim.x / 32;
         const int chunks = static_cast<int>(w.chunks), pieces = (chunks + SPAN - 1) / SPAN;
-        const int pitch = chunks * (CHUNK * 2) + 16, rows = static_cast<int>(to.m);
+        const int pitch = (BESIDE ? SPAN : chunks) * (CHUNK * 2) + 16, rows = static_cast<int>(to.m);
         const i64 tiles = (to.n + 15) / 16, step = static_cast<i64>(gridDim.x) * warps;
         const u32 rows_at = shared_address(dynamic_shared);
-        const u32 ring = rows_at + rows * pitch + warp * stages * P::BYTES;
-        const u32 full = rows_at + rows * pitch + warps * stages * P::BYTES + warp * stages * 8;
+        const u32 place = P::BYTES + (BESIDE ? rows * pitch : 0), rings = rows_at + (BESIDE ? 0 : rows * pitch);
+        const u32 ring = rings + warp * stages * place, full = rings + warps * stages * place + warp * stages * 8;
 
         // What comes next: the tile and its piece are the same in all lanes.
         i64 tile = blockIdx.x + static_cast<i64>(gridDim.x) * warp, next_tile = tile;
         int next_piece = 0;
         typename P::Source source = P::source(w, tile, pieces, lane);
+        const auto bytes_of_x = [&](int piece) { return min(SPAN, chunks - piece * SPAN) * (CHUNK * 2); };
         const auto copy = [&](int slot) {
-            if (next_tile >= tiles) return;
-            P::copy(ring + slot * P::BYTES, full + slot * 8, source, next_piece, pieces, lane);
+            const u32 more = BESIDE ? rows * bytes_of_x(next_piece) : 0;
+            P::copy(ring + slot * place, full + slot * 8, source, next_piece, pieces, lane, more);
             if (++next_piece == pieces) {
                 next_piece = 0;
                 next_tile += step;
                 P::begin(source, next_tile);
+                // A branch, which few pieces take.
+                asm volatile("" ::: "memory");
             }
+        };
+        // Lanes from the fourth on bring a row of x each.
+        const auto copy_x = [&](int slot, int piece) {
+            if (lane < 4 || lane >= 4 + rows) return;
+            const T* from = x + (lane - 4) * ld_x + piece * (SPAN * CHUNK);
+            load_bytes(ring + slot * place + P::BYTES + (lane - 4) * pitch, from, bytes_of_x(piece), full + slot * 8);
         };
         if (lane == 0) {
 #pragma unroll 1
@@ -86,24 +99,30 @@ template <class R, class S, class T, int ACTIVATION, int COLUMNS, int SPAN> stru
             fence_barrier_init();
         }
         __syncwarp();
-#pragma unroll 1
-        for (int i = 0; i < stages; ++i) copy(i);
+        int begun = 0;
+        for (; begun < stages && next_tile < tiles; ++begun) copy(begun);
         await_predecessor();
-        load_x(rows_at, rows, chunks);
-        __syncthreads();
+        if constexpr (BESIDE) {
+            for (int i = 0; i < begun; ++i) copy_x(i, i % pieces);
+            __syncwarp();
+        } else {
+            load_x(rows_at, rows, chunks);
+            __syncthreads();
+        }
 
         // Lane l of ldmatrix gives the address of row l % 8 and columns 8 (l / 8) of two steps.
         u32 b_at[COLUMNS];
 #pragma unroll
-        for (int j = 0; j < COLUMNS; ++j) b_at[j] = rows_at + min(8 * j + lane % 8, rows - 1) * pitch + lane / 8 * 16;
+        for (int j = 0; j < COLUMNS; ++j) b_at[j] = (BESIDE ? 0 : rows_at) + min(8 * j + lane % 8, rows - 1) * pitch + lane / 8 * 16;
+#pragma unroll
+        for (int j = 0; j < COLUMNS; ++j) asm volatile("" : "+r"(b_at[j]));
         int slot = 0;
         u32 parity = 0;
         for (; tile < tiles; tile += step) {
             f32 sum[COLUMNS][4] = {};
             Decoder<R, T, S> decoder;
-            u32 along = 0;
             for (int piece = 0; piece < pieces; ++piece) {
-                const u32 from = ring + slot * P::BYTES;
+                const u32 from = ring + slot * place, x_at = BESIDE ? from + P::BYTES : piece * (SPAN * CHUNK * 2);
                 const int count = min(SPAN, chunks - piece * SPAN);
                 typename R::Raw raw[SPAN];
                 barrier_wait(full + slot * 8, parity);
@@ -118,11 +137,9 @@ template <class R, class S, class T, int ACTIVATION, int COLUMNS, int SPAN> stru
                     if (P::begins(c)) P::load_scale(raw[c], from, w, tile, piece, c, lane);
                 }
                 // All lanes have read the piece: its place is free.
-                __syncwarp();
-                copy(slot);
-                if (++slot == stages) {
-                    slot = 0;
-                    parity ^= 1;
+                if constexpr (!BESIDE) {
+                    __syncwarp();
+                    if (next_tile < tiles) copy(slot);
                 }
 #pragma unroll
                 for (int c = 0; c < SPAN; ++c) {
@@ -131,7 +148,7 @@ template <class R, class S, class T, int ACTIVATION, int COLUMNS, int SPAN> stru
                     for (int s = 0; s < STEPS; s += 2) {
                         u32 b[COLUMNS][4];
 #pragma unroll
-                        for (int j = 0; j < COLUMNS; ++j) load_matrices<false>(b[j], b_at[j] + along + (c * CHUNK + s * 16) * 2);
+                        for (int j = 0; j < COLUMNS; ++j) load_matrices<false>(b[j], b_at[j] + x_at + (c * CHUNK + s * 16) * 2);
 #pragma unroll
                         for (int u = s; u < s + 2; ++u) {
                             if (P::begins(c) && u % (STEPS / R::SUBS) == 0) decoder.begin(raw[c], u / (STEPS / R::SUBS));
@@ -143,7 +160,18 @@ template <class R, class S, class T, int ACTIVATION, int COLUMNS, int SPAN> stru
                         }
                     }
                 }
-                along += SPAN * CHUNK * 2;
+                if constexpr (BESIDE) {
+                    __syncwarp();
+                    if (next_tile < tiles) {
+                        const int coming = next_piece;
+                        copy(slot);
+                        copy_x(slot, coming);
+                    }
+                }
+                if (++slot == stages) {
+                    slot = 0;
+                    parity ^= 1;
+                }
             }
             const Column<ACTIVATION, T> column(to, tile * 16, lane);
 #pragma unroll
@@ -157,8 +185,8 @@ template <class R, class S, class T, int ACTIVATION, int COLUMNS, int SPAN> stru
 
 }  // namespace pgk
 
-#define PGK_QUANT_STREAM(entry, rule, S, T, activation, columns, span, threads) \
-    extern "C" __global__ void __launch_bounds__(threads, 1) entry( \
+#define PGK_QUANT_STREAM(entry, rule, S, T, activation, columns, span, beside, threads, blocks) \
+    extern "C" __global__ void __launch_bounds__(threads, blocks) entry( \
         pgk::T* out, const pgk::T* x, const pgk::u8* codes, const pgk::u8* high, const pgk::u8* scales, \
         const pgk::u8* extra, long long m, long long n, long long k, long long ld_out, int pairs, long long ld_x, \
         int aligned, long long chunks, long long records, long long owners, const pgk::T* bias, \
@@ -166,5 +194,6 @@ template <class R, class S, class T, int ACTIVATION, int COLUMNS, int SPAN> stru
         const pgk::Results<pgk::T> to{ \
             out, ld_out, m, n, pairs != 0, {bias, residual, residual_row, residual_column}}; \
         const pgk::Planes w{codes, high, scales, extra, chunks, records, owners}; \
-        pgk::Stream<rule, pgk::S, pgk::T, pgk::activation, columns, span>{to, x, w, k, ld_x, aligned != 0, stages}.run(); \
+        pgk::Stream<rule, pgk::S, pgk::T, pgk::activation, columns, span, beside>{ \
+            to, x, w, k, ld_x, aligned != 0, stages}.run(); \
     }

@@ -41,10 +41,8 @@ template <class S> PGK_FN S from_lane_before(S s, int d) {
     } u;
     u.w[sizeof(u.w) / 4 - 1] = 0;
     u.s = s;
-#if PGK_ON_DEVICE
 #pragma unroll
     for (int i = 0; i < static_cast<int>(sizeof(u.w) / 4); ++i) u.w[i] = __shfl_up_sync(~0u, u.w[i], d);
-#endif
     return u.s;
 }
 template <class S> PGK_FN S from_last_lane(S s) {
@@ -55,10 +53,8 @@ template <class S> PGK_FN S from_last_lane(S s) {
     } u;
     u.w[sizeof(u.w) / 4 - 1] = 0;
     u.s = s;
-#if PGK_ON_DEVICE
 #pragma unroll
     for (int i = 0; i < static_cast<int>(sizeof(u.w) / 4); ++i) u.w[i] = __shfl_sync(~0u, u.w[i], 31);
-#endif
     return u.s;
 }
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from pygpukit import _pygpukit_rust as _native
 from pygpukit.dtypes import DataType, dtype, to_numpy_dtype
 from pygpukit.errors import DTypeError
 from pygpukit.ops.elementwise.plan import plan
@@ -15,7 +18,10 @@ from pygpukit.ops.elementwise.table import TABLE, Row
 from pygpukit.ops.promotion import Input, resolve
 
 _PYTHON_KINDS = ((bool, "bool"), (int, "int"), (float, "float"), (complex, "complex"))
-_PANEL = 64
+_BLOCK, _LINES = 1 << 18, 64
+"""Elements of a block, and of an axis of it along which a line of memory lies."""
+_SHORT = 16
+"""Elements of lines that are shorter than what a line of memory holds: NumPy's own order is as good."""
 _SMALL = frozenset({"float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"})
 
 
@@ -121,6 +127,9 @@ def _general(name: str, inputs: tuple[Input, ...], target: DataType) -> Callable
     row = TABLE[name]
     if row.rule == "cast" and (common.name == target.name or _is_plain_cast(inputs[0], common, target)):
         return _copy
+    kept = common is target and common.name not in _SMALL and inputs[0] == dtype("bool")
+    if row.rule == "where" and kept and all(isinstance(x, str) or x is common for x in inputs[1:]):
+        return _where
     result = to_numpy_dtype(target if row.rule == "cast" else resolve(row, inputs)[1])
     double = _is_double(row, common)
     # Operands of this type are computed with as they are.
@@ -157,18 +166,84 @@ def _is_plain_cast(source: Input, common: DataType, target: DataType) -> bool:
     return common.kind != "c" or target.kind == "c"
 
 
-def in_panels(function: Callable[..., Any], *operands: Any) -> None:
-    """Call an elementwise ``function`` on panels of the last axis, so narrow that lines of an operand in another order
-    than the result's stay in a cache until all their elements are read."""
-    width = operands[-1].shape[-1]
-    for start in range(0, width, _PANEL):
-        part = slice(start, start + _PANEL)
-        function(*(x[..., part] if np.ndim(x) and x.shape[-1] == width else x for x in operands))
+def in_blocks(function: Callable[..., Any], *operands: Any) -> None:
+    """Call an elementwise ``function`` on blocks, for which operands in another order than its own are copied.
+
+    Each line of memory is then read and written once, and the function meets neighbours.
+    """
+    *given, out = operands
+    crossing = [i for i, x in enumerate(given) if np.ndim(x) and x.shape == out.shape and _crosses(x)]
+    along = min(range(out.ndim), key=lambda d: _far(given[crossing[0]], d))
+    if min(out.shape[along], out.shape[-1]) < _SHORT:
+        function(*operands)
+        return
+    if function is _copy and given[0].dtype == out.dtype:
+        _native.copy_transposed(_bits(given[0]), _bits(out))
+        return
+    sizes = _block(out.shape, along)
+    scratch = {_place(given[i]): np.empty(math.prod(sizes), given[i].dtype) for i in crossing}
+    for start in itertools.product(*(range(0, n, size) for n, size in zip(out.shape, sizes, strict=True))):
+        part = tuple(slice(at, at + size) for at, size in zip(start, sizes, strict=True))
+        target, copied, parts = out[part], {}, []
+        for i, x in enumerate(given):
+            if i not in crossing:
+                parts.append(_part(x, part, out.shape))
+                continue
+            place = _place(x)
+            if place not in copied:
+                room = copied[place] = scratch[place][: target.size].reshape(target.shape)
+                _native.copy_transposed(_bits(x[part]), _bits(room))
+            parts.append(copied[place])
+        function(*parts, target)
+
+
+def _far(x: Any, axis: int) -> float:
+    return abs(x.strides[axis]) if x.shape[axis] > 1 and x.strides[axis] else math.inf
+
+
+def _crosses(x: Any) -> bool:
+    """Does an array lie along another axis than its last?"""
+    return min(_far(x, axis) for axis in range(x.ndim)) < _far(x, x.ndim - 1)
+
+
+def _block(shape: tuple[int, ...], along: int) -> list[int]:
+    """Return the shape of a block that stays in a cache: lines of both orders in it are as long as they can be."""
+    sizes = [1] * len(shape)
+    sizes[along] = min(shape[along], _LINES)
+    for axis in reversed(range(len(shape))):
+        room = max(1, _BLOCK // (math.prod(sizes) // sizes[axis]))
+        # Whole lines, where there are several.
+        sizes[axis] = min(shape[axis], room // _LINES * _LINES or room)
+    return sizes
+
+
+def _part(x: Any, part: tuple[slice, ...], shape: tuple[int, ...]) -> Any:
+    """Return the block of an operand that broadcasts to a shape."""
+    if not np.ndim(x):
+        return x
+    ahead = len(shape) - x.ndim
+    return x[tuple(part[ahead + d] if x.shape[d] == shape[ahead + d] else slice(None) for d in range(x.ndim))]
+
+
+def _place(x: Any) -> tuple[Any, ...]:
+    return x.__array_interface__["data"][0], x.strides, x.dtype
+
+
+_BITS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+
+
+def _bits(x: Any) -> Any:
+    """Return an array as a buffer: types of ml_dtypes are none."""
+    return x.view(_BITS[x.itemsize]) if x.itemsize in _BITS else x
 
 
 def _is_double(row: Row, common: DataType) -> bool:
     # complex64 functions run in double in the kernels too: in float NumPy's own lose digits.
     return common.name == "complex64" and row.weight != "light"
+
+
+def _where(condition: Any, x: Any, y: Any, out: npt.NDArray[Any]) -> None:
+    out[...] = np.where(condition, x, y)
 
 
 def _copy(array: Any, out: npt.NDArray[Any]) -> None:

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from numpy._core.umath import clip as _clip  # type: ignore[attr-defined]
 
 Reference = Callable[..., Any]
 Weight = Literal["light", "function", "heavy"]
@@ -175,10 +176,6 @@ def _where(c: Any, x: Any, y: Any) -> Any:
     return np.where(c, x, y)
 
 
-def _clamp(x: Any, low: Any, high: Any) -> Any:
-    return np.minimum(np.maximum(x, low), high)
-
-
 def _real(a: Any) -> Any:
     return np.real(a)
 
@@ -247,7 +244,7 @@ def _selection() -> list[Row]:
         Row("minimum", 2, "minimum(a, b)", np.minimum, np.minimum, "biufc", 1, "Smaller value; NaN if either is."),
         Row("fmax", 2, "fmax(a, b)", np.fmax, np.fmax, "biufc", 1, "Larger value; a NaN yields to a number."),
         Row("fmin", 2, "fmin(a, b)", np.fmin, np.fmin, "biufc", 1, "Smaller value; a NaN yields to a number."),
-        Row("clamp", 3, "clamp(a, b, c)", _clamp, "promote", "iufc", 2, "minimum(maximum(a, b), c)."),
+        Row("clamp", 3, "clamp(a, b, c)", _clip, "promote", "iufc", 2, "minimum(maximum(a, b), c)."),
         Row("where", 3, "a ? b : c", _where, "where", "biufc", 1, "b where the condition a holds, c elsewhere."),
         Row("relu", 1, "relu(a)", _relu, "promote", "iuf", 1, "a where positive, else 0; NaN stays."),
         Row(
@@ -361,15 +358,15 @@ def _activation() -> list[Row]:
         Row(
             "gelu", 1, "gelu<LOW>(a)", _gelu, np.tanh, _FLOATS, 18, "Gaussian error linear unit, tanh form.", "function"
         ),
-        Row("gelu_erf", 1, "gelu_erf(a)", _gelu_erf, np.tanh, _FLOATS, 24, "Gaussian error linear unit, exact form.",
-            "heavy", public=False),
+        Row("gelu_erf", 1, "gelu_erf<LOW>(a)", _gelu_erf, np.tanh, _FLOATS, 24,
+            "Gaussian error linear unit, exact form.", "function", public=False),
         Row("relu2", 1, "relu2(a)", _relu2, "promote", _FLOATS, 2, "relu(a) squared; NaN stays."),
         Row("swiglu", 2, "mul(rounded<COMMON>(silu<LOW>(a)), b)", _gated(lambda a: a * _sigmoid(a)), "promote", _FLOATS,
             16, "silu(a), rounded to the operands' type, times b.", "function", public=False, by_format=True),
         Row("geglu", 2, "mul(rounded<COMMON>(gelu<LOW>(a)), b)", _gated(_gelu), "promote", _FLOATS,
             19, "gelu(a), rounded to the operands' type, times b.", "function", public=False, by_format=True),
-        Row("geglu_erf", 2, "mul(rounded<COMMON>(gelu_erf(a)), b)", _gated(_gelu_erf), "promote", _FLOATS,
-            25, "gelu_erf(a), rounded to the operands' type, times b.", "heavy", public=False, by_format=True),
+        Row("geglu_erf", 2, "mul(rounded<COMMON>(gelu_erf<LOW>(a)), b)", _gated(_gelu_erf), "promote", _FLOATS,
+            25, "gelu_erf(a), rounded to the operands' type, times b.", "function", public=False, by_format=True),
     ]  # fmt: skip
 
 

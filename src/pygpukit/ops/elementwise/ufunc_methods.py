@@ -20,6 +20,7 @@ from pygpukit.ops.elementwise.plan import plan
 from pygpukit.ops.elementwise.table import TABLE
 from pygpukit.ops.operands import as_array
 from pygpukit.ops.promotion import Input, can_cast
+from pygpukit.ops.shape.arrays import check_cast
 
 _REDUCTIONS = {
     "add": "sum", "mul": "prod", "maximum": "max", "minimum": "min", "logical_and": "all", "logical_or": "any",
@@ -33,27 +34,40 @@ _IDENTITY: dict[str, Any] = {
 }  # fmt: skip
 
 
+_CASTING = ("no", "equiv", "safe", "same_kind", "unsafe")
+
+
 def extended(name: str, args: tuple[Any, ...], keywords: dict[str, Any]) -> GPUArray:
     """An operator called with more keywords than ``out`` and ``stream``.
 
     ``where`` is an array of bool: elements it does not name stay in ``out``, and are 0 without. ``dtype`` is the type
-    that is computed in and of the result.
+    that is computed in and of the result; ``casting`` says what may be converted to it, and of the result to ``out``.
     """
     out, stream = keywords.pop("out", None), keywords.pop("stream", None)
     mask, kind = keywords.pop("where", True), keywords.pop("dtype", None)
+    casting = keywords.pop("casting", "same_kind")
+    if type(out) is tuple and len(out) == 1:
+        out = out[0]
     if keywords or TABLE[name].rule in ("where", "cast"):
         wrong = next(iter(keywords), "where")
         raise TypeError(f"{name}() got an unexpected keyword argument '{wrong}'")
     if out is not None and not isinstance(out, GPUArray):
         raise TypeError(f"{name}(): out must be a GPUArray, not {type(out).__name__}")
+    if casting not in _CASTING:
+        raise ValueError(f"casting must be one of {', '.join(map(repr, _CASTING))}, not {casting!r}")
     with stream if stream is not None else contextlib.nullcontext():
         if kind is not None:
-            args = _converted(name, args, as_dtype(kind))
+            args = _converted(name, args, as_dtype(kind), casting)
+        if out is not None and casting != "same_kind":
+            own = plan(name, _inputs(args)).out
+            check_cast(own, out.dtype, casting, f"{name}()")
+            if own is not out.dtype:
+                # Computed in its own type: only then is what is written converted.
+                result = _native.apply(name, args)
+                return _written(result, mask, out, name)
         if mask is True:
             return _native.apply(name, args, out)
-        if not isinstance(mask, GPUArray) or mask.dtype.name != "bool":
-            got = mask.dtype.name if isinstance(mask, GPUArray) else type(mask).__name__
-            raise TypeError(f"{name}(): where must be a GPUArray of bool, not {got}")
+        _check_mask(name, mask)
         result = _native.apply(name, args)
         if out is None:
             return _native.apply("where", (mask, result, False))
@@ -63,13 +77,27 @@ def extended(name: str, args: tuple[Any, ...], keywords: dict[str, Any]) -> GPUA
         return _native.apply("where", (mask, result, out), out)
 
 
+def _check_mask(name: str, mask: Any) -> None:
+    if not isinstance(mask, GPUArray) or mask.dtype.name != "bool":
+        got = mask.dtype.name if isinstance(mask, GPUArray) else type(mask).__name__
+        raise TypeError(f"{name}(): where must be a GPUArray of bool, not {got}")
+
+
+def _written(result: GPUArray, mask: Any, out: GPUArray, name: str) -> GPUArray:
+    """Write a result of another type, where a mask says so."""
+    if mask is True:
+        return _native.apply("copy", (result,), out)
+    _check_mask(name, mask)
+    return _native.apply("where", (mask, result.astype(out.dtype), out), out)
+
+
 def _inputs(args: tuple[Any, ...]) -> tuple[Input, ...]:
     from pygpukit.ops.elementwise.reference import input_of
 
     return tuple(x.dtype if isinstance(x, GPUArray) else input_of(x) for x in args)
 
 
-def _converted(name: str, args: tuple[Any, ...], kind: DataType) -> tuple[Any, ...]:
+def _converted(name: str, args: tuple[Any, ...], kind: DataType, casting: str) -> tuple[Any, ...]:
     """The operands in the types for which an operator computes in, and gives, ``kind``."""
     if plan(name, _inputs(args)).out is kind:
         return args
@@ -80,7 +108,9 @@ def _converted(name: str, args: tuple[Any, ...], kind: DataType) -> tuple[Any, .
     if not is_there:
         raise DTypeError(f"{name}() computes nothing in {kind.name}: convert its result with astype")
     for x in args:
-        if isinstance(x, GPUArray) and not can_cast(x.dtype, kind):
+        if casting != "same_kind" and isinstance(x, GPUArray):
+            check_cast(x.dtype, kind, casting, f"{name}()")
+        elif isinstance(x, GPUArray) and not can_cast(x.dtype, kind):
             raise DTypeError(
                 f"{name}(dtype={kind.name}): an operand of {x.dtype.name} would change its kind; convert it with astype"
             )

@@ -251,4 +251,4 @@ def transpose(x: Any, axes: Sequence[int] | None = None) -> Any:
     (3, 2)
     """
     x = as_array(x, "transpose()")
-    return x.T if axes is None else x.transpose(*axes)
+    return x.T if axes is None else x.transpose(axes)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from pygpukit import _pygpukit_rust as _native
 from pygpukit._pygpukit_rust import DataType, GPUArray
 from pygpukit.array.indexing import elements_for, spread
 from pygpukit.dtypes import dtype
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from pygpukit.ops.index.keys import Masked
 
 TILE = 8192
+_BOOL = dtype("bool")
 _ENTRIES = ("pgk_mask_bits", "pgk_mask_scan", "pgk_mask_nonzero", "pgk_mask_take", "pgk_mask_put", "pgk_mask_repeat")
 
 
@@ -72,24 +74,13 @@ def _bits_launch(p: Problem) -> Launch:
     ))  # fmt: skip
 
 
-def _bits_host(p: Problem) -> Callable[..., None]:
-    def run(x: Any, bits: Any, before: Any) -> None:
-        # NumPy's functions take the mask itself, so only the number of elements is needed.
-        before[-1] = np.count_nonzero(x)
-
-    return run
-
-
 _bits = register(
     Operator(
         name="index_mask_bits",
         parameters=(Parameter("x"),),
         infer=_bits_infer,
         reference=np.packbits,
-        variants=(
-            Variant("words of ballots", "batch_invariant", _dense, launch=_bits_launch, units=_units),
-            Variant("NumPy", "batch_invariant", lambda p: None, host=_bits_host),
-        ),
+        variants=(Variant("words of ballots", "batch_invariant", _dense, launch=_bits_launch, units=_units),),
         doc="Which elements are not zero, as bits, and how many there are before each tile and altogether.",
         public=False,
     )
@@ -97,22 +88,29 @@ _bits = register(
 
 
 class Bits(NamedTuple):
-    """A mask as kernels read it: the array, its bits, and their number before each tile."""
+    """A mask as it is read: a contiguous array, and for kernels its bits and their number before each tile.
+
+    The CPU device reads the array alone, which is of bool there.
+    """
 
     mask: GPUArray
-    bits: GPUArray
-    before: GPUArray
+    bits: GPUArray | None
+    before: GPUArray | None
 
 
 def bits_of(mask: GPUArray) -> Bits:
-    """Return a mask of any type as bits."""
-    x = mask if mask.device.kind == "cpu" else mask.contiguous()
+    """Return a mask of any type as it is read."""
+    x = mask.contiguous()
+    if x.device.kind == "cpu":
+        return Bits(x if x.dtype is _BOOL else e.not_equal(x, 0), None, None)
     return Bits(x, *_bits(x))
 
 
 def count_of(bits: Bits) -> int:
     """Read how many elements are not zero."""
     before = bits.before
+    if before is None:
+        return _native.count_chosen(bits.mask)
     return int(before._select(0, before.size - 1).item())
 
 
@@ -124,15 +122,7 @@ def _nonzero_launch(p: Problem) -> Launch:
     return Launch((KernelLaunch(made, made.entries[2], (blocks_for(mask.size, TILE, "a mask"),), (256,), arguments),))
 
 
-def _nonzero_host(p: Problem) -> Callable[..., None]:
-    def run(mask: Any, bits: Any, before: Any, count: int, out: Any) -> None:
-        for d, found in enumerate(mask.nonzero()):
-            out[d] = found
-
-    return run
-
-
-_MASK = (Parameter("mask"), Parameter("bits"), Parameter("before"))
+_MASK = (Parameter("mask"), Parameter("bits", "optional"), Parameter("before", "optional"))
 
 _nonzero = register(
     Operator(
@@ -142,7 +132,7 @@ _nonzero = register(
         reference=lambda mask, bits, before, count: np.stack(np.nonzero(mask)),
         variants=(
             Variant("a tile per block", "batch_invariant", _dense, launch=_nonzero_launch, units=_units),
-            Variant("NumPy", "batch_invariant", lambda p: None, host=_nonzero_host),
+            Variant("the core", "batch_invariant", _dense, host=lambda p: _native.host_places()),
         ),
         doc="The positions of the elements of a mask, a row per axis.",
         public=False,
@@ -172,6 +162,7 @@ _take = register(
         reference=lambda x, mask, bits, before, count: x[mask],
         variants=(
             Variant("a tile per block", "batch_invariant", _dense, launch=_take_launch, units=_units),
+            Variant("the core", "batch_invariant", _dense, host=lambda p: _native.host_take()),
             Variant("NumPy", "batch_invariant", lambda p: None, host=_take_host),
         ),
         doc="The elements that a mask of the same shape names.",
@@ -331,8 +322,6 @@ def assign_where(x: GPUArray, mask: GPUArray, value: GPUArray) -> None:
 def taken_where(x: GPUArray, mask: GPUArray) -> GPUArray:
     """Return the elements of an array that a mask of the same shape and any type names."""
     bits = bits_of(mask)
-    if x.device.kind == "cpu":
-        bits = Bits(e.not_equal(mask, 0) if mask.dtype.name != "bool" else mask, bits.bits, bits.before)
     result: GPUArray = _take(x if x.device.kind == "cpu" else x.contiguous(), *bits, count_of(bits))
     return result
 

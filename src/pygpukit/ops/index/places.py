@@ -24,6 +24,7 @@ from pygpukit.ops.index.scatter import scattered
 from pygpukit.ops.operands import as_array, common_device
 from pygpukit.ops.promotion import Weak, promote
 from pygpukit.ops.registry import as_method, export
+from pygpukit.ops.shape.arrays import check_cast
 from pygpukit.ops.shape.ranges import arange
 
 _NUMBERS: dict[type, Weak] = {bool: "bool", int: "int", float: "float", complex: "complex"}
@@ -191,6 +192,12 @@ def _written(a: GPUArray, what: str, write: Callable[[GPUArray], None]) -> None:
     a[...] = dense
 
 
+def _check_values(a: GPUArray, values: Any, what: str) -> None:
+    """Refuse arrays whose elements may change when they are written, as NumPy does where a mask chooses."""
+    if isinstance(values, GPUArray):
+        check_cast(values.dtype, a.dtype, "safe", f"{what}()")
+
+
 def _values(a: GPUArray, v: Any) -> GPUArray:
     return vector_of(elements_for(a, v))
 
@@ -354,6 +361,7 @@ def place(arr: GPUArray, mask: Any, vals: Any) -> None:
     [1, 7, 8, 7]
     """
     given = _mask(_target(arr, "place"), mask, "place").reshape(-1)
+    _check_values(arr, vals, "place")
     values = _values(arr, vals)
     if values.size == 0:
         if count_of(bits_of(given)):
@@ -384,6 +392,7 @@ def putmask(a: GPUArray, mask: Any, values: Any) -> None:
     """
     given = _mask(_target(a, "putmask"), mask, "putmask").reshape(-1)
     refuse_shared(a)
+    _check_values(a, values, "putmask")
     source = elements_for(a, values)
     if source.size == 0 or a.size == 0:
         return

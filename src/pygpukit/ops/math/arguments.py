@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
@@ -56,16 +57,37 @@ def filled(x: GPUArray, out: GPUArray | None, what: str) -> GPUArray:
 
 
 def streamed(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a function the keyword ``stream``."""
+    """Give a function the keyword ``stream``, and let it take ``out`` as NumPy's ufuncs do."""
+    kinds = [parameter.kind for parameter in inspect.signature(function).parameters.values()]
+    operands = sum(kind is inspect.Parameter.POSITIONAL_OR_KEYWORD for kind in kinds)
+    is_ufunc = kinds == [inspect.Parameter.POSITIONAL_OR_KEYWORD] * operands + [inspect.Parameter.KEYWORD_ONLY]
+    is_ufunc = is_ufunc and "out" in inspect.signature(function).parameters
 
     @wraps(function)
     def run(*args: Any, stream: Stream | None = None, **keywords: Any) -> Any:
+        if is_ufunc and (keywords or len(args) > operands):
+            args = _with_target(function, args, operands, keywords)
         if stream is None:
             return function(*args, **keywords)
         with stream:
             return function(*args, **keywords)
 
     return run
+
+
+def _with_target(
+    function: Callable[..., Any], args: tuple[Any, ...], operands: int, keywords: dict[str, Any]
+) -> tuple[Any, ...]:
+    """Return the operands; what stands behind them is ``out``, which may be in a tuple."""
+    if len(args) == operands + 1:
+        if "out" in keywords:
+            raise TypeError(f"{function.__name__}(): out is given twice, behind the operands and by name")
+        *rest, keywords["out"] = args
+        args = tuple(rest)
+    target = keywords.get("out")
+    if type(target) is tuple and len(target) == 1:
+        keywords["out"] = target[0]
+    return args
 
 
 def renamed(name: str, function: Callable[..., Any], *args: Any, **keywords: Any) -> Any:

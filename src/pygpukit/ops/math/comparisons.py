@@ -14,7 +14,7 @@ from pygpukit.array.creation import full, zeros
 from pygpukit.ops.elementwise import rows as e
 from pygpukit.ops.math.arguments import need, operand, refuse, streamed
 from pygpukit.ops.math.types import finfo
-from pygpukit.ops.operands import as_arrays
+from pygpukit.ops.operands import as_arrays, common_device
 from pygpukit.ops.problem import broadcast
 from pygpukit.ops.registry import export, functions
 
@@ -211,6 +211,9 @@ def array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> GPUArray:
     >>> bool(array_equal(gp.asarray([1, 2]), gp.asarray([1.0, 2.0])))
     True
     """
+    if any(x is None or isinstance(x, str | bytes) for x in (a1, a2)):
+        # As in NumPy, what is no array equals none.
+        return full((), False, "bool", device=common_device((a1, a2)))
     a1, a2 = as_arrays("array_equal()", a1, a2)
     if a1.shape != a2.shape:
         return full((), False, "bool", device=a1.device)

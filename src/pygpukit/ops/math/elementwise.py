@@ -16,6 +16,7 @@ from pygpukit.errors import DTypeError
 from pygpukit.ops.elementwise import rows as e
 from pygpukit.ops.math.arguments import as_float, filled, need, operand, refuse, renamed, streamed
 from pygpukit.ops.math.types import finfo
+from pygpukit.ops.promotion import Input, promote
 from pygpukit.ops.registry import as_method, export
 
 # What NumPy's functions take for "not given", where None means "no limit".
@@ -106,7 +107,11 @@ def clip(a: Any, a_min: Any = _NOT_GIVEN, a_max: Any = _NOT_GIVEN, out: GPUArray
         high = None if type(high) is int and high >= limits.max else high
     if low is not None and high is not None:
         if isinstance(x, GPUArray) and x.dtype.kind == "b":
-            return renamed("clip", e.minimum, renamed("clip", e.maximum, x, low), high, out=out)  # type: ignore[no-any-return]
+            common = promote((x.dtype, _input(low), _input(high)))
+            if common.kind == "b":
+                return renamed("clip", e.minimum, renamed("clip", e.maximum, x, low), high, out=out)  # type: ignore[no-any-return]
+            # There is no clamp of bool: in the type that all three have together.
+            x = x.astype(common)
         return renamed("clip", e.clamp, x, low, high, out=out)  # type: ignore[no-any-return]
     if low is None and high is None:
         return filled(x.copy(), out, "clip")
@@ -252,7 +257,8 @@ def ldexp(x: Any, n: Any, *, out: GPUArray | None = None) -> GPUArray:
     # Narrow types do not hold every exponent that matters to them.
     kind = x.dtype if x.itemsize >= 4 or x.dtype.name == "float16" else dtype("float32")
     if isinstance(n, GPUArray):
-        n = e.clamp(n.astype("int32", copy=False) if n.itemsize < 4 else n, -4096, 4096).astype(kind)
+        n = n.astype("int32", copy=False) if n.itemsize < 4 else n
+        n = (e.minimum(n, 4096) if n.dtype.kind == "u" else e.clamp(n, -4096, 4096)).astype(kind)
     else:
         n = float(builtins.max(-4096, builtins.min(n, 4096)))
     result = renamed("ldexp", e.scalb, x.astype(kind, copy=False), n)
@@ -389,6 +395,16 @@ export(deg2rad, "radians")
 as_method(round)
 as_method(e.conj)
 as_method(e.conj, "conjugate")
+
+
+def _input(limit: Any) -> Input:
+    """Return a limit as promotion sees it; a list as the array it becomes."""
+    if isinstance(limit, GPUArray):
+        return limit.dtype
+    for kind, name in ((bool, "bool"), (int, "int"), (float, "float"), (complex, "complex")):
+        if type(limit) is kind:
+            return name  # type: ignore[return-value]
+    return dtype(np.asarray(limit).dtype)
 
 
 def _clip_method(self: GPUArray, min: Any = None, max: Any = None, out: GPUArray | None = None, **keywords: Any) -> Any:

@@ -151,7 +151,7 @@ def gradient(f: Any, *varargs: Any, axis: Any = None, edge_order: int = 1) -> An
     >>> gradient(gp.asarray([1.0, 2.0, 4.0, 7.0])).tolist()
     [1.0, 1.5, 2.5, 3.0]
     """
-    x = need(f, "gradient")
+    x = refuse(need(f, "gradient"), "iufc", "gradient")
     axes = tuple(range(x.ndim)) if axis is None else axis if isinstance(axis, tuple | list) else (axis,)
     axes = tuple(axis_of(i, x.ndim) for i in axes)
     if len(set(axes)) != len(axes):

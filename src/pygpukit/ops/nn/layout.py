@@ -36,7 +36,7 @@ _NORM_SINGLES = (
     (256, 16, 1), (1024, 32, 2), (4096, 32, 8), (6144, 128, 3), (16384, 256, 4), (65536, 512, 8),
 )  # fmt: skip
 
-NORM_BLOCKS = 2048
+NORM_BLOCKS = 4096
 """Blocks of norms at most: with more rows a block goes on to further ones, and has the weights already."""
 
 LONG = 1024
@@ -90,7 +90,7 @@ _most_blocks = NORM_BLOCKS
 
 
 def force(shape: tuple[int, int] | None = None, blocks: int = NORM_BLOCKS) -> None:
-    """Take these threads and vectors of each for every row of norms, and so many blocks at most; for tuning."""
+    """Take these threads and vectors of each for rows of norms that fit them, and so many blocks; for tuning."""
     global _forced, _most_blocks
     _forced, _most_blocks = shape, blocks
     _native.clear_plans()
@@ -105,7 +105,7 @@ def norm_shape_of(n: Any, x: DataType, vec: bool) -> Shape:
     >>> norm_shape_of(3584, bfloat16, True).name
     '256x2'
     """
-    if _forced is not None:
+    if _forced is not None and n <= _forced[0] * _forced[1] * VECTOR // x.itemsize:
         return Shape(*_forced, vec)
     return _find(n, x, vec, NORMS if vec else _NORM_SINGLES)
 

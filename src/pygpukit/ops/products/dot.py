@@ -60,8 +60,6 @@ _THREADS = 128
 _CHUNK = 1024
 """Vectors of 16 bytes that one warp multiplies at most."""
 
-_NUMBERS = (int, float, complex, np.generic)
-
 NO_STREAM = nullcontext()
 """Stands where no stream is given."""
 
@@ -279,8 +277,6 @@ def dot(a: Any, b: Any, out: Any = None, *, stream: Any = None) -> Any:
             return dot_rows(a, b, out=out, stream=stream)
         if right == 2 and 0 < left <= 2:
             return matmul(a, b, out=out, stream=stream)
-    if isinstance(a, _NUMBERS) or isinstance(b, _NUMBERS):
-        return e.mul(a, b, out=out, stream=stream)
     if type(a) is not GPUArray or type(b) is not GPUArray:
         a, b = as_arrays("dot()", a, b)
         return dot(a, b, out=out, stream=stream)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -70,7 +70,15 @@ def einsum(
     5.0
     """
     text, arrays = _operands("einsum", operands)
-    arrays = list(as_arrays("einsum()", *arrays))
+    arrays = [*as_arrays("einsum()", *arrays)]
+    known = None
+    if out is dtype is stream is None and optimize is False and order == "K" and casting == "safe":
+        key = [text]
+        for x in arrays:
+            key += (x.shape, x.strides, x.dtype)
+        known = _known(*key)
+        if known.calls is not None:
+            return known.result(arrays)
     if order not in ("K", "C", "F", "A"):
         raise ValueError(f"order must be one of 'C', 'F', 'A', or 'K' (got {order!r})")
     if casting not in _CASTING:
@@ -90,7 +98,10 @@ def einsum(
             raise ShapeError(f"einsum gives shape {tuple(shape)}, but out has {out.shape}")
     path = _path(expression, optimize) if len(arrays) > 2 else (tuple(range(len(arrays))),)
     with stream or NO_STREAM:
-        result = _run(expression, [x.astype(kind, copy=False) for x in arrays], path, out)
+        steps = _Steps(arrays)
+        result = steps.run(expression, kind, path, out)
+        if known is not None:
+            known.calls = tuple(steps.calls)
         if out is None and order != "K":
             return result.T.contiguous().T if order == "F" else result.contiguous()
         return result
@@ -162,64 +173,183 @@ def _found_path(text: str, shapes: tuple[tuple[int, ...], ...], optimize: str) -
     return tuple(found)
 
 
-class _Term:
-    """An operand and a label per axis."""
-
-    __slots__ = ("array", "labels")
-
-    def __init__(self, array: GPUArray, labels: Labels) -> None:
-        self.array, self.labels = array, labels
+_Call: TypeAlias = tuple[Callable[..., Any], tuple[int, ...], tuple[Any, ...]]
 
 
-def _run(expression: Expression, arrays: Sequence[GPUArray], path: Sequence[Sequence[int]], out: Any) -> GPUArray:
-    output = expression.output
-    terms = [_prepared(x, labels, expression.sizes) for x, labels in zip(arrays, expression.inputs, strict=True)]
-    for step in path:
-        chosen = [terms.pop(i) for i in sorted(step, reverse=True)][::-1]
-        kept = frozenset(output).union(*(term.labels for term in terms))
-        made = chosen[0]
-        for i, other in enumerate(chosen[1:], 2):
-            later = kept.union(*(term.labels for term in chosen[i:])) if i < len(chosen) else kept
-            last = not terms and i == len(chosen)
-            made = _pair(made, other, later, output if last else None, out if last else None)
-        terms.append(_summed(made, kept) if len(chosen) == 1 else made)
-    return _finished(terms[0], expression, out)
+class _Known:
+    """The calls that an expression comes to for operands of these shapes, strides and types, once it was computed.
+
+    A call is a function, the arrays it gets by their number (operands first, then the results of calls), and what else.
+    """
+
+    __slots__ = ("calls",)
+
+    def __init__(self) -> None:
+        self.calls: tuple[_Call, ...] | None = None
+
+    def result(self, arrays: list[GPUArray]) -> GPUArray:
+        """Compute it again with other operands."""
+        for function, numbers, given in self.calls or ():
+            arrays.append(function(*[arrays[i] for i in numbers], *given))
+        return arrays[-1]
 
 
-def _prepared(array: GPUArray, named: Labels, sizes: dict[str, int]) -> _Term:
-    """Take diagonals of labels that an operand has several times, and drop axes of one element that others spread."""
-    shape = array.shape
-    if len(set(named)) == len(named) and 1 not in shape:
-        return _Term(array, named)
-    labels = list(named)
-    for label in dict.fromkeys(labels):
-        while labels.count(label) > 1:
-            first = labels.index(label)
-            second = labels.index(label, first + 1)
-            array = array._diagonal(first, second, 0)
-            labels = [c for i, c in enumerate(labels) if i not in (first, second)] + [label]
-    for i in range(len(labels) - 1, -1, -1):
-        if array.shape[i] == 1 != sizes[labels[i]]:
-            array = array._select(i, 0)
-            del labels[i]
-    return _Term(array, tuple(labels))
+@lru_cache(512)
+def _known(text: str, *operands: Any) -> _Known:
+    return _Known()
 
 
-def _summed(term: _Term, kept: frozenset[str]) -> _Term:
-    """Sum over the labels that nothing needs any more."""
-    if kept.issuperset(term.labels):
+class _Term(NamedTuple):
+    """An operand, its number among the arrays of the computation, and a label per axis."""
+
+    array: GPUArray
+    number: int
+    labels: Labels
+
+
+class _Steps:
+    """The computation of an expression, which notes its calls.
+
+    Attributes
+    ----------
+    calls
+        What was called.
+    """
+
+    def __init__(self, arrays: Sequence[GPUArray]) -> None:
+        self.calls: list[_Call] = []
+        self._arrays = arrays
+        self._count = len(arrays)
+
+    def _call(self, function: Callable[..., Any], terms: Sequence[_Term], labels: Labels, *given: Any,
+              out: Any = None) -> _Term:  # fmt: skip
+        """Call a function with the arrays of terms; with ``out`` the call serves this computation only."""
+        arrays = [term.array for term in terms]
+        made = function(*arrays, *given) if out is None else function(*arrays, *given, out=out)
+        self.calls.append((function, tuple(term.number for term in terms), given))
+        self._count += 1
+        return _Term(made, self._count - 1, labels)
+
+    def run(self, expression: Expression, kind: DataType, path: Sequence[Sequence[int]], out: Any) -> GPUArray:
+        """Return the result, in ``out`` where that is given."""
+        output = expression.output
+        terms = [
+            self._prepared(_Term(x, i, labels), kind, expression.sizes)
+            for i, (x, labels) in enumerate(zip(self._arrays, expression.inputs, strict=True))
+        ]
+        for step in path:
+            chosen = [terms.pop(i) for i in sorted(step, reverse=True)][::-1]
+            kept = frozenset(output).union(*(term.labels for term in terms))
+            made = chosen[0]
+            for i, other in enumerate(chosen[1:], 2):
+                later = kept.union(*(term.labels for term in chosen[i:])) if i < len(chosen) else kept
+                last = not terms and i == len(chosen)
+                made = self._pair(made, other, later, output if last else None, out if last else None)
+            terms.append(self._summed(made, kept) if len(chosen) == 1 else made)
+        (term,) = terms
+        result = self._arranged(term, output).array
+        if out is not None and result is not out:
+            _native.apply("copy", (result,), out)
+            result = out
+        return result
+
+    def _prepared(self, term: _Term, kind: DataType, sizes: dict[str, int]) -> _Term:
+        """Cast, take diagonals of labels that an operand has several times, and drop axes of one element that others
+        spread."""
+        if term.array.dtype is not kind:
+            term = self._call(GPUArray.astype, (term,), term.labels, kind)
+        if len(set(term.labels)) == len(term.labels) and 1 not in term.array.shape:
+            return term
+        labels = list(term.labels)
+        for label in dict.fromkeys(labels):
+            while labels.count(label) > 1:
+                first = labels.index(label)
+                second = labels.index(label, first + 1)
+                labels = [c for i, c in enumerate(labels) if i not in (first, second)] + [label]
+                term = self._call(GPUArray._diagonal, (term,), tuple(labels), first, second, 0)
+        for i in range(len(labels) - 1, -1, -1):
+            if term.array.shape[i] == 1 != sizes[labels[i]]:
+                del labels[i]
+                term = self._call(GPUArray._select, (term,), tuple(labels), i, 0)
         return term
-    axes = tuple(i for i, label in enumerate(term.labels) if label not in kept)
-    x = term.array
-    total = r.FUNCTIONS["any"](x, axes) if x.dtype.kind == "b" else r.sum(x, axes, dtype=x.dtype)
-    return _Term(total, tuple(label for label in term.labels if label in kept))
+
+    def _summed(self, term: _Term, kept: frozenset[str]) -> _Term:
+        """Sum over the labels that nothing needs any more."""
+        if kept.issuperset(term.labels):
+            return term
+        axes = tuple(i for i, label in enumerate(term.labels) if label not in kept)
+        left = tuple(label for label in term.labels if label in kept)
+        kind = term.array.dtype
+        return self._call(r.FUNCTIONS["any"], (term,), left, axes) if kind.kind == "b" else self._call(
+            _sum, (term,), left, axes, kind)  # fmt: skip
+
+    def _arranged(self, term: _Term, labels: Labels) -> _Term:
+        """The axes in this order; a view."""
+        if term.labels == labels:
+            return term
+        return self._call(GPUArray._permute, (term,), labels, [term.labels.index(label) for label in labels])
+
+    def _reshaped(self, term: _Term, shape: tuple[int, ...]) -> _Term:
+        return self._call(GPUArray.reshape, (term,), term.labels, shape)
+
+    def _pair(self, a: _Term, b: _Term, kept: frozenset[str], output: Labels | None, out: Any) -> _Term:
+        """Multiply two operands and sum over the labels that are not kept."""
+        a, b = self._summed(a, kept.union(b.labels)), self._summed(b, kept.union(a.labels))
+        batch, rows, columns, inner, exchanged = _groups(a.labels, b.labels, kept, output)
+        if not inner:
+            return self._multiplied(a, b, output, out)
+        if exchanged:
+            a, b = b, a
+        if len(inner) > 1:
+            inner = _easiest(a, b, inner)
+        found = (*batch, *rows, *columns)
+        direct = out is not None and found == output and out.is_contiguous
+        x, y = self._arranged(a, (*batch, *rows, *inner)), self._arranged(b, (*batch, *columns, *inner))
+        stack = x.array.shape[: len(batch)]
+        m = x.array.shape[len(stack) : len(stack) + len(rows)]
+        n = y.array.shape[len(stack) : len(stack) + len(columns)]
+        k = prod(x.array.shape[len(stack) + len(rows) :])
+        if not direct and len(inner) == 1 and sorted((len(rows), len(columns))) == [0, 1]:
+            # Vectors of one side meet all rows of the other by broadcasting.
+            short, number = (x, 0) if columns else (y, 1)
+            if stack:
+                short = self._call(GPUArray._expand, (short,), short.labels, len(stack))
+            return self._call(dot_rows, (short, y) if number == 0 else (x, short), found)
+        if len(rows) != 1 or len(inner) != 1:
+            x = self._reshaped(x, (*stack, prod(m), k))
+        if len(columns) != 1 or len(inner) != 1:
+            y = self._reshaped(y, (*stack, prod(n), k))
+        if columns and rows:
+            into = out.reshape((*stack, prod(m), prod(n))) if direct else None
+            d = len(stack)
+            y = self._call(GPUArray._permute, (y,), y.labels, [*range(d), d + 1, d])
+            made = self._call(matmul, (x, y), found, out=into)
+        else:
+            # One side is vectors; its axis of one element is that of the result where the other side has no more.
+            into = out.reshape((*stack, prod(m) * prod(n))) if direct else None
+            made = self._call(dot_rows, (x, y), found, out=into)
+        if direct:
+            return _Term(out, made.number, found)
+        return made if len(rows) == len(columns) == 1 else self._reshaped(made, (*stack, *m, *n))
+
+    def _multiplied(self, a: _Term, b: _Term, output: Labels | None, out: Any) -> _Term:
+        """The product of two operands without a sum, by broadcasting views."""
+        own = {*a.labels, *b.labels}
+        labels: Labels = (*a.labels, *(c for c in b.labels if c not in a.labels))
+        if output is not None and own == set(output):
+            labels = output
+        views = []
+        for term in (a, b):
+            x = self._arranged(term, tuple(c for c in labels if c in term.labels))
+            for i, label in enumerate(labels):
+                if label not in term.labels:
+                    x = self._call(GPUArray._expand, (x,), x.labels, i)
+            views.append(x)
+        return self._call(e.mul, views, labels, out=out if labels == output else None)
 
 
-def _arranged(term: _Term, labels: Labels) -> GPUArray:
-    """The axes in this order; a view."""
-    if term.labels == labels:
-        return term.array
-    return term.array._permute([term.labels.index(label) for label in labels])
+def _sum(x: GPUArray, axes: tuple[int, ...], kind: DataType) -> Any:
+    return r.sum(x, axes, dtype=kind)
 
 
 class _Groups(NamedTuple):
@@ -248,70 +378,10 @@ def _groups(a: Labels, b: Labels, kept: frozenset[str], output: Labels | None) -
     return _Groups(tuple(batch), tuple(rows), tuple(columns), tuple(inner), exchanged)
 
 
-def _pair(a: _Term, b: _Term, kept: frozenset[str], output: Labels | None, out: Any) -> _Term:
-    """Multiply two operands and sum over the labels that are not kept."""
-    a, b = _summed(a, kept.union(b.labels)), _summed(b, kept.union(a.labels))
-    batch, rows, columns, inner, exchanged = _groups(a.labels, b.labels, kept, output)
-    if not inner:
-        return _multiplied(a, b, output, out)
-    if exchanged:
-        a, b = b, a
-    if len(inner) > 1:
-        inner = _easiest(a, b, inner)
-    found = (*batch, *rows, *columns)
-    direct = out is not None and found == output and out.is_contiguous
-    x, y = _arranged(a, (*batch, *rows, *inner)), _arranged(b, (*batch, *columns, *inner))
-    stack = x.shape[: len(batch)]
-    m, n = x.shape[len(stack) : len(stack) + len(rows)], y.shape[len(stack) : len(stack) + len(columns)]
-    k = prod(x.shape[len(stack) + len(rows) :])
-    if len(rows) != 1 or len(inner) != 1:
-        x = x.reshape((*stack, prod(m), k))
-    if len(columns) != 1 or len(inner) != 1:
-        y = y.reshape((*stack, prod(n), k))
-    if columns and rows:
-        into = out.reshape((*stack, prod(m), prod(n))) if direct else None
-        made = matmul(x, y._permute([*range(y.ndim - 2), y.ndim - 1, y.ndim - 2]), out=into)
-    else:
-        # One side is vectors; its axis of one element is that of the result where the other side has no more.
-        into = out.reshape((*stack, prod(m) * prod(n))) if direct else None
-        made = dot_rows(x, y, out=into)
-    if direct:
-        return _Term(out, found)
-    return _Term(made if len(rows) == len(columns) == 1 else made.reshape((*stack, *m, *n)), found)
-
-
 def _easiest(a: _Term, b: _Term, inner: Labels) -> Labels:
     """Order the summed labels as the larger operand has them in memory: it is then read where it is."""
     larger = a if a.array.size >= b.array.size else b
     return tuple(sorted(inner, key=lambda label: -abs(larger.array.strides[larger.labels.index(label)])))
-
-
-def _multiplied(a: _Term, b: _Term, output: Labels | None, out: Any) -> _Term:
-    """The product of two operands without a sum, by broadcasting views."""
-    own = {*a.labels, *b.labels}
-    labels: Labels = (*a.labels, *(c for c in b.labels if c not in a.labels))
-    if output is not None and own == set(output):
-        labels = output
-    views = []
-    for term in (a, b):
-        x = _arranged(term, tuple(c for c in labels if c in term.labels))
-        for i, label in enumerate(labels):
-            if label not in term.labels:
-                x = x._expand(i)
-        views.append(x)
-    to = out if labels == output else None
-    return _Term(e.mul(*views, out=to), labels)
-
-
-def _finished(term: _Term, expression: Expression, out: GPUArray | None) -> GPUArray:
-    """The axes in the order of the result, in ``out`` where that is given."""
-    if term.array is out and term.labels == expression.output:
-        return term.array
-    result = _arranged(term, expression.output)
-    if out is not None:
-        _native.apply("copy", (result,), out)
-        return out
-    return result
 
 
 FUNCTIONS = (einsum, einsum_path)

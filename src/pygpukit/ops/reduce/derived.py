@@ -250,8 +250,8 @@ def _average(x: Any, axis: Any, weights: Any, keepdims: bool) -> Any:
     f = _reductions()
     if weights is None:
         return f["mean"](x, axis, keepdims=keepdims)
-    kind = promote((x.dtype, weights.dtype))
-    kind = as_dtype("float64") if kind.kind in "biu" else kind
+    # As in NumPy, an array of integers is averaged in float64 at least, whatever its weights.
+    kind = promote((x.dtype, weights.dtype, *((as_dtype("float64"),) if x.dtype.kind in "biu" else ())))
     x, weights = (a.astype(kind, copy=False) for a in (x, weights))
     full = weights if weights.shape == x.shape else e.add(weights, e.mul(e.isnan(x), False))
     return e.div(f["sum"](e.mul(x, weights), axis, keepdims=keepdims), f["sum"](full, axis, keepdims=keepdims))

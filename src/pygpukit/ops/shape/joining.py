@@ -20,6 +20,8 @@ def _given(arrays: Any, what: str) -> list[GPUArray]:
     if isinstance(arrays, GPUArray):
         if arrays.ndim == 0:
             raise TypeError(f"{what} takes a sequence of arrays, not an array without dimensions")
+        if arrays.shape[0] == 0:
+            raise ValueError(f"{what} needs at least one array")
         return [arrays._select(0, i) for i in range(arrays.shape[0])]
     if isinstance(arrays, str | bytes) or not isinstance(arrays, Iterable):
         raise TypeError(f"{what} takes a sequence of arrays, not {type(arrays).__name__}")

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from pygpukit import _pygpukit_rust as _native
 from pygpukit.ops.launch import (
     MAX_DIMENSIONS,
     Argument,
@@ -79,39 +80,8 @@ def _window_launch(p: Problem) -> Launch:
     return _launched(made, arguments, p.out.size, "pad")
 
 
-def rolled(x: np.ndarray[Any, Any], shifts: Sequence[int], out: np.ndarray[Any, Any]) -> None:
-    """Write a rolled array by parts; each shift is at least 0 and less than the axis has elements."""
-    parts = []
-    for shift in shifts:
-        whole = ((slice(None), slice(None)),)
-        parts.append(((slice(shift, None), slice(None, -shift)), (slice(None, shift), slice(-shift, None))) if shift
-                     else whole)  # fmt: skip
-    for chosen in itertools.product(*parts):
-        out[tuple(to for to, _ in chosen)] = x[tuple(source for _, source in chosen)]
-
-
-def _constants(out: Any, value: Any, befores: Sequence[int], afters: Sequence[int]) -> None:
-    for d, (low, high) in enumerate(value):
-        ahead = (slice(None),) * d
-        out[(*ahead, slice(None, befores[d]))] = low
-        out[(*ahead, slice(out.shape[d] - afters[d], None))] = high
-
-
-def _window_host(p: Problem) -> Callable[..., None]:
-    mode, ndim = p.options["mode"], p["x"].ndim
-
-    def run(x: Any, value: Any, *rest: Any) -> None:
-        befores, afters = rest[:ndim], rest[MAX_DIMENSIONS : MAX_DIMENSIONS + ndim]
-        out = rest[-1]
-        if mode == "roll":
-            rolled(x, befores, out)
-        elif mode == "constant":
-            _constants(out, value, befores, afters)
-            out[tuple(slice(b, b + n) for b, n in zip(befores, x.shape, strict=True))] = x
-        else:
-            out[...] = np.pad(x, list(zip(befores, afters, strict=True)), mode)
-
-    return run
+def _window_host(p: Problem) -> Any:
+    return _native.host_window(p.options["mode"])
 
 
 def _window_units(types: Sequence[str]) -> Iterator[Unit]:
@@ -133,7 +103,7 @@ window = register(
         variants=(
             Variant("a thread per element", "batch_invariant", _contiguous_out, launch=_window_launch,
                     units=_window_units),
-            Variant("NumPy", "batch_invariant", lambda p: None, host=_window_host),
+            Variant("the core", "batch_invariant", _contiguous_out, host=_window_host),
         ),
         doc="A window into an array that goes on beyond its edges.",
         public=False,

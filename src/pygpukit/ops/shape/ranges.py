@@ -14,7 +14,7 @@ from pygpukit.array.creation import full
 from pygpukit.dtypes import DTypeLike, to_numpy_dtype
 from pygpukit.dtypes import dtype as dtype_of
 from pygpukit.ops.elementwise import rows as e
-from pygpukit.ops.promotion import promote
+from pygpukit.ops.promotion import Input, promote
 from pygpukit.ops.registry import export
 from pygpukit.ops.shape.arrays import assign, axis_of, common_device
 from pygpukit.ops.shape.spaced import FLOOR, LAST, SMALL, positions, spaced
@@ -193,12 +193,22 @@ def linspace(
     return (values, step) if retstep else values
 
 
+def _kind_of(limit: Any) -> Input:
+    if isinstance(limit, GPUArray):
+        return limit.dtype
+    if isinstance(_number(limit, "linspace()"), np.generic):
+        return dtype_of(limit.dtype)
+    return "complex" if isinstance(limit, complex) else "float"
+
+
 def _between_arrays(start: Any, stop: Any, n: int, endpoint: bool, dtype: Any, axis: int) -> tuple[GPUArray, Any]:
     device = common_device((start, stop))
-    begin, end = (v if isinstance(v, GPUArray) else full((), _number(v, "linspace()") * 1.0, device=device)
-                  for v in (start, stop))  # fmt: skip
-    computed = promote((begin.dtype, end.dtype, "float"))
-    begin, end = (v.astype(computed, copy=False) for v in (begin, end))
+    # As beside arrays everywhere, a Python number has the type of the other limit.
+    computed = promote((*(_kind_of(v) for v in (start, stop)), "float"))
+    begin, end = (
+        v.astype(computed, copy=False) if isinstance(v, GPUArray) else full((), v, computed, device=device)
+        for v in (start, stop)
+    )
     delta = e.sub(end, begin)
     div = n - 1 if endpoint else n
     step = e.div(delta, div) if div > 0 else full((), math.nan, device=device)

@@ -75,6 +75,8 @@ def histogramdd(
     """
     columns = _columns(sample)
     axes = len(columns)
+    if not axes:
+        raise ValueError("histogramdd() needs at least one coordinate of the elements")
     per_axis = list(bins) if not isinstance(bins, int | str) and hasattr(bins, "__len__") else [bins] * axes
     if len(per_axis) != axes:
         raise ValueError(f"histogramdd() got bins for {len(per_axis)} axes, and the sample has {axes}")

@@ -11,7 +11,7 @@ from numpy.exceptions import AxisError
 
 from pygpukit._pygpukit_rust import GPUArray
 from pygpukit.array.creation import empty, zeros
-from pygpukit.dtypes import dtype
+from pygpukit.dtypes import dtype, to_numpy_dtype
 from pygpukit.errors import DTypeError, ShapeError
 from pygpukit.ops.elementwise import rows as e
 from pygpukit.ops.launch import Launch, Unit
@@ -125,16 +125,28 @@ def units_of(types: Sequence[str]) -> Iterator[Unit]:
     yield plans.gather_unit()
 
 
-def _host(function: Callable[..., Any]) -> Callable[[Problem], Callable[..., None]]:
-    def host(p: Problem) -> Callable[..., None]:
-        axis, descending = p.options["axis"], bool(p.options["descending"])
+def _host_sort(p: Problem) -> Callable[..., None]:
+    axis, descending = p.options["axis"], bool(p.options["descending"])
+    write = None if descending else reference.sorter(to_numpy_dtype(p.out.dtype))
 
-        def run(x: Any, out: Any) -> None:
-            out[...] = function(x, axis, descending)
+    def run(x: Any, out: Any) -> None:
+        out[...] = reference.sort(x, axis, descending)
 
+    if write is None:
         return run
+    if axis is None:
+        return lambda x, out: write(x.reshape(-1), 0, out)
+    axis = operator.index(axis)
+    return lambda x, out: write(x, axis, out)
 
-    return host
+
+def _host_argsort(p: Problem) -> Callable[..., None]:
+    axis, descending = p.options["axis"], bool(p.options["descending"])
+
+    def run(x: Any, out: Any) -> None:
+        out[...] = reference.argsort(x, axis, descending)
+
+    return run
 
 
 def _compose_sort(p: Problem) -> Callable[..., None]:
@@ -216,7 +228,7 @@ def _variants(positions: bool, host: Callable[..., Any], compose: Any) -> tuple[
             launch=_launcher(plans.radix, positions),
             units=units_of,
         ),
-        Variant("NumPy", "batch_invariant", lambda p: None, host=_host(host)),
+        Variant("NumPy", "batch_invariant", lambda p: None, host=host),
         Variant("rows in a copy", "batch_invariant", lambda p: None, compose=compose),
     )
 
@@ -227,7 +239,7 @@ sort = register(
         parameters=_ORDER,
         infer=_infer_sort,
         reference=lambda x, axis=-1, kind=None, descending=False, stable=None: reference.sort(x, axis, descending),
-        variants=_variants(False, reference.sort, _compose_sort),
+        variants=_variants(False, _host_sort, _compose_sort),
         doc="""The elements in ascending order along an axis.
 
 NaN comes last, in descending order first. Of zeros, a GPU places -0.0 before 0.0. Complex numbers are ordered by their
@@ -254,7 +266,7 @@ argsort = register(
         parameters=_ORDER,
         infer=_infer_argsort,
         reference=lambda x, axis=-1, kind=None, descending=False, stable=None: reference.argsort(x, axis, descending),
-        variants=_variants(True, reference.argsort, _compose_argsort),
+        variants=_variants(True, _host_argsort, _compose_argsort),
         doc="""The positions along an axis, int64, that bring the elements in order; equal elements stay in theirs.
 
 Examples

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
+from numpy._core.multiarray import count_nonzero
 
 from pygpukit.dtypes import dtype
 
@@ -37,17 +39,41 @@ def sort(x: Array, axis: int | None = -1, descending: bool = False) -> Array:
     """Return the elements of ``x`` in order."""
     if axis is None:
         x, axis = x.reshape(-1), 0
-    if comparable(x) is x and not descending:
-        if x.dtype.kind in "biu":
-            return np.sort(x, axis)
-        # Not stable is faster. Of equal floats only zeros and NaNs can be told apart: those stay in order.
-        if x.dtype.kind == "f" and x.size and np.count_nonzero(x) >= x.size - 1:
-            made: Array = np.sort(x, axis)
-            last = made[-1] if made.ndim == 1 else np.take(made, -1, axis)
-            if (last == last).all():
-                return made
-        return np.sort(x, axis, kind="stable")
-    return np.take_along_axis(x, argsort(x, axis, descending), axis)
+    write = None if descending else sorter(x.dtype)
+    if write is None:
+        return np.take_along_axis(x, argsort(x, axis, descending), axis)
+    made = np.empty_like(x)
+    if x.size:
+        write(x, axis, made)
+    return made
+
+
+def sorter(kind: np.dtype[Any]) -> Callable[[Array, int, Array], None] | None:
+    """Return what writes the elements of an array of a type in order; None where NumPy does not sort the type."""
+    if kind.isbuiltin != 1:
+        return None
+    return _sort_integers if kind.kind in "biu" else _sort_floats if kind.kind == "f" else _sort_complex
+
+
+def _sort_integers(x: Array, axis: int, out: Array) -> None:
+    out[...] = x
+    out.sort(axis)
+
+
+def _sort_complex(x: Array, axis: int, out: Array) -> None:
+    out[...] = x
+    out.sort(axis, kind="stable")
+
+
+def _sort_floats(x: Array, axis: int, out: Array) -> None:
+    # Not stable is faster. Of equal floats only zeros and NaNs can be told apart: those stay in order.
+    if count_nonzero(x) >= x.size - 1:
+        out[...] = x
+        out.sort(axis)
+        last = out[-1] if out.ndim == 1 else out.take(-1, axis)
+        if last == last if out.ndim == 1 else (last == last).all():
+            return
+    _sort_complex(x, axis, out)
 
 
 def topk(x: Array, k: int, axis: int = -1, largest: bool = True) -> tuple[Array, Array]:
