@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from collections.abc import Callable
+from functools import lru_cache, wraps
 from math import ceil, log2
-from typing import Any
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 
 from pygpukit._pygpukit_rust import GPUArray
-from pygpukit.audio.arrays import at_least, constant, each_item, fix_length, positive, samples
+from pygpukit.audio.arrays import at_least, constant, each_item, fix_length, frames_first, positive, samples
 from pygpukit.audio.convert import cqt_frequencies
 from pygpukit.audio.filters import relative_bandwidth, wavelet, wavelet_lengths
 from pygpukit.audio.operators import gp
 from pygpukit.audio.pitch import estimate_tuning
 from pygpukit.audio.resampling import resample
-from pygpukit.audio.spectrum import istft, stft
+from pygpukit.audio.spectrum import centered, istft, stft
 from pygpukit.errors import ParameterError
 
 __all__ = ["cqt", "hybrid_cqt", "icqt", "pseudo_cqt", "vqt"]
+
+_Transform = TypeVar("_Transform", bound=Callable[..., GPUArray])
 
 C1 = 440.0 * 2.0 ** ((24 - 69.0) / 12.0)
 
@@ -59,11 +62,49 @@ def _octave_basis(sr: float, freqs: Any, alpha: Any, filter_scale: float, norm: 
     return _basis(*arguments) if key is not None else _basis.__wrapped__(*arguments)
 
 
-def _response(y: GPUArray, basis: Any, n_fft: int, hop: int, pad_mode: str, window: Any = "ones", phase: bool = True
-              ) -> GPUArray:  # fmt: skip
-    D = stft(y, n_fft=n_fft, hop_length=hop, window=window, pad_mode=pad_mode)
-    kind = D.dtype.name if phase else y.dtype.name
-    return gp.matmul(constant(basis, y, kind), D if phase else gp.abs(D))
+@lru_cache(maxsize=16)
+def _planned(
+    sr: float, hop: int, low: float, n_bins: int, per_octave: int, intervals: Any, gamma: float | None,
+    filter_scale: float, norm: Any, sparsity: float, window: Any, scale: bool,
+) -> tuple[int, tuple[tuple[Any, int, int, bool], ...]]:  # fmt: skip
+    """Return by what the rate is divided first, and of each octave from the top what its samples are multiplied with.
+
+    That is the wavelets' spectra, with all factors, n_fft, the hop, and whether the rate is halved before.
+    """
+    octaves, count = ceil(n_bins / per_octave), min(per_octave, n_bins)
+    freqs = _frequencies(n_bins, low, per_octave, intervals)
+    alpha = _alpha(freqs, per_octave)
+    options: dict[str, Any] = {"window": window, "filter_scale": filter_scale, "gamma": gamma, "alpha": alpha}
+    _, cutoff = wavelet_lengths(freqs=freqs, sr=sr, **options)
+    nyquist = sr / 2.0
+    if cutoff > nyquist:
+        raise ParameterError(
+            f"the highest wavelet, at {freqs[-1]:.1f} Hz, reaches {cutoff:.1f} Hz, over half the rate, {nyquist}: use "
+            "fewer bins"
+        )
+    # Where all wavelets are far under half the rate, the rate is lowered first.
+    early = 2 ** max(0, min(max(0, ceil(log2(nyquist / cutoff)) - 2), max(0, _halvings(hop) - octaves + 1)))
+    rate, hop, halved, made = sr / early, hop // early, False, []
+    whole_rate = rate
+    factors = np.ones(n_bins)
+    if scale:
+        factors /= np.sqrt(wavelet_lengths(freqs=freqs, sr=whole_rate, **options)[0])
+    for i in range(octaves):
+        part = slice(-count, None) if i == 0 else slice(-count * (i + 1), -count * i)
+        basis, n_fft = _octave_basis(rate, freqs[part], alpha[part], filter_scale, norm, sparsity, window, gamma)
+        scaled = (basis * (factors[part, None] * np.sqrt(whole_rate / rate))).astype(np.complex64)
+        scaled.flags.writeable = False
+        made.append((scaled, n_fft, hop, halved))
+        halved = hop % 2 == 0
+        if halved:
+            hop, rate = hop // 2, rate / 2.0
+    return early, tuple(made)
+
+
+def _response(y: GPUArray, basis: Any, n_fft: int, hop: int, pad_mode: str) -> GPUArray:
+    """Products of wavelets' spectra with those of frames without a window."""
+    D = frames_first(gp.fft.transform(centered(y, n_fft, pad_mode), n_fft, real=True, hop=hop))
+    return gp.matmul(constant(basis, y, D.dtype.name), D)
 
 
 def _stack(parts: list[GPUArray], n_bins: int) -> GPUArray:
@@ -75,6 +116,44 @@ def _stack(parts: list[GPUArray], n_bins: int) -> GPUArray:
 
 def _tuned(y: GPUArray, tuning: float | None, sr: float, bins_per_octave: int) -> float:
     return estimate_tuning(y=y, sr=sr, bins_per_octave=bins_per_octave) if tuning is None else float(tuning)
+
+
+def _each_with_its_tuning(function: _Transform) -> _Transform:
+    """Give each item of a batch a tuning of its own where one is to be estimated."""
+
+    @wraps(function)
+    def transform(y: Any, **options: Any) -> GPUArray:
+        y = samples(y)
+        if options.get("tuning", 0.0) is None and y.ndim > 1:
+            return each_item(y, lambda item: function(item, **options), 1)
+        return function(y, **options)
+
+    return cast(_Transform, transform)
+
+
+class _Wavelets(NamedTuple):
+    """Lowest frequency, all of them, their bandwidths, and the wavelets' lengths in samples."""
+
+    low: float
+    freqs: Any
+    alpha: Any
+    lengths: Any
+
+
+def _wavelets(
+    fmin: float | None, n_bins: Any, bins_per_octave: int, tuning: float, sr: float, window: Any, filter_scale: float
+) -> _Wavelets:
+    """Return the wavelets of a constant-Q transform on the host."""
+    low = _lowest(fmin, tuning, bins_per_octave)
+    freqs = cqt_frequencies(at_least(n_bins, 1, "n_bins"), fmin=low, bins_per_octave=bins_per_octave)
+    alpha = _alpha(freqs, bins_per_octave)
+    lengths, _ = wavelet_lengths(freqs=freqs, sr=sr, window=window, filter_scale=filter_scale, alpha=alpha)
+    return _Wavelets(low, freqs, alpha, lengths)
+
+
+def _lowest(fmin: float | None, tuning: float, bins_per_octave: int) -> float:
+    low: float = (C1 if fmin is None else positive(fmin, "fmin")) * 2.0 ** (tuning / bins_per_octave)
+    return low
 
 
 def _frequencies(n_bins: int, fmin: float, bins_per_octave: int, intervals: Any) -> Any:
@@ -90,6 +169,7 @@ def _halvings(hop: int) -> int:
     return (hop & -hop).bit_length() - 1
 
 
+@_each_with_its_tuning
 def vqt(
     y: Any, *, sr: float = 22050, hop_length: int = 512, fmin: float | None = None, n_bins: int = 84,
     intervals: Any = "equal", gamma: float | None = None, bins_per_octave: int = 12, tuning: float | None = 0.0,
@@ -144,54 +224,28 @@ def vqt(
     >>> vqt(gp.ones(22050, "float32"), n_bins=24, fmin=400.0).shape
     (24, 44)
     """
-    y = samples(y)
-    if tuning is None and y.ndim > 1:
-        return each_item(y, lambda item: vqt(
-            item, sr=sr, hop_length=hop_length, fmin=fmin, n_bins=n_bins, intervals=intervals, gamma=gamma,
-            bins_per_octave=bins_per_octave, tuning=None, filter_scale=filter_scale, norm=norm, sparsity=sparsity,
-            window=window, scale=scale, pad_mode=pad_mode, res_type=res_type,
-        ), 1)  # fmt: skip
     hop, n_bins = at_least(hop_length, 1, "hop_length"), at_least(n_bins, 1, "n_bins")
+    if not isinstance(intervals, str):
+        intervals = tuple(intervals)
     per_octave = at_least(bins_per_octave, 1, "bins_per_octave") if isinstance(intervals, str) else len(intervals)
-    octaves, count = ceil(n_bins / per_octave), min(per_octave, n_bins)
-    low = (C1 if fmin is None else positive(fmin, "fmin")) * 2.0 ** (_tuned(y, tuning, sr, per_octave) / per_octave)
-    freqs = _frequencies(n_bins, low, per_octave, intervals)
-    alpha = _alpha(freqs, per_octave)
-    lengths, cutoff = wavelet_lengths(
-        freqs=freqs, sr=sr, window=window, filter_scale=filter_scale, gamma=gamma, alpha=alpha
-    )
-    nyquist = sr / 2.0
-    if cutoff > nyquist:
-        raise ParameterError(
-            f"the highest wavelet, at {freqs[-1]:.1f} Hz, reaches {cutoff:.1f} Hz, over half the rate, {nyquist}: use "
-            "fewer bins"
-        )
-    rate, current = float(sr), y
-    # Where all wavelets are far under half the rate, the rate is lowered first.
-    early = min(max(0, ceil(log2(nyquist / cutoff)) - 2), max(0, _halvings(hop) - octaves + 1))
-    if early > 0:
-        factor = 2**early
-        if y.shape[-1] < factor:
-            raise ParameterError(f"{y.shape[-1]} samples are too few for {octaves} octaves")
-        current = resample(y, orig_sr=factor, target_sr=1, res_type=res_type, scale=True)
-        rate, hop = rate / factor, hop // factor
+    low = _lowest(fmin, _tuned(y, tuning, sr, per_octave), per_octave)
+    plan = _planned if isinstance(window, str | tuple | float) else _planned.__wrapped__
+    early, octaves = plan(
+        positive(sr, "sr"), hop, low, n_bins, per_octave, intervals, gamma, filter_scale, norm, sparsity, window,
+        bool(scale),
+    )  # fmt: skip
+    if early > 1:
+        if y.shape[-1] < early:
+            raise ParameterError(f"{y.shape[-1]} samples are too few for {len(octaves)} octaves")
+        y = resample(y, orig_sr=early, target_sr=1, res_type=res_type, scale=True)
         if not scale:
-            current = current * float(np.sqrt(factor))
-    whole_rate, parts = rate, []
-    for i in range(octaves):
-        part = slice(-count, None) if i == 0 else slice(-count * (i + 1), -count * i)
-        basis, n_fft = _octave_basis(rate, freqs[part], alpha[part], filter_scale, norm, sparsity, window, gamma)
-        parts.append(_response(current, basis * np.float32(np.sqrt(whole_rate / rate)), n_fft, hop, pad_mode))
-        if hop % 2 == 0:
-            hop, rate = hop // 2, rate / 2.0
-            current = resample(current, orig_sr=2, target_sr=1, res_type=res_type, scale=True)
-    V = _stack(parts, n_bins)
-    if scale:
-        lengths, _ = wavelet_lengths(
-            freqs=freqs, sr=whole_rate, window=window, filter_scale=filter_scale, gamma=gamma, alpha=alpha
-        )
-        V = V / constant(np.sqrt(lengths)[:, None], y)
-    return V
+            y = y * float(np.sqrt(early))
+    parts = []
+    for basis, n_fft, step, halved in octaves:
+        if halved:
+            y = resample(y, orig_sr=2, target_sr=1, res_type=res_type, scale=True)
+        parts.append(_response(y, basis, n_fft, step, pad_mode))
+    return _stack(parts, n_bins)
 
 
 def cqt(
@@ -214,6 +268,7 @@ def cqt(
     )  # fmt: skip
 
 
+@_each_with_its_tuning
 def pseudo_cqt(
     y: Any, *, sr: float = 22050, hop_length: int = 512, fmin: float | None = None, n_bins: int = 84,
     bins_per_octave: int = 12, tuning: float | None = 0.0, filter_scale: float = 1, norm: Any = 1,
@@ -226,24 +281,15 @@ def pseudo_cqt(
     >>> pseudo_cqt(gp.ones(22050, "float32"), n_bins=24, fmin=400.0).shape
     (24, 44)
     """
-    y = samples(y)
-    if tuning is None and y.ndim > 1:
-        return each_item(y, lambda item: pseudo_cqt(
-            item, sr=sr, hop_length=hop_length, fmin=fmin, n_bins=n_bins, bins_per_octave=bins_per_octave, tuning=None,
-            filter_scale=filter_scale, norm=norm, sparsity=sparsity, window=window, scale=scale, pad_mode=pad_mode,
-        ), 1)  # fmt: skip
-    low = (C1 if fmin is None else positive(fmin, "fmin")) * 2.0 ** (
-        _tuned(y, tuning, sr, bins_per_octave) / bins_per_octave
-    )
-    freqs = cqt_frequencies(at_least(n_bins, 1, "n_bins"), fmin=low, bins_per_octave=bins_per_octave)
-    alpha = _alpha(freqs, bins_per_octave)
-    lengths, _ = wavelet_lengths(freqs=freqs, sr=sr, window=window, filter_scale=filter_scale, alpha=alpha)
+    found = _tuned(y, tuning, sr, bins_per_octave)
+    _, freqs, alpha, lengths = _wavelets(fmin, n_bins, bins_per_octave, found, sr, window, filter_scale)
     basis, n_fft = _octave_basis(sr, freqs, alpha, filter_scale, norm, sparsity, window,
                                  hop_length=at_least(hop_length, 1, "hop_length"))  # fmt: skip
-    C = _response(y, np.abs(basis), n_fft, hop_length, pad_mode, "hann", False)
+    C = gp.matmul(constant(np.abs(basis), y), gp.abs(stft(y, n_fft=n_fft, hop_length=hop_length, pad_mode=pad_mode)))
     return C / float(np.sqrt(n_fft)) if scale else C * constant(np.sqrt(lengths / n_fft)[:, None], y)
 
 
+@_each_with_its_tuning
 def hybrid_cqt(
     y: Any, *, sr: float = 22050, hop_length: int = 512, fmin: float | None = None, n_bins: int = 84,
     bins_per_octave: int = 12, tuning: float | None = 0.0, filter_scale: float = 1, norm: Any = 1,
@@ -257,19 +303,8 @@ def hybrid_cqt(
     >>> hybrid_cqt(gp.ones(22050, "float32"), n_bins=24, fmin=400.0).shape
     (24, 44)
     """
-    y = samples(y)
-    if tuning is None and y.ndim > 1:
-        return each_item(y, lambda item: hybrid_cqt(
-            item, sr=sr, hop_length=hop_length, fmin=fmin, n_bins=n_bins, bins_per_octave=bins_per_octave, tuning=None,
-            filter_scale=filter_scale, norm=norm, sparsity=sparsity, window=window, scale=scale, pad_mode=pad_mode,
-            res_type=res_type,
-        ), 1)  # fmt: skip
-    low = (C1 if fmin is None else positive(fmin, "fmin")) * 2.0 ** (
-        _tuned(y, tuning, sr, bins_per_octave) / bins_per_octave
-    )
-    freqs = cqt_frequencies(at_least(n_bins, 1, "n_bins"), fmin=low, bins_per_octave=bins_per_octave)
-    alpha = _alpha(freqs, bins_per_octave)
-    lengths, _ = wavelet_lengths(freqs=freqs, sr=sr, window=window, filter_scale=filter_scale, alpha=alpha)
+    found = _tuned(y, tuning, sr, bins_per_octave)
+    low, freqs, _, lengths = _wavelets(fmin, n_bins, bins_per_octave, found, sr, window, filter_scale)
     short = 2.0 ** np.ceil(np.log2(lengths)) < 2 * at_least(hop_length, 1, "hop_length")
     options: dict[str, Any] = {
         "sr": sr, "hop_length": hop_length, "bins_per_octave": bins_per_octave, "filter_scale": filter_scale,
@@ -313,10 +348,7 @@ def icqt(
     if not isinstance(C, GPUArray) or C.dtype.kind != "c" or C.ndim < 2:
         raise ParameterError("C is a complex GPUArray of (..., bins, frames)")
     n_bins = C.shape[-2]
-    low = (C1 if fmin is None else positive(fmin, "fmin")) * 2.0 ** (tuning / bins_per_octave)
-    freqs = cqt_frequencies(n_bins, fmin=low, bins_per_octave=bins_per_octave)
-    alpha = _alpha(freqs, bins_per_octave)
-    lengths, _ = wavelet_lengths(freqs=freqs, sr=sr, window=window, filter_scale=filter_scale, alpha=alpha)
+    _, freqs, alpha, lengths = _wavelets(fmin, n_bins, bins_per_octave, tuning, sr, window, filter_scale)
     if length is not None:
         C = C[..., : ceil((length + max(lengths)) / hop_length)]
     rates, hops = [float(sr)], [at_least(hop_length, 1, "hop_length")]

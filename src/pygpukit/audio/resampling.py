@@ -164,14 +164,14 @@ def resample(
         return y
     up, down = ratio_of(orig_sr, target_sr)
     filter_ = resampling_filter(up, down, res_type)
-    moved = gp.moveaxis(y, axis, -1)
+    last = axis in (-1, y.ndim - 1)
+    moved = y if last else gp.moveaxis(y, axis, -1)
     n = moved.shape[-1]
-    made = resample_operator(moved, constant(filter_.phases, y), up=up, down=down, center=filter_.center,
+    phases = filter_.phases / np.sqrt(ratio) if scale else filter_.phases
+    made = resample_operator(moved, constant(phases, y), up=up, down=down, center=filter_.center,
                              length=-(-n * up // down))  # fmt: skip
     made = fix_length(made, ceil(n * ratio))
-    if scale:
-        made = made / float(np.sqrt(ratio))
-    return gp.moveaxis(made, -1, axis)
+    return made if last else gp.moveaxis(made, -1, axis)
 
 
 def to_mono(y: Any) -> GPUArray:
