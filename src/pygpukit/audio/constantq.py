@@ -10,13 +10,13 @@ from typing import Any, NamedTuple, TypeVar, cast
 import numpy as np
 
 from pygpukit._pygpukit_rust import GPUArray
-from pygpukit.audio.arrays import at_least, constant, each_item, fix_length, positive, samples
+from pygpukit.audio.arrays import at_least, constant, each_item, fix_length, frames_first, positive, samples
 from pygpukit.audio.convert import cqt_frequencies
 from pygpukit.audio.filters import relative_bandwidth, wavelet, wavelet_lengths
 from pygpukit.audio.operators import gp
 from pygpukit.audio.pitch import estimate_tuning
 from pygpukit.audio.resampling import resample
-from pygpukit.audio.spectrum import istft, stft
+from pygpukit.audio.spectrum import centered, istft, stft
 from pygpukit.errors import ParameterError
 
 __all__ = ["cqt", "hybrid_cqt", "icqt", "pseudo_cqt", "vqt"]
@@ -101,11 +101,10 @@ def _planned(
     return early, tuple(made)
 
 
-def _response(y: GPUArray, basis: Any, n_fft: int, hop: int, pad_mode: str, window: Any = "ones", phase: bool = True
-              ) -> GPUArray:  # fmt: skip
-    D = stft(y, n_fft=n_fft, hop_length=hop, window=window, pad_mode=pad_mode)
-    kind = D.dtype.name if phase else y.dtype.name
-    return gp.matmul(constant(basis, y, kind), D if phase else gp.abs(D))
+def _response(y: GPUArray, basis: Any, n_fft: int, hop: int, pad_mode: str) -> GPUArray:
+    """Products of wavelets' spectra with those of frames without a window."""
+    D = frames_first(gp.fft.transform(centered(y, n_fft, pad_mode), n_fft, real=True, hop=hop))
+    return gp.matmul(constant(basis, y, D.dtype.name), D)
 
 
 def _stack(parts: list[GPUArray], n_bins: int) -> GPUArray:
@@ -286,7 +285,7 @@ def pseudo_cqt(
     _, freqs, alpha, lengths = _wavelets(fmin, n_bins, bins_per_octave, found, sr, window, filter_scale)
     basis, n_fft = _octave_basis(sr, freqs, alpha, filter_scale, norm, sparsity, window,
                                  hop_length=at_least(hop_length, 1, "hop_length"))  # fmt: skip
-    C = _response(y, np.abs(basis), n_fft, hop_length, pad_mode, "hann", False)
+    C = gp.matmul(constant(np.abs(basis), y), gp.abs(stft(y, n_fft=n_fft, hop_length=hop_length, pad_mode=pad_mode)))
     return C / float(np.sqrt(n_fft)) if scale else C * constant(np.sqrt(lengths / n_fft)[:, None], y)
 
 
