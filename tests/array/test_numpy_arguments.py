@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -23,7 +24,8 @@ ERRORS = (TypeError, ValueError, IndexError, OverflowError, Exception)
 def ran(call: Callable[[], Any]) -> Any:
     """The result, or the class of what is raised."""
     try:
-        with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"), warnings.catch_warnings():
+            warnings.simplefilter("ignore", np.exceptions.ComplexWarning)
             made = call()
     except Exception as error:
         # Ours are classes of their own, of the kind that NumPy raises.

@@ -61,6 +61,8 @@ def exact(name: str, x: Any, w: Any) -> Any:
 )  # fmt: skip
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_row_has_its_bits_whatever_is_around_it(name: str, n: int, kind: str, device: gp.Device) -> None:
+    if device.kind == "emulated" and name in ("logsoftmax", "rmsnorm_residual") and n not in (63, 1024, 5001, 26001):
+        pytest.skip("rows are dealt to threads as in softmax and rmsnorm, and each length is a kernel to compile")
     dtype = BF16 if kind == "bf" else np.dtype(np.float32)
     x, w = normal((3, n), dtype), normal((n,), dtype, 1)
     run, weights = FUNCTIONS[name], gp.from_numpy(w)

@@ -103,7 +103,7 @@ class Realtime:
         self._resets = True
         self._not_finite = self._processed = 0
         self._last = np.zeros((chain.channels, chain.block), np.float32)
-        self._dry = np.zeros((chain.channels, chain.latency), np.float32)
+        self._dry = np.zeros((chain.channels, chain.latency if on_late == "bypass" else 0), np.float32)
         self._timing = Timing(self.deadline, self.period)
         self._promises = reserve and gp.current_device().kind == "cuda"
         with contextlib.ExitStack() as stack:
@@ -160,8 +160,8 @@ class Realtime:
             late = found is None or took > self.deadline
             self._timing.note(began, took, late)
             made = self._replaced(x, found, took) if late else found
-            if not late:
-                self._last = found
+            if not late and self.on_late == "repeat":
+                self._last = found.copy()
             self._remember(x)
         finally:
             self._lock.release()
@@ -286,7 +286,6 @@ class Realtime:
     def _replaced(self, x: Any, found: Any, took: float) -> Any:
         """What the result of a late block is."""
         if self.on_late == "wait":
-            self._last = found
             return found
         if self.on_late == "raise":
             raise TimeoutError(f"a block took {_ms(took)}, and the deadline is {_ms(self.deadline)}")
@@ -298,7 +297,7 @@ class Realtime:
 
     def _remember(self, x: Any) -> None:
         """Keep the input that `bypass` gives later."""
-        if self._dry.shape[1] and self.on_late == "bypass":
+        if self._dry.shape[1]:
             self._dry = np.concatenate([self._dry, x], axis=1)[:, x.shape[1] :]
 
     def _try_out(self) -> None:
