@@ -58,6 +58,17 @@ def test_bands(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_wide_bands(kind: str) -> None:
+    # Over 64 bins on the average: a warp per band.
+    places = np.array([[0, 20], [0, 150], [150, 130]], np.int64)
+    for x in ("float32", "complex64"):
+        arrays = (values((5, 151), x), values((280,)), places)
+        check(kind, rows.bands, reference.bands, arrays, 2e-6, power=1)
+        with gp.device(kind):
+            assert gp.explain(rows.bands, *map(gp.from_numpy, arrays), power=1).variant == "a warp per band"
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_bands_of_spectra_that_shared_memory_does_not_hold(kind: str) -> None:
     places = np.array([[24000, 3], [0, 40], [40, 2]], np.int64)
     x, weights = values((2, 24700), "complex64"), values((42,))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -197,8 +198,14 @@ def test_live_chain_with_a_microphone_that_stops(repository: Path, tmp_path: Pat
         "live_chain.py",
     ],
 )
-def test_help(repository: Path, name: str) -> None:
-    assert f"python examples/{name}" in run(repository, name, "--help")
+def test_help(repository: Path, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    path = repository / "examples" / name
+    monkeypatch.setattr(sys, "argv", [str(path), "--help"])
+    monkeypatch.setattr(sys, "path", [str(path.parent), *sys.path])
+    with pytest.raises(SystemExit) as end:
+        runpy.run_path(str(path), run_name="__main__")
+    assert end.value.code == 0
+    assert f"python examples/{name}" in capsys.readouterr().out
 
 
 def test_audio_gallery(repository: Path, tmp_path: Path) -> None:

@@ -206,7 +206,7 @@ def test_any_answer_of_the_right_shape_is_shown(
 
 def test_demo(run_python: Callable[..., str], tmp_path: Path) -> None:
     picture = tmp_path / "picture.png"
-    arguments = ["demo", "scheduler", "--seconds", "1.5", "--plot", str(picture)]
+    arguments = ["demo", "scheduler", "--seconds", "1", "--plot", str(picture)]
     text = run_python(f"from pygpukit.cli import main\nassert main({arguments!r}) == 0")
     rows = {line.split()[0]: line.split()[1:] for line in text.splitlines() if line.startswith("  ") and line.strip()}
     for percent in ("p50", "p95", "p99", "worst"):

@@ -119,7 +119,7 @@ def random_functions(seed: int) -> str:
     return source + KERNEL + f"for (int j = 0; j < 3; j++) out[i] += table[(i * 5 + j) % {count}](x, i + j, n); }}"
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(5))
 def test_random_functions_by_pointer(seed: int) -> None:
     compare(random_functions(seed), 5)
 

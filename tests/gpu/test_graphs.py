@@ -44,6 +44,8 @@ def check(step: Callable[[], list[gp.GPUArray]], inputs: list[gp.GPUArray]) -> g
 
 @pytest.mark.parametrize("name", ["float32", "bfloat16"])
 def test_a_chain_of_every_unary_operator(name: str, device: gp.Device) -> None:
+    if device.kind == "emulated" and name != "float32":
+        pytest.skip("a graph holds kernels of any type, which would have to be compiled")
     kind = gp.to_numpy_dtype(name)
     x = gp.from_numpy(random().astype(kind))
     rows = [row for row in op_cases.rows_of(name) if row.arity == 1]

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import pygpukit as gp
-from pygpukit.ops.nn import layout
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 
@@ -61,6 +60,8 @@ def exact(name: str, x: Any, w: Any) -> Any:
 )  # fmt: skip
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_row_has_its_bits_whatever_is_around_it(name: str, n: int, kind: str, device: gp.Device) -> None:
+    if device.kind == "emulated" and name in ("logsoftmax", "rmsnorm_residual") and n not in (63, 1024, 5001, 26001):
+        pytest.skip("rows are dealt to threads as in softmax and rmsnorm, and each length is a kernel to compile")
     dtype = BF16 if kind == "bf" else np.dtype(np.float32)
     x, w = normal((3, n), dtype), normal((n,), dtype, 1)
     run, weights = FUNCTIONS[name], gp.from_numpy(w)
@@ -92,21 +93,6 @@ def test_any_number_of_rows_in_any_order_eager_or_in_a_graph(name: str, device: 
         made = run(given, weights)
     graph.replay()
     assert made.to_numpy().tobytes() == wanted[order].tobytes()
-
-
-@pytest.mark.nvrtc
-@pytest.mark.parametrize("name", ["layernorm", "rmsnorm", "rmsnorm_residual"])
-def test_blocks_that_go_on_to_further_rows_give_the_same_bits(name: str) -> None:
-    run = FUNCTIONS[name]
-    with gp.device("emulated"):
-        for n, kind in ((64, BF16), (3000, BF16), (1500, np.dtype(np.float32))):
-            x, weights = gp.from_numpy(normal((19, n), kind)), gp.from_numpy(normal((n,), kind, 1))
-            wanted = run(x, weights).to_numpy()
-            try:
-                layout.force(blocks=2)
-                assert run(x, weights).to_numpy().tobytes() == wanted.tobytes()
-            finally:
-                layout.force()
 
 
 def test_an_axis_that_is_not_the_last_has_the_same_bits(device: gp.Device) -> None:

@@ -1,4 +1,8 @@
-"""Device actors in a worker process: the same as elsewhere."""
+"""Device actors in a worker process: the same as elsewhere.
+
+A worker serves actors with blocks of their own and those that share them by the program that other tests run in this
+process, so that each test here has one of the two.
+"""
 
 from __future__ import annotations
 
@@ -39,6 +43,7 @@ def test_other_isolations_are_refused(value: Any) -> None:
         RingKernelRuntime(isolation=value)
 
 
+@pytest.mark.parametrize("dedicated", [True])
 def test_round_trips(dedicated: bool) -> None:
     echo, host = make(dedicated=dedicated), make_actor("thread")
     with isolated(time_slice=0.1, lease=5.0) as runtime:
@@ -123,6 +128,7 @@ def test_state_and_pauses() -> None:
         assert client.receive(timeout=20).id == 2
 
 
+@pytest.mark.parametrize("dedicated", [False])
 def test_actors_that_send_to_each_other(dedicated: bool) -> None:
     end = make(ECHO, dedicated=dedicated)
     first = make(PASS, to=end, dedicated=dedicated)
@@ -156,6 +162,7 @@ def test_terminate_drains() -> None:
         assert letters(runtime, "terminated") == list(range(20))
 
 
+@pytest.mark.parametrize("dedicated", [True])
 @pytest.mark.parametrize("policy", ["block", "reject", "drop_new", "drop_oldest"])
 def test_full_mailboxes(policy: str, dedicated: bool) -> None:
     echo = make(dedicated=dedicated, input_queue_size=8, output_queue_size=64, backpressure=policy)

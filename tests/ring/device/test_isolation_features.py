@@ -1,4 +1,8 @@
-"""Topics, timers and the watchdog of device actors in a worker process, also after it was lost."""
+"""Topics, timers and the watchdog of device actors in a worker process, also after it was lost.
+
+A worker serves actors with blocks of their own and those that share them by the program that other tests run in this
+process, so that each test here has one of the two.
+"""
 
 from __future__ import annotations
 
@@ -51,6 +55,7 @@ def lose(runtime: RingKernelRuntime, kernel_id: str) -> None:
     until(lambda: runtime.status()["up"])
 
 
+@pytest.mark.parametrize("dedicated", [True])
 def test_topics_of_actors_and_of_the_host(dedicated: bool) -> None:
     topic = new_id("topic")
     first = publisher(topic, dedicated=dedicated)
@@ -85,6 +90,7 @@ def test_topics_of_actors_and_of_the_host(dedicated: bool) -> None:
         assert runtime.dead_letters() == []
 
 
+@pytest.mark.parametrize("dedicated", [False])
 def test_subscribers_after_a_loss(dedicated: bool) -> None:
     topic = new_id("topic")
     first = publisher(topic, dedicated=dedicated, **AGAIN)
@@ -123,6 +129,7 @@ def test_publishing_while_subscribers_are_lost() -> None:
         check_balance(runtime, stays, 51)
 
 
+@pytest.mark.parametrize("dedicated", [True])
 def test_ticks_and_messages(dedicated: bool) -> None:
     one, never = timer(dedicated=dedicated), timer(dedicated=dedicated, every=None)
     with isolated() as runtime:
@@ -155,6 +162,7 @@ def test_missed_ticks() -> None:
         assert [client.receive(timeout=30).id for _ in range(20)] == list(range(1, 21))
 
 
+@pytest.mark.parametrize("dedicated", [False])
 def test_timers_after_a_loss(dedicated: bool) -> None:
     one, paused = (timer(dedicated=dedicated, **AGAIN) for _ in range(2))
     with isolated() as runtime:
@@ -187,6 +195,7 @@ def test_timers_that_were_stopped_stay_so() -> None:
         assert ticks(runtime, one) <= rest + 1
 
 
+@pytest.mark.parametrize("dedicated", [True])
 def test_a_handler_that_takes_long_is_named(dedicated: bool, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "pygpukit.ring")
     slow, other = make(SLOW, dedicated=dedicated), make(ECHO, dedicated=dedicated)
@@ -219,6 +228,7 @@ def test_nobody_looks_without_a_watchdog(caplog: pytest.LogCaptureFixture) -> No
         assert warnings(caplog, slow) == []
 
 
+@pytest.mark.parametrize("dedicated", [False])
 def test_abort_when_a_handler_is_stuck(dedicated: bool, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "pygpukit.ring")
     endless = make(ENDLESS, dedicated=dedicated, **AGAIN)

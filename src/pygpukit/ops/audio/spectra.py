@@ -134,14 +134,52 @@ def _launch_bands(held: bool) -> Callable[[Problem], Launch]:
     return launch
 
 
-def _units_bands(held: bool) -> Callable[[Sequence[str]], Iterator[Unit]]:
-    def units(types: Sequence[str]) -> Iterator[Unit]:
-        for name in types:
-            if name in ("float32", "float64", "complex64", "complex128"):
-                for power in (0, 1, 2) if name.startswith("f") else (1, 2):
-                    yield bands_unit(dtype(name), power, held)
+def _band_kinds(types: Sequence[str]) -> Iterator[tuple[DataType, int]]:
+    """Types of spectra and powers of which there are kernels."""
+    for name in types:
+        if name in ("float32", "float64", "complex64", "complex128"):
+            for power in (0, 1, 2) if name.startswith("f") else (1, 2):
+                yield dtype(name), power
 
-    return units
+
+def _units_bands(held: bool) -> Callable[[Sequence[str]], Iterator[Unit]]:
+    return lambda types: (bands_unit(kind, power, held) for kind, power in _band_kinds(types))
+
+
+_BAND_ROWS = 4
+_NARROW = 64
+"""Bins of a narrow band, on the average."""
+
+
+@cache
+def narrow_unit(kind: DataType, power: int) -> Unit:
+    """Return the source of sums over narrow bands for a type of spectra and a power."""
+    entry = f"pgk_audio_narrow_bands_{kind.tag}_{power}"
+    real = "f64" if kind.name in ("float64", "complex128") else "f32"
+    flag = str(kind.kind == "c").lower()
+    return instance("audio/bands.cu", [f"PGK_NARROW_BANDS({entry}, {real}, {flag}, {power})"], (entry,))
+
+
+def _accepts_narrow(p: Problem) -> str | None:
+    if p["weights"].shape[0] > _NARROW * p["places"].shape[1]:
+        return f"bands have over {_NARROW} bins"
+    return f"{_BAND_ROWS} spectra are over {_SHARED} bytes" if _BAND_ROWS * _shared_bytes(p) > _SHARED else dense(p)
+
+
+def _launch_narrow(p: Problem) -> Launch:
+    x, bins, rows = p["x"], p["x"].shape[-1], product(p["x"].shape[:-1])
+    unit = narrow_unit(x.dtype, int(p.options["power"]))
+    arguments: tuple[Argument, ...] = (
+        write(p.out), read(x), constant(p["weights"]), constant(p["places"]), i64(rows), i64(bins),
+        i64(p.out.shape[-1]),
+    )  # fmt: skip
+    blocks, shared = blocks_for(rows, _BAND_ROWS, p.name), _BAND_ROWS * _shared_bytes(p)
+    return Launch((KernelLaunch(unit, unit.entries[0], (blocks,), (128,), arguments, shared),))
+
+
+def _units_narrow(types: Sequence[str]) -> Iterator[Unit]:
+    for unit in _band_kinds(types):
+        yield narrow_unit(*unit)
 
 
 bands = register(
@@ -156,6 +194,8 @@ bands = register(
         infer=_infer_bands,
         reference=reference.bands,
         variants=(
+            Variant("a thread per band of four rows", "batch_invariant", _accepts_narrow, launch=_launch_narrow,
+                    units=_units_narrow),
             Variant("a warp per band", "batch_invariant", _accepts_held, launch=_launch_bands(True),
                     units=_units_bands(True)),
             Variant("a warp per band, spectra in global memory", "batch_invariant", dense, launch=_launch_bands(False),
