@@ -1,11 +1,11 @@
 // Attention of few queries: the rows (queries times the heads that share a head of keys) of a sequence, 16 * MT at a time,
 // with its keys split over blocks. sm_80 and newer, bf16 and f16.
 //
-// The chunks of all sequences lie in one row: of a sequence its heads of keys, of a head its chunks. Each block takes `run`
-// places of the row, and brings the next chunk while it works on one. A block that has all chunks of a
-// head folds them as it goes and writes the result. Otherwise it writes the sums of each chunk to a slot, and the last block
-// to arrive at a head folds them in ascending order. Where a call has more chunks than slots, blocks take whole heads. Which
-// of these happens changes no bit, and neither does it whether the prefill kernel takes the sequence.
+// The chunks of all sequences lie in one row: of a sequence its heads of keys, of a head its chunks. Each block takes equally
+// many, and brings the next chunk while it works on one. A block that has all chunks of a head folds them as it goes and
+// writes the result. Otherwise it writes the sums of each chunk to a slot, and the last block to arrive at a head folds them
+// in ascending order. Where a call has more chunks than slots, blocks take whole heads. Which of these happens changes no
+// bit, and neither does it whether the prefill kernel takes the sequence.
 //
 // Arguments: out, partial [slots, slot_rows, DP] and stats [slots, slot_rows, 2] (workspace), counters (zero, left zero; one
 // per sequence, tile of rows and head of keys), q, k, v (of type K: T, or codes of a paged cache), lengths, starts, table,
@@ -434,13 +434,16 @@ template <class T, class K, int DP, int CHUNK, int MT, bool PAGED, int FORM> str
         u32 keys = key_address<PIECES>(shared, warp * RUN, 0), values = value_address<PIECES>(shared + V_AT, 0, warp);
         u32 queries = a_address<PIECES>(shared + Q_AT, 0, 0), weights = a_address<P_PIECES>(shared + P_AT, 0, 0);
         const u32 total = count_all();
-        u32 run = quotient(total + gridDim.x - 1, gridDim.x);
-        if (split && run > 1) {
+        const u32 each = quotient(total, gridDim.x), rest = total - each * gridDim.x, run = each + (rest > 0);
+        u32 begin = blockIdx.x * each + min(blockIdx.x, rest), last = begin + each + (blockIdx.x < rest);
+        if (split && each > 0) {
             // A little more, if blocks then have whole heads, which need no second fold.
             const u32 in_head = quotient(total + units - 1, units), whole = quotient(run + in_head - 1, in_head) * in_head;
-            if (4 * whole <= 5 * run) run = whole;
+            if (in_head > 1 && 4 * whole <= 5 * run) {
+                begin = blockIdx.x * whole;
+                last = min(begin + whole, total);
+            }
         }
-        const u32 begin = blockIdx.x * run, last = min(begin + run, total);
         if (begin >= last) return;
 
         // Weights of rows that are not there are never written, and multiplied.
@@ -677,8 +680,10 @@ PGK_FN void attention_decode(T* out, f32* partial, f32* stats, i32* counters, co
     }
     await_predecessor();
     Decode<T, K, DP, CHUNK, MT, PAGED, FORM> decode{out, partial, stats, counters, x, a};
+    // Read beside the lengths: at the end it would be one more latency.
+    const bool more_rows = PAGED && x.starts[a.seqs] < a.tokens;
     decode.work();
-    if constexpr (PAGED) decode.clear_rest();
+    if (more_rows) decode.clear_rest();
 }
 
 }  // namespace pgk

@@ -63,7 +63,7 @@ template <class R, class S, class T, int ACTIVATION, int GROUPS, int TOKENS, int
         typename P::Source source;
         i64 tiles, tile;
         u32 copied_block;
-        int chunks, pieces, copied, taken, slot;
+        int chunks, pieces, copied, taken, slot, last;
         u32 parity;
         Decoder<R, T, S> decoder;
     };
@@ -81,9 +81,13 @@ template <class R, class S, class T, int ACTIVATION, int GROUPS, int TOKENS, int
         }
     }
 
-    // Takes the next piece into registers, and brings another in its place.
+    // Takes the next piece into registers. The one before has been decoded, so another is brought in its place: loads of
+    // this one may still be behind products that read shared memory.
     PGK_FN void take(typename R::Raw (&raw)[SPAN], Ring& from, int count, int warp, int lane) const {
         const u32 at = from.at + from.slot * P::BYTES;
+        __syncwarp();
+        if (from.last >= 0) copy(from, from.last, warp, lane);
+        from.last = from.slot;
         barrier_wait(from.full + from.slot * 8, from.parity);
         if (P::PER_SCALE == 0 && from.taken == 0) {
             P::load_scale(raw[0], at, w, from.tile, 0, 0, lane);
@@ -95,8 +99,6 @@ template <class R, class S, class T, int ACTIVATION, int GROUPS, int TOKENS, int
             P::load_codes(raw[c], at, c, lane);
             if (P::begins(c)) P::load_scale(raw[c], at, w, from.tile, from.taken, c, lane);
         }
-        __syncwarp();
-        copy(from, from.slot, warp, lane);
         ++from.taken;
         if (++from.slot == ring) {
             from.slot = 0;
@@ -236,6 +238,7 @@ template <class R, class S, class T, int ACTIVATION, int GROUPS, int TOKENS, int
             from.chunks = chunks;
             from.pieces = (chunks + SPAN - 1) / SPAN;
             from.copied = from.slot = 0;
+            from.last = -1;
             from.copied_block = blockIdx.x;
             from.parity = 0;
             from.source = P::source(w, min(tile_of(blockIdx.x, warp), from.tiles - 1), from.pieces, lane);
