@@ -3,7 +3,7 @@
 Odd sizes are first compared with float64 arithmetic, and each timed case with its peer.
 
     python benchmarks/tensor/attention.py --json benchmarks/results/h200-attention.json
-    python benchmarks/tensor/attention.py --only token --sweep     # single tokens with every number and order of blocks
+    python benchmarks/tensor/attention.py --only token --sweep     # single tokens with every number of blocks
 """
 
 from __future__ import annotations
@@ -172,9 +172,9 @@ def forced(bench: Bench, what: str) -> Iterator[str]:
     yield ""
     if bench.options.sweep:
         try:
-            for blocks, by_heads in itertools.product((1, 2, 3), (False, True)):
-                kernels.force(blocks, by_heads)
-                yield f", {blocks} blocks per SM, {'heads' if by_heads else 'runs'} in turn"
+            for blocks in (1, 2, 3):
+                kernels.force(blocks)
+                yield f", {blocks} blocks per SM"
         finally:
             kernels.force(None)
 
@@ -222,7 +222,7 @@ def in_graph(call: Callable[[], Any]) -> Callable[[], Any]:
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--sweep", action="store_true", help="single tokens by every number and order of blocks")
+    parser.add_argument("--sweep", action="store_true", help="single tokens by every number of blocks")
 
 
 def main() -> int:

@@ -47,7 +47,7 @@ def run_python(run_python: Run, tmp_path: Path) -> Run:
 
 
 def test_the_second_process_compiles_nothing(run_python: Run) -> None:
-    assert [run_python(PROGRAM) for _ in range(3)] == ["1\n", "0\n", "0\n"]
+    assert [run_python(PROGRAM) for _ in range(2)] == ["1\n", "0\n"]
 
 
 def test_without_the_cache_every_process_compiles(run_python: Run, tmp_path: Path) -> None:
@@ -103,8 +103,8 @@ def test_a_damaged_image_is_compiled_again(run_python: Run, tmp_path: Path, comp
         flipped = data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
         entry.write_bytes({"cut": data[:middle], "flip": flipped, "empty": b"", "garbage": os.urandom(5000)}[damage])
     assert run_python(PROGRAM) == "1\n"
-    if damage != "folder":
-        assert run_python(PROGRAM) == "0\n"
+    if damage in ("cut", "link"):
+        assert run_python(PROGRAM) == "0\n", "what was compiled again took its place"
 
 
 def test_a_cache_of_no_size_holds_nothing_and_works(run_python: Run) -> None:

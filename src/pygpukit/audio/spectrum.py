@@ -33,8 +33,8 @@ __all__ = [
     "power_to_db", "spectrogram", "stft", "stft_frames",
 ]  # fmt: skip
 
-_LONG = 1 << 20
-"""Samples of a sound that is not copied to be padded."""
+_LONG = 1 << 24
+"""Samples of a sound that is not copied to be padded: a copy of fewer takes less time than four more calls."""
 _LOCAL = ("constant", "edge", "reflect", "symmetric")
 """Modes whose padding depends on the samples at the ends alone."""
 PAD_MODES = ("constant", "edge", "reflect", "symmetric", "linear_ramp", "empty")

@@ -35,7 +35,7 @@ struct Attention {
     i64 slots, slot_rows;  // of partial results: how many there are, and rows of each
     i64 scale_page, scale_part, scale_token, scale_head;  // of codes: strides of their scales, part from keys to values
     f32 scale, scale2, cap;  // scale2 = scale * log2(e)
-    i32 by_heads;  // few queries: all chunks of a head of keys before those of the next
+    i32 pad;
 };
 
 // The arrays a kernel may read; those that are not given are never touched. Keys and values of another type K than queries
@@ -119,6 +119,19 @@ struct Row {
     }
     PGK_FN bool sees(int key) const { return key >= low && key < high; }
 };
+
+// Brings lines of an array into the L2 cache, which may be done before the predecessor has ended: nothing is read.
+template <int THREADS> PGK_FN void prefetch_lines(const void* from, i64 bytes) {
+    const i64 at = (blockIdx.x * static_cast<i64>(THREADS) + threadIdx.x) * 128;
+    if (at < bytes) asm volatile("prefetch.global.L2 [%0];" :: "l"(static_cast<const u8*>(from) + at));
+}
+// A copy that some threads do not make, without a branch.
+PGK_FN void copy_async_if(bool wanted, u32 to, const void* from, int bytes) {
+    asm volatile(
+        "{ .reg .pred p; setp.ne.b32 p, %3, 0;"
+        "  @p cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2; }"
+        :: "r"(to), "l"(from), "r"(bytes), "r"(static_cast<int>(wanted)) : "memory");
+}
 
 // Rows of 16-byte pieces in shared memory, arranged so that ldmatrix reads eight rows without bank conflicts.
 template <int PIECES> PGK_FN u32 place(int row, int piece) {

@@ -1,11 +1,11 @@
 // Attention of few queries: the rows (queries times the heads that share a head of keys) of a sequence, 16 * MT at a time,
 // with its keys split over blocks. sm_80 and newer, bf16 and f16.
 //
-// The chunks of all sequences lie in one row: of a sequence runs of chunks, of a run its heads of keys, of a head its chunks.
-// Each block takes `run` places of the row, and brings the next chunk while it works on one. A block that has all chunks of a
-// head folds them as it goes and writes the result. Otherwise it writes the sums of each chunk to a slot, and the last block
-// to arrive at a head folds them in ascending order. Where a call has more chunks than slots, blocks take whole heads. Which
-// of these happens changes no bit, and neither does it whether the prefill kernel takes the sequence.
+// The chunks of all sequences lie in one row: of a sequence its heads of keys, of a head its chunks. Each block takes equally
+// many, and brings the next chunk while it works on one. A block that has all chunks of a head folds them as it goes and
+// writes the result. Otherwise it writes the sums of each chunk to a slot, and the last block to arrive at a head folds them
+// in ascending order. Where a call has more chunks than slots, blocks take whole heads. Which of these happens changes no
+// bit, and neither does it whether the prefill kernel takes the sequence.
 //
 // Arguments: out, partial [slots, slot_rows, DP] and stats [slots, slot_rows, 2] (workspace), counters (zero, left zero; one
 // per sequence, tile of rows and head of keys), q, k, v (of type K: T, or codes of a paged cache), lengths, starts, table,
@@ -20,18 +20,6 @@ namespace pgk {
 constexpr int DECODE_THREADS = 128;
 
 extern __shared__ __align__(1024) u8 dynamic_shared[];
-
-// Brings lines of an array into the L2 cache, which may be done before the predecessor has ended: nothing is read.
-PGK_FN void prefetch_lines(const void* from, i64 bytes) {
-    const i64 at = (blockIdx.x * static_cast<i64>(DECODE_THREADS) + threadIdx.x) * 128;
-    if (at < bytes) asm volatile("prefetch.global.L2 [%0];" :: "l"(static_cast<const u8*>(from) + at));
-}
-PGK_FN void copy_async_if(bool wanted, u32 to, const void* from, int bytes) {
-    asm volatile(
-        "{ .reg .pred p; setp.ne.b32 p, %3, 0;"
-        "  @p cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2; }"
-        :: "r"(to), "l"(from), "r"(bytes), "r"(static_cast<int>(wanted)) : "memory");
-}
 
 // Chunks of one head that a block works on, one after the other.
 struct __align__(16) Stretch {
@@ -59,7 +47,7 @@ template <class T, class K, int DP, int CHUNK, int MT, bool PAGED, int FORM> str
     const Attention& a;
     // Of the sequences of a thread: places before them in the row of all chunks, and their own.
     u32 before, own;
-    u32 run;  // places of a block
+    u32 units;  // heads of keys, times tiles, of all sequences
     bool split;
 
     PGK_FN static f32 (*largest())[4] { return reinterpret_cast<f32(*)[4]>(dynamic_shared + LARGEST_AT); }
@@ -123,6 +111,7 @@ template <class T, class K, int DP, int CHUNK, int MT, bool PAGED, int FORM> str
         }
         below += upto - mine;
         split = static_cast<i64>(total & 0xffffffffu) <= a.slots;
+        units = static_cast<u32>(total >> 32);
         const int shift = split ? 0 : 32;
         own = static_cast<u32>(mine >> shift);
         before = static_cast<u32>(below >> shift);
@@ -150,21 +139,13 @@ template <class T, class K, int DP, int CHUNK, int MT, bool PAGED, int FORM> str
             rest -= has;
             ++index;
         }
-        const u32 all = split ? n.all : 1, of_tile = heads() * all, tile = quotient(rest, of_tile);
-        n.slot = place - rest + tile * of_tile;
-        rest -= tile * of_tile;
-        // Chunks of a run: `run`, or in the last one what is left.
-        const u32 full = a.by_heads ? all : min(run, all), whole_runs = quotient(all, full), in_runs = whole_runs * full * heads();
-        const bool in_last = rest >= in_runs;
-        const u32 length = in_last ? all - whole_runs * full : full;
-        if (in_last) rest -= in_runs;
-        const u32 line = quotient(rest, length), at = rest - line * length;
-        const u32 number = in_last ? whole_runs : quotient(line, heads());
-        n.tile = tile;
-        n.kv_head = in_last ? line : line - number * heads();
-        n.slot += n.kv_head * all;
-        n.span = min(length - at, last - place);
-        n.first = n.head_first + static_cast<int>(number * full + at);
+        // Heads and their chunks, then tiles.
+        const u32 all = split ? n.all : 1, line = quotient(rest, all), at = rest - line * all;
+        n.tile = quotient(line, heads());
+        n.kv_head = line - n.tile * heads();
+        n.slot = place - at;
+        n.span = min(all - at, last - place);
+        n.first = n.head_first + static_cast<int>(at);
         n.end = split ? n.first + static_cast<int>(n.span) : n.head_first + n.all;
         n.whole_first = (n.s.low(a, n.s.position + n.s.queries - 1) + CHUNK - 1) / CHUNK;
         n.whole_end = n.s.high(a, n.s.position) / CHUNK;
@@ -302,68 +283,102 @@ template <class T, class K, int DP, int CHUNK, int MT, bool PAGED, int FORM> str
         return *flag;
     }
 
-    // Folds the chunks of one head in ascending order, a warp per row.
+    // Folds the chunks of one head in ascending order. A warp reads two batches of chunks at a time: of two rows, or where
+    // rows are few of one, the second batch behind the first.
     PGK_FN void fold_slots(const Stretch& u, int rows) const {
-        constexpr int VECTORS = (DP / 4 + 31) / 32, AHEAD = 16 / VECTORS;
+        constexpr int VECTORS = (DP / 4 + 31) / 32, BATCH = 8 / VECTORS, WARPS = THREADS / 32;
         const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+        const bool chained = rows <= WARPS;
+        const int second_row = chained ? 0 : WARPS, second_chunk = chained ? BATCH : 0;
 #pragma unroll 1
-        for (int row = warp; row < rows; row += THREADS / 32) {
-            f32 o[VECTORS][4] = {}, m = PGK_NO_KEY, l = 0.0f;
+        for (int row = warp; row < rows; row += WARPS + second_row) {
+            f32 o[2][VECTORS][4] = {}, m[2] = {PGK_NO_KEY, PGK_NO_KEY}, l[2] = {};
 #pragma unroll 1
-            for (int begin = 0; begin < u.all; begin += AHEAD) {
-                const int count = min(u.all - begin, AHEAD);
-                const i64 slot_row = (u.slot + begin) * a.slot_rows + row, step = a.slot_rows;
-                float4 part[AHEAD][VECTORS];
-                float2 ml = make_float2(PGK_NO_KEY, 0.0f);
-                if (lane < count) ml = __ldcg(reinterpret_cast<const float2*>(stats + (slot_row + lane * step) * 2));
+            for (int begin = 0; begin < u.all; begin += BATCH + second_chunk) {
+                const i64 step = a.slot_rows;
+                float4 part[2][BATCH][VECTORS];
+                float2 ml[2];
 #pragma unroll
-                for (int i = 0; i < AHEAD; ++i) {
+                for (int side = 0; side < 2; ++side) {
+                    const int first = begin + side * second_chunk, count = u.all - first;
+                    const i64 slot_row = (u.slot + first) * step + min(row + side * second_row, rows - 1);
+                    ml[side] = make_float2(PGK_NO_KEY, 0.0f);
+                    if (lane < BATCH && lane < count) {
+                        ml[side] = __ldcg(reinterpret_cast<const float2*>(stats + (slot_row + lane * step) * 2));
+                    }
+                    const f32* from = partial + slot_row * DP + lane * 4;
 #pragma unroll
-                    for (int v = 0; v < VECTORS; ++v) {
-                        const int column = (v * 32 + lane) * 4;
-                        part[i][v] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-                        if (i < count && (DP % 128 == 0 || column < DP)) {
-                            part[i][v] = __ldcg(reinterpret_cast<const float4*>(partial + (slot_row + i * step) * DP + column));
+                    for (int i = 0; i < BATCH; ++i) {
+#pragma unroll
+                        for (int v = 0; v < VECTORS; ++v) {
+                            part[side][i][v] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+                            if (i < count && (DP % 128 == 0 || (v * 32 + lane) * 4 < DP)) {
+                                part[side][i][v] = __ldcg(reinterpret_cast<const float4*>(from + v * 128));
+                            }
+                        }
+                        from += step * DP;
+                    }
+                }
+#pragma unroll
+                for (int side = 0; side < 2; ++side) {
+                    if (side && chained) copy_sums(o, m, l, 1, 0);
+                    // The largest score of all chunks up to a lane's, and that chunk's factors.
+                    f32 top = ml[side].x;
+#pragma unroll
+                    for (int d = 1; d < BATCH; d *= 2) {
+                        const f32 other = __shfl_up_sync(0xffffffffu, top, d);
+                        if (lane >= d) top = ::fmaxf(other, top);
+                    }
+                    top = ::fmaxf(m[side], top);
+                    f32 below = __shfl_up_sync(0xffffffffu, top, 1);
+                    if (lane == 0) below = m[side];
+                    const f32 base = top == PGK_NO_KEY ? 0.0f : top;
+                    const f32 old_factor = exp2_approx(__fsub_rn(below, base));
+                    const f32 new_factor = exp2_approx(__fsub_rn(ml[side].x, base));
+                    m[side] = __shfl_sync(0xffffffffu, top, BATCH - 1);
+#pragma unroll
+                    for (int i = 0; i < BATCH; ++i) {
+                        // Behind the last chunk they are empty: folding those changes nothing.
+                        const f32 past = __shfl_sync(0xffffffffu, old_factor, i);
+                        const f32 now = __shfl_sync(0xffffffffu, new_factor, i);
+                        l[side] = Fold::sum(l[side], past, __shfl_sync(0xffffffffu, ml[side].y, i), now);
+#pragma unroll
+                        for (int v = 0; v < VECTORS; ++v) {
+                            f32(&to)[4] = o[side][v];
+                            const float4& from = part[side][i][v];
+                            to[0] = Fold::sum(to[0], past, from.x, now);
+                            to[1] = Fold::sum(to[1], past, from.y, now);
+                            to[2] = Fold::sum(to[2], past, from.z, now);
+                            to[3] = Fold::sum(to[3], past, from.w, now);
                         }
                     }
-                }
-                // The largest score of all chunks up to a lane's, and that chunk's factors.
-                f32 top = ml.x;
-#pragma unroll
-                for (int d = 1; d < AHEAD; d *= 2) {
-                    const f32 other = __shfl_up_sync(0xffffffffu, top, d);
-                    if (lane >= d) top = ::fmaxf(other, top);
-                }
-                top = ::fmaxf(m, top);
-                f32 below = __shfl_up_sync(0xffffffffu, top, 1);
-                if (lane == 0) below = m;
-                const f32 base = top == PGK_NO_KEY ? 0.0f : top;
-                const f32 old_factor = exp2_approx(__fsub_rn(below, base)), new_factor = exp2_approx(__fsub_rn(ml.x, base));
-                m = __shfl_sync(0xffffffffu, top, AHEAD - 1);
-#pragma unroll
-                for (int i = 0; i < AHEAD; ++i) {
-                    // Behind the last chunk they are empty: folding those changes nothing.
-                    const f32 past = __shfl_sync(0xffffffffu, old_factor, i), now = __shfl_sync(0xffffffffu, new_factor, i);
-                    l = Fold::sum(l, past, __shfl_sync(0xffffffffu, ml.y, i), now);
-#pragma unroll
-                    for (int v = 0; v < VECTORS; ++v) {
-                        o[v][0] = Fold::sum(o[v][0], past, part[i][v].x, now);
-                        o[v][1] = Fold::sum(o[v][1], past, part[i][v].y, now);
-                        o[v][2] = Fold::sum(o[v][2], past, part[i][v].z, now);
-                        o[v][3] = Fold::sum(o[v][3], past, part[i][v].w, now);
-                    }
+                    if (side && chained) copy_sums(o, m, l, 0, 1);
                 }
             }
-            const f32 factor = Fold{m, l}.reciprocal();
-            T* const to = row_of(u, Row::of(a, u.s, u.tile * ROWS + row, u.kv_head));
 #pragma unroll
-            for (int v = 0; v < VECTORS; ++v) {
-                const int column = (v * 32 + lane) * 4;
-                if (column >= a.dim) break;
-                u32* const at = reinterpret_cast<u32*>(to + column);
-                at[0] = pack(T{}, Fold::result(o[v][0], factor), Fold::result(o[v][1], factor));
-                at[1] = pack(T{}, Fold::result(o[v][2], factor), Fold::result(o[v][3], factor));
+            for (int side = 0; side < 2; ++side) {
+                if (side && (chained || row + WARPS >= rows)) break;
+                const f32 factor = Fold{m[side], l[side]}.reciprocal();
+                T* const to = row_of(u, Row::of(a, u.s, u.tile * ROWS + row + side * WARPS, u.kv_head));
+#pragma unroll
+                for (int v = 0; v < VECTORS; ++v) {
+                    const int column = (v * 32 + lane) * 4;
+                    if (column >= a.dim) break;
+                    u32* const at = reinterpret_cast<u32*>(to + column);
+                    const f32(&sums)[4] = o[side][v];
+                    at[0] = pack(T{}, Fold::result(sums[0], factor), Fold::result(sums[1], factor));
+                    at[1] = pack(T{}, Fold::result(sums[2], factor), Fold::result(sums[3], factor));
+                }
             }
+        }
+    }
+    template <int COUNT> PGK_FN static void copy_sums(f32 (&o)[2][COUNT][4], f32 (&m)[2], f32 (&l)[2], int to, int from) {
+        m[to] = m[from];
+        l[to] = l[from];
+#pragma unroll
+        for (int v = 0; v < COUNT; ++v) {
+#pragma unroll
+            for (int e = 0; e < 4; ++e) o[to][v][e] = o[from][v][e];
         }
     }
     PGK_FN T* row_of(const Stretch& u, const Row& r) const {
@@ -384,19 +399,26 @@ template <class T, class K, int DP, int CHUNK, int MT, bool PAGED, int FORM> str
         }
     }
 
+    // The address of group i of 16 along rows of COUNT pieces, from that of group 0.
+    template <int COUNT> PGK_FN static u32 along(u32 at, int i) {
+        if constexpr (COUNT % 8 == 0 && (COUNT & (COUNT - 1)) == 0) return at ^ (i * 32);
+        const u32 begin = shared_address(dynamic_shared), row = (at - begin) / (COUNT * 16), piece = (at - begin) / 16 % COUNT;
+        const u32 turn = COUNT % 8 == 0 ? row & 7 : row >> 1 & 3;
+        return begin + (row * COUNT + (((piece ^ turn) + 2 * i) ^ turn)) * 16;
+    }
     // Scores of a warp's quarter of the chunk.
-    PGK_FN static void multiply_keys(f32 (&score)[MT][4 * OWN_N8], int warp, u32 k_at, u32 q_at) {
+    PGK_FN static void multiply_keys(f32 (&score)[MT][4 * OWN_N8], u32 keys, u32 queries) {
 #pragma unroll
         for (int i = 0; i < K16; ++i) {
             u32 b[OWN_N8 / 2][4];
 #pragma unroll
             for (int j = 0; j < OWN_N8 / 2; ++j) {
-                load_matrices<false>(b[j], key_address<PIECES>(k_at, warp * RUN + j * 16, i));
+                load_matrices<false>(b[j], along<PIECES>(keys, i) + j * 256 * PIECES);
             }
 #pragma unroll
             for (int t = 0; t < MT; ++t) {
                 u32 left[4];
-                load_matrices<false>(left, a_address<PIECES>(q_at, 16 * t, i));
+                load_matrices<false>(left, along<PIECES>(queries, i) + t * 256 * PIECES);
 #pragma unroll
                 for (int j = 0; j < OWN_N8 / 2; ++j) {
                     Mma<T>::step(four(score[t], 2 * j), left, b[j][0], b[j][1]);
@@ -408,10 +430,20 @@ template <class T, class K, int DP, int CHUNK, int MT, bool PAGED, int FORM> str
 
     PGK_FN void work() {
         const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
-        const u32 k_at = shared_address(dynamic_shared), v_at = k_at + V_AT, q_at = k_at + Q_AT, p_at = k_at + P_AT;
+        const u32 shared = shared_address(dynamic_shared);
+        u32 keys = key_address<PIECES>(shared, warp * RUN, 0), values = value_address<PIECES>(shared + V_AT, 0, warp);
+        u32 queries = a_address<PIECES>(shared + Q_AT, 0, 0), weights = a_address<P_PIECES>(shared + P_AT, 0, 0);
         const u32 total = count_all();
-        run = quotient(total + gridDim.x - 1, gridDim.x);
-        const u32 begin = blockIdx.x * run, last = min(begin + run, total);
+        const u32 each = quotient(total, gridDim.x), rest = total - each * gridDim.x, run = each + (rest > 0);
+        u32 begin = blockIdx.x * each + min(blockIdx.x, rest), last = begin + each + (blockIdx.x < rest);
+        if (split && each > 0) {
+            // A little more, if blocks then have whole heads, which need no second fold.
+            const u32 in_head = quotient(total + units - 1, units), whole = quotient(run + in_head - 1, in_head) * in_head;
+            if (in_head > 1 && 4 * whole <= 5 * run) {
+                begin = blockIdx.x * whole;
+                last = min(begin + whole, total);
+            }
+        }
         if (begin >= last) return;
 
         // Weights of rows that are not there are never written, and multiplied.
@@ -432,6 +464,8 @@ template <class T, class K, int DP, int CHUNK, int MT, bool PAGED, int FORM> str
         bool known = false, live = false;
 #pragma unroll 1
         while (true) {
+            // The other addresses are made from these in each turn: kept, they would take registers, and time before the first.
+            asm volatile("" : "+r"(keys), "+r"(values), "+r"(queries), "+r"(weights));
             const Stretch& u = ring()[current & 3];
             if ((!live || chunk == u.first) && next_place < last) {
                 find(ring() + (known ? next + 1 & 3 : 0), known ? next_place + ring()[next].span : begin, last);
@@ -459,7 +493,7 @@ template <class T, class K, int DP, int CHUNK, int MT, bool PAGED, int FORM> str
             f32 score[MT][4 * OWN_N8] = {};
             const int held = live ? u.s.length - chunk * CHUNK : 0;
             if (live) {
-                if (warp * RUN < held) multiply_keys(score, warp, k_at, q_at);
+                if (warp * RUN < held) multiply_keys(score, keys, queries);
                 const bool whole = chunk >= u.whole_first && chunk < u.whole_end;
                 const int key = chunk * CHUNK + warp * RUN + lane % 4 * 2;
 #pragma unroll
@@ -536,12 +570,12 @@ template <class T, class K, int DP, int CHUNK, int MT, bool PAGED, int FORM> str
                     if (i * 16 >= held) break;
                     u32 left[MT][4];
 #pragma unroll
-                    for (int t = 0; t < MT; ++t) load_matrices<false>(left[t], a_address<P_PIECES>(p_at, 16 * t, i));
+                    for (int t = 0; t < MT; ++t) load_matrices<false>(left[t], along<P_PIECES>(weights, i) + t * 256 * P_PIECES);
 #pragma unroll
                     for (int j = 0; j < OWN_N16; ++j) {
                         if (DP / 16 % 4 != 0 && warp + 4 * j >= DP / 16) break;
                         u32 b[4];
-                        load_matrices<true>(b, value_address<PIECES>(v_at, i * 16, warp + 4 * j));
+                        load_matrices<true>(b, along<PIECES>(values, 4 * j) + i * 256 * PIECES);
 #pragma unroll
                         for (int t = 0; t < MT; ++t) {
                             Mma<T>::step(part[t][2 * j], left[t], b[0], b[1]);
@@ -639,15 +673,17 @@ template <class T, class K, int DP, int CHUNK, int MT, bool PAGED, int FORM> str
 template <class T, class K, int DP, int CHUNK, int MT, bool PAGED, int FORM>
 PGK_FN void attention_decode(T* out, f32* partial, f32* stats, i32* counters, const Arrays<T, K>& x, const Attention& a) {
     // Lengths and tables are in the L2 cache when the predecessor has ended.
-    if (a.length_step >= 0) prefetch_lines(x.lengths, a.seqs * 4);
+    if (a.length_step >= 0) prefetch_lines<DECODE_THREADS>(x.lengths, a.seqs * 4);
     if constexpr (PAGED) {
-        prefetch_lines(x.starts, a.seqs * 4 + 4);
-        prefetch_lines(x.table, a.seqs * a.table_row * 4);
+        prefetch_lines<DECODE_THREADS>(x.starts, a.seqs * 4 + 4);
+        prefetch_lines<DECODE_THREADS>(x.table, a.seqs * a.table_row * 4);
     }
     await_predecessor();
     Decode<T, K, DP, CHUNK, MT, PAGED, FORM> decode{out, partial, stats, counters, x, a};
+    // Read beside the lengths: at the end it would be one more latency.
+    const bool more_rows = PAGED && x.starts[a.seqs] < a.tokens;
     decode.work();
-    if constexpr (PAGED) decode.clear_rest();
+    if (more_rows) decode.clear_rest();
 }
 
 }  // namespace pgk

@@ -52,13 +52,12 @@ _SECTION_BYTES = 32 << 20
 
 
 _forced_blocks: int | None = None
-_forced_order: bool | None = None
 
 
-def force(blocks: int | None, by_heads: bool | None = None) -> None:
-    """Launch so many blocks per SM for few queries, in an order of chunks; None chooses again. For tests and tuning."""
-    global _forced_blocks, _forced_order
-    _forced_blocks, _forced_order = blocks, by_heads
+def force(blocks: int | None) -> None:
+    """Launch so many blocks per SM for few queries from now on; None chooses again. For tests and tuning."""
+    global _forced_blocks
+    _forced_blocks = blocks
     _native.clear_plans()
 
 
@@ -268,7 +267,7 @@ def form_of(p: Problem) -> str:
     return MASKED if p.arrays.get("mask") is not None else CAPPED if p.options["softcap"] else PLAIN
 
 
-def attention(p: Problem, call: Call, slots: Any = 0, slot_rows: Any = 0, by_heads: bool = False) -> Struct:
+def attention(p: Problem, call: Call, slots: Any = 0, slot_rows: Any = 0) -> Struct:
     """Return the struct of sizes, strides and options that every kernel takes."""
     q = p["q"]
     dim = q.shape[-1]
@@ -296,7 +295,7 @@ def attention(p: Problem, call: Call, slots: Any = 0, slot_rows: Any = 0, by_hea
         _bits(scale),
         _bits(scale * math.log2(math.e)),
         _bits(float(p.options["softcap"] or 0)),
-        i32(int(by_heads)),
+        i32(0),
     )
     return Struct((*map(i64, members), *numbers))
 
@@ -369,12 +368,10 @@ def decode(p: Problem, call: Call, work: Workspace, tiles: int) -> KernelLaunch:
     counters = work.counters(dtype("int32"), call.seqs * (FEW_ROWS // rows) * call.heads)
     # Blocks that fit beside each other on an SM of compute capability 9.0.
     beside = min(_forced_blocks or 4 - tiles, (228 << 10) // (shared + 1024))
-    # In pages the keys of a token's heads lie side by side, so that these are worked on at the same time.
-    by_heads = not call.paged if _forced_order is None else _forced_order
     items_most = maximum(call.seqs * maximum(chunks, 1) * heads, 1)
     grid = minimum(items_most, p.sm_count * beside)
     arguments = (
         write(p.out), write(partial), write(stats), update(counters), *inputs(p), scales(p),
-        attention(p, call, slots, slot_rows, by_heads),
+        attention(p, call, slots, slot_rows),
     )  # fmt: skip
     return KernelLaunch(unit, unit.entries[0], (grid,), (_DECODE_THREADS,), arguments, shared, programmatic=True)
