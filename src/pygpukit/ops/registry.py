@@ -268,7 +268,8 @@ def _check(operator: Operator) -> None:
     for variant in operator.variants:
         where = f"operator '{operator.name}', variant '{variant.name}'"
         if variant.determinism not in STRENGTH:
-            raise ValueError(f"{where}: determinism must be {', '.join(map(repr, STRENGTH))}, not {variant.determinism!r}")
+            levels = ", ".join(map(repr, STRENGTH))
+            raise ValueError(f"{where}: determinism must be one of {levels}, not {variant.determinism!r}")
         ways = [name for name in ("launch", "host", "compose") if getattr(variant, name) is not None]
         if len(ways) != 1:
             raise ValueError(f"{where}: one of launch, host and compose says how it runs; it has {ways or 'none'}")
