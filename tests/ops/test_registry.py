@@ -54,6 +54,57 @@ def test_values_are_those_of_the_reference(op: Operator, case: Case, kind: str) 
             assert np.all(np.abs(a - b) <= limit * max(1.0, float(np.abs(b).max(initial=0)))), op.name
 
 
+def scalars(x: gp.GPUArray) -> gp.GPUArray:
+    return x.ravel()[0]
+
+
+def reversed_rows(x: gp.GPUArray) -> gp.GPUArray:
+    return x[..., ::-1].contiguous()[..., ::-1] if x.ndim else x
+
+
+def columns_first(x: gp.GPUArray) -> gp.GPUArray:
+    return x.T.contiguous().T
+
+
+def outcome(function: Any, arrays: dict[str, gp.GPUArray], case: Case) -> list[Any] | str:
+    try:
+        return [x.to_numpy() for x in results_of(function(**arrays, **case.options))]
+    except (ValueError, TypeError, gp.ShapeError) as error:
+        return type(error).__name__
+
+
+@pytest.mark.nvrtc
+@pytest.mark.parametrize("layout", [scalars, reversed_rows, columns_first])
+@pytest.mark.parametrize("op", [pytest.param(op, id=op.name) for op in load().values() if op.cases])
+def test_kernels_take_the_layouts_and_dimensions_that_numpy_does(op: Operator, layout: Any) -> None:
+    # Ways that make copies first are taken by few layouts, so that no case may reach them.
+    case, got = op.cases[0], []
+    for kind in ("cpu", "emulated"):
+        with gp.device(kind):
+            arrays = {name: layout(gp.from_numpy(x)) for name, x in arrays_of(case).items()}
+            got.append(outcome(getattr(gp, op.name), arrays, case))
+    ours, wanted = got[1], got[0]
+    assert type(ours) is type(wanted), (ours, wanted)
+    if isinstance(wanted, str):
+        assert ours == wanted
+        return
+    for a, b in zip(ours, wanted, strict=True):
+        assert (a.shape, a.dtype) == (b.shape, b.dtype)
+        np.testing.assert_allclose(a.astype(np.complex128), b.astype(np.complex128), rtol=2e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("kind", DEVICES)
+@pytest.mark.parametrize("axis", [(), None, (0, 2), (2, 0), (1, 2), [0, 1], -2])
+def test_probabilities_over_any_axes(axis: Any, kind: str) -> None:
+    x = np.random.default_rng(0).standard_normal((4, 3, 5)).astype(np.float32)
+    where = tuple(axis) if isinstance(axis, list) else axis
+    wanted = np.exp(x) / np.exp(x).sum(where, keepdims=True)
+    with gp.device(kind):
+        np.testing.assert_allclose(gp.softmax(gp.from_numpy(x), axis=axis).to_numpy(), wanted, rtol=1e-5)
+        logs = gp.logsoftmax(gp.from_numpy(x), axis=axis)
+        np.testing.assert_allclose(logs.to_numpy(), np.log(wanted), rtol=1e-4, atol=1e-6)
+
+
 @pytest.mark.parametrize(("op", "case"), CASES)
 def test_explain_names_a_variant(op: Operator, case: Case) -> None:
     arrays = {name: gp.from_numpy(x) for name, x in arrays_of(case).items()}

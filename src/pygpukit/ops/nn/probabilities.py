@@ -81,7 +81,17 @@ def _operator(name: str, doc: str, tolerance: Mapping[str, float]) -> Callable[.
     def compose(p: Problem) -> Callable[..., None]:
         def run(results: tuple[Any, ...], given: tuple[Any, ...]) -> None:
             x, axis = given
-            results[0][...] = function(x.contiguous(), axis)
+            axes = axes_of(axis, x.ndim)
+            if not axes:
+                made = function(x.contiguous().reshape((*x.shape, 1)), -1).reshape(x.shape)
+            elif axes == tuple(range(axes[0], axes[-1] + 1)):
+                made = function(x.contiguous(), axis)
+            else:
+                order = [i for i in range(x.ndim) if i not in axes] + list(axes)
+                back = [order.index(i) for i in range(x.ndim)]
+                last = tuple(range(x.ndim - len(axes), x.ndim))
+                made = function(x.transpose(order).contiguous(), last).transpose(back)
+            results[0][...] = made
 
         return run
 
