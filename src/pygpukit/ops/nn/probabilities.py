@@ -95,7 +95,7 @@ def _operator(name: str, doc: str, tolerance: Mapping[str, float]) -> Callable[.
 
         return run
 
-    function = register(
+    function: Callable[..., Any] = register(
         Operator(
             name=name,
             parameters=(Parameter("x"), Parameter("axis", "choice", -1, doc="The axis of the rows.")),
