@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import pygpukit as gp
-from pygpukit.ops.nn import layout
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 
@@ -94,21 +93,6 @@ def test_any_number_of_rows_in_any_order_eager_or_in_a_graph(name: str, device: 
         made = run(given, weights)
     graph.replay()
     assert made.to_numpy().tobytes() == wanted[order].tobytes()
-
-
-@pytest.mark.nvrtc
-@pytest.mark.parametrize("name", ["layernorm", "rmsnorm", "rmsnorm_residual"])
-def test_blocks_that_go_on_to_further_rows_give_the_same_bits(name: str) -> None:
-    run = FUNCTIONS[name]
-    with gp.device("emulated"):
-        for n, kind in ((64, BF16), (3000, BF16), (1500, np.dtype(np.float32))):
-            x, weights = gp.from_numpy(normal((19, n), kind)), gp.from_numpy(normal((n,), kind, 1))
-            wanted = run(x, weights).to_numpy()
-            try:
-                layout.force(blocks=2)
-                assert run(x, weights).to_numpy().tobytes() == wanted.tobytes()
-            finally:
-                layout.force()
 
 
 def test_an_axis_that_is_not_the_last_has_the_same_bits(device: gp.Device) -> None:

@@ -12,7 +12,8 @@ import pytest
 import pygpukit as gp
 from pygpukit import _pygpukit_rust as native
 from pygpukit.ops import planner
-from pygpukit.ops.registry import Case, Operator, Variant, load, register
+from pygpukit.ops.problem import Result
+from pygpukit.ops.registry import OPERATORS, Case, Operator, Parameter, Variant, load, register
 from pygpukit.ops.units import ALL_TYPES, builtin_units
 
 CASES = [pytest.param(op, case, id=f"{op.name}-{i}") for op in load().values() for i, case in enumerate(op.cases)]
@@ -103,6 +104,43 @@ def test_a_name_is_registered_once() -> None:
         register(load()["sum"])
 
 
+RUNS = Variant("runs", "run_to_run", lambda p: None, host=lambda p: lambda x, out: None)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"variants": ()}, "has no variants"),
+        ({"variants": (dataclasses.replace(RUNS, determinism="bitwise"),)}, "not 'bitwise'"),
+        ({"variants": (dataclasses.replace(RUNS, host=None),)}, "it has none"),
+        ({"variants": (dataclasses.replace(RUNS, compose=lambda p: None),)}, r"it has \['host', 'compose'\]"),
+        # What a host function writes and nobody knows of would be evicted as unchanged.
+        ({"updates": ("X",)}, r"updates 'X', which is none of its arrays: \['x'\]"),
+    ],
+)
+def test_an_operator_that_contradicts_itself_is_refused(change: dict[str, Any], told: str) -> None:
+    op = dataclasses.replace(load()["softmax"], name="test_contradiction", variants=(RUNS,), public=False)
+    with pytest.raises(ValueError, match=told):
+        register(dataclasses.replace(op, **change))
+    assert op.name not in load()
+
+
+def test_a_number_in_place_of_an_array_has_the_parameters_type() -> None:
+    parameters = (Parameter("x"), Parameter("by", "optional", None, number_type="float16"))
+    seen = Variant("seen", "run_to_run", lambda p: f"{p['by'].dtype.name}", host=lambda p: lambda x, by, out: None)
+    op = dataclasses.replace(
+        load()["softmax"], name="test_number", parameters=parameters, variants=(seen,), cases=(), public=False,
+        infer=lambda p: [Result(p["x"].shape, p["x"].dtype)],
+    )  # fmt: skip
+    function = register(op)
+    try:
+        for number in (2, 2.5, np.float64(2.5)):
+            with pytest.raises(gp.errors.DeviceError, match="seen: float16"):
+                function(gp.ones(3), number)
+    finally:
+        del OPERATORS[op.name]
+
+
 def test_arguments_are_bound_as_pythons() -> None:
     x = gp.ones((2, 3))
     cases: list[tuple[dict[str, Any], tuple[Any, ...], str]] = [
@@ -130,6 +168,4 @@ def test_an_operator_that_no_variant_runs_says_why() -> None:
         with pytest.raises(gp.errors.DeviceError, match="never: it is Tuesday"):
             function(gp.ones(3))
     finally:
-        from pygpukit.ops.registry import OPERATORS
-
         del OPERATORS[op.name]

@@ -84,6 +84,8 @@ def test_what_does_not_fit_is_left_to_other_kernels(sm90: gp.Device) -> None:
     # Rows of x at no multiple of 16 bytes are copied as a whole, or not at all.
     rows = activations(8, k + 1)[:, :k]
     assert dict(gp.explain(gp.matmul, rows, wide).refused)[stream.VARIANT.name] == "x does not fit shared memory"
+    tall = weight("i8_scale_f32_g0", random_parts(rule_of("i8_scale_f32_g0"), 37 * 16 * 132, 64))
+    assert "in a warp" in gp.explain(gp.matmul, activations(1, 64), tall).variant
 
 
 @pytest.mark.parametrize("name", ["e4m3_scale_f32_g128", "e4m3_scale_f32_g0"])

@@ -15,9 +15,10 @@ from pygpukit.audio.convert import cqt_frequencies
 from pygpukit.audio.filters import relative_bandwidth, wavelet, wavelet_lengths
 from pygpukit.audio.operators import gp
 from pygpukit.audio.pitch import estimate_tuning
-from pygpukit.audio.resampling import resample
+from pygpukit.audio.resampling import resample, resampling_filter
 from pygpukit.audio.spectrum import centered, istft, stft
 from pygpukit.errors import ParameterError
+from pygpukit.ops.audio.filtering import resample as resample_operator
 
 __all__ = ["cqt", "hybrid_cqt", "icqt", "pseudo_cqt", "vqt"]
 
@@ -62,15 +63,21 @@ def _octave_basis(sr: float, freqs: Any, alpha: Any, filter_scale: float, norm: 
     return _basis(*arguments) if key is not None else _basis.__wrapped__(*arguments)
 
 
+class _Octave(NamedTuple):
+    """The spectra of an octave's wavelets with all factors, n_fft, the hop, and whether the rate is halved before."""
+
+    basis: Any
+    n_fft: int
+    hop: int
+    halved: bool
+
+
 @lru_cache(maxsize=16)
 def _planned(
     sr: float, hop: int, low: float, n_bins: int, per_octave: int, intervals: Any, gamma: float | None,
     filter_scale: float, norm: Any, sparsity: float, window: Any, scale: bool,
-) -> tuple[int, tuple[tuple[Any, int, int, bool], ...]]:  # fmt: skip
-    """Return by what the rate is divided first, and of each octave from the top what its samples are multiplied with.
-
-    That is the wavelets' spectra, with all factors, n_fft, the hop, and whether the rate is halved before.
-    """
+) -> tuple[int, tuple[_Octave, ...]]:  # fmt: skip
+    """Return by what the rate is divided first, and the octaves from the top."""
     octaves, count = ceil(n_bins / per_octave), min(per_octave, n_bins)
     freqs = _frequencies(n_bins, low, per_octave, intervals)
     alpha = _alpha(freqs, per_octave)
@@ -94,17 +101,29 @@ def _planned(
         basis, n_fft = _octave_basis(rate, freqs[part], alpha[part], filter_scale, norm, sparsity, window, gamma)
         scaled = (basis * (factors[part, None] * np.sqrt(whole_rate / rate))).astype(np.complex64)
         scaled.flags.writeable = False
-        made.append((scaled, n_fft, hop, halved))
+        made.append(_Octave(scaled, n_fft, hop, halved))
         halved = hop % 2 == 0
         if halved:
             hop, rate = hop // 2, rate / 2.0
     return early, tuple(made)
 
 
-def _response(y: GPUArray, basis: Any, n_fft: int, hop: int, pad_mode: str) -> GPUArray:
-    """Products of wavelets' spectra with those of frames without a window."""
-    D = frames_first(gp.fft.transform(centered(y, n_fft, pad_mode), n_fft, real=True, hop=hop))
-    return gp.matmul(constant(basis, y, D.dtype.name), D)
+@lru_cache(maxsize=8)
+def _halving(res_type: str) -> tuple[Any, int]:
+    """Return the filter that halves a rate and keeps the energy, (1, taps), and its tap of output 0."""
+    filter_ = resampling_filter(1, 2, res_type)
+    phases = filter_.phases * np.sqrt(2.0)
+    phases.flags.writeable = False
+    return phases, filter_.center
+
+
+def _halved(y: GPUArray, phases: GPUArray, center: int, edge: int) -> tuple[GPUArray, GPUArray]:
+    """Return samples at half the rate, written between zeros, and these with ``edge`` zeros on both sides."""
+    length = -(-y.shape[-1] // 2)
+    padded = gp.zeros((*y.shape[:-1], length + 2 * edge), y.dtype.name, device=y.device)
+    inner = padded[..., edge : edge + length]
+    resample_operator(y, phases, up=1, down=2, center=center, length=length, out=inner)
+    return inner, padded
 
 
 def _stack(parts: list[GPUArray], n_bins: int) -> GPUArray:
@@ -240,11 +259,18 @@ def vqt(
         y = resample(y, orig_sr=early, target_sr=1, res_type=res_type, scale=True)
         if not scale:
             y = y * float(np.sqrt(early))
-    parts = []
-    for basis, n_fft, step, halved in octaves:
+    kind = "complex64" if y.dtype.name == "float32" else "complex128"
+    shapes, parts, phases, padded = {octave.basis.shape for octave in octaves}, [], None, None
+    # Few copies to the device: the bases in one where they have one shape, the filter once.
+    joined = constant(np.stack([octave.basis for octave in octaves]), y, kind) if len(shapes) == 1 else None
+    for i, (basis, n_fft, step, halved) in enumerate(octaves):
         if halved:
-            y = resample(y, orig_sr=2, target_sr=1, res_type=res_type, scale=True)
-        parts.append(_response(y, basis, n_fft, step, pad_mode))
+            if phases is None:
+                phases = constant(_halving(res_type)[0], y)
+            y, padded = _halved(y, phases, _halving(res_type)[1], n_fft // 2)
+        frames = centered(y, n_fft, pad_mode) if padded is None or pad_mode != "constant" else padded
+        D = frames_first(gp.fft.transform(frames, n_fft, real=True, hop=step))
+        parts.append(gp.matmul(constant(basis, y, kind) if joined is None else joined[i], D))
     return _stack(parts, n_bins)
 
 

@@ -27,6 +27,9 @@ _WARPS = 18
 
 _STAGES = 16
 _LEAST_STAGES = 2
+_MOST_TILES = 36
+"""Tiles per SM up to which codes of 8 bits are streamed: with more the kernel without rings was faster on an H200."""
+
 _MOST_OF_X = 64 << 10
 """Bytes of x that a block keeps; of more the pieces that a warp needs come with those of the weight."""
 
@@ -106,7 +109,9 @@ def _plan(p: Problem) -> _Plan | None:
     each = ceil_div(tiles, blocks)
     whole, apart = (False,) if all_of_x <= _MOST_OF_X else (), (True,) if _can_be_cut(p) else ()
     for beside in (*whole, *apart, False):
-        for ring in (_forced,) if _forced else rings(rule):
+        # Where every warp has one tile, short pieces were faster.
+        order = rings(rule) if each > _WARPS else rings(rule)[::-1]
+        for ring in (_forced,) if _forced else order:
             warps = ceil_div(each, ceil_div(each, ring.warps))
             x = 0 if beside else all_of_x
             piece = piece_bytes(rule, ring.span) + 8 + (m * (ring.span * (CHUNK * 2) + 16) if beside else 0)
@@ -151,6 +156,8 @@ def _accepts(p: Problem) -> str | None:
         return "there is nothing to multiply"
     if not launches.planes_aligned(p):
         return "a plane of the weight does not lie at a multiple of 16 bytes"
+    if CODES[rule_of(p.options["rule"]).code].low == 8 and ceil_div(p["codes"].shape[0], p.sm_count) > _MOST_TILES:
+        return f"codes of 8 bits are streamed for up to {_MOST_TILES} tiles per SM"
     plan = _plan(p)
     return "x does not fit shared memory" if plan is None else p.missing(_unit_of(p, plan))
 

@@ -680,8 +680,10 @@ PGK_FN void attention_decode(T* out, f32* partial, f32* stats, i32* counters, co
     }
     await_predecessor();
     Decode<T, K, DP, CHUNK, MT, PAGED, FORM> decode{out, partial, stats, counters, x, a};
+    // Read beside the lengths: at the end it would be one more latency.
+    const bool more_rows = PAGED && x.starts[a.seqs] < a.tokens;
     decode.work();
-    if constexpr (PAGED) decode.clear_rest();
+    if (more_rows) decode.clear_rest();
 }
 
 }  // namespace pgk

@@ -114,6 +114,9 @@ template <class R, int SPAN> struct Pieces {
     // Goes on with another tile.
     static PGK_FN void begin(Source& from, i64 tile) { from.at = from.base + tile * from.per_tile; }
 
+    // Loads of shared memory are served in order: a word that this returns, a zero, comes when the last codes have.
+    static PGK_FN u32 arrived(const typename R::Raw& raw, u32 zero) { return raw.code[R::LOW_BITS - 1] & zero; }
+
     static PGK_FN void load_codes(typename R::Raw& raw, u32 from, int c, int lane) {
         load_shared(raw.code, from + c * (128 * R::LOW_BITS) + lane * 16);
         if constexpr (R::HIGH_BITS > 0) load_shared(raw.high, from + HIGH_AT + c * (128 * R::HIGH_BITS) + lane * (4 * R::HIGH_BITS));

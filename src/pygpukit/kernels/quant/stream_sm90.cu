@@ -117,7 +117,8 @@ template <class R, class S, class T, int ACTIVATION, int COLUMNS, int SPAN, bool
 #pragma unroll
         for (int j = 0; j < COLUMNS; ++j) asm volatile("" : "+r"(b_at[j]));
         int slot = 0;
-        u32 parity = 0;
+        u32 parity = 0, zero = 0;
+        asm volatile("" : "+r"(zero));
         for (; tile < tiles; tile += step) {
             f32 sum[COLUMNS][4] = {};
             Decoder<R, T, S> decoder;
@@ -125,6 +126,7 @@ template <class R, class S, class T, int ACTIVATION, int COLUMNS, int SPAN, bool
                 const u32 from = ring + slot * place, x_at = BESIDE ? from + P::BYTES : piece * (SPAN * CHUNK * 2);
                 const int count = min(SPAN, chunks - piece * SPAN);
                 typename R::Raw raw[SPAN];
+                u32 read = 0;
                 barrier_wait(full + slot * 8, parity);
                 if (P::PER_SCALE == 0 && piece == 0) {
                     P::load_scale(raw[0], from, w, tile, 0, 0, lane);
@@ -133,13 +135,14 @@ template <class R, class S, class T, int ACTIVATION, int COLUMNS, int SPAN, bool
 #pragma unroll
                 for (int c = 0; c < SPAN; ++c) {
                     if (c >= count) break;
-                    P::load_codes(raw[c], from, c, lane);
                     if (P::begins(c)) P::load_scale(raw[c], from, w, tile, piece, c, lane);
+                    P::load_codes(raw[c], from, c, lane);
+                    if (!BESIDE && (c == SPAN - 1 || c == count - 1)) read = P::arrived(raw[c], zero);
                 }
-                // All lanes have read the piece: its place is free.
                 if constexpr (!BESIDE) {
+                    // All lanes have read the piece: its place is free.
                     __syncwarp();
-                    if (next_tile < tiles) copy(slot);
+                    if (next_tile < tiles) copy(slot + read);
                 }
 #pragma unroll
                 for (int c = 0; c < SPAN; ++c) {

@@ -312,7 +312,9 @@ template <class S>
 PGK_FN void narrow(u64* bins, u64* states, u16* ties, const S* tokens, const u64* winners, const f32* temperature,
                    const i32* top_k, const f32* top_p, const f32* min_p, const Sizes& z) {
     __shared__ u64 shared[8];
-    __shared__ u32 low[BINS], high[BINS], many[TIES];
+    __shared__ uint4 words[(2 * BINS + TIES) / 4];
+    u32* low = reinterpret_cast<u32*>(words);
+    u32 *high = low + BINS, *many = high + BINS;
     __shared__ State found;
     await_predecessor();
     const i64 row = blockIdx.y, n = same<S, u32>::value ? z.stride : z.vocabulary;
@@ -327,10 +329,9 @@ PGK_FN void narrow(u64* bins, u64* states, u16* ties, const S* tokens, const u64
     Tokens<S> t;
     t.load(of_row, first, n);
     u64 mine[8];
+    const u32 own = static_cast<u32>(winners[row * z.segments + blockIdx.x] >> 32);
     if (digit > 0 || ends_top_k) load_bins(mine, of_bins + (z.stage - 1) * BINS, digit > 0 ? digit - 1 : digits - 1);
     const Row r = row_of(winners, temperature, min_p, row, static_cast<int>(z.segments));
-    for (int i = threadIdx.x; i < BINS; i += 256) low[i] = high[i] = 0;
-    for (int i = threadIdx.x; i < TIES; i += 256) many[i] = 0;
     State s{}, k{};
     if (digit > 0 || ends_top_k) {
         const u64* from = state + (ends_top_k ? 4 * (digits - 1) : (masses ? 16 : 0) + 4 * (digit - 1));
@@ -352,46 +353,63 @@ PGK_FN void narrow(u64* bins, u64* states, u16* ties, const S* tokens, const u64
 
     // The first top_k of as many segments' largest or more are not below the smallest of those: the rest is not counted.
     const u32 floor = !masses && static_cast<i64>(top_k[row]) <= z.segments ? larger(r.least_top, LOWEST + 1) : LOWEST + 1;
-    __syncthreads();
     const int shift = digit == 0 ? 21 : digit == 1 ? 10 : 0, length = digit == 2 ? 10 : 11;
     const u32 mask = (1u << length) - 1;
     const auto matches = [&](u32 key) { return digit == 0 || key >> (shift + length) == s.prefix; };
-#pragma unroll 1
-    for (i64 i = 0; i < z.steps; ++i) {
-        Tokens<S> next;
-        first += STEP;
-        if (i + 1 < z.steps) next.load(of_row, first, n);
-#pragma unroll 1
-        for (int pair = 0; pair < EACH / 2; ++pair, t.turn()) {
+    u64* to = of_bins + z.stage * BINS;
+    u64* counts = reinterpret_cast<u64*>(ties + ties_of(static_cast<int>(z.kind), z));
+    // A segment's largest tells whether any of its tokens counts.
+    const bool empty = own < floor || (digit > 0 && own >> (shift + length) < s.prefix) || (masses && !in_front(own, k));
+    if (empty) {
+        if (last) counts[threadIdx.x] = 0;
+    } else {
 #pragma unroll
-            for (int e = 0; e < 2; ++e) {
-                const u32 key = t.key(e), bin = key >> shift & mask;
-                if (key < floor || !matches(key)) continue;
-                if (!masses) {
-                    atomicAdd(&low[bin], 1u);
-                } else if (in_front(key, k) && r.among(key)) {
-                    // Two halves of 20 bits: the sum of either over a block's tokens fits into 32.
-                    const u64 mass = r.mass(key);
-                    if (mass == 0) continue;
-                    atomicAdd(&low[bin], static_cast<u32>(mass & 0xFFFFFu));
-                    if (mass >> 20) atomicAdd(&high[bin], static_cast<u32>(mass >> 20));
-                } else {
-                    continue;
+        for (int i = 0; i < (2 * BINS + TIES) / 1024; ++i) words[i * 256 + threadIdx.x] = make_uint4(0, 0, 0, 0);
+        __syncthreads();
+#pragma unroll 1
+        for (i64 i = 0; i < z.steps; ++i) {
+            Tokens<S> next;
+            first += STEP;
+            if (i + 1 < z.steps) next.load(of_row, first, n);
+#pragma unroll 1
+            for (int pair = 0; pair < EACH / 2; ++pair, t.turn()) {
+#pragma unroll
+                for (int e = 0; e < 2; ++e) {
+                    const u32 key = t.key(e), bin = key >> shift & mask;
+                    if (key < floor || !matches(key)) continue;
+                    if (!masses) {
+                        atomicAdd(&low[bin], 1u);
+                    } else if (in_front(key, k) && r.among(key)) {
+                        // Two halves of 20 bits: the sum of either over a block's tokens fits into 32.
+                        const u64 mass = r.mass(key);
+                        if (mass == 0) continue;
+                        atomicAdd(&low[bin], static_cast<u32>(mass & 0xFFFFFu));
+                        if (mass >> 20) atomicAdd(&high[bin], static_cast<u32>(mass >> 20));
+                    } else {
+                        continue;
+                    }
+                    if (last) atomicAdd(&many[tie_of(key, digits)], 1u);
                 }
-                if (last) atomicAdd(&many[tie_of(key, digits)], 1u);
+            }
+            t = next;
+        }
+        __syncthreads();
+#pragma unroll
+        for (int i = 0; i < BINS / 1024; ++i) {
+            const int at = i * 256 + threadIdx.x;
+            const uint4 a = words[at], b = words[BINS / 4 + at];
+            if ((a.x | a.y | a.z | a.w | b.x | b.y | b.z | b.w) == 0) continue;
+            const u32 lows[4] = {a.x, a.y, a.z, a.w}, highs[4] = {b.x, b.y, b.z, b.w};
+#pragma unroll
+            for (int e = 0; e < 4; ++e) {
+                const u64 value = (static_cast<u64>(highs[e]) << 20) + lows[e];
+                if (value) atomicAdd(&to[at * 4 + e], value);
             }
         }
-        t = next;
-    }
-    __syncthreads();
-    u64* to = of_bins + z.stage * BINS;
-    for (int i = threadIdx.x; i < BINS; i += 256) {
-        const u64 value = (static_cast<u64>(high[i]) << 20) + low[i];
-        if (value) atomicAdd(&to[i], value);
-    }
-    if (last) {
-        u16* counts = ties + ties_of(static_cast<int>(z.kind), z);
-        for (int i = threadIdx.x; i < TIES; i += 256) counts[i] = static_cast<u16>(many[i]);
+        if (last) {
+            const uint4 v = words[BINS / 2 + threadIdx.x];
+            counts[threadIdx.x] = rng::pair_of(v.x | v.y << 16, v.z | v.w << 16);
+        }
     }
     const u32 tied = static_cast<u32>(k.prefix);
     if (masses && k.on && blockIdx.x == 0 && threadIdx.x == 0 && matches(tied) && r.among(tied)) {
@@ -411,6 +429,7 @@ PGK_FN void draw(i32* out, u64* best, const u64* states, const u64* bins, const 
     i64 first = blockIdx.x * z.steps * STEP + threadIdx.x * EACH;
     Tokens<S> t;
     t.load(of_row, first, n);
+    const u64 segment_top = winners[row * z.segments + blockIdx.x];
     const u64 seed = seeds ? seeds[row] : 0, position = positions ? static_cast<u64>(positions[row]) : 0;
     const int digits = static_cast<int>(z.digits);
     u64 mine[8];
@@ -460,14 +479,19 @@ PGK_FN void draw(i32* out, u64* best, const u64* states, const u64* bins, const 
     // Where a product with the inverse is no good distance, or min_p has a say.
     const bool odd = r.top == key_of(infinity()) || !(r.temperature > 0x1p-60f && r.temperature < 0x1p60f) ||
                      r.least > -infinity();
-    const rng::Words own = rng::philox(seed, r.id / 4, static_cast<u32>(position), stream);
-    const u32 here = r.id % 4;
-    f32 bound = value_of(r.score(r.top, here < 2 ? (here ? own.w[1] : own.w[0]) : (here == 2 ? own.w[2] : own.w[3])));
+    // A segment's largest tells whether any of its tokens is kept.
+    const i64 steps = value_of(static_cast<u32>(segment_top >> 32)) >= lowest ? z.steps : 0;
+    f32 bound = 0.0f;
+    if (steps) {
+        const rng::Words own = rng::philox(seed, r.id / 4, static_cast<u32>(position), stream);
+        const u32 here = r.id % 4;
+        bound = value_of(r.score(r.top, here < 2 ? (here ? own.w[1] : own.w[0]) : (here == 2 ? own.w[2] : own.w[3])));
+    }
     u64 winner = 0, done = 0;
 #pragma unroll 1
-    for (i64 i = 0; i < z.steps; ++i) {
+    for (i64 i = 0; i < steps; ++i) {
         Tokens<S> next;
-        if (i + 1 < z.steps) next.load(of_row, first + STEP, n);
+        if (i + 1 < steps) next.load(of_row, first + STEP, n);
         f32 d[EACH]{}, m = -infinity(), reached = -infinity();
         u32 kept = 0;
         u32 among = 0xFF;

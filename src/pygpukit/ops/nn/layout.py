@@ -26,18 +26,15 @@ _SINGLES = (
 )  # fmt: skip
 # The same threads, with fewer kernels, where elements are moved one by one.
 
-NORMS = (
-    (256, 16, 1), (1024, 32, 2), (4096, 32, 8), (6144, 128, 3), (8192, 256, 2), (12288, 256, 3), (16384, 256, 4),
+RMS = (
+    (256, 16, 1), (1024, 32, 2), (4096, 32, 8), (6144, 128, 3), (8192, 128, 4), (12288, 256, 3), (16384, 256, 4),
     (24576, 512, 3), (32768, 512, 4), (65536, 512, 8),
 )  # fmt: skip
-"""The same for norms, which take as long for one row as the steps of one thread."""
+"""The same for RMS norms, which take as long for one row as the steps of one thread."""
 
-_NORM_SINGLES = (
-    (256, 16, 1), (1024, 32, 2), (4096, 32, 8), (6144, 128, 3), (16384, 256, 4), (65536, 512, 8),
+_RMS_SINGLES = (
+    (256, 16, 1), (1024, 32, 2), (4096, 32, 8), (8192, 128, 4), (16384, 256, 4), (65536, 512, 8),
 )  # fmt: skip
-
-NORM_BLOCKS = 4096
-"""Blocks of norms at most: with more rows a block goes on to further ones, and has the weights already."""
 
 LONG = 1024
 """Threads of a row that is longer."""
@@ -86,41 +83,27 @@ class Shape(NamedTuple):
 
 
 _forced: tuple[int, int] | None = None
-_most_blocks = NORM_BLOCKS
 
 
-def force(shape: tuple[int, int] | None = None, blocks: int = NORM_BLOCKS) -> None:
-    """Take these threads and vectors of each for rows of norms that fit them, and so many blocks; for tuning."""
-    global _forced, _most_blocks
-    _forced, _most_blocks = shape, blocks
+def force(shape: tuple[int, int] | None = None) -> None:
+    """Take these threads and vectors of each for rows of RMS norms that fit them; for tuning."""
+    global _forced
+    _forced = shape
     _native.clear_plans()
 
 
-def norm_shape_of(n: Any, x: DataType, vec: bool) -> Shape:
-    """Return the kernel for norms of rows of ``n`` elements.
+def rms_shape_of(n: Any, x: DataType, vec: bool) -> Shape:
+    """Return the kernel for RMS norms of rows of ``n`` elements.
 
     Examples
     --------
     >>> from pygpukit.dtypes import bfloat16
-    >>> norm_shape_of(3584, bfloat16, True).name
-    '256x2'
+    >>> rms_shape_of(3584, bfloat16, True).name
+    '128x4'
     """
     if _forced is not None and n <= _forced[0] * _forced[1] * VECTOR // x.itemsize:
         return Shape(*_forced, vec)
-    return _find(n, x, vec, NORMS if vec else _NORM_SINGLES)
-
-
-def norm_blocks(shape: Shape, rows: Any, what: str) -> Any:
-    """Return the grid of a norm of so many rows."""
-    blocks = shape.blocks(rows, what)
-    return minimum(blocks, _most_blocks) if shape.chunks else blocks
-
-
-def norm_shapes() -> Iterator[Shape]:
-    """Return all kernels of norms, as bundles hold them."""
-    for vec in (True, False):
-        yield from (Shape(group, chunks, vec) for _, group, chunks in (NORMS if vec else _NORM_SINGLES))
-        yield Shape(LONG, 0, vec)
+    return _find(n, x, vec, RMS if vec else _RMS_SINGLES)
 
 
 def shape_of(n: Any, x: DataType, vec: bool) -> Shape:
@@ -142,10 +125,11 @@ def _find(n: Any, x: DataType, vec: bool, ladder: Sequence[tuple[int, int, int]]
     return Shape(LONG, 0, vec)
 
 
-def shapes() -> Iterator[Shape]:
-    """Return all of them, as bundles hold them."""
+def shapes(rms: bool = False) -> Iterator[Shape]:
+    """Return all of them, or those of RMS norms, as bundles hold them."""
     for vec in (True, False):
-        yield from (Shape(group, chunks, vec) for _, group, chunks in (LADDER if vec else _SINGLES))
+        ladder = (RMS if vec else _RMS_SINGLES) if rms else (LADDER if vec else _SINGLES)
+        yield from (Shape(group, chunks, vec) for _, group, chunks in ladder)
         yield Shape(LONG, 0, vec)
 
 

@@ -20,10 +20,10 @@ from pygpukit.ops.nn.layout import (
     float_types,
     form_of,
     is_vectorised,
-    norm_blocks,
-    norm_shape_of,
-    norm_shapes,
+    rms_shape_of,
     rows_of,
+    shape_of,
+    shapes,
 )
 from pygpukit.ops.problem import Problem, Result
 from pygpukit.ops.registry import Case, Operator, Parameter, Variant, register
@@ -87,7 +87,7 @@ def _launch(p: Problem) -> Launch:
     aligned += [(t, n) for t in (*p.outputs, gamma, beta) if t is not None]
     vec = is_vectorised(n, aligned)
     rows, strides = places[0][1][0], [found[1] for _, found in places]  # type: ignore[index]
-    shape = norm_shape_of(n, x.dtype, vec)
+    shape = (shape_of if p.name == "layernorm" else rms_shape_of)(n, x.dtype, vec)
     unit = norm_unit(p.name, x.dtype, gamma.dtype, shape)
     cached = shape.cached(n, x.dtype)
     none = i64(0)
@@ -98,7 +98,7 @@ def _launch(p: Problem) -> Launch:
         constant(gamma), none if beta is None else constant(beta),
         *map(i64, (rows, n, strides[0], strides[-1])), Number("eps", wide), i64(form_of(p)), i64(cached),
     )  # fmt: skip
-    blocks = norm_blocks(shape, rows, p.name)
+    blocks = shape.blocks(rows, p.name)
     return Launch((KernelLaunch(unit, unit.entries[0], (blocks,), (shape.block,), arguments, shared=cached * VECTOR),))
 
 
@@ -113,7 +113,8 @@ def norm_unit(name: str, x: DataType, weights: DataType, shape: Shape) -> Unit:
 
 
 def _units(name: str) -> Callable[[Sequence[str]], Iterator[Unit]]:
-    return lambda types: (norm_unit(name, x, x, shape) for x in float_types(types) for shape in norm_shapes())
+    rms = name != "layernorm"
+    return lambda types: (norm_unit(name, x, x, shape) for x in float_types(types) for shape in shapes(rms))
 
 
 def _host(p: Problem) -> Callable[..., None]:

@@ -197,8 +197,8 @@ def _launch(p: Problem, q_to: Argument, q_strides: Sequence[Any], to: _Places) -
 _SHARING = (1, 2, 4)
 """Heads of a token that threads take together."""
 
-_FEW = 1024
-"""Heads of all tokens up to which every one has threads of its own."""
+_FEW = ((4096, 1), (32768, 2))
+"""Heads of all tokens up to which threads take fewer of them together."""
 
 _forced: int | None = None
 
@@ -211,9 +211,9 @@ def force(heads: int | None) -> None:
 
 
 def _together(tokens: Any, heads: Any, kv_heads: Any) -> int:
-    if _forced is None and tokens * (heads + 2 * kv_heads) <= _FEW:
-        return 1
-    return next(n for n in (4, 2, 1) if n <= (_forced or 4) and heads % n == 0 and kv_heads % n == 0)
+    every = tokens * (heads + 2 * kv_heads)
+    most = _forced or next((n for limit, n in _FEW if every <= limit), 4)
+    return next(n for n in (4, 2, 1) if n <= most and heads % n == 0 and kv_heads % n == 0)
 
 
 @once

@@ -23,7 +23,7 @@ _THREADS = 256
 _STEP = 2048
 _BINS = 2048
 _TIES = 1024
-_BLOCKS = 2048
+_BLOCKS = 1024
 """Blocks that more rows than fill them make no more of, as far as steps go."""
 _AT_A_TIME = 512
 _MOST_STEPS = 16
@@ -94,14 +94,11 @@ def _is_plain(p: Problem) -> bool:
 
 
 def _steps(rows: Any, vocabulary: Any, kinds: Sequence[int]) -> Any:
-    """Return how often a block takes 2,048 tokens: more with many rows, so that fewer blocks begin.
-
-    Without a top_k, whose first launch counts fewer tokens with many blocks, twice where all blocks then run at a time.
-    """
+    """Return how often a block takes 2,048 tokens: more with many rows, so that fewer blocks begin."""
     if _forced is not None:
         return _forced
     parts = maximum(rows, 1) * ceil_div(vocabulary, _STEP)
-    steps = maximum(ceil_div(parts, _BLOCKS), 1 if 0 in kinds else minimum(ceil_div(parts, _AT_A_TIME), 2))
+    steps = maximum(ceil_div(parts, _BLOCKS), minimum(ceil_div(parts, _AT_A_TIME), 2))
     return minimum(steps, 2 if 1 in kinds else _MOST_STEPS)
 
 
