@@ -121,11 +121,10 @@ class Line(NamedTuple):
 
     cells: tuple[str, ...]
     peer_ahead: float = 0.0
-    held: bool | None = None
 
 
 class Table(NamedTuple):
-    """A results file as a table."""
+    """A results file as a table, and the line below it."""
 
     headings: tuple[str, ...]
     lines: list[Line]
@@ -171,6 +170,16 @@ def is_kept(row: dict[str, Any], names: set[str]) -> bool:
     return not what.endswith(NOTE) or (what.removesuffix(NOTE) not in names and bool(PEER.search(what)))
 
 
+def subject(what: str) -> str:
+    """Return what a row measures, without what it is compared with."""
+    return re.split(r",? against |, of the copy rate|, torch: ", what)[0]
+
+
+def is_met_limit(row: dict[str, Any]) -> bool:
+    """Is the row within a limit, and no comparison with a peer?"""
+    return "error" not in row and bool(row["held"] and row["other"] != 1.0 and LIMIT.search(row["what"]))
+
+
 def worst(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the worst of the repetitions of a row, which says so."""
     if len(rows) == 1 or "error" in rows[0]:
@@ -184,16 +193,15 @@ def line(row: dict[str, Any], peers: bool) -> Line:
     """Return a row of `report.Report` as a line."""
     what = row["what"].strip().replace("|", "\\|")
     if "error" in row:
-        return Line((what, "failed: " + row["error"].replace("|", "\\|"), "", "", "", "no"), held=False)
+        return Line((what, "failed: " + row["error"].replace("|", "\\|"), "", "", "", "no"))
     sign, bound = bar(row)
     unit, scale = unit_of(row)
     what = what.removesuffix(f" ({unit})")
     ours = shown(row["ours"], unit, scale)
     floor = "(floor)" in what
-    held = None if floor else bool(row["held"])
-    answer = "" if held is None else "yes" if held else "no"
+    held = "" if floor else "yes" if row["held"] else "no"
     if row["other"] == 1.0:
-        return Line((what, ours, "", "", f"{sign} {shown(bound, unit, scale)}", answer), held=held)
+        return Line((what, ours, "", "", f"{sign} {shown(bound, unit, scale)}", held))
     ahead = 0.0
     if peers and not LIMIT.search(what) and not floor and row["ratio"]:
         ahead = row["ratio"] if sign == "<=" else 1 / row["ratio"]
@@ -201,7 +209,7 @@ def line(row: dict[str, Any], peers: bool) -> Line:
     if "torch_us" in row:
         ahead = row["ours"] / row["torch_us"]
         other, ratio = f"{other}; torch {shown(row['torch_us'], 'us')}", f"{ratio}; {shown_ratio(ahead, ahead > 1)}"
-    return Line((what, ours, other, ratio, "" if floor else f"{sign} {bound:.3g}", answer), ahead, held)
+    return Line((what, ours, other, ratio, "" if floor else f"{sign} {bound:.3g}", held), ahead)
 
 
 def source(stem: str, machine: dict[str, Any]) -> str:
@@ -224,12 +232,16 @@ def read(stem: str) -> Table | None:
     for row in content["rows"]:
         if is_kept(row, names):
             groups.setdefault(row["what"], []).append(row)
-    peers = not any(area_of(stem) == name for name in NO_PEERS)
-    lines = [line(worst(rows), peers) for rows in groups.values()]
-    if not lines:
+    peers = area_of(stem) not in NO_PEERS
+    found = [worst(rows) for rows in groups.values()]
+    if not found:
         return None
+    # Where a peer is there too, a limit that was met adds a line and says little.
+    beside_peers = {subject(row["what"]) for row in found if "error" not in row and not LIMIT.search(row["what"])}
+    lines = [line(row, peers) for row in found if not (is_met_limit(row) and subject(row["what"]) in beside_peers)]
+    bars = [bool(row["held"]) for row in found if "(floor)" not in row["what"]]
     headings = ("what", "ours", "peer or ceiling", "ratio", "bar", "held")
-    return Table(headings, lines, source(stem, content["environment"]))
+    return Table(headings, lines, f"{source(stem, content['environment'])} {sum(bars)} of {len(bars)} bars held.")
 
 
 def read_bench(path: Path) -> Table:
@@ -279,12 +291,10 @@ def files_of(name: str) -> list[str]:
 
 
 def markdown(table: Table) -> list[str]:
-    """Return a table as Markdown, with what it was measured on and how many bars were held."""
+    """Return a table as Markdown, with what it was measured on."""
     made = ["| " + " | ".join(table.headings) + " |", "|" + "---|" * len(table.headings)]
     made += ["| " + " | ".join(found.cells) + " |" for found in table.lines]
-    bars = [found.held for found in table.lines if found.held is not None]
-    said = f" {sum(bars)} of {len(bars)} bars held." if bars else ""
-    return [*made, "", table.source + said, ""]
+    return [*made, "", table.source, ""]
 
 
 def slower() -> Iterator[str]:

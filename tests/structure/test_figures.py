@@ -76,6 +76,7 @@ def test_a_table_says_bars_and_who_is_faster(tables: ModuleType, tmp_path: Path)
         row("prompt, cuDNN (stretch)", 3.0, 4.0, "<= 1.1"),
         row("sweep: tile 1", 3.0, 4.0, "<= 1.1"),
         row("no bar", 3.0, 4.0, ">= 0"),
+        row("gemm 4096, of the copy rate", 0.9, 1.1, ">= 0.5"),
         row("rate", 1500.0, 3000.0, ">= 0.8", False, "GB/s"),
         row("p99 (us)", 7.0, 1.0, "<= 12.0", unit="us"),
         {"what": "check | all", "error": "ValueError: no", "held": False},
@@ -88,8 +89,8 @@ def test_a_table_says_bars_and_who_is_faster(tables: ModuleType, tmp_path: Path)
     assert "| rate | 1,500 GB/s | 3,000 GB/s | **0.500** | >= 0.8 | no |" in text
     assert "| p99 | 7 us |  |  | <= 12 us | yes |" in text
     assert "| check \\| all | failed: ValueError: no |  |  |  | no |" in text
-    assert "`h200-tensor-gemm.json`: commit abc1234, 2026-01-02, `python b.py`, torch 2.0. 3 of 6 bars held." in text
-    assert not [word for word in ("old", "sweep", "no bar", "gemm 4096 (stretch)") if word in text]
+    assert "`h200-tensor-gemm.json`: commit abc1234, 2026-01-02, `python b.py`, torch 2.0. 4 of 7 bars held." in text
+    assert not [word for word in ("old", "sweep", "no bar", "gemm 4096 (stretch)", "copy rate") if word in text]
     assert "| gemm 4096 (`h200-tensor-gemm`) | 2 ms | 1 ms | 2.00 times as fast |" in text
     assert "| rate (`h200-tensor-gemm`) | 1,500 GB/s | 3,000 GB/s | 2.00 times as fast |" in text
     assert tables.updated(text) == text
