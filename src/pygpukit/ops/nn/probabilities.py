@@ -83,19 +83,19 @@ def _operator(name: str, doc: str, tolerance: Mapping[str, float]) -> Callable[.
             x, axis = given
             axes = axes_of(axis, x.ndim)
             if not axes:
-                made = function(x.contiguous().reshape((*x.shape, 1)), -1).reshape(x.shape)
+                made = softmax_of(x.contiguous().reshape((*x.shape, 1)), -1).reshape(x.shape)
             elif axes == tuple(range(axes[0], axes[-1] + 1)):
-                made = function(x.contiguous(), axis)
+                made = softmax_of(x.contiguous(), axis)
             else:
                 order = [i for i in range(x.ndim) if i not in axes] + list(axes)
                 back = [order.index(i) for i in range(x.ndim)]
                 last = tuple(range(x.ndim - len(axes), x.ndim))
-                made = function(x.transpose(order).contiguous(), last).transpose(back)
+                made = softmax_of(x.transpose(order).contiguous(), last).transpose(back)
             results[0][...] = made
 
         return run
 
-    function: Callable[..., Any] = register(
+    softmax_of = register(
         Operator(
             name=name,
             parameters=(Parameter("x"), Parameter("axis", "choice", -1, doc="The axis of the rows.")),
@@ -121,7 +121,7 @@ def _operator(name: str, doc: str, tolerance: Mapping[str, float]) -> Callable[.
             in_place=True,
         )
     )
-    return function
+    return softmax_of
 
 
 softmax = _operator(
