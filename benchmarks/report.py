@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import importlib.metadata
 import json
 import os
@@ -66,6 +67,7 @@ def environment(command: str) -> dict[str, Any]:
         **versions,
         "pygpukit": gp.__version__,
         "commit": os.environ.get("PYGPUKIT_COMMIT", ""),
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "command": command,
     }
 

@@ -196,6 +196,17 @@ def test_a_runtime_begins_and_ends() -> None:
     run(main())
 
 
+def test_what_cannot_be_called_is_refused_before_the_id_is_taken() -> None:
+    async def main() -> None:
+        async with RingKernelRuntime() as runtime:
+            with pytest.raises(InvalidConfigurationError, match=r"kernel_func must not be 42.*give a function"):
+                await runtime.launch("k", 42)  # type: ignore[arg-type]
+            assert runtime.kernel_ids == []
+            assert (await runtime.launch("k", echo)).state is KernelState.LAUNCHED
+
+    run(main())
+
+
 def test_ids() -> None:
     async def main() -> None:
         async with RingKernelRuntime() as runtime:

@@ -12,7 +12,8 @@ import pytest
 import pygpukit as gp
 from pygpukit import _pygpukit_rust as native
 from pygpukit.ops import planner
-from pygpukit.ops.registry import Case, Operator, Variant, load, register
+from pygpukit.ops.problem import Result
+from pygpukit.ops.registry import OPERATORS, Case, Operator, Parameter, Variant, load, register
 from pygpukit.ops.units import ALL_TYPES, builtin_units
 
 CASES = [pytest.param(op, case, id=f"{op.name}-{i}") for op in load().values() for i, case in enumerate(op.cases)]
@@ -51,6 +52,57 @@ def test_values_are_those_of_the_reference(op: Operator, case: Case, kind: str) 
             wide = np.float64 if np.asarray(want).dtype.kind != "c" else np.complex128
             a, b = ours.to_numpy().astype(wide), np.asarray(want).astype(wide)
             assert np.all(np.abs(a - b) <= limit * max(1.0, float(np.abs(b).max(initial=0)))), op.name
+
+
+def scalars(x: gp.GPUArray) -> gp.GPUArray:
+    return x.ravel()[0]
+
+
+def reversed_rows(x: gp.GPUArray) -> gp.GPUArray:
+    return x[..., ::-1].contiguous()[..., ::-1] if x.ndim else x
+
+
+def columns_first(x: gp.GPUArray) -> gp.GPUArray:
+    return x.T.contiguous().T
+
+
+def outcome(function: Any, arrays: dict[str, gp.GPUArray], case: Case) -> list[Any] | str:
+    try:
+        return [x.to_numpy() for x in results_of(function(**arrays, **case.options))]
+    except (ValueError, TypeError, gp.ShapeError) as error:
+        return type(error).__name__
+
+
+@pytest.mark.nvrtc
+@pytest.mark.parametrize("layout", [scalars, reversed_rows, columns_first])
+@pytest.mark.parametrize("op", [pytest.param(op, id=op.name) for op in load().values() if op.cases])
+def test_kernels_take_the_layouts_and_dimensions_that_numpy_does(op: Operator, layout: Any) -> None:
+    # Ways that make copies first are taken by few layouts, so that no case may reach them.
+    case, got = op.cases[0], []
+    for kind in ("cpu", "emulated"):
+        with gp.device(kind):
+            arrays = {name: layout(gp.from_numpy(x)) for name, x in arrays_of(case).items()}
+            got.append(outcome(getattr(gp, op.name), arrays, case))
+    ours, wanted = got[1], got[0]
+    assert type(ours) is type(wanted), (ours, wanted)
+    if isinstance(wanted, str):
+        assert ours == wanted
+        return
+    for a, b in zip(ours, wanted, strict=True):
+        assert (a.shape, a.dtype) == (b.shape, b.dtype)
+        np.testing.assert_allclose(a.astype(np.complex128), b.astype(np.complex128), rtol=2e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("kind", DEVICES)
+@pytest.mark.parametrize("axis", [(), None, (0, 2), (2, 0), (1, 2), [0, 1], -2])
+def test_probabilities_over_any_axes(axis: Any, kind: str) -> None:
+    x = np.random.default_rng(0).standard_normal((4, 3, 5)).astype(np.float32)
+    where = tuple(axis) if isinstance(axis, list) else axis
+    wanted = np.exp(x) / np.exp(x).sum(where, keepdims=True)
+    with gp.device(kind):
+        np.testing.assert_allclose(gp.softmax(gp.from_numpy(x), axis=axis).to_numpy(), wanted, rtol=1e-5)
+        logs = gp.logsoftmax(gp.from_numpy(x), axis=axis)
+        np.testing.assert_allclose(logs.to_numpy(), np.log(wanted), rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize(("op", "case"), CASES)
@@ -103,6 +155,43 @@ def test_a_name_is_registered_once() -> None:
         register(load()["sum"])
 
 
+RUNS = Variant("runs", "run_to_run", lambda p: None, host=lambda p: lambda x, out: None)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"variants": ()}, "has no variants"),
+        ({"variants": (dataclasses.replace(RUNS, determinism="bitwise"),)}, "not 'bitwise'"),
+        ({"variants": (dataclasses.replace(RUNS, host=None),)}, "it has none"),
+        ({"variants": (dataclasses.replace(RUNS, compose=lambda p: None),)}, r"it has \['host', 'compose'\]"),
+        # What a host function writes and nobody knows of would be evicted as unchanged.
+        ({"updates": ("X",)}, r"updates 'X', which is none of its arrays: \['x'\]"),
+    ],
+)
+def test_an_operator_that_contradicts_itself_is_refused(change: dict[str, Any], told: str) -> None:
+    op = dataclasses.replace(load()["softmax"], name="test_contradiction", variants=(RUNS,), public=False)
+    with pytest.raises(ValueError, match=told):
+        register(dataclasses.replace(op, **change))
+    assert op.name not in load()
+
+
+def test_a_number_in_place_of_an_array_has_the_parameters_type() -> None:
+    parameters = (Parameter("x"), Parameter("by", "optional", None, number_type="float16"))
+    seen = Variant("seen", "run_to_run", lambda p: f"{p['by'].dtype.name}", host=lambda p: lambda x, by, out: None)
+    op = dataclasses.replace(
+        load()["softmax"], name="test_number", parameters=parameters, variants=(seen,), cases=(), public=False,
+        infer=lambda p: [Result(p["x"].shape, p["x"].dtype)],
+    )  # fmt: skip
+    function = register(op)
+    try:
+        for number in (2, 2.5, np.float64(2.5)):
+            with pytest.raises(gp.errors.DeviceError, match="seen: float16"):
+                function(gp.ones(3), number)
+    finally:
+        del OPERATORS[op.name]
+
+
 def test_arguments_are_bound_as_pythons() -> None:
     x = gp.ones((2, 3))
     cases: list[tuple[dict[str, Any], tuple[Any, ...], str]] = [
@@ -130,6 +219,4 @@ def test_an_operator_that_no_variant_runs_says_why() -> None:
         with pytest.raises(gp.errors.DeviceError, match="never: it is Tuesday"):
             function(gp.ones(3))
     finally:
-        from pygpukit.ops.registry import OPERATORS
-
         del OPERATORS[op.name]

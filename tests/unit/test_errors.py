@@ -35,6 +35,7 @@ BUILTINS = {
     "ParameterError": ValueError,
     "ShapeError": ValueError,
     "AdmissionError": RuntimeError,
+    "DeadlineRefusedError": RuntimeError,
     "TaskCancelledError": RuntimeError,
     "TaskProcessError": RuntimeError,
     "TransferCancelledError": RuntimeError,

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import importlib.metadata
 import json
 import platform
+import shlex
 import statistics
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -138,6 +141,7 @@ def machine(options: Options) -> dict[str, Any]:
     versions = {"pygpukit": gp.__version__, "python": platform.python_version(), "numpy": np.__version__}
     if options.torch is not None:
         versions["torch"] = importlib.metadata.version("torch")
+    arguments = sys.argv[2:] if sys.argv[1:2] == ["bench"] else sys.argv[1:]
     return {
         "device": device["name"],
         "kind": options.device.kind,
@@ -146,6 +150,8 @@ def machine(options: Options) -> dict[str, Any]:
         "driver": device["driver_version"],
         "platform": platform.platform(),
         **versions,
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "command": shlex.join(["pygpukit", "bench", *arguments]),
     }
 
 

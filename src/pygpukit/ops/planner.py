@@ -11,7 +11,7 @@ import numpy as np
 
 from pygpukit import _pygpukit_rust as _native
 from pygpukit._pygpukit_rust import Device, GPUArray, Kernel
-from pygpukit.dtypes import dtype
+from pygpukit.dtypes import dtype, to_numpy_dtype
 from pygpukit.errors import DeviceError, NvrtcNotFoundError
 from pygpukit.ops.launch import Argument, Integer, KernelLaunch, Number, Pointer, Product, Struct, TensorMapOf, Unit
 from pygpukit.ops.operands import as_array
@@ -268,10 +268,6 @@ def _loadable(unit: Unit, device: Device) -> str | None:
     return f"'{unit.name}' is in no bundle here, and there is no NVRTC to compile it"
 
 
-# Operands that must be float32: a number in their place is one.
-_FLOAT32 = ("scale_a", "scale_b")
-
-
 def _normalise(name: str, parameter: str, value: Any) -> Any:
     """An argument of a type the native side does not know, as one it does."""
     if isinstance(value, np.bool_):
@@ -289,8 +285,9 @@ def _normalise(name: str, parameter: str, value: Any) -> Any:
 
 def _operand(name: str, parameter: str, value: Any, device: Device | None) -> GPUArray:
     """What stands in place of an array, as one."""
-    if parameter in _FLOAT32 and isinstance(value, int | float) and not isinstance(value, bool):
-        return as_array(np.float32(value), f"{name}() for '{parameter}'", device)
+    (wanted,) = (p.number_type for p in OPERATORS[name].parameters if p.name == parameter)
+    if wanted and isinstance(value, int | float) and not isinstance(value, bool):
+        value = to_numpy_dtype(wanted).type(value)
     return as_array(value, f"{name}() for '{parameter}'", device)
 
 

@@ -74,6 +74,9 @@ class Parameter:
         May be given by name only; so may all that follow.
     doc
         One line for the docstring.
+    number_type
+        Element type, by name, of the array that a number becomes which stands in place of an array; by the rules of
+        `pygpukit.asarray` where empty.
     """
 
     name: str
@@ -81,6 +84,7 @@ class Parameter:
     default: Any = REQUIRED
     keyword_only: bool = False
     doc: str = ""
+    number_type: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -238,10 +242,11 @@ def register(
     Raises
     ------
     ValueError
-        If the name is taken.
+        If the name is taken, or the operator contradicts itself.
     """
     if operator.name in OPERATORS:
         raise ValueError(f"an operator named '{operator.name}' is registered already; choose another name")
+    _check(operator)
     if function is None:
         params = [(p.name, p.kind, p.keyword_only, () if p.default is REQUIRED else (p.default,))
                   for p in operator.parameters]  # fmt: skip
@@ -254,6 +259,24 @@ def register(
     if method:
         as_method(function)
     return function
+
+
+def _check(operator: Operator) -> None:
+    """Refuse what would fail, or lose data, only when the operator is called."""
+    if not operator.variants:
+        raise ValueError(f"operator '{operator.name}' has no variants; give it at least one")
+    for variant in operator.variants:
+        where = f"operator '{operator.name}', variant '{variant.name}'"
+        if variant.determinism not in STRENGTH:
+            levels = ", ".join(map(repr, STRENGTH))
+            raise ValueError(f"{where}: determinism must be one of {levels}, not {variant.determinism!r}")
+        ways = [name for name in ("launch", "host", "compose") if getattr(variant, name) is not None]
+        if len(ways) != 1:
+            raise ValueError(f"{where}: one of launch, host and compose says how it runs; it has {ways or 'none'}")
+    arrays = [p.name for p in operator.parameters if p.kind in ("array", "optional", "operand")]
+    unknown = [name for name in operator.updates if name not in arrays]
+    if unknown:
+        raise ValueError(f"operator '{operator.name}' updates {unknown[0]!r}, which is none of its arrays: {arrays}")
 
 
 def export(function: Function, name: str | None = None, *, method: bool = False) -> Function:

@@ -178,6 +178,7 @@ matmul = register(
                 True,
                 'With ``precision="fp8"``, float32: the sum is multiplied by it '
                 "first; one number, or one per row of a, ``[M]`` or ``[M, 1]``.",
+                number_type="float32",
             ),
             Parameter(
                 "scale_b",
@@ -185,6 +186,7 @@ matmul = register(
                 None,
                 True,
                 "And by this: one number, or one per column of b, ``[N]`` or ``[1, N]``.",
+                number_type="float32",
             ),
         ),
         infer=_infer,

@@ -131,11 +131,11 @@ def _host(p: Problem) -> Callable[..., None]:
 
 
 def _compose(p: Problem) -> Callable[..., None]:
-    name = p.name
+    function, names = _FUNCTIONS[p.name], [q.name for q in _PARAMETERS[p.name]]
 
     def run(results: tuple[Any, ...], given: tuple[Any, ...]) -> None:
         dense = [x.contiguous() if hasattr(x, "contiguous") else x for x in given]
-        made = _FUNCTIONS[name](*dense)
+        made = function(**dict(zip(names, dense, strict=True)))
         for out, value in zip(results, made if isinstance(made, tuple) else (made,), strict=True):
             out[...] = value
 

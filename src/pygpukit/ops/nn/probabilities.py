@@ -81,11 +81,21 @@ def _operator(name: str, doc: str, tolerance: Mapping[str, float]) -> Callable[.
     def compose(p: Problem) -> Callable[..., None]:
         def run(results: tuple[Any, ...], given: tuple[Any, ...]) -> None:
             x, axis = given
-            results[0][...] = function(x.contiguous(), axis)
+            axes = axes_of(axis, x.ndim)
+            if not axes:
+                made = softmax_of(x.contiguous().reshape((*x.shape, 1)), -1).reshape(x.shape)
+            elif axes == tuple(range(axes[0], axes[-1] + 1)):
+                made = softmax_of(x.contiguous(), axis)
+            else:
+                order = [i for i in range(x.ndim) if i not in axes] + list(axes)
+                back = [order.index(i) for i in range(x.ndim)]
+                last = tuple(range(x.ndim - len(axes), x.ndim))
+                made = softmax_of(x.transpose(order).contiguous(), last).transpose(back)
+            results[0][...] = made
 
         return run
 
-    function = register(
+    softmax_of = register(
         Operator(
             name=name,
             parameters=(Parameter("x"), Parameter("axis", "choice", -1, doc="The axis of the rows.")),
@@ -111,7 +121,7 @@ def _operator(name: str, doc: str, tolerance: Mapping[str, float]) -> Callable[.
             in_place=True,
         )
     )
-    return function
+    return softmax_of
 
 
 softmax = _operator(

@@ -81,6 +81,11 @@ class RingKernel(Generic[TIn, TOut]):
         Sizes of its queues and what happens when they are full.
     input_type, output_type : type, optional
         For the reader; they are not checked, as PyDotCompute does not check them.
+
+    Raises
+    ------
+    InvalidConfigurationError
+        If the function cannot be called.
     """
 
     def __init__(
@@ -92,6 +97,9 @@ class RingKernel(Generic[TIn, TOut]):
         input_type: type[TIn] | None = None,
         output_type: type[TOut] | None = None,
     ) -> None:
+        if not callable(kernel_func):
+            reason = "it is called with a KernelContext; give a function"
+            raise InvalidConfigurationError("kernel_func", kernel_func, reason)
         self.kernel_id = kernel_id
         self.input_type = input_type
         self.output_type = output_type
