@@ -64,7 +64,7 @@ template <class R, class S, class T, int ACTIVATION, int GROUPS, int TOKENS, int
         i64 tiles, tile;
         u32 copied_block;
         int chunks, pieces, copied, taken, slot, last;
-        u32 parity;
+        u32 parity, zero;
         Decoder<R, T, S> decoder;
     };
 
@@ -81,12 +81,12 @@ template <class R, class S, class T, int ACTIVATION, int GROUPS, int TOKENS, int
         }
     }
 
-    // Takes the next piece into registers. The one before has been decoded, so another is brought in its place: loads of
-    // this one may still be behind products that read shared memory.
+    // Takes the next piece into registers, and brings another in the place of the one before, whose loads have come: those of
+    // this one may have to wait behind products that read shared memory.
     PGK_FN void take(typename R::Raw (&raw)[SPAN], Ring& from, int count, int warp, int lane) const {
         const u32 at = from.at + from.slot * P::BYTES;
         __syncwarp();
-        if (from.last >= 0) copy(from, from.last, warp, lane);
+        if (from.last >= 0) copy(from, from.last + P::arrived(raw[SPAN - 1], from.zero), warp, lane);
         from.last = from.slot;
         barrier_wait(from.full + from.slot * 8, from.parity);
         if (P::PER_SCALE == 0 && from.taken == 0) {
@@ -157,7 +157,7 @@ template <class R, class S, class T, int ACTIVATION, int GROUPS, int TOKENS, int
             from.taken = 0;
             f32 sum[TOKENS / 2] = {};
             u32 a[2][STEPS][4];
-            typename R::Raw raw[SPAN];
+            typename R::Raw raw[SPAN] = {};
             int first = 0;
 #pragma unroll 1
             for (; first + TURN <= from.chunks; first += TURN) {
@@ -166,8 +166,9 @@ template <class R, class S, class T, int ACTIVATION, int GROUPS, int TOKENS, int
 #pragma unroll
                 for (int c = 0; c < TURN; ++c) {
                     const u32 before = stage == 0 ? STAGES - 1 : stage - 1;
-                    multiply(sum, a[c % 2], shared, full, stage, parity);
+                    // Before the product, behind which loads of shared memory would wait.
                     if (c + 1 < TURN && (c + 1) % SPAN == 0) take(raw, from, SPAN, warp, lane);
+                    multiply(sum, a[c % 2], shared, full, stage, parity);
                     if (c > 0) {
                         // The chunk before has been multiplied: its fragments and its piece of x are free.
                         wgmma_wait<1>();
@@ -239,6 +240,8 @@ template <class R, class S, class T, int ACTIVATION, int GROUPS, int TOKENS, int
             from.pieces = (chunks + SPAN - 1) / SPAN;
             from.copied = from.slot = 0;
             from.last = -1;
+            from.zero = 0;
+            asm volatile("" : "+r"(from.zero));
             from.copied_block = blockIdx.x;
             from.parity = 0;
             from.source = P::source(w, min(tile_of(blockIdx.x, warp), from.tiles - 1), from.pieces, lane);
