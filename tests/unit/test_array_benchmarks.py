@@ -134,3 +134,21 @@ def test_the_families_are_the_modules_that_are_there() -> None:
         path.name for path in FOLDER.glob("*.py")
     }
     assert sum(part for _, part in module.FAMILIES.values()) == pytest.approx(1.0)
+
+
+def test_a_stretch_is_a_row_of_its_own_that_may_be_missed(
+    driver: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def rows(bench: Any) -> None:
+        bench._ours = bench._theirs = lambda call, repeat: call
+        bench._medians = lambda *runs: [1.0, 2.0][: len(runs)]
+        bench.copy_rate = lambda: 4e6
+        bench.against_torch("fast", refuse, refuse, 0.6, stretch=0.4)
+        bench.of_copy_rate("wide", refuse, 3_000_000, 0.6, stretch=0.8)
+
+    family(driver, monkeypatch, "stretched", rows)
+    assert driver.main(["--out", str(tmp_path), "--seconds", "60"]) == 0
+    found = json.loads((tmp_path / "stretched.json").read_text())["rows"]
+    assert [(row["what"], row["ratio"], row["held"]) for row in found] == [
+        ("fast", 0.5, True), ("fast (stretch)", 0.5, False), ("wide", 0.75, True), ("wide (stretch)", 0.75, False),
+    ]  # fmt: skip
