@@ -48,7 +48,7 @@ template <class T, class K, int DP, int CHUNK, int MT, bool PAGED, int FORM> str
     static constexpr int V_AT = CHUNK * DP * 2, Q_AT = 2 * V_AT, P_AT = Q_AT + ROWS * DP * 2;
     static constexpr int PLACES_AT = P_AT + ROWS * CHUNK * 2, LARGEST_AT = PLACES_AT + CHUNK * 8;
     static constexpr int SUMS_AT = LARGEST_AT + ROWS * 16, RING_AT = SUMS_AT + ROWS * 64;
-    static constexpr int COUNTS_AT = RING_AT + 3 * sizeof(Stretch), SHARED = COUNTS_AT + 48;
+    static constexpr int COUNTS_AT = RING_AT + 4 * sizeof(Stretch), SHARED = COUNTS_AT + 48;
     static constexpr bool CODES = !same<T, K>::value;
     static_assert(COUNTS_AT % 16 == 0 && (PAGED || !CODES), "codes are in paged caches");
 
@@ -104,10 +104,14 @@ template <class T, class K, int DP, int CHUNK, int MT, bool PAGED, int FORM> str
             if (index < static_cast<int>(a.seqs)) mine += count(index);
         }
         u64 upto = mine;
+        if (a.seqs == 1) {
+            upto = __shfl_sync(0xffffffffu, mine, 0);
+        } else {
 #pragma unroll
-        for (int d = 1; d < 32; d *= 2) {
-            const u64 other = __shfl_up_sync(0xffffffffu, upto, d);
-            if (lane >= d) upto += other;
+            for (int d = 1; d < 32; d *= 2) {
+                const u64 other = __shfl_up_sync(0xffffffffu, upto, d);
+                if (lane >= d) upto += other;
+            }
         }
         if (lane == 31) of_warps[warp] = upto;
         __syncthreads();
@@ -124,31 +128,38 @@ template <class T, class K, int DP, int CHUNK, int MT, bool PAGED, int FORM> str
         before = static_cast<u32>(below >> shift);
         return static_cast<u32>(total >> shift);
     }
+    // n / d, without a division where that is easy to see: such are latency before the first copy.
+    PGK_FN static u32 quotient(u32 n, u32 d) {
+        if (n < d) return 0;
+        if (d == 1) return n;
+        if (n < 2 * d) return 1;
+        return n / d;
+    }
     // The stretch that begins at a place: the thread that has the sequence writes it.
     PGK_FN void find(Stretch* to, u32 place, u32 last) const {
         if (place >= last || place - before >= own) return;
         u32 rest = place - before;
         int index = static_cast<int>(threadIdx.x) * sequences_of_thread();
+        Stretch n;
 #pragma unroll 1
         while (true) {
-            const u64 counted = count(index);
-            const u32 has = static_cast<u32>(split ? counted : counted >> 32);
+            n.s = Sequence::of<PAGED>(a, x, index);
+            chunks_of(n.s, n.head_first, n.all);
+            const u32 has = tiles_of(n.s) * heads() * (split ? n.all : 1);
             if (rest < has) break;
             rest -= has;
             ++index;
         }
-        Stretch n;
-        n.s = Sequence::of<PAGED>(a, x, index);
-        chunks_of(n.s, n.head_first, n.all);
-        const u32 all = split ? n.all : 1, of_tile = heads() * all, tile = rest / of_tile;
+        const u32 all = split ? n.all : 1, of_tile = heads() * all, tile = quotient(rest, of_tile);
         n.slot = place - rest + tile * of_tile;
         rest -= tile * of_tile;
         // Chunks of a run: `run`, or in the last one what is left.
-        const u32 full = a.by_heads ? all : min(run, all), whole_runs = all / full, in_runs = whole_runs * full * heads();
+        const u32 full = a.by_heads ? all : min(run, all), whole_runs = quotient(all, full), in_runs = whole_runs * full * heads();
         const bool in_last = rest >= in_runs;
         const u32 length = in_last ? all - whole_runs * full : full;
         if (in_last) rest -= in_runs;
-        const u32 line = rest / length, at = rest - line * length, number = in_last ? whole_runs : line / heads();
+        const u32 line = quotient(rest, length), at = rest - line * length;
+        const u32 number = in_last ? whole_runs : quotient(line, heads());
         n.tile = tile;
         n.kv_head = in_last ? line : line - number * heads();
         n.slot += n.kv_head * all;
@@ -259,9 +270,11 @@ template <class T, class K, int DP, int CHUNK, int MT, bool PAGED, int FORM> str
     PGK_FN void bring_queries(const Stretch& n) const {
         const T* base = x.q + (PAGED ? n.s.first_row * a.q_token : n.s.index * a.q_seq);
         const int group = static_cast<int>(a.group), row0 = n.tile * ROWS, rows = n.s.rows(a) - row0;
-#pragma unroll 1
+#pragma unroll 2
         for (int at = threadIdx.x; at < ROWS * PIECES; at += THREADS) {
-            const int row = at / PIECES, piece = at % PIECES, token = (row0 + row) / group;
+            const int row = at / PIECES, piece = at % PIECES;
+            // Most sequences have one query; a division would delay the copy.
+            const int token = n.s.queries == 1 ? 0 : (row0 + row) / group;
             const int head = n.kv_head * group + (row0 + row - token * group);
             const bool there = row < rows && piece * 8 < a.dim;
             const T* source = there ? base + token * a.q_token + head * a.q_head + piece * 8 : x.q;
@@ -371,30 +384,63 @@ template <class T, class K, int DP, int CHUNK, int MT, bool PAGED, int FORM> str
         }
     }
 
+    // Scores of a warp's quarter of the chunk.
+    PGK_FN static void multiply_keys(f32 (&score)[MT][4 * OWN_N8], int warp, u32 k_at, u32 q_at) {
+#pragma unroll
+        for (int i = 0; i < K16; ++i) {
+            u32 b[OWN_N8 / 2][4];
+#pragma unroll
+            for (int j = 0; j < OWN_N8 / 2; ++j) {
+                load_matrices<false>(b[j], key_address<PIECES>(k_at, warp * RUN + j * 16, i));
+            }
+#pragma unroll
+            for (int t = 0; t < MT; ++t) {
+                u32 left[4];
+                load_matrices<false>(left, a_address<PIECES>(q_at, 16 * t, i));
+#pragma unroll
+                for (int j = 0; j < OWN_N8 / 2; ++j) {
+                    Mma<T>::step(four(score[t], 2 * j), left, b[j][0], b[j][1]);
+                    Mma<T>::step(four(score[t], 2 * j + 1), left, b[j][2], b[j][3]);
+                }
+            }
+        }
+    }
+
     PGK_FN void work() {
         const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
         const u32 k_at = shared_address(dynamic_shared), v_at = k_at + V_AT, q_at = k_at + Q_AT, p_at = k_at + P_AT;
         const u32 total = count_all();
-        run = (total + gridDim.x - 1) / gridDim.x;
+        run = quotient(total + gridDim.x - 1, gridDim.x);
         const u32 begin = blockIdx.x * run, last = min(begin + run, total);
         if (begin >= last) return;
 
-        // Three stretches are known: the current one, the next, and the one after it. `next_place` is where the next begins.
-        int current = 2, next = 0, chunk = -1;
+        // Weights of rows that are not there are never written, and multiplied.
+#pragma unroll
+        for (int i = 0; i < ROWS * P_PIECES / THREADS; ++i) {
+            *reinterpret_cast<uint4*>(dynamic_shared + P_AT + (i * THREADS + thread) * 16) = make_uint4(0, 0, 0, 0);
+        }
+        // Of a ring of stretches the current one, the next, which begins at `next_place`, and the one after it are known.
+        int current = -1, next = 0, chunk = -1;
         u32 next_place = begin;
-        find(ring(), begin, last);
-        __syncthreads();
 
         Row row[MT][2] = {};
         int rows = 0;
         f32 o[MT][2 * OWN_N16][4];
         Fold fold[MT][2];
         const f32 scale2 = FORM == PLAIN ? a.scale2 : 1.0f;
-        // The first turn has no chunk to work on, and brings the first.
-        bool live = false;
+        // The first turn finds the first stretch, the second brings its first chunk.
+        bool known = false, live = false;
 #pragma unroll 1
         while (true) {
-            const Stretch& u = ring()[current];
+            const Stretch& u = ring()[current & 3];
+            if ((!live || chunk == u.first) && next_place < last) {
+                find(ring() + (known ? next + 1 & 3 : 0), known ? next_place + ring()[next].span : begin, last);
+                if (!known) {
+                    known = true;
+                    __syncthreads();
+                    continue;
+                }
+            }
             const bool stay = live && chunk + 1 < u.end, more = stay || next_place < last;
             const Stretch& n = ring()[stay ? current : next];
             const int next_chunk = stay ? chunk + 1 : more ? n.first : 0;
@@ -413,49 +459,32 @@ template <class T, class K, int DP, int CHUNK, int MT, bool PAGED, int FORM> str
             f32 score[MT][4 * OWN_N8] = {};
             const int held = live ? u.s.length - chunk * CHUNK : 0;
             if (live) {
-#pragma unroll
-                for (int i = 0; i < K16; ++i) {
-                    if (warp * RUN >= held) break;
-                    u32 b[OWN_N8 / 2][4];
-#pragma unroll
-                    for (int j = 0; j < OWN_N8 / 2; ++j) {
-                        load_matrices<false>(b[j], key_address<PIECES>(k_at, warp * RUN + j * 16, i));
-                    }
-#pragma unroll
-                    for (int t = 0; t < MT; ++t) {
-                        u32 left[4];
-                        load_matrices<false>(left, a_address<PIECES>(q_at, 16 * t, i));
-#pragma unroll
-                        for (int j = 0; j < OWN_N8 / 2; ++j) {
-                            Mma<T>::step(four(score[t], 2 * j), left, b[j][0], b[j][1]);
-                            Mma<T>::step(four(score[t], 2 * j + 1), left, b[j][2], b[j][3]);
-                        }
-                    }
-                }
+                if (warp * RUN < held) multiply_keys(score, warp, k_at, q_at);
                 const bool whole = chunk >= u.whole_first && chunk < u.whole_end;
                 const int key = chunk * CHUNK + warp * RUN + lane % 4 * 2;
 #pragma unroll
                 for (int t = 0; t < MT; ++t) {
-                    if constexpr (FORM == CAPPED) {
-#pragma unroll
-                        for (int i = 0; i < 4 * OWN_N8; ++i) score[t][i] = __fmul_rn(capped(score[t][i], a), LOG2_E);
-                    }
-                    if (FORM == MASKED || !whole) {
-#pragma unroll
-                        for (int i = 0; i < OWN_N8; ++i) {
-                            hide<FORM>(four(score[t], i), a, x, u.s.index, row[t][0], row[t][1], key + 8 * i);
-                        }
-                    }
-                    f32 m[2] = {PGK_NO_KEY, PGK_NO_KEY};
-#pragma unroll
-                    for (int i = 0; i < OWN_N8; ++i) {
-                        m[0] = ::fmaxf(m[0], ::fmaxf(score[t][4 * i], score[t][4 * i + 1]));
-                        m[1] = ::fmaxf(m[1], ::fmaxf(score[t][4 * i + 2], score[t][4 * i + 3]));
-                    }
 #pragma unroll
                     for (int r = 0; r < 2; ++r) {
-                        m[r] = largest_of_quad(m[r]);
-                        if (lane % 4 == 0) largest()[16 * t + 8 * r + lane / 4][warp] = m[r];
+                        if (16 * t + 8 * r >= rows) break;
+                        f32 m = PGK_NO_KEY;
+#pragma unroll
+                        for (int i = 0; i < OWN_N8; ++i) {
+#pragma unroll
+                            for (int e = 0; e < 2; ++e) {
+                                f32& d = score[t][4 * i + 2 * r + e];
+                                const int at = key + 8 * i + e;
+                                if constexpr (FORM == CAPPED) d = __fmul_rn(capped(d, a), LOG2_E);
+                                if constexpr (FORM == MASKED) {
+                                    d = row[t][r].sees(at) ? masked(d, a, x, u.s.index, row[t][r], at) : PGK_NO_KEY;
+                                } else if (!whole) {
+                                    d = row[t][r].sees(at) ? d : PGK_NO_KEY;
+                                }
+                                m = ::fmaxf(m, d);
+                            }
+                        }
+                        m = largest_of_quad(m);
+                        if (lane % 4 == 0) largest()[16 * t + 8 * r + lane / 4][warp] = m;
                     }
                 }
             }
@@ -474,9 +503,6 @@ template <class T, class K, int DP, int CHUNK, int MT, bool PAGED, int FORM> str
                 if (!stay) bring_queries(n);
             }
             commit_copies();
-            if ((!live || chunk == u.first) && next_place < last) {
-                find(ring() + (next == 2 ? 0 : next + 1), next_place + ring()[next].span, last);
-            }
 
             f32 part[MT][2 * OWN_N16][4] = {};
             f32 chunk_m[MT][2], chunk_l[MT][2];
@@ -485,6 +511,7 @@ template <class T, class K, int DP, int CHUNK, int MT, bool PAGED, int FORM> str
                 for (int t = 0; t < MT; ++t) {
 #pragma unroll
                     for (int r = 0; r < 2; ++r) {
+                        if (16 * t + 8 * r >= rows) break;
                         const int at = 16 * t + 8 * r + lane / 4;
                         const float4 of = *reinterpret_cast<const float4*>(largest()[at]);
                         const f32 m = __fmul_rn(::fmaxf(::fmaxf(of.x, of.y), ::fmaxf(of.z, of.w)), scale2);
@@ -526,6 +553,7 @@ template <class T, class K, int DP, int CHUNK, int MT, bool PAGED, int FORM> str
                 for (int t = 0; t < MT; ++t) {
 #pragma unroll
                     for (int r = 0; r < 2; ++r) {
+                        if (16 * t + 8 * r >= rows) break;
                         const float4 of = *reinterpret_cast<const float4*>(lane_sums()[16 * t + 8 * r + lane / 4][lane % 4]);
                         chunk_l[t][r] = sum_of_quad(__fadd_rn(__fadd_rn(__fadd_rn(of.x, of.y), of.z), of.w));
                     }
@@ -542,6 +570,7 @@ template <class T, class K, int DP, int CHUNK, int MT, bool PAGED, int FORM> str
                 for (int t = 0; t < MT; ++t) {
 #pragma unroll
                     for (int r = 0; r < 2; ++r) {
+                        if (16 * t + 8 * r >= rows) break;
                         const int at = 16 * t + 8 * r + lane / 4;
                         if (complete) {
                             f32 old_factor, new_factor;
@@ -583,7 +612,7 @@ template <class T, class K, int DP, int CHUNK, int MT, bool PAGED, int FORM> str
             if (!more) break;
             if (!stay) {
                 current = next;
-                next = next == 2 ? 0 : next + 1;
+                next = next + 1 & 3;
                 next_place += n.span;
                 rows = min(n.s.rows(a) - n.tile * ROWS, ROWS);
 #pragma unroll

@@ -355,7 +355,7 @@ def decode(p: Problem, call: Call, work: Workspace, tiles: int) -> KernelLaunch:
     unit = decode_unit(kind, stored_type(p), dim, call.paged, form_of(p), tiles)
     rows, chunk = 16 * tiles, chunk_of(dim)
     # As the kernel lays it out.
-    shared = 2 * (2 * chunk * dim + rows * (dim + chunk)) + 8 * chunk + 80 * rows + 240
+    shared = 2 * (2 * chunk * dim + rows * (dim + chunk)) + 8 * chunk + 80 * rows + 304
     slot_rows = minimum(call.queries * call.group, rows)
     chunks = ceil_div(call.keys, chunk)
     row_tiles = minimum(ceil_div(call.queries * call.group, rows), FEW_ROWS // rows)
