@@ -13,7 +13,7 @@ from pygpukit.ops.gemm.boxes import SHARED_LIMIT
 from pygpukit.ops.launch import KernelLaunch, Launch, Unit, blocks_for, i32, i64, tensor_map, write
 from pygpukit.ops.problem import Problem
 from pygpukit.ops.registry import Variant
-from pygpukit.ops.size import ceil_div, hint
+from pygpukit.ops.size import ceil_div, hint, minimum
 from pygpukit.ops.source import instance
 from pygpukit.quant import launches
 from pygpukit.quant.formats import CHUNK, CODES, Rule, rule_of
@@ -115,14 +115,14 @@ def _launch(p: Problem) -> Launch:
     made = unit(rule, x.dtype, shape, epilogue.device_name(p))
     rows = tensor_map(x.view((1, m, k), (m * ld, ld, 1)), (1, shape.tokens, CHUNK), swizzle="128B")
     what = f"product with a weight of {hint(n)} rows"
-    grid = (blocks_for(tiles, 4 * shape.groups, what), ceil_div(m, shape.tokens))
+    blocks = minimum(blocks_for(tiles, 4 * shape.groups, what) * ceil_div(m, shape.tokens), p.sm_count)
     arguments = (
         rows, write(p.out), *launches.planes(p), *map(i64, (m, n, out[1])), launches.pairs(p), *launches.counts(p),
         *launches.end_of(p), i32(shape.ring(rule)),
     )  # fmt: skip
     block = (128 * (1 + shape.groups),)
     shared = shape.shared(rule)
-    return Launch((KernelLaunch(made, made.entries[0], grid, block, arguments, shared=shared, programmatic=True),))
+    return Launch((KernelLaunch(made, made.entries[0], (blocks,), block, arguments, shared=shared, programmatic=True),))
 
 
 def choose(tiles: Any, m: Any, sms: Any) -> Shape:
