@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "array"))
 from harness import Bench
 
 import pygpukit as gp
-from pygpukit.ops.nn import layout
+from pygpukit.ops.nn import layout, rope
 from pygpukit.ops.sampling import rows as sample
 
 ROWS, N = 16384, 8192
@@ -168,6 +168,34 @@ def engine(bench: Bench) -> None:
                 bench.of_copy_rate(f"{what}, of the copy rate", ours, nbytes, 0.85)
 
 
+def heads_of_tokens(bench: Bench) -> None:
+    """Rope and the cache of an engine of 28 and 4 heads of 128; with --sweep by heads that threads take together."""
+    torch: Any = bench.torch
+    heads, kv, dim = 28, 4, 128
+    for tokens in (1, 8, 64, 256, 2048, 8192):
+        qkv = gp.from_dlpack(torch.randn(tokens, heads + 2 * kv, dim, device="cuda", dtype=torch.bfloat16))
+        q, k, v = qkv[:, :heads], qkv[:, heads : heads + kv], qkv[:, heads + kv :]
+        cos, sin = gp.rope_tables(tokens, dim)
+        cache = gp.zeros((tokens // 16 + 1, 2, 16, kv, dim), "bfloat16")
+        slots, at, out = gp.arange(tokens, dtype="int32"), gp.arange(tokens, dtype="int32"), gp.empty_like(q)
+        weight = gp.ones(dim, "bfloat16")
+        for what, w in (("rope and cache", None), ("qk-norm, rope and cache", weight)):
+            for together in (None, 1, 2, 4) if bench.options.sweep else (None,):
+                text = f"{what} of {tokens} tokens, 28/4 heads of 128, against the copy rate"
+                text = text if together is None else f"sweep: {text}, {together} heads together"
+                if not bench.wanted(text):
+                    continue
+                rope.force(together)
+                try:
+                    mine = bench.ours_ms(
+                        lambda: gp.qk_norm_rope_cache(q, k, v, cos, sin, cache, slots, at, w, w, out=out),  # noqa: B023
+                        INSIDE if tokens <= 256 else 1,
+                    )
+                finally:
+                    rope.force(None)
+                bench.report.add(text, mine * 1000, 2 * qkv.nbytes / bench.copy_rate() * 1000, "us", 1000)
+
+
 def sweep(bench: Bench) -> None:
     """Norms by other threads per row and numbers of blocks."""
     torch: Any = bench.torch
@@ -266,7 +294,8 @@ def batches(bench: Bench) -> None:
 def main() -> int:
     bench = Bench(__doc__, arguments)
     bench.check(check)
-    for measure in (large, small, engine, sampling, batches, *((sweep,) if bench.options.sweep else ())):
+    more = (sweep,) if bench.options.sweep else ()
+    for measure in (large, small, engine, heads_of_tokens, sampling, batches, *more):
         bench.guarded(measure.__name__, measure, bench)
     return bench.finish("python benchmarks/tensor/rows.py")
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import pygpukit as gp
+from pygpukit.ops.nn import rope
 from pygpukit.ops.nn.tables import frequencies
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
@@ -70,6 +71,32 @@ def test_kernels_have_the_bits_of_numpy() -> None:
             gp.rope_inplace(q, None, *gp.rope_tables(4, 64, "llama3", factor=8.0, original=2))
             bits.append(q.to_numpy().tobytes())
     assert bits[0] == bits[1]
+
+
+@pytest.mark.nvrtc
+@pytest.mark.parametrize(("dim", "rotary", "kind"), [(128, 128, BF16), (64, 32, BF16), (128, 128, np.float32)])
+@pytest.mark.parametrize("pairs", [False, True])
+def test_heads_taken_together_have_the_bits_of_single_ones(dim: int, rotary: int, kind: Any, pairs: bool) -> None:
+    tokens, found = 3, {}
+    with gp.device("emulated"):
+        cos, sin = gp.rope_tables(16, rotary)
+        at, slots = gp.asarray([3, -1, 20], "int32"), gp.asarray([6, 0, -1], "int32")
+        weight = gp.from_numpy(normal((dim,), kind, 9))
+        for heads, kv in ((8, 4), (6, 2), (3, 1)):
+            joined = gp.from_numpy(normal((tokens, heads + 2 * kv, dim), kind))
+            q, k, v = joined[:, :heads], joined[:, heads : heads + kv], joined[:, heads + kv :]
+            for weights in ((None, None), (weight, weight), (weight, None)):
+                for together in (1, 2, 4):
+                    rope.force(together)
+                    cache = gp.zeros((3, 2, 4, kv, dim), gp.dtype(kind))
+                    try:
+                        out = gp.qk_norm_rope_cache(
+                            q, k, v, cos, sin, cache, slots, at, *weights, interleaved=pairs, plus_one=heads == 6
+                        )
+                    finally:
+                        rope.force(None)
+                    bits = out.to_numpy().tobytes() + cache.to_numpy().tobytes()
+                    assert found.setdefault((heads, weights[0] is None, weights[1] is None), bits) == bits
 
 
 def test_tables_of_the_width_of_a_head_and_views(device: gp.Device) -> None:

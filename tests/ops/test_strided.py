@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -90,6 +91,23 @@ def test_halves_of_joined_rows_and_a_bias_have_the_bits_of_separate_arrays(devic
         wanted = gate.to_numpy() + bias.to_numpy()
         assert gp.add(joined[:, :n], bias).to_numpy().tobytes() == wanted.tobytes(), (rows, n)
         assert gp.bias_add_inplace(gate, bias).to_numpy().tobytes() == wanted.tobytes(), (rows, n)
+
+
+@pytest.mark.parametrize("kind", ["bfloat16", "float16"])
+def test_the_gelu_of_every_small_float_is_within_its_bound(device: str, kind: str) -> None:
+    x = np.arange(1 << 16, dtype=np.uint16).view(gp.to_numpy_dtype(kind))
+    got = gp.gelu(gp.from_numpy(x), approximate=False).to_numpy().astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        wide = x.astype(np.float64)
+    assert np.isnan(got[np.isnan(wide) | (wide == -np.inf)]).all()
+    assert np.isinf(got[wide == np.inf]).all()
+    on = np.isfinite(wide)
+    exact = np.array([v * 0.5 * math.erfc(-v * math.sqrt(0.5)) for v in wide[on].tolist()])
+    digits, least = (8, 2.0**-118) if kind == "bfloat16" else (11, 2.0**-14)
+    unit = 2.0 ** (np.floor(np.log2(np.maximum(np.abs(exact), least))) - digits + 1)
+    error = np.abs(got[on] - exact)
+    assert (error[np.abs(exact) > least] <= 0.52 * unit[np.abs(exact) > least]).all()
+    assert (error <= np.maximum(0.52 * unit, least if kind == "bfloat16" else 0)).all()
 
 
 @pytest.mark.nvrtc

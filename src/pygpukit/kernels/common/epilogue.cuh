@@ -19,7 +19,7 @@ enum Activation { PLAIN = -1, IDENTITY = 0, RELU = 1, GELU = 2, GELU_ERF = 3, SI
 template <int ACTIVATION, class A> PGK_FN A activate(A x) {
     if constexpr (ACTIVATION == RELU) return relu(x);
     else if constexpr (ACTIVATION == GELU) return gelu<false>(x);
-    else if constexpr (ACTIVATION == GELU_ERF) return gelu_erf(x);
+    else if constexpr (ACTIVATION == GELU_ERF) return gelu_erf<false>(x);
     else if constexpr (ACTIVATION == SILU) return silu<false>(x);
     else if constexpr (ACTIVATION == RELU2) return relu2(x);
     else return x;

@@ -76,10 +76,7 @@ template <class T, class A, int E> PGK_FN void adapt(A (&row)[E], A (&weights)[E
 #pragma unroll
         for (int e = 0; e < E; ++e) weights[e] = A(1) + weights[e];
     }
-    if (form & 2) {
-#pragma unroll
-        for (int e = 0; e < E; ++e) row[e] = rounded<T>(row[e]);
-    }
+    if (form & 2) widen_all(row, outputs<T>(row));
 }
 
 #if PGK_ON_DEVICE

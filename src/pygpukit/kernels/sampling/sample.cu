@@ -117,7 +117,7 @@ template <class S> struct Tokens {
 };
 
 struct Row {
-    u32 top, id;  // the largest key, and the lowest id that has it
+    u32 top, id, least_top;  // the largest key, and the lowest id that has it; the smallest of the segments' largest
     f32 temperature, least;  // least: ln(min_p)
     bool greedy;
     PGK_FN bool among(u32 key) const { return key > LOWEST && distance(key, top, temperature) >= least; }
@@ -139,12 +139,18 @@ PGK_FN u64 largest_of_warp(u64 v) {
 // Every warp reads the winners of all segments: no barrier.
 PGK_FN Row row_of(const u64* winners, const f32* temperatures, const f32* min_p, i64 row, int segments) {
     u64 top = 0;
+    u32 least_top = ~0u;
 #pragma unroll 4
-    for (int s = threadIdx.x % 32; s < segments; s += 32) top = larger(top, winners[row * segments + s]);
+    for (int s = threadIdx.x % 32; s < segments; s += 32) {
+        const u64 winner = winners[row * segments + s];
+        const u32 key = static_cast<u32>(winner >> 32);
+        top = larger(top, winner);
+        least_top = key < least_top ? key : least_top;
+    }
     const f32 t = temperatures ? temperatures[row] : 1.0f, p = min_p ? min_p[row] : 0.0f;
     const f32 bounded = p < 0x1p-126f ? 0x1p-126f : p < 1.0f ? p : 1.0f;
     top = largest_of_warp(top);
-    return {static_cast<u32>(top >> 32), ~static_cast<u32>(top), t, p > 0.0f ? -rng::minus_log(bounded) : -infinity(),
+    return {static_cast<u32>(top >> 32), ~static_cast<u32>(top), __reduce_min_sync(~0u, least_top), t, p > 0.0f ? -rng::minus_log(bounded) : -infinity(),
             !(t > 0.0f)};
 }
 
@@ -346,6 +352,8 @@ PGK_FN void narrow(u64* bins, u64* states, u16* ties, const S* tokens, const u64
     store_state(state + (masses ? 16 : 0) + 4 * digit, s);
     if (!s.on) return;
 
+    // The first top_k of as many segments' largest or more are not below the smallest of those: the rest is not counted.
+    const u32 floor = !masses && static_cast<i64>(top_k[row]) <= z.segments ? larger(r.least_top, LOWEST + 1) : LOWEST + 1;
     __syncthreads();
     const int shift = digit == 0 ? 21 : digit == 1 ? 10 : 0, length = digit == 2 ? 10 : 11;
     const u32 mask = (1u << length) - 1;
@@ -360,7 +368,7 @@ PGK_FN void narrow(u64* bins, u64* states, u16* ties, const S* tokens, const u64
 #pragma unroll
             for (int e = 0; e < 2; ++e) {
                 const u32 key = t.key(e), bin = key >> shift & mask;
-                if (key <= LOWEST || !matches(key)) continue;
+                if (key < floor || !matches(key)) continue;
                 if (!masses) {
                     atomicAdd(&low[bin], 1u);
                 } else if (in_front(key, k) && r.among(key)) {
@@ -368,7 +376,7 @@ PGK_FN void narrow(u64* bins, u64* states, u16* ties, const S* tokens, const u64
                     const u64 mass = r.mass(key);
                     if (mass == 0) continue;
                     atomicAdd(&low[bin], static_cast<u32>(mass & 0xFFFFFu));
-                    atomicAdd(&high[bin], static_cast<u32>(mass >> 20));
+                    if (mass >> 20) atomicAdd(&high[bin], static_cast<u32>(mass >> 20));
                 } else {
                     continue;
                 }
@@ -501,9 +509,12 @@ PGK_FN void draw(i32* out, u64* best, const u64* states, const u64* bins, const 
         const bool may = kept != 0 && m > bound - 23.0f;
         rng::Words a{}, b{};
         if (may) {
+            // The keys of the rounds are made anew: twenty of them would not fit beside the tokens.
+            u64 own_seed = seed;
+            asm volatile("" : "+l"(own_seed));
             const u64 group = static_cast<u64>(first) / 4;
-            a = rng::philox(seed, group, static_cast<u32>(position), stream);
-            b = rng::philox(seed, group + 1, static_cast<u32>(position), stream);
+            a = rng::philox(own_seed, group, static_cast<u32>(position), stream);
+            b = rng::philox(own_seed, group + 1, static_cast<u32>(position), stream);
 #pragma unroll
             for (int e = 0; e < EACH; ++e) {
                 const f32 u = ::fmaf(__uint2float_rn(e < 4 ? a.w[e] : b.w[e - 4]), 0x1p-32f, 0x1p-33f);
@@ -576,7 +587,7 @@ PGK_FN void draw(i32* out, u64* best, const u64* states, const u64* bins, const 
         const float* min_p, pgk::sampling::Sizes z) { \
         pgk::sampling::narrow(bins, states, ties, tokens, winners, temperature, top_k, top_p, min_p, z); \
     } \
-    extern "C" __global__ void __launch_bounds__(256, 3) draw_entry( \
+    extern "C" __global__ void __launch_bounds__(256, 4) draw_entry( \
         int* out, unsigned long long* best, const unsigned long long* states, const unsigned long long* bins, \
         const unsigned short* ties, const pgk::S* tokens, const unsigned long long* winners, const float* temperature, \
         const float* top_p, const float* min_p, const unsigned long long* seeds, const long long* positions, \

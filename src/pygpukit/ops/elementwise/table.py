@@ -361,15 +361,15 @@ def _activation() -> list[Row]:
         Row(
             "gelu", 1, "gelu<LOW>(a)", _gelu, np.tanh, _FLOATS, 18, "Gaussian error linear unit, tanh form.", "function"
         ),
-        Row("gelu_erf", 1, "gelu_erf(a)", _gelu_erf, np.tanh, _FLOATS, 24, "Gaussian error linear unit, exact form.",
-            "heavy", public=False),
+        Row("gelu_erf", 1, "gelu_erf<LOW>(a)", _gelu_erf, np.tanh, _FLOATS, 24,
+            "Gaussian error linear unit, exact form.", "function", public=False),
         Row("relu2", 1, "relu2(a)", _relu2, "promote", _FLOATS, 2, "relu(a) squared; NaN stays."),
         Row("swiglu", 2, "mul(rounded<COMMON>(silu<LOW>(a)), b)", _gated(lambda a: a * _sigmoid(a)), "promote", _FLOATS,
             16, "silu(a), rounded to the operands' type, times b.", "function", public=False, by_format=True),
         Row("geglu", 2, "mul(rounded<COMMON>(gelu<LOW>(a)), b)", _gated(_gelu), "promote", _FLOATS,
             19, "gelu(a), rounded to the operands' type, times b.", "function", public=False, by_format=True),
-        Row("geglu_erf", 2, "mul(rounded<COMMON>(gelu_erf(a)), b)", _gated(_gelu_erf), "promote", _FLOATS,
-            25, "gelu_erf(a), rounded to the operands' type, times b.", "heavy", public=False, by_format=True),
+        Row("geglu_erf", 2, "mul(rounded<COMMON>(gelu_erf<LOW>(a)), b)", _gated(_gelu_erf), "promote", _FLOATS,
+            25, "gelu_erf(a), rounded to the operands' type, times b.", "function", public=False, by_format=True),
     ]  # fmt: skip
 
 

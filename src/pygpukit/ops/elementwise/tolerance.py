@@ -48,6 +48,9 @@ _FUNCTION_REASON = "CUDA's and NumPy's function libraries each round within a fe
 # Their float32 reciprocal flushes results under 2^-126, multiplied by one or two arguments that tests keep below 2^8.
 _FLUSHED = {"sigmoid": 2.0**-118, "silu": 2.0**-118, "gelu": 2.0**-118, "swiglu": 2.0**-110, "geglu": 2.0**-110}
 
+# Their exponential flushes shares under 2^-126 in types of 16 bits and fewer, where float32 takes erfc.
+_FLUSHED_SMALL = {"gelu_erf": 2.0**-118, "geglu_erf": 2.0**-110}
+
 # Their two terms cancel where the result is near 0.
 _CANCELLING = frozenset({"logaddexp", "logaddexp2"})
 
@@ -82,5 +85,5 @@ def tolerance(name: str, common: DataType) -> Tolerance:
     if name in _CANCELLING:
         floor = 2.0**-51 if wide else 2.0**-22
     if common.itemsize < 4:
-        return Tolerance(1, _SMALL_REASON, floor)
+        return Tolerance(1, _SMALL_REASON, _FLUSHED_SMALL.get(name, floor))
     return Tolerance(_FUNCTIONS[name][wide], _FUNCTION_REASON, floor)

@@ -36,7 +36,7 @@ _NORM_SINGLES = (
     (256, 16, 1), (1024, 32, 2), (4096, 32, 8), (6144, 128, 3), (16384, 256, 4), (65536, 512, 8),
 )  # fmt: skip
 
-NORM_BLOCKS = 2048
+NORM_BLOCKS = 4096
 """Blocks of norms at most: with more rows a block goes on to further ones, and has the weights already."""
 
 LONG = 1024

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from pygpukit import _pygpukit_rust as _native
 from pygpukit._pygpukit_rust import GPUArray, Stream
 from pygpukit.array.creation import empty
 from pygpukit.dtypes import DataType, dtype
@@ -157,8 +158,15 @@ def _launch(p: Problem, q_to: Argument, q_strides: Sequence[Any], to: _Places) -
     rotary, cos = rotary_of(p), p["cos"]
     norms = [p.arrays.get("q_norm"), p.arrays.get("k_norm")]
     weights = next((w.dtype for w in norms if w is not None), None)
-    shape = shape_of(dim, q.dtype, _vectors(p, rotary))
-    unit = rope_unit(q.dtype, weights, cos.dtype, shape, bool(p.options["interleaved"]))
+    vec = _vectors(p, rotary)
+    shape = shape_of(dim, q.dtype, vec)
+    every = heads + kv_heads * (1 if v is None else 2)
+    together = 0
+    if vec and dim * q.dtype.itemsize <= 32 * VECTOR:
+        # A vector per thread; a token's heads share its tables, once there are threads enough.
+        shape = Shape(min(shape.group, 32), 1, True)
+        together = _together(tokens, heads, kv_heads)
+    unit = rope_unit(q.dtype, weights, cos.dtype, shape, bool(p.options["interleaved"]), together)
 
     def steps(x: Tensor | None) -> tuple[Any, Any]:
         return (0, 0) if x is None else (x.strides[0], x.strides[1])
@@ -181,14 +189,45 @@ def _launch(p: Problem, q_to: Argument, q_strides: Sequence[Any], to: _Places) -
         *((Number("eps", dtype("float64" if q.dtype.itemsize == 8 else "float32")),) if "eps" in p.options else
           (bytes(8 if q.dtype.itemsize == 8 else 4),)),
     )  # fmt: skip
-    rows = tokens * (heads + kv_heads * (1 if v is None else 2))
+    rows = tokens * (every // together if together else every)
     blocks = blocks_for(rows, _THREADS // shape.group, f"{p.name} of {hint(rows)} heads")
     return Launch((KernelLaunch(unit, unit.entries[0], (blocks,), (_THREADS,), arguments),))
 
 
+_SHARING = (1, 2, 4)
+"""Heads of a token that threads take together."""
+
+_FEW = 1024
+"""Heads of all tokens up to which every one has threads of its own."""
+
+_forced: int | None = None
+
+
+def force(heads: int | None) -> None:
+    """Let threads take so many heads of a token together, where they divide them; None for as many as usual."""
+    global _forced
+    _forced = heads
+    _native.clear_plans()
+
+
+def _together(tokens: Any, heads: Any, kv_heads: Any) -> int:
+    if _forced is None and tokens * (heads + 2 * kv_heads) <= _FEW:
+        return 1
+    return next(n for n in (4, 2, 1) if n <= (_forced or 4) and heads % n == 0 and kv_heads % n == 0)
+
+
 @once
-def rope_unit(x: DataType, weights: DataType | None, tables: DataType, shape: Shape, pairs: bool) -> Unit:
-    """Return the source for element types, one class of lengths of heads, and how pairs lie."""
+def rope_unit(
+    x: DataType, weights: DataType | None, tables: DataType, shape: Shape, pairs: bool, together: int = 0
+) -> Unit:
+    """Return the source for element types, one class of lengths of heads, how pairs lie, and heads at a time."""
+    if together:
+        norm = "" if weights is None else f"_norm_{weights.tag}"
+        entry = f"pgk_rope_{x.tag}_{tables.tag}_{shape.group}_heads{together}" + "_pairs" * pairs + norm
+        flags = ", ".join("true" if flag else "false" for flag in (pairs, weights is not None))
+        types = f"{x.tag}, {(weights or x).tag}, {tables.tag}, {accumulator(x)}"
+        line = f"PGK_ROPE_HEADS({entry}, {types}, {shape.group}, {together}, {flags})"
+        return instance("nn/rope.cu", [line], (entry,))
     norm = "" if weights is None else f"_norm_{weights.tag}"
     entry = f"pgk_rope_{x.tag}_{tables.tag}_{shape.name}" + "_pairs" * pairs + norm
     flags = ", ".join("true" if flag else "false" for flag in (pairs, weights is not None))
@@ -201,9 +240,12 @@ def rope_unit(x: DataType, weights: DataType | None, tables: DataType, shape: Sh
 def _units(types: Sequence[str]) -> Iterator[Unit]:
     usual = [shape for shape in shapes() if 0 < shape.chunks <= 2]
     for x in float_types(types):
-        for shape in usual:
-            for pairs, weights in itertools.product((False, True), (None, x)):
-                yield rope_unit(x, weights, dtype("float32"), shape, pairs)
+        for pairs, weights in itertools.product((False, True), (None, x)):
+            for shape in usual:
+                if not (shape.vec and shape.chunks == 1):
+                    yield rope_unit(x, weights, dtype("float32"), shape, pairs)
+            for group, together in itertools.product((16, 32), _SHARING):
+                yield rope_unit(x, weights, dtype("float32"), Shape(group, 1, True), pairs, together)
 
 
 def _launch_rope(p: Problem) -> Launch:

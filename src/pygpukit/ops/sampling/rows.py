@@ -25,6 +25,7 @@ _BINS = 2048
 _TIES = 1024
 _BLOCKS = 2048
 """Blocks that more rows than fill them make no more of, as far as steps go."""
+_AT_A_TIME = 512
 _MOST_STEPS = 16
 _MOST_ROWS = 65535
 
@@ -92,11 +93,16 @@ def _is_plain(p: Problem) -> bool:
     return bool(logits.strides[0] % (16 // logits.dtype.itemsize) == 0)
 
 
-def _steps(rows: Any, vocabulary: Any, masses: bool) -> Any:
-    """Return how often a block takes 2,048 tokens: more with many rows, so that fewer blocks begin."""
+def _steps(rows: Any, vocabulary: Any, kinds: Sequence[int]) -> Any:
+    """Return how often a block takes 2,048 tokens: more with many rows, so that fewer blocks begin.
+
+    Without a top_k, whose first launch counts fewer tokens with many blocks, twice where all blocks then run at a time.
+    """
     if _forced is not None:
         return _forced
-    return minimum(ceil_div(maximum(rows, 1) * ceil_div(vocabulary, _STEP), _BLOCKS), 2 if masses else _MOST_STEPS)
+    parts = maximum(rows, 1) * ceil_div(vocabulary, _STEP)
+    steps = maximum(ceil_div(parts, _BLOCKS), 1 if 0 in kinds else minimum(ceil_div(parts, _AT_A_TIME), 2))
+    return minimum(steps, 2 if 1 in kinds else _MOST_STEPS)
 
 
 _forced: int | None = None
@@ -117,7 +123,7 @@ def _launch(p: Problem) -> Launch:
     # 16-bit logits have their order in the first 22 bits.
     digits = 2 if plain and logits.dtype.itemsize == 2 else 3
     stages = [(kind, digit) for kind in kinds for digit in range(digits)]
-    steps = _steps(rows, vocabulary, 1 in kinds)
+    steps = _steps(rows, vocabulary, kinds)
     segments = ceil_div(vocabulary, steps * _STEP)
     padded = segments * steps * _STEP
     many = maximum(rows, 1)
