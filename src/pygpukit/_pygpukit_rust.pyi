@@ -823,6 +823,13 @@ def paged_attention_rows(
     window: int = 0,
     softcap: float = 0.0,
 ) -> None: ...
+def resample_rows(
+    x: npt.NDArray[np.float32],
+    filters: npt.NDArray[np.float32],
+    out: npt.NDArray[np.float32],
+    down: int,
+    center: int,
+) -> None: ...
 def cublaslt_open(candidates: list[str]) -> tuple[str, int]: ...
 def cusolver_open(candidates: list[str]) -> tuple[str, int]: ...
 def cusolver_plan(

@@ -71,6 +71,9 @@ def test_median(kind: str) -> None:
         ((3, 20), {"size": 7}),
         ((2, 9, 5), {"size": 4, "axis": 1}),
         ((4, 3), {"size": 9, "axis": 0}),
+        # More than a block along the axis, and across it.
+        ((2, 300), {"size": 5}),
+        ((2, 40, 35), {"size": 4, "axis": 1}),
     ):
         check(kind, rows.median, reference.median, (np.round(values(shape), 1),), 0.0, **options)
     check(kind, rows.median, reference.median, (values((2, 7), "float64"),), 0.0, size=3)
@@ -79,6 +82,15 @@ def test_median(kind: str) -> None:
         np.testing.assert_array_equal(rows.median(x.T, size=3).to_numpy(), reference.median(x.to_numpy().T, size=3))
         nan = gp.asarray([1.0, float("nan"), 2.0, 3.0], "float32")
         np.testing.assert_array_equal(rows.median(nan, size=3).to_numpy(), [1.0, 2.0, 3.0, 3.0])
+        ends = gp.asarray([float("inf"), float("-inf"), float("nan"), float("nan"), -0.0], "float64")
+        np.testing.assert_array_equal(rows.median(ends, size=3).to_numpy(), [np.inf, np.inf, np.nan, np.nan, 0.0])
+        few = gp.from_numpy(values((3, 2)))
+        assert gp.explain(rows.median, few, size=30_000).variant == "bits by counting, elements in global memory"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_median_that_shared_memory_does_not_hold(kind: str) -> None:
+    check(kind, rows.median, reference.median, (np.round(values((1, 4)), 1),), 0.0, size=25_000)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -13,6 +13,7 @@ from signals import SR, clipped, noise, silence, speech
 
 import pygpukit as gp
 import pygpukit.audio as A
+from pygpukit.audio import spectrum
 from pygpukit.errors import ParameterError
 
 
@@ -70,6 +71,18 @@ def test_any_length_of_frames(n_fft: int) -> None:
     frames = np.lib.stride_tricks.sliding_window_view(y.astype(np.float64), n_fft)[::hop]
     want = np.fft.rfft(frames * A.get_window("hann", n_fft)).T
     np.testing.assert_allclose(got, want, atol=2e-6 * np.abs(want).max())
+
+
+@pytest.mark.parametrize("pad_mode", ["constant", "edge", "reflect", "symmetric"])
+def test_a_long_sound_has_the_frames_of_its_padded_samples(pad_mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for n, hop, size in ((64, 16, 700), (65, 20, 701), (30, 47, 900), (16, 3, 300), (64, 64, 512), (7, 1, 100)):
+        y = gp.asarray(noise()[:size])
+        whole = A.stft(y, n_fft=n, hop_length=hop, pad_mode=pad_mode)
+        with monkeypatch.context() as patch:
+            patch.setattr(spectrum, "_LONG", 0)
+            parts = A.stft(y, n_fft=n, hop_length=hop, pad_mode=pad_mode)
+        assert parts.strides == whole.strides
+        assert parts.to_numpy().tobytes() == whole.to_numpy().tobytes(), (n, hop, size)
 
 
 def test_nan_stays_in_its_frames() -> None:

@@ -1,7 +1,7 @@
-//! `linear_rows` and `paged_attention_rows`: what the CPU device runs where a row's bits must not depend on its neighbours.
+//! `linear_rows`, `paged_attention_rows` and `resample_rows`: what the CPU device runs where a row's bits must not depend on its neighbours.
 
 use pygpukit_core::error::Error;
-use pygpukit_core::rows::{Matrix, PagedAttention, linear, paged_attention};
+use pygpukit_core::rows::{Matrix, PagedAttention, Resample, linear, paged_attention, resample};
 use pyo3::buffer::{Element, PyBuffer};
 use pyo3::prelude::*;
 use pyo3::types::PyModule;
@@ -142,7 +142,48 @@ fn paged_attention_rows(
     detached(py, || paged_attention(&call, out))
 }
 
+/// Write rows of float32 at another rate to ``out``; an output's bits depend on the inputs under the filter alone.
+///
+/// Parameters
+/// ----------
+/// x : float32 array
+///     [rows, n], contiguous.
+/// filters : float32 array
+///     [up, taps], contiguous: phase q has taps q, q + up, ... of the filter.
+/// out : float32 array
+///     [rows, length], contiguous.
+/// down : int
+///     Divisor of the rate.
+/// center : int
+///     Tap of the filter that belongs to output 0.
+#[pyfunction]
+fn resample_rows(
+    py: Python<'_>,
+    x: PyBuffer<f32>,
+    filters: PyBuffer<f32>,
+    out: PyBuffer<f32>,
+    down: usize,
+    center: usize,
+) -> PyResult<()> {
+    let ([rows, _], [up, _], [to_rows, length]) = (axes("x", &x)?, axes("filters", &filters)?, axes("out", &out)?);
+    if rows != to_rows {
+        return Err(Error::Value(format!("{rows} rows of inputs and {to_rows} of outputs"))).py();
+    }
+    let (x, filters) = (flat("x", &x)?, flat("filters", &filters)?);
+    let (to, count) = target("out", &out)?;
+    // SAFETY: the buffer is contiguous and held until the end; the caller owns the result, and no operand shares its memory.
+    let out = unsafe { std::slice::from_raw_parts_mut(to, count) };
+    let call = Resample { x, rows, filters, up, down, center, length };
+    detached(py, || resample(&call, out))
+}
+
+/// Sizes of a matrix.
+fn axes(name: &str, array: &PyBuffer<f32>) -> PyResult<[usize; 2]> {
+    array.shape().try_into().map_err(|_| Error::Value(format!("'{name}' must have 2 axes"))).py()
+}
+
 pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(linear_rows, m)?)?;
-    m.add_function(wrap_pyfunction!(paged_attention_rows, m)?)
+    m.add_function(wrap_pyfunction!(paged_attention_rows, m)?)?;
+    m.add_function(wrap_pyfunction!(resample_rows, m)?)
 }

@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 from pygpukit.audio import beat, decompose, effects, feature, filters, onset
+from pygpukit.audio.beam import beamform
 from pygpukit.audio.beat import *  # noqa: F403
 from pygpukit.audio.beat import __all__ as _beat
 from pygpukit.audio.chain import *  # noqa: F403
@@ -66,6 +67,7 @@ __all__ = [
     *_spectral,
     *_streams,
     "amplitude_to_db",
+    "beamform",
     "beat",
     "db_to_amplitude",
     "db_to_power",

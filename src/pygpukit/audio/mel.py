@@ -205,7 +205,8 @@ def mfcc(
     (13, 3)
     """
     if S is None:
-        S = power_to_db(melspectrogram(y=y, sr=sr, norm=mel_norm, **kwargs))
+        # Frames lie one after the other, and stay so.
+        S = frames_first(power_to_db(frames_first(melspectrogram(y=y, sr=sr, norm=mel_norm, **kwargs))))
     elif kwargs:
         raise ParameterError(f"{', '.join(kwargs)} belong to a spectrogram of y, and S is given")
     S = magnitudes(S)

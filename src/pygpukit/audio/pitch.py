@@ -278,11 +278,17 @@ def piptrack(
     S, n = spectrogram(y, S, n_fft, hop_length, 1, win_length, window, center, pad_mode)
     frequencies = fft_frequencies(sr=sr, n_fft=n)
     inside = (max(fmin, 0) <= frequencies) & (frequencies < min(fmax, sr / 2))
-    turned = frames_first(S)
+    turned = frames_first(S).contiguous()
     if ref is None or callable(ref):
-        limit = threshold * (gp.max(S, axis=-2) if ref is None else ref(S, axis=-2))[..., None]
+        limit = threshold * (gp.max(turned, axis=-1) if ref is None else ref(S, axis=-2))[..., None]
     else:
         limit = abs(ref)
+    if not inside.any():
+        return gp.zeros_like(S), gp.zeros_like(S)
+    # Only the bins in which peaks are looked for, and their neighbours.
+    bins, wanted = turned.shape[-1], np.flatnonzero(inside)
+    begin, end = max(int(wanted[0]) - 1, 0), min(int(wanted[-1]) + 2, bins)
+    turned, inside = turned[..., begin:end], inside[begin:end]
     loud = turned * (turned > limit).astype(turned.dtype)
     here, before, after = _neighbours(loud)
     none = gp.zeros_like(loud[..., :1]) > 0
@@ -292,8 +298,10 @@ def piptrack(
     slopes = _with_ends((turned[..., 2:] - turned[..., :-2]) / 2, turned[..., 1:2] - turned[..., :1],
                         turned[..., -1:] - turned[..., -2:-1])  # fmt: skip
     zero = gp.zeros_like(turned)
-    pitches = gp.where(peaks, (constant(np.arange(turned.shape[-1]), S) + shift) * (float(sr) / n), zero)
-    return frames_first(pitches), frames_first(gp.where(peaks, turned + 0.5 * slopes * shift, zero))
+    pitches = gp.where(peaks, (constant(np.arange(begin, end), S) + shift) * (float(sr) / n), zero)
+    width = [(0, 0)] * (turned.ndim - 1) + [(begin, bins - end)]
+    heights = gp.where(peaks, turned + 0.5 * slopes * shift, zero)
+    return frames_first(gp.pad(pitches, width)), frames_first(gp.pad(heights, width))
 
 
 def pitch_tuning(frequencies: Any, *, resolution: float = 0.01, bins_per_octave: int = 12) -> float:

@@ -216,7 +216,7 @@ def poly_features(
     # Columns of like size are solved with small errors, as np.polyfit does it.
     size = np.sqrt((powers * powers).sum(0))
     weights = np.linalg.pinv(powers / size) / size[:, None]
-    return gp.matmul(constant(weights, S), S)
+    return gp.matmul(constant(weights, S), S.contiguous())
 
 
 def rms(

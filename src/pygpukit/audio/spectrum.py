@@ -33,6 +33,10 @@ __all__ = [
     "power_to_db", "spectrogram", "stft", "stft_frames",
 ]  # fmt: skip
 
+_LONG = 1 << 20
+"""Samples of a sound that is not copied to be padded."""
+_LOCAL = ("constant", "edge", "reflect", "symmetric")
+"""Modes whose padding depends on the samples at the ends alone."""
 PAD_MODES = ("constant", "edge", "reflect", "symmetric", "linear_ramp", "empty")
 
 
@@ -66,6 +70,29 @@ def stft_frames(y: GPUArray, n_fft: int, hop_length: int, window: Any) -> GPUArr
     if y.shape[-1] < n_fft:
         raise ParameterError(f"n_fft={n_fft} is over the {y.shape[-1]} samples there are; use center=True or pad them")
     return gp.fft.transform(y, n_fft, real=True, window=constant(window, y), hop=hop_length)
+
+
+def _long_centered(y: GPUArray, n: int, hop: int, window: Any, pad_mode: str) -> GPUArray:
+    """`stft_frames` of `centered` samples of one long sound: only the frames at the ends are made of padded samples."""
+    size, edge = y.shape[-1], n // 2
+    count, first = 1 + (size + 2 * edge - n) // hop, -(-edge // hop)
+    last = (size + edge - n) // hop
+    spectra = gp.empty((count, n // 2 + 1), "complex64" if y.dtype.name == "float32" else "complex128", device=y.device)
+    values = constant(window, y)
+
+    def frames(x: GPUArray, start: int, end: int) -> None:
+        gp.fft.transform(x[: (end - start - 1) * hop + n], n, real=True, window=values, hop=hop, out=spectra[start:end])
+
+    frames(y[first * hop - edge :], first, last + 1)
+    # Mirrored ends need one sample more than they add.
+    head = y[: max((first - 1) * hop + n - edge, edge + 1)]
+    if first:
+        frames(gp.pad(head, [(edge, 0)], mode=pad_mode), 0, first)
+    if last + 1 < count:
+        start = (last + 1) * hop - edge
+        begin = min(start, size - edge - 1)
+        frames(gp.pad(y[begin:], [(0, edge)], mode=pad_mode)[start - begin :], last + 1, count)
+    return spectra
 
 
 def stft(
@@ -118,6 +145,8 @@ def stft(
     n, hop, win = lengths(n_fft, hop_length, win_length)
     values = padded_window(window, win, n)
     if center:
+        if y.ndim == 1 and y.shape[-1] >= max(_LONG, 4 * n + 2 * hop) and pad_mode in _LOCAL:
+            return frames_first(_long_centered(y, n, hop, values, pad_mode))
         y = centered(y, n, pad_mode)
     return frames_first(stft_frames(y, n, hop, values))
 
@@ -183,8 +212,9 @@ def spectrogram(y: Any, S: Any, n_fft: int | None, hop_length: int | None, power
         raise ParameterError("give samples y or a spectrogram S")
     n = 2048 if n_fft is None else n_fft
     D = stft(y, n_fft=n, hop_length=hop_length, win_length=win_length, window=window, center=center, pad_mode=pad_mode)
-    magnitude = gp.abs(D)
-    return (magnitude if power == 1 else magnitude * magnitude if power == 2 else magnitude**power), n
+    # Frames lie one after the other, and stay so.
+    magnitude = gp.abs(frames_first(D))
+    return frames_first(magnitude if power == 1 else magnitude * magnitude if power == 2 else magnitude**power), n
 
 
 def magphase(D: Any, *, power: float = 1) -> tuple[GPUArray, GPUArray]:
@@ -243,18 +273,19 @@ def phase_vocoder(D: Any, *, rate: float, hop_length: int | None = None, n_fft: 
             f"rate is {rate:g}: {D.shape[-1]} frames would be {D.shape[-1] / rate:.3g}, too many to compute"
         )
     steps = np.arange(0, D.shape[-1], rate, dtype=np.float64)
-    D = gp.pad(D, [(0, 0)] * (D.ndim - 1) + [(0, 2)])
-    magnitude, turns = gp.abs(D), gp.rint(gp.angle(D).astype("float64") * (2.0**48 / (2 * np.pi))).astype("int64")
-    here = constant(np.floor(steps), D, "int64")
-    alpha = constant(steps % 1.0, D)
-    m0, m1 = gp.take(magnitude, here, axis=-1), gp.take(magnitude, here + 1, axis=-1)
-    advance = gp.take(turns, here + 1, axis=-1) - gp.take(turns, here, axis=-1)
+    # Whole frames are taken, which lie one after the other.
+    X = gp.pad(frames_first(D).contiguous(), [(0, 0)] * (D.ndim - 2) + [(0, 2), (0, 0)])
+    magnitude, turns = gp.abs(X), gp.rint(gp.angle(X).astype("float64") * (2.0**48 / (2 * np.pi))).astype("int64")
+    here = constant(np.floor(steps), X, "int64")
+    alpha = constant((steps % 1.0)[:, None], X)
+    m0, m1 = gp.take(magnitude, here, axis=-2), gp.take(magnitude, here + 1, axis=-2)
+    advance = gp.take(turns[..., 1:, :] - turns[..., :-1, :], here, axis=-2)
     # The phase of a frame is that of the first plus all advances before it.
-    before = gp.concatenate([turns[..., :1], advance[..., :-1]], axis=-1)
-    total = gp.bitwise_and(gp.cumsum(before, axis=-1), (1 << 48) - 1)
-    angle = total.astype("float64") * (2 * np.pi / 2.0**48)
+    before = gp.concatenate([turns[..., :1, :], advance[..., :-1, :]], axis=-2)
+    total = gp.bitwise_and(gp.cumsum(before, axis=-2), (1 << 48) - 1)
+    angle = (total.astype("float64") * (2 * np.pi / 2.0**48)).astype(magnitude.dtype)
     mag = (1 - alpha) * m0 + alpha * m1
-    return ((gp.cos(angle) + 1j * gp.sin(angle)) * mag).astype(D.dtype)
+    return frames_first(gp.cos(angle) * mag + 1j * (gp.sin(angle) * mag))
 
 
 def _random_phases(S: GPUArray, random_state: int | None, kind: str) -> GPUArray:
@@ -315,20 +346,23 @@ def griffinlim(
     momentum = not_negative(momentum, "momentum")
     n, hop, win = lengths(2 * (S.shape[-2] - 1) if n_fft is None else n_fft, hop_length, win_length)
     kind = "complex64" if S.dtype.name == "float32" else "complex128"
+    # Frames lie one after the other from here on, as the transforms read and write them.
+    turned = frames_first(S).contiguous()
     if init == "random":
-        angles = _random_phases(S, random_state, kind) * S
+        angles = frames_first(_random_phases(S, random_state, kind)) * turned
     elif init is None:
-        angles = S.astype(kind)
+        angles = turned.astype(kind)
     else:
         raise ParameterError(f"init is {init!r}; it is 'random' or None")
     least, before = tiny(S), None
     options: dict[str, Any] = {"hop_length": hop, "win_length": win, "n_fft": n, "window": window, "center": center}
     for _ in range(at_least(n_iter, 0, "n_iter")):
-        rebuilt = stft(istft(angles, length=length, **options), pad_mode=pad_mode, **options)
+        sound = istft(frames_first(angles), length=length, **options)
+        rebuilt = frames_first(stft(sound, pad_mode=pad_mode, **options))
         angles = rebuilt if before is None else rebuilt - before * (momentum / (1 + momentum))
-        angles = angles / (gp.abs(angles) + least) * S
+        angles = angles / (gp.abs(angles) + least) * turned
         before = rebuilt
-    return istft(angles, length=length, **options)
+    return istft(frames_first(angles), length=length, **options)
 
 
 def _reference(ref: Any, S: GPUArray) -> Any:

@@ -33,14 +33,14 @@ impl Matrix<'_> {
 /// Rows of `x` that are multiplied while rows of the weight are in the caches.
 const BLOCK: usize = 64;
 
-struct Call {
-    x: *const f32,
-    x_stride: usize,
-    weight: *const f32,
-    weight_stride: usize,
-    k: usize,
-    out: *mut f32,
-    out_stride: usize,
+pub(super) struct Call {
+    pub x: *const f32,
+    pub x_stride: usize,
+    pub weight: *const f32,
+    pub weight_stride: usize,
+    pub k: usize,
+    pub out: *mut f32,
+    pub out_stride: usize,
 }
 
 // SAFETY: threads write different columns of `out`.
@@ -148,11 +148,13 @@ unsafe fn columns<V: Lanes, const R: usize, const C: usize, const ALONE: usize>(
     }
 }
 
+/// `R` rows by `C` columns from a row and a column on.
+///
 /// # Safety
 /// As `columns`.
 #[allow(clippy::needless_range_loop, reason = "counts known to the compiler keep the sums in registers")]
 #[inline(always)]
-unsafe fn tile<V: Lanes, const R: usize, const C: usize>(call: &Call, row: usize, column: usize) {
+pub(super) unsafe fn tile<V: Lanes, const R: usize, const C: usize>(call: &Call, row: usize, column: usize) {
     // SAFETY: the caller's contract.
     unsafe {
         let x = call.x.add(row * call.x_stride);

@@ -1,4 +1,4 @@
-//! Products and attention of rows in float32 on the host, in an order of sums that the rows beside a row do not change.
+//! Products, attention and resampling of rows in float32 on the host, in an order of sums that the rows beside a row do not change.
 //!
 //! A library's matrix product sums in another order for one row than for many, so a reply of a language model on the CPU
 //! device would depend on its neighbours. Here a sum of products has 16 partial sums: partial sum `l` takes the elements
@@ -7,11 +7,13 @@
 mod attention;
 mod lanes;
 mod linear;
+mod resample;
 #[cfg(test)]
 mod tests;
 
 pub use attention::{PagedAttention, paged_attention};
 pub use linear::{Matrix, linear};
+pub use resample::{Resample, resample};
 
 /// Work below this many multiplications is not worth a thread.
 const PART: usize = 1 << 20;

@@ -1,6 +1,7 @@
 use super::attention::{attention_by, exp};
 use super::lanes::Width;
 use super::linear::linear_by;
+use super::resample::resample_by;
 use super::*;
 
 /// Numbers from -1 to 1 that differ.
@@ -164,4 +165,42 @@ fn padding_gives_zeros_and_wrong_pages_are_refused() {
     let error = paged_attention(&cache.call(&q, &[5], &[0, 2], dim), &mut out).unwrap_err();
     assert!(error.to_string().contains("page 12 in a cache of 12 pages"), "{error}");
     assert!(paged_attention(&cache.call(&q, &[2], &[0], dim), &mut out).is_err());
+}
+
+#[test]
+fn resampling_has_the_same_bits_in_every_width_and_cut() {
+    for (up, down, taps, center, n) in
+        [(3, 2, 37, 20, 400), (1, 2, 41, 20, 301), (160, 441, 19, 700, 2000), (5, 1, 3, 40, 7)]
+    {
+        let (x, filters) = (numbers(2 * n, 5), numbers(up * taps, 6));
+        let length = n * up / down;
+        let call = Resample { x: &x, rows: 2, filters: &filters, up, down, center, length };
+        let mut plain = vec![0.0; 2 * length];
+        resample_by(Width::Plain, &call, &mut plain).unwrap();
+        for (m, &got) in plain[length..].iter().enumerate() {
+            let (i, phase) = ((m * down + center) / up, (m * down + center) % up);
+            let under = (0..taps).filter(|&k| k <= i && i - k < n);
+            let exact: f64 = under.map(|k| f64::from(filters[phase * taps + k]) * f64::from(x[n + i - k])).sum();
+            assert!((f64::from(got) - exact).abs() < 1e-5, "{up} / {down} at {m}");
+        }
+        for width in Width::all() {
+            for (rows, fewer) in [(2, length), (1, length), (1, length / 3 + 1), (1, 1)] {
+                let mut some = vec![0.0; rows * fewer];
+                let call = Resample { x: &x[..rows * n], rows, length: fewer, ..call };
+                resample_by(width, &call, &mut some).unwrap();
+                for row in 0..rows {
+                    assert_eq!(
+                        some[row * fewer..(row + 1) * fewer],
+                        plain[row * length..row * length + fewer],
+                        "{width:?}"
+                    );
+                }
+            }
+        }
+    }
+    let call = Resample { x: &[1.0; 4], rows: 1, filters: &[1.0; 5], up: 2, down: 1, center: 0, length: 3 };
+    assert!(resample(&call, &mut [0.0; 3]).is_err());
+    assert!(resample(&Resample { filters: &[1.0; 4], ..call }, &mut [0.0; 2]).is_err());
+    assert!(resample(&Resample { filters: &[1.0; 4], length: usize::MAX, down: 3, ..call }, &mut [0.0; 2]).is_err());
+    assert!(resample(&Resample { length: 0, filters: &[], ..call }, &mut []).is_ok());
 }

@@ -21,6 +21,8 @@ from pygpukit.ops.source import instance
 __all__ = ["bands", "median", "overlap_add"]
 
 _SHARED = 96 << 10
+_MEDIAN_ROWS = {1: 256, 32: 32}
+"""Outputs along the axis of a block of medians, by its columns."""
 
 
 def _float_bytes(kind: DataType, value: float) -> bytes:
@@ -179,19 +181,43 @@ def _infer_median(p: Problem) -> list[Result]:
 
 
 @cache
-def median_unit(kind: DataType) -> Unit:
-    """Return the source of sliding medians for a type."""
-    entry = f"pgk_audio_median_{kind.tag}"
-    return instance("audio/median.cu", [f"PGK_MEDIAN({entry}, {kind.tag})"], (entry,))
+def median_unit(kind: DataType, columns: int, held: bool) -> Unit:
+    """Return the source of sliding medians for a type; of 1 column or 32 side by side; ``held``: in shared memory."""
+    entry = f"pgk_audio_median_{kind.tag}_{columns}{'' if held else '_direct'}"
+    flags = f"{_MEDIAN_ROWS[columns]}, {columns}, {str(held).lower()}"
+    return instance("audio/median.cu", [f"PGK_MEDIAN({entry}, {kind.tag}, {flags})"], (entry,))
 
 
-def _launch_median(p: Problem) -> Launch:
+def _median_columns(p: Problem) -> int:
+    """Columns of a block: neighbours in memory are read together."""
     x = p["x"]
-    unit, axis = median_unit(x.dtype), int(p.options["axis"]) % x.ndim
-    sizes = (product(x.shape[:axis]), x.shape[axis], product(x.shape[axis + 1 :]), int(p.options["size"]))
-    blocks = blocks_for(x.size, 256, p.name)
-    arguments: tuple[Argument, ...] = (write(p.out), read(x), *map(i64, sizes))
-    return Launch((KernelLaunch(unit, unit.entries[0], (blocks,), (256,), arguments),))
+    return 1 if product(x.shape[int(p.options["axis"]) % x.ndim + 1 :]) == 1 else 32
+
+
+def _median_bytes(p: Problem) -> int:
+    columns = _median_columns(p)
+    return (_MEDIAN_ROWS[columns] + int(p.options["size"]) - 1) * columns * p["x"].dtype.itemsize
+
+
+def _accepts_median(p: Problem) -> str | None:
+    return f"the elements under a block are over {_SHARED} bytes" if _median_bytes(p) > _SHARED else dense(p)
+
+
+def _launch_median(held: bool) -> Callable[[Problem], Launch]:
+    def launch(p: Problem) -> Launch:
+        x, columns = p["x"], _median_columns(p)
+        unit, axis = median_unit(x.dtype, columns, held), int(p.options["axis"]) % x.ndim
+        outer, n, inner = product(x.shape[:axis]), x.shape[axis], product(x.shape[axis + 1 :])
+        blocks = blocks_for(outer * -(-n // _MEDIAN_ROWS[columns]) * -(-inner // columns), 1, p.name)
+        arguments: tuple[Argument, ...] = (write(p.out), read(x), i64(n), i64(inner), i64(int(p.options["size"])))
+        shared = _median_bytes(p) if held else 0
+        return Launch((KernelLaunch(unit, unit.entries[0], (blocks,), (256,), arguments, shared),))
+
+    return launch
+
+
+def _units_median(held: bool) -> Callable[[Sequence[str]], Iterator[Unit]]:
+    return lambda types: (median_unit(kind, columns, held) for kind in real_types(types) for columns in _MEDIAN_ROWS)
 
 
 median = register(
@@ -205,8 +231,10 @@ median = register(
         infer=_infer_median,
         reference=reference.median,
         variants=(
-            Variant("ranks by counting", "batch_invariant", dense, launch=_launch_median,
-                    units=lambda types: (median_unit(kind) for kind in real_types(types))),
+            Variant("bits by counting", "batch_invariant", _accepts_median, launch=_launch_median(True),
+                    units=_units_median(True)),
+            Variant("bits by counting, elements in global memory", "batch_invariant", dense,
+                    launch=_launch_median(False), units=_units_median(False)),
             on_numpy(reference.median, lambda p: {k: int(p.options[k]) for k in ("size", "axis")}),
             copies_first(),
         ),
