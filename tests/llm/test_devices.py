@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import pygpukit as gp
+from pygpukit import _pygpukit_rust as native
 from pygpukit.llm import LLM, RequestOutput, SamplingParams
 from pygpukit.llm.loading import load_model, open_checkpoint
 from pygpukit.llm.testing import tiny_gguf, tiny_model
@@ -74,3 +75,14 @@ def test_the_engine_gives_the_bits_of_a_request_alone(arch: str, dtype: str, dev
             assert bits(llm.generate(prompts, params)) == alone[:3]
             assert llm.stats()["graphs"] > 0
             assert llm.stats()["cached_tokens"] > 0
+
+
+@pytest.mark.nvrtc
+def test_what_a_closed_engine_had_is_there_for_the_next(tmp_path: Path) -> None:
+    path = tiny_model("llama", tmp_path)
+    with gp.device(native.open_cpu(64 << 20, emulated=True, sm_count=2)):
+        pages = []
+        for _ in range(2):
+            with LLM(path, dtype="float32", max_model_len=64, max_num_seqs=100_000, max_batched_tokens=64) as llm:
+                pages.append(llm.stats()["pages"])
+    assert pages[0] == pages[1] > 4

@@ -11,7 +11,7 @@ from typing import Any
 from pygpukit._pygpukit_rust import MemoryPool
 from pygpukit.config import parse_size
 from pygpukit.core import memory as _memory
-from pygpukit.core.device import current_device
+from pygpukit.core.device import current_device, synchronize
 from pygpukit.errors import OutOfMemoryError
 from pygpukit.llm.architecture import ModelSpec, wanted
 from pygpukit.llm.config import TransformerConfig
@@ -118,6 +118,10 @@ def plan_pages(
     both = sum(parts)
     workspace = _workspace(config, dtype.itemsize, max_batched_tokens, max_num_seqs, longest)
     device, one = current_device(), -(-longest // PAGE_TOKENS)
+    if not limited:
+        # What a closed engine had may still be kept for arrays to come.
+        synchronize()
+        _memory.trim()
     there = _memory.stats()
     total = int(there["quota"]) if limited else 0
     if limited:
