@@ -105,6 +105,8 @@ class Problem:
         By parameter; None for one that was not given.
     options
         Choices and numbers by parameter; a number is what kernels get at each call, so decide nothing by it.
+    integers
+        Numbers by parameter as variables of the plan, 0 for a float: what sizes and arguments may be computed with.
     outputs
         Results, once they are inferred.
     requested

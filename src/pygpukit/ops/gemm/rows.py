@@ -69,7 +69,7 @@ def _cast_first(p: Problem) -> Callable[..., None]:
 
 
 def _scattered(p: Problem) -> str | None:
-    return epilogue.refuses(p) and None if epilogue.refuses(p) else "bias is contiguous"
+    return None if epilogue.refuses(p) else "bias is contiguous"
 
 
 def _gather_bias(p: Problem) -> Callable[..., None]:
