@@ -41,6 +41,12 @@ def cache_command(native: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     return command
 
 
+def test_several_patterns(cache_command: Any, native: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cache_command("warm", "--jobs", "1", "--match", "add_f16", "--match", "add_f32") == 0
+    assert "2 kernels" in capsys.readouterr().out
+    assert len(native.compiled) == 2
+
+
 def test_warm_list_clear(cache_command: Any, native: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert cache_command("warm", "--jobs", "1", "--match", "add_*") == 0
     assert "2 kernels" in capsys.readouterr().out
@@ -140,6 +146,7 @@ def test_failures_are_one_message_and_status_1(
     assert cache_command("import", str(tmp_path / "none.zip")) == 1
     assert "pygpukit cache import: bundle" in message()
     assert cache_command("warm", "--match", "nothing") == 1
+    assert cache_command("warm", "--match", "add_*", "--match", "nothing") == 1
     assert "no built-in kernel has a name like 'nothing'" in message()
     native.missing = True
     assert cache_command("warm", "--jobs", "1") == 1

@@ -69,7 +69,10 @@ def run(args: argparse.Namespace) -> int:
 
 def _add_build_options(parser: argparse.ArgumentParser, arch_help: str) -> None:
     parser.add_argument("--arch", nargs="+", type=_arch, metavar="SM", help=arch_help)
-    parser.add_argument("--match", default="*", metavar="PATTERN", help="only kernels whose name fits, such as 'add_*'")
+    parser.add_argument(
+        "--match", action="append", metavar="PATTERN",
+        help="only kernels whose name fits, such as 'add_*'; may be given again",
+    )  # fmt: skip
     parser.add_argument("--jobs", type=_jobs, metavar="N", help="processes at a time; one per processor by default")
 
 
@@ -205,12 +208,16 @@ def _check_target(path: Path) -> None:
         ) from error
 
 
-def _builtin_units(pattern: str) -> tuple[list[Unit], dict[str, str]]:
+def _builtin_units(patterns: Sequence[str] | None) -> tuple[list[Unit], dict[str, str]]:
     from pygpukit.ops.units import builtin_units, headers
 
-    units: list[Unit] = [unit for unit in builtin_units() if fnmatchcase(unit.name, pattern)]
-    if not units:
-        raise CacheError(f"no built-in kernel has a name like {pattern!r}")
+    units: list[Unit] = list(builtin_units())
+    if patterns:
+        names = [unit.name for unit in units]
+        for pattern in patterns:
+            if not any(fnmatchcase(name, pattern) for name in names):
+                raise CacheError(f"no built-in kernel has a name like {pattern!r}")
+        units = [unit for unit in units if any(fnmatchcase(unit.name, pattern) for pattern in patterns)]
     return units, headers()
 
 
