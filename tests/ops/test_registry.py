@@ -105,6 +105,14 @@ def test_probabilities_over_any_axes(axis: Any, kind: str) -> None:
         np.testing.assert_allclose(logs.to_numpy(), np.log(wanted), rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("kind", DEVICES)
+@pytest.mark.parametrize("name", ["sum", "argmax", "argsort", "cumsum", "softmax", "median"])
+def test_a_truth_value_is_no_axis(name: str, kind: str) -> None:
+    # `gp.sum(x, True)` for keepdims=True would sum over axis 1.
+    with gp.device(kind), pytest.raises(TypeError, match="axis is True"):
+        getattr(gp, name)(gp.ones((2, 2)), axis=True)
+
+
 @pytest.mark.parametrize(("op", "case"), CASES)
 def test_explain_names_a_variant(op: Operator, case: Case) -> None:
     arrays = {name: gp.from_numpy(x) for name, x in arrays_of(case).items()}

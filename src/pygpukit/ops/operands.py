@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from pygpukit._pygpukit_rust import Device, GPUArray
 
-__all__ = ["as_array", "as_arrays", "common_device"]
+__all__ = ["as_array", "as_arrays", "axis_of", "common_device"]
 
 _HOST = (bool, int, float, complex, np.generic, list, tuple, range)
 
@@ -17,6 +18,24 @@ _HOST = (bool, int, float, complex, np.generic, list, tuple, range)
 def common_device(values: Iterable[Any]) -> Device | None:
     """Return the device of the first array among values; None for the current one."""
     return next((x.device for x in values if isinstance(x, GPUArray)), None)
+
+
+def axis_of(axis: Any, ndim: int) -> int:
+    """Return one axis counted from the first.
+
+    Raises
+    ------
+    numpy.exceptions.AxisError
+        If the array has no such axis; both a ValueError and an IndexError.
+    TypeError
+        If it is no integer, or a truth value: ``gp.sum(x, True)`` would be over axis 1.
+    """
+    if isinstance(axis, bool):
+        raise TypeError(f"axis is {axis}; give the number of an axis")
+    index = operator.index(axis)
+    if not -ndim <= index < ndim:
+        raise np.exceptions.AxisError(index, ndim)
+    return index % ndim
 
 
 def as_array(x: Any, what: str, device: Device | None = None) -> GPUArray:

@@ -13,8 +13,9 @@ from pygpukit.dtypes import float64, int64, uint64
 from pygpukit.errors import ShapeError
 from pygpukit.ops.elementwise import rows as e
 from pygpukit.ops.index.gather import gathered, take_along
+from pygpukit.ops.operands import axis_of
 from pygpukit.ops.reduce import scan
-from pygpukit.ops.sort.order import argsort, axis_of
+from pygpukit.ops.sort.order import argsort
 from pygpukit.ops.sort.search import searchsorted
 from pygpukit.random.draws import Draws, Size, assign, size_of
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.exceptions import AxisError
 
 from pygpukit._pygpukit_rust import GPUArray
 from pygpukit.array.bridge import asarray, from_numpy
@@ -21,7 +19,7 @@ from pygpukit.ops.index.keys import checked, refuse_shared
 from pygpukit.ops.index.layout import of_one_type
 from pygpukit.ops.index.masks import assign_where, bits_of, count_of, flatnonzero, put_where, taken_where, vector_of
 from pygpukit.ops.index.scatter import scattered
-from pygpukit.ops.operands import as_array, common_device
+from pygpukit.ops.operands import as_array, axis_of, common_device
 from pygpukit.ops.promotion import Weak, promote
 from pygpukit.ops.registry import as_method, export
 from pygpukit.ops.shape.arrays import check_cast
@@ -40,13 +38,6 @@ def _target(x: Any, what: str) -> GPUArray:
     if isinstance(x, GPUArray):
         return x
     raise TypeError(f"{what}() writes to a GPUArray, and this is {type(x).__name__}; convert it with asarray first")
-
-
-def _axis(axis: Any, ndim: int) -> int:
-    at = operator.index(axis)
-    if not -ndim <= at < ndim:
-        raise AxisError(at, ndim)
-    return at % ndim
 
 
 def _mode(mode: Any, what: str) -> int:
@@ -117,7 +108,7 @@ def take(
         x, at = a if a.__class__ is GPUArray and a.ndim == 1 else _need(a, "take").reshape(-1), 0
     else:
         x = _need(a, "take")
-        at = _axis(axis, x.ndim)
+        at = axis_of(axis, x.ndim)
     length = x.shape[at]
     index = index_of(indices, x, length, at, how, "take")
     if length == 0 and index.size:
@@ -130,7 +121,7 @@ def _along(x: GPUArray, indices: Any, axis: int | None, what: str) -> tuple[GPUA
     """Return array, index array and axis of the functions along an axis, broadcast but for that axis."""
     if axis is None:
         x, axis = x.reshape(-1), 0
-    at = _axis(axis, x.ndim)
+    at = axis_of(axis, x.ndim)
     index = indices if isinstance(indices, GPUArray) else np.asarray(indices)
     if index.dtype.kind not in "iu":
         raise IndexError(f"{what}(): indices must be an array of integers, not of {index.dtype}")
@@ -310,7 +301,7 @@ def compress(condition: Any, a: GPUArray, axis: int | None = None, out: GPUArray
     [5, 7]
     """
     x = _need(a, "compress").reshape(-1) if axis is None else _need(a, "compress")
-    at = 0 if axis is None else _axis(axis, x.ndim)
+    at = 0 if axis is None else axis_of(axis, x.ndim)
     mask, length = _condition(condition, x, "compress"), x.shape[at]
     if mask.size > length:
         beyond = mask[length:]

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from pygpukit.errors import ShapeError
+from pygpukit.ops import operands
 from pygpukit.ops.problem import Tensor
 from pygpukit.ops.size import minimum, product
 
@@ -27,10 +25,7 @@ def axis_of(axis: Any, ndim: int) -> int:
     TypeError
         If it is no integer.
     """
-    index = operator.index(axis)
-    if not -max(ndim, 1) <= index < max(ndim, 1):
-        raise np.exceptions.AxisError(index, ndim)
-    return index % max(ndim, 1)
+    return operands.axis_of(axis, ndim) if ndim or axis not in (0, -1) else operands.axis_of(axis, 1)
 
 
 def axes_of(axis: Any, ndim: int) -> tuple[int, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterable
 from typing import Any
 
@@ -16,20 +15,12 @@ from pygpukit.errors import DeviceError, DTypeError
 from pygpukit.ops.operands import as_array, common_device
 from pygpukit.ops.promotion import Input, promote
 
-__all__ = ["array_of", "assign", "axes_of", "axis_of", "common_device", "common_type", "need"]
+__all__ = ["array_of", "assign", "axes_of", "common_device", "common_type", "need"]
 
 
 def need(x: Any, what: str) -> GPUArray:
     """Return an array, made of a number or a list where it is none."""
     return x if isinstance(x, GPUArray) else as_array(x, what)
-
-
-def axis_of(axis: Any, ndim: int) -> int:
-    """Return one axis counted from the first; an axis that is not there is ``AxisError``."""
-    index = operator.index(axis)
-    if not -ndim <= index < ndim:
-        raise np.exceptions.AxisError(index, ndim)
-    return index % ndim
 
 
 def axes_of(axes: Any, ndim: int, *, repeated: bool = False) -> tuple[int, ...]:

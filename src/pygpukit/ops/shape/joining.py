@@ -10,8 +10,9 @@ from pygpukit._pygpukit_rust import GPUArray
 from pygpukit.array.creation import empty
 from pygpukit.dtypes import DTypeLike
 from pygpukit.errors import ShapeError
+from pygpukit.ops.operands import axis_of
 from pygpukit.ops.registry import export
-from pygpukit.ops.shape.arrays import array_of, assign, axis_of, check_cast, common_device, common_type, need
+from pygpukit.ops.shape.arrays import array_of, assign, check_cast, common_device, common_type, need
 from pygpukit.ops.shape.join import MOST, join
 
 

@@ -14,9 +14,10 @@ from pygpukit.array.creation import full
 from pygpukit.dtypes import DTypeLike, to_numpy_dtype
 from pygpukit.dtypes import dtype as dtype_of
 from pygpukit.ops.elementwise import rows as e
+from pygpukit.ops.operands import axis_of
 from pygpukit.ops.promotion import Input, promote
 from pygpukit.ops.registry import export
-from pygpukit.ops.shape.arrays import assign, axis_of, common_device
+from pygpukit.ops.shape.arrays import assign, common_device
 from pygpukit.ops.shape.spaced import FLOOR, LAST, SMALL, positions, spaced
 
 _INT64, _FAR = dtype_of("int64"), 2**62

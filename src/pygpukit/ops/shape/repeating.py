@@ -14,10 +14,11 @@ from pygpukit._pygpukit_rust import GPUArray
 from pygpukit.array.bridge import from_numpy
 from pygpukit.array.creation import dimensions, empty, zeros
 from pygpukit.errors import ShapeError
+from pygpukit.ops.operands import axis_of
 from pygpukit.ops.reduce.rows import FUNCTIONS
 from pygpukit.ops.reduce.scan import cumulative_sum
 from pygpukit.ops.registry import as_method, export
-from pygpukit.ops.shape.arrays import array_of, assign, axes_of, axis_of, need
+from pygpukit.ops.shape.arrays import array_of, assign, axes_of, need
 from pygpukit.ops.shape.joining import joined
 from pygpukit.ops.shape.moves import rows_at, window
 from pygpukit.ops.shape.spaced import positions

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from pygpukit._pygpukit_rust import GPUArray
+from pygpukit.ops.operands import axis_of
 from pygpukit.ops.registry import export
-from pygpukit.ops.shape.arrays import axis_of, need
+from pygpukit.ops.shape.arrays import need
 
 Sections = int | Sequence[int]
 """A number of parts, or the indices at which parts begin."""

@@ -12,8 +12,9 @@ import numpy as np
 from pygpukit._pygpukit_rust import GPUArray
 from pygpukit.array.creation import Shape, dimensions
 from pygpukit.ops.gemm.rows import transpose
+from pygpukit.ops.operands import axis_of
 from pygpukit.ops.registry import as_method, export
-from pygpukit.ops.shape.arrays import array_of, axes_of, axis_of, common_device, need
+from pygpukit.ops.shape.arrays import array_of, axes_of, common_device, need
 
 
 @export

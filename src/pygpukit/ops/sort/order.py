@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.exceptions import AxisError
 
 from pygpukit._pygpukit_rust import GPUArray
 from pygpukit.array.creation import empty, zeros
@@ -15,7 +14,7 @@ from pygpukit.dtypes import dtype, to_numpy_dtype
 from pygpukit.errors import DTypeError, ShapeError
 from pygpukit.ops.elementwise import rows as e
 from pygpukit.ops.launch import Launch, Unit
-from pygpukit.ops.operands import as_array, as_arrays
+from pygpukit.ops.operands import as_array, as_arrays, axis_of
 from pygpukit.ops.problem import Problem, Result
 from pygpukit.ops.registry import Case, Operator, Parameter, Variant, as_method, export, register
 from pygpukit.ops.size import hint, product
@@ -24,20 +23,6 @@ from pygpukit.ops.sort.gather import assign, axis_last, take_last
 from pygpukit.ops.sort.keys import word
 
 _KINDS = frozenset({"quicksort", "mergesort", "heapsort", "stable"})
-
-
-def axis_of(axis: Any, ndim: int) -> int:
-    """Return an axis counted from 0.
-
-    Raises
-    ------
-    numpy.exceptions.AxisError
-        If the array has no such axis; both a ValueError and an IndexError.
-    """
-    a = operator.index(axis)
-    if not -ndim <= a < ndim:
-        raise AxisError(a, ndim)
-    return a % ndim
 
 
 def _checked(p: Problem) -> tuple[Any, ...]:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import Any
 
 import numpy as np
-from numpy.exceptions import AxisError
 
 from pygpukit._pygpukit_rust import GPUArray
 from pygpukit.array.bridge import from_numpy
 from pygpukit.dtypes import DataType, dtype
 from pygpukit.errors import DTypeError, ShapeError
 from pygpukit.ops.launch import Argument, KernelLaunch, Launch, Unit, blocks_for, i32, i64, read, write
-from pygpukit.ops.operands import as_array
+from pygpukit.ops.operands import as_array, axis_of
 from pygpukit.ops.problem import Problem, Result
 from pygpukit.ops.promotion import promote
 from pygpukit.ops.registry import Operator, Parameter, Variant, export, register
@@ -123,11 +121,7 @@ def _axes(axis: Any, ndim: int) -> tuple[int, ...]:
     if axis is None:
         return tuple(range(ndim))
     given = axis if isinstance(axis, tuple | list) else (axis,)
-    found = []
-    for one in map(operator.index, given):
-        if not -ndim <= one < ndim:
-            raise AxisError(one, ndim)
-        found.append(one % ndim)
+    found = [axis_of(one, ndim) for one in given]
     if len(set(found)) != len(found):
         raise ShapeError(f"axis {axis} names an axis twice")
     return tuple(sorted(found))

@@ -8,12 +8,13 @@ from typing import Any
 from pygpukit.dtypes import dtype
 from pygpukit.errors import DTypeError, ShapeError
 from pygpukit.ops.launch import Launch
+from pygpukit.ops.operands import axis_of
 from pygpukit.ops.problem import Problem, Result
 from pygpukit.ops.registry import Case, Operator, Parameter, Variant, register
 from pygpukit.ops.size import hint
 from pygpukit.ops.sort import plans, reference
 from pygpukit.ops.sort.gather import assign, axis_last, take_last
-from pygpukit.ops.sort.order import argsort, axis_of, layout_refusal, rows_of, units_of
+from pygpukit.ops.sort.order import argsort, layout_refusal, rows_of, units_of
 
 _TOP = 1024
 
