@@ -23,6 +23,8 @@ pub(crate) struct Config {
     pub lazy: u32,
     pub lane_sms: Option<u32>,
     pub cublas_version: usize,
+    /// Bytes of workspace that the check of an algorithm states at least.
+    pub cublas_check: usize,
 }
 
 impl Default for Config {
@@ -37,12 +39,23 @@ impl Default for Config {
             lazy: 0,
             lane_sms: None,
             cublas_version: 130_100,
+            cublas_check: 0,
         }
     }
 }
 
-pub(crate) const NAMES: [&str; 9] =
-    ["DEVICES", "CAPABILITY", "VERSION", "MEMORY", "WITHHOLD", "FAIL", "LAZY", "LANE_SMS", "CUBLAS_VERSION"];
+pub(crate) const NAMES: [&str; 10] = [
+    "DEVICES",
+    "CAPABILITY",
+    "VERSION",
+    "MEMORY",
+    "WITHHOLD",
+    "FAIL",
+    "LAZY",
+    "LANE_SMS",
+    "CUBLAS_VERSION",
+    "CUBLAS_CHECK",
+];
 
 impl Config {
     /// Change one setting; `counts` are the calls made so far, from which FAIL counts on.
@@ -55,6 +68,7 @@ impl Config {
             "MEMORY" => self.memory = value.parse().map_err(|_| bad())?,
             "LAZY" => self.lazy = value.parse().map_err(|_| bad())?,
             "CUBLAS_VERSION" => self.cublas_version = value.parse().map_err(|_| bad())?,
+            "CUBLAS_CHECK" => self.cublas_check = value.parse().map_err(|_| bad())?,
             "LANE_SMS" => self.lane_sms = Some(value.parse().map_err(|_| bad())?),
             "CAPABILITY" => {
                 let (major, minor) = value.split_once('.').ok_or_else(bad)?;

@@ -429,8 +429,7 @@ exports! {
         checked(state, desc, [a, b, c, d])?;
         let (number, alignment) = known(&get(algo)?)?;
         let mut found = chosen(number, alignment);
-        // As version 13.1: a little more than the proposal said.
-        found.workspace = found.workspace.max(4);
+        found.workspace = found.workspace.max(state.config.cublas_check);
         put(result, found)
     }
 

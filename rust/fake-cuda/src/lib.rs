@@ -15,6 +15,7 @@
 //! | WITHHOLD | calls that are not found: "cuA,cuB" | none |
 //! | FAIL | "cuMemCreate:3:2": its third call from now returns 2; "...:*" and every later one too | none |
 //! | CUBLAS_VERSION | what cublasLtGetVersion says | 130100 |
+//! | CUBLAS_CHECK | bytes of workspace that the check of an algorithm states at least | 0 |
 //! | LANE_SMS | SMs that every green context says it has | those of its groups |
 //! | LAZY | work waits in its stream until it has been asked about this many times; 0 runs it at once | 0 |
 //!

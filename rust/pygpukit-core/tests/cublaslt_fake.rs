@@ -301,6 +301,20 @@ fn a_saved_choice_is_taken_for_the_same_library_and_product_only() {
 }
 
 #[test]
+fn an_algorithm_whose_check_states_more_than_its_proposal_is_taken_where_it_is_proposed_again() {
+    let _guard = fake(&[]);
+    let bench = Bench::new();
+    let shape = dense(3, 4, 5);
+    let saved: SavedAlgorithm = bench.plan(&shape, 0).unwrap().saved().to_string().parse().unwrap();
+    fake_cuda::configure("CUBLAS_CHECK", "4").unwrap();
+    let again = GemmPlan::new(&bench.lt, &*bench.device, &shape, 0, Some(&saved)).unwrap();
+    assert_eq!((again.workspace(), again.saved().algo), (0, saved.algo));
+    let split = bench.plan(&shape, 4096).unwrap().saved().algo;
+    let other = SavedAlgorithm { algo: split, ..saved };
+    assert!(GemmPlan::new(&bench.lt, &*bench.device, &shape, 0, Some(&other)).is_err());
+}
+
+#[test]
 fn missing_symbols_are_named() {
     let _guard = fake(&[("WITHHOLD", "cublasLtMatmul,cublasLtMatmulAlgoCheck")]);
     // SAFETY: the stand-in hands out calls with the library's signatures.
