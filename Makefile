@@ -55,10 +55,10 @@ build: $(VENV)/.built ## Build the Rust extension into the environment
 demo: build ## Run the guided demo on whichever device this machine has
 	$(BIN)/pygpukit demo
 
-# The Rust tests need no environment, so that packages are installed beside them, and the extension is built beside the
-# first checks: either leaves processors idle. Python's tests measure time.
+# The extension is built beside the first checks, which leave processors idle. The Rust tests come last of these, and
+# Python's alone: both measure time.
 test: ## Everything a change must pass: lint, types, Rust tests, Python tests (no GPU)
-	@$(MAKE) -j2 rust-test build lint types
+	@$(MAKE) -j2 build lint types rust-test
 	@$(MAKE) deferred-test
 	@$(MAKE) py-test
 
