@@ -156,17 +156,12 @@ fn a_guaranteed_lane_is_not_slowed_by_a_hog() {
 #[test]
 fn requests_that_are_waited_for_are_charged_without_the_pauses_between_them() {
     for deferred in [None, Some(7)] {
-        // What is measured counts the time that other programs take from a request, what is predicted does not.
-        let mostly_predicted = (0..5).any(|_| {
-            let scheduler = scheduler_on(CpuConfig { deferred, ..CpuConfig::default() }, Options::default());
-            charge_requests(&scheduler)
-        });
-        assert!(mostly_predicted || deferred.is_none());
+        let scheduler = scheduler_on(CpuConfig { deferred, ..CpuConfig::default() }, Options::default());
+        charge_requests(&scheduler, deferred.is_some());
     }
 }
 
-/// Were more of the requests on a lane of their own predicted than measured?
-fn charge_requests(scheduler: &Scheduler) -> bool {
+fn charge_requests(scheduler: &Scheduler, deferred: bool) {
     let own = start(scheduler, "own", Request { bandwidth: share(0.25), ..Request::new(Class::Guaranteed) });
     let shared = start(scheduler, "shared", Request::new(Class::BestEffort));
     for tenant in [&own, &shared] {
@@ -186,8 +181,9 @@ fn charge_requests(scheduler: &Scheduler) -> bool {
         assert!(charged > 6.0 && charged < passed - 90.0, "{}: {charged} of {passed} ms, {used:?}", tenant.name);
         assert_eq!(used.submissions, 120);
     }
-    // On a lane of its own most requests are not worth two marks.
-    own.lease.used().predicted_ns > own.lease.used().measured_ns
+    // On a lane of its own most requests are not worth two marks. Other programs take time from those that are measured;
+    // if all were, next to nothing would be predicted.
+    assert!(!deferred || 4 * own.lease.used().predicted_ns > own.lease.used().measured_ns, "{:?}", own.lease.used());
 }
 
 #[test]
