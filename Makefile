@@ -55,10 +55,10 @@ build: $(VENV)/.built ## Build the Rust extension into the environment
 demo: build ## Run the guided demo on whichever device this machine has
 	$(BIN)/pygpukit demo
 
-# The extension is built beside the first checks, which leave processors idle. The Rust tests come last of these, and
-# Python's alone: both measure time.
+# The extension is built beside the first checks, which leave processors idle. Tests run alone: they measure time.
 test: ## Everything a change must pass: lint, types, Rust tests, Python tests (no GPU)
-	@$(MAKE) -j2 build lint types rust-test
+	@$(MAKE) -j2 build lint types
+	@$(MAKE) rust-test
 	@$(MAKE) deferred-test
 	@$(MAKE) py-test
 
