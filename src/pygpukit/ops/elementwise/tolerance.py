@@ -51,6 +51,9 @@ _FLUSHED = {"sigmoid": 2.0**-118, "silu": 2.0**-118, "gelu": 2.0**-118, "swiglu"
 # Their exponential flushes shares under 2^-126 in types of 16 bits and fewer, where float32 takes erfc.
 _FLUSHED_SMALL = {"gelu_erf": 2.0**-118, "geglu_erf": 2.0**-110}
 
+# The activation is rounded before it is multiplied: a unit of it is up to two of the product.
+_GATED = frozenset({"swiglu", "geglu", "geglu_erf"})
+
 # Their two terms cancel where the result is near 0.
 _CANCELLING = frozenset({"logaddexp", "logaddexp2"})
 
@@ -85,5 +88,5 @@ def tolerance(name: str, common: DataType) -> Tolerance:
     if name in _CANCELLING:
         floor = 2.0**-51 if wide else 2.0**-22
     if common.itemsize < 4:
-        return Tolerance(1, _SMALL_REASON, _FLUSHED_SMALL.get(name, floor))
+        return Tolerance(2 if name in _GATED else 1, _SMALL_REASON, _FLUSHED_SMALL.get(name, floor))
     return Tolerance(_FUNCTIONS[name][wide], _FUNCTION_REASON, floor)
