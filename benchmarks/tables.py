@@ -55,7 +55,7 @@ AREAS = {
         "Attention",
         "Prompts are shown as batch x heads x tokens x head size, against FlashAttention-2 and cuDNN by way of "
         "torch. Single tokens are held against the rate of reading, or against 5 us or reading at 0.8 of that "
-        "rate, whichever is longer.",
+        "rate, whichever is longer; their kernel has changed since this run.",
         ("h200-tensor-attention",),
     ),
     "rows": Area(
@@ -101,7 +101,8 @@ AREAS = {
 # Files of another form.
 NO_ROWS = {"h200-leak"}
 
-# What a row is compared with that nobody could beat or that we set ourselves; all others are compared with a peer.
+# Rows that are compared with a limit of the hardware, such as the copy rate, or with a number that we chose. All others
+# are compared with a peer.
 LIMIT = re.compile(
     r"copy rate|bytes written|device copy|cuLaunchKernelEx|compiled loop|the same \+|ml_dtypes|first operator"
     r"|against a launch|, bound|^one token|^gem[mv] \d+ by|against \d+ (us|reads?)|one way|pinned rate|the disk"

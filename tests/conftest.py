@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -76,6 +77,24 @@ def device(request: pytest.FixtureRequest) -> Iterator[str]:
 
     with gp.device(request.param):
         yield request.param
+
+
+@pytest.fixture(
+    params=[pytest.param("cuda", marks=pytest.mark.cuda), pytest.param("emulated", marks=pytest.mark.nvrtc)]
+)
+def sm90(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """An SM 90 GPU, or the emulator with all its checks and so few SMs that blocks take several tiles."""
+    import pygpukit as gp
+    from pygpukit import _pygpukit_rust as native
+
+    if request.param == "emulated":
+        with gp.device(native.open_cpu(1 << 26, emulated=True, capability=(9, 0), check=True, sm_count=2)) as device:
+            yield device
+        return
+    with gp.device("cuda") as device:
+        if device.capability != (9, 0):
+            pytest.skip("no GPU of compute capability 9.0 here")
+        yield device
 
 
 @pytest.fixture(scope="session")

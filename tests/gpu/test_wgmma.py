@@ -28,18 +28,10 @@ BF16 = gp.to_numpy_dtype("bfloat16")
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-@pytest.fixture(params=[pytest.param("cuda", marks=pytest.mark.cuda), "emulated"])
-def sm90(request: pytest.FixtureRequest) -> Iterator[gp.Device]:
-    """An SM 90 GPU, or the emulator with all its checks and so few SMs that blocks take several tiles."""
-    if request.param == "cuda":
-        with gp.device("cuda") as device:
-            if device.capability != (9, 0):
-                pytest.skip("no GPU of compute capability 9.0 here")
-            yield device
-    else:
-        emulator = native.open_cpu(1 << 26, emulated=True, capability=(9, 0), check=True, sm_count=2)
-        with gp.device(emulator) as device:
-            yield device
+@pytest.fixture(autouse=True)
+def chosen_by_size() -> Iterator[None]:
+    """Leave nothing forced for the next test."""
+    yield
     wgmma.force(None)
     skinny.force(None)
 

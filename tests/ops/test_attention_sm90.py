@@ -11,26 +11,12 @@ import op_cases
 import pytest
 
 import pygpukit as gp
-from pygpukit import _pygpukit_rust as native
 from pygpukit.jit.compiler import compile_image
 from pygpukit.ops.attention import sm90 as sm90_kernels
 from pygpukit.ops.registry import OPERATORS, load, register
 from pygpukit.ops.source import headers
 
 pytestmark = pytest.mark.nvrtc
-
-
-@pytest.fixture(params=[pytest.param("cuda", marks=pytest.mark.cuda), "emulated"])
-def sm90(request: pytest.FixtureRequest) -> Iterator[gp.Device]:
-    """An SM 90 GPU, or the emulator with all its checks and so few SMs that blocks take several tiles."""
-    if request.param == "emulated":
-        with gp.device(native.open_cpu(1 << 26, emulated=True, capability=(9, 0), check=True, sm_count=2)) as device:
-            yield device
-        return
-    with gp.device("cuda") as device:
-        if device.capability != (9, 0):
-            pytest.skip("no GPU of compute capability 9.0 here")
-        yield device
 
 
 @pytest.fixture(scope="module")

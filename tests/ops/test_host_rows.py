@@ -24,9 +24,12 @@ def test_rows_of_a_product_do_not_depend_on_each_other(n: int, k: int) -> None:
     x, w = (rng.standard_normal((m, k), dtype=np.float32) for m in (70, n))
     whole = gp.matmul(gp.from_numpy(x), gp.from_numpy(w).T).to_numpy()
     np.testing.assert_allclose(whole, x @ w.T, rtol=1e-4, atol=1e-4)
+    bias = rng.standard_normal(n, dtype=np.float32)
     for rows in (slice(0, 1), slice(5, 7), slice(3, 70)):
-        part = gp.matmul(gp.from_numpy(x[rows]), gp.from_numpy(w).T).to_numpy()
-        np.testing.assert_array_equal(part.view(np.uint32), whole[rows].view(np.uint32))
+        part, right = gp.from_numpy(x[rows]), gp.from_numpy(w).T
+        np.testing.assert_array_equal(gp.matmul(part, right).to_numpy().view(np.uint32), whole[rows].view(np.uint32))
+        with_bias = gp.matmul(part, right, bias=gp.from_numpy(bias)).to_numpy()
+        np.testing.assert_array_equal(with_bias, whole[rows] + bias)
     strided = gp.from_numpy(np.concatenate((x, x), axis=1))[:, :k]
     np.testing.assert_array_equal(gp.matmul(strided, gp.from_numpy(w).T).to_numpy(), whole)
 
@@ -38,6 +41,9 @@ def test_other_products_are_left_to_numpy() -> None:
     assert variant(gp.broadcast_to(x[:1], (4, 8)), w.T) == variant(x[::-1], w.T) == variant(x, w[::-1].T) == "NumPy"
     assert gp.matmul(x[::-1], w[::-1].T).tolist() == [[8.0] * 6] * 4
     assert variant(x[0], w.T) == variant(x.T.contiguous().T, w.T) == "NumPy"
+    assert gp.explain(gp.matmul, x, w.T, bias=gp.ones(6)).variant == "row by row"
+    for more in ({"activation": "relu"}, {"residual": gp.ones((4, 6))}):
+        assert gp.explain(gp.matmul, x, w.T, **more).variant != "row by row"
     with gp.deterministic("run_to_run"):
         assert variant(x, w.T) == "NumPy"
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 import pygpukit as gp
-from pygpukit import _pygpukit_rust as native
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -34,19 +33,3 @@ def kernels(request: pytest.FixtureRequest) -> Iterator[gp.Device]:
     """A device that runs kernels."""
     with gp.device(request.param) as current:
         yield current
-
-
-@pytest.fixture(
-    params=[pytest.param("cuda", marks=pytest.mark.cuda), pytest.param("emulated", marks=pytest.mark.nvrtc)]
-)
-def sm90(request: pytest.FixtureRequest) -> Iterator[gp.Device]:
-    """A GPU of SM 90, or the checking emulator of one."""
-    if request.param == "cuda":
-        with gp.device("cuda") as device:
-            if device.capability != (9, 0):
-                pytest.skip("needs SM 90")
-            yield device
-    else:
-        emulator = native.open_cpu(1 << 26, emulated=True, capability=(9, 0), check=True, sm_count=2)
-        with gp.device(emulator) as device:
-            yield device

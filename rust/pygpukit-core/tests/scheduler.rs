@@ -181,8 +181,8 @@ fn charge_requests(scheduler: &Scheduler, deferred: bool) {
         assert!(charged > 6.0 && charged < passed - 90.0, "{}: {charged} of {passed} ms, {used:?}", tenant.name);
         assert_eq!(used.submissions, 120);
     }
-    // On a lane of its own most requests are not worth two marks. Other programs take time from those that are measured;
-    // if all were, next to nothing would be predicted.
+    // On a lane of its own the time of most requests is predicted, since measuring one would take two marks. Other programs
+    // make the measured ones longer. Were all measured, almost nothing would be predicted.
     assert!(!deferred || 4 * own.lease.used().predicted_ns > own.lease.used().measured_ns, "{:?}", own.lease.used());
 }
 

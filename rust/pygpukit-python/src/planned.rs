@@ -238,7 +238,7 @@ pub fn call<'py>(
     }
 }
 
-/// Arguments of types that are not known here, as those that are.
+/// Replaces arguments that are not read here, such as lists and NumPy arrays, by arguments that are.
 #[cold]
 fn make_known<'py>(py: Python<'py>, op: &PlannedOperator, arguments: &mut Arguments<'py>) -> PyResult<()> {
     let mut others = false;

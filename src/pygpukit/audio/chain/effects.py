@@ -108,7 +108,7 @@ class Effect:
         return Plan("")
 
     def changed(self, **parameters: Any) -> Any:
-        """Return the effect with other parameters, of those that may change while a chain runs.
+        """Return a copy of the effect with these parameters changed; some are fixed while a chain runs.
 
         Raises
         ------

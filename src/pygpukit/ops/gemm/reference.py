@@ -68,8 +68,9 @@ def rows_refuse(p: Problem) -> str | None:
     is_float32 = how.how == "plain" and all(t.name == "float32" for t in (a.dtype, b.dtype, p.out.dtype, how.operands))
     if not is_float32 or a.ndim != 2 or b.ndim != 2:
         return "not a product of two float32 matrices"
-    if epilogue.has_epilogue(p):
-        return "has a bias, an activation or a residual"
+    activated = epilogue.activation_of(p.options["activation"]) != "none"
+    if activated or p.arrays["residual"] is not None or epilogue.has_scales(p):
+        return "has an activation, a residual or scales"
     if a.shape[1] != 1 and (a.strides[1] != 1 or b.strides[0] != 1):
         return "the elements along k do not lie side by side, as in x @ w.T"
     if (a.shape[0] != 1 and a.strides[0] < a.shape[1]) or (b.shape[1] != 1 and b.strides[1] < b.shape[0]):
@@ -80,8 +81,11 @@ def rows_refuse(p: Problem) -> str | None:
 def rows_host(p: Problem) -> Callable[..., None]:
     """Return the function that does: a row's bits are the same whatever the other rows are."""
 
-    def run(a: Any, b: Any, *rest: Any) -> None:
-        _native.linear_rows(a, b.T, rest[-1])
+    def run(a: Any, b: Any, bias: Any, *rest: Any) -> None:
+        out = rest[-1]
+        _native.linear_rows(a, b.T, out)
+        if bias is not None:
+            np.add(out, bias, out)
 
     return run
 
